@@ -1,0 +1,68 @@
+"""Grouped-query attention in torch. Axes: B batch, T new tokens, S all tokens, N heads, H head size, D model width."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chipwise.nn.rotary import rotate
+from chipwise.spec import Attention
+
+Cache = tuple[Tensor, Tensor]  # keys and values, each (B, kv_heads, S, H)
+
+
+class AttentionModule(nn.Module):
+    """Causal self-attention; a cache makes it incremental."""
+
+    def __init__(self, block: Attention, d_model: int, norm_eps: float) -> None:
+        super().__init__()
+        self.block = block
+        self.q = nn.Linear(d_model, block.query_width, bias=block.qkv_bias)
+        self.k = nn.Linear(d_model, block.kv_width, bias=block.qkv_bias)
+        self.v = nn.Linear(d_model, block.kv_width, bias=block.qkv_bias)
+        self.out = nn.Linear(block.query_width, d_model, bias=block.out_bias)
+        self.q_norm = nn.RMSNorm(block.head_size, eps=norm_eps) if block.qk_norm else None
+        self.k_norm = nn.RMSNorm(block.head_size, eps=norm_eps) if block.qk_norm else None
+
+    def forward(
+        self, x_BTD: Tensor, rotary: tuple[Tensor, Tensor] | None, cache: Cache | None = None
+    ) -> tuple[Tensor, Cache]:
+        """The block's output, without the residual, and the keys and values of all tokens so far.
+
+        ``rotary`` holds cosine and sine of the new tokens' positions, each (T, H / 2).
+        """
+        block = self.block
+        batch, tokens, _ = x_BTD.shape
+        q = self.q(x_BTD).view(batch, tokens, block.heads, block.head_size)
+        k = self.k(x_BTD).view(batch, tokens, block.kv_heads, block.head_size)
+        v_BNTH = self.v(x_BTD).view(batch, tokens, block.kv_heads, block.head_size).transpose(1, 2)
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        q_BNTH, k_BNTH = q.transpose(1, 2), k.transpose(1, 2)
+        if rotary is not None:
+            q_BNTH, k_BNTH = rotate(q_BNTH, *rotary), rotate(k_BNTH, *rotary)
+        if cache is not None:
+            k_BNTH = torch.cat((cache[0], k_BNTH), dim=2)
+            v_BNTH = torch.cat((cache[1], v_BNTH), dim=2)
+        mask = self._mask(tokens, k_BNTH.shape[2], x_BTD.device)
+        y_BNTH = F.scaled_dot_product_attention(
+            q_BNTH,
+            k_BNTH,
+            v_BNTH,
+            attn_mask=mask,
+            is_causal=mask is None and tokens > 1,
+            enable_gqa=block.heads != block.kv_heads,
+        )
+        y_BTD = y_BNTH.transpose(1, 2).reshape(batch, tokens, block.query_width)
+        return self.out(y_BTD), (k_BNTH, v_BNTH)
+
+    def _mask(self, tokens: int, total: int, device: torch.device) -> Tensor | None:
+        """What each new token may see, (T, S); None where plain causality, or everything, is meant."""
+        window = self.block.window
+        if (window is None or window >= total) and (tokens == total or tokens == 1):
+            return None
+        query = torch.arange(total - tokens, total, device=device)[:, None]
+        key = torch.arange(total, device=device)[None]
+        seen = key <= query
+        return seen if window is None else seen & (key > query - window)

@@ -1,0 +1,1 @@
+"""Token table, learned positions and the head."""

@@ -1,0 +1,1 @@
+"""Plain and gated feed-forward."""

@@ -1,0 +1,18 @@
+"""Feed-forward as operators."""
+
+from __future__ import annotations
+
+from chipwise.ops import Elementwise, Matmul, Op
+from chipwise.spec import FeedForward
+
+
+def lower(block: FeedForward, *, d_model: int, weights: str, rows: int) -> list[tuple[str, Op]]:
+    """The operators in order, each with its name inside the block."""
+    into = Matmul(m=rows, k=d_model, n=block.width, weights=weights, bias=block.bias)
+    inner = rows * block.width
+    ops: list[tuple[str, Op]] = [("gate", into), ("up", into)] if block.gated else [("up", into)]
+    ops.append(("activation", Elementwise(function=block.activation, elements=inner)))
+    if block.gated:
+        ops.append(("product", Elementwise(function="mul", elements=inner, inputs=2)))
+    ops.append(("down", Matmul(m=rows, k=block.width, n=d_model, weights=weights, bias=block.bias)))
+    return ops

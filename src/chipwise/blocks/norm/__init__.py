@@ -1,0 +1,1 @@
+"""RMSNorm and LayerNorm, with the residual addition."""

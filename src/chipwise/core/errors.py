@@ -1,0 +1,121 @@
+"""The exception tree. Every error a user can meet is one of these.
+
+    ChipwiseError
+    ├── InputError            what the user gave is wrong (exit code 2)
+    │   ├── SpecError         a field of a file: carries file and field path
+    │   ├── UnitError         a quantity that cannot be read
+    │   ├── UnknownName       a name that no table holds; offers the nearest
+    │   ├── Infeasible        no candidate can meet the constraints
+    │   └── DataError         text that is missing, not text, or too little
+    ├── Unsupported           a number or feature that this device, runtime or block does not have
+    ├── MissingExtra          an optional dependency that is not installed
+    ├── StudyError            a run folder that cannot be used (locked, corrupt, of another spec)
+    ├── StorageError          the disk refused (full, read-only)
+    ├── WorkerError           a child process died, hung or answered nonsense
+    ├── TrainingDiverged      loss or weights are no longer finite
+    └── MeasurementError      a measurement that cannot be trusted or made
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class ChipwiseError(Exception):
+    """Base of all errors; ``exit_code`` is what the command line returns."""
+
+    exit_code = 1
+
+
+class InputError(ChipwiseError):
+    """What the user gave is wrong, and the message says how to mend it."""
+
+    exit_code = 2
+
+
+class SpecError(InputError):
+    """A field of a file is wrong.
+
+    Args:
+        message: What is wrong and what to do.
+        file: The file, as the user named it.
+        field: Path of the field, such as ``space.layer.heads``.
+    """
+
+    def __init__(self, message: str, *, file: str | None = None, field: str | None = None) -> None:
+        self.message, self.file, self.field = message, file, field
+        where = ": ".join(part for part in (file, field) if part)
+        super().__init__(f"{where}: {message}" if where else message)
+
+    def inside(self, *, file: str | None = None, field: str | None = None) -> SpecError:
+        """The same error seen from further out: ``field`` is put before the path it has."""
+        path = ".".join(part for part in (field, self.field) if part) or None
+        return type(self)(self.message, file=self.file or file, field=path)
+
+
+class UnitError(InputError):
+    """A quantity such as ``3 ms`` that cannot be read."""
+
+
+class UnknownName(InputError):
+    """A name that no table holds.
+
+    Args:
+        kind: What was looked for, such as ``device``.
+        name: The name that was given.
+        known: The names that exist.
+    """
+
+    def __init__(self, kind: str, name: object, known: Iterable[str]) -> None:
+        names = sorted(known)
+        super().__init__(f"unknown {kind} {name!r}; {nearest(str(name), names)}")
+
+
+class Infeasible(InputError):
+    """No candidate of a space can meet the constraints."""
+
+
+class DataError(InputError):
+    """Text that is missing, unreadable, or too little to train on."""
+
+
+class Unsupported(ChipwiseError):
+    """A number or feature that this device, runtime or block does not have."""
+
+
+class MissingExtra(ChipwiseError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"{package} is not installed; it comes with: pip install 'chipwise[{extra}]'")
+
+
+class StudyError(ChipwiseError):
+    """A run folder that cannot be used: locked, corrupt, or of another spec."""
+
+
+class StorageError(ChipwiseError):
+    """The disk refused: full, read-only, or not permitted."""
+
+
+class WorkerError(ChipwiseError):
+    """A child process died, hung, or answered what cannot be read."""
+
+
+class TrainingDiverged(ChipwiseError):
+    """Loss or weights are no longer finite."""
+
+
+class MeasurementError(ChipwiseError):
+    """A measurement that could not be made or cannot be trusted."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The half sentence that offers what the user may have meant."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    if close:
+        return "did you mean " + " or ".join(repr(item) for item in close) + "?"
+    shown = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
+    return f"known: {shown}" if names else "none are known"

@@ -1,0 +1,45 @@
+"""Tables of names: ``name -> "module:attribute"``, loaded when used, extended by entry points.
+
+Nothing registers itself on import: a table is plain text that one can read, and a third party adds a row with an
+entry point of the same group.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from importlib.metadata import entry_points
+from typing import Any
+
+from chipwise.core.errors import UnknownName
+
+
+class Table:
+    """Names of one kind and where each lives.
+
+    Args:
+        kind: What the names are, for messages (``runtime``, ``strategy``).
+        group: Entry-point group by which other packages add rows.
+        rows: The built-in rows, ``name -> "module:attribute"``.
+    """
+
+    def __init__(self, kind: str, group: str, rows: Mapping[str, str]) -> None:
+        self.kind, self.group, self._rows = kind, group, dict(rows)
+
+    def names(self) -> list[str]:
+        """All names, built-in ones first."""
+        return [*self._rows, *(e.name for e in entry_points(group=self.group) if e.name not in self._rows)]
+
+    def load(self, name: str) -> Any:
+        """What ``name`` stands for.
+
+        Raises:
+            UnknownName: No row has this name.
+        """
+        if name in self._rows:
+            module, attribute = self._rows[name].split(":")
+            return getattr(importlib.import_module(module), attribute)
+        for entry in entry_points(group=self.group):
+            if entry.name == name:
+                return entry.load()
+        raise UnknownName(self.kind, name, self.names())

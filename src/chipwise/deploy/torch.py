@@ -1,0 +1,119 @@
+"""An ArchSpec as a torch module: the reference that every exported form is held against.
+
+Axes: B batch, T tokens, D model width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chipwise.blocks.attention.module import AttentionModule, Cache
+from chipwise.blocks.ffn.module import FeedForwardModule
+from chipwise.blocks.norm.module import make_norm
+from chipwise.nn import rotary
+from chipwise.spec import ArchSpec, Layer
+
+
+class LayerModule(nn.Module):
+    """One pre-norm residual layer."""
+
+    def __init__(self, arch: ArchSpec, layer: Layer) -> None:
+        super().__init__()
+        self.attention_norm = self.attention = self.ffn_norm = self.ffn = None
+        if layer.attention is not None:
+            self.attention_norm = make_norm(arch)
+            self.attention = AttentionModule(layer.attention, arch.d_model, arch.norm_eps)
+        if layer.ffn is not None:
+            self.ffn_norm = make_norm(arch)
+            self.ffn = FeedForwardModule(layer.ffn, arch.d_model)
+
+    def forward(
+        self, x_BTD: Tensor, angles: tuple[Tensor, Tensor] | None, cache: Cache | None
+    ) -> tuple[Tensor, Cache | None]:
+        """The residual stream after the layer, and the layer's new cache."""
+        if self.attention is not None and self.attention_norm is not None:
+            y_BTD, cache = self.attention(self.attention_norm(x_BTD), angles, cache)
+            x_BTD = x_BTD + y_BTD
+        if self.ffn is not None and self.ffn_norm is not None:
+            x_BTD = x_BTD + self.ffn(self.ffn_norm(x_BTD))
+        return x_BTD, cache
+
+
+class Transformer(nn.Module):
+    """A decoder language model. Parameters are created uninitialised by meaning: call :func:`initialise`.
+
+    Layers that share weights are one module: ``layers`` holds the owners under their numbers, ``order`` who runs when.
+    """
+
+    def __init__(self, arch: ArchSpec) -> None:
+        super().__init__()
+        self.arch = arch
+        self.embedding = nn.Embedding(arch.vocab_size, arch.d_model)
+        learned = arch.positions == "learned"
+        self.positions = nn.Embedding(arch.max_tokens, arch.d_model) if learned else None
+        self.layers = nn.ModuleDict({str(i): LayerModule(arch, layer) for i, layer in arch.owned_layers()})
+        self.order = [str(i if layer.shares is None else layer.shares) for i, layer in enumerate(arch.layers)]
+        self.norm = make_norm(arch)
+        self.head = None if arch.tie_embeddings else nn.Linear(arch.d_model, arch.vocab_size, bias=False)
+        self._angles: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def forward(
+        self, tokens_BT: Tensor, caches: list[Cache | None] | None = None
+    ) -> tuple[Tensor, list[Cache | None]]:
+        """Logits (B, T, V) of every position, and each layer's keys and values so far."""
+        caches = caches or [None] * len(self.order)
+        past = next((cache[0].shape[2] for cache in caches if cache is not None), 0)
+        tokens = tokens_BT.shape[1]
+        x_BTD = self.embedding(tokens_BT)
+        if self.positions is not None:
+            x_BTD = x_BTD + self.positions(torch.arange(past, past + tokens, device=tokens_BT.device))
+        new: list[Cache | None] = []
+        for owner, layer, cache in zip(self.order, self.arch.layers, caches, strict=True):
+            angles = None
+            if layer.attention is not None and layer.attention.rope:
+                cos, sin = self._rotary(layer.attention.head_size, tokens_BT.device)
+                angles = (cos[past : past + tokens], sin[past : past + tokens])
+            x_BTD, cache = self.layers[owner](x_BTD, angles, cache)
+            new.append(cache)
+        x_BTD = self.norm(x_BTD)
+        table = self.embedding.weight if self.head is None else self.head.weight
+        return F.linear(x_BTD, table), new
+
+    def _rotary(self, head_size: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        if head_size not in self._angles:
+            cos, sin = rotary.tables(head_size, self.arch.max_tokens, self.arch.rope_theta)
+            self._angles[head_size] = (cos.to(device), sin.to(device))
+        return self._angles[head_size]
+
+
+def initialise(model: Transformer, *, seed: int) -> Transformer:
+    """Fills the parameters: normal with 1/√fan-in (the table with 0.02·…), residual outputs scaled down by depth.
+
+    References:
+        Residual scaling by 1/√(2·depth): Radford et al. 2019 (GPT-2), section 2.3.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    depth = len(model.arch.layers)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                parameter.zero_()
+            elif parameter.ndim == 1:
+                parameter.fill_(1.0)
+            elif name.startswith(("embedding", "positions", "head")):
+                parameter.normal_(0.0, 1 / math.sqrt(model.arch.d_model), generator=generator)
+            else:
+                scale = 1 / math.sqrt(parameter.shape[1])
+                if name.endswith(("out.weight", "down.weight")):
+                    scale /= math.sqrt(2 * depth)
+                parameter.normal_(0.0, scale, generator=generator)
+    return model
+
+
+def build(arch: ArchSpec, *, seed: int) -> Transformer:
+    """A freshly initialised model of ``arch``."""
+    return initialise(Transformer(arch), seed=seed)

@@ -1,0 +1,1 @@
+"""Torch primitives that blocks are made of."""

@@ -1,0 +1,23 @@
+"""Rotary positions in the half-split layout (Su et al. 2021, arXiv:2104.09864; the layout of Llama in transformers).
+
+Axes: B batch, N heads, T tokens, H head size.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def tables(head_size: int, max_tokens: int, theta: float) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of every position's angles, each (max_tokens, head_size / 2) in FP32."""
+    frequency = theta ** (-torch.arange(0, head_size, 2, dtype=torch.float64) / head_size)
+    angle = torch.outer(torch.arange(max_tokens, dtype=torch.float64), frequency)
+    return angle.cos().float(), angle.sin().float()
+
+
+def rotate(x_BNTH: Tensor, cos_TH: Tensor, sin_TH: Tensor) -> Tensor:
+    """``x_BNTH`` turned by its positions' angles; ``cos_TH`` and ``sin_TH`` hold half a head each."""
+    first, second = x_BNTH.chunk(2, dim=-1)
+    cos, sin = cos_TH.to(x_BNTH.dtype), sin_TH.to(x_BNTH.dtype)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)

@@ -1,0 +1,42 @@
+"""Workload: what is asked of a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from chipwise.core.errors import SpecError
+
+
+class Phase(StrEnum):
+    """What the model is doing when a cost is asked for."""
+
+    PREFILL = "prefill"  # the prompt in one pass; ends with the first token's logits
+    DECODE = "decode"  # one new token a pass, reading the KV cache
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """One request shape: ``batch`` prompts of ``prompt_tokens`` and ``new_tokens`` generated after each."""
+
+    prompt_tokens: int = 64
+    new_tokens: int = 64
+    batch: int = 1
+
+    def __post_init__(self) -> None:
+        for field in ("prompt_tokens", "new_tokens", "batch"):
+            if getattr(self, field) < 1:
+                raise SpecError(f"must be at least 1, not {getattr(self, field)}", field=field)
+
+    @property
+    def total_tokens(self) -> int:
+        """Positions that the KV cache holds at the end."""
+        return self.prompt_tokens + self.new_tokens
+
+    def past_tokens(self, phase: Phase) -> int:
+        """Cached positions before the pass: none in prefill, those of the middle step in decode."""
+        return 0 if phase is Phase.PREFILL else self.prompt_tokens + self.new_tokens // 2
+
+    def query_tokens(self, phase: Phase) -> int:
+        """New positions in one pass, per sequence."""
+        return self.prompt_tokens if phase is Phase.PREFILL else 1
