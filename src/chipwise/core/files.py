@@ -61,7 +61,7 @@ class _UniqueKeys(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[object] = set()
         for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]
+            key = self.construct_object(key_node, deep=True)
             if isinstance(key, list | dict):
                 raise yaml.constructor.ConstructorError(None, None, "a field name must be a word", key_node.start_mark)
             if key in seen:
@@ -161,7 +161,8 @@ _TYPE_WORDS = {int: "a whole number", float: "a number", str: "text", bool: "tru
 def _word(value: object) -> str:
     if value is None:
         return "nothing"
-    return f"{_TYPE_WORDS.get(type(value), 'a mapping' if isinstance(value, Mapping) else type(value).__name__)} ({value!r:.60})"
+    kind = "a mapping" if isinstance(value, Mapping) else _TYPE_WORDS.get(type(value), type(value).__name__)
+    return f"{kind} ({value!r:.60})"
 
 
 def write_atomic(path: str | Path, content: str | bytes) -> None:

@@ -86,7 +86,7 @@ class AttentionOp:
         return sum(min(self.window, self.past_tokens + i + 1) for i in range(self.query_tokens))
 
     def work(self) -> Work:
-        """Two products of 2·head_size FLOPs per pair, five FLOPs of softmax per pair, six of rotation per value pair."""
+        """Two products of 2·head_size FLOPs a pair, five of softmax a pair, three of rotation a value."""
         pairs = self.batch * self.heads * self.pairs()
         rotated = self.batch * self.query_tokens * (self.heads + self.kv_heads) * self.head_size
         kept = self.past_tokens if self.window is None else min(self.past_tokens, self.window)
@@ -101,7 +101,7 @@ class AttentionOp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NormOp:
-    """RMSNorm or LayerNorm over ``width``, on ``rows`` rows; ``skip`` adds the residual stream first (one fused node)."""
+    """RMSNorm or LayerNorm over ``width``, on ``rows`` rows; ``skip`` adds to the residual stream first, fused."""
 
     rows: int
     width: int
@@ -115,7 +115,7 @@ class NormOp:
         return "norm"
 
     def work(self) -> Work:
-        """Four FLOPs a value for RMSNorm (square, sum, scale, weight), seven for LayerNorm, one more for the residual."""
+        """Four FLOPs a value for RMSNorm (square, sum, scale, weight), seven for LayerNorm, one for the residual."""
         values = self.rows * self.width
         per_value = (4 if self.norm == "rmsnorm" else 7) + (1 if self.skip else 0) + (1 if self.bias else 0)
         return Work(

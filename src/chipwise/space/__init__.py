@@ -1,0 +1,14 @@
+"""What may be chosen: search spaces as integer rows, constraints, and prices of whole spaces."""
+
+from chipwise.space.constraints import METRICS, Constraint, Objective, parse_constraints, parse_objectives
+from chipwise.space.space import SearchSpace, SpaceSpec
+
+__all__ = [
+    "METRICS",
+    "Constraint",
+    "Objective",
+    "SearchSpace",
+    "SpaceSpec",
+    "parse_constraints",
+    "parse_objectives",
+]

@@ -1,0 +1,132 @@
+"""Metrics, limits on them and directions, as a user writes them: ``tpot_p99: "<= 3 ms"``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from chipwise.core import units
+from chipwise.core.errors import SpecError, UnitError, nearest
+
+METRICS: dict[str, str] = {  # name -> kind of unit
+    "ttft_p50": "time",
+    "ttft_p99": "time",
+    "tpot_p50": "time",
+    "tpot_p99": "time",
+    "peak_memory": "bytes",
+    "parameters": "count",
+    "bits_per_byte": "count",
+}
+FREE_METRICS = frozenset(METRICS) - {"bits_per_byte"}  # known from the cost model, without training
+MEASURED_METRICS = frozenset({"ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "peak_memory"})
+_LIMIT = re.compile(r"^\s*(<=|>=|<|>|≤|≥)\s*(.+)$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constraint:
+    """``metric`` must be at most (or at least) ``limit``, in SI units; ``text`` is what the user wrote."""
+
+    metric: str
+    op: Literal["<=", ">="]
+    limit: float
+    text: str
+
+    def holds(self, value: float) -> bool:
+        """Whether ``value`` meets the limit."""
+        return value <= self.limit if self.op == "<=" else value >= self.limit
+
+    def excess(self, value: float) -> float:
+        """How far ``value`` is past the limit, as a share of it; at most 0 where it holds."""
+        return (value / self.limit - 1.0) * (1 if self.op == "<=" else -1)
+
+    def show(self, value: float) -> str:
+        """``value`` in the metric's unit."""
+        return units.show(value, METRICS[self.metric])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """A metric and the direction in which it is better."""
+
+    metric: str
+    direction: Literal["minimize", "maximize"]
+
+
+def parse_constraints(data: Mapping[str, object], *, field: str = "constraints") -> tuple[Constraint, ...]:
+    """Limits from ``metric -> "<= quantity"``; a metric may carry a list of limits.
+
+    Raises:
+        SpecError: An unknown metric, a limit that cannot be read, or limits that contradict each other.
+    """
+    found: list[Constraint] = []
+    for metric, value in data.items():
+        where = f"{field}.{metric}"
+        _known(metric, where)
+        found += [_limit(metric, item, where) for item in (value if isinstance(value, list) else [value])]
+    for metric in {item.metric for item in found}:
+        upper = [item for item in found if item.metric == metric and item.op == "<="]
+        lower = [item for item in found if item.metric == metric and item.op == ">="]
+        for high in upper:
+            for low in lower:
+                if low.limit > high.limit:
+                    raise SpecError(
+                        f"{low.text!r} contradicts {high.text!r}: no value is both", field=f"{field}.{metric}"
+                    )
+    for shorter, longer in (("ttft_p50", "ttft_p99"), ("tpot_p50", "tpot_p99")):
+        least = [item for item in found if item.metric == shorter and item.op == ">="]
+        most = [item for item in found if item.metric == longer and item.op == "<="]
+        for low in least:
+            for high in most:
+                if low.limit > high.limit:
+                    raise SpecError(
+                        f"{shorter} {low.text!r} contradicts {longer} {high.text!r}: P50 is never above P99",
+                        field=field,
+                    )
+    return tuple(found)
+
+
+def _known(metric: str, field: str) -> None:
+    if metric not in METRICS:
+        raise SpecError(f"unknown metric; {nearest(metric, METRICS)}", field=field)
+
+
+def _limit(metric: str, value: object, field: str) -> Constraint:
+    match = _LIMIT.match(str(value))
+    if not match:
+        raise SpecError(f"{value!r} is not a limit; write one such as '<= 3 ms'", field=field)
+    op: Literal["<=", ">="] = "<=" if match[1] in ("<=", "<", "≤") else ">="
+    try:
+        limit = units.parse(match[2], METRICS[metric])
+    except UnitError as error:
+        raise SpecError(str(error), field=field) from None
+    if limit <= 0:
+        raise SpecError(f"the limit must be positive, not {match[2]}", field=field)
+    return Constraint(metric=metric, op=op, limit=limit, text=f"{op} {match[2].strip()}")
+
+
+def parse_objectives(data: Mapping[str, str], *, field: str = "objectives") -> tuple[Objective, ...]:
+    """Objectives from ``metric -> minimize|maximize`` (``down`` and ``up`` are understood).
+
+    Raises:
+        SpecError: None at all, an unknown metric, or a direction that is neither.
+    """
+    if not data:
+        raise SpecError("name at least one, such as bits_per_byte: minimize", field=field)
+    words: dict[str, Literal["minimize", "maximize"]] = {
+        "minimize": "minimize",
+        "down": "minimize",
+        "maximize": "maximize",
+        "up": "maximize",
+    }
+    for metric, direction in data.items():
+        _known(metric, f"{field}.{metric}")
+        if direction not in words:
+            raise SpecError(f"{direction!r} is no direction; write minimize or maximize", field=f"{field}.{metric}")
+    return tuple(Objective(metric=metric, direction=words[direction]) for metric, direction in data.items())
+
+
+def broken(constraints: Iterable[Constraint], values: Mapping[str, float]) -> list[Constraint]:
+    """The constraints that ``values`` break; a metric without a value breaks nothing yet."""
+    return [item for item in constraints if item.metric in values and not item.holds(values[item.metric])]
