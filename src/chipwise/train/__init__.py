@@ -1,0 +1,1 @@
+"""Text, tokenizers and real trainings: where a candidate's quality comes from."""
