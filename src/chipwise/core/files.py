@@ -201,7 +201,7 @@ class storage:  # noqa: N801  (reads as a sentence: with storage(path): …)
             raise StorageError(
                 f"{self.path}: the disk is full; free some space and go on with --resume (finished trials are kept)"
             ) from None
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR):
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
             raise StorageError(
                 f"{self.path}: cannot be written ({error.strerror}); choose another folder with --out"
             ) from None

@@ -1,0 +1,23 @@
+"""``chipwise report``: draw a run's report again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    run: Annotated[Path, typer.Argument(help="A run's folder, such as runs/clinic.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the run's record as JSON.")] = False,
+) -> None:
+    """Draw report.html, card.md and trials.csv of a run again, from what its folder holds."""
+    from chipwise import api
+    from chipwise.cli import show
+
+    record = api.report(run)
+    if as_json:
+        show.json_of(record)
+    else:
+        show.result(record, run)

@@ -1,0 +1,50 @@
+"""The strongest transformer that a careful engineer would draw by hand for the same limits.
+
+Llama-style: pre-norm RMSNorm, SwiGLU of 8/3 the width, rotary grouped-query attention, tied table, all layers alike,
+every dimension a multiple of what kernels like. Width, depth, KV heads and format are walked over; of those
+that the cost model finds within the limits, the largest wins, as a hand designer would choose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from chipwise.space import SpaceSpec
+
+ALIGNMENT = 32
+HEAD_SIZES = (32, 64)
+ASPECT = (24, 96)  # width over depth: SmolLM2-135M has 19, Llama-3.2-1B 128, Llama-3-8B 128, GPT-2 64
+
+
+def proportions(spec: SpaceSpec) -> Iterator[dict[str, Any]]:
+    """Llama-proportioned designs around a space, as choices: widths and depths up to half as large again as its largest."""
+    for weights in spec.weights:
+        for vocab_size in spec.vocab_size:
+            for d_model in range(64, int(max(spec.d_model) * 1.5) + 1, ALIGNMENT):
+                for depth in range(2, int(max(spec.depth) * 1.5) + 1):
+                    if not ASPECT[0] <= d_model / depth <= ASPECT[1]:
+                        continue
+                    for head_size in HEAD_SIZES:
+                        heads = d_model // head_size
+                        if d_model % head_size or heads < 2:
+                            continue
+                        for kv_heads in {heads, max(1, heads // 2), max(1, heads // 4)}:
+                            if heads % kv_heads:
+                                continue
+                            layer = {
+                                "heads": heads,
+                                "kv_heads": kv_heads,
+                                "ffn": "swiglu",
+                                "ffn_width": max(ALIGNMENT, round(d_model * 8 / 3 / ALIGNMENT) * ALIGNMENT),
+                            }
+                            yield {
+                                "d_model": d_model,
+                                "depth": depth,
+                                "vocab_size": vocab_size,
+                                "head_size": head_size,
+                                "tie_embeddings": True,
+                                "weights": weights,
+                                "sharing": "none",
+                                "layers": [layer] * depth,
+                            }

@@ -1,0 +1,138 @@
+"""Free costs first: price a great many candidates, keep those within the limits, explain when there are none."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chipwise.core.errors import Infeasible
+from chipwise.space import Constraint, SearchSpace
+from chipwise.space.space import Rows, summary
+
+Floats = NDArray[np.float64]
+Metrics = Callable[[Rows], Mapping[str, Floats]]  # free metrics of candidates, by name
+
+
+@dataclass(frozen=True)
+class Screened:
+    """Candidates that the cost model finds within the limits, and how they were found."""
+
+    rows: Rows
+    metrics: Mapping[str, Floats]
+    priced: int
+    priced_per_s: float
+    feasible_share: float  # of uniformly drawn candidates
+    cloud: list[list[float]]  # a sample: [tpot_p50, peak_memory, parameters, feasible 0/1]
+
+
+def excess(constraints: tuple[Constraint, ...], metrics: Mapping[str, Floats]) -> Floats:
+    """The worst excess over any limit that free metrics know of, (n,); at most 0 where all hold."""
+    count = len(next(iter(metrics.values())))
+    worst = np.full(count, -1.0)
+    for item in constraints:
+        if item.metric in metrics:
+            over = (metrics[item.metric] / item.limit - 1.0) * (1 if item.op == "<=" else -1)
+            worst = np.maximum(worst, over)
+    return worst
+
+
+def screen(
+    space: SearchSpace,
+    metrics: Metrics,
+    constraints: tuple[Constraint, ...],
+    *,
+    seed: int,
+    draws: int = 200_000,
+    wanted: int = 2_000,
+) -> Screened:
+    """Draws candidates, prices them, and breeds from the nearest ones while too few are within the limits.
+
+    Raises:
+        Infeasible: No candidate was found; the message says which limit is out of reach and how near one comes.
+    """
+    rng = np.random.default_rng(seed)
+    draws = int(min(draws, 4 * space.size() + 64))
+    rows = np.unique(space.sample(draws, rng), axis=0)
+    begun = time.perf_counter()
+    known = {name: np.asarray(values) for name, values in metrics(rows).items()}
+    elapsed = time.perf_counter() - begun
+    worst = excess(constraints, known)
+    share = float((worst <= 0).mean())
+    cloud = _cloud(known, worst, rng)
+    priced = len(rows)
+    for _ in range(30):
+        if (worst <= 0).sum() >= min(wanted, len(rows)):
+            break
+        parents = rows[np.argsort(worst, kind="stable")[:500]]
+        children = mutate(space, np.repeat(parents, 8, axis=0), rng)
+        fresh = np.unique(np.vstack([rows, children]), axis=0)
+        fresh = fresh[~_member(fresh, rows)]
+        if not len(fresh):
+            break
+        more = metrics(fresh)
+        priced += len(fresh)
+        rows = np.vstack([rows, fresh])
+        known = {name: np.concatenate([values, more[name]]) for name, values in known.items()}
+        worst = excess(constraints, known)
+    keep = worst <= 0
+    if not keep.any():
+        raise Infeasible(_why(space, rows, known, constraints, worst))
+    return Screened(
+        rows=rows[keep],
+        metrics={name: values[keep] for name, values in known.items()},
+        priced=priced,
+        priced_per_s=draws / elapsed if elapsed > 0 else float(draws),
+        feasible_share=share,
+        cloud=cloud,
+    )
+
+
+def mutate(space: SearchSpace, rows: Rows, rng: np.random.Generator, *, genes: float = 1.5) -> Rows:
+    """Children with about ``genes`` genes drawn anew."""
+    change = rng.random(rows.shape) < genes / rows.shape[1]
+    drawn = (rng.random(rows.shape) * space.cardinalities).astype(np.int64)
+    return space.canonical(np.where(change, drawn, rows))
+
+
+def _member(rows: Rows, known: Rows) -> NDArray[np.bool_]:
+    seen = {row.tobytes() for row in known}
+    return np.array([row.tobytes() in seen for row in rows], dtype=bool)
+
+
+def _cloud(known: Mapping[str, Floats], worst: Floats, rng: np.random.Generator, most: int = 2_000) -> list[list[float]]:
+    chosen = rng.permutation(len(worst))[:most]
+    columns = [known[name][chosen] for name in ("tpot_p50", "peak_memory", "parameters")]
+    return np.stack([*columns, worst[chosen] <= 0], axis=1).tolist()
+
+
+def _why(
+    space: SearchSpace, rows: Rows, known: Mapping[str, Floats], constraints: tuple[Constraint, ...], worst: Floats
+) -> str:
+    """Which limits are out of reach alone, else which pull against each other, with the nearest candidate."""
+    alone = []
+    for item in constraints:
+        if item.metric not in known:
+            continue
+        values = known[item.metric]
+        best = int(np.argmin(values) if item.op == "<=" else np.argmax(values))
+        if not item.holds(float(values[best])):
+            alone.append(
+                f"{item.metric} {item.text}: the closest candidate is predicted to have "
+                f"{item.show(float(values[best]))} ({summary(space.design(rows[best]))})"
+            )
+    if alone:
+        return "constraints that no candidate of the space can meet: " + "; ".join(alone)
+    nearest = int(np.argmin(worst))
+    values_there = ", ".join(
+        f"{item.metric} {item.show(float(known[item.metric][nearest]))} (limit {item.text})"
+        for item in constraints
+        if item.metric in known
+    )
+    return (
+        "each constraint can be met alone, but no candidate meets all of them together; the closest has "
+        f"{values_there}: {summary(space.design(rows[nearest]))}"
+    )

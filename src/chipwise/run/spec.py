@@ -1,0 +1,134 @@
+"""What one search is asked to do, as its YAML file states it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from chipwise.core import units
+from chipwise.core.digest import digest, plain
+from chipwise.core.errors import SpecError, UnitError, nearest
+from chipwise.core.files import build, read_yaml
+from chipwise.ops import Workload
+from chipwise.space import Constraint, Objective, SpaceSpec, parse_constraints, parse_objectives
+
+DEVICES = ("local",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetSpec:
+    """Where the winner will run."""
+
+    device: str = "local"
+    runtime: str = "onnxruntime"
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        if self.device not in DEVICES:
+            raise SpecError(f"unknown device {self.device!r}; {nearest(self.device, DEVICES)}", field="device")
+        if self.threads < 1:
+            raise SpecError(f"must be at least 1, not {self.threads}", field="threads")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetSpec:
+    """How much CPU time the whole search may take, and how it is spread.
+
+    ``cpu`` counts every phase: calibration, tokenisers, trainings, measurements. ``final`` is the CPU time of one
+    final training; the baseline's training gets exactly as much.
+    """
+
+    cpu: str = "20 min"
+    final: str | None = None
+    workers: int = 2
+
+    def __post_init__(self) -> None:
+        _seconds(self.cpu, "cpu")
+        if self.final is not None:
+            _seconds(self.final, "final")
+        if self.workers < 1:
+            raise SpecError(f"must be at least 1, not {self.workers}", field="workers")
+
+    @property
+    def cpu_s(self) -> float:
+        """The whole budget in CPU seconds."""
+        return _seconds(self.cpu, "cpu")
+
+    @property
+    def final_s(self) -> float:
+        """CPU seconds of one final training; a fifth of the whole unless stated."""
+        return _seconds(self.final, "final") if self.final is not None else self.cpu_s / 5
+
+
+def _seconds(text: str, field: str) -> float:
+    try:
+        value = units.parse(text, "time")
+    except UnitError as error:
+        raise SpecError(str(error), field=field) from None
+    if value <= 0:
+        raise SpecError(f"must be positive, not {text}", field=field)
+    return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSpec:
+    """One search. Built by :func:`load_run`; every field is checked."""
+
+    name: str
+    workload: Workload
+    space: SpaceSpec
+    data: Mapping[str, Any]
+    target: TargetSpec = field(default_factory=TargetSpec)
+    constraints: Mapping[str, Any] = field(default_factory=dict)
+    objectives: Mapping[str, str] = field(
+        default_factory=lambda: {"bits_per_byte": "minimize", "tpot_p50": "minimize"}
+    )
+    budget: BudgetSpec = field(default_factory=BudgetSpec)
+    search: str = "auto"
+    seed: int = 0
+    folder: str = "."  # the file's own folder, against which data paths are read; not a field of the file
+
+    def __post_init__(self) -> None:
+        if not self.name or any(part in self.name for part in ("/", "\\", "\0")) or self.name.startswith("."):
+            raise SpecError(f"{self.name!r} cannot name a folder; use letters, digits and dashes", field="name")
+        limits, goals = self.limits, self.goals
+        if not any(goal.metric == "bits_per_byte" for goal in goals):
+            raise SpecError("bits_per_byte: minimize must be among them", field="objectives")
+        needed = self.workload.total_tokens
+        if needed > self.space.max_tokens:
+            raise SpecError(
+                f"the workload needs {needed} tokens, models keep {self.space.max_tokens}; raise it",
+                field="space.max_tokens",
+            )
+        del limits
+
+    @property
+    def limits(self) -> tuple[Constraint, ...]:
+        """The constraints, parsed."""
+        return parse_constraints(self.constraints)
+
+    @property
+    def goals(self) -> tuple[Objective, ...]:
+        """The objectives, parsed."""
+        return parse_objectives(self.objectives)
+
+    @property
+    def identity(self) -> str:
+        """What a study's trials mean: everything but the number of workers, which changes only the waiting."""
+        data = plain(self)
+        del data["folder"], data["budget"]["workers"]
+        return digest(data)
+
+
+def load_run(path: str | Path) -> RunSpec:
+    """Reads and checks a search's YAML file.
+
+    Raises:
+        SpecError: The file is missing or broken, or a field is unknown, missing or wrong; file and field are named.
+    """
+    data = read_yaml(path)
+    if "folder" in data:
+        raise SpecError("unknown field", file=str(path), field="folder")
+    return build(RunSpec, {**data, "folder": str(Path(path).resolve().parent)}, file=str(path))
