@@ -106,7 +106,8 @@ def _member(rows: Rows, known: Rows) -> NDArray[np.bool_]:
 def _cloud(known: Mapping[str, Floats], worst: Floats, rng: np.random.Generator, most: int = 2_000) -> list[list[float]]:
     chosen = rng.permutation(len(worst))[:most]
     columns = [known[name][chosen] for name in ("tpot_p50", "peak_memory", "parameters")]
-    return np.stack([*columns, worst[chosen] <= 0], axis=1).tolist()
+    table = np.stack([*columns, worst[chosen] <= 0], axis=1)
+    return [[float(value) for value in row] for row in table]
 
 
 def _why(

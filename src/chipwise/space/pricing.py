@@ -60,42 +60,26 @@ class Costs:
 class PriceTable:
     """Prices of all blocks of ``space`` for one workload; ``table(rows)`` prices candidates.
 
-    Indexed by global genes and block genes: attention (d_model, head_size, weights, pair), FFN (d_model, weights, kind,
-    width), ends (d_model, vocabulary, tied, weights). One array holds the columns of both phases, of memory that every
-    running layer takes (its cache) or only a layer with weights of its own, and the parameters.
+    A block's price is the difference it makes to a small model, so whatever lowering does (a fused residual, prefill
+    that leaves all but the last position after the last attention) is in it; the last layer has prices of its own.
+    One array holds the columns of both phases, of memory, and the parameters.
     """
 
     def __init__(self, space: SearchSpace, workload: Workload, pricer: Pricer) -> None:
         self.space, self._workload, self._pricer = space, workload, pricer
+        self._known: dict[Op, Floats] = {}
         spec = space.spec
-        axes = (spec.d_model, spec.head_size, spec.weights, spec.attention_choices())
-        self._attention = _filled(
-            axes,
-            lambda d, size, weights, pair: self._block(
-                d, weights, Layer(attention=Attention(heads=pair[0], kv_heads=pair[1], head_size=size), ffn=None)
-            ),
-        )
-        self._ffn = _filled(
-            (spec.d_model, spec.weights, spec.layer.ffn, spec.layer.ffn_width),
-            lambda d, weights, kind, width: self._block(
-                d,
-                weights,
-                Layer(
-                    attention=None,
-                    ffn=FeedForward(width=width, activation=FFN_KINDS[kind][0], gated=FFN_KINDS[kind][1]),
-                ),
-            ),
-        )
-        self._ends = _filled(
-            (spec.d_model, spec.vocab_size, spec.tie_embeddings, spec.weights),
-            lambda d, vocab, tied, weights: self._end(d, vocab, tied, weights),
-        )
-        self._cache = _filled((spec.head_size, spec.attention_choices()), self._shared)
-        probe = self._arch(spec.d_model[0], (Layer(attention=None, ffn=FeedForward(width=1)),))
-        ops = len(self._op_columns(Design(arch=probe), Phase.DECODE))
-        memory = len(pricer.memory_columns(Design(arch=probe), workload))
+        pairs, kinds, widths = spec.attention_choices(), spec.layer.ffn, spec.layer.ffn_width
+        self._first = (spec.head_size[0], pairs[0])
+        self._ends = _filled((spec.d_model, spec.vocab_size, spec.tie_embeddings, spec.weights), self._end)
+        attention = (spec.d_model, spec.head_size, spec.weights, pairs)
+        self._attention, self._last_attention = _filled(attention, self._attend), _filled(attention, self._attend_last)
+        ffn = (spec.d_model, spec.weights, kinds, widths)
+        self._ffn, self._last_ffn = _filled(ffn, self._feed), _filled(ffn, self._feed_last)
+        ops = len(self._op_columns(self._design(spec.d_model[0], spec.weights[0], [self._layer()]), Phase.DECODE))
         self._prefill, self._decode = slice(0, ops), slice(ops, 2 * ops)
-        self._memory, self._parameters = slice(2 * ops, 2 * ops + memory), 2 * ops + memory
+        self._memory, self._parameters = slice(2 * ops, -1), -1
+        self._shared = _filled((spec.d_model, spec.head_size, spec.weights, pairs), self._cache)
 
     def __call__(self, rows: Rows) -> Costs:
         """Costs of canonical rows, (n, genes)."""
@@ -116,31 +100,58 @@ class PriceTable:
         layers = space.layer_rows(rows)
         total = self._ends[d, vocab, tied, weights].copy()
         for i in range(layers.shape[1]):
-            runs = i < depth
-            if not runs.any():
-                break
             pair, kind, width = layers[:, i].T
-            block = self._attention[d, size, weights, pair] + self._ffn[d, weights, kind, width]
-            if i % 2 and paired.any():  # weights of its own are what a sharing layer does not have
-                block[paired, self._memory.start :] = self._cache[size, pair][paired][:, self._memory.start :]
-            total += np.where(runs[:, None], block, 0.0)
+            for place, attention, ffn in (
+                (i < depth - 1, self._attention, self._ffn),
+                (i == depth - 1, self._last_attention, self._last_ffn),
+            ):
+                here = np.flatnonzero(place)
+                if not len(here):
+                    continue
+                block = attention[d[here], size[here], weights[here], pair[here]]
+                block = block + ffn[d[here], weights[here], kind[here], width[here]]
+                without = paired[here]  # a layer that shares holds a cache of its own, and no weights
+                if i % 2 and without.any():
+                    cache = self._shared[d[here], size[here], weights[here], pair[here]]
+                    if attention is self._last_attention:
+                        cache = cache - self._attention[d[here], 0, weights[here], 0]  # the bare layer in the ends
+                    start = self._memory.start
+                    block[without, start:] = cache[without, start:]
+                total[here] += block
         return total
 
-    def _arch(self, d_model: int, layers: tuple[Layer, ...], vocab_size: int = 256, tied: bool = True) -> ArchSpec:
+    def _layer(
+        self, pair: tuple[int, int] | None = None, head_size: int | None = None, ffn: FeedForward | None = None
+    ) -> Layer:
+        heads, kv_heads = pair or self._first[1]
+        return Layer(
+            attention=Attention(heads=heads, kv_heads=kv_heads, head_size=head_size or self._first[0]), ffn=ffn
+        )
+
+    def _design(
+        self, d_model: int, weights: str, layers: list[Layer], vocab_size: int = 256, tied: bool = True
+    ) -> Design:
         spec = self.space.spec
-        return ArchSpec(
+        arch = ArchSpec(
             vocab_size=vocab_size,
             d_model=d_model,
-            layers=layers,
+            layers=tuple(layers),
             max_tokens=spec.max_tokens,
             tie_embeddings=tied,
             norm=spec.norm,
         )
+        return Design(arch=arch, weights=weights)
 
     def _op_columns(self, design: Design, phase: Phase) -> Floats:
-        return np.sum([self._pricer.op_columns(item.op) for item in lower(design, self._workload, phase)], axis=0)
+        total: Floats | float = 0.0
+        for placed in lower(design, self._workload, phase):
+            if placed.op not in self._known:
+                self._known[placed.op] = self._pricer.op_columns(placed.op)
+            total = total + self._known[placed.op]
+        return np.asarray(total)
 
-    def _columns(self, design: Design) -> Floats:
+    def _columns(self, d_model: int, weights: str, *layers: Layer, vocab_size: int = 256, tied: bool = True) -> Floats:
+        design = self._design(d_model, weights, list(layers), vocab_size, tied)
         return np.concatenate(
             [
                 self._op_columns(design, Phase.PREFILL),
@@ -150,28 +161,42 @@ class PriceTable:
             ]
         )
 
-    def _block(self, d_model: int, weights: str, layer: Layer) -> Floats:
-        """What one more layer adds to a model that has one like it already."""
-        one, two = (Design(arch=self._arch(d_model, (layer,) * count), weights=weights) for count in (1, 2))
-        return self._columns(two) - self._columns(one)
-
-    def _shared(self, head_size: int, pair: tuple[int, int]) -> Floats:
-        """What a layer adds that uses another's weights: its cache, and time that is counted elsewhere."""
-        attention = Attention(heads=pair[0], kv_heads=pair[1], head_size=head_size)
-        own = Layer(attention=attention, ffn=None)
-        layers = (own, Layer(attention=attention, ffn=None, shares=0))
-        d_model, weights = self.space.spec.d_model[0], self.space.spec.weights[0]
-        one, two = (Design(arch=self._arch(d_model, layers[:count]), weights=weights) for count in (1, 2))
-        return self._columns(two) - self._columns(one)
-
     def _end(self, d_model: int, vocab_size: int, tied: bool, weights: str) -> Floats:
-        """What a model has besides its layers."""
-        layer = Layer(attention=None, ffn=FeedForward(width=self.space.spec.layer.ffn_width[0]))
-        one, two = (
-            Design(arch=self._arch(d_model, (layer,) * count, vocab_size, tied), weights=weights) for count in (1, 2)
+        """A model of one bare layer; the other prices are differences to it."""
+        return self._columns(d_model, weights, self._layer(), vocab_size=vocab_size, tied=tied)
+
+    def _attend(self, d_model: int, head_size: int, weights: str, pair: tuple[int, int]) -> Floats:
+        bare = self._layer()
+        return self._columns(d_model, weights, self._layer(pair, head_size), bare) - self._columns(
+            d_model, weights, bare
         )
-        first = self._columns(one)
-        return first - (self._columns(two) - first)
+
+    def _attend_last(self, d_model: int, head_size: int, weights: str, pair: tuple[int, int]) -> Floats:
+        return self._columns(d_model, weights, self._layer(pair, head_size)) - self._columns(
+            d_model, weights, self._layer()
+        )
+
+    def _feed(self, d_model: int, weights: str, kind: str, width: int) -> Floats:
+        bare = self._layer()
+        return self._columns(d_model, weights, self._layer(ffn=_ffn(kind, width)), bare) - self._columns(
+            d_model, weights, bare, bare
+        )
+
+    def _feed_last(self, d_model: int, weights: str, kind: str, width: int) -> Floats:
+        return self._columns(d_model, weights, self._layer(ffn=_ffn(kind, width))) - self._columns(
+            d_model, weights, self._layer()
+        )
+
+    def _cache(self, d_model: int, head_size: int, weights: str, pair: tuple[int, int]) -> Floats:
+        """What one more layer adds that uses another's weights."""
+        own = self._layer(pair, head_size)
+        sharer = Layer(attention=own.attention, ffn=None, shares=0)
+        return self._columns(d_model, weights, own, sharer) - self._columns(d_model, weights, own)
+
+
+def _ffn(kind: str, width: int) -> FeedForward:
+    activation, gated = FFN_KINDS[kind]
+    return FeedForward(width=width, activation=activation, gated=gated)
 
 
 def _filled(axes: tuple[tuple[object, ...], ...], price: Callable[..., Floats]) -> Floats:
