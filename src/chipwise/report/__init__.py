@@ -1,0 +1,5 @@
+"""Trials in, one self-contained HTML file out; with a card and a CSV beside it."""
+
+from chipwise.report.record import RunRecord, load, save
+
+__all__ = ["RunRecord", "load", "save"]

@@ -1,0 +1,220 @@
+"""What follows from a record, said once for the page, the card and the terminal: no markup, no colours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from chipwise.report import words
+from chipwise.report.record import RunRecord, Trial
+from chipwise.space.constraints import Constraint
+
+Source = Literal["measured", "predicted", "trained", "counted", "unknown"]
+Status = Literal["met", "broken", "expected", "at risk", "unknown"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Value:
+    """A number of a trial and where it comes from; bounds where it is predicted."""
+
+    value: float | None
+    source: Source
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """A constraint held against one trial."""
+
+    constraint: Constraint
+    promised: Value
+    measured: float | None
+    status: Status
+
+
+def where(record: RunRecord) -> str:
+    """Device, runtime and threads that every measurement of the run belongs to."""
+    target = record.target
+    cpu = f" ({target.cpu})" if target.cpu and target.cpu != target.device else ""
+    runtime = " ".join(part for part in (target.runtime, target.runtime_version) if part)
+    return f"{target.device}{cpu}, {runtime}, {words.times(target.threads, 'thread')}"
+
+
+def workload(record: RunRecord) -> str:
+    """The request that was asked for."""
+    asked = record.workload
+    return (
+        f"{words.times(asked.prompt_tokens, 'prompt token')}, {words.times(asked.new_tokens, 'new token')}, "
+        f"batch {asked.batch}"
+    )
+
+
+def name(record: RunRecord, trial: Trial) -> str:
+    """``winner (trial 7)``, ``trial 3``."""
+    role = record.role(trial)
+    return f"trial {trial.number}" if role == "candidate" else f"{role} (trial {trial.number})"
+
+
+def quality(trial: Trial) -> Value:
+    """Validation bits per byte: of the exported artefact where that is known, else of the trained weights."""
+    exported = trial.quantised_bits_per_byte
+    value = trial.bits_per_byte if exported is None else exported
+    return Value(value=value, source="unknown" if value is None else "trained")
+
+
+def quality_of(trial: Trial) -> str:
+    """Which weights the quality belongs to."""
+    if trial.quantised_bits_per_byte is None:
+        return "trained weights, before export"
+    return f"exported {trial.weights} artefact"
+
+
+def value(trial: Trial, metric: str) -> Value:
+    """The best knowledge of a metric: measured before predicted."""
+    if metric == "bits_per_byte":
+        return quality(trial)
+    if metric == "perplexity":
+        return Value(value=trial.perplexity, source="unknown" if trial.perplexity is None else "trained")
+    if metric == "parameters" and trial.parameters is not None:
+        return Value(value=trial.parameters, source="counted")
+    if trial.measured and metric in trial.measured:
+        return Value(value=trial.measured[metric], source="measured")
+    if metric in trial.predicted:
+        guess = trial.predicted[metric]
+        return Value(value=guess.value, low=guess.low, high=guess.high, source="predicted")
+    return Value(value=None, source="unknown")
+
+
+def promised(record: RunRecord, trial: Trial, metric: str) -> Value:
+    """What was predicted before measuring: the promise where one is kept, else the trial's prediction."""
+    for item in record.promised_measured:
+        if item.trial == trial.number and item.metric == metric:
+            return Value(value=item.promised, low=item.low, high=item.high, source="predicted")
+    if metric in trial.predicted:
+        guess = trial.predicted[metric]
+        return Value(value=guess.value, low=guess.low, high=guess.high, source="predicted")
+    known = value(trial, metric)
+    return known if known.source in ("trained", "counted") else Value(value=None, source="unknown")
+
+
+def checks(record: RunRecord, trial: Trial) -> tuple[Check, ...]:
+    """Every constraint held against the trial. Only a measurement (or a count) can meet or break one."""
+    return tuple(_check(record, trial, item) for item in record.constraints)
+
+
+def _check(record: RunRecord, trial: Trial, constraint: Constraint) -> Check:
+    promise, known = promised(record, trial, constraint.metric), value(trial, constraint.metric)
+    measured = known.value if known.source in ("measured", "trained", "counted") else None
+    status: Status = "unknown"
+    if measured is not None:
+        status = "met" if constraint.holds(measured) else "broken"
+    elif promise.value is not None:
+        worst = (promise.high if constraint.op == "<=" else promise.low) or promise.value
+        status = "expected" if constraint.holds(worst) else "at risk"
+    return Check(constraint=constraint, promised=promise, measured=measured, status=status)
+
+
+def latency_metric(record: RunRecord) -> str:
+    """The metric that stands for speed: the first objective that is not quality, else TPOT P50."""
+    return next((item.metric for item in record.objectives if item.metric in words.SERVED), "tpot_p50")
+
+
+def comparison(record: RunRecord) -> str:
+    """Winner against baseline in words, whoever is ahead."""
+    winner, baseline = record.trial(record.winner), record.trial(record.baseline)
+    if baseline is None:
+        return "There is no baseline to compare with yet."
+    if winner is None:
+        return "There is no winner to compare the baseline with yet."
+    if winner.number == baseline.number:
+        return (
+            "The hand-designed baseline itself won: no searched candidate that was measured within the constraints "
+            "beats it."
+        )
+    parts = []
+    ours, theirs = quality(winner).value, quality(baseline).value
+    if ours is not None and theirs is not None:
+        parts.append(f"bits per byte {words.change(ours, theirs)} ({ours:.3f} against {theirs:.3f}; lower is better)")
+    for metric in dict.fromkeys((latency_metric(record), "tpot_p99", "peak_memory")):
+        a, b = value(winner, metric), value(baseline, metric)
+        if a.value is not None and b.value is not None and a.source == b.source:
+            parts.append(
+                f"{words.short(metric)} {words.change(a.value, b.value)} "
+                f"({words.show(a.value, metric)} against {words.show(b.value, metric)}, {a.source})"
+            )
+    if not parts:
+        return "Winner and baseline cannot be compared yet: no number is known of both."
+    verdict = ""
+    if ours is not None and theirs is not None:
+        better = "predicts the text better than" if ours < theirs else "predicts the text worse than"
+        verdict = (
+            f"The winner {better if ours != theirs else 'predicts the text as well as'} the hand-designed baseline. "
+        )
+    return f"{verdict}Winner against baseline: {'; '.join(parts)}."
+
+
+def no_winner(record: RunRecord) -> str:
+    """Why there is no winner, and what came closest."""
+    measured = [trial for trial in record.trials if trial.measured]
+    if not record.trials:
+        return "No candidate has been tried yet."
+    if not measured:
+        trained = sum(trial.bits_per_byte is not None for trial in record.trials)
+        so_far = f"{words.times(trained, 'candidate')} trained"
+        return f"Nothing was measured yet ({so_far}), and only a measured candidate can win."
+    if not record.constraints:
+        return f"None of the {len(measured)} measured candidates was chosen yet."
+    return f"None of the {len(measured)} measured candidates is known to meet every constraint. " + closest(
+        record, measured
+    )
+
+
+def closest(record: RunRecord, measured: list[Trial]) -> str:
+    """The measured trial whose worst broken constraint is broken by least."""
+
+    def worst(trial: Trial) -> tuple[float, Check | None]:
+        broken = [item for item in checks(record, trial) if item.status == "broken" and item.measured is not None]
+        found = max(broken, key=lambda item: item.constraint.excess(item.measured or 0.0), default=None)
+        return (found.constraint.excess(found.measured or 0.0) if found else 0.0), found
+
+    trial = min(measured, key=lambda item: worst(item)[0])
+    check = worst(trial)[1]
+    if check is None:
+        return f"Trial {trial.number} breaks none, but not all its numbers are known and clean."
+    metric = check.constraint.metric
+    return (
+        f"Closest is trial {trial.number}: its {words.label(metric)} is {words.show(check.measured, metric)} "
+        f"where the limit is {words.show(check.constraint.limit, metric)}."
+    )
+
+
+def per_thousand(record: RunRecord) -> dict[str, str]:
+    """What 1,000 generated tokens take on the target: time, energy, price; ``unknown`` where nobody knows."""
+    trial, asked = record.trial(record.winner), record.workload
+    seconds = words.UNKNOWN
+    if trial is not None:
+        first, each = value(trial, "ttft_p50"), value(trial, "tpot_p50")
+        if first.value is not None and each.value is not None and first.source == each.source:
+            request_s = first.value + (asked.new_tokens - 1) * each.value
+            per_1000_s = request_s / (asked.new_tokens * asked.batch) * 1000
+            seconds = f"{words.quantity(per_1000_s, 'time')} (from {first.source} P50, prompts included)"
+    cost = record.per_thousand
+    source = f" ({cost.source})" if cost.source else ""
+    return {
+        "time": seconds,
+        "energy": words.quantity(cost.energy_j, "energy") + (source if cost.energy_j is not None else ""),
+        "price": words.quantity(cost.price_usd, "price") + (source if cost.price_usd is not None else ""),
+    }
+
+
+def promises_missed(record: RunRecord, number: int, share: float = 0.25) -> list[str]:
+    """The P50 metrics of the trial whose measurement is ``share`` or more away from the promise."""
+    return [
+        item.metric
+        for item in record.promised_measured
+        if item.trial == number
+        and item.metric.endswith("_p50")
+        and item.measured is not None
+        and abs(item.measured / item.promised - 1) >= share
+    ]

@@ -1,0 +1,190 @@
+"""What all plots share: axes in human units, hover texts, colours by name.
+
+Figures are plain dictionaries of plotly's schema, so drawing loads no plotly. Colours are theme tokens such as
+``@winner``; the page replaces them by the light or dark theme's value.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+import textwrap
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from chipwise.core import units
+from chipwise.report import facts, words
+from chipwise.report.record import RunRecord, Trial
+
+Figure = dict[str, Any]
+Trace = dict[str, Any]
+BOUND_COLOURS: Final = {"compute": "@compute", "memory": "@memory", "launch": "@launch"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """One way to look at a plot; several make a row of buttons."""
+
+    label: str
+    figure: Figure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plot:
+    """A section of the page: its views, or why there is nothing to draw."""
+
+    key: str
+    title: str
+    caption: str
+    views: tuple[View, ...] = ()
+    empty: str = ""
+
+
+def escape(text: object) -> str:
+    """Text from a file, safe inside plotly's labels (which read a little HTML) and inside the page."""
+    return html.escape(str(text), quote=False)
+
+
+def figure(traces: list[Trace], *, height: int = 430, **layout: Any) -> Figure:
+    """A figure in the page's style."""
+    margin = {"l": 76, "r": 28, "t": 18, "b": 58}
+    base: Figure = {
+        "height": height,
+        "margin": margin,
+        "paper_bgcolor": "@plot",
+        "plot_bgcolor": "@plot",
+        "font": {"family": "system-ui, -apple-system, 'Segoe UI', sans-serif", "size": 13, "color": "@ink"},
+        "hovermode": "closest",
+        "hoverlabel": {
+            "align": "left",
+            "bgcolor": "@card",
+            "bordercolor": "@line",
+            "font": {"color": "@ink", "size": 12},
+        },
+        "legend": {"orientation": "h", "x": 0, "y": 1.02, "xanchor": "left", "yanchor": "bottom", "font": {"size": 12}},
+    }
+    base["margin"] = {**margin, "t": 64} if any(trace.get("showlegend", True) for trace in traces) else margin
+    return {"data": traces, "layout": {**base, **layout}}
+
+
+def axis(
+    values: Iterable[float],
+    unit_kind: str,
+    title: str,
+    *,
+    log: bool | None = None,
+    pad: float = 0.06,
+    zero: bool = False,
+) -> dict[str, Any]:
+    """An axis around ``values`` with ticks in the unit a person would choose; logarithmic where they span much."""
+    known = [value for value in values if math.isfinite(value)]
+    low, high = min(known), max(known)
+    if log is None:
+        log = not zero and low > 0 and high / low > 5
+    axis: dict[str, Any] = {
+        "title": {"text": title, "standoff": 12},
+        "gridcolor": "@grid",
+        "linecolor": "@line",
+        "zeroline": False,
+        "ticks": "outside",
+        "tickcolor": "@line",
+        "ticklen": 4,
+    }
+    if log:
+        room = max((math.log10(high) - math.log10(low)) * pad, 0.02)
+        start, end = math.log10(low) - room, math.log10(high) + room
+        ticks = log_ticks(10**start, 10**end)
+        axis |= {"type": "log", "range": [start, end]}
+    else:
+        room = (high - low) * pad or abs(high) * 0.1 or 1.0
+        start, end = (0.0, high * (1 + pad) or 1.0) if zero else (low - room, high + room)
+        ticks = linear_ticks(start, end)
+        axis |= {"type": "linear", "range": [start, end]}
+    return axis | {"tickvals": ticks, "ticktext": [tick_text(tick, unit_kind) for tick in ticks]}
+
+
+def span(axis: dict[str, Any]) -> tuple[float, float]:
+    """The first and last value that the axis shows."""
+    start, end = axis["range"]
+    return (10**start, 10**end) if axis["type"] == "log" else (start, end)
+
+
+def log_ticks(low: float, high: float, *, most: int = 9) -> list[float]:
+    """Ticks 1-2-5 per decade between ``low`` and ``high``; coarser over many decades, finer over less than one."""
+    for steps in ((1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8), (1, 1.5, 2, 3, 4, 6, 8), (1, 2, 5), (1, 3), (1,)):
+        exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+        found = [step * 10.0**e for e in exponents for step in steps if low <= step * 10.0**e <= high]
+        if len(found) <= most:
+            return found
+    return found[:: -(-len(found) // most)]
+
+
+def linear_ticks(low: float, high: float, *, most: int = 8) -> list[float]:
+    """Ticks at multiples of 1, 2 or 5 times a power of ten."""
+    raw = (high - low) / most
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(step * power for step in (1, 2, 5, 10) if step * power >= raw * 0.9999)
+    return [i * step for i in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+
+
+def tick_text(value: float, unit_kind: str) -> str:
+    """A tick's label: as many digits as the ticks have."""
+    if value == 0:
+        return "0"
+    return units.show(value, unit_kind, digits=4)
+
+
+def no_data(plot: Plot, reason: str) -> Plot:
+    """The same section with the reason why it is empty."""
+    return Plot(key=plot.key, title=plot.title, caption=plot.caption, empty=reason)
+
+
+def detail(record: RunRecord, trial: Trial) -> str:
+    """Everything about a candidate, as lines of a hover text."""
+    lines = [f"<b>{escape(facts.name(record, trial).capitalize())}</b> · {escape(trial.state)}"]
+    lines += [escape(line) for line in textwrap.wrap(trial.summary, 64)]
+    rung = "" if trial.rung is None else f" · rung {trial.rung}"
+    lines.append(f"{words.count(trial.parameters)} parameters · weights {escape(trial.weights)}{rung}")
+    quality = facts.quality(trial)
+    if quality.value is not None:
+        lines.append(f"bits per byte <b>{quality.value:.3f}</b> ({escape(facts.quality_of(trial))})")
+        if trial.quantised_bits_per_byte is not None and trial.bits_per_byte is not None:
+            lines.append(f"before export {trial.bits_per_byte:.3f}")
+    else:
+        lines.append("bits per byte unknown (not trained)")
+    if trial.train_cpu_s is not None:
+        lines.append(f"trained {words.quantity(trial.train_cpu_s, 'time')} of CPU time")
+    lines += [text for metric in words.SERVED if (text := _both(trial, metric))]
+    if trial.feasible is not None:
+        basis = "measured" if trial.measured else "predicted"
+        lines.append(f"{'meets' if trial.feasible else 'breaks'} the constraints ({basis})")
+    if trial.clean is False:
+        lines.append("measured on a busy machine: not clean")
+    if trial.reason:
+        lines += [escape(line) for line in textwrap.wrap(trial.reason, 64)]
+    return "<br>".join(lines)
+
+
+def _both(trial: Trial, metric: str) -> str:
+    measured = (trial.measured or {}).get(metric)
+    guess = trial.predicted.get(metric)
+    if measured is None and guess is None:
+        return ""
+    parts = [f"<b>{words.show(measured, metric)}</b> measured" if measured is not None else words.NOT_MEASURED]
+    if guess is not None:
+        parts.append(f"{interval_text(guess.value, guess.low, guess.high, metric)} predicted")
+    return f"{words.short(metric)} {', '.join(parts)}"
+
+
+def interval_text(value: float, low: float | None, high: float | None, metric: str) -> str:
+    """``1.2 ms (1–1.4 ms)``."""
+    if low is None or high is None:
+        return words.show(value, metric)
+    return f"{words.show(value, metric)} ({words.show(low, metric)} to {words.show(high, metric)})"
+
+
+def colour(record: RunRecord, trial: Trial) -> str:
+    """The theme token of the trial's role."""
+    role = record.role(trial)
+    return "@accent" if role == "candidate" else f"@{role}"

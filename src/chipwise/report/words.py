@@ -1,0 +1,103 @@
+"""How numbers and metrics read: one place for labels, units and what stands where a number is missing."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from chipwise.core import units
+from chipwise.space.constraints import METRICS
+
+UNKNOWN: Final = "unknown"
+NOT_MEASURED: Final = "not measured"
+LABELS: Final = {
+    "ttft_p50": "time to first token, P50",
+    "ttft_p99": "time to first token, P99",
+    "tpot_p50": "time per output token, P50",
+    "tpot_p99": "time per output token, P99",
+    "peak_memory": "peak memory",
+    "parameters": "parameters",
+    "bits_per_byte": "bits per byte",
+    "perplexity": "perplexity per token",
+}
+SHORT: Final = {
+    "ttft_p50": "TTFT P50",
+    "ttft_p99": "TTFT P99",
+    "tpot_p50": "TPOT P50",
+    "tpot_p99": "TPOT P99",
+    "peak_memory": "memory",
+    "parameters": "parameters",
+    "bits_per_byte": "bits/byte",
+    "perplexity": "perplexity",
+}
+SERVED: Final = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "peak_memory")  # what a measurement may hold
+
+
+def label(metric: str) -> str:
+    """The metric in words; one that has none keeps its name."""
+    return LABELS.get(metric, metric.replace("_", " "))
+
+
+def short(metric: str) -> str:
+    """The metric for a table's head."""
+    return SHORT.get(metric, metric.replace("_", " "))
+
+
+def kind(metric: str) -> str:
+    """The kind of unit that the metric has."""
+    return METRICS.get(metric, "count")
+
+
+def si_name(metric: str) -> str:
+    """The metric's name with its SI unit: ``tpot_p50_s``, ``peak_memory_bytes``."""
+    return metric + {"time": "_s", "bytes": "_bytes"}.get(kind(metric), "")
+
+
+def show(value: float | None, metric: str, *, missing: str = UNKNOWN) -> str:
+    """The metric's value in a human unit, or ``missing``."""
+    if value is None or not math.isfinite(value):
+        return missing
+    if metric in ("bits_per_byte", "perplexity"):
+        return f"{value:.3f}" if abs(value) < 100 else f"{value:.0f}"
+    return units.show(value, kind(metric))
+
+
+def quantity(value: float | None, unit_kind: str, *, missing: str = UNKNOWN) -> str:
+    """A quantity of a kind of ``core.units`` in a human unit, or ``missing``."""
+    if value is None or not math.isfinite(value):
+        return missing
+    return units.show(value, unit_kind)
+
+
+def count(value: float | None, *, missing: str = UNKNOWN) -> str:
+    """A number of things: exact with thousands separators, ``about 3.2e14`` from a billion billion on."""
+    if value is None or not math.isfinite(value):
+        return missing
+    return f"{value:,.0f}" if abs(value) < 1e15 else f"about {value:.1e}"
+
+
+def change(value: float, reference: float) -> str:
+    """How ``value`` differs from ``reference``: ``4.1 % lower``, ``the same``."""
+    if reference == 0:
+        return UNKNOWN
+    share = value / reference - 1
+    if abs(share) < 0.0005:
+        return "the same"
+    return (
+        f"{abs(share) * 100:.2g} % {'higher' if share > 0 else 'lower'}"
+        if abs(share) < 1
+        else f"{value / reference:.3g} times"
+    )
+
+
+def signed(value: float, reference: float) -> str:
+    """The difference as a share of ``reference``, with its sign: ``−12 %``."""
+    share = (value / reference - 1) * 100 if reference else math.nan
+    if not math.isfinite(share):
+        return UNKNOWN
+    return f"{'−' if share < 0 else '+'}{abs(share):.1f} %"
+
+
+def times(number: int, thing: str) -> str:
+    """``1 thread``, ``2 threads``."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
