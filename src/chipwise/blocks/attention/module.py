@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from chipwise.nn import attention as written_out
 from chipwise.nn.rotary import rotate
 from chipwise.spec import Attention
 
@@ -45,17 +46,23 @@ class AttentionModule(nn.Module):
         if cache is not None:
             k_BNTH = torch.cat((cache[0], k_BNTH), dim=2)
             v_BNTH = torch.cat((cache[1], v_BNTH), dim=2)
-        mask = self._mask(tokens, k_BNTH.shape[2], x_BTD.device)
-        y_BNTH = F.scaled_dot_product_attention(
+        y_BNTH = self._attend(q_BNTH, k_BNTH, v_BNTH)
+        y_BTD = y_BNTH.transpose(1, 2).reshape(batch, tokens, block.query_width)
+        return self.out(y_BTD), (k_BNTH, v_BNTH)
+
+    def _attend(self, q_BNTH: Tensor, k_BNSH: Tensor, v_BNSH: Tensor) -> Tensor:
+        block, tokens, total = self.block, q_BNTH.shape[2], k_BNSH.shape[2]
+        mask = self._mask(tokens, total, q_BNTH.device)
+        if mask is None and 1 < tokens <= written_out.LONGEST:
+            return written_out.causal_attention(q_BNTH, k_BNSH, v_BNSH)
+        return F.scaled_dot_product_attention(
             q_BNTH,
-            k_BNTH,
-            v_BNTH,
+            k_BNSH,
+            v_BNSH,
             attn_mask=mask,
             is_causal=mask is None and tokens > 1,
             enable_gqa=block.heads != block.kv_heads,
         )
-        y_BTD = y_BNTH.transpose(1, 2).reshape(batch, tokens, block.query_width)
-        return self.out(y_BTD), (k_BNTH, v_BNTH)
 
     def _mask(self, tokens: int, total: int, device: torch.device) -> Tensor | None:
         """What each new token may see, (T, S); None where plain causality, or everything, is meant."""

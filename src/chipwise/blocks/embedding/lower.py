@@ -1,4 +1,4 @@
-"""Token table, learned positions and head as operators. Only the last position of each sequence meets the head."""
+"""Token table, learned positions and head as operators."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ def lower_embedding(arch: ArchSpec, *, rows: int) -> list[tuple[str, Op]]:
     return ops
 
 
-def lower_head(arch: ArchSpec, *, weights: str, sequences: int) -> Matmul:
-    """Logits of one position per sequence."""
-    return Matmul(m=sequences, k=arch.d_model, n=arch.vocab_size, weights=weights)
+def lower_cut(*, width: int, rows: int, kept: int) -> EmbeddingOp:
+    """Picking ``kept`` of ``rows`` rows: the last position of each sequence, where only its logits are asked for."""
+    return EmbeddingOp(tokens=kept, width=width, rows=rows)
+
+
+def lower_head(arch: ArchSpec, *, weights: str, rows: int) -> Matmul:
+    """Logits of ``rows`` positions."""
+    return Matmul(m=rows, k=arch.d_model, n=arch.vocab_size, weights=weights)

@@ -1,0 +1,66 @@
+"""Weights rounded to integers with scales, as the runtime's kernels read them. Symmetric: zero stays zero."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float32]
+BLOCK = 32  # values along k that share one int4 scale
+
+
+def quantize_int8(matrix: Floats) -> tuple[npt.NDArray[np.int8], Floats]:
+    """Rows of ``matrix`` (n, k) as int8 and their scales (n,): ``matrix ≈ values * scales[:, None]``."""
+    scales = (np.abs(matrix).max(axis=1) / 127).astype(np.float32)
+    scales[scales == 0] = 1.0
+    return np.round(matrix / scales[:, None]).astype(np.int8), scales
+
+
+def quantize_int4(matrix: Floats) -> tuple[npt.NDArray[np.uint8], Floats]:
+    """Rows of ``matrix`` (n, k) in blocks of 32 along k: packed (n, blocks, 16) and scales (n, blocks).
+
+    A stored nibble is the value plus 8, the lower nibble first. Of a few scales per block, the one with the least
+    squared error is kept.
+    """
+    blocks = _blocks(matrix)
+    values, scales = _round_blocks(blocks)
+    stored = (values + 8).astype(np.uint8)
+    return stored[..., 0::2] | (stored[..., 1::2] << 4), scales
+
+
+def dequantize_int4(packed: npt.NDArray[np.uint8], scales: Floats, k: int) -> Floats:
+    """The matrix (n, k) that ``packed`` and ``scales`` stand for."""
+    n, blocks, _ = packed.shape
+    values = np.empty((n, blocks, BLOCK), np.float32)
+    values[..., 0::2] = (packed & 15).astype(np.float32) - 8
+    values[..., 1::2] = (packed >> 4).astype(np.float32) - 8
+    restored = (values * scales[..., None]).reshape(n, -1)[:, :k]
+    return np.ascontiguousarray(restored, dtype=np.float32)
+
+
+def _blocks(matrix: Floats) -> Floats:
+    n, k = matrix.shape
+    count = -(-k // BLOCK)
+    padded = np.zeros((n, count * BLOCK), np.float32)
+    padded[:, :k] = matrix
+    return padded.reshape(n, count, BLOCK)
+
+
+def _round_blocks(blocks: Floats) -> tuple[npt.NDArray[Any], Floats]:
+    """Integers in -8 … 7 and the scale per block with the least squared error."""
+    extreme = np.take_along_axis(blocks, np.abs(blocks).argmax(-1)[..., None], -1)
+    best_error = np.full(blocks.shape[:2], np.inf, np.float32)
+    best_values = np.zeros(blocks.shape, np.int8)
+    best_scale = np.ones(blocks.shape[:2], np.float32)
+    for divisor in (-8.0, -8.7, 7.0, 7.7):
+        scale = extreme / np.float32(divisor)
+        scale[scale == 0] = 1.0
+        values = np.clip(np.round(blocks / scale), -8, 7)
+        error = np.square(values * scale - blocks).sum(-1)
+        better = error < best_error
+        best_error = np.where(better, error, best_error)
+        best_values[better] = values[better].astype(np.int8)
+        best_scale[better] = scale[..., 0][better]
+    return best_values, best_scale

@@ -1,0 +1,170 @@
+"""A design with its weights as one ONNX file: the graph that is measured is the graph that is shipped.
+
+Built node by node for ONNX Runtime's fused kernels; ``blocks/lowering.py`` mirrors it. The file describes itself: its
+metadata holds the architecture, so a runtime needs nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from onnx import ModelProto, TensorProto, helper
+
+from chipwise.blocks.attention.onnx import add_attention, add_output
+from chipwise.blocks.embedding.onnx import add_embedding, add_head
+from chipwise.blocks.ffn.onnx import add_ffn
+from chipwise.blocks.lowering import last_attention
+from chipwise.blocks.norm.onnx import add_head_norm, add_norm
+from chipwise.blocks.onnx_graph import MICROSOFT, GraphBuilder
+from chipwise.core.files import write_atomic
+from chipwise.spec import ArchSpec, Design
+from chipwise.spec.io import to_data
+
+Logits = Literal["last", "all"]
+SCHEMA = "chipwise.onnx/1"
+OPSET, IR_VERSION = 18, 9
+
+
+def export(
+    design: Design, weights: Mapping[str, npt.NDArray[Any]], path: str | Path, *, logits: Logits = "last"
+) -> Path:
+    """Writes ``design`` with ``weights`` (named as the torch module's state dict) to ``path``, atomically.
+
+    ``logits`` says which positions leave the model: the last of each sequence (to generate) or all (to judge).
+
+    Raises:
+        SpecError: A weight is missing or has the wrong shape.
+        Unsupported: The design's weight format has no graph.
+        StorageError: The disk refused.
+    """
+    target = Path(path)
+    write_atomic(target, build(design, weights, logits=logits).SerializeToString())
+    return target
+
+
+def build(design: Design, weights: Mapping[str, npt.NDArray[Any]], *, logits: Logits = "last") -> ModelProto:
+    """The ONNX model of ``design``. See :func:`export`."""
+    arch = design.arch
+    graph = GraphBuilder(weights=weights, format=design.weights)
+    x = add_embedding(graph, arch)
+    cut_layer = last_attention(arch) if logits == "last" else None
+    if any(layer.attention is not None for layer in arch.layers):
+        graph.input("seqlens_k", TensorProto.INT32, ["batch"])
+        graph.input("total_sequence_length", TensorProto.INT32, [])
+
+    def cut(name: str) -> str:
+        last = graph.store("last", lambda: np.array([-1], np.int64))
+        return graph.node("Gather", [name, last], f"{name}.last", axis=1)
+
+    def head_norm(place: str, key: str, x: str, *, heads: int, head_size: int) -> str:
+        return add_head_norm(graph, place, key, x, heads=heads, head_size=head_size, eps=arch.norm_eps)
+
+    if logits == "last" and cut_layer is None:
+        x = cut(x)
+    skip: str | None = None
+    for i, layer in enumerate(arch.layers):
+        owner = f"layers.{i if layer.shares is None else layer.shares}"
+        if layer.attention is not None:
+            normed, x = add_norm(graph, arch, f"layers.{i}.attention_norm", f"{owner}.attention_norm", x, skip)
+            heads = add_attention(
+                graph,
+                layer.attention,
+                layer=i,
+                key=f"{owner}.attention",
+                x=normed,
+                d_model=arch.d_model,
+                max_tokens=arch.max_tokens,
+                rope_theta=arch.rope_theta,
+                head_norm=head_norm,
+            )
+            if i == cut_layer:
+                x, heads = cut(x), cut(heads)
+            skip = add_output(
+                graph, layer.attention, layer=i, key=f"{owner}.attention", x=heads, d_model=arch.d_model
+            )
+        if layer.ffn is not None:
+            normed, x = add_norm(graph, arch, f"layers.{i}.ffn_norm", f"{owner}.ffn_norm", x, skip)
+            skip = add_ffn(graph, layer.ffn, layer=i, key=f"{owner}.ffn", x=normed, d_model=arch.d_model)
+    normed, _ = add_norm(graph, arch, "norm", "norm", x, skip)
+    add_head(graph, arch, normed)
+    graph.output("logits", ["batch", 1 if logits == "last" else "tokens", arch.vocab_size])
+    model = helper.make_model(
+        helper.make_graph(graph.nodes, arch.name, graph.inputs, graph.outputs, list(graph.stored.values())),
+        opset_imports=[helper.make_opsetid("", OPSET), helper.make_opsetid(MICROSOFT, 1)],
+        ir_version=IR_VERSION,
+        producer_name="chipwise",
+    )
+    helper.set_model_props(model, {"chipwise": json.dumps(metadata(design, logits))})
+    return model
+
+
+def metadata(design: Design, logits: Logits) -> dict[str, Any]:
+    """What the file says of itself, as JSON can hold it; ``kv`` lists each cached layer's number, heads and size."""
+    arch = design.arch
+    kv = [[i, a.kv_heads, a.head_size] for i, layer in enumerate(arch.layers) if (a := layer.attention) is not None]
+    return {
+        "schema": SCHEMA,
+        "design": design.digest,
+        "weights": design.weights,
+        "logits": logits,
+        "vocab_size": arch.vocab_size,
+        "max_tokens": arch.max_tokens,
+        "kv": kv,
+        "positions": arch.positions,
+        "arch": to_data(arch),
+    }
+
+
+def random_weights(arch: ArchSpec, *, seed: int) -> dict[str, npt.NDArray[np.float32]]:
+    """Weights like a fresh model's (normal with 1/√fan-in), for measuring what training does not change."""
+    generator = np.random.default_rng(seed)
+    weights: dict[str, npt.NDArray[np.float32]] = {}
+
+    def matrix(name: str, rows: int, columns: int, scale: float | None = None) -> None:
+        values = generator.standard_normal((rows, columns), dtype=np.float32)
+        weights[f"{name}.weight"] = values * np.float32(scale or 1 / math.sqrt(columns))
+
+    def vector(name: str, size: int, value: float) -> None:
+        weights[name] = np.full(size, value, np.float32)
+
+    def norm(name: str) -> None:
+        vector(f"{name}.weight", arch.d_model, 1.0)
+        if arch.norm_bias:
+            vector(f"{name}.bias", arch.d_model, 0.0)
+
+    def linear(name: str, out: int, into: int, *, bias: bool) -> None:
+        matrix(name, out, into)
+        if bias:
+            vector(f"{name}.bias", out, 0.0)
+
+    d = arch.d_model
+    matrix("embedding", arch.vocab_size, d)
+    if arch.positions == "learned":
+        matrix("positions", arch.max_tokens, d)
+    for i, layer in arch.owned_layers():
+        if (attention := layer.attention) is not None:
+            place = f"layers.{i}.attention"
+            norm(f"{place}_norm")
+            linear(f"{place}.q", attention.query_width, d, bias=attention.qkv_bias)
+            linear(f"{place}.k", attention.kv_width, d, bias=attention.qkv_bias)
+            linear(f"{place}.v", attention.kv_width, d, bias=attention.qkv_bias)
+            linear(f"{place}.out", d, attention.query_width, bias=attention.out_bias)
+            if attention.qk_norm:
+                vector(f"{place}.q_norm.weight", attention.head_size, 1.0)
+                vector(f"{place}.k_norm.weight", attention.head_size, 1.0)
+        if (ffn := layer.ffn) is not None:
+            place = f"layers.{i}.ffn"
+            norm(f"{place}_norm")
+            for name in ("gate", "up") if ffn.gated else ("up",):
+                linear(f"{place}.{name}", ffn.width, d, bias=ffn.bias)
+            linear(f"{place}.down", d, ffn.width, bias=ffn.bias)
+    norm("norm")
+    if not arch.tie_embeddings:
+        matrix("head", arch.vocab_size, d)
+    return weights

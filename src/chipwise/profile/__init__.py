@@ -1,0 +1,1 @@
+"""The same questions that ``cost`` answers, asked of a real machine."""

@@ -1,0 +1,148 @@
+"""ONNX Runtime on the CPU, for files that ``deploy/onnx.py`` wrote. Needs numpy and onnxruntime alone.
+
+All buffers are bound once: the KV cache is past and present in one, so that a decode step copies nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from chipwise.core.errors import MeasurementError, MissingExtra
+
+try:
+    import onnxruntime as ort
+except ImportError:  # pragma: no cover - depends on what is installed
+    raise MissingExtra("onnxruntime", "search") from None
+
+Array = npt.NDArray[Any]
+
+
+def session_options(threads: int) -> Any:
+    """The options every session here uses, in measuring and in serving.
+
+    Threads sleep when idle, no arena grows ahead of need, and the graph runs as it was written.
+    """
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")
+    return options
+
+
+class OnnxRuntimeSession:
+    """One exported file, loaded. See :class:`chipwise.profile.backends.Session`."""
+
+    def __init__(self, path: str | Path, *, capacity: int, batch: int = 1, threads: int = 1) -> None:
+        try:
+            self._session = ort.InferenceSession(
+                str(path), session_options(threads), providers=["CPUExecutionProvider"]
+            )
+            facts = json.loads(self._session.get_modelmeta().custom_metadata_map["chipwise"])
+        except KeyError:
+            raise MeasurementError(f"{path}: this ONNX file carries no chipwise metadata; export it again") from None
+        except Exception as error:
+            raise MeasurementError(f"{path}: ONNX Runtime cannot load this model: {error}") from None
+        if capacity > facts["max_tokens"]:
+            raise MeasurementError(
+                f"{path}: the model has {facts['max_tokens']} positions; the workload asks for {capacity}"
+            )
+        self.vocab_size: int = facts["vocab_size"]
+        self.facts: dict[str, Any] = facts
+        self._batch, self._capacity = batch, capacity
+        self._learned = facts["positions"] == "learned"
+        self._length = 0
+        self._seqlens = np.zeros(batch, np.int32)
+        self._total = np.zeros((), np.int32)
+        self._cache: dict[str, Array] = {}
+        for layer, heads, size in facts["kv"]:
+            for name in ("key", "value"):
+                self._cache[f"{layer}.{name}"] = np.zeros((batch, heads, capacity, size), np.float32)
+        self._logits = np.empty((batch, 1, self.vocab_size), np.float32)
+        self._token = np.zeros((batch, 1), np.int64)
+        self._position = np.zeros((batch, 1), np.int64)
+        self._step = self._binding(self._token, self._position, self._logits)
+
+    def prefill(self, tokens: Array) -> Array:
+        """Forgets what was cached and runs ``tokens`` (batch, prompt)."""
+        self._run_prompt(tokens, self._logits)
+        return self._logits[:, 0]
+
+    def decode(self, tokens: Array) -> Array:
+        """Runs one more token of each sequence, ``tokens`` (batch, 1)."""
+        if self._length >= self._capacity:
+            raise MeasurementError(f"the cache holds {self._capacity} positions and is full")
+        self._token[:] = tokens
+        self._position.fill(self._length)
+        self._seqlens.fill(self._length)
+        self._length += 1
+        self._total.fill(self._length)
+        self._session.run_with_iobinding(self._step)
+        return self._logits[:, 0]
+
+    def all_logits(self, tokens: Array) -> Array:
+        """Logits of every position (batch, tokens, vocab) of a model exported with ``logits="all"``."""
+        if self.facts["logits"] != "all":
+            raise MeasurementError("this model gives the last position's logits alone; export it with logits='all'")
+        logits = np.empty((*tokens.shape, self.vocab_size), np.float32)
+        self._run_prompt(tokens, logits)
+        return logits
+
+    def _run_prompt(self, tokens: Array, logits: Array) -> None:
+        batch, length = tokens.shape
+        if batch != self._batch or not 1 <= length <= self._capacity:
+            raise MeasurementError(
+                f"tokens have shape {tokens.shape}; this session runs {self._batch} sequences of up to "
+                f"{self._capacity} tokens"
+            )
+        self._length = length
+        self._seqlens.fill(length - 1)
+        self._total.fill(length)
+        tokens = np.ascontiguousarray(tokens, dtype=np.int64)
+        positions = np.ascontiguousarray(np.broadcast_to(np.arange(length, dtype=np.int64), tokens.shape))
+        self._session.run_with_iobinding(self._binding(tokens, positions, logits))
+
+    def _binding(self, tokens: Array, positions: Array, logits: Array) -> Any:
+        """All inputs and outputs bound to these arrays, which the caller keeps alive and may change in place."""
+        binding = self._session.io_binding()
+
+        def bind_in(name: str, value: Array) -> None:
+            binding.bind_input(name, "cpu", 0, value.dtype, value.shape, value.ctypes.data)
+
+        bind_in("tokens", tokens)
+        if self._learned:
+            bind_in("positions", positions)
+        if self._cache:
+            bind_in("seqlens_k", self._seqlens)
+            bind_in("total_sequence_length", self._total)
+        for name, value in self._cache.items():
+            bind_in(f"past.{name}", value)
+            binding.bind_output(f"present.{name}", "cpu", 0, np.float32, value.shape, value.ctypes.data)
+        binding.bind_output("logits", "cpu", 0, np.float32, logits.shape, logits.ctypes.data)
+        return binding
+
+
+class OnnxRuntime:
+    """ONNX Runtime's CPU provider. See :class:`chipwise.profile.backends.Runtime`."""
+
+    name = "onnxruntime"
+
+    def version(self) -> str:
+        """The runtime's own version."""
+        return str(ort.__version__)
+
+    def open(
+        self, path: Path, *, capacity: int, batch: int, threads: int, options: dict[str, Any]
+    ) -> OnnxRuntimeSession:
+        """Loads an exported file."""
+        if options:
+            raise MeasurementError(f"the onnxruntime backend takes no options, not {sorted(options)}")
+        return OnnxRuntimeSession(path, capacity=capacity, batch=batch, threads=threads)

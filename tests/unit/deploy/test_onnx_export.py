@@ -1,0 +1,176 @@
+"""The exported graph against the torch module: the same logits, in prefill and step by step."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+from chipwise.core.errors import SpecError, Unsupported
+from chipwise.deploy.onnx import build, export, random_weights
+from chipwise.deploy.torch import Transformer
+from chipwise.profile.backends.onnxruntime import OnnxRuntimeSession
+from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer, uniform
+
+PROMPT, STEPS = 11, 32
+
+
+def random_arch(seed: int) -> ArchSpec:
+    """Layers that all differ: any heads, norms, biases, missing blocks, shared layers."""
+    r = random.Random(seed)
+    rope = r.choice([True, True, False])
+    layers: list[Layer] = []
+    for i in range(r.randint(1, 5)):
+        owners = [j for j, layer in enumerate(layers) if layer.shares is None]
+        if i and r.random() < 0.25:
+            source = r.choice(owners)
+            layers.append(Layer(attention=layers[source].attention, ffn=layers[source].ffn, shares=source))
+            continue
+        kv_heads = r.choice([1, 2, 3])
+        attention = Attention(
+            heads=kv_heads * r.choice([1, 2]),
+            kv_heads=kv_heads,
+            head_size=r.choice([16, 32, 48] if rope else [8, 16, 24]),
+            qkv_bias=r.random() < 0.3,
+            out_bias=r.random() < 0.3,
+            qk_norm=r.random() < 0.3,
+            rope=rope,
+            window=r.choice([None, None, 5, 16]),
+        )
+        ffn = FeedForward(
+            width=r.choice([24, 40, 96]),
+            activation=r.choice(["relu", "gelu", "gelu_tanh", "silu"]),
+            gated=r.random() < 0.5,
+            bias=r.random() < 0.3,
+        )
+        missing = r.choice(["none", "none", "none", "attention", "ffn"])
+        layers.append(
+            Layer(attention=None if missing == "attention" else attention, ffn=None if missing == "ffn" else ffn)
+        )
+    norm = r.choice(["rmsnorm", "layernorm"])
+    return ArchSpec(
+        name="random",
+        vocab_size=r.choice([50, 97]),
+        d_model=r.choice([24, 32, 48]),
+        layers=tuple(layers),
+        max_tokens=64,
+        tie_embeddings=r.random() < 0.5,
+        norm=norm,
+        norm_bias=norm == "layernorm" and r.random() < 0.7,
+        positions="rope" if rope else r.choice(["learned", "none"]),
+    )
+
+
+def shaken_weights(arch: ArchSpec, seed: int) -> dict[str, np.ndarray]:
+    """Random weights in which norms and biases are not ones and zeros, so that forgetting one shows."""
+    generator = np.random.default_rng(seed)
+    weights = random_weights(arch, seed=seed)
+    for name, value in weights.items():
+        if value.ndim == 1:
+            weights[name] = (value + 0.3 * generator.standard_normal(value.shape)).astype(np.float32)
+    return weights
+
+
+def torch_model(arch: ArchSpec, weights: dict[str, np.ndarray]) -> Transformer:
+    model = Transformer(arch)
+    model.load_state_dict({name: torch.from_numpy(value) for name, value in weights.items()})
+    return model.eval()
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_fp32_logits_are_those_of_torch_in_prefill_and_32_steps(seed: int, tmp_path) -> None:
+    arch = random_arch(seed)
+    weights = shaken_weights(arch, seed)
+    path = export(Design(arch=arch), weights, tmp_path / "model.onnx")
+    session = OnnxRuntimeSession(path, capacity=PROMPT + STEPS)
+    tokens = np.random.default_rng(seed).integers(0, arch.vocab_size, (1, PROMPT + STEPS))
+    with torch.no_grad():
+        expected = torch_model(arch, weights)(torch.from_numpy(tokens))[0].numpy()
+    np.testing.assert_allclose(session.prefill(tokens[:, :PROMPT]), expected[:, PROMPT - 1], atol=1e-4, rtol=1e-4)
+    for step in range(PROMPT, PROMPT + STEPS):
+        logits = session.decode(tokens[:, step : step + 1])
+        np.testing.assert_allclose(logits, expected[:, step], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("seed", [0, 3, 7])
+def test_all_positions_and_a_batch(seed: int, tmp_path) -> None:
+    arch = random_arch(seed)
+    weights = shaken_weights(arch, seed)
+    path = export(Design(arch=arch), weights, tmp_path / "model.onnx", logits="all")
+    tokens = np.random.default_rng(seed).integers(0, arch.vocab_size, (2, PROMPT))
+    session = OnnxRuntimeSession(path, capacity=PROMPT, batch=2)
+    with torch.no_grad():
+        expected = torch_model(arch, weights)(torch.from_numpy(tokens))[0].numpy()
+    np.testing.assert_allclose(session.all_logits(tokens), expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("weights_format", "worst"), [("int8", 0.05), ("int4", 0.3)])
+@pytest.mark.parametrize("seed", [2, 3, 5, 6])
+def test_quantised_logits_stay_close(weights_format: str, worst: float, seed: int, tmp_path) -> None:
+    """Root mean square of the change, as a share of the logits' own."""
+    arch = random_arch(seed)
+    weights = shaken_weights(arch, seed)
+    tokens = np.random.default_rng(seed).integers(0, arch.vocab_size, (1, 32))
+    path = export(Design(arch=arch, weights=weights_format), weights, tmp_path / "model.onnx", logits="all")
+    with torch.no_grad():
+        expected = torch_model(arch, weights)(torch.from_numpy(tokens))[0].numpy()
+    change = OnnxRuntimeSession(path, capacity=32).all_logits(tokens) - expected
+    assert np.sqrt(np.mean(change**2) / np.mean(expected**2)) < worst
+
+
+def test_the_file_describes_itself() -> None:
+    arch = uniform(vocab_size=50, d_model=32, depth=2, heads=2, kv_heads=1, ffn_width=48)
+    model = build(Design(arch=arch, weights="int4"), random_weights(arch, seed=0))
+    facts = json.loads(next(item.value for item in model.metadata_props if item.key == "chipwise"))
+    assert facts["kv"] == [[0, 1, 16], [1, 1, 16]]
+    assert (facts["vocab_size"], facts["weights"], facts["logits"]) == (50, "int4", "last")
+
+
+def test_stored_bytes_of_each_format() -> None:
+    """A tied fp32 model stores each parameter once; int8 adds the head again as bytes, int4 as half bytes."""
+    arch = uniform(vocab_size=64, d_model=32, depth=1, heads=1, ffn_width=64, max_tokens=8)
+    # 64·32 table; q, k, v, out 4·32·32; gate, up, down 3·32·64
+    matrices = 4 * 32 * 32 + 3 * 32 * 64
+    columns = 96 + 32 + 64 + 64 + 32 + 64
+    rotary = 2 * 8 * 16 * 4
+    expected = {
+        "fp32": 4 * (arch.parameters()) + rotary,
+        "int8": 4 * (64 * 32 + 3 * 32) + matrices + 64 * 32 + 4 * columns + rotary,
+        "int4": 4 * (64 * 32 + 3 * 32) + (matrices + 64 * 32) * (0.5 + 4 / 32) + rotary,
+    }
+    for name, size in expected.items():
+        model = build(Design(arch=arch, weights=name), random_weights(arch, seed=0))
+        stored = sum(len(t.raw_data) for t in model.graph.initializer if t.data_type != onnx.TensorProto.INT64)
+        assert stored == size, name
+
+
+def test_shared_layers_are_stored_once() -> None:
+    one = Layer(attention=Attention(heads=1, kv_heads=1, head_size=16), ffn=FeedForward(width=32))
+    again = Layer(attention=one.attention, ffn=one.ffn, shares=0)
+    sizes = [
+        build(Design(arch=arch), random_weights(arch, seed=0)).ByteSize()
+        for arch in (
+            ArchSpec(name="m", vocab_size=64, d_model=64, layers=layers, max_tokens=8)
+            for layers in ((one,), (one, again), (one, one))
+        )
+    ]
+    matrices = 4 * (64 * 48 + 16 * 64 + 3 * 64 * 32)
+    assert sizes[1] - sizes[0] < 4000  # nodes and names alone
+    assert sizes[2] - sizes[1] > matrices
+
+
+def test_wrong_weights_are_named() -> None:
+    arch = uniform(vocab_size=8, d_model=16, depth=1, heads=1, ffn_width=8)
+    weights = random_weights(arch, seed=0)
+    del weights["layers.0.ffn.up.weight"]
+    with pytest.raises(SpecError, match=r"layers\.0\.ffn\.up\.weight"):
+        build(Design(arch=arch), weights)
+    weights["layers.0.ffn.up.weight"] = np.zeros((3, 16), np.float32)
+    with pytest.raises(SpecError, match=r"\(3, 16\)"):
+        build(Design(arch=arch), weights)
+    with pytest.raises(Unsupported, match="bf16"):
+        build(Design(arch=arch, weights="bf16"), random_weights(arch, seed=0))
