@@ -1,0 +1,1 @@
+"""Cost predictions that learn from measurements."""

@@ -1,0 +1,73 @@
+import itertools
+
+import numpy as np
+import pytest
+
+from chipwise.core.errors import SpecError
+from chipwise.core.files import build
+from chipwise.space import SearchSpace, SpaceSpec
+from chipwise.space.space import summary
+
+
+def small(**changes):
+    data = {
+        "d_model": [64, 128],
+        "depth": [1, 2, 3],
+        "vocab_size": [512],
+        "layer": {"heads": [2, 4], "kv_heads": [1, 4], "ffn": ["relu", "swiglu"], "ffn_width": [64, 96]},
+        "weights": ["fp32", "int8"],
+    }
+    return SearchSpace(build(SpaceSpec, data | changes))
+
+
+def test_size_counts_distinct_designs() -> None:
+    # pairs (heads, kv): (2,1) (4,1) (4,4); a layer has 3·2·2 = 12 choices; two widths and two formats
+    assert small().size() == 2 * 2 * (12 + 12**2 + 12**3)
+    # with pairs, layer 1 repeats layer 0: one free layer of two, two of three; one layer has nobody to share with
+    assert small(sharing=["none", "pairs"]).size() == 2 * 2 * ((12 + 12**2 + 12**3) + (12 + 12**2))
+    assert small(layers="alike").size() == 2 * 2 * 3 * 12
+
+
+def test_enumerating_a_small_space_gives_its_size() -> None:
+    space = small(depth=[1, 2], sharing=["none", "pairs"], weights=["fp32"])
+    every = np.array(list(itertools.product(*(range(c) for c in space.cardinalities))))
+    rows = np.unique(space.canonical(every), axis=0)
+    assert len(rows) == space.size()
+    assert len({space.design(row).digest for row in rows}) == space.size()
+
+
+def test_rows_and_choices_are_inverse() -> None:
+    space = small(sharing=["none", "pairs"], tie_embeddings=[True, False])
+    for row in space.sample(200, np.random.default_rng(0)):
+        assert (space.row(space.choices(row)) == row).all()
+
+
+def test_sharing_pairs_share_weights() -> None:
+    space = small(sharing=["pairs"], depth=[3])
+    design = space.design(space.sample(1, np.random.default_rng(1))[0])
+    assert [layer.shares for layer in design.arch.layers] == [None, 0, None]
+    assert "shared" in summary(design)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"d_model": []}, "d_model"),
+        ({"depth": [0]}, "depth"),
+        ({"d_model": [64, 64]}, "d_model"),
+        ({"weights": ["int5"]}, "weights"),
+        ({"head_size": [33]}, "head_size"),
+        ({"layer": {"heads": [2], "kv_heads": [3], "ffn_width": [64]}}, "layer.kv_heads"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_field(changes, field) -> None:
+    with pytest.raises(SpecError) as error:
+        small(**changes)
+    assert error.value.field == field
+
+
+def test_a_value_outside_the_space_has_no_row() -> None:
+    space = small()
+    choices = space.choices(np.zeros(len(space.genes), int))
+    with pytest.raises(SpecError, match="not in the space"):
+        space.row(choices | {"d_model": 65})
