@@ -1,0 +1,23 @@
+"""Search: problems, strategies that ask and tell, fronts, and the model of quality."""
+
+from chipwise.search.acquisition import most_informative
+from chipwise.search.pareto import crowding, hypervolume, knee, non_dominated, ranks
+from chipwise.search.quality_model import QualityModel
+from chipwise.search.strategies import STRATEGIES, make_strategy
+from chipwise.search.strategy import Goal, Limit, Problem, Strategy
+
+__all__ = [
+    "STRATEGIES",
+    "Goal",
+    "Limit",
+    "Problem",
+    "QualityModel",
+    "Strategy",
+    "crowding",
+    "hypervolume",
+    "knee",
+    "make_strategy",
+    "most_informative",
+    "non_dominated",
+    "ranks",
+]

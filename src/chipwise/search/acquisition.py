@@ -1,0 +1,143 @@
+"""Which candidates are worth a trial: the hypervolume (or, for one objective, the improvement) they are expected to add.
+
+References:
+    Emmerich, Deutz and Klinkenberg, Hypervolume-Based Expected Improvement, 2011. Where one of two objectives is free
+    the expectation is a sum of one-dimensional expected improvements over the steps of the front.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chipwise.search.pareto import Floats, gain, non_dominated
+
+_NODES = np.sqrt(3.0) * np.array([-1.0, 0.0, 1.0])  # Gauss-Hermite, three nodes
+_WEIGHTS = np.array([1.0, 4.0, 1.0]) / 6
+_CORNER = 1.1  # reference point, in spans of the front past its ideal
+_SHORTLIST = 300  # candidates whose mutual covariance is taken into account
+_EXPENSIVE = 48  # candidates for which a general expectation is computed
+
+
+def expected_improvement(mean: Floats, std: Floats, best: Floats) -> Floats:
+    """Expectation of max(0, best - value) for normal values; arrays broadcast."""
+    s = np.maximum(std, 1e-12)
+    z = (best - mean) / s
+    density = np.exp(-0.5 * z * z) * 0.3989422804014327
+    t = 1 / (1 + 0.2316419 * np.abs(z))  # Abramowitz and Stegun 26.2.17
+    series = t * (0.319381530 + t * (-0.356563782 + t * (1.781477937 + t * (-1.821255978 + t * 1.330274429))))
+    upper = density * series
+    inside = np.where(z >= 0, z + density - z * upper, density + z * upper)
+    far = density / np.maximum(z * z + 3, 1e-12)
+    return np.asarray(s * np.where(z < -4, far, np.maximum(inside, 0)))
+
+
+def expected_gain(mean: Floats, std: Floats, front: Floats, corner: Floats) -> Floats:
+    """Hypervolume that each candidate is expected to add to ``front`` (k, m) below ``corner`` (m,)."""
+    m = mean.shape[1]
+    if m == 1:
+        best = np.minimum(front.min(initial=np.inf), corner[0])
+        return expected_improvement(mean[:, 0], std[:, 0], np.asarray(best))
+    dear = np.flatnonzero((std > 0).any(axis=0))
+    if m == 2 and len(dear) == 1:
+        return _gain_one_dear(mean, std[:, dear[0]], front, corner, int(dear[0]))
+    return _gain_quadrature(mean, std, front, corner, dear)
+
+
+def _gain_one_dear(mean: Floats, std: Floats, front: Floats, corner: Floats, dear: int) -> Floats:
+    free = 1 - dear
+    below = front[(front < corner).all(axis=1)] if len(front) else np.zeros((0, 2))
+    below = below[non_dominated(below)]
+    below = below[np.argsort(below[:, free], kind="stable")]
+    edges = np.r_[-np.inf, below[:, free], corner[free]]
+    heights = np.r_[corner[dear], below[:, dear]]
+    cost = mean[:, free : free + 1]
+    widths = np.maximum(edges[1:] - np.maximum(edges[:-1], cost), 0.0)
+    widths[cost[:, 0] >= corner[free]] = 0.0
+    return np.asarray((widths * expected_improvement(mean[:, dear, None], std[:, None], heights[None])).sum(axis=1))
+
+
+def _gain_quadrature(mean: Floats, std: Floats, front: Floats, corner: Floats, dear: np.ndarray) -> Floats:
+    """Exact gains at a few points of the belief, weighted; for the candidates that promise most at best."""
+    result = np.zeros(len(mean))
+    optimistic = mean - std
+    hopeful = (optimistic < corner).all(axis=1)
+    for point in front:
+        hopeful &= ~(point <= optimistic).all(axis=1)
+    chosen = np.flatnonzero(hopeful)
+    if len(chosen) > _EXPENSIVE:
+        quick = np.array([gain(optimistic[i], front, corner) for i in chosen[:: max(1, len(chosen) // 512)]])
+        chosen = chosen[:: max(1, len(chosen) // 512)][np.argsort(-quick, kind="stable")[:_EXPENSIVE]]
+    for i in chosen:
+        for nodes in itertools.product(range(3), repeat=len(dear)):
+            point = mean[i].copy()
+            point[dear] += std[i, dear] * _NODES[list(nodes)]
+            result[i] += float(np.prod(_WEIGHTS[list(nodes)])) * gain(point, front, corner)
+    return result
+
+
+def frame(points: Floats) -> tuple[Floats, Floats]:
+    """Ideal and span of the front of ``points`` (n, m), by which objectives are scaled."""
+    front = points[non_dominated(points)]
+    low, high = front.min(axis=0), front.max(axis=0)
+    span = np.where(high > low, high - low, np.where(points.max(axis=0) > low, points.max(axis=0) - low, 1.0))
+    return low, span
+
+
+def most_informative(
+    mean: Floats,
+    std: Floats,
+    covariance: Callable[[NDArray[np.int64], int], Floats],
+    observed: Floats,
+    count: int,
+    *,
+    chance: Floats | None = None,
+    noise: Floats | None = None,
+) -> NDArray[np.int64]:
+    """The ``count`` candidates that together are expected to add most to the front, the best first.
+
+    After each choice its predicted values join the front and everything that it would teach is taken as known, so a
+    batch does not ask one question twice.
+
+    Args:
+        mean: Objectives of n candidates to minimise, (n, m); free ones are exact.
+        std: Their standard deviations, 0 where free, (n, m).
+        covariance: ``(index (c,), objective) -> (c, c)`` posterior covariance of candidates in a dear objective.
+        observed: Objectives of the feasible trials, and of those still running as predicted, (k, m).
+        count: How many to choose.
+        chance: Probability that a candidate holds all dear limits, (n,).
+        noise: Variance of an observation of each objective around the truth, (m,).
+    """
+    n, m = mean.shape
+    likely = np.ones(n) if chance is None else chance
+    low, span = frame(np.vstack([observed, mean[likely > 0.5] if (likely > 0.5).any() else mean]))
+    corner = np.full(m, _CORNER)
+    centre, spread = (mean - low) / span, std / span
+    front = (observed - low) / span
+    front = front[non_dominated(front)]
+    worth = expected_gain(centre, spread, front, corner) * likely
+    fallback = -centre.sum(axis=1) + spread.sum(axis=1)
+    short = np.lexsort((-fallback, -worth))[: max(_SHORTLIST, 2 * count)]
+    centre, spread, likely = centre[short], spread[short].copy(), likely[short]
+    dear = np.flatnonzero((std > 0).any(axis=0))
+    shared = {int(j): covariance(short, int(j)) / span[j] ** 2 for j in dear}
+    left = np.ones(len(short), bool)
+    chosen: list[int] = []
+    worth = worth[short]
+    while len(chosen) < min(count, n):
+        best = int(np.argmax(np.where(left, worth, -np.inf)))
+        if worth[best] <= 0:
+            best = int(np.flatnonzero(left)[0])
+        chosen.append(best)
+        left[best] = False
+        front = np.vstack([front, centre[best]])
+        front = front[non_dominated(front)]
+        for j, cov in shared.items():
+            jitter = 1e-12 if noise is None else noise[j] / span[j] ** 2
+            cov -= np.outer(cov[:, best], cov[best]) / (cov[best, best] + jitter + 1e-15)
+            spread[:, j] = np.sqrt(np.maximum(np.diag(cov), 0))
+        worth = expected_gain(centre, spread, front, corner) * likely
+    return short[chosen]

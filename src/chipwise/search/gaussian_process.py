@@ -1,0 +1,159 @@
+"""A Gaussian process for few, dear observations of things made of many small parts.
+
+Its covariance adds what such things are made of: each part's own effect (additive), how effects scale each other
+(the additive part squared), and anything smooth that is left (squared exponential). Every group of columns has its own
+weight in each, found by marginal likelihood with a prior that keeps the weights together, so that 100 observations of
+75 variables do not overfit.
+
+References:
+    Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, ch. 2 and 5; Igel and Hüsken, Improving the
+    Rprop Learning Algorithm, 2000 (the optimiser: it needs signs of gradients only).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+_CONSTANT = 4.0  # variance of the unknown mean, in variances of the values
+_JITTER = 1e-8
+_SPREAD = 1.0  # how far weights of one block may differ, in natural logarithms
+_LEVEL = 3.0  # and how far a block's mean may move from where it starts
+
+
+class GaussianProcess:
+    """Regression on columns (n, p) whose weights are shared within groups.
+
+    Args:
+        groups: For each column, the number of its weight, (p,), from 0 without gaps.
+    """
+
+    def __init__(self, groups: NDArray[np.int64]) -> None:
+        self.groups = np.asarray(groups, np.int64)
+        self._g = int(self.groups.max()) + 1 if len(self.groups) else 0
+        even = np.full(self._g, -np.log(max(self._g, 1)))
+        # logarithms of: additive weights, inverse squared length scales, share squared, share smooth, noise
+        self._h = np.concatenate([even, even, np.log([0.1, 0.03, 1e-3])])
+        self._start = self._h.copy()
+        self._Z: Floats = np.zeros((0, len(self.groups)))
+        self._mean, self._std, self._calibration = 0.0, 1.0, 1.0
+        self._inverse: Floats = np.zeros((0, 0))
+        self._alpha: Floats = np.zeros(0)
+
+    def fit(self, Z: Floats, values: Floats, *, noise: Floats | None = None, steps: int = 40) -> GaussianProcess:
+        """Learns from ``values`` (n,) at ``Z`` (n, p).
+
+        Args:
+            noise: Known noise variance of each value, (n,), in its squared units; what is common to all is learnt.
+            steps: Steps of the search for hyperparameters, which goes on from where it stood.
+        """
+        n = len(values)
+        self._mean = float(values.mean()) if n else 0.0
+        self._std = float(values.std()) if n > 2 and values.std() > 0 else max(0.05 * abs(self._mean), 1e-9) if n else 1.0
+        target = (values - self._mean) / self._std
+        level = np.zeros(n) if noise is None else np.asarray(noise, float) / self._std**2
+        if n > 3 and steps:
+            self._h = _rprop(lambda h: self._loss(h, Z, target, level), self._h, steps)
+        self._Z = Z
+        additive, smooth = self._parts(self._h, Z, Z)
+        K = self._covariance(self._h, additive, smooth)
+        K[np.diag_indices(n)] += np.exp(self._h[-1]) + level + _JITTER
+        self._inverse = np.linalg.inv(K) if n else np.zeros((0, 0))
+        self._alpha = self._inverse @ target
+        if n > 8:  # leave one out: do errors match the stated deviations?
+            z2 = self._alpha**2 / np.diag(self._inverse)
+            self._calibration = float(np.clip(np.sqrt(z2.mean()), 0.7, 2.0))
+        return self
+
+    def predict(self, Z: Floats) -> tuple[Floats, Floats]:
+        """Mean and standard deviation at ``Z``, noise not included."""
+        Ks = self._covariance(self._h, *self._parts(self._h, Z, self._Z))
+        variance = self._prior_variance(Z) - ((Ks @ self._inverse) * Ks).sum(axis=1)
+        std = np.sqrt(np.maximum(variance, 1e-12)) * self._std * self._calibration
+        return Ks @ self._alpha * self._std + self._mean, std
+
+    def covariance(self, Z: Floats) -> Floats:
+        """Posterior covariance between the rows of ``Z``, (n, n)."""
+        Ks = self._covariance(self._h, *self._parts(self._h, Z, self._Z))
+        prior = self._covariance(self._h, *self._parts(self._h, Z, Z))
+        return np.asarray((prior - Ks @ self._inverse @ Ks.T) * (self._std * self._calibration) ** 2)
+
+    @property
+    def noise_variance(self) -> float:
+        """Variance that observations have in common, in squared units of the values."""
+        return float(np.exp(self._h[-1]) + _JITTER) * self._std**2
+
+    def _parts(self, h: Floats, A: Floats, B: Floats) -> tuple[Floats, Floats]:
+        weights, scales = np.exp(h[: self._g])[self.groups], np.exp(0.5 * h[self._g : 2 * self._g])[self.groups]
+        a, b = A * scales, B * scales
+        distance = (a * a).sum(axis=1)[:, None] + (b * b).sum(axis=1) - 2 * a @ b.T
+        return (A * weights) @ B.T, np.exp(-0.5 * np.maximum(distance, 0))
+
+    @staticmethod
+    def _covariance(h: Floats, additive: Floats, smooth: Floats) -> Floats:
+        squared, rest = np.exp(h[-3:-1])
+        return np.asarray(_CONSTANT + additive * (1 + squared * additive) + rest * smooth)
+
+    def _prior_variance(self, Z: Floats) -> Floats:
+        additive = (Z * Z) @ np.exp(self._h[: self._g])[self.groups]
+        return self._covariance(self._h, additive, np.ones(len(Z)))
+
+    def _loss(self, h: Floats, Z: Floats, y: Floats, level: Floats) -> tuple[float, Floats]:
+        """Negative log posterior of the hyperparameters (up to a constant) and its gradient."""
+        g, n = self._g, len(y)
+        additive, smooth = self._parts(h, Z, Z)
+        K = self._covariance(h, additive, smooth)
+        squared, rest, noise = np.exp(h[-3:])
+        K[np.diag_indices(n)] += noise + level + _JITTER
+        root = np.linalg.cholesky(K)
+        inverse = np.linalg.inv(K)
+        alpha = inverse @ y
+        loss = 0.5 * float(y @ alpha) + float(np.log(np.diag(root)).sum())
+        M = 0.5 * (inverse - np.outer(alpha, alpha))  # derivative of the loss by K
+        slope = np.zeros_like(h)
+        W = M * (1 + 2 * squared * additive)
+        slope[:g] = np.bincount(self.groups, (Z * (W @ Z)).sum(axis=0), g) * np.exp(h[:g])
+        W = M * smooth * rest
+        pairs = (Z * (W @ Z)).sum(axis=0) - W.sum(axis=1) @ (Z * Z)
+        slope[g : 2 * g] = np.bincount(self.groups, pairs, g) * np.exp(h[g : 2 * g])
+        slope[-3] = (M * additive * additive).sum() * squared
+        slope[-2] = W.sum()
+        slope[-1] = np.trace(M) * noise
+        prior, prior_slope = self._prior(h)
+        return loss + prior, slope + prior_slope
+
+    def _prior(self, h: Floats) -> tuple[float, Floats]:
+        away = h - self._start
+        loss, slope = 0.0, np.zeros_like(h)
+        for block in (slice(0, self._g), slice(self._g, 2 * self._g)):
+            if self._g:
+                level = away[block].mean()
+                apart = away[block] - level
+                loss += 0.5 * float(apart @ apart) / _SPREAD**2 + 0.5 * level**2 / _LEVEL**2
+                slope[block] = apart / _SPREAD**2 + level / _LEVEL**2 / self._g
+        loss += 0.5 * float(away[-3:] @ away[-3:]) / _LEVEL**2
+        slope[-3:] = away[-3:] / _LEVEL**2
+        return loss, slope
+
+
+def _rprop(loss: Callable[[Floats], tuple[float, Floats]], start: Floats, steps: int) -> Floats:
+    """The best point met in ``steps`` sign-based steps from ``start``."""
+    point, best, best_loss = start.copy(), start.copy(), np.inf
+    step, last = np.full(len(start), 0.3), np.zeros(len(start))
+    for _ in range(steps):
+        try:
+            value, slope = loss(point)
+        except np.linalg.LinAlgError:
+            point, step = 0.5 * (point + best), step * 0.5
+            continue
+        if value < best_loss:
+            best, best_loss = point.copy(), value
+        same = slope * last
+        step = np.clip(np.where(same > 0, step * 1.2, np.where(same < 0, step * 0.5, step)), 1e-3, 1.0)
+        slope = np.where(same < 0, 0.0, slope)
+        point = np.clip(point - np.sign(slope) * step, -14, 6)
+        last = slope
+    return best

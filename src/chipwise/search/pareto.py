@@ -1,0 +1,153 @@
+"""Fronts of several objectives, all to be minimised: who dominates whom, how much, and where the knee is.
+
+References:
+    Deb et al., NSGA-II, 2002 (ranks, crowding, constrained domination); While, Bradstreet and Barone, A Fast Way of
+    Calculating Exact Hypervolumes, 2012 (the recursion for three and more objectives).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Floats = NDArray[np.float64]
+
+
+def non_dominated(points: ArrayLike) -> NDArray[np.bool_]:
+    """Which of the points (n, m) no other dominates; of equal points, all stay.
+
+    >>> non_dominated([[1, 3], [2, 2], [2, 3]]).tolist()
+    [True, True, False]
+    """
+    F = np.asarray(points, float)
+    n, m = F.shape
+    if n == 0:
+        return np.zeros(0, bool)
+    if m == 1:
+        return np.asarray(F[:, 0] == F[:, 0].min())
+    if m == 2:
+        return _non_dominated_2d(F)
+    keep = np.ones(n, bool)
+    for i in np.argsort(F.sum(axis=1), kind="stable"):
+        if keep[i]:
+            worse = (F[i] <= F).all(axis=1) & (F[i] < F).any(axis=1)
+            keep &= ~worse
+    return keep
+
+
+def _non_dominated_2d(F: Floats) -> NDArray[np.bool_]:
+    order = np.lexsort((F[:, 1], F[:, 0]))
+    x, y = F[order, 0], F[order, 1]
+    first = np.r_[True, x[1:] > x[:-1]]  # of equal x, the least y leads
+    group = np.cumsum(first) - 1
+    least = y[first]
+    before = np.r_[np.inf, np.minimum.accumulate(least)[:-1]]
+    keep = np.zeros(len(F), bool)
+    keep[order] = (y == least[group]) & (y < before[group])
+    return keep
+
+
+def ranks(points: ArrayLike, violations: ArrayLike | None = None, *, most: int | None = None) -> NDArray[np.int64]:
+    """The layer of non-domination of each point, 0 for the front.
+
+    Args:
+        points: (n, m), to be minimised.
+        violations: Total violation of each point, (n,), at most 0 where feasible. Infeasible points rank behind all
+            feasible ones, by their violation.
+        most: Layers past this one are not told apart.
+    """
+    F = np.asarray(points, float)
+    rank = np.full(len(F), -1, np.int64)
+    total = np.zeros(len(F)) if violations is None else np.maximum(np.asarray(violations, float), 0)
+    left = np.flatnonzero(total <= 0)
+    layer = 0
+    while len(left):
+        front = non_dominated(F[left]) if most is None or layer < most else np.ones(len(left), bool)
+        rank[left[front]] = layer
+        left, layer = left[~front], layer + 1
+    bad = np.flatnonzero(total > 0)
+    if len(bad):
+        rank[bad] = layer + np.unique(total[bad], return_inverse=True)[1].reshape(-1)
+    return rank
+
+
+def crowding(points: ArrayLike) -> Floats:
+    """Crowding distance of each point of one layer; infinite at the extremes."""
+    F = np.asarray(points, float)
+    distance = np.zeros(len(F))
+    for column in F.T:
+        order = np.argsort(column, kind="stable")
+        span = column[order[-1]] - column[order[0]] if len(F) else 0.0
+        distance[order[[0, -1]]] = np.inf
+        if span > 0 and len(F) > 2:
+            distance[order[1:-1]] += (column[order[2:]] - column[order[:-2]]) / span
+    return distance
+
+
+def hypervolume(points: ArrayLike, reference: ArrayLike) -> float:
+    """Volume between the points (n, m) and ``reference``, exact for any number of objectives.
+
+    >>> hypervolume([[0, 1], [1, 0]], [2, 2])
+    3.0
+    """
+    F, corner = np.atleast_2d(np.asarray(points, float)), np.asarray(reference, float)
+    if F.size == 0:
+        return 0.0
+    F = F[(F < corner).all(axis=1)]
+    return _volume(np.unique(F[non_dominated(F)], axis=0), corner) if len(F) else 0.0
+
+
+def _volume(F: Floats, corner: Floats) -> float:
+    """Hypervolume of distinct points that do not dominate each other."""
+    if not len(F):
+        return 0.0
+    if len(corner) == 1:
+        return float(corner[0] - F[:, 0].min())
+    if len(corner) == 2:
+        order = np.argsort(F[:, 0], kind="stable")
+        x, y = F[order, 0], F[order, 1]
+        return float(((corner[0] - x) * (np.r_[corner[1], y[:-1]] - y)).sum())
+    if len(F) == 1:
+        return float(np.prod(corner - F[0]))
+    F = F[np.argsort(-F[:, -1], kind="stable")]  # the worst in the last objective first: its limited set is flat
+    return float(sum(_exclusive(F[i], F[i + 1 :], corner) for i in range(len(F))))
+
+
+def _exclusive(point: Floats, others: Floats, corner: Floats) -> float:
+    box = float(np.prod(corner - point))
+    if not len(others):
+        return box
+    limited = np.maximum(others, point)
+    limited = limited[(limited < corner).all(axis=1)]
+    if not len(limited):
+        return box
+    if (limited[:, -1] == point[-1]).all():  # all reach as far in the last objective: one dimension less
+        flat = limited[:, :-1]
+        area = _volume(np.unique(flat[non_dominated(flat)], axis=0), corner[:-1])
+        return box - area * float(corner[-1] - point[-1])
+    return box - _volume(np.unique(limited[non_dominated(limited)], axis=0), corner)
+
+
+def gain(point: ArrayLike, front: ArrayLike, reference: ArrayLike) -> float:
+    """Hypervolume that ``point`` (m,) adds to ``front`` (n, m)."""
+    one, corner = np.asarray(point, float), np.asarray(reference, float)
+    others = np.asarray(front, float).reshape(-1, len(corner))
+    return _exclusive(one, others, corner) if (one < corner).all() else 0.0
+
+
+def knee(points: ArrayLike) -> int | None:
+    """The point where giving up a little of one objective stops buying much of another.
+
+    After each objective is scaled to 0 … 1 over the front, this is the point farthest from the chord (with three and
+    more objectives the plane) through the extremes, on the side of the ideal. None where there is no front with a bend:
+    fewer than three points, or an objective in which all agree.
+    """
+    F = np.asarray(points, float)
+    if len(F) < 3:
+        return None
+    low, high = F.min(axis=0), F.max(axis=0)
+    if (high <= low).any():
+        return None
+    total = ((F - low) / (high - low)).sum(axis=1)  # equal on all planes along the one through the extremes
+    best = int(np.argmin(total))
+    return best if total[best] < total[F.argmin(axis=0)].min() - 1e-12 else None
