@@ -140,7 +140,7 @@ def comparison(record: RunRecord) -> str:
         a, b = value(winner, metric), value(baseline, metric)
         if a.value is not None and b.value is not None and a.source == b.source:
             parts.append(
-                f"{words.short(metric)} {words.change(a.value, b.value)} "
+                f"{words.label(metric).replace(',', '')} {words.change(a.value, b.value)} "
                 f"({words.show(a.value, metric)} against {words.show(b.value, metric)}, {a.source})"
             )
     if not parts:

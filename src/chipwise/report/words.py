@@ -76,13 +76,18 @@ def count(value: float | None, *, missing: str = UNKNOWN) -> str:
     return f"{value:,.0f}" if abs(value) < 1e15 else f"about {value:.1e}"
 
 
+def limit(text: str) -> str:
+    """A limit as the user wrote it, with the sign that people read."""
+    return text.replace("<=", "≤").replace(">=", "≥")
+
+
 def change(value: float, reference: float) -> str:
-    """How ``value`` differs from ``reference``: ``4.1 % lower``, ``the same``."""
+    """How ``value`` differs from ``reference``: ``4.1 % lower``, ``about the same``."""
     if reference == 0:
         return UNKNOWN
     share = value / reference - 1
-    if abs(share) < 0.0005:
-        return "the same"
+    if abs(share) < 0.005:
+        return "about the same"
     return (
         f"{abs(share) * 100:.2g} % {'higher' if share > 0 else 'lower'}"
         if abs(share) < 1

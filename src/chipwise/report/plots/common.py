@@ -19,6 +19,7 @@ from chipwise.report.record import RunRecord, Trial
 
 Figure = dict[str, Any]
 Trace = dict[str, Any]
+_CLOCK: Final = (10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 18_000, 36_000, 86_400, 172_800)  # seconds
 BOUND_COLOURS: Final = {"compute": "@compute", "memory": "@memory", "launch": "@launch"}
 
 
@@ -48,7 +49,7 @@ def escape(text: object) -> str:
 
 def figure(traces: list[Trace], *, height: int = 430, **layout: Any) -> Figure:
     """A figure in the page's style."""
-    margin = {"l": 76, "r": 28, "t": 18, "b": 58}
+    margin = {"l": 88, "r": 44, "t": 18, "b": 58}
     base: Figure = {
         "height": height,
         "margin": margin,
@@ -62,7 +63,16 @@ def figure(traces: list[Trace], *, height: int = 430, **layout: Any) -> Figure:
             "bordercolor": "@line",
             "font": {"color": "@ink", "size": 12},
         },
-        "legend": {"orientation": "h", "x": 0, "y": 1.02, "xanchor": "left", "yanchor": "bottom", "font": {"size": 12}},
+        "legend": {
+            "orientation": "h",
+            "x": 0,
+            "y": 1.02,
+            "xanchor": "left",
+            "yanchor": "bottom",
+            "font": {"size": 12},
+            "traceorder": "normal",
+        },
+        "modebar": {"orientation": "v", "bgcolor": "@plot", "color": "@grey", "activecolor": "@accent"},
     }
     base["margin"] = {**margin, "t": 64} if any(trace.get("showlegend", True) for trace in traces) else margin
     return {"data": traces, "layout": {**base, **layout}}
@@ -90,16 +100,17 @@ def axis(
         "ticks": "outside",
         "tickcolor": "@line",
         "ticklen": 4,
+        "automargin": True,
     }
     if log:
         room = max((math.log10(high) - math.log10(low)) * pad, 0.02)
         start, end = math.log10(low) - room, math.log10(high) + room
-        ticks = log_ticks(10**start, 10**end)
+        ticks = log_ticks(10**start, 10**end, unit_kind)
         axis |= {"type": "log", "range": [start, end]}
     else:
         room = (high - low) * pad or abs(high) * 0.1 or 1.0
         start, end = (0.0, high * (1 + pad) or 1.0) if zero else (low - room, high + room)
-        ticks = linear_ticks(start, end)
+        ticks = linear_ticks(start, end, unit_kind)
         axis |= {"type": "linear", "range": [start, end]}
     return axis | {"tickvals": ticks, "ticktext": [tick_text(tick, unit_kind) for tick in ticks]}
 
@@ -110,21 +121,27 @@ def span(axis: dict[str, Any]) -> tuple[float, float]:
     return (10**start, 10**end) if axis["type"] == "log" else (start, end)
 
 
-def log_ticks(low: float, high: float, *, most: int = 9) -> list[float]:
+def log_ticks(low: float, high: float, unit_kind: str = "count", *, most: int = 9) -> list[float]:
     """Ticks 1-2-5 per decade between ``low`` and ``high``; coarser over many decades, finer over less than one."""
+    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    found: list[float] = []
     for steps in ((1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8), (1, 1.5, 2, 3, 4, 6, 8), (1, 2, 5), (1, 3), (1,)):
-        exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-        found = [step * 10.0**e for e in exponents for step in steps if low <= step * 10.0**e <= high]
+        ticks = [step * 10.0**e for e in exponents for step in steps]
+        if unit_kind == "time" and high > 60:  # nobody reads 1.667 minutes
+            ticks = [tick for tick in ticks if tick < 40] + list(_CLOCK)
+        found = [tick for tick in ticks if low <= tick <= high]
         if len(found) <= most:
             return found
     return found[:: -(-len(found) // most)]
 
 
-def linear_ticks(low: float, high: float, *, most: int = 8) -> list[float]:
-    """Ticks at multiples of 1, 2 or 5 times a power of ten."""
+def linear_ticks(low: float, high: float, unit_kind: str = "count", *, most: int = 8) -> list[float]:
+    """Ticks at multiples of 1, 2 or 5 times a power of ten; of whole minutes or hours where times are long."""
     raw = (high - low) / most
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(step * power for step in (1, 2, 5, 10) if step * power >= raw * 0.9999)
+    if unit_kind == "time" and raw > 5:
+        step = next((tick for tick in _CLOCK if tick >= raw), step)
     return [i * step for i in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
 
 

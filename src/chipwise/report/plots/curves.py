@@ -46,7 +46,7 @@ def _figure(record: RunRecord, trials: list[Trial], across: str, unit_kind: str,
         if role != "candidate" and _points(trial, "train_bits_per_byte"):
             traces.append(_line(record, trial, across, "train_bits_per_byte", first=True))
     xs = [value for trace in traces for value in trace["x"]]
-    values = sorted(value for trace in traces for value in trace["y"])
+    values = [point.val_bits_per_byte or 0.0 for trial in trials for point in _points(trial, "val_bits_per_byte")]
     x = axis(xs, unit_kind, title, pad=0.03)
     y = axis(values, "count", "bits per byte", pad=0.05)
     return figure(traces, height=460, xaxis=x, yaxis=y)

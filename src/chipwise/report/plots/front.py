@@ -7,6 +7,7 @@ from typing import Any
 from chipwise.report import facts, words
 from chipwise.report.plots.common import Plot, Trace, View, axis, detail, escape, figure, no_data, span
 from chipwise.report.record import RunRecord, Trial
+from chipwise.space.constraints import Constraint
 
 
 def draw(record: RunRecord) -> Plot:
@@ -17,7 +18,8 @@ def draw(record: RunRecord) -> Plot:
         caption=(
             "Down and left is better. Filled points were measured on the target, open points were trained and their "
             "cost is predicted (bars show the interval). Points of a lower rung were trained for less time. The shaded "
-            "region meets the limit on this axis; other limits may still exclude a point."
+            "region meets the limit on this axis (a P99 limit holds for the P50 too); other limits may still exclude "
+            "a point."
         ),
     )
     trained = [trial for trial in record.trials if facts.quality(trial).value is not None]
@@ -38,7 +40,7 @@ def draw(record: RunRecord) -> Plot:
 def _figure(record: RunRecord, metric: str, trials: list[Trial]) -> dict[str, Any]:
     costs = [facts.value(trial, metric).value or 0.0 for trial in trials]
     qualities = [facts.quality(trial).value or 0.0 for trial in trials]
-    limits = [item for item in record.constraints if item.metric == metric]
+    limits = _limits(record, metric)
     counted = "counted" if metric == "parameters" else "measured where filled, predicted where open"
     x = axis(costs + [item.limit for item in limits], words.kind(metric), f"{words.label(metric)} ({counted})")
     y = axis(qualities, "count", "validation bits per byte (trained)", log=False, pad=0.1)
@@ -65,6 +67,12 @@ def _figure(record: RunRecord, metric: str, trials: list[Trial]) -> dict[str, An
     return figure(traces, height=500, xaxis=x, yaxis=y)
 
 
+def _limits(record: RunRecord, metric: str) -> list[Constraint]:
+    """The limits that this axis shows; what limits a P99 limits the P50 too, which is never above it."""
+    names = {metric, metric.replace("_p50", "_p99")} if metric.endswith("_p50") else {metric}
+    return [c for c in record.constraints if c.metric == metric or (c.metric in names and c.op == "<=")]
+
+
 def _points(
     record: RunRecord, metric: str, trials: list[Trial], *, name: str, colour: str, symbol: str, size: float = 0
 ) -> Trace:
@@ -88,6 +96,7 @@ def _points(
             "symbol": symbol,
             "color": colour,
             "size": size or [8 + 1.5 * min(trial.rung or 0, 4) for trial in trials],
+            "opacity": 1,
             "line": {"width": 1.6, "color": colour if symbol.endswith("open") else "@plot"},
         },
         "hovertext": [detail(record, trial) for trial in trials],
@@ -136,7 +145,7 @@ def _staircase(record: RunRecord, metric: str, x: dict[str, Any], trials: list[T
 
 
 def _region(record: RunRecord, metric: str, x: dict[str, Any], y: dict[str, Any]) -> list[Trace]:
-    limits = [item for item in record.constraints if item.metric == metric]
+    limits = _limits(record, metric)
     floors = [item for item in record.constraints if item.metric == "bits_per_byte" and item.op == "<="]
     if not limits and not floors:
         return []
@@ -146,7 +155,7 @@ def _region(record: RunRecord, metric: str, x: dict[str, Any], y: dict[str, Any]
     top = min([top, *(item.limit for item in floors)])
     if right <= left or top <= bottom:
         return []
-    text = ", ".join(f"{words.short(item.metric)} {item.text}" for item in [*limits, *floors])
+    text = ", ".join(f"{words.short(item.metric)} {words.limit(item.text)}" for item in [*limits, *floors])
     return [
         {
             "type": "scatter",

@@ -8,7 +8,7 @@ from chipwise.report import words
 from chipwise.report.plots.common import Plot, Trace, View, axis, detail, escape, figure, no_data
 from chipwise.report.record import HistoryPoint, RunRecord
 
-_PHASE_COLOURS = ("@launch", "@knee", "@memory", "@accent", "@compute", "@feasible", "@grey")
+_PHASE_COLOURS = ("@launch", "@knee", "@front", "@accent", "@compute", "@feasible", "@grey")
 
 
 def draw(record: RunRecord) -> Plot:

@@ -54,9 +54,8 @@ def _figure(record: RunRecord, trials: list[Trial]) -> dict[str, Any]:
                 "hoverinfo": "text",
             }
         )
-    measured = {
-        trial.number: trial.measured["peak_memory"] for trial in trials if "peak_memory" in (trial.measured or {})
-    }
+    totals_measured = {trial.number: (trial.measured or {}).get("peak_memory") for trial in trials}
+    measured = {number: size for number, size in totals_measured.items() if size is not None}
     if measured:
         traces.append(
             {
@@ -95,7 +94,13 @@ def _figure(record: RunRecord, trials: list[Trial]) -> dict[str, Any]:
         barmode="stack",
         bargap=0.35,
         xaxis=x,
-        yaxis={"type": "category", "automargin": True, "linecolor": "@line"},
+        yaxis={
+            "type": "category",
+            "categoryorder": "array",
+            "categoryarray": [names[trial.number] for trial in trials],
+            "automargin": True,
+            "linecolor": "@line",
+        },
     )
 
 

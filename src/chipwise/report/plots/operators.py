@@ -34,7 +34,7 @@ def draw(record: RunRecord) -> Plot:
 def block(place: str) -> str:
     """The block that a place belongs to: ``layers.3.ffn.up`` is ``L3 ffn``."""
     match = re.match(r"layers\.(\d+)\.(\w+)", place)
-    return f"L{match[1]} {match[2]}" if match else place.split(".")[0]
+    return f"L{match[1]} {match[2].replace('attention', 'attn')}" if match else place.split(".")[0]
 
 
 def _figure(phase: str, ops: list[Operator]) -> dict[str, Any]:
@@ -85,7 +85,19 @@ def _figure(phase: str, ops: list[Operator]) -> dict[str, Any]:
                 "hoverinfo": "text",
             }
         )
-    x = {"type": "category", "categoryorder": "array", "categoryarray": [escape(name) for name in blocks]}
+    title = f"{phase}: {words.quantity(total_s, 'time')} a pass predicted"
+    if len(measured) == len(blocks):
+        title += f", {words.quantity(sum(measured.values()), 'time')} measured"
+    x = {
+        "title": {"text": escape(title), "standoff": 14},
+        "type": "category",
+        "categoryorder": "array",
+        "categoryarray": [escape(name) for name in blocks],
+    }
     return figure(
-        traces, barmode="overlay", bargap=0.25, xaxis={**x, "linecolor": "@line", "tickangle": "auto"}, yaxis=y
+        traces,
+        barmode="overlay",
+        bargap=0.25,
+        xaxis={**x, "linecolor": "@line", "tickangle": "auto", "automargin": True},
+        yaxis=y,
     )

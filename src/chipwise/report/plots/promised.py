@@ -19,7 +19,7 @@ def draw(record: RunRecord) -> Plot:
         title="Promised against measured",
         caption=(
             "Across: predicted before measuring, with its interval. Up: measured on the target. On the line the "
-            f"prediction was exact; the band is ±{BAND:.0%} of the promise.".replace("%", " %")
+            f"prediction was exact; the band is ±{BAND * 100:.0f} % of the promise. Winner: star; baseline: diamond."
         ),
     )
     known = [item for item in record.promised_measured if item.measured is not None]
@@ -67,6 +67,7 @@ def _figure(record: RunRecord, items: list[Promise], kind: str) -> dict[str, Any
 
 
 def _points(record: RunRecord, metric: str, items: list[Promise]) -> Trace:
+    items = sorted(items, key=lambda item: item.trial in (record.winner, record.baseline))  # the legend shows the first
     symbol = "circle-open" if metric.endswith("_p99") else "circle"
     colour = _COLOURS.get(metric, "@accent")
     return {
@@ -81,12 +82,13 @@ def _points(record: RunRecord, metric: str, items: list[Promise]) -> Trace:
             "array": [(item.high or item.promised) - item.promised for item in items],
             "arrayminus": [item.promised - (item.low or item.promised) for item in items],
             "thickness": 1,
-            "width": 3,
+            "width": 0,
             "color": "@faint",
         },
         "marker": {
             "symbol": [_symbol(record, item.trial, symbol) for item in items],
             "color": colour,
+            "opacity": 1,
             "size": [13 if item.trial in (record.winner, record.baseline) else 9 for item in items],
             "line": {"width": 1.5, "color": colour if symbol.endswith("open") else "@plot"},
         },

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from chipwise.core import units
@@ -42,48 +43,66 @@ def _figure(record: RunRecord, phases: dict[str, list[Operator]]) -> dict[str, A
     peak = max((item.flops_per_s for item in record.peaks), default=0.0)
     intensities = [op.flops / op.bytes for op in ops]
     ridges = [item.flops_per_s / roof.bandwidth_bytes_per_s for item in record.peaks for roof in record.roofs]
-    x = axis([*intensities, *ridges], "count", "arithmetic intensity, FLOPs per byte moved", log=True)
+    across = [*intensities, *ridges]
+    room = [min(across) / 1.5, max(across) * 3]  # for the names of the roofs
+    x = axis(room, "count", "arithmetic intensity, FLOPs per byte moved", log=True)
     reached = [op.flops / op.predicted_s for op in ops]
     tops = [peak] if peak else []
     y = axis([*reached, *tops], "compute", "reached FLOP/s (predicted)", log=True)
-    traces = _roofs(record, span(x), peak)
+    traces, names = _roofs(record, span(x), peak)
     for phase, members in phases.items():
         total_s = sum(op.predicted_s for op in record.operators[phase])
         for bound in sorted({op.bound.lower() for op in members}):
             group = [op for op in members if op.bound.lower() == bound]
             traces.append(_points(phase, bound, group, total_s))
-    return figure(traces, height=500, xaxis=x, yaxis=y)
+    return figure(traces, height=500, xaxis=x, yaxis=y, annotations=names)
 
 
-def _roofs(record: RunRecord, shown: tuple[float, float], peak: float) -> list[Trace]:
+def _roofs(record: RunRecord, shown: tuple[float, float], peak: float) -> tuple[list[Trace], list[dict[str, Any]]]:
+    """The lines, and their names as labels that stand on them."""
     left, right = shown
-    traces = []
-    for roof in record.roofs:
+    traces, names = [], []
+    for i, roof in enumerate(sorted(record.roofs, key=lambda roof: roof.bandwidth_bytes_per_s)):
         rate = roof.bandwidth_bytes_per_s
         end = min(right, peak / rate) if peak else right
+        along = 0.22 + 0.16 * (i % 3)  # labels side by side, not over each other
+        middle = left ** (1 - along) * end**along
         text = f"{escape(roof.name)} {units.show(rate, 'bandwidth')}"
-        traces.append(_line([left, end], [left * rate, end * rate], text, "solid", "top right"))
+        traces.append(_line([left, middle, end], rate, text, "solid"))
+        names.append(_name(text, middle, middle * rate, "center"))
     fastest = max((roof.bandwidth_bytes_per_s for roof in record.roofs), default=0.0)
     for item in record.peaks:
         start = max(left, item.flops_per_s / fastest) if fastest else left
         text = f"{escape(item.dtype)} {units.show(item.flops_per_s, 'compute')}"
-        traces.append(_line([right, start], [item.flops_per_s] * 2, text, "dash", "top left"))
-    return traces
+        traces.append(_line([start, right], item.flops_per_s, text, "dash"))
+        names.append(_name(text, right, item.flops_per_s, "right"))
+    return traces, names
 
 
-def _line(x: list[float], y: list[float], text: str, dash: str, position: str) -> Trace:
+def _line(x: list[float], rate: float, text: str, dash: str) -> Trace:
+    """A slope of ``rate`` (solid) or a flat line at it (dashed)."""
     return {
         "type": "scatter",
-        "mode": "lines+text",
+        "mode": "lines",
         "x": x,
-        "y": y,
-        "text": [text, ""],
-        "textposition": position,
-        "textfont": {"size": 11, "color": "@muted"},
+        "y": [rate * value for value in x] if dash == "solid" else [rate] * len(x),
         "line": {"color": "@muted", "width": 1.5, "dash": dash},
         "showlegend": False,
-        "hovertext": [f"{text} (measured by calibration)"] * 2,
+        "hovertext": [f"{text} (measured by calibration)"] * len(x),
         "hoverinfo": "text",
+    }
+
+
+def _name(text: str, x: float, y: float, anchor: str) -> dict[str, Any]:
+    return {
+        "text": text,
+        "x": math.log10(x),  # plotly wants the logarithm here, and only here
+        "y": math.log10(y),
+        "xanchor": anchor,
+        "showarrow": False,
+        "bgcolor": "@plot",
+        "borderpad": 2,
+        "font": {"size": 11, "color": "@muted"},
     }
 
 
