@@ -20,9 +20,7 @@ def last_attention(arch: ArchSpec) -> int | None:
     return max((i for i, layer in enumerate(arch.layers) if layer.attention is not None), default=None)
 
 
-def lower(
-    design: Design, workload: Workload, phase: Phase, *, logits: Literal["last", "all"] = "last"
-) -> OpGraph:
+def lower(design: Design, workload: Workload, phase: Phase, *, logits: Literal["last", "all"] = "last") -> OpGraph:
     """The operators of one pass of ``design`` in ``phase``. ``logits`` says which positions leave the model."""
     arch = design.arch
     query, past = workload.query_tokens(phase), workload.past_tokens(phase)

@@ -27,7 +27,10 @@ def quantize_int4(matrix: Floats) -> tuple[npt.NDArray[np.uint8], Floats]:
     blocks = _blocks(matrix)
     values, scales = _round_blocks(blocks)
     stored = (values + 8).astype(np.uint8)
-    return stored[..., 0::2] | (stored[..., 1::2] << 4), scales
+    packed: npt.NDArray[np.uint8] = np.bitwise_or(
+        stored[..., 0::2], np.left_shift(stored[..., 1::2], 4), dtype=np.uint8
+    )
+    return packed, scales
 
 
 def dequantize_int4(packed: npt.NDArray[np.uint8], scales: Floats, k: int) -> Floats:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from importlib.metadata import entry_points
 from typing import Any
 
 from chipwise.core.errors import UnknownName
@@ -28,6 +27,8 @@ class Table:
 
     def names(self) -> list[str]:
         """All names, built-in ones first."""
+        from importlib.metadata import entry_points  # slow to load, and rarely needed
+
         return [*self._rows, *(e.name for e in entry_points(group=self.group) if e.name not in self._rows)]
 
     def load(self, name: str) -> Any:
@@ -39,6 +40,8 @@ class Table:
         if name in self._rows:
             module, attribute = self._rows[name].split(":")
             return getattr(importlib.import_module(module), attribute)
+        from importlib.metadata import entry_points
+
         for entry in entry_points(group=self.group):
             if entry.name == name:
                 return entry.load()

@@ -85,9 +85,7 @@ def build(design: Design, weights: Mapping[str, npt.NDArray[Any]], *, logits: Lo
             )
             if i == cut_layer:
                 x, heads = cut(x), cut(heads)
-            skip = add_output(
-                graph, layer.attention, layer=i, key=f"{owner}.attention", x=heads, d_model=arch.d_model
-            )
+            skip = add_output(graph, layer.attention, layer=i, key=f"{owner}.attention", x=heads, d_model=arch.d_model)
         if layer.ffn is not None:
             normed, x = add_norm(graph, arch, f"layers.{i}.ffn_norm", f"{owner}.ffn_norm", x, skip)
             skip = add_ffn(graph, layer.ffn, layer=i, key=f"{owner}.ffn", x=normed, d_model=arch.d_model)
@@ -111,6 +109,7 @@ def metadata(design: Design, logits: Logits) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "design": design.digest,
+        "name": arch.name,
         "weights": design.weights,
         "logits": logits,
         "vocab_size": arch.vocab_size,

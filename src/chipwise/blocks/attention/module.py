@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chipwise.nn import attention as written_out
+from chipwise.nn.precision import compute_format
 from chipwise.nn.rotary import rotate
 from chipwise.spec import Attention
 
@@ -34,6 +35,7 @@ class AttentionModule(nn.Module):
         ``rotary`` holds cosine and sine of the new tokens' positions, each (T, H / 2).
         """
         block = self.block
+        x_BTD = compute_format(x_BTD)
         batch, tokens, _ = x_BTD.shape
         q = self.q(x_BTD).view(batch, tokens, block.heads, block.head_size)
         k = self.k(x_BTD).view(batch, tokens, block.kv_heads, block.head_size)

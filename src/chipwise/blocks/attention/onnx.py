@@ -79,7 +79,7 @@ def add_attention(
             bias=block.qkv_bias,
         )
         parts = [packed, "", ""]
-    shape = ["batch", block.kv_heads, "kept", block.head_size]
+    shape: list[int | str] = ["batch", block.kv_heads, "kept", block.head_size]
     past = [graph.input(f"past.{layer}.{name}", TensorProto.FLOAT, shape) for name in ("key", "value")]
     present = [f"present.{layer}.{name}" for name in ("key", "value")]
     for name in present:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from chipwise.nn.precision import compute_format
 from chipwise.spec import FeedForward
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -29,6 +30,7 @@ class FeedForwardModule(nn.Module):
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """The block's output, without the residual."""
+        x_BTD = compute_format(x_BTD)
         if self.gate is None:
             return self.down(self.activation(self.up(x_BTD)))  # type: ignore[no-any-return]
         return self.down(self.activation(self.gate(x_BTD)) * self.up(x_BTD))  # type: ignore[no-any-return]

@@ -26,6 +26,7 @@ class Session(Protocol):
     """
 
     vocab_size: int
+    facts: dict[str, Any]  # what the file says of itself; ``design`` and ``name`` if it knows them
 
     def prefill(self, tokens: Tokens) -> Logits:
         """Forgets what was cached and runs ``tokens`` (batch, prompt)."""

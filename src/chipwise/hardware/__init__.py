@@ -1,0 +1,5 @@
+"""What a machine offers."""
+
+from chipwise.hardware.detect import Machine, detect
+
+__all__ = ["Machine", "detect"]

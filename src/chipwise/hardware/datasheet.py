@@ -1,0 +1,428 @@
+"""What makers publish about a chip: one YAML file per device, every fact with its unit and its source.
+
+A fact that nobody publishes is absent from the file; asking for it raises Unsupported. Peaks are dense: rates that
+need structured sparsity are never listed. Links are counted one way. What a machine was *measured* to do lives
+elsewhere; a figure here is measured only where its source says so.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from chipwise.core import files, units
+from chipwise.core.dtypes import DType
+from chipwise.core.errors import SpecError, UnknownName, Unsupported
+
+DATA = Path(__file__).parent / "data"
+LEVELS = ("registers", "l1", "l2", "l3", "dram", "host")  # from the arithmetic units outwards
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """One published figure: the quantity as the file writes it, and where it stands.
+
+    ``number`` is the quantity in SI units (bytes, bytes/s, FLOP/s, Hz, watts, seconds, US dollars per second).
+    """
+
+    kind: ClassVar[str] = "count"
+
+    value: str | int | float
+    source: str
+    number: float = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.source.strip():
+            raise SpecError("must say where the figure stands", field="source")
+        number = units.parse(self.value, self.kind)
+        if number <= 0:
+            raise SpecError(f"must be above zero, not {self.value!r}", field="value")
+        object.__setattr__(self, "number", number)
+
+
+class Count(Fact):
+    """A number of things."""
+
+    __slots__ = ()
+
+
+class Rate(Fact):
+    """Arithmetic operations per second; a multiply-add is two."""
+
+    __slots__ = ()
+    kind = "compute"
+
+
+class Bandwidth(Fact):
+    """Bytes per second."""
+
+    __slots__ = ()
+    kind = "bandwidth"
+
+
+class Size(Fact):
+    """Bytes."""
+
+    __slots__ = ()
+    kind = "bytes"
+
+
+class Frequency(Fact):
+    """Clocks per second."""
+
+    __slots__ = ()
+    kind = "frequency"
+
+
+class Power(Fact):
+    """Watts."""
+
+    __slots__ = ()
+    kind = "power"
+
+
+class Time(Fact):
+    """Seconds."""
+
+    __slots__ = ()
+    kind = "time"
+
+
+class PriceRate(Fact):
+    """US dollars per second (files say USD/h)."""
+
+    __slots__ = ()
+    kind = "price_rate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tile:
+    """What one matrix instruction or one systolic array multiplies: ``MxNxK``, or ``NxK`` where m may be anything."""
+
+    value: str
+    source: str
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){1,2}", self.value):
+            raise SpecError(f"must be MxNxK or NxK, such as 16x8x16, not {self.value!r}", field="value")
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """(m, n, k); m is 1 for an array that streams rows."""
+        parts = [int(part) for part in self.value.split("x")]
+        m, n, k = parts if len(parts) == 3 else [1, *parts]
+        return m, n, k
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """Units of one sort that multiply and add: a chip's matrix units, its vector units, an NPU.
+
+    ``units`` and ``fma_per_clock`` (of one unit, dense) are given where published; ``clock`` is the clock at which the
+    stated peaks hold. Where all three are known the peak follows from them.
+    """
+
+    name: str
+    kind: Literal["matrix", "vector"]
+    part: Literal["gpu", "npu", "cpu", "tpu"]
+    unit: str = ""
+    units: Count | None = None
+    clock: Frequency | None = None
+    fma_per_clock: dict[str, Count] = field(default_factory=dict)
+    peak: dict[str, Rate] = field(default_factory=dict)
+    tile: dict[str, Tile] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for table in ("fma_per_clock", "peak", "tile"):
+            for dtype in getattr(self, table):
+                if dtype not in DType:
+                    names = ", ".join(item.value for item in DType)
+                    raise SpecError(f"unknown number format; known: {names}", field=f"{table}.{dtype}")
+
+    def derived(self, dtype: str) -> float | None:
+        """Units × multiply-adds per clock × 2 × clock, or None where one of them is not published."""
+        fma = self.fma_per_clock.get(dtype)
+        if fma is None or self.units is None or self.clock is None:
+            return None
+        return self.units.number * fma.number * 2 * self.clock.number
+
+    def rate(self, dtype: str) -> float | None:
+        """Dense peak in operations per second: as stated, else as derived, else None."""
+        stated = self.peak.get(dtype)
+        return stated.number if stated is not None else self.derived(dtype)
+
+    def dtypes(self) -> list[DType]:
+        """The formats that this engine has a rate for, widest first."""
+        return [dtype for dtype in DType if self.rate(dtype) is not None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryLevel:
+    """One level of memory. ``per`` unit: each SM, CU or core has its own, and ``capacity`` is that of one.
+
+    The bandwidth is that of all instances together; ``bytes_per_clock`` (of one instance) stands in its place where
+    makers publish that.
+    """
+
+    name: Literal["registers", "l1", "l2", "l3", "dram", "host"]
+    technology: str = ""
+    per: Literal["unit", "device"] = "device"
+    capacity: Size | None = None
+    bandwidth: Bandwidth | None = None
+    bytes_per_clock: Count | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """A way out of the chip. The bandwidth is one way, all lanes of this device together."""
+
+    name: str
+    to: Literal["device", "host", "network"]
+    bandwidth: Bandwidth
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceProfile:
+    """One chip, board or module, as published. ``family`` is the group that a leave-one-family-out test leaves out."""
+
+    name: str
+    title: str
+    vendor: str
+    family: str
+    architecture: str
+    kind: Literal["gpu", "npu", "tpu", "cpu", "soc", "accelerator"]
+    year: int
+    aliases: tuple[str, ...] = ()
+    unit: str = ""
+    units: Count | None = None
+    clock: Frequency | None = None
+    engines: tuple[Engine, ...]
+    memory: tuple[MemoryLevel, ...]
+    links: tuple[Link, ...] = ()
+    board_power: Power | None = None
+    idle_power: Power | None = None
+    launch_overhead: Time | None = None
+    price: PriceRate | None = None
+
+    def __post_init__(self) -> None:
+        if not self.engines:
+            raise SpecError("must list at least one engine", field="engines")
+        order = [LEVELS.index(level.name) for level in self.memory]
+        if order != sorted(set(order)):
+            raise SpecError(f"must go outwards, each level once: {', '.join(LEVELS)}", field="memory")
+        if not any(level.name == "dram" for level in self.memory):
+            raise SpecError("must hold the level dram, the device's own memory", field="memory")
+
+    def peak(self, dtype: str, *, kind: str | None = None, part: str | None = None) -> float:
+        """Dense operations per second in ``dtype``, of the fastest engine.
+
+        Args:
+            dtype: A number format.
+            kind: ``matrix`` or ``vector`` to ask only such engines.
+            part: ``gpu``, ``npu``, ``cpu`` or ``tpu`` to ask only that part of a system on a chip.
+
+        Raises:
+            Unsupported: No such engine has a published rate for it.
+        """
+        dtype = DType.named(dtype)
+        engines = [e for e in self.engines if kind in (None, e.kind) and part in (None, e.part)]
+        rates = [rate for engine in engines if (rate := engine.rate(dtype)) is not None]
+        if rates:
+            return max(rates)
+        listed = ", ".join(sorted({item.value for engine in engines for item in engine.dtypes()})) or "nothing"
+        which = " ".join(word for word in (part, kind) if word)
+        raise Unsupported(
+            f"{self.name} has no {which + ' ' if which else ''}{dtype.value} throughput (it lists {listed}); if the "
+            f"hardware supports it, add peak.{dtype.value} with its source to an engine of {self.name}.yaml"
+        )
+
+    @property
+    def peak_flops_per_s(self) -> Mapping[DType, float]:
+        """Dense peak of every format that some engine has a rate for."""
+        listed = {dtype for engine in self.engines for dtype in engine.dtypes()}
+        return {dtype: self.peak(dtype) for dtype in DType if dtype in listed}
+
+    def tile(self, dtype: str) -> tuple[int, int, int]:
+        """(m, n, k) of one matrix instruction or array in ``dtype``.
+
+        Raises:
+            Unsupported: The file names no tile for it.
+        """
+        dtype = DType.named(dtype)
+        for engine in self.engines:
+            if dtype in engine.tile:
+                return engine.tile[dtype].sizes
+        raise self._absent(f"matrix tile for {dtype.value}", f"engines: tile.{dtype.value}")
+
+    def level(self, name: str) -> MemoryLevel:
+        """The memory level ``name``.
+
+        Raises:
+            Unsupported: The device has no such level, or nobody publishes it.
+        """
+        for level in self.memory:
+            if level.name == name:
+                return level
+        listed = ", ".join(level.name for level in self.memory)
+        raise Unsupported(
+            f"{self.name} has no memory level {name} (it lists {listed}); if the hardware has one, add it with its "
+            f"sources to memory in {self.name}.yaml"
+        )
+
+    def capacity_bytes(self, name: str = "dram") -> float:
+        """Bytes that one instance of a memory level holds (of one SM or core where the level is ``per`` unit)."""
+        capacity = self.level(name).capacity
+        if capacity is None:
+            raise self._absent(f"capacity of {name}", f"memory: {name}.capacity")
+        return capacity.number
+
+    def bandwidth_bytes_per_s(self, name: str = "dram") -> float:
+        """Bytes per second of a memory level, all instances together: as stated, else from bytes per clock."""
+        level = self.level(name)
+        if level.bandwidth is not None:
+            return level.bandwidth.number
+        if level.bytes_per_clock is not None and self.clock is not None:
+            instances = 1.0 if level.per == "device" else self.unit_count
+            return level.bytes_per_clock.number * self.clock.number * instances
+        raise self._absent(f"bandwidth of {name}", f"memory: {name}.bandwidth")
+
+    @property
+    def mem_capacity_bytes(self) -> float:
+        """Bytes of the device's own memory."""
+        return self.capacity_bytes()
+
+    @property
+    def mem_bandwidth_bytes_per_s(self) -> float:
+        """Bytes per second of the device's own memory."""
+        return self.bandwidth_bytes_per_s()
+
+    @property
+    def unit_count(self) -> float:
+        """SMs, CUs or cores."""
+        return self._number("units", self.units)
+
+    @property
+    def clock_hz(self) -> float:
+        """Boost clock."""
+        return self._number("clock", self.clock)
+
+    @property
+    def board_power_w(self) -> float:
+        """Power limit of the board or module (TDP, TBP)."""
+        return self._number("board_power", self.board_power)
+
+    @property
+    def idle_power_w(self) -> float:
+        """Power at rest."""
+        return self._number("idle_power", self.idle_power)
+
+    @property
+    def launch_overhead_s(self) -> float:
+        """Seconds that one more kernel costs when its work is nothing."""
+        return self._number("launch_overhead", self.launch_overhead)
+
+    @property
+    def price_usd_per_s(self) -> float:
+        """Public list price of renting one device."""
+        return self._number("price", self.price)
+
+    def link(self, to: str) -> Link:
+        """The fastest link to other devices, to the host, or to the network (``device``, ``host``, ``network``).
+
+        Raises:
+            Unsupported: No such link is listed.
+        """
+        found = [link for link in self.links if link.to == to]
+        if not found:
+            raise self._absent(f"link to {to}", f"links: one with to: {to}")
+        return max(found, key=lambda link: link.bandwidth.number)
+
+    def facts(self) -> Iterator[tuple[str, Fact | Tile]]:
+        """Every fact of the file under its path, such as ``memory.dram.bandwidth``, in the file's order."""
+        yield from _facts(self, "")
+
+    def _number(self, key: str, fact: Fact | None) -> float:
+        if fact is None:
+            raise self._absent(key.replace("_", " "), key)
+        return fact.number
+
+    def _absent(self, what: str, where: str) -> Unsupported:
+        return Unsupported(
+            f"{self.name} lists no {what}, because no source was found that publishes it; if you know one, add "
+            f"{where} with its source to {self.name}.yaml"
+        )
+
+
+def _facts(value: object, path: str) -> Iterator[tuple[str, Fact | Tile]]:
+    if isinstance(value, Fact | Tile):
+        yield path, value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _facts(item, f"{path}.{key}")
+    elif isinstance(value, tuple):
+        for item in value:
+            if not isinstance(item, str):
+                yield from _facts(item, f"{path}.{item.name}")
+    elif isinstance(value, DeviceProfile | Engine | MemoryLevel | Link):
+        for each in fields(value):
+            yield from _facts(getattr(value, each.name), f"{path}.{each.name}" if path else each.name)
+
+
+def names() -> list[str]:
+    """The names of all devices that ship, sorted."""
+    return sorted(path.stem for path in DATA.glob("*.yaml"))
+
+
+def load(name: str) -> DeviceProfile:
+    """The device called ``name``: a name or alias in any case, with ``_`` for ``-``, or the path of a YAML file.
+
+    Raises:
+        UnknownName: No device has this name.
+        SpecError: The file is wrong.
+    """
+    if name.lower().endswith((".yaml", ".yml")):
+        return read(name)
+    key = _key(name)
+    known = names()
+    stem = key if key in known else _aliases().get(key)
+    if stem is None:
+        raise UnknownName("device", name, [*known, *_aliases()])
+    return _shipped(stem)
+
+
+def load_all() -> list[DeviceProfile]:
+    """All devices that ship, by name."""
+    return [_shipped(name) for name in names()]
+
+
+def read(path: str | Path) -> DeviceProfile:
+    """The device that a YAML file describes.
+
+    Raises:
+        SpecError: The file is missing or breaks the schema; the message names file and field.
+    """
+    return files.build(DeviceProfile, files.read_yaml(path), file=str(path))
+
+
+@functools.cache
+def _shipped(stem: str) -> DeviceProfile:
+    return read(DATA / f"{stem}.yaml")
+
+
+@functools.cache
+def _aliases() -> dict[str, str]:
+    """Alias -> name. Only the head of each file is read: what stands before the first blank line."""
+    found: dict[str, str] = {}
+    for path in sorted(DATA.glob("*.yaml")):
+        head, _, _ = path.read_text(encoding="utf-8").partition("\n\n")
+        for alias in files.parse_yaml(head, name=str(path)).get("aliases", ()):
+            found[_key(alias)] = path.stem
+    return found
+
+
+def _key(name: str) -> str:
+    return re.sub(r"[\s_-]+", "-", name.strip().lower())

@@ -1,0 +1,81 @@
+"""A runtime with no model behind it: a JSON file says how long to take and how to misbehave.
+
+The file holds ``vocab_size``, ``prefill_s`` and ``decode_s`` (seconds of busy waiting), and optionally ``fault``: one
+of ``hang``, ``crash``, ``nan``, ``memory``, ``noise`` (prints to stdout).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from chipwise.core.errors import MeasurementError
+
+Array = npt.NDArray[Any]
+
+
+class FakeSession:
+    """Logits that depend on all tokens so far, after a wait of the length the file asks for."""
+
+    def __init__(self, facts: dict[str, Any], *, capacity: int, batch: int) -> None:
+        self.vocab_size: int = facts["vocab_size"]
+        self.facts = facts
+        self._capacity, self._batch = capacity, batch
+        self._seen = np.zeros((batch, 0), np.int64)
+
+    def prefill(self, tokens: Array) -> Array:
+        """Forgets what was cached and runs ``tokens`` (batch, prompt)."""
+        if tokens.shape[0] != self._batch:
+            raise MeasurementError(f"{tokens.shape[0]} sequences given; opened for {self._batch}")
+        self._seen = np.zeros((self._batch, 0), np.int64)
+        return self._run(tokens, self.facts["prefill_s"])
+
+    def decode(self, tokens: Array) -> Array:
+        """Runs one more token of each sequence, ``tokens`` (batch, 1)."""
+        return self._run(tokens, self.facts["decode_s"])
+
+    def _run(self, tokens: Array, seconds: float) -> Array:
+        self._misbehave(self.facts.get("fault"))
+        self._seen = np.concatenate([self._seen, tokens], axis=1)
+        if self._seen.shape[1] > self._capacity:
+            raise MeasurementError(f"the cache holds {self._capacity} positions and is full")
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            pass
+        state = (self._seen * np.arange(1, self._seen.shape[1] + 1)).sum(axis=1, keepdims=True)
+        logits = np.cos(state + np.arange(self.vocab_size)).astype(np.float32)
+        return logits * np.float32("nan") if self.facts.get("fault") == "nan" else logits
+
+    def _misbehave(self, fault: str | None) -> None:
+        if fault == "hang":
+            time.sleep(3600)
+        elif fault == "crash":
+            os.abort()
+        elif fault == "memory":
+            raise MemoryError
+        elif fault == "noise":
+            os.write(1, b"a runtime that chats\n")
+
+
+class FakeRuntime:
+    """See :class:`chipwise.profile.backends.Runtime`."""
+
+    name = "fake"
+
+    def version(self) -> str:
+        """The runtime's own version."""
+        return "1"
+
+    def open(self, path: Path, *, capacity: int, batch: int, threads: int, options: dict[str, Any]) -> FakeSession:
+        """Reads the file."""
+        try:
+            facts = json.loads(Path(path).read_text())
+        except (OSError, ValueError) as error:
+            raise MeasurementError(f"{path}: not a model of the fake runtime: {error}") from None
+        return FakeSession(facts | options, capacity=capacity, batch=batch)

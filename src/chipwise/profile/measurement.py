@@ -1,0 +1,101 @@
+"""Measurement: what a machine answered, with every sample and the state of the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from chipwise.core.digest import digest, plain
+from chipwise.core.errors import MeasurementError, SpecError, UnknownName
+from chipwise.core.files import build
+from chipwise.ops.workload import Workload
+
+SCHEMA = "chipwise.measurement/1"
+METRICS = ("ttft_p50", "ttft_p95", "ttft_p99", "tpot_p50", "tpot_p95", "tpot_p99", "peak_memory")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """One model, one workload, one machine. Samples are seconds of wall time, in the order taken, none dropped.
+
+    A ``ttft`` sample is one prefill with the choice of the first token; a ``tpot`` sample is one decode step: feeding
+    the token, running the model, choosing the next.
+    """
+
+    design: str  # digest of the design
+    name: str
+    runtime: str
+    runtime_version: str
+    threads: int
+    workload: Workload
+    device: str
+    ttft_s: tuple[float, ...]
+    tpot_s: tuple[float, ...]
+    cpu_s: float  # of the measuring process, over all samples
+    peak_memory_bytes: int | None  # most resident memory of the fresh process that served
+    energy_j: float | None = None  # None: this machine has no meter
+    clean: bool
+    reasons: tuple[str, ...] = ()  # why it is not clean
+    environment: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.ttft_s or not self.tpot_s:
+            raise SpecError("a measurement needs samples of prefill and decode", field="ttft_s")
+        if self.clean == bool(self.reasons):
+            raise SpecError("an unclean measurement has reasons, a clean one none", field="reasons")
+
+    def percentile(self, quantity: Literal["ttft", "tpot"], share: float) -> float:
+        """The sample below which ``share`` of all samples lie, seconds, interpolated between neighbours."""
+        samples = {"ttft": self.ttft_s, "tpot": self.tpot_s}[quantity]
+        return percentile(samples, share)
+
+    def metric(self, name: str) -> float:
+        """A metric by its common name, such as ``tpot_p99``, in SI units.
+
+        Raises:
+            UnknownName: There is no such metric.
+            MeasurementError: This machine could not measure it.
+        """
+        if name not in METRICS:
+            raise UnknownName("measured metric", name, METRICS)
+        if name == "peak_memory":
+            if self.peak_memory_bytes is None:
+                raise MeasurementError("peak memory could not be read on this machine")
+            return float(self.peak_memory_bytes)
+        quantity, share = name.split("_p")
+        return self.percentile("ttft" if quantity == "ttft" else "tpot", int(share) / 100)
+
+    @property
+    def digest(self) -> str:
+        """Identity of everything in it."""
+        return digest(self)
+
+    def to_data(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        data: dict[str, Any] = plain(self)
+        return {"schema": SCHEMA, **data}
+
+    @classmethod
+    def from_data(cls, data: object, *, file: str | None = None) -> Measurement:
+        """What :meth:`to_data` gave.
+
+        Raises:
+            SpecError: The data is not a measurement.
+        """
+        if not isinstance(data, Mapping) or data.get("schema") != SCHEMA:
+            raise SpecError(f"not a measurement of this version ({SCHEMA})", file=file)
+        return build(cls, {key: value for key, value in data.items() if key != "schema"}, file=file)
+
+
+def percentile(samples: tuple[float, ...], share: float) -> float:
+    """The value below which ``share`` of ``samples`` lie, linear between neighbours.
+
+    >>> percentile((1.0, 2.0, 3.0, 5.0), 0.5)
+    2.5
+    """
+    ordered = sorted(samples)
+    place = share * (len(ordered) - 1)
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (place - low) * (ordered[high] - ordered[low])

@@ -1,0 +1,52 @@
+"""Was the machine quiet while it measured? Pure rules over what was read before, after and in between.
+
+Samples are never dropped for being slow: the whole measurement is kept or called unclean, with its reasons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+LIMITS = {
+    "lost": 0.04,  # share of wall time in which the measured process did not run
+    "others": 0.04,  # share of the measured cores' time that other processes used
+    "steal": 0.01,  # share of the measured cores' time that the hypervisor took away
+    "switches_per_s": 100.0,  # times a second that the process was pushed off its core
+    "anchor_spread": 1.5,  # 90th over 10th percentile of fixed work timed in between
+    "elsewhere": 0.3,  # share of the other cores' time that was used: they share caches, memory and clocks
+}
+_WORDS = {
+    "lost": "the process waited {0:.1%} of the time (limit {1:.0%})",
+    "others": "other processes used {0:.1%} of the measured cores (limit {1:.0%})",
+    "steal": "the hypervisor took {0:.1%} of the measured cores (limit {1:.0%})",
+    "switches_per_s": "the process was pushed off its core {0:.0f} times a second (limit {1:.0f})",
+    "anchor_spread": "fixed work in between varied by a factor of {0:.2f} (limit {1:.2f})",
+    "elsewhere": "the other cores were busy for {0:.0%} of the time (limit {1:.0%})",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """``clean`` when no limit is passed; ``score`` is the worst reading over its limit, so lower is quieter."""
+
+    clean: bool
+    reasons: tuple[str, ...]
+    score: float
+
+
+def judge(readings: Mapping[str, float | None]) -> Verdict:
+    """The verdict over readings named as in ``LIMITS``; one that is None was not to be had and counts for nothing."""
+    known = {name: value for name in LIMITS if (value := readings.get(name)) is not None}
+    reasons = tuple(_WORDS[name].format(value, LIMITS[name]) for name, value in known.items() if value > LIMITS[name])
+    score = max((value / LIMITS[name] for name, value in known.items()), default=0.0)
+    return Verdict(clean=not reasons, reasons=reasons, score=score)
+
+
+def spread(anchors: Sequence[float]) -> float | None:
+    """90th over 10th percentile of ``anchors``; None if there are fewer than five."""
+    if len(anchors) < 5:
+        return None
+    ordered = sorted(anchors)
+    last = len(ordered) - 1
+    return ordered[round(0.9 * last)] / ordered[round(0.1 * last)]

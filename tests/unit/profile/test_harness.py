@@ -1,0 +1,86 @@
+"""The harness against a runtime that waits, hangs, crashes and lies as told."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from chipwise.core.errors import MeasurementError, UnknownName
+from chipwise.ops import Workload
+from chipwise.profile.harness import join, measure, measure_alternately
+from chipwise.profile.measurement import Measurement
+
+WORKLOAD = Workload(prompt_tokens=4, new_tokens=9)
+
+
+def fake_model(folder, **facts):
+    path = folder / f"{facts.get('fault', 'fine')}.json"
+    path.write_text(json.dumps({"vocab_size": 16, "prefill_s": 2e-3, "decode_s": 5e-4, **facts}))
+    return path
+
+
+def quick(path, **settings) -> Measurement:
+    return measure(path, WORKLOAD, runtime="fake", seconds=0.05, attempts=1, **settings)
+
+
+def test_every_sample_is_kept_and_none_is_shorter_than_the_wait(tmp_path) -> None:
+    found = quick(fake_model(tmp_path, name="toy", design="abc"))
+    assert len(found.tpot_s) >= 200
+    assert len(found.ttft_s) >= 30
+    assert min(found.ttft_s) >= 2e-3
+    assert min(found.tpot_s) >= 5e-4
+    assert (found.name, found.design, found.runtime, found.runtime_version) == ("toy", "abc", "fake", "1")
+    assert found.peak_memory_bytes > 10e6  # an interpreter with numpy
+    assert found.energy_j is None
+    assert found.clean == (not found.reasons)
+
+
+def test_it_survives_json(tmp_path) -> None:
+    found = quick(fake_model(tmp_path))
+    again = Measurement.from_data(json.loads(json.dumps(found.to_data())))
+    assert again == found
+    assert again.digest == found.digest
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("crash", "SIGABRT"),
+        ("nan", "not finite"),
+        ("memory", "out of memory"),
+        ("hang", "no answer within 2 s"),
+    ],
+)
+def test_a_fault_is_an_error_that_names_it(fault: str, message: str, tmp_path) -> None:
+    with pytest.raises(MeasurementError, match=message):
+        quick(fake_model(tmp_path, fault=fault), timeout_s=2)
+
+
+def test_a_runtime_that_prints_does_not_spoil_the_reply(tmp_path) -> None:
+    assert quick(fake_model(tmp_path, fault="noise")).runtime == "fake"
+
+
+def test_what_is_no_model_is_refused(tmp_path) -> None:
+    with pytest.raises(MeasurementError, match=r"missing\.json"):
+        quick(tmp_path / "missing.json")
+    with pytest.raises(UnknownName, match="onnxruntime"):
+        measure(tmp_path / "m", WORKLOAD, runtime="onnxrutime")
+
+
+def test_two_models_in_turns(tmp_path) -> None:
+    slow, fast = fake_model(tmp_path, fault="none"), fake_model(tmp_path, decode_s=1e-4)
+    settings = {"runtime": "fake", "seconds": 0.05, "attempts": 1}
+    first, second = measure_alternately([slow, fast], WORKLOAD, rounds=2, **settings)
+    assert len(first.tpot_s) >= 400
+    assert first.metric("tpot_p50") > second.metric("tpot_p50")
+
+
+def test_joined_parts_keep_all_samples_and_all_doubts(tmp_path) -> None:
+    part = quick(fake_model(tmp_path)).to_data()
+    del part["schema"]
+    quiet = Measurement.from_data({"schema": "chipwise.measurement/1", **part, "clean": True, "reasons": []})
+    busy = Measurement.from_data({"schema": "chipwise.measurement/1", **part, "clean": False, "reasons": ["busy"]})
+    both = join([quiet, busy])
+    assert len(both.tpot_s) == 2 * len(quiet.tpot_s)
+    assert (both.clean, both.reasons) == (False, ("busy",))

@@ -1,0 +1,98 @@
+"""Percentiles and verdicts, by pencil and by law."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chipwise.core.errors import MeasurementError, SpecError, UnknownName
+from chipwise.ops import Workload
+from chipwise.profile.load import Reading
+from chipwise.profile.measurement import Measurement, percentile
+from chipwise.profile.verdict import LIMITS, judge, spread
+from chipwise.profile.worker import readings
+
+
+def measurement(**changes) -> Measurement:
+    facts = {
+        "design": "d",
+        "name": "m",
+        "runtime": "fake",
+        "runtime_version": "1",
+        "threads": 1,
+        "workload": Workload(),
+        "device": "toy",
+        "ttft_s": (0.010, 0.020),
+        "tpot_s": (0.001, 0.002, 0.003),
+        "cpu_s": 0.1,
+        "peak_memory_bytes": 1000,
+        "clean": True,
+    }
+    return Measurement(**{**facts, **changes})
+
+
+def test_metrics_by_hand() -> None:
+    m = measurement()
+    assert m.metric("tpot_p50") == 0.002
+    assert m.metric("ttft_p50") == pytest.approx(0.015)
+    assert m.metric("tpot_p99") == pytest.approx(0.002 + 0.98 * 0.001)  # 0.99 · 2 = 1.98 places up
+    assert m.metric("peak_memory") == 1000
+    with pytest.raises(UnknownName, match="tpot_p99"):
+        m.metric("tpot_p98")
+    with pytest.raises(MeasurementError):
+        measurement(peak_memory_bytes=None).metric("peak_memory")
+
+
+@given(st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=50), st.floats(0, 1))
+def test_percentile_is_numpys(samples: list[float], share: float) -> None:
+    assert percentile(tuple(samples), share) == pytest.approx(np.percentile(samples, 100 * share), rel=1e-9)
+
+
+def test_doubt_needs_reasons_and_reasons_need_doubt() -> None:
+    for clean, reasons in ((True, ("busy",)), (False, ())):
+        with pytest.raises(SpecError):
+            measurement(clean=clean, reasons=reasons)
+    with pytest.raises(SpecError):
+        measurement(tpot_s=())
+
+
+def test_a_quiet_machine_is_clean_and_unknown_readings_count_for_nothing() -> None:
+    assert judge(dict.fromkeys(LIMITS, 0.0)).clean
+    assert judge({"lost": None}).clean
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_each_limit_alone_spoils_it(name: str) -> None:
+    verdict = judge({name: 1.01 * LIMITS[name]})
+    assert not verdict.clean
+    assert len(verdict.reasons) == 1
+    assert verdict.score == pytest.approx(1.01)
+
+
+@given(st.dictionaries(st.sampled_from(sorted(LIMITS)), st.floats(0, 10)), st.sampled_from(sorted(LIMITS)))
+def test_more_disturbance_never_looks_quieter(found: dict[str, float], name: str) -> None:
+    assert judge({**found, name: found.get(name, 0) + 1}).score >= judge(found).score
+
+
+def test_spread_of_anchors() -> None:
+    assert spread([1.0] * 9 + [50.0]) == 1.0  # one interruption in ten is no change of speed
+    assert spread([1.0] * 5 + [2.0] * 5) == 2.0
+    assert spread([1.0, 2.0]) is None
+
+
+def test_readings_by_hand() -> None:
+    """Two seconds of wall: 1.5 s were ours, the core was busy for 1.9 s, 0.02 s were stolen."""
+    before = Reading(
+        wall_s=10, process_cpu_s=1, involuntary_switches=5, busy_s=100, steal_s=0, elsewhere_s=50, load=0.1
+    )
+    after = Reading(
+        wall_s=12, process_cpu_s=2.5, involuntary_switches=25, busy_s=101.9, steal_s=0.02, elsewhere_s=51, load=0.2
+    )
+    found = readings(before, after, threads=1, cpus=1)
+    assert found["lost"] == pytest.approx(0.25)
+    assert found["others"] == pytest.approx(0.2)
+    assert found["steal"] == pytest.approx(0.01)
+    assert found["switches_per_s"] == pytest.approx(10)
+    assert readings(before, after, threads=2, cpus=2)["lost"] is None
