@@ -1,0 +1,167 @@
+"""Which candidates deserve the next trainings: the quality model's beliefs over the screened pool.
+
+Costs are free, so only bits per byte has to be learnt. The first batch covers the pool; later ones take turns between
+the candidate most likely to be the best within the limits and those that add most to the front.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chipwise.run.screen import Metrics, Screened, excess, mutate
+from chipwise.search.acquisition import expected_improvement, most_informative
+from chipwise.search.quality_model import QualityModel
+from chipwise.search.strategy import Goal, Limit, Problem
+from chipwise.space import Constraint, Objective, SearchSpace
+from chipwise.space.space import Rows
+
+Floats = NDArray[np.float64]
+POOL = 4_000
+PARENTS, CHILDREN = 6, 150
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One finished training: the candidate's row, its share of the final budget, and its bits per byte."""
+
+    row: Sequence[int]
+    share: float
+    bits_per_byte: float
+
+
+def make_problem(
+    space: SearchSpace, metrics: Metrics, goals: tuple[Objective, ...], limits: tuple[Constraint, ...]
+) -> Problem:
+    """The search as the strategies see it: bits per byte is dear, all else is free."""
+    free_goals = [goal for goal in goals if goal.metric != "bits_per_byte"]
+    free_limits = [limit for limit in limits if limit.metric != "bits_per_byte"]
+
+    def free(rows: Rows) -> tuple[Floats, Floats]:
+        known = metrics(rows)
+        costs = [known[goal.metric] for goal in free_goals]
+        over = [excess((limit,), known) for limit in free_limits]
+        return _columns(costs, len(rows)), _columns(over, len(rows))
+
+    return Problem(
+        cardinalities=space.cardinalities,
+        goals=(
+            Goal(name="bits_per_byte"),
+            *(Goal(name=goal.metric, direction=goal.direction, free=True) for goal in free_goals),
+        ),
+        limits=tuple(Limit(name=limit.metric, free=True) for limit in free_limits),
+        free=free,
+        active=space.active,
+        canonical=space.canonical,
+        kinds=tuple(gene.name for gene in space.genes),
+        sample=space.sample,
+    )
+
+
+def _columns(parts: list[Floats], count: int) -> Floats:
+    return np.stack(parts, axis=1) if parts else np.zeros((count, 0))
+
+
+class Chooser:
+    """Chooses candidates from a screened pool as trainings come in. Deterministic given seed and observations."""
+
+    def __init__(
+        self,
+        space: SearchSpace,
+        screened: Screened,
+        metrics: Metrics,
+        goals: tuple[Objective, ...],
+        limits: tuple[Constraint, ...],
+        *,
+        seed: int,
+    ) -> None:
+        self._space, self._metrics, self._limits, self._seed = space, metrics, limits, seed
+        self.problem = make_problem(space, metrics, goals, limits)
+        rng = np.random.default_rng([seed, 7])
+        chosen = rng.permutation(len(screened.rows))[:POOL]
+        self._pool = screened.rows[np.sort(chosen)]
+        self._model = QualityModel(self.problem, seed=seed)
+
+    def next(self, count: int, observations: Sequence[Observation], taken: Sequence[Sequence[int]]) -> Rows:
+        """Up to ``count`` rows, none of them in ``taken``; fewer when the pool is exhausted."""
+        rng = np.random.default_rng([self._seed, len(taken)])
+        pool = self._candidates(observations, taken, rng)
+        if len(pool) <= count:
+            return pool
+        columns = self._model.columns(pool)
+        if len(observations) < 3:
+            held = self._model.columns(np.array(taken)) if taken else columns[:0]
+            return pool[_spread(columns, held, count)]
+        mean, std, front = self._believe(observations, columns)
+        best = np.asarray(front[:, 0].min())
+        improvement = expected_improvement(mean, std, best)
+        order = list(np.argsort(-improvement, kind="stable"))
+        values, _ = self.problem.price(pool)
+        both = most_informative(
+            np.column_stack([mean, values]),
+            np.column_stack([std, np.zeros_like(values)]),
+            lambda index, _: self._model.covariance(columns[index]),
+            front,
+            count,
+        )
+        picks: list[int] = []
+        for turn in range(2 * count):
+            source = order if turn % 2 == 0 else list(both)
+            fresh = next((int(i) for i in source if int(i) not in picks), None)
+            if fresh is not None and len(picks) < count:
+                picks.append(fresh)
+        return pool[picks]
+
+    def expected(self, observations: Sequence[Observation], rows: Rows) -> tuple[Floats, Floats]:
+        """Mean and standard deviation of bits per byte of ``rows`` after a full final training."""
+        mean, std, _ = self._believe(observations, self._model.columns(rows))
+        return mean, std
+
+    def _believe(self, observations: Sequence[Observation], columns: Floats) -> tuple[Floats, Floats, Floats]:
+        """Beliefs at the full budget of the candidates in ``columns``, and of those that were trained, with costs."""
+        rows = np.array([item.row for item in observations])
+        self._model.fit(
+            rows,
+            np.log([item.bits_per_byte for item in observations]),
+            fidelity=[item.share for item in observations],
+        )
+        mean, std = self._model.predict_columns(columns)
+        tried = np.unique(rows, axis=0)
+        known, _ = self._model.predict(tried)
+        values, _ = self.problem.price(tried)
+        return np.exp(mean), np.exp(mean) * std, np.column_stack([np.exp(known), values])
+
+    def _candidates(
+        self, observations: Sequence[Observation], taken: Sequence[Sequence[int]], rng: np.random.Generator
+    ) -> Rows:
+        """The pool with children of the best so far, less what was taken."""
+        rows = self._pool
+        if observations:
+            best = sorted(observations, key=lambda item: (-item.share, item.bits_per_byte))[:PARENTS]
+            parents = np.unique(np.array([item.row for item in best]), axis=0)
+            children = np.unique(mutate(self._space, np.repeat(parents, CHILDREN, axis=0), rng), axis=0)
+            keep = excess(self._limits, self._metrics(children)) <= 0
+            rows = np.unique(np.vstack([rows, children[keep]]), axis=0)
+        gone = {tuple(int(i) for i in row) for row in taken}
+        kept = [i for i, row in enumerate(rows.tolist()) if tuple(row) not in gone]
+        return rows[kept]
+
+
+def _spread(columns: Floats, held: Floats, count: int) -> NDArray[np.int64]:
+    """``count`` points far from each other and from those held: each next is the farthest from all before."""
+    scale = columns.std(axis=0)
+    points, before = columns[:, scale > 0] / scale[scale > 0], held[:, scale > 0] / scale[scale > 0]
+    centre = points.mean(axis=0)
+    picks: list[int] = []
+    distance = np.full(len(points), np.inf)
+    for point in before:
+        distance = np.minimum(distance, ((points - point) ** 2).sum(axis=1))
+    while len(picks) < count:
+        typical = not picks and not len(before)
+        pick = int(np.argmin(((points - centre) ** 2).sum(axis=1)) if typical else np.argmax(distance))
+        picks.append(pick)
+        distance = np.minimum(distance, ((points - points[pick]) ** 2).sum(axis=1))
+    return np.array(picks)

@@ -1,0 +1,155 @@
+"""The dear part of a search: trainings in rungs, the best going on, and measurements before the long ones.
+
+Everything is decided from what the study holds, so a search that was killed decides the same when it goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from chipwise.core.errors import ChipwiseError, Infeasible
+from chipwise.run.choose import Chooser, Observation
+from chipwise.run.plan import Rung
+from chipwise.run.trials import Candidate, Trials
+from chipwise.space.space import Rows
+
+BATCH_PER_WORKER = 2
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training that is wanted: the candidate's trial, and the CPU seconds it shall have had in total."""
+
+    candidate: Candidate
+    cpu_s: float
+    rung: int
+
+
+class Trainer(Protocol):
+    """Trains candidates, several side by side."""
+
+    def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, dict[str, Any] | ChipwiseError]]:
+        """Each job with its result, or with why it failed, in the order in which they finish."""
+        ...
+
+
+class Halving:
+    """Successive halving over real trainings.
+
+    Args:
+        trials: Where everything is kept.
+        plan: Rungs, shortest first; the last is the full final budget.
+        chooser: Chooses first-rung candidates.
+        trainer: Runs trainings.
+        measure: Measures candidates on the target and notes what was found; True for those within the limits.
+        predict: Metrics of a row as they are promised, for the notes of a new trial.
+        workers: Trainings side by side.
+    """
+
+    def __init__(
+        self,
+        trials: Trials,
+        plan: Sequence[Rung],
+        *,
+        chooser: Chooser,
+        trainer: Trainer,
+        measure: Callable[[Candidate], bool],
+        predict: Callable[[Rows], dict[str, list[float]]],
+        workers: int,
+    ) -> None:
+        self._trials, self._plan, self._chooser, self._trainer = trials, tuple(plan), chooser, trainer
+        self._measure, self._predict, self._workers = measure, predict, workers
+
+    def explore(self) -> None:
+        """The first rung: batches of candidates, each chosen after the one before was trained."""
+        wanted = self._plan[0].count
+        batch = BATCH_PER_WORKER * self._workers
+        while True:
+            mine = self._mine()
+            unfinished = [item for item in mine if item.alive and item.after(0) is None]
+            if not unfinished:
+                count = min(batch, wanted - len(mine))
+                rows = self._chooser.next(count, self.observations(), [item.row or [] for item in mine])
+                if count <= 0 or not len(rows):
+                    return
+                numbers = [self._trials.add(row, predicted=self._predict(row[None])) for row in rows]
+                unfinished = [self._trials[number] for number in numbers]
+            self.train(unfinished, 0)
+
+    def promote(self) -> list[Candidate]:
+        """The rungs after the first; returns the finalists, trained for the full budget, most promising first.
+
+        Raises:
+            Infeasible: No candidate was measured within the limits.
+        """
+        for rung in range(1, len(self._plan)):
+            self.train(self.chosen(rung), rung)
+        last = len(self._plan) - 1
+        finalists = [item for item in self._mine() if item.alive and item.after(last) is not None]
+        if last == 0:
+            finalists = [item for item in self.ranked(finalists) if self._within(item)][:2]
+        return self.ranked(finalists)
+
+    def chosen(self, rung: int) -> list[Candidate]:
+        """The candidates that rung number ``rung`` trains: the most promising of the one before that keep the limits.
+
+        Raises:
+            Infeasible: Every candidate was measured outside the limits.
+        """
+        already = [item for item in self._mine() if item.trial.notes.get("promoted", 0) >= rung and item.alive]
+        count = self._plan[rung].count
+        for item in self.ranked([item for item in self._mine() if item.after(rung - 1) is not None]):
+            if len(already) >= count:
+                break
+            if item.number in {other.number for other in already} or not item.alive:
+                continue
+            if self._within(item):
+                self._trials.note(item.number, promoted=rung)
+                already.append(self._trials[item.number])
+        if not already:
+            raise Infeasible(
+                "every candidate that was trained broke a limit when it was measured on this machine; loosen the "
+                "limits, or measure on a quieter machine (runs resume with --resume)"
+            )
+        return already
+
+    def _within(self, item: Candidate) -> bool:
+        return bool(item.trial.notes["within"]) if "within" in item.trial.notes else self._measure(item)
+
+    def train(self, candidates: Sequence[Candidate], rung: int) -> None:
+        """Trains what rung number ``rung`` still lacks."""
+        todo = [item for item in candidates if item.alive and item.after(rung) is None]
+        jobs = [Job(item, self._plan[rung].cpu_s, rung) for item in todo]
+        for job, result in self._trainer.run(jobs):
+            if isinstance(result, ChipwiseError):
+                self._trials.fail(job.candidate.number, str(result))
+            else:
+                self._trials.trained(job.candidate.number, {**result, "rung": job.rung})
+
+    def ranked(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Candidates by the bits per byte they are believed to reach after a full training."""
+        candidates = [item for item in candidates if item.row is not None]
+        if len(self.observations()) < 3 or not candidates:
+            return sorted(candidates, key=lambda item: (-len(item.rungs), item.quality or np.inf))
+        rows = np.array([item.row for item in candidates])
+        mean, _ = self._chooser.expected(self.observations(), rows)
+        return [candidates[i] for i in np.argsort(mean, kind="stable")]
+
+    def observations(self) -> list[Observation]:
+        """Every finished training."""
+        final = self._plan[-1].cpu_s
+        return [
+            Observation(
+                row=item.row, share=min(1.0, rung["cpu_s"] / final), bits_per_byte=rung["quantised_bits_per_byte"]
+            )
+            for item in self._mine()
+            for rung in item.rungs
+            if item.row is not None
+        ]
+
+    def _mine(self) -> list[Candidate]:
+        return [item for item in self._trials.all() if not item.is_baseline]
