@@ -11,7 +11,6 @@ from importlib.resources import files
 from chipwise.core.errors import MissingExtra
 from chipwise.report import facts, words
 from chipwise.report.plots import Plot, draw
-from chipwise.report.plots.common import interval_text
 from chipwise.report.record import RunRecord, Trial
 
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
@@ -33,7 +32,7 @@ def page(record: RunRecord) -> str:
     """
     plots = draw(record)
     figures = {plot.key: [view.figure for view in plot.views] for plot in plots if plot.views}
-    after = {"promised": _promises(record), "budget": _budget(record)}
+    after = {"front": _failed(record), "promised": _promises(record), "budget": _budget(record)}
     sections = [_answer(record), _constraints(record), _contenders(record)]
     sections += [_plot(plot, after.get(plot.key, "")) for plot in plots]
     sections += [_trials(record), _about(record), _notes(record)]
@@ -190,17 +189,11 @@ def _check_row(check: facts.Check) -> list[str]:
     return [
         _e(words.label(metric)),
         _e(words.limit(constraint.text)),
-        _e(_promise(promise, metric)),
+        _e(words.span(promise.value, promise.low, promise.high, metric)),
         _e(words.show(check.measured, metric, missing=words.NOT_MEASURED)),
         used,
         _badge(check.status),
     ]
-
-
-def _promise(promise: facts.Value, metric: str) -> str:
-    if promise.value is None:
-        return words.UNKNOWN
-    return interval_text(promise.value, promise.low, promise.high, metric)
 
 
 def _badge(status: facts.Status) -> str:
@@ -238,9 +231,9 @@ def _cell(trial: Trial, metric: str) -> str:
     source = facts.quality_of(trial) if metric == "bits_per_byte" else known.source
     text = words.count(known.value) if metric == "parameters" else words.show(known.value, metric)
     guess = trial.predicted.get(metric)
-    promise = "" if guess is None else f"; predicted {interval_text(guess.value, guess.low, guess.high, metric)}"
+    promise = "" if guess is None else f"; predicted {words.span(guess.value, guess.low, guess.high, metric)}"
     if known.source == "predicted" and guess is not None:
-        return f"{_e(interval_text(guess.value, guess.low, guess.high, metric))} <small>predicted</small>"
+        return f"{_e(words.span(guess.value, guess.low, guess.high, metric))} <small>predicted</small>"
     return f"<b>{_e(text)}</b> <small>{_e(source)}{_e(promise)}</small>"
 
 
@@ -267,6 +260,18 @@ def _plot(plot: Plot, after: str) -> str:
     return _section(plot.key, plot.title, buttons + drawn + after, _e(plot.caption))
 
 
+def _failed(record: RunRecord) -> str:
+    failed = [trial for trial in record.trials if trial.state == "failed"]
+    if not failed:
+        return ""
+    items = "".join(
+        f"<li>trial {trial.number} ({_e(trial.summary)}): {_e(trial.reason or 'for an unknown reason')}</li>"
+        for trial in failed
+    )
+    count = words.times(len(failed), "trial")
+    return f"<details><summary>{count} failed and cannot be drawn</summary><ul>{items}</ul></details>"
+
+
 def _promises(record: RunRecord) -> str:
     if not record.promised_measured:
         return ""
@@ -277,7 +282,7 @@ def _promises(record: RunRecord) -> str:
             [
                 (_e(facts.name(record, trial)) if trial else str(item.trial), item.trial),
                 (_e(words.label(item.metric)), item.metric),
-                (_e(interval_text(item.promised, item.low, item.high, item.metric)), item.promised),
+                (_e(words.span(item.promised, item.low, item.high, item.metric)), item.promised),
                 (_e(words.show(item.measured, item.metric, missing=words.NOT_MEASURED)), item.measured),
                 (words.UNKNOWN, None)
                 if item.measured is None

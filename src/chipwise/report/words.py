@@ -62,6 +62,13 @@ def show(value: float | None, metric: str, *, missing: str = UNKNOWN) -> str:
     return units.show(value, kind(metric))
 
 
+def span(value: float | None, low: float | None, high: float | None, metric: str) -> str:
+    """A prediction with its interval: ``1.2 ms (1 ms to 1.4 ms)``."""
+    if low is None or high is None:
+        return show(value, metric)
+    return f"{show(value, metric)} ({show(low, metric)} to {show(high, metric)})"
+
+
 def quantity(value: float | None, unit_kind: str, *, missing: str = UNKNOWN) -> str:
     """A quantity of a kind of ``core.units`` in a human unit, or ``missing``."""
     if value is None or not math.isfinite(value):

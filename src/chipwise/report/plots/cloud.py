@@ -44,6 +44,7 @@ def _figure(record: RunRecord) -> dict[str, Any]:
                 "x": tried_x,
                 "y": tried_y,
                 "marker": {
+                    "opacity": 1,
                     "size": [14 if trial.number in (record.winner, record.baseline) else 9 for trial in tried],
                     "symbol": [_symbol(record, trial.number) for trial in tried],
                     "color": [

@@ -190,15 +190,8 @@ def _both(trial: Trial, metric: str) -> str:
         return ""
     parts = [f"<b>{words.show(measured, metric)}</b> measured" if measured is not None else words.NOT_MEASURED]
     if guess is not None:
-        parts.append(f"{interval_text(guess.value, guess.low, guess.high, metric)} predicted")
+        parts.append(f"{words.span(guess.value, guess.low, guess.high, metric)} predicted")
     return f"{words.short(metric)} {', '.join(parts)}"
-
-
-def interval_text(value: float, low: float | None, high: float | None, metric: str) -> str:
-    """``1.2 ms (1–1.4 ms)``."""
-    if low is None or high is None:
-        return words.show(value, metric)
-    return f"{words.show(value, metric)} ({words.show(low, metric)} to {words.show(high, metric)})"
 
 
 def colour(record: RunRecord, trial: Trial) -> str:

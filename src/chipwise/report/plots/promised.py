@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from chipwise.report import facts, words
-from chipwise.report.plots.common import Plot, Trace, View, axis, detail, escape, figure, interval_text, no_data, span
+from chipwise.report.plots.common import Plot, Trace, View, axis, detail, escape, figure, no_data, span
 from chipwise.report.record import Promise, RunRecord
 
 BAND = 0.25  # share of the promise that the measurement may be away
@@ -104,7 +104,7 @@ def _symbol(record: RunRecord, number: int, plain: str) -> str:
 
 def _hover(record: RunRecord, item: Promise) -> str:
     trial = record.trial(item.trial)
-    promise = interval_text(item.promised, item.low, item.high, item.metric)
+    promise = words.span(item.promised, item.low, item.high, item.metric)
     off = words.signed(item.measured or 0.0, item.promised)
     lines = [
         f"<b>{words.label(item.metric)}</b>",

@@ -1,0 +1,26 @@
+"""Writes what a person reads of a run: the page, the table of trials, the winner's card."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from chipwise.core.files import write_atomic
+from chipwise.report.card import card
+from chipwise.report.csvfile import trials_csv
+from chipwise.report.html import page
+from chipwise.report.record import RunRecord
+
+
+def write(record: RunRecord, folder: str | Path) -> tuple[Path, Path, Path]:
+    """Writes ``report.html``, ``trials.csv`` and ``card.md`` into ``folder``, each atomically; returns their paths.
+
+    Raises:
+        StorageError: The disk is full or the folder cannot be written.
+        MissingExtra: plotly is not installed.
+    """
+    home = Path(folder)
+    html, table, text = home / "report.html", home / "trials.csv", home / "card.md"
+    write_atomic(html, page(record))
+    write_atomic(table, trials_csv(record))
+    write_atomic(text, card(record))
+    return html, table, text
