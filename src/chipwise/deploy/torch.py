@@ -65,6 +65,18 @@ class Transformer(nn.Module):
         self, tokens_BT: Tensor, caches: list[Cache | None] | None = None
     ) -> tuple[Tensor, list[Cache | None]]:
         """Logits (B, T, V) of every position, and each layer's keys and values so far."""
+        x_BTD, new = self.hidden(tokens_BT, caches)
+        return F.linear(x_BTD, self.head_table), new
+
+    @property
+    def head_table(self) -> Tensor:
+        """The head's matrix (V, D): the token table where they are tied."""
+        return self.embedding.weight if self.head is None else self.head.weight
+
+    def hidden(
+        self, tokens_BT: Tensor, caches: list[Cache | None] | None = None
+    ) -> tuple[Tensor, list[Cache | None]]:
+        """What the head sees (B, T, D), after the final norm, and each layer's keys and values so far."""
         caches = caches or [None] * len(self.order)
         past = next((cache[0].shape[2] for cache in caches if cache is not None), 0)
         tokens = tokens_BT.shape[1]
@@ -79,9 +91,7 @@ class Transformer(nn.Module):
                 angles = (cos[past : past + tokens], sin[past : past + tokens])
             x_BTD, cache = self.layers[owner](x_BTD, angles, cache)
             new.append(cache)
-        x_BTD = self.norm(x_BTD)
-        table = self.embedding.weight if self.head is None else self.head.weight
-        return F.linear(x_BTD, table), new
+        return self.norm(x_BTD), new
 
     def _rotary(self, head_size: int, device: torch.device) -> tuple[Tensor, Tensor]:
         if head_size not in self._angles:

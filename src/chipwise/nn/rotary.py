@@ -17,7 +17,10 @@ def tables(head_size: int, max_tokens: int, theta: float) -> tuple[Tensor, Tenso
 
 
 def rotate(x_BNTH: Tensor, cos_TH: Tensor, sin_TH: Tensor) -> Tensor:
-    """``x_BNTH`` turned by its positions' angles; ``cos_TH`` and ``sin_TH`` hold half a head each."""
-    first, second = x_BNTH.chunk(2, dim=-1)
-    cos, sin = cos_TH.to(x_BNTH.dtype), sin_TH.to(x_BNTH.dtype)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+    """``x_BNTH`` turned by its positions' angles; ``cos_TH`` and ``sin_TH`` hold half a head each.
+
+    The halves change places by a roll: slicing them would make the backward pass fill two tensors with zeros.
+    """
+    cos = torch.cat((cos_TH, cos_TH), dim=-1).to(x_BNTH.dtype)
+    sin = torch.cat((-sin_TH, sin_TH), dim=-1).to(x_BNTH.dtype)
+    return x_BNTH * cos + x_BNTH.roll(x_BNTH.shape[-1] // 2, dims=-1) * sin

@@ -38,7 +38,17 @@ class TokenData:
     train: Tokens
     validation: Tokens
     bytes_train: int
-    bytes_validation: int
+    validation_bytes: NDArray[np.int64]  # UTF-8 bytes of each validation entry
+
+    def validation_prefix(self, max_bytes: int | None) -> tuple[Tokens, int]:
+        """The first validation entries that together take no more than ``max_bytes`` (at least one), and their bytes.
+
+        The same entries for every vocabulary. The stream begins with a separator that is context only.
+        """
+        sums = np.cumsum(self.validation_bytes)
+        count = len(sums) if max_bytes is None else max(1, int(np.searchsorted(sums, max_bytes, side="right")))
+        ends = np.flatnonzero(self.validation == 0)  # the separator before each entry, and the last one
+        return self.validation[: ends[count] + 1], int(sums[count - 1])
 
     @property
     def bytes_per_token(self) -> float:
@@ -164,9 +174,10 @@ class TokenStore:
         if not path.exists():
             tokenizer = self.tokenizer(vocab_size)
             train, validation = encode(tokenizer, self.corpus.train), encode(tokenizer, self.corpus.validation)
-            sizes = np.array([vocab_size, self.corpus.bytes_train, self.corpus.bytes_validation])
+            sizes = np.array([vocab_size, self.corpus.bytes_train])
+            entry_bytes = np.array([len(text.encode()) for text in self.corpus.validation])
             stream = io.BytesIO()
-            np.savez(stream, train=train, validation=validation, sizes=sizes)
+            np.savez(stream, train=train, validation=validation, sizes=sizes, validation_bytes=entry_bytes)
             with storage(path):
                 write_atomic(path, stream.getvalue())
         return load_tokens(path)
@@ -180,7 +191,8 @@ def load_tokens(path: str | Path) -> TokenData:
     """
     try:
         with np.load(path, allow_pickle=False) as file:
-            vocab_size, bytes_train, bytes_validation = (int(value) for value in file["sizes"])
+            vocab_size, bytes_train = (int(value) for value in file["sizes"])
+            entry_bytes = file["validation_bytes"].astype(np.int64)
             train, validation = file["train"].astype(np.uint16), file["validation"].astype(np.uint16)
     except FileNotFoundError:
         raise DataError(f"{path}: there is no such file of tokens") from None
@@ -191,7 +203,7 @@ def load_tokens(path: str | Path) -> TokenData:
         train=train,
         validation=validation,
         bytes_train=bytes_train,
-        bytes_validation=bytes_validation,
+        validation_bytes=entry_bytes,
     )
 
 

@@ -1,0 +1,36 @@
+"""Causal attention written out for short sequences.
+
+On a CPU the fused kernel's backward pass is several times slower than the two matrix products it stands for, and at a
+few hundred tokens there is no memory to save. Axes: B batch, N heads, K KV heads, T tokens, H head size.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import torch
+from torch import Tensor
+
+LONGEST = 256  # tokens up to which the scores are written out
+
+
+def causal_attention(q_BNTH: Tensor, k_BKTH: Tensor, v_BKTH: Tensor) -> Tensor:
+    """Softmax attention of every token to itself and those before it, (B, N, T, H); N a multiple of K."""
+    batch, heads, tokens, size = q_BNTH.shape
+    kv_heads = k_BKTH.shape[1]
+    group = heads // kv_heads  # the query heads that share a KV head become further rows of one product
+    q = q_BNTH.reshape(batch * kv_heads, group * tokens, size)
+    k = k_BKTH.reshape(batch * kv_heads, tokens, size)
+    v = v_BKTH.reshape(batch * kv_heads, tokens, size)
+    hidden = _future(tokens, group, q.dtype, q.device)
+    scores = torch.baddbmm(hidden, q, k.transpose(1, 2), alpha=1 / math.sqrt(size))
+    seen = torch.softmax(scores, dim=-1, dtype=q.dtype)
+    return torch.bmm(seen, v).view(batch, heads, tokens, size)
+
+
+@functools.lru_cache(maxsize=64)
+def _future(tokens: int, group: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Minus infinity where a query may not look, for ``group`` stacked heads, (1, group · T, T)."""
+    mask = torch.full((tokens, tokens), float("-inf"), device=device).triu(1)
+    return mask.repeat(group, 1).to(dtype)[None]

@@ -1,0 +1,349 @@
+"""One training of one architecture within a budget of CPU seconds, resumable at any moment.
+
+The learning rate warms up, stays, and falls to zero over the last share of the budget. The state before the fall is
+kept, so that a training which deserves more goes on from there: only the fall is paid again. The budget counts the CPU
+time that the training steps take undisturbed (validation and checkpoints excluded), so a busy machine changes the
+waiting, not the result.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from chipwise.core.digest import digest
+from chipwise.core.errors import InputError, SpecError, TrainingDiverged
+from chipwise.core.files import read_json, storage, write_atomic, write_json
+from chipwise.deploy.torch import Transformer, build
+from chipwise.spec import ArchSpec
+from chipwise.train import checkpoint
+from chipwise.train.checkpoint import CurvePoint, Progress
+from chipwise.train.evaluate import WINDOW_TOKENS, evaluate, mean_loss
+from chipwise.train.optimiser import Optimiser
+from chipwise.train.tokenizer import TokenData, Tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """How a model is trained. The defaults were measured: docs/training.md."""
+
+    window_tokens: int = WINDOW_TOKENS
+    batch_windows: int = 16
+    matrix_rate: float = 0.01  # of the layers' matrices
+    table_rate: float = 0.006  # of the token table, head, norms and biases
+    weight_decay: float = 0.1
+    warmup_steps: int = 20
+    decay_share: float = 0.3  # of the budget
+    clip_norm: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("window_tokens", "batch_windows"):
+            if getattr(self, name) < 1:
+                raise SpecError(f"must be at least 1, not {getattr(self, name)}", field=name)
+        if not 0 < self.decay_share <= 1:
+            raise SpecError(f"must lie between 0 and 1, not {self.decay_share}", field="decay_share")
+
+    def scale(self, progress: Progress, cpu_budget_s: float) -> float:
+        """The share of the full learning rate that the next step takes."""
+        scale = progress.rate_scale * min(1.0, (progress.steps + 1) / self.warmup_steps)
+        if progress.decay_from is None:
+            return scale
+        left = (cpu_budget_s - progress.cpu_s) / (cpu_budget_s - progress.decay_from)
+        return scale * min(1.0, max(0.0, left))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainResult:
+    """What a finished training gave."""
+
+    bits_per_byte: float  # of the validation text
+    perplexity: float  # per token
+    tokens: int
+    steps: int
+    cpu_s: float  # charged for the steps that lead to these weights
+    spent_cpu_s: float  # really taken by the steps of this call
+    curve: tuple[CurvePoint, ...]
+    weights: str  # safetensors file, Transformer keys, FP32
+    dtype: str  # in which matrices were multiplied
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """A sign of life from a training."""
+
+    cpu_s: float
+    cpu_budget_s: float
+    tokens: int
+    bits_per_byte: float | None  # of recent training text
+
+
+def train(
+    arch: ArchSpec,
+    data: TokenData,
+    *,
+    cpu_budget_s: float,
+    seed: int,
+    folder: str | Path,
+    recipe: Recipe | None = None,
+    progress: Callable[[Update], None] | None = None,
+    max_validation_bytes: int | None = None,
+    checkpoint_every_s: float = 10.0,
+    clock: Callable[[], float] = time.process_time,
+) -> TrainResult:
+    """Trains ``arch`` on ``data`` for ``cpu_budget_s`` and judges it on the validation text.
+
+    A training of the same architecture, data, seed and recipe that ``folder`` holds is continued: from its last
+    checkpoint if it was killed, from its state before the fall if a smaller budget was finished.
+
+    Raises:
+        TrainingDiverged: Loss or weights were no longer finite, and still not at a quarter of the learning rate.
+        InputError: A budget that is not positive, or data of another vocabulary.
+    """
+    if not (cpu_budget_s > 0 and math.isfinite(cpu_budget_s)):
+        raise InputError(f"a training needs a positive budget of CPU seconds, not {cpu_budget_s}")
+    if data.vocab_size != arch.vocab_size:
+        raise InputError(f"the model has {arch.vocab_size} tokens, the text was encoded with {data.vocab_size}")
+    run = _Run(arch, data, cpu_budget_s, seed, Path(folder), recipe or Recipe(), clock)
+    finished = run.finished()
+    if finished is not None:
+        return finished
+    run.resume()
+    run.loop(progress, checkpoint_every_s)
+    return run.finish(max_validation_bytes)
+
+
+class _Run:
+    def __init__(
+        self,
+        arch: ArchSpec,
+        data: TokenData,
+        cpu_budget_s: float,
+        seed: int,
+        folder: Path,
+        recipe: Recipe,
+        clock: Callable[[], float],
+    ) -> None:
+        self.arch, self.data, self.budget_s, self.seed = arch, data, cpu_budget_s, seed
+        self.folder, self.recipe, self.clock = folder, recipe, clock
+        self.dtype = fastest_dtype()
+        self.window = min(recipe.window_tokens, arch.max_tokens)
+        if len(data.train) <= 2 * self.window:
+            self.window = max(1, len(data.train) // 4)
+        text = [len(data.train), data.bytes_train, data.train[:4096].tolist()]
+        self.key = digest([arch.digest, text, seed, recipe])
+        self.stable_path = folder / "stable.safetensors"
+        self.branch_path = folder / f"decay-{cpu_budget_s:g}.safetensors"
+        self.weights_path = folder / f"weights-{cpu_budget_s:g}.safetensors"
+        self.result_path = folder / f"result-{cpu_budget_s:g}.json"
+        self.decay_start_s = cpu_budget_s * (1 - recipe.decay_share)
+        self.spent_s = 0.0
+        self.recent_s: deque[float] = deque(maxlen=60)
+        self.start()
+
+    def start(self) -> None:
+        """A model that has learnt nothing."""
+        self.model: Transformer = build(self.arch, seed=self.seed).train()
+        self.optimiser = self._optimiser()
+        self.at = Progress()
+
+    def _optimiser(self) -> Optimiser:
+        recipe = self.recipe
+        return Optimiser(
+            self.model,
+            matrix_rate=recipe.matrix_rate,
+            table_rate=recipe.table_rate,
+            weight_decay=recipe.weight_decay,
+        )
+
+    def finished(self) -> TrainResult | None:
+        """The result that an earlier call of the same training left, if any."""
+        if not (self.result_path.exists() and self.weights_path.exists()):
+            return None
+        kept: dict[str, Any] = read_json(self.result_path)
+        if kept.pop("key", None) != self.key:
+            return None
+        curve = tuple((p[0], p[1], p[2], p[3]) for p in kept.pop("curve"))
+        return TrainResult(**{**kept, "curve": curve, "weights": str(self.weights_path), "spent_cpu_s": 0.0})
+
+    def resume(self) -> bool:
+        """Takes up the furthest state that leads to this budget; False where there is none."""
+        for path, furthest_s in ((self.branch_path, self.budget_s), (self.stable_path, self.decay_start_s)):
+            kept = checkpoint.load(path, self.key)
+            if kept is not None and kept[0].cpu_s <= furthest_s * (1 + 1e-9) + 1.0:
+                self.at, weights, averages = kept
+                self.model.load_state_dict(weights)
+                self.optimiser = self._optimiser()
+                self.optimiser.load(averages)
+                return True
+        return False
+
+    def save(self, path: Path) -> None:
+        """Writes where the training is."""
+        checkpoint.save(path, self.key, self.at, dict(self.model.state_dict()), self.optimiser.state())
+
+    def loop(self, report: Callable[[Update], None] | None, checkpoint_every_s: float) -> None:
+        """Steps until the budget is spent."""
+        at, saved_s, told_s = self.at, self.at.cpu_s, self.at.cpu_s
+        retried = False
+        while at.cpu_s < self.budget_s:
+            if at.decay_from is None and at.cpu_s >= self.decay_start_s:
+                self._keep_stable()
+                at.decay_from = at.cpu_s
+            before = self.clock()
+            loss = self._step()
+            elapsed_s = self.clock() - before
+            self.spent_s += elapsed_s
+            at.cpu_s += self._charge(elapsed_s)
+            if not math.isfinite(loss):
+                if retried:
+                    raise TrainingDiverged(
+                        f"the loss was no longer finite at step {at.steps}, again at half the learning rate; lower "
+                        f"the recipe's rates (matrix {self.recipe.matrix_rate:g}, table {self.recipe.table_rate:g}) "
+                        "or leave this architecture out"
+                    )
+                retried = True
+                at = self._fall_back()
+                continue
+            self._record(loss)
+            if at.cpu_s - told_s >= 1.0 and report is not None:
+                told_s = at.cpu_s
+                report(self._update())
+            if at.cpu_s - saved_s >= checkpoint_every_s:
+                saved_s = at.cpu_s
+                self.save(self.stable_path if at.decay_from is None else self.branch_path)
+        if report is not None:
+            report(self._update())
+
+    def _charge(self, elapsed_s: float) -> float:
+        """What a step costs the budget: what such steps cost when nobody disturbs (the quickest tenth of late).
+
+        Another process on the same core empties the caches and makes steps up to half as long again; charging that
+        would give the model fewer steps for what is not its fault.
+        """
+        self.recent_s.append(elapsed_s)
+        quick = sorted(self.recent_s)[len(self.recent_s) // 10]
+        return min(elapsed_s, quick)
+
+    def _update(self) -> Update:
+        at = self.at
+        return Update(
+            cpu_s=at.cpu_s,
+            cpu_budget_s=self.budget_s,
+            tokens=at.tokens,
+            bits_per_byte=None if math.isnan(at.bits_per_byte) else at.bits_per_byte,
+        )
+
+    def _keep_stable(self) -> None:
+        """Saves the state before the fall, unless a larger budget has already carried it further."""
+        kept = checkpoint.load(self.stable_path, self.key)
+        if kept is None or kept[0].cpu_s <= self.at.cpu_s:
+            self.save(self.stable_path)
+
+    def _fall_back(self) -> Progress:
+        """Goes back to the last good state, with half the learning rate."""
+        spent_s, scale = self.at.cpu_s, self.at.rate_scale / 2
+        self.start()
+        self.resume()
+        self.at.cpu_s = max(self.at.cpu_s, min(spent_s, self.budget_s * 0.5))
+        self.at.rate_scale = scale
+        return self.at
+
+    def _step(self) -> float:
+        """One step of the optimiser; the batch's loss in nats, NaN when loss or gradient are not finite."""
+        inputs, targets = batch(self.data.train, self.window, self.recipe.batch_windows, self.at.steps, self.seed)
+        loss = mean_loss(self.model, inputs, targets, self.dtype)
+        loss.backward()  # type: ignore[no-untyped-call]
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip_norm)
+        if not (torch.isfinite(norm) and torch.isfinite(loss)):
+            return math.nan
+        self.optimiser.step(self.recipe.scale(self.at, self.budget_s))
+        self.model.zero_grad(set_to_none=True)
+        return float(loss.detach())
+
+    def _record(self, loss: float) -> None:
+        at = self.at
+        at.steps += 1
+        at.tokens += self.window * self.recipe.batch_windows
+        now = loss / math.log(2) / self.data.bytes_per_token
+        keep = min(0.95, 1 - 1 / at.steps)
+        at.bits_per_byte = now if math.isnan(at.bits_per_byte) else keep * at.bits_per_byte + (1 - keep) * now
+        last = at.curve[-1][0] if at.curve else -1.0
+        if at.cpu_s - last >= max(0.5, at.cpu_s / 50):
+            at.curve.append((round(at.cpu_s, 3), at.tokens, round(at.bits_per_byte, 5), None))
+
+    def finish(self, max_validation_bytes: int | None) -> TrainResult:
+        """Judges the weights and writes them with the result."""
+        from safetensors.torch import save as to_bytes
+
+        at = self.at
+        quality = evaluate(self.model.eval(), self.data, max_bytes=max_validation_bytes, dtype=self.dtype)
+        if not math.isfinite(quality.bits_per_byte):
+            raise TrainingDiverged(f"the weights after step {at.steps} give no finite loss; lower the recipe's rates")
+        curve = (*at.curve, (round(at.cpu_s, 3), at.tokens, round(at.bits_per_byte, 5), quality.bits_per_byte))
+        result = TrainResult(
+            bits_per_byte=quality.bits_per_byte,
+            perplexity=quality.perplexity,
+            tokens=at.tokens,
+            steps=at.steps,
+            cpu_s=at.cpu_s,
+            spent_cpu_s=self.spent_s,
+            curve=curve,
+            weights=str(self.weights_path),
+            dtype="bf16" if self.dtype == torch.bfloat16 else "fp32",
+        )
+        with storage(self.weights_path):
+            write_atomic(self.weights_path, to_bytes(dict(self.model.state_dict())))
+        write_json(self.result_path, {"key": self.key, **dataclasses.asdict(result)})
+        self.branch_path.unlink(missing_ok=True)
+        return result
+
+
+def batch(tokens: Tokens, window: int, count: int, step: int, seed: int) -> tuple[Tensor, Tensor]:
+    """The inputs and targets, each (count, window), of step number ``step``: a function of its arguments alone.
+
+    Each epoch cuts the stream into windows at an offset of its own and takes them in an order of its own.
+    """
+    windows = (len(tokens) - 1) // window - 1
+    if windows < 1:
+        raise InputError(f"{len(tokens)} tokens are too few for windows of {window}")
+    rows = []
+    for number in range(step * count, (step + 1) * count):
+        epoch, place = divmod(number, windows)
+        offset, order = _epoch(seed, epoch, windows, window)
+        start = offset + int(order[place]) * window
+        rows.append(tokens[start : start + window + 1])
+    block = torch.from_numpy(np.stack(rows).astype(np.int64))
+    return block[:, :-1], block[:, 1:]
+
+
+@functools.lru_cache(maxsize=2)
+def _epoch(seed: int, epoch: int, windows: int, window: int) -> tuple[int, np.ndarray[Any, Any]]:
+    random = np.random.default_rng([seed, epoch])
+    return int(random.integers(window)), random.permutation(windows)
+
+
+@functools.cache
+def fastest_dtype() -> torch.dtype:
+    """The format in which this machine multiplies matrices fastest, by a measurement of a few milliseconds."""
+
+    def seconds(dtype: torch.dtype) -> float:
+        a, b = torch.ones(512, 256, dtype=dtype), torch.ones(256, 256, dtype=dtype)
+        best = math.inf
+        for _ in range(8):
+            start = time.perf_counter()
+            torch.mm(a, b)
+            best = min(best, time.perf_counter() - start)
+        return best
+
+    return torch.bfloat16 if seconds(torch.bfloat16) * 1.3 < seconds(torch.float32) else torch.float32
