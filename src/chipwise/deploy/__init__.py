@@ -1,0 +1,1 @@
+"""ArchSpec (and weights) to something that runs: torch, ONNX, a Hugging Face folder."""

@@ -1,0 +1,244 @@
+"""Hugging Face folders: a design and its weights as ``AutoModelForCausalLM`` reads them, and back.
+
+A model that transformers computes with its own code is saved as such (Llama, mostly). Any other one brings
+``modeling_chipwise.py`` along, found by ``auto_map`` and loaded with ``trust_remote_code=True``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from chipwise.core.errors import SpecError, Unsupported
+from chipwise.core.files import read_json, storage, write_atomic, write_json
+from chipwise.spec import ArchSpec
+from chipwise.spec.hf import OWN_TYPE, family_of, read_config, to_config
+from chipwise.spec.io import to_data
+from chipwise.spec.weights import weight_shapes
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Array = npt.NDArray[np.float32]
+
+MODELLING = "modeling_chipwise.py"
+_IGNORED = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")  # buffers that old files carry
+_BLOCKS = {
+    "attention_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    "attention.q": "self_attn.q_proj",
+    "attention.k": "self_attn.k_proj",
+    "attention.v": "self_attn.v_proj",
+    "attention.out": "self_attn.o_proj",
+    "attention.q_norm": "self_attn.q_norm",
+    "attention.k_norm": "self_attn.k_norm",
+    "ffn.gate": "mlp.gate_proj",
+    "ffn.up": "mlp.up_proj",
+    "ffn.down": "mlp.down_proj",
+}
+_OUTSIDE = {
+    "embedding.weight": "model.embed_tokens.weight",
+    "norm.weight": "model.norm.weight",
+    "head.weight": "lm_head.weight",
+}
+
+
+def save_pretrained(
+    arch: ArchSpec,
+    weights: Mapping[str, npt.NDArray[Any] | Tensor],
+    tokenizer_path: Path | None,
+    folder: str | Path,
+    extra_files: Mapping[str, str | bytes] | None = None,
+) -> Path:
+    """Writes ``arch`` with ``weights`` (named as the torch module's state dict) to ``folder``.
+
+    Args:
+        arch: The architecture.
+        weights: Every weight; kept as FP32.
+        tokenizer_path: A ``tokenizer.json``; None leaves the tokenizer out.
+        folder: Made if it is missing; files of the same names are replaced.
+        extra_files: Contents of further files, by name.
+
+    Raises:
+        SpecError: A weight is missing, unknown, or has the wrong shape.
+        StorageError: The disk refused.
+    """
+    from safetensors.numpy import save
+
+    target = Path(folder)
+    arrays = _checked(arch, {name: _numpy(value) for name, value in weights.items()}, where="weights")
+    family = family_of(arch)
+    if family is None:
+        config: dict[str, Any] = _own_config(arch)
+        write_atomic(target / MODELLING, Path(__file__).with_name(MODELLING).read_bytes())
+    else:
+        config = to_config(arch)
+        arrays = {_llama_name(name): value for name, value in arrays.items()}
+    config["dtype"] = "float32"
+    if tokenizer_path is not None:
+        config |= _save_tokenizer(Path(tokenizer_path), target, arch)
+    write_atomic(target / "model.safetensors", save(arrays, metadata={"format": "pt"}))
+    for name, content in (extra_files or {}).items():
+        write_atomic(target / name, content)
+    write_json(target / "config.json", config)  # last: a folder with a config is whole
+    return target
+
+
+def _own_config(arch: ArchSpec) -> dict[str, Any]:
+    module = MODELLING.removesuffix(".py")
+    return {
+        "architectures": ["ChipwiseForCausalLM"],
+        "model_type": OWN_TYPE,
+        "auto_map": {
+            "AutoConfig": f"{module}.ChipwiseConfig",
+            "AutoModelForCausalLM": f"{module}.ChipwiseForCausalLM",
+        },
+        "arch": to_data(arch),
+        "vocab_size": arch.vocab_size,
+        "hidden_size": arch.d_model,
+        "num_hidden_layers": len(arch.layers),
+        "max_position_embeddings": arch.max_tokens,
+        "tie_word_embeddings": arch.tie_embeddings,
+    }
+
+
+def _save_tokenizer(path: Path, target: Path, arch: ArchSpec) -> dict[str, Any]:
+    """Writes what AutoTokenizer reads; the ids that the model's config states beside it."""
+    data = read_json(path)
+    special = [token for token in data.get("added_tokens", []) if token.get("special")]
+    words: dict[str, Any] = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": arch.max_tokens,
+        "clean_up_tokenization_spaces": False,
+    }
+    ids: dict[str, Any] = {}
+    if special:
+        for role in ("bos", "eos", "pad"):
+            words[f"{role}_token"] = special[0]["content"]
+            ids[f"{role}_token_id"] = special[0]["id"]
+    with storage(target):
+        write_atomic(target / "tokenizer.json", path.read_bytes())
+    write_json(target / "tokenizer_config.json", words)
+    write_json(target / "generation_config.json", {**ids, "max_length": arch.max_tokens})
+    return ids
+
+
+def load_pretrained(folder: str | Path) -> tuple[ArchSpec, dict[str, Array]]:
+    """The architecture and weights (FP32, named as the torch module's state dict) that ``folder`` holds.
+
+    Reads what :func:`save_pretrained` wrote and folders of the families that ``spec.hf`` reads. Only safetensors are
+    opened: pickled weights could run code.
+
+    Raises:
+        SpecError: A file or a weight is missing, unknown, or has the wrong shape.
+        Unsupported: The config asks for something that would change logits and that is not computed here.
+    """
+    source = Path(folder)
+    config = read_json(source / "config.json")
+    if not isinstance(config, dict):
+        raise SpecError("must be a mapping of fields", file=str(source / "config.json"))
+    reading = read_config(config, name=source.resolve().name, file=str(source / "config.json"))
+    if reading.notes:
+        raise Unsupported(
+            f"{source}: its weights would compute other logits here: {'; '.join(reading.notes)}. Its costs can be "
+            "predicted and measured all the same, from its config.json"
+        )
+    arch, family = reading.arch, config["model_type"]
+    kept = {name: value for name, value in _tensors(source) if not name.endswith(_IGNORED)}
+    if family == "gpt2":
+        weights = dict(_from_gpt2(kept))
+    elif family == OWN_TYPE:
+        weights = kept
+    else:
+        names = {_llama_name(name): name for name in weight_shapes(arch)}
+        weights = {names.get(name, name): value for name, value in kept.items()}
+    if arch.tie_embeddings:
+        for name in ("lm_head.weight", "head.weight"):
+            weights.pop(name, None)  # a second copy of the token table
+    return arch, _checked(arch, weights, where=str(source))
+
+
+def _llama_name(name: str) -> str:
+    """The name in a Llama-style checkpoint of the weight that is ``name`` here."""
+    if name in _OUTSIDE:
+        return _OUTSIDE[name]
+    _, number, rest = name.split(".", 2)
+    block, _, kind = rest.rpartition(".")
+    return f"model.layers.{number}.{_BLOCKS[block]}.{kind}"
+
+
+def _from_gpt2(tensors: Mapping[str, Array]) -> Iterator[tuple[str, Array]]:
+    """GPT-2's weights by our names: its Conv1D matrices are (in, out), its q, k and v are one."""
+    outside = {"wte.weight": "embedding.weight", "wpe.weight": "positions.weight"}
+    blocks = {
+        "ln_1": "attention_norm",
+        "ln_2": "ffn_norm",
+        "attn.c_proj": "attention.out",
+        "mlp.c_fc": "ffn.up",
+        "mlp.c_proj": "ffn.down",
+    }
+    for full, value in tensors.items():
+        name = full.removeprefix("transformer.")
+        if not name.startswith("h."):
+            yield outside.get(name, name.replace("ln_f.", "norm.")), value
+            continue
+        _, number, rest = name.split(".", 2)
+        block, _, kind = rest.rpartition(".")
+        ours = np.ascontiguousarray(value.T) if kind == "weight" and value.ndim == 2 else value
+        if block == "attn.c_attn":
+            for part, third in zip("qkv", np.split(ours, 3), strict=True):
+                yield f"layers.{number}.attention.{part}.{kind}", third
+        else:
+            yield f"layers.{number}.{blocks.get(block, block)}.{kind}", ours
+
+
+def _tensors(folder: Path) -> Iterator[tuple[str, Array]]:
+    """Every tensor of the folder's safetensors files, as FP32."""
+    from safetensors import SafetensorError, safe_open
+
+    index = folder / "model.safetensors.index.json"
+    if index.exists():
+        files = sorted({folder / name for name in read_json(index)["weight_map"].values()})
+    else:
+        files = [folder / "model.safetensors"]
+    for file in files:
+        if file.parent != folder or not file.exists():
+            raise SpecError("there is no such file; weights are read from safetensors only", file=str(file))
+        try:
+            with safe_open(file, framework="pt") as opened:
+                for name in opened.keys():  # noqa: SIM118  (not a mapping)
+                    yield name, _numpy(opened.get_tensor(name))
+        except SafetensorError as error:
+            raise SpecError(f"not a whole safetensors file: {error}", file=str(file)) from None
+
+
+def _numpy(value: Any) -> Array:
+    """``value``, an array or a tensor, as contiguous FP32."""
+    if not isinstance(value, np.ndarray):
+        if not value.is_floating_point():
+            raise Unsupported(f"weights stored as {value.dtype} are not read; load the unquantised model")
+        value = value.detach().cpu().float().numpy()
+    return np.ascontiguousarray(value, dtype=np.float32)
+
+
+def _checked(arch: ArchSpec, weights: Mapping[str, Array], *, where: str) -> dict[str, Array]:
+    """``weights`` in the order of the model, if they are exactly its own."""
+    shapes = weight_shapes(arch)
+    if missing := [name for name in shapes if name not in weights]:
+        raise SpecError(f"{_few(missing)} missing", file=where)
+    if unknown := [name for name in weights if name not in shapes]:
+        raise SpecError(f"{_few(unknown)} in no place of {arch.name}", file=where)
+    for name, shape in shapes.items():
+        if weights[name].shape != shape:
+            raise SpecError(f"{name} has shape {weights[name].shape}, {arch.name} needs {shape}", file=where)
+    return {name: weights[name] for name in shapes}
+
+
+def _few(names: list[str]) -> str:
+    shown = json.dumps(names[:3])[1:-1]
+    return f"weights {shown} and {len(names) - 3} more are" if len(names) > 3 else f"weights {shown} are"

@@ -1,0 +1,226 @@
+"""A decoder language model whose layers may all differ, for ``AutoModelForCausalLM`` with ``trust_remote_code=True``.
+
+Self-contained: it needs torch and transformers. ``config.arch`` says what the layers are: each has an attention block,
+a feed-forward block, or both, every one behind its norm and added to the residual stream; a layer may use the weights
+of an earlier one. Axes: B batch, T new tokens, S all tokens, N heads, H head size, D model width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import DynamicCache, GenerationMixin, PretrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu,
+}
+
+
+class ChipwiseConfig(PretrainedConfig):
+    """``arch`` is the architecture as plain data; the usual fields are derived from it."""
+
+    model_type = "chipwise"
+    keys_to_ignore_at_inference = ("past_key_values",)
+
+    def __init__(self, arch: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        self.arch = arch
+        if arch is not None:
+            attentions = [layer["attention"] for layer in arch["layers"] if layer["attention"]]
+            self.vocab_size = arch["vocab_size"]
+            self.hidden_size = arch["d_model"]
+            self.num_hidden_layers = len(arch["layers"])
+            self.num_attention_heads = max((block["heads"] for block in attentions), default=1)
+            self.max_position_embeddings = arch["max_tokens"]
+            kwargs["tie_word_embeddings"] = arch["tie_embeddings"]
+        super().__init__(**kwargs)
+
+
+def make_norm(arch: dict[str, Any]) -> nn.Module:
+    """The norm over the model's width."""
+    if arch["norm"] == "rmsnorm":
+        return nn.RMSNorm(arch["d_model"], eps=arch["norm_eps"])
+    return nn.LayerNorm(arch["d_model"], eps=arch["norm_eps"], bias=arch["norm_bias"])
+
+
+def rotate(x_BNTH: Tensor, angle_BTH: Tensor) -> Tensor:
+    """``x_BNTH`` turned by its positions' angles, which hold half a head each."""
+    cos, sin = angle_BTH.cos().float(), angle_BTH.sin().float()
+    cos = torch.cat((cos, cos), dim=-1)[:, None].to(x_BNTH.dtype)
+    sin = torch.cat((-sin, sin), dim=-1)[:, None].to(x_BNTH.dtype)
+    return x_BNTH * cos + x_BNTH.roll(x_BNTH.shape[-1] // 2, dims=-1) * sin
+
+
+class AttentionBlock(nn.Module):
+    """Grouped-query self-attention with rotary positions or none."""
+
+    def __init__(self, block: dict[str, Any], arch: dict[str, Any]) -> None:
+        super().__init__()
+        d_model, size = arch["d_model"], block["head_size"]
+        self.heads, self.kv_heads, self.head_size = block["heads"], block["kv_heads"], size
+        self.window, self.theta = block["window"], arch["rope_theta"] if block["rope"] else None
+        self.q = nn.Linear(d_model, self.heads * size, bias=block["qkv_bias"])
+        self.k = nn.Linear(d_model, self.kv_heads * size, bias=block["qkv_bias"])
+        self.v = nn.Linear(d_model, self.kv_heads * size, bias=block["qkv_bias"])
+        self.out = nn.Linear(self.heads * size, d_model, bias=block["out_bias"])
+        self.q_norm = nn.RMSNorm(size, eps=arch["norm_eps"]) if block["qk_norm"] else None
+        self.k_norm = nn.RMSNorm(size, eps=arch["norm_eps"]) if block["qk_norm"] else None
+
+    def forward(
+        self, x_BTD: Tensor, position_BT: Tensor, visible: Tensor, cache: DynamicCache | None, slot: int
+    ) -> Tensor:
+        """The block's output; new keys and values go to ``slot`` of ``cache``. ``visible`` is (B or 1, 1, T, S)."""
+        batch, tokens, _ = x_BTD.shape
+        q = self.q(x_BTD).view(batch, tokens, self.heads, self.head_size)
+        k = self.k(x_BTD).view(batch, tokens, self.kv_heads, self.head_size)
+        v_BNSH = self.v(x_BTD).view(batch, tokens, self.kv_heads, self.head_size).transpose(1, 2)
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        q_BNTH, k_BNSH = q.transpose(1, 2), k.transpose(1, 2)
+        if self.theta is not None:
+            step = torch.arange(0, self.head_size, 2, dtype=torch.float64, device=x_BTD.device)
+            angle = position_BT.double()[..., None] * self.theta ** (-step / self.head_size)
+            q_BNTH, k_BNSH = rotate(q_BNTH, angle), rotate(k_BNSH, angle)
+        if cache is not None:
+            k_BNSH, v_BNSH = cache.update(k_BNSH, v_BNSH, slot)
+        if self.window is not None:
+            total = visible.shape[-1]
+            query = torch.arange(total - tokens, total, device=x_BTD.device)[:, None]
+            visible = visible & (torch.arange(total, device=x_BTD.device)[None] > query - self.window)
+        grouped = self.heads != self.kv_heads
+        y = F.scaled_dot_product_attention(q_BNTH, k_BNSH, v_BNSH, attn_mask=visible, enable_gqa=grouped)
+        return self.out(y.transpose(1, 2).reshape(batch, tokens, self.heads * self.head_size))
+
+
+class FeedForwardBlock(nn.Module):
+    """``down(act(up(x)))``, or ``down(act(gate(x)) * up(x))`` when gated."""
+
+    def __init__(self, block: dict[str, Any], d_model: int) -> None:
+        super().__init__()
+        self.activation = ACTIVATIONS[block["activation"]]
+        width, bias = block["width"], block["bias"]
+        self.gate = nn.Linear(d_model, width, bias=bias) if block["gated"] else None
+        self.up = nn.Linear(d_model, width, bias=bias)
+        self.down = nn.Linear(width, d_model, bias=bias)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """The block's output, without the residual."""
+        if self.gate is None:
+            return self.down(self.activation(self.up(x_BTD)))
+        return self.down(self.activation(self.gate(x_BTD)) * self.up(x_BTD))
+
+
+class DecoderLayer(nn.Module):
+    """One pre-norm residual layer."""
+
+    def __init__(self, layer: dict[str, Any], arch: dict[str, Any]) -> None:
+        super().__init__()
+        self.attention_norm = self.attention = self.ffn_norm = self.ffn = None
+        if layer["attention"] is not None:
+            self.attention_norm, self.attention = make_norm(arch), AttentionBlock(layer["attention"], arch)
+        if layer["ffn"] is not None:
+            self.ffn_norm, self.ffn = make_norm(arch), FeedForwardBlock(layer["ffn"], arch["d_model"])
+
+    def forward(
+        self, x_BTD: Tensor, position_BT: Tensor, visible: Tensor, cache: DynamicCache | None, slot: int
+    ) -> Tensor:
+        """The residual stream after the layer."""
+        if self.attention is not None and self.attention_norm is not None:
+            x_BTD = x_BTD + self.attention(self.attention_norm(x_BTD), position_BT, visible, cache, slot)
+        if self.ffn is not None and self.ffn_norm is not None:
+            x_BTD = x_BTD + self.ffn(self.ffn_norm(x_BTD))
+        return x_BTD
+
+
+class ChipwiseForCausalLM(PreTrainedModel, GenerationMixin):
+    """The model with its head; the head is the token table where they are tied."""
+
+    config_class = ChipwiseConfig
+    _no_split_modules = ("DecoderLayer",)
+    _supports_sdpa = True
+
+    def __init__(self, config: ChipwiseConfig) -> None:
+        super().__init__(config)
+        arch = config.arch
+        if arch is None:
+            raise ValueError("the config holds no arch, so there is no model to build")
+        owners = {i: layer for i, layer in enumerate(arch["layers"]) if layer["shares"] is None}
+        self.embedding = nn.Embedding(arch["vocab_size"], arch["d_model"])
+        learned = arch["positions"] == "learned"
+        self.positions = nn.Embedding(arch["max_tokens"], arch["d_model"]) if learned else None
+        self.layers = nn.ModuleDict({str(i): DecoderLayer(layer, arch) for i, layer in owners.items()})
+        self.order = [str(i if layer["shares"] is None else layer["shares"]) for i, layer in enumerate(arch["layers"])]
+        self.norm = make_norm(arch)
+        self.head = None if arch["tie_embeddings"] else nn.Linear(arch["d_model"], arch["vocab_size"], bias=False)
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The token table."""
+        return self.embedding
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        """Replaces the token table."""
+        self.embedding = value
+
+    def get_output_embeddings(self) -> nn.Module | None:
+        """The head; None where it is the token table."""
+        return self.head
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: DynamicCache | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int = 0,
+        return_dict: bool | None = None,
+        **kwargs: Any,
+    ) -> CausalLMOutputWithPast | tuple[Any, ...]:
+        """Logits of every position (of the last ``logits_to_keep``, unless 0), and the cache with the new tokens.
+
+        ``attention_mask`` is (B, S) with zeros on padding.
+        """
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("give either input_ids or inputs_embeds")
+        x_BTD = self.embedding(input_ids) if inputs_embeds is None else inputs_embeds
+        if use_cache is not False and past_key_values is None and not self.training:
+            past_key_values = DynamicCache()
+        past = past_key_values.get_seq_length() if past_key_values is not None else 0
+        tokens, total = x_BTD.shape[1], past + x_BTD.shape[1]
+        if position_ids is None:
+            position_ids = torch.arange(past, total, device=x_BTD.device)[None]
+        visible = _causal(tokens, total, attention_mask, x_BTD.device)
+        if self.positions is not None:
+            x_BTD = x_BTD + self.positions(position_ids)
+        slot = 0  # attention layers are numbered among themselves, each use of shared weights anew
+        for owner in self.order:
+            layer = self.layers[owner]
+            x_BTD = layer(x_BTD, position_ids, visible, past_key_values, slot)
+            slot += layer.attention is not None
+        x_BTD = self.norm(x_BTD)[:, -logits_to_keep:]
+        logits = F.linear(x_BTD, self.embedding.weight if self.head is None else self.head.weight)
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=logits.shape[-1], **kwargs)
+        output = CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=past_key_values)
+        return output.to_tuple() if return_dict is False else output
+
+
+def _causal(tokens: int, total: int, attention_mask: Tensor | None, device: torch.device) -> Tensor:
+    """What each new token may see, (B or 1, 1, T, S); itself always, so that padding stays finite."""
+    query = torch.arange(total - tokens, total, device=device)[:, None]
+    key = torch.arange(total, device=device)[None]
+    visible = (key <= query)[None, None]
+    if attention_mask is None:
+        return visible
+    return (visible & attention_mask[:, None, None, :total].bool()) | (key == query)

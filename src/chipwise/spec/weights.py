@@ -1,0 +1,58 @@
+"""Names and shapes of a model's weights: those of the torch module's state dict, used wherever weights are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from chipwise.spec.arch import ArchSpec, Attention, FeedForward
+
+Shape = tuple[int, ...]
+
+
+def weight_shapes(arch: ArchSpec) -> dict[str, Shape]:
+    """Shape of every weight by name; matrices are (out, in). Shared and tied weights are there once."""
+    return dict(_all(arch))
+
+
+def _all(arch: ArchSpec) -> Iterator[tuple[str, Shape]]:
+    yield "embedding.weight", (arch.vocab_size, arch.d_model)
+    if arch.positions == "learned":
+        yield "positions.weight", (arch.max_tokens, arch.d_model)
+    for i, layer in arch.owned_layers():
+        if layer.attention is not None:
+            yield from _norm(arch, f"layers.{i}.attention_norm")
+            yield from _attention(layer.attention, arch.d_model, f"layers.{i}.attention")
+        if layer.ffn is not None:
+            yield from _norm(arch, f"layers.{i}.ffn_norm")
+            yield from _feed_forward(layer.ffn, arch.d_model, f"layers.{i}.ffn")
+    yield from _norm(arch, "norm")
+    if not arch.tie_embeddings:
+        yield "head.weight", (arch.vocab_size, arch.d_model)
+
+
+def _norm(arch: ArchSpec, place: str) -> Iterator[tuple[str, Shape]]:
+    yield f"{place}.weight", (arch.d_model,)
+    if arch.norm_bias:
+        yield f"{place}.bias", (arch.d_model,)
+
+
+def _linear(place: str, rows: int, columns: int, *, bias: bool) -> Iterator[tuple[str, Shape]]:
+    yield f"{place}.weight", (rows, columns)
+    if bias:
+        yield f"{place}.bias", (rows,)
+
+
+def _attention(block: Attention, d_model: int, place: str) -> Iterator[tuple[str, Shape]]:
+    yield from _linear(f"{place}.q", block.query_width, d_model, bias=block.qkv_bias)
+    yield from _linear(f"{place}.k", block.kv_width, d_model, bias=block.qkv_bias)
+    yield from _linear(f"{place}.v", block.kv_width, d_model, bias=block.qkv_bias)
+    yield from _linear(f"{place}.out", d_model, block.query_width, bias=block.out_bias)
+    if block.qk_norm:
+        yield f"{place}.q_norm.weight", (block.head_size,)
+        yield f"{place}.k_norm.weight", (block.head_size,)
+
+
+def _feed_forward(block: FeedForward, d_model: int, place: str) -> Iterator[tuple[str, Shape]]:
+    for name in ("gate", "up") if block.gated else ("up",):
+        yield from _linear(f"{place}.{name}", block.width, d_model, bias=block.bias)
+    yield from _linear(f"{place}.down", d_model, block.width, bias=block.bias)

@@ -1,0 +1,4 @@
+"""What outsiders test their own parts with: conformance suites, small models, strategies.
+
+Needs pytest and hypothesis.
+"""
