@@ -17,6 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chipwise.blocks.lowering import lower
+from chipwise.cost.memory import block_activation_bytes, memory_parts
+from chipwise.cost.pricing import combine, op_price
+from chipwise.hardware.device import MachineProfile
 from chipwise.ops import Op, Phase, Workload
 from chipwise.space.space import FFN_KINDS, Rows, SearchSpace
 from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer
@@ -31,17 +34,52 @@ class Pricer(Protocol):
         """The additive columns of one operator, (columns,)."""
         ...
 
-    def memory_columns(self, design: Design, workload: Workload) -> Floats:
-        """The additive columns of what a design keeps in memory, (columns,); layers add, whatever their order."""
+    def latency_s(self, columns: Floats, phase: Phase, *, logits: Floats) -> Floats:
+        """Median seconds of passes whose operators' columns sum to ``columns``, (n, columns) -> (n,).
+
+        ``logits`` (n,) are the values from which tokens are chosen.
+        """
         ...
 
-    def latency_s(self, columns: Floats, phase: Phase) -> Floats:
-        """Median seconds of passes whose operators' columns sum to ``columns``, (n, columns) -> (n,)."""
+    def stored_bytes(self, design: Design, workload: Workload) -> float:
+        """Resident bytes of a design's weights and cache; layers add."""
         ...
 
-    def peak_memory_bytes(self, columns: Floats) -> Floats:
-        """Bytes of a serving process from summed memory columns, (n, columns) -> (n,)."""
+    def activation_bytes(self, block: Attention | FeedForward, d_model: int, workload: Workload) -> float:
+        """Bytes that a pass needs at once inside a block; of a model's blocks the widest counts."""
         ...
+
+    def base_bytes(self) -> float:
+        """Resident bytes of a serving process without a model."""
+        ...
+
+
+class ProfilePricer:
+    """The calibrated cost model of one machine as a Pricer."""
+
+    def __init__(self, profile: MachineProfile) -> None:
+        self.profile = profile
+
+    def op_columns(self, op: Op) -> Floats:
+        """See :func:`chipwise.cost.pricing.op_price`."""
+        return op_price(op, self.profile)
+
+    def latency_s(self, columns: Floats, phase: Phase, *, logits: Floats) -> Floats:
+        """See :func:`chipwise.cost.pricing.combine`."""
+        return combine(columns, self.profile, phase, logits=logits)
+
+    def stored_bytes(self, design: Design, workload: Workload) -> float:
+        """Weights as often as the runtime holds them, and the cache."""
+        parts, cost = memory_parts(design, workload), self.profile.memory
+        return parts.peak_bytes(cost, design.weights) - parts.activation_bytes - cost.base_bytes
+
+    def activation_bytes(self, block: Attention | FeedForward, d_model: int, workload: Workload) -> float:
+        """See :func:`chipwise.cost.memory.block_activation_bytes`."""
+        return block_activation_bytes(block, d_model, workload)
+
+    def base_bytes(self) -> float:
+        """As calibrated."""
+        return self.profile.memory.base_bytes
 
 
 @dataclass(frozen=True)
@@ -62,7 +100,8 @@ class PriceTable:
 
     A block's price is the difference it makes to a small model, so whatever lowering does (a fused residual, prefill
     that leaves all but the last position after the last attention) is in it; the last layer has prices of its own.
-    One array holds the columns of both phases, of memory, and the parameters.
+    One array holds the columns of both phases, stored bytes, and parameters; activations do not add, so they have
+    tables of their own of which the largest entry counts.
     """
 
     def __init__(self, space: SearchSpace, workload: Workload, pricer: Pricer) -> None:
@@ -76,22 +115,26 @@ class PriceTable:
         self._attention, self._last_attention = _filled(attention, self._attend), _filled(attention, self._attend_last)
         ffn = (spec.d_model, spec.weights, kinds, widths)
         self._ffn, self._last_ffn = _filled(ffn, self._feed), _filled(ffn, self._feed_last)
-        ops = len(self._op_columns(self._design(spec.d_model[0], spec.weights[0], [self._layer()]), Phase.DECODE))
+        ops = (self._ends.shape[-1] - 2) // 2
         self._prefill, self._decode = slice(0, ops), slice(ops, 2 * ops)
-        self._memory, self._parameters = slice(2 * ops, -1), -1
+        self._stored, self._parameters = 2 * ops, 2 * ops + 1
+        self._attention_room = _filled((spec.d_model, spec.head_size, pairs), self._attention_activations)
+        self._ffn_room = _filled((spec.d_model, kinds, widths), self._ffn_activations)
         self._shared = _filled((spec.d_model, spec.head_size, spec.weights, pairs), self._cache)
 
     def __call__(self, rows: Rows) -> Costs:
         """Costs of canonical rows, (n, genes)."""
-        sums = self._sums(rows)
+        sums, widest = self._sums(rows)
+        logits = self._workload.batch * self.space.values(rows, "vocab_size").astype(np.float64)
         return Costs(
-            ttft_s=self._pricer.latency_s(sums[:, self._prefill], Phase.PREFILL),
-            tpot_s=self._pricer.latency_s(sums[:, self._decode], Phase.DECODE),
-            peak_memory_bytes=self._pricer.peak_memory_bytes(sums[:, self._memory]),
+            ttft_s=self._pricer.latency_s(sums[:, self._prefill], Phase.PREFILL, logits=logits),
+            tpot_s=self._pricer.latency_s(sums[:, self._decode], Phase.DECODE, logits=logits),
+            peak_memory_bytes=self._pricer.base_bytes() + sums[:, self._stored] + widest,
             parameters=sums[:, self._parameters],
         )
 
-    def _sums(self, rows: Rows) -> Floats:
+    def _sums(self, rows: Rows) -> tuple[Floats, Floats]:
+        """Summed columns, (n, columns), and the widest block's activations, (n,)."""
         space, index = self.space, self.space.index
         d, vocab, size = rows[:, index["d_model"]], rows[:, index["vocab_size"]], rows[:, index["head_size"]]
         tied, weights = rows[:, index["tie_embeddings"]], rows[:, index["weights"]]
@@ -99,6 +142,7 @@ class PriceTable:
         paired = space.values(rows, "sharing") == "pairs"
         layers = space.layer_rows(rows)
         total = self._ends[d, vocab, tied, weights].copy()
+        widest = np.zeros(len(rows))
         for i in range(layers.shape[1]):
             pair, kind, width = layers[:, i].T
             for place, attention, ffn in (
@@ -115,10 +159,11 @@ class PriceTable:
                     cache = self._shared[d[here], size[here], weights[here], pair[here]]
                     if attention is self._last_attention:
                         cache = cache - self._attention[d[here], 0, weights[here], 0]  # the bare layer in the ends
-                    start = self._memory.start
-                    block[without, start:] = cache[without, start:]
+                    block[without, self._stored :] = cache[without, self._stored :]
                 total[here] += block
-        return total
+            room = np.maximum(self._attention_room[d, size, pair, 0], self._ffn_room[d, kind, width, 0])
+            widest = np.maximum(widest, np.where(i < depth, room, 0.0))
+        return total, widest
 
     def _layer(
         self, pair: tuple[int, int] | None = None, head_size: int | None = None, ffn: FeedForward | None = None
@@ -156,8 +201,7 @@ class PriceTable:
             [
                 self._op_columns(design, Phase.PREFILL),
                 self._op_columns(design, Phase.DECODE),
-                self._pricer.memory_columns(design, self._workload),
-                [design.arch.parameters()],
+                [self._pricer.stored_bytes(design, self._workload), design.arch.parameters()],
             ]
         )
 
@@ -186,6 +230,13 @@ class PriceTable:
         return self._columns(d_model, weights, self._layer(ffn=_ffn(kind, width))) - self._columns(
             d_model, weights, self._layer()
         )
+
+    def _attention_activations(self, d_model: int, head_size: int, pair: tuple[int, int]) -> Floats:
+        block = Attention(heads=pair[0], kv_heads=pair[1], head_size=head_size)
+        return np.array([self._pricer.activation_bytes(block, d_model, self._workload)], dtype=float)
+
+    def _ffn_activations(self, d_model: int, kind: str, width: int) -> Floats:
+        return np.array([self._pricer.activation_bytes(_ffn(kind, width), d_model, self._workload)], dtype=float)
 
     def _cache(self, d_model: int, head_size: int, weights: str, pair: tuple[int, int]) -> Floats:
         """What one more layer adds that uses another's weights."""

@@ -6,6 +6,7 @@ from chipwise.core.files import build
 from chipwise.ops import Phase, Workload
 from chipwise.space import SearchSpace, SpaceSpec
 from chipwise.space.pricing import PriceTable
+from chipwise.spec import Attention
 
 WORKLOAD = Workload(prompt_tokens=16, new_tokens=8)
 
@@ -17,14 +18,17 @@ class CountingPricer:
         work = op.work()
         return np.array([1.0, work.flops, work.bytes])
 
-    def memory_columns(self, design, workload):
-        return np.array([design.arch.kv_cache_bytes(workload.total_tokens), design.arch.parameters()])
+    def latency_s(self, columns, phase, *, logits):
+        return columns.sum(axis=1) + logits
 
-    def latency_s(self, columns, phase):
-        return columns.sum(axis=1)
+    def stored_bytes(self, design, workload):
+        return design.arch.kv_cache_bytes(workload.total_tokens) + 4.0 * design.arch.parameters()
 
-    def peak_memory_bytes(self, columns):
-        return columns[:, 0]
+    def activation_bytes(self, block, d_model, workload):
+        return float(d_model * (block.heads if isinstance(block, Attention) else block.width))
+
+    def base_bytes(self):
+        return 1e6
 
 
 @pytest.mark.parametrize("layers", ["each", "alike"])
@@ -53,6 +57,8 @@ def test_a_gather_and_a_sum_equal_the_whole_graph(layers) -> None:
         design = space.design(row)
         for phase, priced in ((Phase.PREFILL, costs.ttft_s), (Phase.DECODE, costs.tpot_s)):
             whole = sum(pricer.op_columns(item.op).sum() for item in lower(design, WORKLOAD, phase))
-            assert priced[i] == pytest.approx(whole, rel=1e-12)
+            assert priced[i] == pytest.approx(whole + design.arch.vocab_size, rel=1e-12)
         assert costs.parameters[i] == design.arch.parameters()
-        assert costs.peak_memory_bytes[i] == design.arch.kv_cache_bytes(WORKLOAD.total_tokens)
+        blocks = [block for layer in design.arch.layers for block in (layer.attention, layer.ffn)]
+        widest = max(pricer.activation_bytes(block, design.arch.d_model, WORKLOAD) for block in blocks)
+        assert costs.peak_memory_bytes[i] == 1e6 + pricer.stored_bytes(design, WORKLOAD) + widest

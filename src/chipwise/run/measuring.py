@@ -1,0 +1,103 @@
+"""A run's measurements: what is measured is exported by the code that ships it, and judged by what it answers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chipwise.core.errors import MeasurementError
+from chipwise.deploy.onnx import export, random_weights
+from chipwise.profile.harness import measure, measure_alternately
+from chipwise.profile.measurement import Measurement
+from chipwise.run.spec import RunSpec
+from chipwise.space.constraints import MEASURED_METRICS, Constraint, broken
+from chipwise.spec import Design
+from chipwise.train.tokenizer import TokenData
+
+HEADROOM = 0.95  # of a latency limit: what a candidate may take before it is trained; tails differ from day to day
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """How this run measures."""
+
+    spec: RunSpec
+
+    def candidate(self, design: Design, folder: Path) -> Measurement:
+        """A design with random weights: its latency and memory are those that it will have when trained."""
+        folder.mkdir(parents=True, exist_ok=True)
+        path = export(design, random_weights(design.arch, seed=0), folder / "random.onnx")
+        try:
+            target = self.spec.target
+            return measure(path, self.spec.workload, runtime=target.runtime, threads=target.threads)
+        finally:
+            path.unlink(missing_ok=True)
+
+    def alternately(self, paths: list[Path]) -> list[Measurement]:
+        """Exported files in turns, so that the machine's drift hits all alike."""
+        target = self.spec.target
+        return measure_alternately(paths, self.spec.workload, runtime=target.runtime, threads=target.threads)
+
+
+def metrics_of(measurement: Measurement) -> dict[str, float]:
+    """Every metric that could be measured."""
+    found = {}
+    for name in sorted(MEASURED_METRICS):
+        try:
+            found[name] = measurement.metric(name)
+        except MeasurementError:
+            continue
+    return found
+
+
+def notes_of(measurement: Measurement, *, final: bool) -> dict[str, Any]:
+    """What a trial keeps of its measurement."""
+    return {
+        "measured": metrics_of(measurement),
+        "clean": measurement.clean,
+        "unclean_because": list(measurement.reasons),
+        "runtime_version": measurement.runtime_version,
+        "final": final,
+    }
+
+
+def within(limits: Iterable[Constraint], values: Mapping[str, float], *, headroom: float = 1.0) -> bool:
+    """Whether ``values`` keep all limits, times of them with ``headroom``."""
+    strained = {
+        name: value / headroom if name.startswith(("ttft", "tpot")) else value for name, value in values.items()
+    }
+    return not broken(limits, strained)
+
+
+def exported_bits_per_byte(
+    design: Design, weights: Mapping[str, Any], data: TokenData, path: Path, *, max_bytes: int | None = None
+) -> float:
+    """Validation bits per byte of the exported graph, computed by ONNX Runtime with every position's logits.
+
+    The windows are those of :func:`chipwise.train.evaluate.evaluate`.
+    """
+    from chipwise.profile.backends.onnxruntime import OnnxRuntimeSession
+    from chipwise.train.evaluate import WINDOW_TOKENS
+
+    export(design, weights, path, logits="all")
+    try:
+        window = min(WINDOW_TOKENS, design.arch.max_tokens)
+        session = OnnxRuntimeSession(path, capacity=window)
+        stream, size_bytes = data.validation_prefix(max_bytes)
+        nats = 0.0
+        for start in range(0, len(stream) - 1, window):
+            tokens = stream[start : start + window + 1].astype(np.int64)
+            logits = session.all_logits(tokens[None, :-1])[0].astype(np.float64)
+            top = logits.max(axis=1)
+            normaliser = top + np.log(np.exp(logits - top[:, None]).sum(axis=1))
+            nats += float((normaliser - logits[np.arange(len(logits)), tokens[1:]]).sum())
+    finally:
+        path.unlink(missing_ok=True)
+    if not math.isfinite(nats):
+        raise MeasurementError(f"{path}: the exported model's logits are not finite")
+    return nats / math.log(2) / size_bytes
