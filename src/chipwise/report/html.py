@@ -88,7 +88,7 @@ def _head(record: RunRecord) -> str:
     nav = "".join(f'<a href="#{key}">{label}</a>' for key, label in links)
     return (
         f'<header><div class="brand">chipwise</div><h1>{_e(record.name)}</h1>'
-        f'<div class="muted">Measured on {_e(facts.where(record))} · {_e(facts.workload(record))}'
+        f'<div class="muted">Target: {_e(facts.where(record))} · {_e(facts.workload(record))}'
         f" · {_e(record.created.replace('T', ' ')[:16])}</div></header><nav>{nav}</nav>{state}"
     )
 

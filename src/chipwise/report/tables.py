@@ -29,7 +29,7 @@ def final_table(record: RunRecord) -> Table:
     for metric in ("bits_per_byte", *words.SERVED, "parameters"):
         table.add_row(Text(words.short(metric)), *[_cell(record, trial, metric) for trial in trials])
     table.add_row(Text("weights"), *[Text(trial.weights) for trial in trials])
-    table.add_row(Text("training CPU time"), *[Text(words.quantity(trial.train_cpu_s, "time")) for trial in trials])
+    table.add_row(Text("trained for"), *[Text(words.quantity(trial.train_cpu_s, "time")) for trial in trials])
     if record.constraints:
         table.add_row(Text("constraints"), *[_verdict(record, trial) for trial in trials])
     return table

@@ -103,10 +103,10 @@ def weight_bytes(design: Design) -> float:
 
 def summary(design: Design) -> str:
     arch = design.arch
+    blocks = [(layer.ffn, layer.attention) for layer in arch.layers if layer.ffn and layer.attention]
     layers = " ".join(
-        f"{'g' if layer.ffn.gated else ''}{layer.ffn.activation}{layer.ffn.width}/{layer.attention.heads}h{layer.attention.kv_heads}"
-        for layer in arch.layers
-        if layer.ffn and layer.attention
+        f"{'g' if ffn.gated else ''}{ffn.activation}{ffn.width}/{attention.heads}h{attention.kv_heads}"
+        for ffn, attention in blocks
     )
     return f"d{arch.d_model} L{len(arch.layers)} v{arch.vocab_size} {design.weights} · {layers}"
 
@@ -234,6 +234,21 @@ def example_record(seed: int = 3, *, trials: int = 36) -> RunRecord:
             "Energy is unknown: this machine offers no power counter.",
             "Trial 12 was measured twice (busy machine).",
         ),
+    )
+
+
+def least() -> RunRecord:
+    """A run that has only begun."""
+    return RunRecord(
+        name="begun",
+        created="2026-07-14T09:31:00+00:00",
+        version="0.1.0",
+        status="partial",
+        seed=0,
+        target=Target(device="local", runtime="onnxruntime"),
+        workload=WORKLOAD,
+        budget=Budget(cpu_s=60),
+        space=SpaceSummary(size=12),
     )
 
 

@@ -20,6 +20,7 @@ from chipwise.report.record import RunRecord, Trial
 Figure = dict[str, Any]
 Trace = dict[str, Any]
 _CLOCK: Final = (10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 18_000, 36_000, 86_400, 172_800)  # seconds
+_FINE_CLOCK: Final = (15, 40, 50, 90, 180, 240, 420, 480, 900, 2400, 5400, 10_800, 14_400, 28_800, 57_600)
 BOUND_COLOURS: Final = {"compute": "@compute", "memory": "@memory", "launch": "@launch"}
 
 
@@ -124,15 +125,16 @@ def span(axis: dict[str, Any]) -> tuple[float, float]:
 def log_ticks(low: float, high: float, unit_kind: str = "count", *, most: int = 9) -> list[float]:
     """Ticks 1-2-5 per decade between ``low`` and ``high``; coarser over many decades, finer over less than one."""
     exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    found: list[float] = []
-    for steps in ((1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8), (1, 1.5, 2, 3, 4, 6, 8), (1, 2, 5), (1, 3), (1,)):
-        ticks = [step * 10.0**e for e in exponents for step in steps]
-        if unit_kind == "time" and high > 60:  # nobody reads 1.667 minutes
-            ticks = [tick for tick in ticks if tick < 40] + list(_CLOCK)
-        found = [tick for tick in ticks if low <= tick <= high]
-        if len(found) <= most:
-            return found
-    return found[:: -(-len(found) // most)]
+    levels = [
+        [step * 10.0**e for e in exponents for step in steps]
+        for steps in ((1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8), (1, 1.5, 2, 3, 4, 6, 8), (1, 2, 5), (1, 3), (1,))
+    ]
+    if unit_kind == "time" and high > 60:  # nobody reads 1.667 minutes
+        levels = [[tick for tick in ticks if tick < 10] + list(_CLOCK) for ticks in levels[2:]] + levels
+        levels = [sorted({*levels[0], *_FINE_CLOCK}), *levels]
+    shown = [[tick for tick in ticks if low <= tick <= high] for ticks in levels]
+    found = next((ticks for ticks in shown if 2 <= len(ticks) <= most), shown[-1] or shown[0])
+    return found[:: max(1, -(-len(found) // most))]
 
 
 def linear_ticks(low: float, high: float, unit_kind: str = "count", *, most: int = 8) -> list[float]:

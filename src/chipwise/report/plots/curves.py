@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from chipwise.report import facts, words
-from chipwise.report.plots.common import Plot, Trace, View, axis, colour, detail, escape, figure, no_data
+from chipwise.report import words
+from chipwise.report.plots.common import Plot, Trace, View, axis, colour, detail, figure, no_data
 from chipwise.report.record import CurvePoint, RunRecord, Trial
 
 
@@ -73,9 +73,9 @@ def _line(record: RunRecord, trial: Trial, across: str, field: str, *, first: bo
         "marker": {"size": 5},
         "hovertext": [
             f"<b>{getattr(point, field):.3f} bits per byte</b> ({kind}) after "
-            f"{words.quantity(point.cpu_s, 'time')} of CPU time, {words.count(point.tokens)} tokens<br><br>{tail}"
+            f"{words.quantity(point.cpu_s, 'time')} of CPU time, {words.count(point.tokens)} tokens"
             for point in points
         ],
-        "hoverinfo": "text",
-        "meta": escape(facts.name(record, trial)),
+        # the candidate is told once a curve, not once a point; a name's "%{" must not read as a template's
+        "hovertemplate": "%{hovertext}<br><br>" + tail.replace("%{", "%&#123;") + "<extra></extra>",
     }

@@ -114,7 +114,9 @@ def _special(record: RunRecord, metric: str, trials: list[Trial]) -> list[Trace]
             symbol = "circle" if trial.measured else "circle-open"
             traces.append(_points(record, metric, [trial], name="knee", colour="@knee", symbol=symbol, size=12))
         ring = _points(record, metric, [trial], name="knee", colour="@knee", symbol="circle-open", size=24)
-        traces.append({**ring, "hoverinfo": "skip", "showlegend": not alone, "error_x": {"visible": False}})
+        # the ring marks the point and is no point: it answers no hover of its own
+        del ring["hovertext"], ring["error_x"]
+        traces.append({**ring, "hoverinfo": "skip", "showlegend": not alone})
     for role, symbol in (("baseline", "diamond"), ("winner", "star")):
         number = record.winner if role == "winner" else record.baseline
         if number in by_number and (role == "winner" or number != record.winner):

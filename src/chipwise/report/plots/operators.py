@@ -98,6 +98,6 @@ def _figure(phase: str, ops: list[Operator]) -> dict[str, Any]:
         traces,
         barmode="overlay",
         bargap=0.25,
-        xaxis={**x, "linecolor": "@line", "tickangle": "auto", "automargin": True},
+        xaxis={**x, "linecolor": "@line", "automargin": True},
         yaxis=y,
     )
