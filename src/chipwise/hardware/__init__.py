@@ -1,5 +1,6 @@
 """What a machine offers."""
 
 from chipwise.hardware.detect import Machine, detect
+from chipwise.hardware.device import CheckError, Curve, MachineProfile, MemoryCost, PassCost, Tail
 
-__all__ = ["Machine", "detect"]
+__all__ = ["CheckError", "Curve", "Machine", "MachineProfile", "MemoryCost", "PassCost", "Tail", "detect"]

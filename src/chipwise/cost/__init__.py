@@ -1,0 +1,7 @@
+"""What operators cost on a machine: predictions with the reason and the interval."""
+
+from chipwise.cost.estimate import estimate
+from chipwise.cost.model import Bound, CostEstimate, OpCost
+from chipwise.cost.pricing import PRICE_COLUMNS, combine, op_price
+
+__all__ = ["PRICE_COLUMNS", "Bound", "CostEstimate", "OpCost", "combine", "estimate", "op_price"]

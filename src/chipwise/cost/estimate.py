@@ -1,0 +1,100 @@
+"""A design's cost from its operators and a calibrated machine."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from chipwise.cost.memory import memory_parts
+from chipwise.cost.model import Bound, CostEstimate, OpCost, Predicted
+from chipwise.cost.pricing import combine, op_price, s_per_byte, total_price, working_set_bytes
+from chipwise.cost.terms import terms
+from chipwise.hardware.device import CheckError, MachineProfile
+from chipwise.ops import Op, OpGraph, Workload
+from chipwise.spec import Design
+
+MODEL = "calibrated@1"
+Z90 = 1.645  # half width of the interval that holds nine of ten normal errors, in standard deviations
+
+
+def estimate(
+    design: Design, prefill_graph: OpGraph, decode_graph: OpGraph, workload: Workload, profile: MachineProfile
+) -> CostEstimate:
+    """Predicted medians, tails, memory and time per operator, each with the interval that calibration's check gave.
+
+    Raises:
+        Unsupported: The profile lacks rates for an operator.
+    """
+    logits = workload.batch * design.arch.vocab_size
+    metrics: dict[str, Predicted] = {}
+    for name, graph in (("ttft", prefill_graph), ("tpot", decode_graph)):
+        price = total_price((placed.op for placed in graph), profile)
+        median = float(combine(price, profile, graph.phase, logits=logits))
+        tail = profile.tails[graph.phase.value]
+        check = profile.checks[graph.phase.value]
+        tail_check = profile.checks.get(f"{graph.phase.value}_p99", check)
+        metrics[f"{name}_p50"] = interval(median, check)
+        metrics[f"{name}_p99"] = interval(tail.ratio * median + tail.extra_s, tail_check)
+    parts = memory_parts(design, workload)
+    metrics["peak_memory"] = interval(parts.peak_bytes(profile.memory, design.weights), profile.checks["memory"])
+    return CostEstimate(
+        ttft_s=metrics["ttft_p50"].value,
+        tpot_s=metrics["tpot_p50"].value,
+        peak_memory_bytes=metrics["peak_memory"].value,
+        metrics=metrics,
+        memory=parts,
+        prefill=operator_costs(prefill_graph, profile),
+        decode=operator_costs(decode_graph, profile),
+        model=MODEL,
+        profile=profile.digest,
+        device=profile.machine.name,
+        runtime=f"{profile.runtime} {profile.runtime_version}",
+    )
+
+
+def interval(value: float, check: CheckError) -> Predicted:
+    """``value`` with the interval of nine in ten, its error being log-normal with the check's spread."""
+    factor = math.exp(Z90 * check.spread)
+    return Predicted(value=value, low=value / factor, high=value * factor)
+
+
+def operator_costs(graph: OpGraph, profile: MachineProfile) -> tuple[OpCost, ...]:
+    """Each operator's part of the pass. The parts and the pass's own overhead add up to the pass."""
+    prices = np.array([op_price(placed.op, profile) for placed in graph])
+    working_set = float(working_set_bytes(prices.sum(axis=0)))
+    scale = profile.passes[graph.phase.value].scale
+    costs = []
+    for placed in graph:
+        launch, compute, memory = _split(placed.op, profile, working_set)
+        bounds = {Bound.LAUNCH: launch, Bound.COMPUTE: compute, Bound.MEMORY: memory}
+        costs.append(
+            OpCost(
+                place=placed.place,
+                kind=placed.op.kind,
+                latency_s=scale * (launch + compute + memory),
+                bound=max(bounds, key=lambda bound: bounds[bound]),
+                work=placed.op.work(),
+            )
+        )
+    return tuple(costs)
+
+
+def _split(op: Op, profile: MachineProfile, working_set: float) -> tuple[float, float, float]:
+    """Seconds of launching, computing and streaming weights. Streaming at the fastest cache's rate is computing."""
+    launch = compute = memory = 0.0
+    for term in terms(op):
+        rates = profile.rates(term.model)
+        for name, amount in term.amounts.items():
+            if name == "node":
+                launch += rates[name] * amount
+            else:
+                compute += rates[name] * amount
+        if term.streamed_bytes and term.model in profile.curves:
+            curve = profile.curves[term.model]
+            streamed = term.streamed_bytes * float(s_per_byte(curve, working_set))
+            fastest = term.streamed_bytes * min(curve.s_per_byte)
+            shape_is_vector = op.work().intensity < 4
+            memory += streamed if shape_is_vector else streamed - fastest
+            compute += 0.0 if shape_is_vector else fastest
+    return launch, compute, memory

@@ -1,0 +1,93 @@
+"""Peak memory of serving a design: stored weights, cache, activations, and what the runtime itself takes.
+
+Each part adds over blocks, except activations, of which the widest counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chipwise.core.dtypes import weight_format
+from chipwise.hardware.device import MemoryCost
+from chipwise.ops import Workload
+from chipwise.spec import ArchSpec, Attention, Design, FeedForward
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryParts:
+    """Bytes by what they hold; ``matrix_bytes`` are in the design's weight format."""
+
+    table_bytes: int  # token table, learned positions, norms, biases: FP32
+    matrix_bytes: int
+    kv_bytes: int
+    activation_bytes: int
+
+    def peak_bytes(self, cost: MemoryCost, weights: str) -> float:
+        """Most resident memory of a process that serves this, as calibrated."""
+        held = cost.per_table_byte * self.table_bytes + cost.per_matrix_byte[weights] * self.matrix_bytes
+        return cost.base_bytes + held + self.kv_bytes + self.activation_bytes
+
+
+def memory_parts(design: Design, workload: Workload) -> MemoryParts:
+    """The parts of ``design`` under ``workload``."""
+    arch = design.arch
+    table = 4 * (arch.vocab_size * arch.d_model + arch.norm_parameters())
+    if arch.positions == "learned":
+        table += 4 * arch.max_tokens * arch.d_model
+    matrices = head_bytes(arch, design.weights)
+    kv = 0
+    widest = 0
+    for layer in arch.layers:
+        for block in (layer.attention, layer.ffn):
+            if block is None:
+                continue
+            if layer.shares is None:
+                matrices += block_matrix_bytes(block, arch.d_model, design.weights)
+                table += 4 * (arch.norm_parameters() + block_vector_parameters(block, arch.d_model))
+            kv += block_kv_bytes(block, workload)
+            widest = max(widest, block_activation_bytes(block, arch.d_model, workload))
+    return MemoryParts(table_bytes=table, matrix_bytes=matrices, kv_bytes=kv, activation_bytes=widest)
+
+
+def head_bytes(arch: ArchSpec, weights: str) -> int:
+    """Bytes of the head's own matrix; an FP32 tied head is the token table itself."""
+    if arch.tie_embeddings and weights == "fp32":
+        return 0
+    return weight_format(weights).matrix_bytes(arch.d_model, arch.vocab_size)
+
+
+def block_matrix_bytes(block: Attention | FeedForward, d_model: int, weights: str) -> int:
+    """Bytes of a block's projections, scales included."""
+    stored = weight_format(weights)
+    if isinstance(block, Attention):
+        into = block.query_width + 2 * block.kv_width
+        return stored.matrix_bytes(d_model, into) + stored.matrix_bytes(block.query_width, d_model)
+    count = 2 if block.gated else 1
+    return count * stored.matrix_bytes(d_model, block.width) + stored.matrix_bytes(block.width, d_model)
+
+
+def block_vector_parameters(block: Attention | FeedForward, d_model: int) -> int:
+    """Parameters of a block that are no matrix: biases and head norms, kept in FP32."""
+    if isinstance(block, Attention):
+        matrices = d_model * (block.query_width + 2 * block.kv_width) + block.query_width * d_model
+    else:
+        matrices = (3 if block.gated else 2) * d_model * block.width
+    return block.parameters(d_model) - matrices
+
+
+def block_kv_bytes(block: Attention | FeedForward, workload: Workload) -> int:
+    """Bytes of the cache, which holds every position (also of windowed attention) in FP32."""
+    if not isinstance(block, Attention):
+        return 0
+    return 2 * workload.batch * workload.total_tokens * block.kv_width * 4
+
+
+def block_activation_bytes(block: Attention | FeedForward, d_model: int, workload: Workload) -> int:
+    """Bytes that prefill needs at once inside a block: the residual stream twice, and the block's own widest tensors."""
+    rows = workload.batch * workload.prompt_tokens
+    if isinstance(block, Attention):
+        own = rows * (2 * block.query_width + 2 * block.kv_width)
+        own += workload.batch * block.heads * workload.prompt_tokens * workload.total_tokens
+    else:
+        own = rows * block.width * (3 if block.gated else 2)
+    return 4 * (own + 2 * rows * d_model)

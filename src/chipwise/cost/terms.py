@@ -1,0 +1,100 @@
+"""What an operator's time grows with: the features that calibration fits and prediction multiplies out.
+
+Each operator is one or two *terms*: a model's name, amounts of its features, and bytes it streams. Time is linear in
+the features; streamed bytes cost what the working set of the whole pass makes them cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from chipwise.core.errors import Unsupported
+from chipwise.ops import AttentionOp, Elementwise, EmbeddingOp, Matmul, NormOp, Op
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """Amounts of features of the rates called ``model``; ``streamed_bytes`` go by the curve of the same name."""
+
+    model: str
+    amounts: Mapping[str, float] = field(default_factory=dict)
+    streamed_bytes: float = 0.0
+    resident_bytes: float = 0.0  # part of the working set, its time being in the amounts
+
+
+def terms(op: Op) -> list[Term]:
+    """The terms of one operator.
+
+    Raises:
+        Unsupported: The kind of operator is unknown.
+    """
+    for kind, function in _KINDS.items():
+        if isinstance(op, kind):
+            return function(op)
+    raise Unsupported(f"no cost is known for operators of kind {op.kind}")
+
+
+def _matmul(op: Matmul) -> list[Term]:
+    shape = "vector" if op.m == 1 else "matrix"
+    amounts: dict[str, float] = {"node": 1, "in": op.m * op.k, "out": op.m * op.n}
+    if op.m > 1:
+        amounts["products"] = op.m * op.k * op.n
+    found = [
+        Term(
+            model=f"matmul.{op.weights}.{shape}",
+            amounts=amounts,
+            streamed_bytes=op.format.matrix_bytes(op.k, op.n),
+        )
+    ]
+    if op.bias and op.weights == "fp32":  # a node of its own; quantised kernels add it themselves
+        found += _elementwise(Elementwise(function="add", elements=op.m * op.n, inputs=2))
+    return found
+
+
+def _attention(op: AttentionOp) -> list[Term]:
+    seen = op.past_tokens + op.query_tokens
+    if op.window is not None:
+        seen = min(seen, op.window + op.query_tokens - 1)
+    rows = op.batch * op.query_tokens
+    scores = rows * op.heads * seen
+    amounts: dict[str, float] = {
+        "node": 1,
+        "head": op.batch * op.heads,
+        "score": scores,
+        "product": scores * op.head_size,
+        "value": rows * (op.heads + 2 * op.kv_heads) * op.head_size,
+    }
+    if op.rope:
+        amounts["rotated"] = rows * (op.heads + op.kv_heads) * op.head_size
+    shape = "step" if op.query_tokens == 1 else "prompt"
+    cache = 2 * op.batch * seen * op.kv_heads * op.head_size * op.value_bytes
+    return [Term(model=f"attention.{shape}", amounts=amounts, resident_bytes=cache)]
+
+
+def _norm(op: NormOp) -> list[Term]:
+    amounts = {"node": 1.0, "row": float(op.rows), "value": float(op.rows * op.width)}
+    if op.norm == "rmsnorm":
+        return [Term(model="norm.skip_rmsnorm" if op.skip else "norm.rmsnorm", amounts=amounts)]
+    found = [Term(model="norm.layernorm", amounts=amounts)]
+    if op.skip:
+        found += _elementwise(Elementwise(function="add", elements=op.rows * op.width, inputs=2))
+    return found
+
+
+def _elementwise(op: Elementwise) -> list[Term]:
+    return [Term(model=f"elementwise.{op.function}", amounts={"node": 1, "value": op.elements})]
+
+
+def _embedding(op: EmbeddingOp) -> list[Term]:
+    return [Term(model="gather", amounts={"node": 1, "row": op.tokens, "value": op.tokens * op.width})]
+
+
+_KINDS: dict[type, Callable[[Any], list[Term]]] = {
+    Matmul: _matmul,
+    AttentionOp: _attention,
+    NormOp: _norm,
+    Elementwise: _elementwise,
+    EmbeddingOp: _embedding,
+}

@@ -1,0 +1,325 @@
+"""Small graphs of one kind of node each, timed in the runtime: what the cost model's rates are fitted to.
+
+A case is a chain of nodes with weights of their own, built with the same builder as exported models. Runs as a child
+process (``python -m chipwise.profile.microbench``): requests and results are JSON lines.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from chipwise.ops import AttentionOp, Elementwise, EmbeddingOp, Matmul, NormOp, Op
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """``count`` nodes of one kind. Matrix products alternate between (k, n) and (n, k)."""
+
+    kind: str  # matmul, attention, rmsnorm, skip_rmsnorm, layernorm, gather, or an elementwise function
+    count: int
+    rows: int = 1
+    k: int = 0
+    n: int = 0
+    weights: str = "fp32"
+    past: int = 0
+    heads: int = 1
+    kv_heads: int = 1
+    head_size: int = 16
+
+    def ops(self) -> list[Op]:
+        """The operators that the graph consists of."""
+        made: list[Op] = []
+        for i in range(self.count):
+            k, n = (self.k, self.n) if i % 2 == 0 else (self.n, self.k)
+            if self.kind == "matmul":
+                made.append(Matmul(m=self.rows, k=k, n=n, weights=self.weights))
+            elif self.kind == "attention":
+                made.append(
+                    AttentionOp(
+                        batch=1,
+                        query_tokens=self.rows,
+                        past_tokens=self.past,
+                        heads=self.heads,
+                        kv_heads=self.kv_heads,
+                        head_size=self.head_size,
+                    )
+                )
+            elif self.kind in ("rmsnorm", "skip_rmsnorm"):
+                made.append(NormOp(rows=self.rows, width=self.k, skip=self.kind == "skip_rmsnorm"))
+            elif self.kind == "layernorm":
+                made.append(NormOp(rows=self.rows, width=self.k, norm="layernorm", bias=True))
+            elif self.kind == "gather":
+                made.append(EmbeddingOp(tokens=self.rows, width=self.k, rows=self.n))
+            else:
+                inputs = 2 if self.kind in ("mul", "add") else 1
+                function: Any = self.kind
+                made.append(Elementwise(function=function, elements=self.rows * self.k, inputs=inputs))
+        return made
+
+
+def cases() -> list[Case]:
+    """All cases of one calibration, small sizes first."""
+    return [*_matmul_cases(), *_attention_cases(), *_other_cases()]
+
+
+def _matmul_cases() -> Iterator[Case]:
+    shapes = ((64, 64), (64, 192), (128, 128), (96, 512), (256, 256), (128, 1024), (256, 1024), (512, 512))
+    for weights, bytes_each in (("fp32", 4.0), ("int8", 1.0), ("int4", 0.625)):
+        for k, n in (*shapes, (256, 4096), (512, 2048)):
+            size = k * n * bytes_each
+            counts = {min(48, max(4, 2 * round(goal / size / 2))) for goal in (2e5, 1.5e6, 8e6)}
+            for count in sorted(counts):
+                yield Case(kind="matmul", weights=weights, count=count, rows=1, k=k, n=n)
+        for goal in (6e5, 3e6, 5e6, 12e6, 2e7, 3e7, 4.5e7, 6.5e7):
+            yield Case(
+                kind="matmul",
+                weights=weights,
+                count=max(2, 2 * round(goal / (512 * 1024 * bytes_each) / 2)),
+                k=512,
+                n=1024,
+            )
+        for rows, k, n in (
+            *((64, k, n) for k, n in (*shapes, (512, 1536))),
+            *((rows, k, n) for rows in (16, 160) for k, n in ((64, 192), (128, 512), (256, 1024))),
+        ):
+            yield Case(kind="matmul", weights=weights, count=4, rows=rows, k=k, n=n)
+        for count in (8, 24):
+            yield Case(kind="matmul", weights=weights, count=count, rows=64, k=512, n=768)
+
+
+def _attention_cases() -> Iterator[Case]:
+    for past, heads, kv_heads, head_size in (
+        (8, 1, 1, 16),
+        (8, 8, 8, 64),
+        (96, 1, 1, 32),
+        (96, 4, 4, 16),
+        (96, 2, 1, 64),
+        (96, 4, 4, 32),
+        (96, 8, 2, 32),
+        (96, 8, 8, 16),
+        (96, 4, 2, 64),
+        (96, 8, 8, 64),
+        (96, 8, 1, 64),
+        (400, 2, 2, 32),
+        (400, 8, 8, 32),
+        (400, 4, 1, 64),
+    ):
+        yield Case(kind="attention", count=6, past=past, heads=heads, kv_heads=kv_heads, head_size=head_size)
+    for rows, heads, kv_heads, head_size in (
+        (16, 1, 1, 16),
+        (16, 8, 8, 32),
+        (64, 1, 1, 32),
+        (64, 1, 1, 64),
+        (64, 2, 1, 16),
+        (64, 4, 4, 16),
+        (64, 4, 2, 32),
+        (64, 8, 8, 16),
+        (64, 8, 2, 32),
+        (64, 4, 4, 64),
+        (64, 8, 8, 64),
+        (64, 8, 1, 64),
+        (200, 1, 1, 32),
+        (200, 4, 4, 32),
+        (200, 4, 1, 64),
+    ):
+        yield Case(kind="attention", count=4, rows=rows, heads=heads, kv_heads=kv_heads, head_size=head_size)
+
+
+def _other_cases() -> Iterator[Case]:
+    for kind in ("relu", "gelu", "gelu_tanh", "silu", "mul", "add"):
+        for rows, k in ((1, 64), (1, 512), (1, 2048), (64, 64), (64, 256), (64, 1024), (64, 2048)):
+            yield Case(kind=kind, count=16, rows=rows, k=k)
+    for kind in ("rmsnorm", "skip_rmsnorm", "layernorm"):
+        for rows, k in ((1, 64), (1, 256), (1, 512), (16, 128), (64, 64), (64, 256), (64, 512)):
+            yield Case(kind=kind, count=16, rows=rows, k=k)
+    for rows, k in ((1, 64), (1, 512), (64, 64), (64, 512)):
+        yield Case(kind="gather", count=8, rows=rows, k=k, n=4096)
+    for count in (2, 48):
+        yield Case(kind="relu", count=count, rows=1, k=16)
+
+
+class Bench:
+    """Builds and times cases in this process."""
+
+    def __init__(self, *, threads: int) -> None:
+        self._threads = threads
+        self._generator = np.random.default_rng(0)
+        self._quantised: dict[tuple[str, int, int], dict[str, Array]] = {}
+
+    def time(self, case: Case, *, seconds: float) -> float:
+        """Median seconds of one run of the graph, over about ``seconds``, at least 7 runs."""
+        import onnxruntime as ort
+
+        from chipwise.profile.backends.onnxruntime import session_options
+
+        model, feeds, outputs = self._build(case)
+        session = ort.InferenceSession(model, session_options(self._threads), providers=["CPUExecutionProvider"])
+        binding = session.io_binding()
+        for name, value in feeds.items():
+            binding.bind_input(name, "cpu", 0, value.dtype, value.shape, value.ctypes.data)
+        for name, value in outputs.items():
+            binding.bind_output(name, "cpu", 0, value.dtype, value.shape, value.ctypes.data)
+        samples: list[float] = []
+        clock = time.perf_counter
+        for _ in range(2):
+            session.run_with_iobinding(binding)
+        end = clock() + seconds
+        while len(samples) < 7 or clock() < end:
+            start = clock()
+            session.run_with_iobinding(binding)
+            samples.append(clock() - start)
+        return float(np.median(samples))
+
+    def _build(self, case: Case) -> tuple[bytes, dict[str, Array], dict[str, Array]]:
+        from onnx import helper
+
+        from chipwise.blocks.onnx_graph import MICROSOFT, GraphBuilder
+        from chipwise.deploy.onnx import IR_VERSION, OPSET
+
+        graph = GraphBuilder(weights={}, format=case.weights)
+        feeds: dict[str, Array] = {}
+        outputs: dict[str, Array] = {}
+        if case.kind == "attention":
+            self._attention(graph, case, feeds, outputs)
+        elif case.kind == "gather":
+            self._gather(graph, case, feeds, outputs)
+        else:
+            self._chain(graph, case, feeds, outputs)
+        model = helper.make_model(
+            helper.make_graph(graph.nodes, case.kind, graph.inputs, graph.outputs, list(graph.stored.values())),
+            opset_imports=[helper.make_opsetid("", OPSET), helper.make_opsetid(MICROSOFT, 1)],
+            ir_version=IR_VERSION,
+        )
+        return model.SerializeToString(), feeds, outputs
+
+    def _input(self, graph: Any, feeds: dict[str, Array], name: str, value: Array) -> str:
+        from onnx import helper
+
+        graph.input(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+        feeds[name] = value
+        return name
+
+    def _output(self, graph: Any, outputs: dict[str, Array], name: str, value: Array) -> None:
+        graph.output(name, value.shape)
+        outputs[name] = value
+
+    def _chain(self, graph: Any, case: Case, feeds: dict[str, Array], outputs: dict[str, Array]) -> None:
+        from chipwise.blocks.ffn.onnx import ACTIVATIONS
+        from chipwise.blocks.onnx_graph import MICROSOFT
+
+        shape = (1, case.rows, case.k)
+        x = start = self._input(graph, feeds, "x", self._generator.standard_normal(shape, dtype=np.float32))
+        width = case.k
+        unit = graph.store("unit", lambda: np.ones(case.k, np.float32)) if "norm" in case.kind else ""
+        for i in range(case.count):
+            y = f"y{i}"
+            if case.kind == "matmul":
+                k, n = (case.k, case.n) if i % 2 == 0 else (case.n, case.k)
+                self._prestore(graph, i, k, n, case.weights)
+                graph.projection(y, x, parts=["w"], key=f"w{i}", k=k, widths=[n])
+                width = n
+            elif case.kind == "rmsnorm":
+                graph.node("SimplifiedLayerNormalization", [x, unit], y, axis=-1, epsilon=1e-5, stash_type=1)
+            elif case.kind == "skip_rmsnorm":
+                inputs, results = [x, start, unit], [y, "", "", f"{y}.sum"]
+                graph.node("SkipSimplifiedLayerNormalization", inputs, results, domain=MICROSOFT, epsilon=1e-5)
+            elif case.kind == "layernorm":
+                graph.node("LayerNormalization", [x, unit, unit], y, axis=-1, epsilon=1e-5)
+            elif case.kind in ("mul", "add"):
+                graph.node(case.kind.capitalize(), [x, start], y)
+            else:
+                op, attributes = ACTIVATIONS[case.kind]
+                graph.node(op, [x], y, **attributes)
+            x = y
+        self._output(graph, outputs, x, np.empty((1, case.rows, width), np.float32))
+
+    def _attention(self, graph: Any, case: Case, feeds: dict[str, Array], outputs: dict[str, Array]) -> None:
+        from chipwise.blocks.attention.onnx import add_attention
+        from chipwise.spec import Attention
+
+        total = case.past + case.rows
+        block = Attention(heads=case.heads, kv_heads=case.kv_heads, head_size=case.head_size)
+        self._input(graph, feeds, "seqlens_k", np.array([total - 1], np.int32))
+        self._input(graph, feeds, "total_sequence_length", np.array(total, np.int32))
+        width = block.query_width + 2 * block.kv_width
+        packed = self._generator.standard_normal((1, case.rows, width), dtype=np.float32)
+        names = [self._input(graph, feeds, f"x{i}", packed) for i in range(case.count)]
+        graph.projection = lambda place, x, **_: x  # the attention alone, without its projections
+        for i, name in enumerate(names):
+            output = add_attention(
+                graph,
+                block,
+                layer=i,
+                key="",
+                x=name,
+                d_model=width,
+                max_tokens=total,
+                rope_theta=1e4,
+                head_norm=lambda *_, **__: "",
+            )
+            self._output(graph, outputs, output, np.empty((1, case.rows, block.query_width), np.float32))
+            for part in ("key", "value"):
+                cache = self._generator.standard_normal((1, case.kv_heads, total, case.head_size), dtype=np.float32)
+                feeds[f"past.{i}.{part}"] = outputs[f"present.{i}.{part}"] = cache
+
+    def _gather(self, graph: Any, case: Case, feeds: dict[str, Array], outputs: dict[str, Array]) -> None:
+        table = graph.store("table", lambda: np.zeros((case.n, case.k), np.float32))
+        rows = self._generator.integers(0, case.n, (1, case.rows))
+        tokens = self._input(graph, feeds, "tokens", rows)
+        for i in range(case.count):
+            name = graph.node("Gather", [table, tokens], f"y{i}", axis=0)
+            self._output(graph, outputs, name, np.empty((1, case.rows, case.k), np.float32))
+
+    def _prestore(self, graph: Any, number: int, k: int, n: int, weights: str) -> None:
+        """Stores a (k, n) matrix under the names that ``projection`` would use.
+
+        Matrices of one shape are turned copies of each other: the runtime would keep equal ones only once.
+        """
+        from chipwise.blocks.quantize import quantize_int4, quantize_int8
+
+        if (weights, k, n) not in self._quantised:
+            matrix = self._generator.standard_normal((n, k), dtype=np.float32) / np.float32(np.sqrt(k))
+            if weights == "fp32":
+                made = {"weight": np.ascontiguousarray(matrix.T)}
+            elif weights == "int8":
+                values, scale = quantize_int8(matrix)
+                made = {"int8": np.ascontiguousarray(values.T), "scale": scale}
+            else:
+                packed, block_scale = quantize_int4(matrix)
+                made = {"int4": packed, "scale": block_scale}
+            self._quantised[weights, k, n] = made
+        for name, value in self._quantised[weights, k, n].items():
+            graph.store(f"w{number}.{name}", lambda value=value: np.roll(value, number, axis=0))
+
+
+def main() -> int:
+    """Times the cases on stdin (one JSON object: cpus, threads, seconds, cases), one line of seconds each."""
+    request = json.load(sys.stdin)
+    os.sched_setaffinity(0, request["cpus"])
+    bench = Bench(threads=request["threads"])
+    for fields in request["cases"]:
+        seconds = bench.time(Case(**fields), seconds=request["seconds"])
+        print(json.dumps(seconds), flush=True)
+    return 0
+
+
+def request_data(chosen: list[Case], *, cpus: tuple[int, ...], threads: int, seconds: float) -> str:
+    """What :func:`main` reads."""
+    return json.dumps(
+        {"cpus": list(cpus), "threads": threads, "seconds": seconds, "cases": [asdict(case) for case in chosen]}
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
