@@ -16,18 +16,18 @@ ACTIVATIONS: tuple[Activation, ...] = ("relu", "gelu", "gelu_tanh", "silu")
 POSITIONS: tuple[Positions, ...] = ("rope", "rope", "learned", "none")
 NORMS: tuple[NormKind, ...] = ("rmsnorm", "layernorm")
 HEAD_SIZES: dict[Positions, tuple[bool, tuple[int, ...]]] = {
-    "rope": (True, (8, 16, 32)),
-    "learned": (False, (6, 8, 24)),
-    "none": (False, (6, 8, 24)),
+    "rope": (True, (16, 32, 48)),
+    "learned": (False, (8, 16, 24)),
+    "none": (False, (8, 16, 24)),
 }
 
 
 def toy_arch(**changes: Any) -> ArchSpec:
     """A model of 2 layers that differ, width 16, 20 tokens; ``changes`` replace its fields."""
     layers = (
-        Layer(attention=Attention(heads=2, kv_heads=1, head_size=8), ffn=FeedForward(width=24)),
+        Layer(attention=Attention(heads=2, kv_heads=1, head_size=16), ffn=FeedForward(width=24)),
         Layer(
-            attention=Attention(heads=4, kv_heads=2, head_size=8),
+            attention=Attention(heads=4, kv_heads=2, head_size=16),
             ffn=FeedForward(width=40, activation="relu", gated=False),
         ),
     )

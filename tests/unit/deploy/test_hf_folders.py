@@ -15,31 +15,17 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from chipwise.core.errors import SpecError, StorageError, Unsupported
 from chipwise.deploy.hf import load_pretrained, save_pretrained
-from chipwise.deploy.torch import Transformer, build
+from chipwise.deploy.torch import Transformer
 from chipwise.spec import ArchSpec, Attention, FeedForward, Layer, uniform
+from chipwise.testing.block_suite import random_tokens, shaken
 from chipwise.testing.specs import arch_specs, llama_like_specs, toy_arch
 from chipwise.train.tokenizer import SEPARATOR, train_tokenizer
-
-
-def shaken(arch: ArchSpec, seed: int = 0) -> Transformer:
-    """A model in which norms and biases are not ones and zeros, so that forgetting one shows."""
-    model = build(arch, seed=seed).eval()
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 1:
-                parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
-    return model
 
 
 def transformer(arch: ArchSpec, weights: dict[str, np.ndarray]) -> Transformer:
     model = Transformer(arch)
     model.load_state_dict({name: torch.from_numpy(value) for name, value in weights.items()})
     return model.eval()
-
-
-def tokens(arch: ArchSpec, *, batch: int = 2, length: int = 13) -> torch.Tensor:
-    return torch.randint(0, arch.vocab_size, (batch, length), generator=torch.Generator().manual_seed(1))
 
 
 def greedy(model: Transformer, prompt: torch.Tensor, count: int) -> torch.Tensor:
@@ -51,11 +37,11 @@ def greedy(model: Transformer, prompt: torch.Tensor, count: int) -> torch.Tensor
 
 def agrees(arch: ArchSpec, folder) -> None:
     """Logits, greedy generation through the cache, and reading back."""
-    ours = shaken(arch)
+    ours = shaken(arch, seed=0)
     save_pretrained(arch, ours.state_dict(), None, folder)
     theirs = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True).eval()
     assert sum(p.numel() for p in theirs.parameters()) == arch.parameters()
-    prompt = tokens(arch)
+    prompt = random_tokens(arch, length=13, batch=2)
     with torch.no_grad():
         expected = ours(prompt)[0]
         torch.testing.assert_close(theirs(prompt).logits, expected, atol=1e-5, rtol=1e-5)
@@ -106,7 +92,7 @@ def test_uniform_models_need_no_code_of_ours(attention: dict, model_type: str, t
 
 
 def test_our_modelling_file_imports_nothing_of_ours(tmp_path) -> None:
-    save_pretrained(toy_arch(), shaken(toy_arch()).state_dict(), None, tmp_path)
+    save_pretrained(toy_arch(), shaken(toy_arch(), seed=0).state_dict(), None, tmp_path)
     code = (tmp_path / "modeling_chipwise.py").read_text()
     imported = {line.split()[1].split(".")[0] for line in code.splitlines() if line.startswith(("import ", "from "))}
     assert imported == {"__future__", "collections", "typing", "torch", "transformers"}
@@ -121,11 +107,11 @@ def test_padding_on_the_left_changes_nothing(positions: str, tmp_path) -> None:
         ffn=FeedForward(width=24, gated=False),
     )
     arch = toy_arch(layers=(layer,) * 2, positions=positions)
-    ours = shaken(arch)
+    ours = shaken(arch, seed=0)
     theirs = AutoModelForCausalLM.from_pretrained(
         save_pretrained(arch, ours.state_dict(), None, tmp_path), trust_remote_code=True
     ).eval()
-    prompt = tokens(arch, batch=1)
+    prompt = random_tokens(arch, length=13)
     padded = torch.cat((torch.zeros((1, 5), dtype=torch.long), prompt), dim=1)
     mask = torch.tensor([[0] * 5 + [1] * 13])
     out = theirs.generate(padded, attention_mask=mask, max_new_tokens=8, do_sample=False, pad_token_id=0)
@@ -134,11 +120,11 @@ def test_padding_on_the_left_changes_nothing(positions: str, tmp_path) -> None:
 
 
 def test_beam_search_loss_and_one_position_of_logits(tmp_path) -> None:
-    ours = shaken(toy_arch())
+    ours = shaken(toy_arch(), seed=0)
     theirs = AutoModelForCausalLM.from_pretrained(
         save_pretrained(toy_arch(), ours.state_dict(), None, tmp_path), trust_remote_code=True
     ).eval()
-    prompt = tokens(toy_arch())
+    prompt = random_tokens(toy_arch(), length=13, batch=2)
     with torch.no_grad():
         logits = ours(prompt)[0]
         expected = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), prompt[:, 1:].flatten())
@@ -156,7 +142,7 @@ def test_beam_search_loss_and_one_position_of_logits(tmp_path) -> None:
 
 
 def test_what_transformers_saves_again_is_the_same_model(tmp_path) -> None:
-    ours = shaken(toy_arch())
+    ours = shaken(toy_arch(), seed=0)
     first = save_pretrained(toy_arch(), ours.state_dict(), None, tmp_path / "first")
     AutoModelForCausalLM.from_pretrained(first, trust_remote_code=True).save_pretrained(tmp_path / "second")
     arch, weights = load_pretrained(tmp_path / "second")
@@ -173,7 +159,7 @@ def test_the_tokenizer_gives_the_same_tokens(tmp_path) -> None:
         toy_arch(vocab_size=300),
         uniform(vocab_size=300, d_model=16, depth=1, heads=2, ffn_width=8),
     ):
-        weights = shaken(arch).state_dict()
+        weights = shaken(arch, seed=0).state_dict()
         folder = save_pretrained(
             arch, weights, tmp_path / "tokenizer.json", tmp_path / arch.name, {"card.md": "# a card"}
         )
@@ -266,7 +252,7 @@ def test_what_would_compute_other_logits_is_refused(tmp_path) -> None:
 
 
 def test_wrong_weights_are_named(tmp_path) -> None:
-    weights = dict(shaken(toy_arch()).state_dict())
+    weights = dict(shaken(toy_arch(), seed=0).state_dict())
     missing = {name: value for name, value in weights.items() if "ffn.up" not in name}
     with pytest.raises(SpecError, match=r"layers\.0\.ffn\.up\.weight.*missing"):
         save_pretrained(toy_arch(), missing, None, tmp_path)
@@ -280,7 +266,7 @@ def test_wrong_weights_are_named(tmp_path) -> None:
 def test_folders_that_hold_no_model(tmp_path) -> None:
     with pytest.raises(SpecError, match=r"config\.json: there is no such file"):
         load_pretrained(tmp_path)
-    save_pretrained(toy_arch(), shaken(toy_arch()).state_dict(), None, tmp_path)
+    save_pretrained(toy_arch(), shaken(toy_arch(), seed=0).state_dict(), None, tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"not tensors at all")
     with pytest.raises(SpecError, match="not a whole safetensors file"):
         load_pretrained(tmp_path)
@@ -289,7 +275,7 @@ def test_folders_that_hold_no_model(tmp_path) -> None:
         load_pretrained(tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError):
-        save_pretrained(toy_arch(), shaken(toy_arch()).state_dict(), None, tmp_path / "file" / "folder")
+        save_pretrained(toy_arch(), shaken(toy_arch(), seed=0).state_dict(), None, tmp_path / "file" / "folder")
 
 
 @given(st.integers(0, 2**32 - 1))
@@ -298,7 +284,7 @@ def test_saving_twice_writes_the_same_bytes(seed: int) -> None:
     from pathlib import Path
     from tempfile import TemporaryDirectory
 
-    model = shaken(toy_arch(), seed)
+    model = shaken(toy_arch(), seed=seed)
     with TemporaryDirectory() as one, TemporaryDirectory() as two:
         for folder in (one, two):
             save_pretrained(toy_arch(), model.state_dict(), None, folder)

@@ -172,5 +172,8 @@ def test_wrong_weights_are_named() -> None:
     weights["layers.0.ffn.up.weight"] = np.zeros((3, 16), np.float32)
     with pytest.raises(SpecError, match=r"\(3, 16\)"):
         build(Design(arch=arch), weights)
+    odd = uniform(vocab_size=8, d_model=16, depth=1, heads=1, head_size=24, ffn_width=8)
+    with pytest.raises(Unsupported, match="multiple of 16, not 24"):
+        build(Design(arch=odd), random_weights(odd, seed=0))
     with pytest.raises(Unsupported, match="bf16"):
         build(Design(arch=arch, weights="bf16"), random_weights(arch, seed=0))

@@ -17,10 +17,10 @@ from chipwise.testing.specs import arch_specs, toy_arch
 def test_parameters_of_a_small_model_by_hand() -> None:
     """Width 16, 20 tokens: table 320; norms 5 · 16.
 
-    Layer 0: q 16·16, k and v 16·8 each, out 16·16 = 768; gated FFN 3·16·24 = 1152.
-    Layer 1: q 16·32, k and v 16·16 each, out 32·16 = 1536; plain FFN 2·16·40 = 1280.
+    Layer 0: q 16·32, k and v 16·16 each, out 32·16 = 1536; gated FFN 3·16·24 = 1152.
+    Layer 1: q 16·64, k and v 16·32 each, out 64·16 = 3072; plain FFN 2·16·40 = 1280.
     """
-    assert toy_arch().parameters() == 320 + 80 + 768 + 1152 + 1536 + 1280
+    assert toy_arch().parameters() == 320 + 80 + 1536 + 1152 + 3072 + 1280
 
 
 def test_an_untied_head_and_learned_positions_are_further_tables() -> None:

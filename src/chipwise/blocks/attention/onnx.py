@@ -44,11 +44,13 @@ def add_attention(
     ``head_norm(place, key, x, heads=…, head_size=…)`` norms queries and keys per head.
 
     Raises:
-        Unsupported: Rotary heads of a size that the runtime's kernel refuses.
+        Unsupported: Heads of a size that the runtime's kernel refuses.
     """
-    if block.rope and block.head_size % 16:
+    multiple = 16 if block.rope else 8
+    if block.head_size % multiple:
+        kind = "rotary heads" if block.rope else "heads"
         raise Unsupported(
-            f"layer {layer}: ONNX Runtime rotates heads whose size is a multiple of 16, not {block.head_size}"
+            f"layer {layer}: ONNX Runtime takes {kind} whose size is a multiple of {multiple}, not {block.head_size}"
         )
     place = f"layers.{layer}.attention"
     q, kv = block.query_width, block.kv_width

@@ -1,0 +1,166 @@
+"""BlockSuite: proof that a block's forms agree: its parameter count, its operators, its torch module, its ONNX nodes.
+
+Subclass it in a test module, and return the models to try from ``archs``; pytest then runs every check on them::
+
+    class TestMyBlock(BlockSuite):
+        def archs(self):
+            return arch_specs()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from chipwise.blocks.lowering import lower
+from chipwise.deploy.torch import Transformer, build
+from chipwise.ops import AttentionOp, Matmul, OpGraph, Phase, Workload
+from chipwise.spec import ArchSpec, Design
+from chipwise.spec.weights import weight_shapes
+from chipwise.testing.specs import arch_specs
+
+TOLERANCE = 1e-4
+PROMPT, STEPS = 7, 6
+
+
+class BlockSuite:
+    """The checks; each draws ``examples`` models from :meth:`archs`."""
+
+    examples = 15
+
+    def archs(self) -> st.SearchStrategy[ArchSpec]:
+        """The models to try; any small one unless overridden."""
+        return arch_specs()
+
+    def _each(self, check: Callable[[ArchSpec], None]) -> None:
+        slow = [HealthCheck.too_slow]
+        every = settings(
+            max_examples=self.examples, deadline=None, derandomize=True, suppress_health_check=slow, database=None
+        )
+        every(given(arch=self.archs())(lambda arch: check(arch)))()  # hypothesis wants no further arguments
+
+    def test_parameters_agree(self) -> None:
+        """The count of the spec is that of the module, weight by weight."""
+        self._each(check_parameters)
+
+    def test_flops_agree(self) -> None:
+        """The operators' FLOPs are those that torch counts, in prefill and in decode."""
+        self._each(check_flops)
+
+    def test_steps_through_the_cache_agree(self) -> None:
+        """Token by token through the cache gives the logits of one full pass."""
+        self._each(check_cache)
+
+    def test_exported_graphs_agree(self) -> None:
+        """The ONNX graph gives the module's logits and has the operators that lowering says."""
+        self._each(check_export)
+
+
+def shaken(arch: ArchSpec, *, seed: int) -> Transformer:
+    """A random model in which norms and biases are not ones and zeros, so that forgetting one shows."""
+    model = build(arch, seed=seed).eval()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
+    return model
+
+
+def random_tokens(arch: ArchSpec, *, length: int, batch: int = 1, seed: int = 0) -> torch.Tensor:
+    """Random tokens, (batch, length)."""
+    return torch.randint(0, arch.vocab_size, (batch, length), generator=torch.Generator().manual_seed(seed))
+
+
+def check_parameters(arch: ArchSpec) -> None:
+    """Asserts that the module of ``arch`` has the parameters, names and shapes that its spec says."""
+    with torch.device("meta"):
+        model = Transformer(arch)
+    shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    assert shapes == weight_shapes(arch)
+    assert arch.parameters() == sum(parameter.numel() for parameter in model.parameters())
+
+
+def check_flops(arch: ArchSpec, *, prompt: int = PROMPT, past: int = 5, batch: int = 2) -> None:
+    """Asserts that the matrix products and attention that lowering counts are those that torch runs.
+
+    Torch multiplies every query with every key, ours only with those that it may see; torch is told so by counting
+    our attention as if all were seen. In decode without windows both see all.
+    """
+    design = Design(arch=arch)
+    model = shaken(arch, seed=0)
+    caches = None
+    for phase, workload, tokens in (
+        (Phase.PREFILL, Workload(prompt_tokens=past, new_tokens=1, batch=batch), past),
+        (Phase.DECODE, Workload(prompt_tokens=past, new_tokens=1, batch=batch), 1),
+        (Phase.PREFILL, Workload(prompt_tokens=prompt, new_tokens=1, batch=batch), prompt),
+    ):
+        graph = lower(design, workload, phase, logits="all")
+        given_caches = caches if phase is Phase.DECODE else None
+        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+            _, caches = model(random_tokens(arch, length=tokens, batch=batch), given_caches)
+        assert dense_flops(graph) == counter.get_total_flops()
+        assert lower(design, workload, phase).work().flops <= graph.work().flops
+
+
+def dense_flops(graph: OpGraph) -> int:
+    """FLOPs of the matrix products and of attention in ``graph``, as if nothing were masked."""
+    total = 0
+    for placed in graph:
+        if isinstance(op := placed.op, Matmul):
+            total += 2 * op.m * op.k * op.n
+        elif isinstance(op, AttentionOp):
+            seen = op.query_tokens * (op.past_tokens + op.query_tokens)
+            total += 4 * op.batch * op.heads * op.head_size * seen
+    return total
+
+
+def check_cache(arch: ArchSpec, *, tolerance: float = TOLERANCE) -> None:
+    """Asserts that a prompt, then tokens one by one, then three at once give the logits of one full pass."""
+    model = shaken(arch, seed=0)
+    tokens = random_tokens(arch, length=PROMPT + STEPS, batch=2)
+    with torch.no_grad():
+        expected = model(tokens)[0]
+        caches, parts, start = None, [], 0
+        for length in (PROMPT, *(1,) * (STEPS - 3), 3):
+            logits, caches = model(tokens[:, start : start + length], caches)
+            parts.append(logits)
+            start += length
+    torch.testing.assert_close(torch.cat(parts, dim=1), expected, atol=tolerance, rtol=tolerance)
+
+
+def check_export(arch: ArchSpec, *, tolerance: float = TOLERANCE) -> None:
+    """Asserts that the exported graph gives the module's logits, in prefill and step by step.
+
+    Also that it has one node for each matrix product and each attention that lowering lists, in the same places.
+    """
+    import onnx
+
+    from chipwise.deploy.onnx import export
+    from chipwise.profile.backends.onnxruntime import OnnxRuntimeSession
+
+    model = shaken(arch, seed=0)
+    tokens = random_tokens(arch, length=PROMPT + STEPS)
+    with torch.no_grad():
+        expected = model(tokens)[0].numpy()
+    weights = {name: value.numpy() for name, value in model.state_dict().items()}
+    with TemporaryDirectory() as folder:
+        path = export(Design(arch=arch), weights, Path(folder) / "model.onnx")
+        session = OnnxRuntimeSession(path, capacity=PROMPT + STEPS)
+        steps = (tokens[:, step : step + 1].numpy() for step in range(PROMPT, PROMPT + STEPS))
+        logits = [session.prefill(tokens[:, :PROMPT].numpy()).copy(), *(session.decode(t).copy() for t in steps)]
+        nodes = onnx.load(path).graph.node
+    given = np.stack([row.reshape(-1) for row in logits])
+    np.testing.assert_allclose(given, expected[0, PROMPT - 1 :], atol=tolerance, rtol=tolerance)
+    graph = lower(Design(arch=arch), Workload(prompt_tokens=PROMPT, new_tokens=STEPS), Phase.DECODE)
+    for kind, operators in ((Matmul, {"MatMul", "FusedMatMul"}), (AttentionOp, {"GroupQueryAttention"})):
+        listed = sum(isinstance(placed.op, kind) for placed in graph)
+        assert listed == sum(node.op_type in operators for node in nodes)
