@@ -52,7 +52,11 @@ class Encoder:
         response, active = self._probe(reference[:48])
         self.effects = np.abs(response).mean(axis=0).sum(axis=1)
         self._rules = [] if problem.active is not None else _conditions(problem, reference[:48], active)
-        self._kinds = _named(problem) if problem.kinds is not None else _alike(problem, response, active)
+        if problem.kinds is not None:
+            self._kinds = _named(problem)
+        else:
+            self._kinds = _runs(problem, self._rules)
+            self._kinds += [kind for kind in _alike(problem, response, active) if kind not in self._kinds]
         self.direction = response.mean(axis=0)  # (d, columns known)
         self.groups = np.concatenate(self._plan())
 
@@ -142,6 +146,23 @@ def _named(problem: Problem) -> list[list[int]]:
     for i, (kind, c) in enumerate(zip(problem.kinds, problem.cardinalities, strict=True)):
         kinds.setdefault((kind, int(c)), []).append(i)
     return [members for members in kinds.values() if len(members) > 1 and problem.cardinalities[members[0]] > 1]
+
+
+def _runs(problem: Problem, rules: list[tuple[int, int, NDArray[np.int64]]]) -> list[list[int]]:
+    """Stretches of variables of equal cardinality, such as the FFN widths of layers 0, 1, …
+
+    A stretch ends with the variable that is inactive most often: the last layer's.
+    """
+    switches = {column for _, column, _ in rules}
+    most = max((len(off) for _, _, off in rules), default=0)
+    ends = {column for column, _, off in rules if len(off) == most}
+    runs: list[list[int]] = [[]]
+    for i, c in enumerate(problem.cardinalities):
+        if runs[-1] and (c != problem.cardinalities[runs[-1][-1]] or runs[-1][-1] in ends):
+            runs.append([])
+        if i not in switches:
+            runs[-1].append(i)
+    return [run for run in runs if len(run) > 2] if rules else []
 
 
 def _alike(problem: Problem, response: Floats, active: NDArray[np.bool_]) -> list[list[int]]:

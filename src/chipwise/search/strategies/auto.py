@@ -23,6 +23,7 @@ from chipwise.search.strategy import Floats, Problem, Rows
 _SEEDED = 3000  # rows drawn in each of two ways before the first trial
 _GENERATIONS, _CHILDREN = 5, 500  # bred before each batch
 _KEPT = 2000  # rows that stay in the pool
+_CONSIDERED = 1200  # candidates for the first trials
 _PARENTS = 120
 _ELITES = 12  # of every stratum, whatever the front says
 _BOLDNESS = (0.0, 1.0, 2.0)  # standard deviations of hope by which parents are ranked, in turn
@@ -83,36 +84,47 @@ class Auto:
         return held[self.history.is_new(pool.rows[held])]
 
     def _first(self, count: int) -> Rows:
-        """Before anything is known: what the prior calls the front, and what differs most from all that was asked."""
-        pool = self._pool
+        """Before anything is known: what the prior calls the front, every stratum, and what differs most from both."""
+        pool, model = self._pool, self._plain
         assert pool is not None
         if self.problem.prior is not None:
             self._breed(pool, generations=3 * _GENERATIONS)
         index = self._available(pool)
         if not len(index):
             return pool.rows[:0]
-        index = self._rng.permutation(index)[:1500]
-        hopeful = (
-            self._prior_front(pool, self._available(pool), count) if self.problem.prior is not None else index[:0]
-        )
-        model = self._plain
-        index = np.r_[hopeful, np.setdiff1d(index, hopeful, assume_unique=True)]
+        hopeful = self._prior_front(pool, index, count) if self.problem.prior is not None else index[:0]
+        index = np.setdiff1d(self._across_strata(pool, index, _CONSIDERED), hopeful, assume_unique=True)
+        index = np.r_[hopeful, index]
         out = np.vstack([self.history.rows, self.history.pending])
-        columns = np.vstack([model.columns(out), pool.columns[index]])
-        cov = model.covariance(columns)
-        chosen: list[int] = []
-        for i in [*range(len(out)), *(len(out) + np.arange(len(hopeful)))][: len(out) + len(hopeful)]:
+        cov = model.covariance(np.vstack([model.columns(out), pool.columns[index]]))
+        for i in range(len(out) + len(hopeful)):
             _condition(cov, i)
-            if i >= len(out):
-                chosen.append(i)
+        tried = np.vstack([out, pool.rows[hopeful]])
+        chosen = list(range(len(hopeful)))
         while len(chosen) < min(count, len(index)):
-            variance = np.diag(cov).copy()
-            variance[: len(out)] = -1
+            variance = np.diag(cov)[len(out) :] * self._neglected(tried, pool.rows[index])
             variance[chosen] = -1
             best = int(np.argmax(variance))
             chosen.append(best)
-            _condition(cov, best)
-        return pool.rows[index[np.array(chosen, np.int64) - len(out)]]
+            tried = np.vstack([tried, pool.rows[index[best]]])
+            _condition(cov, len(out) + best)
+        return pool.rows[index[chosen]]
+
+    def _neglected(self, tried: Rows, rows: Rows) -> Floats:
+        """A factor that lets values of the decisive variables that were never tried go first."""
+        factor = np.ones(len(rows))
+        for column in self._encoder.strata_columns:
+            factor *= np.where(np.isin(rows[:, column], tried[:, column]), 1.0, 1e6)
+        return factor
+
+    def _across_strata(self, pool: Pool, index: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+        """At most ``count`` of the rows ``index``, as even over the strata as they allow."""
+        index = self._rng.permutation(index)
+        strata = self._encoder.strata(pool.rows[index])
+        order = np.argsort(strata, kind="stable")
+        begins = np.r_[True, np.diff(strata[order]) > 0]
+        since = np.arange(len(order)) - np.maximum.accumulate(np.where(begins, np.arange(len(order)), 0))
+        return index[order[np.argsort(since, kind="stable")[:count]]]
 
     def _prior_front(self, pool: Pool, index: NDArray[np.int64], count: int) -> NDArray[np.int64]:
         """Rows spread over the front of the prior and the free costs; two thirds of the first trials."""
