@@ -29,7 +29,7 @@ SIZES = (512, 1024, 2048, 4096, 8192)
 class AdamWOnly:
     """The usual choice: AdamW for everything, decaying the layers' matrices alone."""
 
-    def __init__(self, model: Any, *, matrix_rate: float, table_rate: float, weight_decay: float) -> None:
+    def __init__(self, model: Any, *, matrix_rate: float, table_rate: float, weight_decay: float, rounds: int) -> None:
         named = list(model.named_parameters())
         matrices = [p for name, p in named if p.ndim == 2 and name.startswith("layers.")]
         rest = [p for name, p in named if p.ndim != 2 or not name.startswith("layers.")]
@@ -86,12 +86,21 @@ RECIPES: dict[str, dict[str, Any]] = {
     "default": {},
     "AdamW, rate 0.003": {"matrix_rate": 0.003, "table_rate": 0.003, "optimiser": AdamWOnly},
     "AdamW, rate 0.006": {"matrix_rate": 0.006, "table_rate": 0.006, "optimiser": AdamWOnly},
+    "AdamW, rate 0.010": {"matrix_rate": 0.010, "table_rate": 0.006, "optimiser": AdamWOnly},
     "matrix rate 0.005": {"matrix_rate": 0.005},
+    "table rate 0.006": {"table_rate": 0.006},
+    "table rate 0.024": {"table_rate": 0.024},
+    "32 windows a batch": {"batch_windows": 32, "matrix_rate": 0.014},
+    "5 rounds": {"rounds": 5},
+    "AdamW, 8 windows a batch": {
+        "matrix_rate": 0.004,
+        "table_rate": 0.004,
+        "batch_windows": 8,
+        "optimiser": AdamWOnly,
+    },
     "matrix rate 0.02": {"matrix_rate": 0.02},
     "table rate 0.003": {"table_rate": 0.003},
-    "table rate 0.012": {"table_rate": 0.012},
     "8 windows a batch": {"batch_windows": 8},
-    "32 windows a batch": {"batch_windows": 32},
     "decay over 50 %": {"decay_share": 0.5},
     "decay over 20 %": {"decay_share": 0.2},
     "no weight decay": {"weight_decay": 0.0},
@@ -130,6 +139,7 @@ def main() -> None:
     parser.add_argument("what", choices=["recipe", "shapes"])
     parser.add_argument("--budget", type=float, default=20.0, help="CPU seconds of each training")
     parser.add_argument("--only", nargs="*", help="names of variants; all unless given")
+    parser.add_argument("--width", type=int, default=128, help="of the model on which recipes are compared")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--tokens", type=Path, help="folder that keeps the tokenised text")
     parser.add_argument("--folder", type=Path, help="folder that keeps the trainings, so that larger budgets go on")
@@ -143,7 +153,7 @@ def main() -> None:
             changes = dict(table[name])
             optimiser = changes.pop("optimiser", trainer.Optimiser)
             dtype = changes.pop("dtype", trainer.fastest_dtype())
-            arch = shape() if options.what == "recipe" else shape(**changes)
+            arch = shape(d=options.width) if options.what == "recipe" else shape(**changes)
             recipe = replace(Recipe(), **changes) if options.what == "recipe" else Recipe()
             folder = (options.folder or Path(scratch)) / name.replace(" ", "-")
             data = store.tokens(arch.vocab_size)
@@ -161,7 +171,7 @@ def main() -> None:
                     max_validation_bytes=150_000,
                 )
             row = {
-                "variant": name,
+                "variant": name if options.what == "shapes" else f"{name} (d{options.width})",
                 "cpu_s": options.budget,
                 "bits_per_byte": round(result.bits_per_byte, 4),
                 "perplexity": round(result.perplexity, 2),

@@ -41,17 +41,25 @@ class Optimiser:
         matrix_rate: Muon's learning rate at scale 1.
         table_rate: AdamW's learning rate at scale 1.
         weight_decay: Of the layers' matrices; nothing else decays.
+        rounds: Of orthogonalisation; each costs three matrix products.
     """
 
     def __init__(
-        self, model: nn.Module, *, matrix_rate: float, table_rate: float, weight_decay: float, momentum: float = 0.95
+        self,
+        model: nn.Module,
+        *,
+        matrix_rate: float,
+        table_rate: float,
+        weight_decay: float,
+        rounds: int = 3,
+        momentum: float = 0.95,
     ) -> None:
         named = list(model.named_parameters())
         matrices = [(name, p) for name, p in named if p.ndim == 2 and name.startswith("layers.")]
         chosen = {name for name, _ in matrices}
         self._rest = [(name, p) for name, p in named if name not in chosen]
         self._matrix_rate, self._table_rate = matrix_rate, table_rate
-        self._weight_decay, self._momentum = weight_decay, momentum
+        self._weight_decay, self._rounds, self._momentum = weight_decay, rounds, momentum
         self._shapes: dict[tuple[int, ...], list[tuple[str, nn.Parameter]]] = {}
         for name, p in matrices:
             self._shapes.setdefault(tuple(p.shape), []).append((name, p))
@@ -70,7 +78,8 @@ class Optimiser:
         for shape, group in self._shapes.items():
             grads = torch.stack([p.grad if p.grad is not None else torch.zeros_like(p) for _, p in group])
             average = self._averages[shape].lerp_(grads, 1 - self._momentum)
-            update = orthogonalise(grads.lerp_(average, self._momentum)).mul_(rate * 0.2 * max(shape) ** 0.5)
+            update = orthogonalise(grads.lerp_(average, self._momentum), rounds=self._rounds)
+            update.mul_(rate * 0.2 * max(shape) ** 0.5)
             parameters: list[Tensor] = [p for _, p in group]
             torch._foreach_mul_(parameters, 1 - rate * self._weight_decay)
             torch._foreach_sub_(parameters, [*update])

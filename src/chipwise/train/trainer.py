@@ -41,8 +41,9 @@ class Recipe:
     window_tokens: int = WINDOW_TOKENS
     batch_windows: int = 16
     matrix_rate: float = 0.01  # of the layers' matrices
-    table_rate: float = 0.006  # of the token table, head, norms and biases
+    table_rate: float = 0.012  # of the token table, head, norms and biases
     weight_decay: float = 0.1
+    rounds: int = 3  # of orthogonalisation
     warmup_steps: int = 20
     decay_share: float = 0.3  # of the budget
     clip_norm: float = 1.0
@@ -164,6 +165,7 @@ class _Run:
             matrix_rate=recipe.matrix_rate,
             table_rate=recipe.table_rate,
             weight_decay=recipe.weight_decay,
+            rounds=recipe.rounds,
         )
 
     def finished(self) -> TrainResult | None:
