@@ -5,8 +5,10 @@ Nothing in a file is executed: YAML is loaded with the safe loader, everything e
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
+import functools
 import json
 import os
 import types
@@ -40,8 +42,17 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
         raise SpecError("this is not a text file (UTF-8)", file=name) from None
     except OSError as error:
         raise SpecError(f"cannot be read: {error.strerror}", file=name) from None
+    return parse_yaml(text, name=name)
+
+
+def parse_yaml(text: str, *, name: str) -> dict[str, Any]:
+    """The mapping that ``text`` holds; ``name`` is the file's, for messages.
+
+    Raises:
+        SpecError: Broken YAML, or no mapping.
+    """
     try:
-        data = yaml.load(text, Loader=_UniqueKeys)
+        data = yaml.load(text, Loader=_loader(text))
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
@@ -55,8 +66,8 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     return data
 
 
-class _UniqueKeys(yaml.SafeLoader):
-    """The safe loader, refusing a field that is given twice."""
+class _UniqueConstructor(yaml.constructor.SafeConstructor):
+    """Builds plain values only, and refuses a field that is given twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[object] = set()
@@ -72,6 +83,26 @@ class _UniqueKeys(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+class _Loader(_UniqueConstructor, yaml.SafeLoader):
+    """Reads any text."""
+
+
+if typing.TYPE_CHECKING:
+    _CLoader = yaml.SafeLoader
+else:
+    _CLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _FastLoader(_UniqueConstructor, _CLoader):
+    """Reads several times faster where PyYAML has libyaml, whose parser recurses without a limit."""
+
+
+def _loader(text: str) -> type[yaml.SafeLoader]:
+    """The fast loader for text that cannot nest deep: each level takes an opening sign or one more space of indent."""
+    openings = sum(text.count(sign) for sign in "[{-?")
+    return _FastLoader if len(text) <= 20_000 and openings <= 400 else _Loader
+
+
 def build(cls: type[T], data: object, *, field: str | None = None, file: str | None = None) -> T:
     """``data`` (as YAML or JSON gave it) as the dataclass ``cls``, every field checked by its type.
 
@@ -84,10 +115,15 @@ def build(cls: type[T], data: object, *, field: str | None = None, file: str | N
         raise error.inside(file=file) from None
 
 
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
 def _build(cls: Any, data: object, field: str | None) -> Any:
     if not isinstance(data, Mapping):
         raise SpecError(f"must be a mapping of fields, not {_word(data)}", field=field)
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)
     known = {f.name: f for f in dataclasses.fields(cls) if f.init}
     values: dict[str, Any] = {}
     for key, value in data.items():
@@ -182,7 +218,8 @@ def write_atomic(path: str | Path, content: str | bytes) -> None:
                 os.fsync(stream.fileno())
             temporary.replace(target)
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the refusal above says more than that there is nothing to remove
+            temporary.unlink()
 
 
 class storage:  # noqa: N801  (reads as a sentence: with storage(path): …)

@@ -19,6 +19,7 @@ from chipwise.core.dtypes import DType
 from chipwise.core.errors import SpecError, UnknownName, Unsupported
 
 DATA = Path(__file__).parent / "data"
+_DTYPES = frozenset(DType)
 LEVELS = ("registers", "l1", "l2", "l3", "dram", "host")  # from the arithmetic units outwards
 
 
@@ -139,7 +140,7 @@ class Engine:
     def __post_init__(self) -> None:
         for table in ("fma_per_clock", "peak", "tile"):
             for dtype in getattr(self, table):
-                if dtype not in DType:
+                if dtype not in _DTYPES:
                     names = ", ".join(item.value for item in DType)
                     raise SpecError(f"unknown number format; known: {names}", field=f"{table}.{dtype}")
 

@@ -1,0 +1,141 @@
+"""``chipwise devices``: what is published about each chip, and where it stands."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from chipwise.hardware.datasheet import DeviceProfile, Fact
+
+app = typer.Typer(rich_markup_mode=None)
+JSON = typer.Option("--json", help="Print as JSON, in SI units.")
+
+
+@app.callback(invoke_without_command=True)
+def table(context: typer.Context, as_json: Annotated[bool, JSON] = False) -> None:
+    """List all devices: memory, bandwidth, dense peaks by number format, power, price.
+
+    One device with every source: chipwise devices show h100-sxm
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from chipwise.cli import show
+    from chipwise.hardware import datasheet
+
+    devices = datasheet.load_all()
+    if as_json:
+        show.json_of([_summary(device) for device in devices])
+    else:
+        _print(_overview(devices))
+
+
+@app.command("show")
+def one(
+    name: Annotated[str, typer.Argument(help="A device's name or alias, or the path of a YAML file.")],
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Show every fact of one device with its source."""
+    from chipwise.cli import show
+    from chipwise.hardware import datasheet
+
+    device = datasheet.load(name)
+    if as_json:
+        facts = {
+            path: {"value": fact.value, "si": getattr(fact, "number", None), "source": fact.source}
+            for path, fact in device.facts()
+        }
+        show.json_of(_summary(device) | {"aliases": device.aliases, "facts": facts})
+    else:
+        _print_one(device)
+
+
+def _summary(device: DeviceProfile) -> dict[str, Any]:
+    return {
+        "name": device.name,
+        "title": device.title,
+        "vendor": device.vendor,
+        "family": device.family,
+        "architecture": device.architecture,
+        "kind": device.kind,
+        "year": device.year,
+        "memory_bytes": device.mem_capacity_bytes,
+        "bandwidth_bytes_per_s": device.mem_bandwidth_bytes_per_s,
+        "peak_flops_per_s": dict(device.peak_flops_per_s),
+        "board_power_w": _number(device.board_power),
+        "idle_power_w": _number(device.idle_power),
+        "launch_overhead_s": _number(device.launch_overhead),
+        "price_usd_per_s": _number(device.price),
+    }
+
+
+def _number(fact: Fact | None) -> float | None:
+    return None if fact is None else fact.number
+
+
+def _overview(devices: list[DeviceProfile]) -> Table:
+    from rich.table import Table
+
+    from chipwise.core import units
+    from chipwise.core.dtypes import DType
+
+    formats = (DType.FP32, DType.BF16, DType.FP16, DType.FP8, DType.INT8, DType.FP4)
+    shown = Table(
+        title=f"{len(devices)} devices; dense peaks in operations a second, of the fastest engine",
+        caption="– is not published; every source: chipwise devices show NAME",
+    )
+    shown.add_column("device", no_wrap=True)
+    for head in ("memory", "bandwidth", *(f.value for f in formats), "power", "price"):
+        shown.add_column(head, justify="right", no_wrap=True)
+    for device in devices:
+        peaks = device.peak_flops_per_s
+        power, price = _number(device.board_power), _number(device.price)
+        shown.add_row(
+            device.name,
+            units.show(device.mem_capacity_bytes, "bytes"),
+            units.show(device.mem_bandwidth_bytes_per_s, "bandwidth"),
+            *(units.show(peaks[f], "compute").removesuffix("FLOP/s") if f in peaks else "–" for f in formats),
+            "–" if power is None else units.show(power, "power"),
+            "–" if price is None else units.show(price, "price_rate"),
+        )
+    return shown
+
+
+def _print_one(device: DeviceProfile) -> None:
+    from rich.table import Table
+
+    from chipwise.cli.show import console
+    from chipwise.core import units
+
+    console.print(f"[bold]{device.title}[/bold]  ({device.name})", highlight=False)
+    console.print(
+        f"{device.vendor} {device.architecture}, {device.kind} of {device.year}, family {device.family}",
+        highlight=False,
+    )
+    if device.aliases:
+        console.print(f"also called {', '.join(device.aliases)}", highlight=False)
+    shown = Table(caption="Facts that nobody publishes are absent.")
+    for head in ("fact", "value", "source"):
+        shown.add_column(head, no_wrap=head != "source")
+    for path, fact in device.facts():
+        shown.add_row(path, str(fact.value), fact.source)
+    for engine in device.engines:
+        for dtype in engine.dtypes():
+            rate = engine.derived(dtype)
+            if dtype not in engine.peak and rate is not None:
+                path = f"engines.{engine.name}.peak.{dtype}"
+                shown.add_row(path, units.show(rate, "compute", digits=4), "derived: units × FMA per clock × 2 × clock")
+    _print(shown)
+
+
+def _print(shown: Table) -> None:
+    """Prints a table whole: where nobody sees a terminal's edge, nothing is cut off."""
+    from rich.console import Console
+
+    from chipwise.cli.show import console
+
+    target = console if console.is_terminal else Console(width=max(console.width, 200))
+    target.print(shown)

@@ -1,0 +1,54 @@
+"""``chipwise devices`` as a user types it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from chipwise.cli import devices
+from chipwise.core.errors import UnknownName
+from chipwise.hardware.datasheet import load, names
+
+runner = CliRunner()
+
+
+def printed(*arguments: str) -> str:
+    outcome = runner.invoke(devices.app, list(arguments), catch_exceptions=False)
+    assert outcome.exit_code == 0
+    return outcome.output
+
+
+def test_the_table_has_a_row_a_device_and_dashes_for_what_is_not_published() -> None:
+    text = printed()
+    rows = {line.split("│")[1].strip(): line for line in text.splitlines() if line.startswith("│")}
+    assert set(rows) == set(names())
+    assert "…" not in text, "nothing is cut off"
+    cells = [cell.strip() for cell in rows["h100-sxm"].split("│")[1:-1]]
+    assert cells[:6] == ["h100-sxm", "80 GB", "3.35 TB/s", "66.9 T", "989 T", "989 T"]
+    assert cells[8] == "–", "Hopper has no fp4"
+
+
+def test_json_is_in_si_units_with_null_for_what_is_not_published() -> None:
+    rows = {row["name"]: row for row in json.loads(printed("--json"))}
+    assert set(rows) == set(names())
+    assert rows["h100-sxm"]["bandwidth_bytes_per_s"] == 3.35e12
+    assert rows["h100-sxm"]["peak_flops_per_s"]["bf16"] == 989.4e12
+    assert rows["h100-sxm"]["launch_overhead_s"] is None
+
+
+def test_one_device_shows_every_fact_with_its_source_and_what_follows_from_them() -> None:
+    text = " ".join(printed("show", "H100_SXM").split())
+    for path, fact in load("h100-sxm").facts():
+        assert path in text
+        assert str(fact.value) in text
+    assert "NVIDIA H100 data sheet, SXM column" in text
+    assert "engines.tensor cores.peak.bf16" in " ".join(printed("show", "jetson-agx-orin").split())
+    facts = json.loads(printed("show", "h100", "--json"))["facts"]
+    assert facts["memory.dram.bandwidth"]["si"] == 3.35e12
+
+
+def test_an_unknown_device_offers_the_nearest() -> None:
+    with pytest.raises(UnknownName, match="did you mean 'h100-sxm'"):
+        runner.invoke(devices.app, ["show", "h100-smx"], catch_exceptions=False)
