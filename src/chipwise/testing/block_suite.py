@@ -71,7 +71,7 @@ def shaken(arch: ArchSpec, *, seed: int) -> Transformer:
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim == 1:
-                parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
+                parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.3)
     return model
 
 

@@ -1,0 +1,55 @@
+# make search: from a fresh clone to a measured transformer. make test, make check: the project's own proof.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+SPEC ?= examples/clinic.yaml
+
+# On Linux PyPI's torch brings gigabytes of CUDA; torch's own index has the CPU build of the same version. It is asked
+# only if it answers. To have the CUDA build: make install TORCH_INDEX=
+CPU_INDEX := https://download.pytorch.org/whl/cpu
+TORCH_INDEX ?= $(shell $(PYTHON) -c 'import sys, urllib.request; \
+	sys.platform == "linux" and urllib.request.urlopen("$(CPU_INDEX)/torch/", timeout=5) \
+	and print("--extra-index-url $(CPU_INDEX)")' 2>/dev/null)
+
+.PHONY: help install search test check format clean
+
+help:
+	@echo "make install   create $(VENV) with everything that constraints.txt pins"
+	@echo "make search    run $(SPEC) (another: make search SPEC=examples/own-text.yaml)"
+	@echo "make test      run the tests"
+	@echo "make check     lint, types, layers"
+	@echo "make format    rewrite the code in the project's format"
+	@echo "make clean     remove $(VENV) and caches; runs/ stays"
+
+install: $(STAMP)
+
+# Redone only when what is to be installed changes. The package itself is installed editable.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "error: chipwise needs Python 3.11 or newer; name one with: make install PYTHON=python3.12" >&2; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing into $(VENV) (about two minutes) …"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(TORCH_INDEX) torch
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[search,medical,dev]'
+	@touch $(STAMP)
+
+search: $(STAMP)
+	@$(BIN)/chipwise search $(SPEC)
+
+test: $(STAMP)
+	@$(BIN)/python -m pytest
+
+check: $(STAMP)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+
+format: $(STAMP)
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist src/*.egg-info
