@@ -22,8 +22,8 @@ The artefact that was measured is `winner/model.onnx`:
 ```python
 import onnxruntime
 
-session = onnxruntime.InferenceSession("winner/model.onnx", providers=["CPUExecutionProvider"])
-print([(item.name, item.shape, item.type) for item in session.get_inputs()])
+model = onnxruntime.InferenceSession("winner/model.onnx", providers=["CPUExecutionProvider"])
+print([(item.name, item.shape, item.type) for item in model.get_inputs()])
 ```
 
 `chipwise measure winner` measures it again."""

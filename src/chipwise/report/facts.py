@@ -164,8 +164,8 @@ def no_winner(record: RunRecord) -> str:
         so_far = f"{words.times(trained, 'candidate')} trained"
         return f"Nothing was measured yet ({so_far}), and only a measured candidate can win."
     if not record.constraints:
-        return f"None of the {len(measured)} measured candidates was chosen yet."
-    return f"None of the {len(measured)} measured candidates is known to meet every constraint. " + closest(
+        return f"No winner was chosen yet among the {len(measured)} measured candidates."
+    return f"No candidate of the {len(measured)} that were measured is known to meet every constraint. " + closest(
         record, measured
     )
 

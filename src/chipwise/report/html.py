@@ -246,7 +246,7 @@ def _training(trial: Trial) -> str:
 
 def _plot(plot: Plot, after: str) -> str:
     if not plot.views:
-        return _section(plot.key, plot.title, _empty(plot.empty) + after, _e(plot.caption))
+        return _section(plot.key, plot.title, _empty(plot.empty) + after)
     buttons = ""
     if len(plot.views) > 1:
         buttons = "".join(
@@ -390,7 +390,7 @@ def _about(record: RunRecord) -> str:
                 "cores": words.count(target.cores),
                 "runtime": f"{target.runtime} {target.runtime_version or '(version unknown)'}",
                 "threads": str(target.threads),
-                "launch overhead": words.quantity(record.launch_overhead_s, "time"),
+                "launch overhead (measured)": words.quantity(record.launch_overhead_s, "time"),
                 "workload": facts.workload(record),
                 "objectives": ", ".join(f"{words.label(item.metric)} ({item.direction})" for item in record.objectives)
                 or "none stated",

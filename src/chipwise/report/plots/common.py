@@ -19,6 +19,7 @@ from chipwise.report.record import RunRecord, Trial
 
 Figure = dict[str, Any]
 Trace = dict[str, Any]
+_FONT: Final = "system-ui, -apple-system, 'Segoe UI', sans-serif"
 _CLOCK: Final = (10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 18_000, 36_000, 86_400, 172_800)  # seconds
 _FINE_CLOCK: Final = (15, 40, 50, 90, 180, 240, 420, 480, 900, 2400, 5400, 10_800, 14_400, 28_800, 57_600)
 BOUND_COLOURS: Final = {"compute": "@compute", "memory": "@memory", "launch": "@launch"}
@@ -56,13 +57,13 @@ def figure(traces: list[Trace], *, height: int = 430, **layout: Any) -> Figure:
         "margin": margin,
         "paper_bgcolor": "@plot",
         "plot_bgcolor": "@plot",
-        "font": {"family": "system-ui, -apple-system, 'Segoe UI', sans-serif", "size": 13, "color": "@ink"},
+        "font": {"family": _FONT, "size": 13, "color": "@ink"},
         "hovermode": "closest",
         "hoverlabel": {
             "align": "left",
             "bgcolor": "@card",
             "bordercolor": "@line",
-            "font": {"color": "@ink", "size": 12},
+            "font": {"family": _FONT, "color": "@ink", "size": 12},
         },
         "legend": {
             "orientation": "h",
@@ -175,6 +176,8 @@ def detail(record: RunRecord, trial: Trial) -> str:
     if trial.train_cpu_s is not None:
         lines.append(f"trained {words.quantity(trial.train_cpu_s, 'time')} of CPU time")
     lines += [text for metric in words.SERVED if (text := _both(trial, metric))]
+    if trial.measured:
+        lines.append(f"measured on {escape(facts.where(record))}")
     if trial.feasible is not None:
         basis = "measured" if trial.measured else "predicted"
         lines.append(f"{'meets' if trial.feasible else 'breaks'} the constraints ({basis})")

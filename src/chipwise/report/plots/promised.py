@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from chipwise.report import facts, words
-from chipwise.report.plots.common import Plot, Trace, View, axis, detail, escape, figure, no_data, span
+from chipwise.report import words
+from chipwise.report.plots.common import Plot, Trace, View, axis, detail, figure, no_data, span
 from chipwise.report.record import Promise, RunRecord
 
 BAND = 0.25  # share of the promise that the measurement may be away
@@ -110,6 +110,5 @@ def _hover(record: RunRecord, item: Promise) -> str:
         f"<b>{words.label(item.metric)}</b>",
         f"promised {promise}",
         f"measured {words.show(item.measured, item.metric)} ({off})",
-        escape(facts.where(record)),
     ]
     return "<br>".join([*lines, "", detail(record, trial)] if trial else lines)
