@@ -70,9 +70,10 @@ class WeightFormat:
     scale_bits: int = 0
 
     def matrix_bytes(self, k: int, n: int) -> int:
-        """Bytes of a k×n matrix in this format, scales included."""
-        values = k * n * self.dtype.bits / 8
-        scales = (n if self.block is None else n * -(-k // self.block)) * self.scale_bits / 8
+        """Bytes of a k×n matrix in this format, scales included; blocks are stored whole."""
+        blocks = 1 if self.block is None else -(-k // self.block)
+        values = (k if self.block is None else blocks * self.block) * n * self.dtype.bits / 8
+        scales = n * blocks * self.scale_bits / 8
         return round(values + scales)
 
 

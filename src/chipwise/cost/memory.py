@@ -83,7 +83,7 @@ def block_kv_bytes(block: Attention | FeedForward, workload: Workload) -> int:
 
 
 def block_activation_bytes(block: Attention | FeedForward, d_model: int, workload: Workload) -> int:
-    """Bytes that prefill needs at once inside a block: the residual stream twice, and the block's own widest tensors."""
+    """Bytes that prefill needs at once inside a block: the residual stream twice, and the block's own tensors."""
     rows = workload.batch * workload.prompt_tokens
     if isinstance(block, Attention):
         own = rows * (2 * block.query_width + 2 * block.kv_width)

@@ -198,7 +198,7 @@ def _measure_wholes(designs: Sequence[Design], *, threads: int, tell: Progress) 
         for i, design in enumerate(designs):
             path = export(design, random_weights(design.arch, seed=i), Path(folder) / "model.onnx")
             measured = measure(
-                path, WORKLOAD, threads=threads, repeats=126, prefills=12, seconds=0.3, timeout_s=60, attempts=1
+                path, WORKLOAD, threads=threads, repeats=126, prefills=12, seconds=0.3, timeout_s=60, attempts=2
             )
             yield Whole(design=design, measured=measured)
             tell("models", (i + 1) / len(designs))

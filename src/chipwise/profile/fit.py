@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -64,5 +65,5 @@ def nnls(matrix: Array, target: Array) -> Array:
 def rising(knots: Any, at: Any) -> Array:
     """Basis of curves that never fall: a constant, then one ramp from each knot to the next, over the logarithm."""
     knots, at = np.log2(np.asarray(knots)), np.log2(np.maximum(np.asarray(at, np.float64), 1.0))
-    ramps = [np.clip((at - low) / (high - low), 0, 1) for low, high in zip(knots[:-1], knots[1:], strict=True)]
+    ramps = [np.clip((at - low) / (high - low), 0, 1) for low, high in pairwise(knots)]
     return np.stack([np.ones_like(at), *ramps], axis=-1)

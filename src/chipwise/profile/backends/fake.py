@@ -49,8 +49,10 @@ class FakeSession:
         while time.perf_counter() < end:
             pass
         state = (self._seen * np.arange(1, self._seen.shape[1] + 1)).sum(axis=1, keepdims=True)
-        logits = np.cos(state + np.arange(self.vocab_size)).astype(np.float32)
-        return logits * np.float32("nan") if self.facts.get("fault") == "nan" else logits
+        logits: Array = np.cos(state + np.arange(self.vocab_size)).astype(np.float32)
+        if self.facts.get("fault") == "nan":
+            logits[:] = np.nan
+        return logits
 
     def _misbehave(self, fault: str | None) -> None:
         if fault == "hang":

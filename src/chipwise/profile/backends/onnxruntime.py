@@ -66,6 +66,7 @@ class OnnxRuntimeSession:
         for layer, heads, size in facts["kv"]:
             for name in ("key", "value"):
                 self._cache[f"{layer}.{name}"] = np.zeros((batch, heads, capacity, size), np.float32)
+        self._prompts: dict[int, tuple[Any, Array, Array, Array]] = {}  # the last length's binding and buffers
         self._logits = np.empty((batch, 1, self.vocab_size), np.float32)
         self._token = np.zeros((batch, 1), np.int64)
         self._position = np.zeros((batch, 1), np.int64)
@@ -73,8 +74,7 @@ class OnnxRuntimeSession:
 
     def prefill(self, tokens: Array) -> Array:
         """Forgets what was cached and runs ``tokens`` (batch, prompt)."""
-        self._run_prompt(tokens, self._logits)
-        return self._logits[:, 0]
+        return self._run_prompt(tokens, self._logits if self.facts["logits"] == "last" else None)[:, -1]
 
     def decode(self, tokens: Array) -> Array:
         """Runs one more token of each sequence, ``tokens`` (batch, 1)."""
@@ -92,11 +92,10 @@ class OnnxRuntimeSession:
         """Logits of every position (batch, tokens, vocab) of a model exported with ``logits="all"``."""
         if self.facts["logits"] != "all":
             raise MeasurementError("this model gives the last position's logits alone; export it with logits='all'")
-        logits = np.empty((*tokens.shape, self.vocab_size), np.float32)
-        self._run_prompt(tokens, logits)
-        return logits
+        return self._run_prompt(tokens, None).copy()
 
-    def _run_prompt(self, tokens: Array, logits: Array) -> None:
+    def _run_prompt(self, tokens: Array, logits: Array | None) -> Array:
+        """Runs a new prompt into ``logits`` (of every position if None); the last prompt length stays bound."""
         batch, length = tokens.shape
         if batch != self._batch or not 1 <= length <= self._capacity:
             raise MeasurementError(
@@ -106,9 +105,16 @@ class OnnxRuntimeSession:
         self._length = length
         self._seqlens.fill(length - 1)
         self._total.fill(length)
-        tokens = np.ascontiguousarray(tokens, dtype=np.int64)
-        positions = np.ascontiguousarray(np.broadcast_to(np.arange(length, dtype=np.int64), tokens.shape))
-        self._session.run_with_iobinding(self._binding(tokens, positions, logits))
+        if length not in self._prompts:
+            positions = np.ascontiguousarray(np.broadcast_to(np.arange(length, dtype=np.int64), tokens.shape))
+            held = np.zeros((batch, length), np.int64)
+            if logits is None:
+                logits = np.empty((batch, length, self.vocab_size), np.float32)
+            self._prompts = {length: (self._binding(held, positions, logits), held, positions, logits)}
+        binding, held, _, bound_logits = self._prompts[length]
+        held[:] = tokens
+        self._session.run_with_iobinding(binding)
+        return bound_logits
 
     def _binding(self, tokens: Array, positions: Array, logits: Array) -> Any:
         """All inputs and outputs bound to these arrays, which the caller keeps alive and may change in place."""

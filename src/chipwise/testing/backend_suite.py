@@ -1,0 +1,119 @@
+"""What every runtime must keep: subclass :class:`BackendSuite`, name the runtime and give it a model.
+
+class TestMyRuntime(BackendSuite):
+    runtime = "mine"
+
+    @pytest.fixture
+    def model(self, tmp_path):
+        return write_my_model(tmp_path)  # room for at least 16 positions
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from chipwise.core.errors import MeasurementError
+from chipwise.ops import Workload
+from chipwise.profile.backends import RUNTIMES, Runtime, Session
+from chipwise.profile.harness import measure
+
+PROMPT, CAPACITY = 5, 12
+
+
+class BackendSuite:
+    """The contract of :class:`chipwise.profile.backends.Runtime` and its sessions, as tests."""
+
+    runtime: ClassVar[str]
+    options: ClassVar[dict[str, Any]] = {}
+    tolerance: ClassVar[float] = 1e-4
+
+    @pytest.fixture
+    def model(self, tmp_path: Path) -> Path:
+        """A small model file that the runtime can run."""
+        raise NotImplementedError("give the suite a model")
+
+    @pytest.fixture
+    def opened(self, model: Path) -> Session:
+        """A session on that model."""
+        return self.open(model)
+
+    def open(self, model: Path) -> Session:
+        """Loads ``model`` for one sequence."""
+        made: Runtime = RUNTIMES.load(self.runtime)()
+        return made.open(model, capacity=CAPACITY, batch=1, threads=1, options=self.options)
+
+    def tokens(self, session: Session, count: int) -> Any:
+        """The same random tokens each time, (1, count)."""
+        return np.random.default_rng(0).integers(0, session.vocab_size, (1, count))
+
+    def test_it_has_a_name_and_a_version(self) -> None:
+        """The table's name is the runtime's own."""
+        made: Runtime = RUNTIMES.load(self.runtime)()
+        assert made.name == self.runtime
+        assert made.version()
+
+    def test_logits_are_finite_numbers_over_the_vocabulary(self, opened: Session) -> None:
+        """One FP32 row per sequence, in prefill and decode."""
+        for logits in (opened.prefill(self.tokens(opened, PROMPT)), opened.decode(self.tokens(opened, 1))):
+            assert logits.shape == (1, opened.vocab_size)
+            assert logits.dtype == np.float32
+            assert np.isfinite(logits).all()
+
+    def test_decoding_is_prefilling_token_by_token(self, opened: Session) -> None:
+        """The cache holds what the prompt would have given."""
+        tokens = self.tokens(opened, CAPACITY)
+        opened.prefill(tokens[:, :PROMPT])
+        stepwise = [np.array(opened.decode(tokens[:, i : i + 1])) for i in range(PROMPT, CAPACITY)]
+        for i, logits in enumerate(stepwise, start=PROMPT):
+            whole = opened.prefill(tokens[:, : i + 1])
+            np.testing.assert_allclose(logits, whole, atol=self.tolerance, rtol=self.tolerance)
+
+    def test_a_new_prompt_forgets_the_old(self, opened: Session) -> None:
+        """Equal tokens, equal logits, whatever ran before."""
+        tokens = self.tokens(opened, PROMPT)
+        first = np.array(opened.prefill(tokens))
+        opened.decode(tokens[:, :1])
+        opened.prefill(tokens[:, ::-1].copy())
+        np.testing.assert_array_equal(opened.prefill(tokens), first)
+
+    def test_the_last_token_matters(self, opened: Session) -> None:
+        """Other tokens give other logits."""
+        tokens = self.tokens(opened, PROMPT)
+        first = np.array(opened.prefill(tokens))
+        tokens[0, -1] = (tokens[0, -1] + 1) % opened.vocab_size
+        assert not np.array_equal(opened.prefill(tokens), first)
+
+    def test_a_full_cache_is_an_error(self, opened: Session) -> None:
+        """Never a wrong number."""
+        opened.prefill(self.tokens(opened, CAPACITY))
+        with pytest.raises(MeasurementError):
+            opened.decode(self.tokens(opened, 1))
+
+    def test_what_is_no_model_is_refused(self, tmp_path: Path) -> None:
+        """A missing file and a broken one."""
+        broken = tmp_path / "broken"
+        broken.write_bytes(b"\x00not a model")
+        for path in (broken, tmp_path / "missing"):
+            with pytest.raises(MeasurementError, match=path.name):
+                self.open(path)
+
+    def test_the_harness_measures_it(self, model: Path) -> None:
+        """In a fresh process, with every sample."""
+        workload = Workload(prompt_tokens=PROMPT, new_tokens=CAPACITY - PROMPT)
+        found = measure(
+            model,
+            workload,
+            runtime=self.runtime,
+            repeats=20,
+            prefills=3,
+            seconds=0.05,
+            attempts=1,
+            options=self.options,
+        )
+        assert len(found.tpot_s) >= 20
+        assert min(found.tpot_s) > 0
+        assert found.runtime == self.runtime

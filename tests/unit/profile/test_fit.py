@@ -1,0 +1,88 @@
+"""Non-negative least squares against its own conditions, and calibration against a machine whose rates we chose."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chipwise.core.errors import Unsupported
+from chipwise.cost.terms import terms
+from chipwise.profile.calibrate import calibrate, compare, fit_terms, kendall_tau, time_cases
+from chipwise.profile.fit import fit_relative, nnls, rising
+from chipwise.profile.microbench import Case, cases
+
+
+def toy_seconds(case: Case) -> float:
+    """2 µs a run, 1 µs a node, and 1 ns a unit of every other feature; a streamed byte takes 10 ps."""
+    total = 2e-6
+    for op in case.ops():
+        term = terms(op)[0]
+        total += sum(1e-6 if name == "node" else 1e-9 * amount for name, amount in term.amounts.items())
+        total += 1e-11 * term.streamed_bytes
+    return total
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 10_000), st.integers(1, 6), st.integers(2, 12))
+def test_nnls_meets_the_conditions_of_its_optimum(seed: int, columns: int, rows: int) -> None:
+    """Karush, Kuhn, Tucker: x ≥ 0; the gradient is zero where x > 0 and not negative where x = 0."""
+    generator = np.random.default_rng(seed)
+    matrix, target = generator.standard_normal((rows, columns)), generator.standard_normal(rows)
+    x = nnls(matrix, target)
+    gradient = matrix.T @ (matrix @ x - target)
+    assert (x >= 0).all()
+    assert np.abs(gradient[x > 0]).max(initial=0) < 1e-7
+    assert gradient.min() > -1e-7
+
+
+def test_relative_fit_finds_rates_of_very_different_size_and_shrugs_off_a_disturbed_row() -> None:
+    generator = np.random.default_rng(0)
+    features = generator.uniform(0.1, 1, (40, 2)) * [1.0, 1e6]
+    seconds = features @ [1e-6, 1e-12]
+    seconds[3] *= 3
+    assert fit_relative(features, seconds) == pytest.approx([1e-6, 1e-12], rel=0.1)
+
+
+def test_rising_basis_by_hand() -> None:
+    basis = rising((1, 4, 16), (0.5, 1, 2, 4, 16, 64))
+    assert basis.tolist() == [[1, 0, 0], [1, 0, 0], [1, 0.5, 0], [1, 1, 0], [1, 1, 1], [1, 1, 1]]
+
+
+def test_a_machine_with_known_rates_is_found_again() -> None:
+    rates, curves = fit_terms([(case, toy_seconds(case)) for case in cases()])
+    assert rates["elementwise.relu"] == pytest.approx({"node": 1e-6, "value": 1e-9}, rel=0.01)
+    assert rates["norm.rmsnorm"]["node"] == pytest.approx(1e-6, rel=0.05)
+    curve = curves["matmul.fp32.vector"]
+    assert list(curve.s_per_byte) == sorted(curve.s_per_byte)
+    assert curve.s_per_byte[0] == pytest.approx(1e-11, rel=0.2)
+
+
+def test_small_graphs_are_timed_in_a_child() -> None:
+    chosen = [
+        Case(kind="relu", count=4, k=64),
+        Case(kind="matmul", count=2, rows=1, k=32, n=64, weights="int8"),
+        Case(kind="matmul", count=2, rows=4, k=32, n=64, weights="int4"),
+        Case(kind="attention", count=2, rows=1, past=8, heads=2, head_size=16),
+        Case(kind="skip_rmsnorm", count=2, k=64),
+        Case(kind="layernorm", count=2, k=64),
+        Case(kind="add", count=2, k=64),
+        Case(kind="gather", count=2, k=64, n=16),
+    ]
+    seen: list[float] = []
+    timed = time_cases(chosen, threads=1, tell=lambda phase, share: seen.append(share))
+    assert [case for case, _ in timed] == chosen
+    assert all(1e-7 < seconds < 1 for _, seconds in timed)
+    assert seen[-1] == 1.0
+
+
+def test_a_runtime_that_cannot_be_calibrated() -> None:
+    with pytest.raises(Unsupported, match="fake"):
+        calibrate(runtime="fake")
+
+
+def test_tau_and_errors_by_hand() -> None:
+    assert kendall_tau([1, 2, 3], [1, 3, 2]) == pytest.approx(1 / 3)  # two pairs agree, one does not
+    found = compare([1.1, 0.9], [1.0, 1.0])
+    assert found.mape == pytest.approx(0.1)
