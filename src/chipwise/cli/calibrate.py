@@ -11,7 +11,9 @@ import typer
 def command(
     runtime: Annotated[str, typer.Option(help="The runtime to calibrate.")] = "onnxruntime",
     threads: Annotated[int, typer.Option(help="Threads that the runtime may use.", min=1)] = 1,
-    out: Annotated[Path | None, typer.Option(help="Where to write the profile; the user's data folder unless given.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write the profile; the user's data folder unless given.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the profile as JSON.")] = False,
 ) -> None:
     """Measure this machine in a runtime and write its profile (under a minute).

@@ -11,11 +11,17 @@ import typer
 def command(
     model: Annotated[
         str,
-        typer.Argument(help="A winner's folder, a Hugging Face folder or config.json, a spec file, a known name, or an .onnx file."),
+        typer.Argument(
+            help="A winner's folder, a Hugging Face folder or config.json, a spec file, a known name, or an .onnx file."
+        ),
     ],
     runtime: Annotated[str, typer.Option(help="The runtime to measure in.")] = "onnxruntime",
-    threads: Annotated[int, typer.Option(help="Threads that the runtime may use.", min=1)] = 1,
-    prompt: Annotated[int | None, typer.Option(help="Prompt tokens; the run's own for a winner, else 64.", min=1)] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="Threads of the runtime; the run's own for a winner, else 1.", min=1)
+    ] = None,
+    prompt: Annotated[
+        int | None, typer.Option(help="Prompt tokens; the run's own for a winner, else 64.", min=1)
+    ] = None,
     new: Annotated[int | None, typer.Option(help="New tokens; the run's own for a winner, else 64.", min=1)] = None,
     weights: Annotated[str, typer.Option(help="Weight format where the model is built: fp32, int8, int4.")] = "fp32",
     as_json: Annotated[bool, typer.Option("--json", help="Print the measurement as JSON, every sample kept.")] = False,

@@ -81,8 +81,10 @@ class Chooser:
         self._space, self._metrics, self._limits, self._seed = space, metrics, limits, seed
         self.problem = make_problem(space, metrics, goals, limits)
         rng = np.random.default_rng([seed, 7])
-        chosen = rng.permutation(len(screened.rows))[:POOL]
-        self._pool = screened.rows[np.sort(chosen)]
+        rows = screened.rows[excess(limits, screened.metrics) <= 0]
+        rows = rows if len(rows) else screened.rows
+        chosen = rng.permutation(len(rows))[:POOL]
+        self._pool = rows[np.sort(chosen)]
         self._model = QualityModel(self.problem, seed=seed)
 
     def next(self, count: int, observations: Sequence[Observation], taken: Sequence[Sequence[int]]) -> Rows:

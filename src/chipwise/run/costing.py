@@ -49,8 +49,8 @@ class Costing:
 
     def estimate(self, design: Design) -> CostEstimate:
         """The uncorrected estimate, with every operator."""
-        graphs = (lower(design, self._workload, phase) for phase in (Phase.PREFILL, Phase.DECODE))
-        return estimate(design, *graphs, self._workload, self.profile)
+        prefill, decode = (lower(design, self._workload, phase) for phase in (Phase.PREFILL, Phase.DECODE))
+        return estimate(design, prefill, decode, self._workload, self.profile)
 
     def promise(self, design: Design) -> dict[str, list[float]]:
         """Each metric's corrected value, with the bounds of its 90 % interval."""

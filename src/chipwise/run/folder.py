@@ -67,7 +67,9 @@ class RunFolder:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             stream.close()
-            raise StudyError(f"{self.path}: another search is running in this folder; wait for it, or use --out") from None
+            raise StudyError(
+                f"{self.path}: another search is running in this folder; wait for it, or use --out"
+            ) from None
         self._lock = stream
 
     def _check(self, resume: bool) -> None:

@@ -47,13 +47,11 @@ def plan_rungs(*, training_s: float, final_s: float, finalists: int = 2) -> tupl
                 break
             counts = [max(tops + 1, round(tops * ETA**step / 1.5)) for step in range(below, 0, -1)] + [tops]
             promotions = sum(
-                count * (now - before)
-                for count, now, before in zip(counts[1:], budgets[1:], budgets[:-1], strict=True)
+                count * (now - before) for count, now, before in zip(counts[1:], budgets[1:], budgets[:-1], strict=True)
             )
             first = int((training_s - promotions) / budgets[0])
             if first > counts[1]:
                 best = tuple(
-                    Rung(cpu_s=budget, count=count)
-                    for budget, count in zip(budgets, [first, *counts[1:]], strict=True)
+                    Rung(cpu_s=budget, count=count) for budget, count in zip(budgets, [first, *counts[1:]], strict=True)
                 )
     return best

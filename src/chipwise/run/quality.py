@@ -48,6 +48,7 @@ class Halving:
         measure: Measures candidates on the target and notes what was found; True for those within the limits.
         predict: Metrics of a row as they are promised, for the notes of a new trial.
         workers: Trainings side by side.
+        begun: Told the name of each stage.
     """
 
     def __init__(
@@ -60,14 +61,17 @@ class Halving:
         measure: Callable[[Candidate], bool],
         predict: Callable[[Rows], dict[str, list[float]]],
         workers: int,
+        begun: Callable[[str], None],
     ) -> None:
         self._trials, self._plan, self._chooser, self._trainer = trials, tuple(plan), chooser, trainer
-        self._measure, self._predict, self._workers = measure, predict, workers
+        self._measure, self._predict, self._workers, self._begun = measure, predict, workers, begun
 
-    def explore(self) -> None:
-        """The first rung: batches of candidates, each chosen after the one before was trained."""
+    def explore(self, baselines: Sequence[Candidate]) -> None:
+        """The first rung: batches of candidates, each chosen after the one before was trained; and the baselines."""
+        self._begun("first trainings")
         wanted = self._plan[0].count
         batch = BATCH_PER_WORKER * self._workers
+        self.train(baselines, 0)
         while True:
             mine = self._mine()
             unfinished = [item for item in mine if item.alive and item.after(0) is None]
@@ -80,19 +84,35 @@ class Halving:
                 unfinished = [self._trials[number] for number in numbers]
             self.train(unfinished, 0)
 
-    def promote(self) -> list[Candidate]:
-        """The rungs after the first; returns the finalists, trained for the full budget, most promising first.
+    def promote(self, baselines: Sequence[Candidate]) -> tuple[list[Candidate], Candidate | None]:
+        """The rungs after the first.
+
+        Returns:
+            The finalists, trained for the full budget, most promising first; and the baseline, trained as long.
 
         Raises:
             Infeasible: No candidate was measured within the limits.
         """
-        for rung in range(1, len(self._plan)):
-            self.train(self.chosen(rung), rung)
         last = len(self._plan) - 1
-        finalists = [item for item in self._mine() if item.alive and item.after(last) is not None]
+        baseline = self.best_baseline(baselines)
+        for rung in range(1, last + 1):
+            self._begun(f"trainings of {self._plan[rung].cpu_s:.0f} s")
+            jobs = [Job(item, self._plan[rung].cpu_s, rung) for item in self.chosen(rung)]
+            if baseline is not None and rung >= last - 1:  # the longest job goes first, beside the shorter ones
+                jobs.insert(0, Job(baseline, self._plan[last].cpu_s, last))
+            self._run(jobs)
+        finalists = [item for item in self.ranked(self._mine()) if item.alive and item.after(last) is not None]
         if last == 0:
-            finalists = [item for item in self.ranked(finalists) if self._within(item)][:2]
-        return self.ranked(finalists)
+            finalists = [item for item in finalists if self._within(item)][:2]
+        if not finalists:
+            raise Infeasible("every finalist failed in training; the trials' reasons are in trials.csv")
+        return finalists, None if baseline is None else self._trials[baseline.number]
+
+    def best_baseline(self, baselines: Sequence[Candidate]) -> Candidate | None:
+        """The baseline of fewest bits per byte after the first rung."""
+        trained = [self._trials[item.number] for item in baselines]
+        trained = [item for item in trained if item.alive and item.after(0) is not None]
+        return min(trained, key=lambda item: (item.after(0) or {})["quantised_bits_per_byte"], default=None)
 
     def chosen(self, rung: int) -> list[Candidate]:
         """The candidates that rung number ``rung`` trains: the most promising of the one before that keep the limits.
@@ -122,9 +142,11 @@ class Halving:
 
     def train(self, candidates: Sequence[Candidate], rung: int) -> None:
         """Trains what rung number ``rung`` still lacks."""
-        todo = [item for item in candidates if item.alive and item.after(rung) is None]
-        jobs = [Job(item, self._plan[rung].cpu_s, rung) for item in todo]
-        for job, result in self._trainer.run(jobs):
+        self._run([Job(item, self._plan[rung].cpu_s, rung) for item in candidates])
+
+    def _run(self, jobs: Sequence[Job]) -> None:
+        todo = [job for job in jobs if job.candidate.alive and job.candidate.after(job.rung) is None]
+        for job, result in self._trainer.run(todo):
             if isinstance(result, ChipwiseError):
                 self._trials.fail(job.candidate.number, str(result))
             else:

@@ -103,7 +103,9 @@ def _member(rows: Rows, known: Rows) -> NDArray[np.bool_]:
     return np.array([row.tobytes() in seen for row in rows], dtype=bool)
 
 
-def _cloud(known: Mapping[str, Floats], worst: Floats, rng: np.random.Generator, most: int = 2_000) -> list[list[float]]:
+def _cloud(
+    known: Mapping[str, Floats], worst: Floats, rng: np.random.Generator, most: int = 2_000
+) -> list[list[float]]:
     chosen = rng.permutation(len(worst))[:most]
     columns = [known[name][chosen] for name in ("tpot_p50", "peak_memory", "parameters")]
     table = np.stack([*columns, worst[chosen] <= 0], axis=1)

@@ -82,9 +82,7 @@ class RunSpec:
     data: Mapping[str, Any]
     target: TargetSpec = field(default_factory=TargetSpec)
     constraints: Mapping[str, Any] = field(default_factory=dict)
-    objectives: Mapping[str, str] = field(
-        default_factory=lambda: {"bits_per_byte": "minimize", "tpot_p50": "minimize"}
-    )
+    objectives: Mapping[str, str] = field(default_factory=lambda: {"bits_per_byte": "minimize", "tpot_p50": "minimize"})
     budget: BudgetSpec = field(default_factory=BudgetSpec)
     search: str = "auto"
     seed: int = 0

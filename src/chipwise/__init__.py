@@ -1,0 +1,83 @@
+"""chipwise: design transformers that fit the chip.
+
+The public names load what they need when they are first used, so importing the package is quick and loads no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from chipwise.api import calibrate, measure, report, search
+    from chipwise.blocks.lowering import lower
+    from chipwise.core.errors import ChipwiseError
+    from chipwise.cost.model import CostEstimate
+    from chipwise.hardware.device import MachineProfile
+    from chipwise.ops import Phase, Workload
+    from chipwise.profile.measurement import Measurement
+    from chipwise.report.record import RunRecord
+    from chipwise.run.spec import RunSpec, load_run
+    from chipwise.space import SearchSpace
+    from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer, uniform
+    from chipwise.spec.hf import resolve
+
+_HOMES = {
+    "ArchSpec": "chipwise.spec",
+    "Attention": "chipwise.spec",
+    "ChipwiseError": "chipwise.core.errors",
+    "CostEstimate": "chipwise.cost.model",
+    "Design": "chipwise.spec",
+    "FeedForward": "chipwise.spec",
+    "Layer": "chipwise.spec",
+    "MachineProfile": "chipwise.hardware.device",
+    "Measurement": "chipwise.profile.measurement",
+    "Phase": "chipwise.ops",
+    "RunRecord": "chipwise.report.record",
+    "RunSpec": "chipwise.run.spec",
+    "SearchSpace": "chipwise.space",
+    "Workload": "chipwise.ops",
+    "calibrate": "chipwise.api",
+    "load_run": "chipwise.run.spec",
+    "lower": "chipwise.blocks.lowering",
+    "measure": "chipwise.api",
+    "report": "chipwise.api",
+    "resolve": "chipwise.spec.hf",
+    "search": "chipwise.api",
+    "uniform": "chipwise.spec",
+}
+
+__all__ = [
+    "ArchSpec",
+    "Attention",
+    "ChipwiseError",
+    "CostEstimate",
+    "Design",
+    "FeedForward",
+    "Layer",
+    "MachineProfile",
+    "Measurement",
+    "Phase",
+    "RunRecord",
+    "RunSpec",
+    "SearchSpace",
+    "Workload",
+    "calibrate",
+    "load_run",
+    "lower",
+    "measure",
+    "report",
+    "resolve",
+    "search",
+    "uniform",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'chipwise' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,213 @@
+"""The façade: everything that the command line and a notebook need, one function each."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chipwise.blocks.lowering import lower
+from chipwise.core.digest import plain
+from chipwise.core.errors import InputError, SpecError, StudyError
+from chipwise.core.files import build, read_json
+from chipwise.cost.estimate import estimate
+from chipwise.cost.model import CostEstimate
+from chipwise.hardware.device import MachineProfile
+from chipwise.ops import Phase, Workload
+from chipwise.profile.backends import RUNTIMES
+from chipwise.profile.measurement import Measurement
+from chipwise.report.record import RunRecord
+from chipwise.run.folder import RunFolder
+from chipwise.run.progress import Observer, silent
+from chipwise.run.spec import RunSpec, load_run
+from chipwise.space.constraints import Constraint, parse_constraints
+from chipwise.spec import Design
+from chipwise.spec import io as spec_io
+from chipwise.spec.hf import resolve
+
+PROMISES = "chipwise.json"  # beside a winner's weights: its design, workload, limits and promises
+
+
+def data_folder() -> Path:
+    """Where chipwise keeps what outlives a run: ``CHIPWISE_HOME``, or the user's data folder."""
+    home = os.environ.get("CHIPWISE_HOME")
+    if home:
+        return Path(home)
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "chipwise"
+
+
+def run_folder(spec: str | Path | RunSpec, out: str | Path | None = None) -> Path:
+    """The folder of a search: ``out``, or ``runs/<name>``."""
+    if out is not None:
+        return Path(out)
+    name = spec.name if isinstance(spec, RunSpec) else load_run(spec).name
+    return Path("runs") / name
+
+
+def search(
+    spec: str | Path,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    restart: bool = False,
+    workers: int | None = None,
+    observer: Observer = silent,
+) -> RunRecord:
+    """Searches what the YAML file ``spec`` asks for; returns the record of the finished run.
+
+    Args:
+        spec: The search's file.
+        out: The run's folder; ``runs/<name>`` unless given.
+        resume: Go on with the run that the folder holds.
+        restart: Put that run aside and begin anew.
+        workers: Trainings side by side; the file's number unless given.
+        observer: Told of every change.
+
+    Raises:
+        SpecError: The file is wrong; file and field are named.
+        Infeasible: No candidate can meet the constraints.
+        StudyError: The folder cannot be used.
+    """
+    import dataclasses
+
+    from chipwise.run.search import Search
+
+    wanted = load_run(spec)
+    if workers is not None:
+        try:
+            wanted = dataclasses.replace(wanted, budget=dataclasses.replace(wanted.budget, workers=workers))
+        except SpecError as error:
+            raise error.inside(field="--workers") from None
+    if wanted.target.runtime not in RUNTIMES.names():
+        RUNTIMES.load(wanted.target.runtime)  # raises UnknownName
+    with RunFolder(run_folder(wanted, out), wanted, resume=resume, restart=restart) as folder:
+        return Search(wanted, folder, observer).run()
+
+
+def report(folder: str | Path) -> RunRecord:
+    """Draws report.html, card.md and trials.csv of a run again, from its study.
+
+    Raises:
+        StudyError: The folder holds no run.
+    """
+    from chipwise.run.search import Search
+
+    path = Path(folder)
+    if not (path / "spec.json").exists() or not (path / "study.journal").exists():
+        raise StudyError(
+            f"{path}: this folder holds no run (no spec.json and study.journal); give a folder such as runs/clinic"
+        )
+    held = read_json(path / "spec.json")
+    spec = build(RunSpec, held.get("spec") if isinstance(held, dict) else None, file=str(path / "spec.json"))
+    with RunFolder(path, spec, resume=True) as opened:
+        return Search(spec, opened, silent).report()
+
+
+def calibrate(
+    *,
+    runtime: str = "onnxruntime",
+    threads: int = 1,
+    out: str | Path | None = None,
+    progress: Callable[[str, float], None] | None = None,
+) -> tuple[MachineProfile, Path]:
+    """Profiles this machine in a runtime; returns the profile and the file it was written to."""
+    from chipwise.profile.calibrate import calibrate as profile_machine
+
+    path = Path(out) if out is not None else profile_path(runtime, threads)
+    profile = profile_machine(runtime=runtime, threads=threads, progress=progress)
+    profile.save(path)
+    return profile, path
+
+
+def profile_path(runtime: str, threads: int) -> Path:
+    """Where this machine's own profile is kept."""
+    return data_folder() / "profiles" / f"{runtime}-{threads}.json"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A measurement, what was predicted or promised of it, and the limits it was to keep."""
+
+    measurement: Measurement
+    metrics: dict[str, float]
+    predicted: CostEstimate | None
+    promised: dict[str, Any] | None
+    limits: tuple[Constraint, ...] = ()
+
+
+def measure(
+    model: str,
+    *,
+    runtime: str = "onnxruntime",
+    threads: int | None = None,
+    prompt: int | None = None,
+    new: int | None = None,
+    weights: str = "fp32",
+) -> Measured:
+    """Measures a model on this machine.
+
+    Args:
+        model: A winner's folder, an exported ``.onnx`` file, a Hugging Face folder or ``config.json``, a spec file, or
+            a known name. What has no weights is measured with random ones.
+        runtime: The runtime to measure in.
+        threads: Threads of the runtime; those of the run for a winner, else 1.
+        prompt: Prompt tokens; those of the run for a winner, else 64.
+        new: New tokens, likewise.
+        weights: The weight format where the model is built here.
+    """
+    from chipwise.profile.harness import measure as profile_model
+    from chipwise.run.measuring import metrics_of
+
+    folder = Path(model)
+    promises = read_json(folder / PROMISES) if (folder / PROMISES).is_file() else None
+    said = promises["workload"] if promises else {"prompt_tokens": 64, "new_tokens": 64, "batch": 1}
+    workload = Workload(
+        prompt_tokens=prompt or said["prompt_tokens"], new_tokens=new or said["new_tokens"], batch=said["batch"]
+    )
+    threads = threads or (promises["target"]["threads"] if promises else 1)
+    with tempfile.TemporaryDirectory() as room:
+        path, design = _exported(folder, model, Path(room), weights, workload)
+        found = profile_model(path, workload, runtime=runtime, threads=threads)
+    same = promises is not None and plain(workload) == promises["workload"]
+    return Measured(
+        measurement=found,
+        metrics=metrics_of(found),
+        predicted=None if design is None else predict(design, workload, runtime=runtime, threads=threads),
+        promised=promises["promised"] if promises is not None and same else None,
+        limits=parse_constraints(promises["constraints"]) if promises is not None and same else (),
+    )
+
+
+def _exported(folder: Path, model: str, room: Path, weights: str, workload: Workload) -> tuple[Path, Design | None]:
+    """The file to measure, and its design where it is known."""
+    if folder.suffix == ".onnx":
+        if not folder.is_file():
+            raise SpecError("there is no such file", file=model)
+        return folder, None
+    if (folder / "model.onnx").is_file() and (folder / PROMISES).is_file():
+        known = read_json(folder / PROMISES)
+        return folder / "model.onnx", Design(
+            arch=spec_io.from_data(known["arch"], file=str(folder / PROMISES)), weights=known["weights"]
+        )
+    from chipwise.deploy.onnx import export, random_weights
+
+    arch = resolve(model)
+    if workload.total_tokens > arch.max_tokens:
+        raise InputError(
+            f"{model} has {arch.max_tokens} positions; --prompt {workload.prompt_tokens} and --new "
+            f"{workload.new_tokens} ask for {workload.total_tokens}"
+        )
+    design = Design(arch=arch, weights=weights)
+    return export(design, random_weights(arch, seed=0), room / "model.onnx"), design
+
+
+def predict(design: Design, workload: Workload, *, runtime: str, threads: int) -> CostEstimate | None:
+    """What this machine's own profile predicts, or None where it was not calibrated in this runtime."""
+    path = profile_path(runtime, threads)
+    if not path.exists():
+        return None
+    graphs = [lower(design, workload, phase) for phase in (Phase.PREFILL, Phase.DECODE)]
+    return estimate(design, graphs[0], graphs[1], workload, MachineProfile.load(path))

@@ -1,0 +1,114 @@
+"""The end of a run: finalists and baseline in their final form, measured in turns; a winner that keeps its promises."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from chipwise.core.digest import plain
+from chipwise.core.errors import Infeasible
+from chipwise.core.files import write_atomic
+from chipwise.deploy.hf import save_pretrained
+from chipwise.deploy.onnx import export
+from chipwise.profile.measurement import Measurement
+from chipwise.run.folder import RunFolder
+from chipwise.run.measuring import Measuring, exported_bits_per_byte, notes_of, within
+from chipwise.run.spec import RunSpec
+from chipwise.run.trials import Candidate, Trials
+from chipwise.spec.io import to_data
+from chipwise.train.tokenizer import TokenStore
+
+PROMISES = "chipwise.json"  # in the winner's folder: design, workload, limits and what was promised
+ATTEMPTS = 3
+
+
+class Finish:
+    """Exports, judges and measures the finalists, and writes the winner's folder."""
+
+    def __init__(self, trials: Trials, spec: RunSpec, folder: RunFolder, store: TokenStore) -> None:
+        self._trials, self._spec, self._folder, self._store = trials, spec, folder, store
+        self._measuring = Measuring(spec)
+
+    def decide(self, finalists: Sequence[Candidate], baseline: Candidate | None) -> Candidate:
+        """The finalist of fewest bits per byte, as exported, that was measured within the limits.
+
+        A finalist that was measured to be slower than the baseline can only win where there is no other.
+
+        Raises:
+            Infeasible: No finalist was measured within the limits.
+        """
+        contenders = [*finalists, *([baseline] if baseline is not None else [])]
+        for item in contenders:
+            self._export(item)
+        for _ in range(ATTEMPTS):
+            if all(self._trials[item.number].trial.notes.get("final") for item in contenders):
+                break
+            for item, measured in zip(contenders, self._measure(contenders), strict=True):
+                self._trials.note(item.number, **notes_of(measured, final=measured.clean), samples=_quantiles(measured))
+        kept = [self._trials[item.number] for item in finalists]
+        good = [item for item in kept if within(self._spec.limits, item.measured or {})]
+        if not good:
+            told = "; ".join(
+                f"trial {item.number}: "
+                + ", ".join(
+                    f"{limit.metric} {limit.show((item.measured or {})[limit.metric])} (limit {limit.text})"
+                    for limit in self._spec.limits
+                    if limit.metric in (item.measured or {})
+                )
+                for item in kept
+            )
+            raise Infeasible(f"no finalist was measured within the limits: {told}")
+        cap = ((self._trials[baseline.number].measured or {}).get("tpot_p50")) if baseline is not None else None
+        faster = [item for item in good if cap is None or (item.measured or {}).get("tpot_p50", 0.0) <= cap]
+        return min(faster or good, key=lambda item: (item.trial.notes["exported_bits_per_byte"], item.number))
+
+    def _measure(self, contenders: Sequence[Candidate]) -> list[Measurement]:
+        return self._measuring.alternately([self._folder.trial(item.number) / "model.onnx" for item in contenders])
+
+    def _export(self, item: Candidate) -> None:
+        """Writes ``model.onnx`` with the trained weights and judges what it answers, once."""
+        folder = self._folder.trial(item.number)
+        if "exported_bits_per_byte" in item.trial.notes and (folder / "model.onnx").exists():
+            return
+        weights = self._weights(item)
+        export(item.design, weights, folder / "model.onnx")
+        data = self._store.tokens(item.design.arch.vocab_size)
+        quality = exported_bits_per_byte(item.design, weights, data, folder / "judged.onnx")
+        self._trials.note(item.number, exported_bits_per_byte=quality)
+
+    def _weights(self, item: Candidate) -> dict[str, Any]:
+        from safetensors.numpy import load_file
+
+        return dict(load_file(self._folder.trial(item.number) / item.rungs[-1]["weights"]))
+
+    def write_winner(self, winner: Candidate) -> None:
+        """The Hugging Face folder, with the measured ``model.onnx`` and the promises beside it."""
+        source = self._folder.trial(winner.number) / "model.onnx"
+        vocab_size = winner.design.arch.vocab_size
+        promises = {
+            "schema": "chipwise.winner/1",
+            "arch": to_data(winner.design.arch),
+            "weights": winner.design.weights,
+            "target": plain(self._spec.target),
+            "workload": plain(self._spec.workload),
+            "constraints": dict(self._spec.constraints),
+            "promised": winner.trial.notes["predicted"],
+            "measured": winner.measured,
+            "bits_per_byte": winner.trial.notes["exported_bits_per_byte"],
+        }
+        save_pretrained(
+            winner.design.arch,
+            self._weights(winner),
+            self._store.tokenizer_path(vocab_size),
+            self._folder.winner,
+            {PROMISES: json.dumps(promises, indent=1) + "\n"},
+        )
+        write_atomic(self._folder.winner / "model.onnx", source.read_bytes())
+
+
+def _quantiles(measured: Measurement) -> dict[str, list[float]]:
+    """The distribution of each quantity at 101 even shares, for plots."""
+    return {
+        quantity: [measured.percentile(quantity, share / 100) for share in range(101)] for quantity in ("ttft", "tpot")
+    }

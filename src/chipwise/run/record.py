@@ -1,0 +1,237 @@
+"""What a run's folder and study hold, as the record that the report is drawn from. Works at any moment of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+
+from chipwise.core.digest import plain
+from chipwise.cost.model import CostEstimate, OpCost
+from chipwise.hardware.device import MachineProfile
+from chipwise.report import record as rec
+from chipwise.run.costing import Costing
+from chipwise.run.folder import RunFolder
+from chipwise.run.measuring import within
+from chipwise.run.spec import RunSpec
+from chipwise.run.trials import Candidate, Trials, now
+from chipwise.search.pareto import hypervolume, knee, non_dominated
+from chipwise.search.study import Study
+from chipwise.space import SearchSpace
+from chipwise.space.space import summary
+
+
+def make_record(spec: RunSpec, study: Study, trials: Trials, space: SearchSpace, folder: RunFolder) -> rec.RunRecord:
+    """The record of a run as it stands."""
+    memory, items = study.memory, trials.all()
+    winner, baseline = memory.get("winner"), memory.get("baseline")
+    profile = MachineProfile.load(folder.profile) if folder.profile.exists() else None
+    front = _front(spec, items)
+    chosen = next((item for item in items if item.number == winner), None)
+    costing = Costing(space, spec.workload, profile) if profile is not None and chosen is not None else None
+    cost = costing.estimate(chosen.design) if costing is not None and chosen is not None else None
+    screened = memory.get("screened", {})
+    return rec.RunRecord(
+        name=spec.name,
+        created=now(),
+        version=version("chipwise"),
+        status="finished" if winner is not None else "partial",
+        seed=spec.seed,
+        target=_target(spec, items, profile),
+        workload=spec.workload,
+        constraints=spec.limits,
+        objectives=spec.goals,
+        budget=rec.Budget(cpu_s=spec.budget.cpu_s, spent=memory.get("spent", {})),
+        space=rec.SpaceSummary(
+            size=space.size(),
+            choices=plain(spec.space),
+            priced=screened.get("priced"),
+            priced_per_s=screened.get("priced_per_s"),
+            feasible_share=screened.get("feasible_share"),
+        ),
+        data=rec.DataSummary(**memory["data"]) if "data" in memory else None,
+        trials=tuple(_trial(spec, item) for item in items),
+        cloud=_cloud(screened.get("cloud", [])),
+        winner=winner,
+        baseline=baseline,
+        knee=_knee(spec, items, front),
+        front=tuple(item.number for item in front),
+        promised_measured=tuple(_promises(items)),
+        operators={} if cost is None else {"prefill": _operators(cost.prefill), "decode": _operators(cost.decode)},
+        roofs=()
+        if profile is None
+        else tuple(rec.Roof(name=n, bandwidth_bytes_per_s=v) for n, v in profile.roofs.items()),
+        peaks=() if profile is None else tuple(rec.Peak(dtype=n, flops_per_s=v) for n, v in profile.peaks.items()),
+        launch_overhead_s=None if profile is None else profile.terms.get("elementwise.mul", {}).get("node"),
+        memory=() if cost is None or profile is None or chosen is None else _memory(cost, profile, chosen),
+        history=tuple(_history(spec, items)),
+        notes=tuple(_notes(spec, items, profile)),
+    )
+
+
+def _target(spec: RunSpec, items: list[Candidate], profile: MachineProfile | None) -> rec.Target:
+    from chipwise.hardware.detect import detect
+
+    machine = detect() if profile is None else profile.machine
+    return rec.Target(
+        device=spec.target.device,
+        runtime=spec.target.runtime,
+        cpu=machine.cpu,
+        cores=machine.cores,
+        runtime_version=next((i.trial.notes["runtime_version"] for i in items if i.measured), None)
+        or (profile.runtime_version if profile is not None else None),
+        threads=spec.target.threads,
+    )
+
+
+def _trial(spec: RunSpec, item: Candidate) -> rec.Trial:
+    notes = item.trial.notes
+    last: Mapping[str, Any] = item.rungs[-1] if item.rungs else {}
+    state: rec.State = "failed" if item.trial.state == "failed" else "measured" if item.measured else "priced"
+    if state == "priced" and item.rungs:
+        state = "trained"
+    if item.trial.state == "failed" and not item.rungs and notes.get("reason", "").startswith("set aside"):
+        state = "pruned"
+    known = {metric: bounds[0] for metric, bounds in notes["predicted"].items()} | (item.measured or {})
+    reason = notes.get("reason") or "; ".join(notes.get("unclean_because", [])) or None
+    return rec.Trial(
+        number=item.number,
+        state=state,
+        summary=summary(item.design),
+        weights=item.design.weights,
+        rung=last.get("rung"),
+        choices=dict(notes["choices"]),
+        parameters=item.design.arch.parameters(),
+        bits_per_byte=last.get("bits_per_byte"),
+        perplexity=last.get("perplexity"),
+        quantised_bits_per_byte=notes.get("exported_bits_per_byte", last.get("quantised_bits_per_byte")),
+        train_cpu_s=last.get("cpu_s"),
+        curve=tuple(
+            rec.CurvePoint(cpu_s=p[0], tokens=int(p[1]), train_bits_per_byte=p[2], val_bits_per_byte=p[3])
+            for p in notes.get("curve", [])
+        ),
+        predicted={
+            metric: rec.Interval(value=bounds[0], low=bounds[1], high=bounds[2])
+            for metric, bounds in notes["predicted"].items()
+        },
+        measured=item.measured,
+        clean=notes.get("clean"),
+        feasible=within(spec.limits, known),
+        reason=reason,
+        started=notes.get("started"),
+        ended=notes.get("ended"),
+    )
+
+
+def _points(spec: RunSpec, items: list[Candidate]) -> tuple[list[Candidate], Any]:
+    """Feasible trained candidates, and their objectives to minimise, (n, m)."""
+    kept, rows = [], []
+    for item in items:
+        if item.quality is None or not item.alive or item.is_baseline:
+            continue
+        known = {metric: bounds[0] for metric, bounds in item.trial.notes["predicted"].items()} | (item.measured or {})
+        known["bits_per_byte"] = item.trial.notes.get("exported_bits_per_byte", item.quality)
+        if not within(spec.limits, known):
+            continue
+        kept.append(item)
+        rows.append([known[g.metric] * (1 if g.direction == "minimize" else -1) for g in spec.goals])
+    return kept, np.array(rows).reshape(len(rows), len(spec.goals))
+
+
+def _front(spec: RunSpec, items: list[Candidate]) -> list[Candidate]:
+    kept, points = _points(spec, items)
+    return [item for item, on in zip(kept, non_dominated(points), strict=True) if on] if kept else []
+
+
+def _knee(spec: RunSpec, items: list[Candidate], front: list[Candidate]) -> int | None:
+    kept, points = _points(spec, front)
+    if len(kept) < 3 or points.shape[1] < 2:
+        return None
+    found = knee(points)
+    return None if found is None else kept[int(found)].number
+
+
+def _promises(items: list[Candidate]) -> list[rec.Promise]:
+    return [
+        rec.Promise(
+            trial=item.number,
+            metric=metric,
+            promised=bounds[0],
+            low=bounds[1],
+            high=bounds[2],
+            measured=item.measured[metric],
+        )
+        for item in items
+        if item.measured
+        for metric, bounds in item.trial.notes["predicted"].items()
+        if metric in item.measured
+    ]
+
+
+def _operators(costs: tuple[OpCost, ...]) -> tuple[rec.Operator, ...]:
+    return tuple(
+        rec.Operator(
+            place=item.place,
+            kind=item.kind,
+            flops=float(item.work.flops),
+            bytes=float(item.work.bytes),
+            predicted_s=item.latency_s,
+            bound=item.bound.value,
+        )
+        for item in costs
+    )
+
+
+def _memory(cost: CostEstimate, profile: MachineProfile, item: Candidate) -> tuple[rec.MemoryPart, ...]:
+    parts, rates = cost.memory, profile.memory
+    sizes = {
+        "runtime": rates.base_bytes,
+        "token table, norms": rates.per_table_byte * parts.table_bytes,
+        "matrices": rates.per_matrix_byte[item.design.weights] * parts.matrix_bytes,
+        "KV cache": float(parts.kv_bytes),
+        "activations": float(parts.activation_bytes),
+    }
+    return tuple(rec.MemoryPart(trial=item.number, kind=kind, bytes=size) for kind, size in sizes.items())
+
+
+def _cloud(rows: list[list[float]]) -> rec.Cloud:
+    if not rows:
+        return rec.Cloud()
+    tpot, memory, parameters, feasible = zip(*rows, strict=True)
+    return rec.Cloud(
+        tpot_p50_s=tpot,
+        peak_memory_bytes=memory,
+        parameters=tuple(int(value) for value in parameters),
+        feasible=tuple(bool(value) for value in feasible),
+    )
+
+
+def _history(spec: RunSpec, items: list[Candidate]) -> list[rec.HistoryPoint]:
+    """Best quality and hypervolume as trainings ended, against the CPU time of the trainings before."""
+    kept, points = _points(spec, items)
+    if not kept:
+        return []
+    high, low = points.max(axis=0), points.min(axis=0)
+    span = np.where(high > low, high - low, 1.0)
+    history, elapsed, best = [], 0.0, np.inf
+    for i, item in enumerate(kept):
+        elapsed += item.rungs[-1]["cpu_s"]
+        best = min(best, float(item.trial.notes.get("exported_bits_per_byte", item.quality)))
+        volume = float(hypervolume((points[: i + 1] - low) / span, np.full(points.shape[1], 1.1)))
+        history.append(
+            rec.HistoryPoint(elapsed_cpu_s=elapsed, trial=item.number, best_bits_per_byte=best, hypervolume=volume)
+        )
+    return history
+
+
+def _notes(spec: RunSpec, items: list[Candidate], profile: MachineProfile | None) -> list[str]:
+    notes = []
+    if profile is not None:
+        notes += profile.check_errors.splitlines()
+        notes += [*profile.notes]
+    unclean = [item.number for item in items if item.trial.notes.get("clean") is False]
+    if unclean:
+        notes.append(f"measured on a busy machine, so not to be relied on: trials {', '.join(map(str, unclean))}")
+    return notes

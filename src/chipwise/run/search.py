@@ -1,0 +1,247 @@
+"""One search, phase by phase: text, calibration, screening, trainings, measurements, the winner, the report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from chipwise.core import units
+from chipwise.core.errors import ChipwiseError, MeasurementError
+from chipwise.hardware.device import MachineProfile
+from chipwise.profile.calibrate import calibrate
+from chipwise.report import output
+from chipwise.report.record import RunRecord, save
+from chipwise.run.choose import Chooser
+from chipwise.run.contest import draw_baselines
+from chipwise.run.costing import Costing
+from chipwise.run.finish import Finish
+from chipwise.run.folder import RunFolder
+from chipwise.run.ledger import Ledger
+from chipwise.run.measuring import HEADROOM, Measuring, notes_of, within
+from chipwise.run.plan import Rung, plan_rungs
+from chipwise.run.progress import Observer, Status
+from chipwise.run.quality import Halving
+from chipwise.run.record import make_record
+from chipwise.run.screen import screen
+from chipwise.run.spec import RunSpec
+from chipwise.run.training import PoolTrainer
+from chipwise.run.trials import Candidate, Trials, choice_labels
+from chipwise.search.study import Study
+from chipwise.space import Constraint, SearchSpace
+from chipwise.space.space import summary
+from chipwise.train.data import load_corpus
+from chipwise.train.pool import WorkerPool
+from chipwise.train.tokenizer import TokenStore
+
+CALIBRATION_S, CALIBRATION_SHARE = 45.0, 0.2  # CPU seconds, and at most this share of the budget
+OVERHEAD = 0.12  # of the budget, for text, measuring, judging and the report
+
+
+class Search:
+    """A search in its folder. Everything that is decided follows from what the study holds.
+
+    Args:
+        spec: What is asked for.
+        folder: The run's folder, open.
+        observer: Told of every change.
+    """
+
+    def __init__(self, spec: RunSpec, folder: RunFolder, observer: Observer) -> None:
+        self.spec, self.folder, self._observer = spec, folder, observer
+        self.space = SearchSpace(spec.space)
+        self.study = Study(
+            folder.study,
+            name=spec.name,
+            directions=[goal.direction for goal in spec.goals],
+            identity=spec.identity,
+            choices=choice_labels(self.space),
+        )
+        self.trials = Trials(self.study, spec, self.space)
+        self.ledger = Ledger(self.study.memory.get("spent", {}))
+        self.status = Status(budget_cpu_s=spec.budget.cpu_s, workers=spec.budget.workers)
+        self._measuring = Measuring(spec)
+        self._costing: Costing | None = None
+
+    def run(self) -> RunRecord:
+        """Everything, or what is still missing of it; the record of the finished run."""
+        try:
+            if "winner" not in self.study.memory:
+                self._search()
+            return self.report()
+        except BaseException:
+            self._leave()
+            raise
+
+    def _search(self) -> None:
+        spec = self.spec
+        self._phase("reading text")
+        corpus = load_corpus(spec.data, base=spec.folder)
+        store = TokenStore(corpus, self.folder.corpus, spec.space.vocab_size)
+        store.prepare()
+        self.study.remember(data=corpus.summary())
+        plan = self._plan()
+        profile = self._calibrate()
+        costing = self._costing = Costing(self.space, spec.workload, profile)
+        self._learn()
+        self._phase("screening")
+        screened = screen(self.space, costing.metrics, spec.limits, seed=spec.seed)
+        self.study.remember(
+            screened={
+                "priced": screened.priced,
+                "priced_per_s": screened.priced_per_s,
+                "feasible_share": screened.feasible_share,
+                "cloud": screened.cloud,
+            }
+        )
+        self.status.priced = screened.priced
+        self._phase("drawing the baseline by hand")
+        baselines = draw_baselines(self.trials, spec, costing, measure=self._measure)
+        limits = (*spec.limits, *no_slower_than(baselines))
+        chooser = Chooser(self.space, screened, costing.metrics, spec.goals, limits, seed=spec.seed)
+        with WorkerPool(spec.budget.workers) as pool:
+            trainer = PoolTrainer(
+                pool, self.folder, store, seed=spec.seed, final_s=spec.budget.final_s, heard=self._heard
+            )
+            halving = Halving(
+                self.trials,
+                plan,
+                chooser=chooser,
+                trainer=trainer,
+                measure=self._measure,
+                predict=lambda row: costing.promise(self.space.design(row[0])),
+                workers=spec.budget.workers,
+                begun=self._phase,
+            )
+            halving.explore(baselines)
+            finalists, baseline = halving.promote(baselines)
+        self._phase("measuring the finalists")
+        finish = Finish(self.trials, spec, self.folder, store)
+        winner = finish.decide(finalists, baseline)
+        finish.write_winner(winner)
+        for item in self.trials.all():
+            if item.trial.state == "running":
+                self._close(item)
+        self.study.remember(winner=winner.number, baseline=None if baseline is None else baseline.number)
+
+    def _plan(self) -> tuple[Rung, ...]:
+        """How the budget is spread; what calibration, measuring and the baseline take is set aside."""
+        budget, vocabularies = self.spec.budget, len(self.spec.space.vocab_size)
+        overhead = self._calibration_s + OVERHEAD * budget.cpu_s
+        plan = plan_rungs(training_s=budget.cpu_s - overhead - budget.final_s, final_s=budget.final_s)
+        first = plan[0].cpu_s if len(plan) > 1 else 0.0
+        return plan_rungs(
+            training_s=budget.cpu_s - overhead - budget.final_s - first * (vocabularies - 1), final_s=budget.final_s
+        )
+
+    @property
+    def _calibration_s(self) -> float:
+        return min(CALIBRATION_S, CALIBRATION_SHARE * self.spec.budget.cpu_s)
+
+    def _calibrate(self) -> MachineProfile:
+        if self.folder.profile.exists():
+            return MachineProfile.load(self.folder.profile)
+        self._phase("calibrating")
+
+        def told(what: str, share: float) -> None:
+            self.status.detail = f"{what} ({share:.0%})"
+            self._tell()
+
+        target = self.spec.target
+        profile = calibrate(runtime=target.runtime, threads=target.threads, seconds=self._calibration_s, progress=told)
+        profile.save(self.folder.profile)
+        return profile
+
+    def _measure(self, item: Candidate) -> bool:
+        """Measures a candidate before its long trainings; notes what was found and learns from it."""
+        assert self._costing is not None
+        self.status.detail = f"measuring {summary(item.design)}"
+        self._tell()
+        promise = self._costing.promise(item.design)
+        try:
+            found = self._measuring.candidate(item.design, self.folder.trial(item.number))
+        except MeasurementError as error:
+            self.trials.fail(item.number, str(error))
+            self._count()
+            return False
+        notes = notes_of(found, final=False)
+        good = within(self.spec.limits, notes["measured"], headroom=HEADROOM)
+        if not item.is_baseline:
+            drawn = [other for other in self.trials.all() if other.is_baseline and other.alive and other.rungs]
+            good = good and within(no_slower_than(drawn), notes["measured"])
+        self.trials.note(item.number, **notes, predicted=promise, within=good)
+        self._learn()
+        self._count()
+        return good
+
+    def _learn(self) -> None:
+        """Corrects the cost model by all measurements of the run."""
+        assert self._costing is not None
+        self._costing.learn([(item.design, item.measured) for item in self.trials.all() if item.measured])
+
+    def _close(self, item: Candidate) -> None:
+        """Ends a trial that is still open: with its values where it was trained, as set aside where not."""
+        quality = item.trial.notes.get("exported_bits_per_byte", item.quality)
+        known = {metric: bounds[0] for metric, bounds in item.trial.notes["predicted"].items()} | (item.measured or {})
+        if quality is None:
+            self.trials.fail(item.number, "set aside before training")
+            return
+        known["bits_per_byte"] = quality
+        self.study.finish(item.number, tuple(known[goal.metric] for goal in self.spec.goals))
+
+    def report(self) -> RunRecord:
+        """Draws what is there."""
+        self._phase("report")
+        self.study.remember(spent=dict(self.ledger.settle()))
+        record = make_record(self.spec, self.study, self.trials, self.space, self.folder)
+        save(record, self.folder.record)
+        output.write(record, self.folder.path)
+        self.status.done = True
+        self._tell()
+        return record
+
+    def _leave(self) -> None:
+        """Keeps the books, and draws what is there, when a search is stopped."""
+        try:
+            self.study.remember(spent=dict(self.ledger.settle()))
+            save(make_record(self.spec, self.study, self.trials, self.space, self.folder), self.folder.record)
+        except (ChipwiseError, OSError):
+            return  # the reason for which the search stopped is what the user must see
+
+    def _phase(self, name: str) -> None:
+        self.ledger.begin(name)
+        self.study.remember(spent=dict(self.ledger.spent))
+        self.status.phase, self.status.detail = name, ""
+        self._count()
+
+    def _heard(self, running: dict[int, dict[str, Any]]) -> None:
+        """Progress of trainings, about once a second."""
+        self.status.training = len(running)
+        self.status.detail = ", ".join(
+            f"trial {number} {data['cpu_s']:.0f}/{data['cpu_budget_s']:.0f} s"
+            for number, data in sorted(running.items())
+        )
+        self._count()
+
+    def _count(self) -> None:
+        status = self.status
+        items = self.trials.all()
+        trained = [item for item in items if item.rungs]
+        status.trained, status.measured = len(trained), sum(item.measured is not None for item in items)
+        status.failed = sum(item.trial.state == "failed" for item in items)
+        best = min((item for item in trained if item.alive), key=lambda item: item.quality or 1e9, default=None)
+        if best is not None:
+            status.best_bits_per_byte, status.best = best.quality, summary(best.design)
+        self._tell()
+
+    def _tell(self) -> None:
+        self.status.spent_cpu_s = self.ledger.total_s
+        self._observer(self.status)
+
+
+def no_slower_than(baselines: Sequence[Candidate]) -> tuple[Constraint, ...]:
+    """The limit that a winner may not take longer for a token than the slowest of the hand-drawn designs."""
+    measured = [item.measured["tpot_p50"] for item in baselines if item.measured]
+    if not measured:
+        return ()
+    cap = max(measured)
+    return (Constraint(metric="tpot_p50", op="<=", limit=cap, text=f"<= {units.show(cap, 'time')} (the baseline's)"),)
