@@ -33,13 +33,13 @@ def _table() -> dict[str, dict[str, float]]:
         "price": {"USD": 1.0, "$": 1.0},
         "price_rate": {"USD/h": 1 / 3600.0, "$/h": 1 / 3600.0, "USD/s": 1.0},
         "count": _PREFIX | {"B": 1e9, "tokens": 1.0},
-        "rate": {"tokens/s": 1.0, "tok/s": 1.0, "1/s": 1.0},
+        "rate": {f"{p}tokens/s": f for p, f in _PREFIX.items()} | {"tok/s": 1.0, "1/s": 1.0},
         "share": {"": 1.0, "%": 0.01},
     }
 
 
 UNITS: Final = _table()
-_NUMBER: Final = re.compile(r"^\s*([+-]?\d[\d_]*(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*([^\d\s].*?)?\s*$")
+_NUMBER: Final = re.compile(r"^\s*((?>[+-]?\d[\d_]*(?:\.\d+)?(?:[eE][+-]?\d+)?))\s*(\S.*?)?\s*$")
 
 
 def parse(text: object, kind: str) -> float:

@@ -1,0 +1,46 @@
+"""Errors: one tree, exit codes, and messages that say where and what to do."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from chipwise.core import errors
+from chipwise.core.errors import ChipwiseError, InputError, MissingExtra, SpecError, UnknownName, nearest
+
+
+def test_the_tree_is_the_one_drawn_at_the_head_of_the_file() -> None:
+    drawn = set(re.findall(r"[├└]── (\w+)", errors.__doc__ or ""))
+    classes = {name: item for name, item in vars(errors).items() if isinstance(item, type)}
+    assert drawn == classes.keys() - {"ChipwiseError"} - {"Iterable"}
+    assert all(issubclass(classes[name], ChipwiseError) for name in drawn)
+
+
+def test_bad_input_exits_with_2_and_all_else_with_1() -> None:
+    assert InputError.exit_code == SpecError.exit_code == UnknownName.exit_code == 2
+    assert ChipwiseError.exit_code == errors.StorageError.exit_code == errors.Unsupported.exit_code == 1
+
+
+def test_a_spec_error_grows_its_path_from_inside_out() -> None:
+    error = SpecError("must be 1", field="heads").inside(field="layers[2]").inside(file="m.yaml", field="space")
+    assert str(error) == "m.yaml: space.layers[2].heads: must be 1"
+    assert (error.file, error.field) == ("m.yaml", "space.layers[2].heads")
+    assert str(error.inside(file="outer.yaml")).startswith("m.yaml")
+
+
+def test_nearest_names_are_offered() -> None:
+    assert nearest("latncy", ["latency", "memory"]) == "did you mean 'latency'?"
+    assert nearest("zzz", ["b", "a"]) == "known: a, b"
+    assert nearest("zzz", []) == "none are known"
+    assert nearest("q", [f"name{i}" for i in range(30)]).endswith(", …")
+    assert str(UnknownName("device", "h1oo", ["h100", "a100"])).startswith("unknown device 'h1oo'; did you mean 'h100'")
+
+
+def test_a_missing_extra_says_what_to_install() -> None:
+    assert "pip install 'chipwise[search]'" in str(MissingExtra("onnx", "search"))
+
+
+def test_every_error_is_a_chipwise_error() -> None:
+    with pytest.raises(ChipwiseError):
+        raise SpecError("x")

@@ -1,0 +1,190 @@
+"""Strict reading and atomic writing: every refusal names the file, the field, and what to do."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chipwise.core.errors import InputError, SpecError, StorageError
+from chipwise.core.files import build, read_json, read_yaml, storage, write_atomic, write_json
+
+
+class Color(StrEnum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inner:
+    width: int
+    share: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.width < 1:
+            raise SpecError(f"must be at least 1, not {self.width}", field="width")
+        if self.share > 1:
+            raise InputError("more than all")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outer:
+    name: str
+    inner: Inner
+    many: tuple[Inner, ...] = ()
+    mode: Literal["fast", "slow"] = "fast"
+    color: Color = Color.RED
+    on: bool = False
+    limit: int | None = None
+    either: int | str = 0
+    table: Mapping[str, float] = field(default_factory=dict)
+    anything: Any = None
+
+
+GOOD = {"name": "x", "inner": {"width": 3}}
+
+
+def test_plain_data_becomes_values() -> None:
+    more = {"many": [{"width": 1, "share": 1}], "mode": "slow", "color": "blue", "on": True, "limit": None}
+    value = build(Outer, GOOD | more | {"either": "text", "table": {"a": 1}})
+    assert value.inner == Inner(width=3)
+    assert value.many == (Inner(width=1, share=1.0),)
+    assert isinstance(value.many[0].share, float)
+    assert (value.mode, value.color, value.on, value.either, value.table) == (
+        "slow",
+        Color.BLUE,
+        True,
+        "text",
+        {"a": 1.0},
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"nmae": "y"}, "run.yaml: nmae: unknown field; did you mean 'name' or"),
+        ({"inner": {"widht": 3}}, "run.yaml: inner.widht: unknown field; did you mean 'width'?"),
+        ({"inner": {}}, "run.yaml: inner.width: this field is missing"),
+        ({"inner": None}, "run.yaml: inner: must be a mapping of fields, not nothing"),
+        ({"inner": {"width": 0}}, "run.yaml: inner.width: must be at least 1, not 0"),
+        ({"inner": {"width": 1, "share": 2}}, "run.yaml: inner: more than all"),
+        ({"many": [{"width": 1}, {"width": "2"}]}, "run.yaml: many[1].width: must be a whole number, not text ('2')"),
+        ({"many": {"width": 1}}, "run.yaml: many: must be a list, not a mapping"),
+        ({"mode": "fats"}, "run.yaml: mode: 'fats' is not one of these; did you mean 'fast'?"),
+        ({"color": "rde"}, "run.yaml: color: 'rde' is not one of these; did you mean 'red'?"),
+        ({"on": 1}, "run.yaml: on: must be true or false, not a whole number (1)"),
+        ({"limit": True}, "run.yaml: limit: must be a whole number, not true or false (True)"),
+        ({"limit": 1.5}, "run.yaml: limit: must be a whole number, not a number (1.5)"),
+        ({"table": [1]}, "run.yaml: table: must be a mapping, not a list"),
+        ({"table": {"a": "b"}}, "run.yaml: table.a: must be a number, not text ('b')"),
+        ({"either": []}, "run.yaml: either: must be a whole number, not a list ([])"),
+        ({"name": None}, "run.yaml: name: must be text, not nothing"),
+    ],
+)
+def test_wrong_data_is_refused_by_file_and_field(change: dict, message: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        build(Outer, GOOD | change, file="run.yaml")
+    assert str(caught.value).startswith(message)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(sorted(Outer.__annotations__)), inner)
+        ),
+        max_leaves=8,
+    )
+)
+def test_any_data_is_built_or_refused(data: object) -> None:
+    with contextlib.suppress(SpecError):
+        assert isinstance(build(Outer, data, file="f"), Outer)
+
+
+def yaml_error(tmp_path: Path, text: str | bytes) -> str:
+    file = tmp_path / "a.yaml"
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(SpecError) as caught:
+        read_yaml(file)
+    assert str(caught.value).startswith(str(file))
+    return str(caught.value)
+
+
+def test_broken_yaml_says_where(tmp_path) -> None:
+    assert "broken YAML at line 3, column 1" in yaml_error(tmp_path, "a: 1\nb: [1, 2\n")
+    assert "the field 'a' is given twice" in yaml_error(tmp_path, "a: 1\nb: 2\na: 3\n")
+    assert "line 3" in yaml_error(tmp_path, "x:\n  a: 1\n  a: 3\n")
+    assert "must hold a mapping of fields, not nothing" in yaml_error(tmp_path, "")
+    assert "not a list" in yaml_error(tmp_path, "- 1\n")
+    assert "not a text file" in yaml_error(tmp_path, b"\xff\xfe\x00\x01")
+    assert "a field name must be a word" in yaml_error(tmp_path, "? [1, 2]\n: 3\n")
+    assert "nested too deep" in yaml_error(tmp_path, "a: " + "[" * 100_000)
+
+
+def test_nothing_in_yaml_is_executed(tmp_path) -> None:
+    marker = tmp_path / "ran"
+    yaml_error(tmp_path, f"a: !!python/object/apply:os.mkdir ['{marker}']\n")
+    assert not marker.exists()
+
+
+def test_files_that_are_not_there(tmp_path) -> None:
+    with pytest.raises(SpecError, match="there is no such file"):
+        read_yaml(tmp_path / "absent.yaml")
+    with pytest.raises(SpecError, match="a folder, not a file"):
+        read_yaml(tmp_path)
+    with pytest.raises(SpecError, match="there is no such file"):
+        read_json(tmp_path / "absent.json")
+    (tmp_path / "broken.json").write_text("{")
+    with pytest.raises(SpecError, match="not valid JSON"):
+        read_json(tmp_path / "broken.json")
+
+
+def test_json_comes_back_and_refuses_what_json_has_not(tmp_path) -> None:
+    value = {"a": [1, 2.5, None, "ü"]}
+    write_json(tmp_path / "new" / "a.json", value)
+    assert read_json(tmp_path / "new" / "a.json") == value
+    with pytest.raises(ValueError, match="JSON"):
+        write_json(tmp_path / "a.json", math.nan)
+    assert not (tmp_path / "a.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [(errno.ENOSPC, "the disk is full"), (errno.EDQUOT, "the disk is full"), (errno.EROFS, "cannot be written")],
+)
+def test_a_refused_write_keeps_the_old_file_and_leaves_no_part(tmp_path, monkeypatch, code: int, words: str) -> None:
+    file = tmp_path / "record.json"
+    write_atomic(file, "old")
+
+    def refuse(descriptor: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(StorageError, match=words):
+        write_atomic(file, "new")
+    assert file.read_text() == "old"
+    assert os.listdir(tmp_path) == ["record.json"]
+
+
+def test_a_file_where_a_folder_should_be(tmp_path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="cannot be written"):
+        write_atomic(tmp_path / "file" / "a.json", "x")
+
+
+def test_other_errors_pass_through_untouched() -> None:
+    with pytest.raises(KeyError), storage("x"):
+        raise KeyError("k")
+    with pytest.raises(OSError, match="unheard of") as caught, storage("x"):
+        raise OSError(errno.EIO, "unheard of")
+    assert not isinstance(caught.value, StorageError)
