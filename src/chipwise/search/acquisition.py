@@ -1,4 +1,4 @@
-"""Which candidates are worth a trial: the hypervolume (or, for one objective, the improvement) they are expected to add.
+"""Which candidates are worth a trial: those expected to add most hypervolume, or for one objective most improvement.
 
 References:
     Emmerich, Deutz and Klinkenberg, Hypervolume-Based Expected Improvement, 2011. Where one of two objectives is free

@@ -1,8 +1,8 @@
 """Rows of integers as the numbers that a quality model can learn from.
 
-Every variable becomes polynomial contrasts (rising, bending, …) that vanish where the variable is inactive; variables of
-one kind add a column for their sum, so that one observation of a wide layer says something about all layers; and what
-the cost model knows comes along in logarithms. Where a problem does not say which variables are inactive when, or
+Every variable becomes polynomial contrasts (rising, bending, …) that vanish where the variable is inactive; variables
+of one kind add a column for their sum, so that one observation of a wide layer says something about all layers; and
+what the cost model knows comes along in logarithms. Where a problem does not say which variables are inactive when, or
 which are of one kind, both are guessed from how the free costs respond.
 """
 
@@ -76,7 +76,9 @@ class Encoder:
 
     def _known(self, rows: Rows, costs: Floats, violations: Floats) -> Floats:
         """What is known before training, (n, columns), in logarithms where all are positive."""
-        known = np.hstack([costs, violations + 1.0]) if len(rows) else np.zeros((0, costs.shape[1] + violations.shape[1]))
+        known = (
+            np.hstack([costs, violations + 1.0]) if len(rows) else np.zeros((0, costs.shape[1] + violations.shape[1]))
+        )
         known = np.clip(known, -1e12, 1e12)
         if not hasattr(self, "_logarithmic"):
             self._logarithmic = (known > 0).all(axis=0)
@@ -178,7 +180,10 @@ def _alike(problem: Problem, response: Floats, active: NDArray[np.bool_]) -> lis
         size = np.abs(signature[head]).max()
         members, mean = [head], signature[head]
         for i in left[1:]:
-            if problem.cardinalities[i] == problem.cardinalities[head] and np.abs(signature[i] - mean).max() < _ALIKE * size:
+            if (
+                problem.cardinalities[i] == problem.cardinalities[head]
+                and np.abs(signature[i] - mean).max() < _ALIKE * size
+            ):
                 members.append(i)
                 mean = signature[members].mean(axis=0)
         left = [i for i in left if i not in members]

@@ -52,16 +52,16 @@ class GaussianProcess:
         """
         n = len(values)
         self._mean = float(values.mean()) if n else 0.0
-        self._std = float(values.std()) if n > 2 and values.std() > 0 else max(0.05 * abs(self._mean), 1e-9) if n else 1.0
+        self._std = spread(values)
         target = (values - self._mean) / self._std
-        level = np.zeros(n) if noise is None else np.asarray(noise, float) / self._std**2
+        level: Floats = np.zeros(n) if noise is None else noise / self._std**2
         if n > 3 and steps:
             self._h = _rprop(lambda h: self._loss(h, Z, target, level), self._h, steps)
         self._Z = Z
         additive, smooth = self._parts(self._h, Z, Z)
         K = self._covariance(self._h, additive, smooth)
         K[np.diag_indices(n)] += np.exp(self._h[-1]) + level + _JITTER
-        self._inverse = np.linalg.inv(K) if n else np.zeros((0, 0))
+        self._inverse = np.asarray(np.linalg.inv(K), np.float64)
         self._alpha = self._inverse @ target
         if n > 8:  # leave one out: do errors match the stated deviations?
             z2 = self._alpha**2 / np.diag(self._inverse)
@@ -137,6 +137,13 @@ class GaussianProcess:
         loss += 0.5 * float(away[-3:] @ away[-3:]) / _LEVEL**2
         slope[-3:] = away[-3:] / _LEVEL**2
         return loss, slope
+
+
+def spread(values: Floats) -> float:
+    """Standard deviation of what is observed; a guess where fewer than three values, or equal ones, tell none."""
+    if len(values) > 2 and values.std() > 0:
+        return float(values.std())
+    return max(0.05 * abs(float(values.mean())), 1e-9) if len(values) else 1.0
 
 
 def _rprop(loss: Callable[[Floats], tuple[float, Floats]], start: Floats, steps: int) -> Floats:

@@ -75,7 +75,7 @@ class History:
             values = self.problem.to_minimise(values)
         excess = self._violations(found, violations, failed=objectives is None)
         if excess.shape != (n, k):
-            raise InputError(f"{n} rows need violations of shape {(n, k)}, not {np.shape(violations)}")
+            raise InputError(f"{n} rows need violations of shape {(n, k)}, not {excess.shape}")
         for row in np.ascontiguousarray(found):
             self._known.add(row.tobytes())
             self._pending.pop(row.tobytes(), None)

@@ -93,7 +93,7 @@ def hypervolume(points: ArrayLike, reference: ArrayLike) -> float:
     F, corner = np.atleast_2d(np.asarray(points, float)), np.asarray(reference, float)
     if F.size == 0:
         return 0.0
-    F = F[(F < corner).all(axis=1)]
+    F = F[(corner > F).all(axis=1)]
     return _volume(np.unique(F[non_dominated(F)], axis=0), corner) if len(F) else 0.0
 
 

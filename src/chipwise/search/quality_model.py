@@ -7,10 +7,10 @@ what it saw. Trials cut short (a tenth of the training budget) count too: they a
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from chipwise.search.encoding import Encoder
-from chipwise.search.gaussian_process import GaussianProcess
+from chipwise.search.gaussian_process import GaussianProcess, spread
 from chipwise.search.strategy import Floats, Problem, Rows
 
 _PRIOR_SLOPE = 0.7  # correlation that a stated prior is given credit for before any trial
@@ -75,8 +75,7 @@ class QualityModel:
         if fidelity is not None:
             Z[:, -1] = -np.log(np.clip(np.asarray(fidelity, float), 1e-6, 1.0))
         variance = None if noise is None else np.asarray(noise, float) ** 2
-        self._scale = float(y.std()) if len(y) > 2 else 0.05 * abs(float(y.mean())) if len(y) else 1.0
-        self._scale = self._scale or 1.0
+        self._scale = spread(y)
         steps = _MORE_STEPS if self._fitted else _FIRST_STEPS
         self._fitted = len(y) > 3
         self._gp.fit(Z, y - self._opinion(Z), noise=variance, steps=steps)
@@ -106,16 +105,16 @@ class QualityModel:
         return np.asarray(_PRIOR_SLOPE * self._scale * columns[:, -2])
 
 
-def worth_keeping(values: Floats, rank: Floats, rng: np.random.Generator, *, most: int = _MOST) -> np.ndarray:
+def worth_keeping(rank: ArrayLike, rng: np.random.Generator, *, most: int = _MOST) -> NDArray[np.int64]:
     """Which observations a model of at most ``most`` should see: the best by ``rank``, the rest spread over all.
 
     Args:
-        values: The observed values, (n,).
-        rank: Lower is nearer to the front, (n,).
+        rank: Of each observation, lower where nearer to the front, (n,).
         rng: Draws the rest.
         most: How many.
     """
-    n = len(values)
+    rank = np.asarray(rank)
+    n = len(rank)
     if n <= most:
         return np.arange(n)
     order = np.argsort(rank, kind="stable")

@@ -78,7 +78,7 @@ class Problem:
             )
         if not self.goals:
             raise InputError("a search needs at least one objective")
-        if self.free is None and any(item.free for item in (*self.goals, *self.limits)):
+        if self.free is None and (self.free_goals or self.free_limits):
             raise InputError("an objective or constraint is called free, but no function `free` tells its value")
         if self.kinds is not None and len(self.kinds) != len(cardinalities):
             raise InputError(f"{len(self.kinds)} kinds were named for {len(cardinalities)} variables")

@@ -21,9 +21,10 @@ from chipwise.search.strategies.random_search import draw_new
 from chipwise.search.strategy import Floats, Problem, Rows
 
 _SEEDED = 3000  # rows drawn in each of two ways before the first trial
-_GENERATIONS, _CHILDREN = 5, 500  # bred before each batch
+_GENERATIONS, _CHILDREN = 12, 500  # bred before each batch
+_PRIOR_GENERATIONS = 20  # and before the first, where a prior says whither
 _KEPT = 2000  # rows that stay in the pool
-_CONSIDERED = 1200  # candidates for the first trials
+_CONSIDERED = 800  # candidates for the first trials
 _PARENTS = 120
 _ELITES = 12  # of every stratum, whatever the front says
 _BOLDNESS = (0.0, 1.0, 2.0)  # standard deviations of hope by which parents are ranked, in turn
@@ -59,20 +60,25 @@ class Auto:
     def ask(self, count: int) -> Rows:
         """The batch expected to add most."""
         if self._pool is None:
-            self._pool = Pool(self.problem, self._encoder, self._plain.columns, self._seed)
-            self._pool.seed(_SEEDED)
-        known = len(self.history) + len(self.history.pending)
-        chosen = self._first(min(count, self.initial - known)) if known < self.initial else self._next(count)
-        self.history.asked(chosen)
-        if len(chosen) < count and known + len(chosen) >= self.initial and len(self.history) > 3 and known < self.initial:
-            more = self._next(count - len(chosen))
-            self.history.asked(more)
-            chosen = np.vstack([chosen, more])
-        if len(chosen) < count:
-            rest = draw_new(self.problem, self.history, count - len(chosen), self._rng)
-            self.history.asked(rest)
-            chosen = np.vstack([chosen, rest])
+            self._pool = self._seeded()
+        chosen = self.history.rows[:0]
+        for propose in (self._first, self._next, self._any):
+            if len(chosen) < count:
+                rows = propose(self._pool, count - len(chosen))
+                self.history.asked(rows)
+                chosen = np.vstack([chosen, rows])
         return chosen
+
+    def _seeded(self) -> Pool:
+        pool = Pool(self.problem, self._encoder, self._plain.columns, self._seed)
+        pool.seed(_SEEDED)
+        if self.problem.prior is not None:
+            self._breed(pool, generations=_PRIOR_GENERATIONS)
+        return pool
+
+    def _any(self, pool: Pool, count: int) -> Rows:
+        """What the space still has when the pool has nothing left."""
+        return draw_new(self.problem, self.history, count, self._rng)
 
     def tell(self, rows: Rows, objectives: ArrayLike | None, violations: ArrayLike | None = None) -> None:
         """Learns, at the next ``ask``, from what trials gave."""
@@ -83,14 +89,13 @@ class Auto:
         held = np.flatnonzero(pool.excess <= 0)
         return held[self.history.is_new(pool.rows[held])]
 
-    def _first(self, count: int) -> Rows:
+    def _first(self, pool: Pool, count: int) -> Rows:
         """Before anything is known: what the prior calls the front, every stratum, and what differs most from both."""
-        pool, model = self._pool, self._plain
-        assert pool is not None
-        if self.problem.prior is not None:
-            self._breed(pool, generations=3 * _GENERATIONS)
+        model, known = self._plain, len(self.history) + len(self.history.pending)
+        if len(self.history):
+            count = min(count, self.initial - known)
         index = self._available(pool)
-        if not len(index):
+        if not len(index) or count <= 0:
             return pool.rows[:0]
         hopeful = self._prior_front(pool, index, count) if self.problem.prior is not None else index[:0]
         index = np.setdiff1d(self._across_strata(pool, index, _CONSIDERED), hopeful, assume_unique=True)
@@ -108,7 +113,8 @@ class Auto:
             chosen.append(best)
             tried = np.vstack([tried, pool.rows[index[best]]])
             _condition(cov, len(out) + best)
-        return pool.rows[index[chosen]]
+        first: Rows = pool.rows[index[chosen]]
+        return first
 
     def _neglected(self, tried: Rows, rows: Rows) -> Floats:
         """A factor that lets values of the decisive variables that were never tried go first."""
@@ -124,30 +130,34 @@ class Auto:
         order = np.argsort(strata, kind="stable")
         begins = np.r_[True, np.diff(strata[order]) > 0]
         since = np.arange(len(order)) - np.maximum.accumulate(np.where(begins, np.arange(len(order)), 0))
-        return index[order[np.argsort(since, kind="stable")[:count]]]
+        even: NDArray[np.int64] = index[order[np.argsort(since, kind="stable")[:count]]]
+        return even
 
     def _prior_front(self, pool: Pool, index: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-        """Rows spread over the front of the prior and the free costs; two thirds of the first trials."""
-        points = np.zeros((len(index), len(self.problem.goals)))
-        points[:, self.problem.free_goals] = pool.costs[index]
-        points[:, self.problem.dear_goals[:1]] = pool.columns[index, -2:-1]
+        """Rows spread over the front of the prior and the free costs: two thirds of the first trials."""
+        out = np.vstack([self.history.rows, self.history.pending])
+        points = self._by_prior(pool.costs[index], pool.columns[index])
+        front = self._by_prior(self.problem.price(out)[0], self._plain.columns(out))
         low, span = frame(points)
-        scaled = (points - low) / span
+        scaled, front = (points - low) / span, (front - low) / span
         chosen: list[int] = []
-        front = np.zeros((0, points.shape[1]))
-        spread = np.zeros_like(scaled)
-        for _ in range(min(2 * count // 3, len(index))):
-            worth = expected_gain(scaled, spread, front, np.full(points.shape[1], 1.1))
+        for _ in range(min(math.ceil(2 * count / 3), len(index))):
+            worth = expected_gain(scaled, np.zeros_like(scaled), front, np.full(points.shape[1], 1.1))
             worth[chosen] = -1
             chosen.append(int(np.argmax(worth)))
             front = np.vstack([front, scaled[chosen[-1]]])
-        return index[chosen]
+        return np.asarray(index[chosen])
 
-    def _next(self, count: int) -> Rows:
-        pool = self._pool
-        assert pool is not None
+    def _by_prior(self, costs: Floats, columns: Floats) -> Floats:
+        points = np.zeros((len(costs), len(self.problem.goals)))
+        points[:, self.problem.free_goals] = costs
+        points[:, self.problem.dear_goals[:1]] = columns[:, -2:-1]
+        return points
+
+    def _next(self, pool: Pool, count: int) -> Rows:
+        """What the quality model expects to add most."""
         if not len(self.history):
-            return self._first(count)
+            return pool.rows[:0]
         self._fit()
         pool.add(self.history.rows[non_dominated(self._ranked_objectives())])
         self._breed(pool, generations=_GENERATIONS)
@@ -160,7 +170,7 @@ class Auto:
         if len(out):
             observed = np.vstack([observed, self._predicted(out)])
         if not len(observed):
-            observed = mean[np.argmax(chance)][None]
+            observed = mean[[int(np.argmax(chance))]]
         picked = most_informative(
             mean,
             std,
@@ -183,8 +193,8 @@ class Auto:
         self._fitted_to = self.history.told
         history = self.history
         excess = np.maximum(history.violations, 0).sum(axis=1)
-        rank = ranks(history.objectives, excess, most=20) if len(history) > 400 else np.zeros(len(history))
-        index = worth_keeping(history.objectives[:, 0], rank, np.random.default_rng([self._seed, 5]))
+        rank = ranks(history.objectives, excess, most=4)
+        index = worth_keeping(rank, np.random.default_rng([self._seed, 5]))
         for column, model in self.models.items():
             model.fit(history.rows[index], history.objectives[index, column])
         for column, model in self._limit_models.items():

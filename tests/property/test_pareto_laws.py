@@ -1,0 +1,64 @@
+"""Laws of fronts and hypervolumes, on a grid so that ties occur."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from chipwise.search.acquisition import expected_gain, expected_improvement
+from chipwise.search.pareto import gain, hypervolume, non_dominated, ranks
+
+points = st.integers(1, 4).flatmap(
+    lambda m: arrays(float, st.tuples(st.integers(1, 9), st.just(m)), elements=st.integers(0, 4).map(float))
+)
+quick = settings(max_examples=60, deadline=None, derandomize=True)
+
+
+@quick
+@given(points)
+def test_front_is_what_nobody_dominates(F: np.ndarray) -> None:
+    dominated = [any((a <= b).all() and (a < b).any() for a in F) for b in F]
+    assert non_dominated(F).tolist() == [not item for item in dominated]
+    assert (ranks(F) == 0).tolist() == non_dominated(F).tolist()
+
+
+@quick
+@given(points)
+def test_hypervolume_counts_the_unit_cells(F: np.ndarray) -> None:
+    corner = 5.0
+    cells = np.indices((5,) * F.shape[1]).reshape(F.shape[1], -1).T
+    covered = (F[:, None] <= cells[None]).all(axis=2).any(axis=0).sum()
+    assert hypervolume(F, np.full(F.shape[1], corner)) == pytest.approx(covered)
+
+
+@quick
+@given(points)
+def test_gain_is_the_difference_of_hypervolumes(F: np.ndarray) -> None:
+    corner = np.full(F.shape[1], 5.0)
+    assert gain(F[0], F[1:], corner) == pytest.approx(hypervolume(F, corner) - hypervolume(F[1:], corner))
+
+
+@quick
+@given(points)
+def test_a_certain_candidate_is_expected_to_add_its_gain(F: np.ndarray) -> None:
+    corner = np.full(F.shape[1], 5.0)
+    sure = np.zeros_like(F[:1])
+    if F.shape[1] > 1:
+        sure[0, 0] = 1e-9  # one dear objective, known almost exactly
+    front = F[1:][non_dominated(F[1:])] if len(F) > 1 else F[:0]
+    expected = expected_gain(F[:1], sure, front, corner)[0]
+    assert expected == pytest.approx(gain(F[0], front, corner), abs=1e-6)
+
+
+@quick
+@given(st.floats(-5, 5), st.floats(0.01, 3), st.floats(-5, 5))
+def test_expected_improvement_is_the_integral(mean: float, std: float, best: float) -> None:
+    z = np.linspace(-9, 9, 20_001)
+    density = np.exp(-0.5 * z * z) / np.sqrt(2 * np.pi)
+    integral = (np.maximum(best - mean - std * z, 0) * density).sum() * (z[1] - z[0])
+    found = expected_improvement(np.array([mean]), np.array([std]), np.array(best))[0]
+    assert found == pytest.approx(integral, rel=2e-2, abs=1e-5)
+    assert found >= 0
