@@ -124,7 +124,7 @@ def _save_tokenizer(path: Path, target: Path, arch: ArchSpec) -> dict[str, Any]:
     with storage(target):
         write_atomic(target / "tokenizer.json", path.read_bytes())
     write_json(target / "tokenizer_config.json", words)
-    write_json(target / "generation_config.json", {**ids, "max_length": arch.max_tokens})
+    write_json(target / "generation_config.json", ids)
     return ids
 
 

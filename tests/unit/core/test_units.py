@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import doctest
 import math
+import re
+from pathlib import Path
 
 import pytest
 from hypothesis import assume, given
@@ -106,3 +108,10 @@ def test_numbers_are_shown_as_people_write_them() -> None:
 
 def test_the_examples_in_the_documentation_hold() -> None:
     assert doctest.testmod(units).failed == 0
+    page = (Path(__file__).parents[3] / "docs" / "units.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\w[\w ]*) \| .* \| (`.*`) \|$", page, flags=re.MULTILINE)
+    kinds = {"price over time": "price_rate"}
+    assert {kinds.get(kind, kind) for kind, _ in rows} == UNITS.keys()
+    for kind, examples in rows:
+        for text in re.findall(r"`([^`]+)`", examples):
+            assert parse(text, kinds.get(kind, kind)) > 0
