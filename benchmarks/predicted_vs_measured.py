@@ -29,6 +29,7 @@ STAGES = {"prefill": "ttft", "decode": "tpot"}
 
 
 def main() -> None:
+    """Calibrates, predicts, measures, writes and sums up."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--n", type=int, default=40, help="random designs")
     parser.add_argument("--runtime", default="onnxruntime")
@@ -56,6 +57,7 @@ def main() -> None:
 
 
 def compare_one(number: int, design: Design, workload: Workload, profile: MachineProfile, args) -> list[tuple]:
+    """The rows of one design."""
     graphs = [lower(design, workload, phase) for phase in Phase]
     predicted = estimate(design, graphs[0], graphs[1], workload, profile)
     with tempfile.TemporaryDirectory(prefix="chipwise-") as folder:
@@ -72,6 +74,7 @@ def compare_one(number: int, design: Design, workload: Workload, profile: Machin
 
 
 def report(rows: list[tuple]) -> None:
+    """Prints errors and rank agreement per phase and stage."""
     groups = defaultdict(list)
     for _, phase, stage, predicted, measured, _ in rows:
         groups[phase, stage].append((predicted, measured))

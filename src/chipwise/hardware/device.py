@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -107,10 +107,6 @@ class MachineProfile:
                 f"the profile of {self.machine.name} in {self.runtime} has no rates for {model}; "
                 f"run: chipwise calibrate (it has: {', '.join(sorted(self.terms))})"
             ) from None
-
-    def with_checks(self, checks: Mapping[str, CheckError]) -> MachineProfile:
-        """The same rates with other check errors."""
-        return replace(self, checks=checks)
 
     @property
     def check_errors(self) -> str:

@@ -1,7 +1,7 @@
 """Calibration: this machine's rates, measured in the runtime that will serve, in under a minute.
 
 Small graphs give the rates of each kind of node (``microbench.py``); whole random models give what a pass, a process
-and the tail cost beyond their nodes; further whole models, not fitted, say how far off predictions are.
+and the tail cost beyond their nodes; and each of them, predicted without itself, says how far off predictions are.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -57,8 +57,12 @@ class Whole:
     measured: Measurement
 
     def seconds(self, phase: Phase, share: float) -> float:
-        """The measured percentile of a pass."""
-        return self.measured.percentile("ttft" if phase is Phase.PREFILL else "tpot", share)
+        """The measured percentile of a pass; of its processor time where the machine was not quiet."""
+        quantity: Literal["ttft", "tpot"] = "ttft" if phase is Phase.PREFILL else "tpot"
+        processor = self.measured.environment.get(f"{quantity}_cpu_p{share * 100:.0f}")
+        if self.measured.clean or processor is None:
+            return self.measured.percentile(quantity, share)
+        return float(processor)
 
 
 def calibrate(
@@ -84,10 +88,9 @@ def calibrate(
     fitted, curves = fit_terms(timed)
     count = min(24, max(12, round((seconds - CASES_S) / MODEL_S)))
     wholes = list(_measure_wholes(random_designs(count, seed=seed), threads=threads, tell=tell))
-    fit_on, check_on = wholes[: round(0.6 * count)], wholes[round(0.6 * count) :]
-    machine = detect()
+    busy = sum(not whole.measured.clean for whole in wholes)
     profile = MachineProfile(
-        machine=machine,
+        machine=detect(),
         runtime=runtime,
         runtime_version=wholes[0].measured.runtime_version,
         threads=threads,
@@ -95,17 +98,16 @@ def calibrate(
         terms=fitted,
         curves=curves,
         passes={phase.value: PassCost(call_s=0.0, per_logit_s=0.0, scale=1.0) for phase in Phase},
-        memory=fit_memory(fit_on),
-        tails={phase.value: fit_tail(fit_on, phase) for phase in Phase},
+        memory=fit_memory(wholes),
+        tails={phase.value: fit_tail(wholes, phase) for phase in Phase},
         checks={},
         roofs=_roofs(curves),
         peaks={weights: 2 / fitted[f"matmul.{weights}.matrix"]["products"] for weights in WEIGHTS},
-        clean=all(whole.measured.clean for whole in wholes),
-        notes=tuple(dict.fromkeys(_kind(reason) for whole in wholes for reason in whole.measured.reasons)),
+        clean=not busy,
+        notes=(f"{busy} of {count} models were timed on a busy machine; calibrate again when idle",) if busy else (),
     )
-    profile = fit_passes(profile, fit_on)
-    tell("checked", 1.0)
-    return profile.with_checks(check(profile, check_on))
+    checks = cross_check(profile, wholes)
+    return replace(profile, passes=fit_passes(profile, wholes), checks=checks)
 
 
 def time_cases(chosen: Sequence[Case], *, threads: int, tell: Progress) -> list[tuple[Case, float]]:
@@ -198,26 +200,21 @@ def _measure_wholes(designs: Sequence[Design], *, threads: int, tell: Progress) 
         for i, design in enumerate(designs):
             path = export(design, random_weights(design.arch, seed=i), Path(folder) / "model.onnx")
             measured = measure(
-                path, WORKLOAD, threads=threads, repeats=126, prefills=12, seconds=0.3, timeout_s=60, attempts=2
+                path, WORKLOAD, threads=threads, repeats=126, prefills=12, seconds=0.3, timeout_s=60, attempts=1
             )
             yield Whole(design=design, measured=measured)
             tell("models", (i + 1) / len(designs))
 
 
-def fit_passes(profile: MachineProfile, wholes: Sequence[Whole]) -> MachineProfile:
-    """The profile with what a pass costs beyond its nodes, from whole models."""
+def fit_passes(profile: MachineProfile, wholes: Sequence[Whole]) -> dict[str, PassCost]:
+    """What a pass costs beyond its nodes, by phase, from whole models. The profile's own passes must be neutral."""
     passes = {}
     for phase in Phase:
-        nodes = [_nodes_seconds(profile, whole.design, phase) for whole in wholes]
+        nodes = [predict_seconds(profile, whole.design, phase, WORKLOAD, logits=0) for whole in wholes]
         features = [[1.0, whole.design.arch.vocab_size, s] for whole, s in zip(wholes, nodes, strict=True)]
         call, logit, scale = fit_relative(features, [whole.seconds(phase, 0.5) for whole in wholes])
         passes[phase.value] = PassCost(call_s=float(call), per_logit_s=float(logit), scale=float(scale))
-    fields: dict[str, Any] = {name: getattr(profile, name) for name in profile.__slots__}
-    return MachineProfile(**(fields | {"passes": passes}))
-
-
-def _nodes_seconds(profile: MachineProfile, design: Design, phase: Phase) -> float:
-    return predict_seconds(profile, design, phase, WORKLOAD, logits=0)
+    return passes
 
 
 def predict_seconds(
@@ -253,19 +250,26 @@ def fit_memory(wholes: Sequence[Whole]) -> MemoryCost:
     )
 
 
-def check(profile: MachineProfile, wholes: Sequence[Whole]) -> dict[str, CheckError]:
-    """Prediction against measurement over ``wholes``: medians, tails and memory."""
-    found: dict[str, CheckError] = {}
-    for phase in Phase:
-        median = [predict_seconds(profile, whole.design, phase, WORKLOAD) for whole in wholes]
-        tail = profile.tails[phase.value]
-        found[phase.value] = compare(median, [whole.seconds(phase, 0.5) for whole in wholes])
-        found[f"{phase.value}_p99"] = compare(
-            [tail.ratio * value + tail.extra_s for value in median], [whole.seconds(phase, 0.99) for whole in wholes]
+def cross_check(profile: MachineProfile, wholes: Sequence[Whole], *, folds: int = 4) -> dict[str, CheckError]:
+    """Prediction against measurement, each model predicted by fits that never saw it: medians, tails and memory."""
+    pairs: dict[str, list[tuple[float, float]]] = {}
+    for fold in range(folds):
+        seen = [whole for i, whole in enumerate(wholes) if i % folds != fold]
+        fitted = replace(
+            profile,
+            passes=fit_passes(profile, seen),
+            memory=fit_memory(seen),
+            tails={phase.value: fit_tail(seen, phase) for phase in Phase},
         )
-    peaks = [memory_parts(whole.design, WORKLOAD).peak_bytes(profile.memory, whole.design.weights) for whole in wholes]
-    found["memory"] = compare(peaks, [whole.measured.metric("peak_memory") for whole in wholes])
-    return found
+        for whole in wholes[fold::folds]:
+            for phase in Phase:
+                median, tail = predict_seconds(fitted, whole.design, phase, WORKLOAD), fitted.tails[phase.value]
+                pairs.setdefault(phase.value, []).append((median, whole.seconds(phase, 0.5)))
+                high = tail.ratio * median + tail.extra_s
+                pairs.setdefault(f"{phase.value}_p99", []).append((high, whole.seconds(phase, 0.99)))
+            peak = memory_parts(whole.design, WORKLOAD).peak_bytes(fitted.memory, whole.design.weights)
+            pairs.setdefault("memory", []).append((peak, whole.measured.metric("peak_memory")))
+    return {name: compare([p for p, _ in found], [m for _, m in found]) for name, found in pairs.items()}
 
 
 def compare(predicted: Sequence[float], measured: Sequence[float]) -> CheckError:
@@ -296,8 +300,3 @@ def _roofs(curves: Mapping[str, Curve]) -> dict[str, float]:
         "shared cache": 1 / by_knot[KNOTS_BYTES[4]],
         "DRAM": 1 / by_knot[KNOTS_BYTES[-1]],
     }
-
-
-def _kind(reason: str) -> str:
-    """A reason without its numbers, so that many alike become one note."""
-    return " ".join(word for word in reason.split(" (")[0].split() if not any(c.isdigit() for c in word))

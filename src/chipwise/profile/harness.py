@@ -182,6 +182,11 @@ def _measurement(
     threads: int,
 ) -> Measurement:
     machine = detect()
+    processor = {  # with one thread, what a sample would take if nothing else ran on its core
+        f"{quantity}_cpu_p{share}": percentile(tuple(reply[f"{quantity}_cpu_s"]), share / 100)
+        for quantity in ("ttft", "tpot")
+        for share in (50, 99)
+    }
     anchors = {key: percentile(tuple(reply[key]), 0.5) for key in ("anchor_compute_s", "anchor_memory_s")}
     return Measurement(
         design=reply["facts"]["design"],
@@ -200,6 +205,7 @@ def _measurement(
         environment={
             **reply["readings"],
             **anchors,
+            **(processor if threads == 1 else {}),
             "wall_s": reply["wall_s"],
             "cpus": list(cpus),
             "load_before": reply["load_before"],

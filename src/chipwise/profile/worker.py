@@ -83,6 +83,8 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         "facts": {"design": session.facts.get("design", ""), "name": session.facts.get("name", "")},
         "ttft_s": loop.ttft_s,
         "tpot_s": loop.tpot_s,
+        "ttft_cpu_s": loop.ttft_cpu_s,
+        "tpot_cpu_s": loop.tpot_cpu_s,
         "cpu_s": after.process_cpu_s - before.process_cpu_s,
         "wall_s": after.wall_s - before.wall_s,
         "peak_memory_bytes": peak_memory_bytes,
@@ -100,21 +102,22 @@ class Loop:
     def __init__(self, session: Session, tokens: Array, *, steps: int) -> None:
         self._session, self._tokens, self._steps = session, tokens, steps
         self._logits: Array = np.zeros((1, 1), np.float32)
-        self.ttft_s: list[float] = []
-        self.tpot_s: list[float] = []
+        self.clear()
 
     def cycle(self, *, decode: bool = True) -> None:
         """One request: the prompt, then (if ``decode``) all new tokens, greedily."""
-        clock, session = time.perf_counter, self._session
-        start = clock()
+        clock, cpu, session = time.perf_counter, time.process_time, self._session
+        cpu_start, start = cpu(), clock()
         logits = session.prefill(self._tokens)
         token = logits.argmax(axis=-1)[:, None]
         self.ttft_s.append(clock() - start)
+        self.ttft_cpu_s.append(cpu() - cpu_start)
         for _ in range(self._steps if decode else 0):
-            start = clock()
+            cpu_start, start = cpu(), clock()
             logits = session.decode(token)
             token = logits.argmax(axis=-1)[:, None]
             self.tpot_s.append(clock() - start)
+            self.tpot_cpu_s.append(cpu() - cpu_start)
         self._logits = logits
 
     def check(self) -> None:
@@ -124,7 +127,10 @@ class Loop:
 
     def clear(self) -> None:
         """Forgets all samples."""
-        self.ttft_s, self.tpot_s = [], []
+        self.ttft_s: list[float] = []
+        self.tpot_s: list[float] = []
+        self.ttft_cpu_s: list[float] = []  # of the same samples: processor time of this process
+        self.tpot_cpu_s: list[float] = []
 
 
 class Anchors:
