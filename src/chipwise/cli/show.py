@@ -7,7 +7,6 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -175,7 +174,7 @@ def measurement(outcome: Measured) -> None:
 
 
 def _promise(outcome: Measured, metric: str) -> str:
-    """What was promised by the run that made the model, else predicted from this machine's profile, with its interval."""
+    """What the run that made the model promised, else what this machine's profile predicts, with its interval."""
     if outcome.promised is not None and metric in outcome.promised:
         value, low, high = outcome.promised[metric]
     elif outcome.predicted is not None and metric in outcome.predicted.metrics:

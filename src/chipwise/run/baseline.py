@@ -18,7 +18,7 @@ ASPECT = (24, 96)  # width over depth: SmolLM2-135M has 19, Llama-3.2-1B 128, Ll
 
 
 def proportions(spec: SpaceSpec) -> Iterator[dict[str, Any]]:
-    """Llama-proportioned designs around a space, as choices: widths and depths up to half as large again as its largest."""
+    """Llama-proportioned designs around a space, as choices; up to half as wide and deep again as its largest."""
     for weights in spec.weights:
         for vocab_size in spec.vocab_size:
             for d_model in range(64, int(max(spec.d_model) * 1.5) + 1, ALIGNMENT):

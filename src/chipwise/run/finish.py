@@ -20,7 +20,7 @@ from chipwise.spec.io import to_data
 from chipwise.train.tokenizer import TokenStore
 
 PROMISES = "chipwise.json"  # in the winner's folder: design, workload, limits and what was promised
-ATTEMPTS = 3
+ATTEMPTS = 2  # rounds of measuring, where the machine was busy in the first
 
 
 class Finish:
@@ -80,7 +80,7 @@ class Finish:
     def _weights(self, item: Candidate) -> dict[str, Any]:
         from safetensors.numpy import load_file
 
-        return dict(load_file(self._folder.trial(item.number) / item.rungs[-1]["weights"]))
+        return dict(load_file(self._folder.training(item.design.arch) / item.rungs[-1]["weights"]))
 
     def write_winner(self, winner: Candidate) -> None:
         """The Hugging Face folder, with the measured ``model.onnx`` and the promises beside it."""

@@ -7,7 +7,8 @@
     ├── study.journal      every trial
     ├── profile.json       this machine, as calibrated for the run
     ├── corpus/            tokenisers and encoded text
-    ├── trials/<number>/   checkpoints, weights, exported graphs
+    ├── trainings/<arch>/  checkpoints and weights, shared by trials that differ in weight format alone
+    ├── trials/<number>/   exported graphs
     ├── winner/            the Hugging Face folder and model.onnx
     └── report.html  card.md  trials.csv  record.json
 """
@@ -23,6 +24,7 @@ from chipwise.core.digest import plain
 from chipwise.core.errors import StudyError
 from chipwise.core.files import read_json, storage, write_json
 from chipwise.run.spec import RunSpec
+from chipwise.spec import ArchSpec
 
 
 class RunFolder:
@@ -125,6 +127,10 @@ class RunFolder:
     def record(self) -> Path:
         """What the report is drawn from."""
         return self.path / "record.json"
+
+    def training(self, arch: ArchSpec) -> Path:
+        """Where an architecture's trainings are kept, whatever trial asked for them."""
+        return self.path / "trainings" / arch.digest
 
     def trial(self, number: int) -> Path:
         """The folder of one trial."""

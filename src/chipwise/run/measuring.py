@@ -34,14 +34,16 @@ class Measuring:
         path = export(design, random_weights(design.arch, seed=0), folder / "random.onnx")
         try:
             target = self.spec.target
-            return measure(path, self.spec.workload, runtime=target.runtime, threads=target.threads)
+            return measure(path, self.spec.workload, runtime=target.runtime, threads=target.threads, attempts=2)
         finally:
             path.unlink(missing_ok=True)
 
     def alternately(self, paths: list[Path]) -> list[Measurement]:
         """Exported files in turns, so that the machine's drift hits all alike."""
         target = self.spec.target
-        return measure_alternately(paths, self.spec.workload, runtime=target.runtime, threads=target.threads)
+        return measure_alternately(
+            paths, self.spec.workload, runtime=target.runtime, threads=target.threads, attempts=2
+        )
 
 
 def metrics_of(measurement: Measurement) -> dict[str, float]:

@@ -77,8 +77,10 @@ class Halving:
             unfinished = [item for item in mine if item.alive and item.after(0) is None]
             if not unfinished:
                 count = min(batch, wanted - len(mine))
+                if count <= 0:
+                    return
                 rows = self._chooser.next(count, self.observations(), [item.row or [] for item in mine])
-                if count <= 0 or not len(rows):
+                if not len(rows):
                     return
                 numbers = [self._trials.add(row, predicted=self._predict(row[None])) for row in rows]
                 unfinished = [self._trials[number] for number in numbers]

@@ -14,6 +14,7 @@ from chipwise.space import Constraint, SearchSpace
 from chipwise.space.space import Rows, summary
 
 Floats = NDArray[np.float64]
+CLOUD = 2_000
 Metrics = Callable[[Rows], Mapping[str, Floats]]  # free metrics of candidates, by name
 
 

@@ -15,6 +15,7 @@ from chipwise.ops import Workload
 from chipwise.space import Constraint, Objective, SpaceSpec, parse_constraints, parse_objectives
 
 DEVICES = ("local",)
+LEAST_CPU_S = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +46,8 @@ class BudgetSpec:
     workers: int = 2
 
     def __post_init__(self) -> None:
-        _seconds(self.cpu, "cpu")
+        if _seconds(self.cpu, "cpu") < LEAST_CPU_S:
+            raise SpecError(f"{self.cpu} is too little for any search; give at least {LEAST_CPU_S:.0f} s", field="cpu")
         if self.final is not None:
             _seconds(self.final, "final")
         if self.workers < 1:

@@ -42,7 +42,20 @@ class PoolTrainer:
         self._seed, self._final_s, self._heard = seed, final_s, heard
 
     def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, dict[str, Any] | ChipwiseError]]:
-        """Each job with its result, or with why it failed, in the order in which they finish."""
+        """Each job with its result, or with why it failed, in the order in which they finish.
+
+        Jobs that differ in weight format alone share one training: the second finds it done.
+        """
+        seen: dict[str, Job] = {}
+        for job in jobs:
+            seen.setdefault(job.candidate.design.arch.digest, job)
+        first = list(seen.values())
+        yield from self._together(first)
+        again = [job for job in jobs if all(job is not other for other in first)]
+        if again:
+            yield from self.run(again)
+
+    def _together(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, dict[str, Any] | ChipwiseError]]:
         under_way = {self._pool.submit(self._train_job(job)): job for job in jobs}
         latest: dict[int, dict[str, Any]] = {}
         for event in self._pool.events():
@@ -66,7 +79,7 @@ class PoolTrainer:
         return TrainJob(
             arch=design.arch,
             tokens=str(self._store.tokens_path(design.arch.vocab_size)),
-            folder=str(self._folder.trial(job.candidate.number)),
+            folder=str(self._folder.training(design.arch)),
             cpu_budget_s=job.cpu_s,
             seed=self._seed,
             formats=() if design.weights == "fp32" else (design.weights,),

@@ -1,0 +1,157 @@
+"""Whatever is wrong gets one clear message and a code; never a traceback."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import yaml
+from conftest import EXAMPLES, chipwise
+
+SMOKE = yaml.safe_load((EXAMPLES / "smoke.yaml").read_text())
+
+
+def spec(tmp_path, **changes):
+    """The smoke spec with some fields changed, its text found from anywhere."""
+    data = {**SMOKE, **changes}
+    if data["data"] == SMOKE["data"]:
+        data["data"] = {**SMOKE["data"], "paths": [str(EXAMPLES.parent / "src/chipwise/*/*.py")]}
+    path = tmp_path / "spec.yaml"
+    path.write_text(yaml.safe_dump(data))
+    return path
+
+
+def refused(path, tmp_path, *words: str, code: int = 2, out=None) -> None:
+    done = chipwise("search", path, "--out", out or tmp_path / "run")
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    assert len(lines) == 1, done.stderr
+    for word in words:
+        assert word in lines[0]
+
+
+def space(**changes):
+    return {**SMOKE["space"], **changes}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"sapce": {}}, ("sapce", "did you mean 'space'")),
+        ({"target": {"device": "h100"}}, ("target.device", "local")),
+        ({"target": {"runtime": "onnxruntim"}}, ("onnxruntim", "did you mean 'onnxruntime'")),
+        ({"constraints": {"tpot_p99": "<= 5 parsecs"}}, ("constraints.tpot_p99", "parsecs")),
+        ({"constraints": {"tpot_p99": ["<= 1 ms", ">= 2 ms"]}}, ("constraints.tpot_p99", "contradicts")),
+        ({"space": space(d_model=[])}, ("space.d_model", "empty")),
+        ({"space": space(layer={**SMOKE["space"]["layer"], "kv_heads": [3]})}, ("kv_heads", "divides")),
+        ({"workload": {"prompt_tokens": 500, "new_tokens": 500}}, ("space.max_tokens", "1000")),
+        ({"data": {"source": "files", "paths": ["nowhere/*.txt"]}}, ("nowhere/*.txt",)),
+        ({"data": {"source": "medical-definition"}}, ("did you mean 'medical-definitions'",)),
+        ({"budget": {"cpu": "3 s"}}, ("budget",)),
+        ({"budget": {"cpu": "20"}}, ("budget.cpu", "no unit")),
+        ({"objectives": {"tpot_p50": "minimize"}}, ("objectives", "bits_per_byte")),
+    ],
+)
+def test_a_wrong_field_is_named(changes, words, tmp_path) -> None:
+    refused(spec(tmp_path, **changes), tmp_path, *words)
+
+
+def test_limits_that_no_candidate_meets_are_named_with_the_closest_value(smoke_run, tmp_path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "profile.json").write_bytes((smoke_run / "profile.json").read_bytes())
+    path = spec(tmp_path, constraints={"tpot_p99": "<= 1 ns"})
+    refused(path, tmp_path, "tpot_p99 <= 1 ns", "closest candidate", out=run)
+
+
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [
+        (b"name: [unclosed", "broken YAML"),
+        (b"\x89PNG\r\n\x1a\n\x00\xff", "spec.yaml"),
+        (b"", "nothing"),
+        (b"name: a\nname: b\n", "twice"),
+        (b"!!python/object/apply:os.system ['true']", "YAML"),
+    ],
+)
+def test_a_broken_file_is_named(content, word, tmp_path) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_bytes(content)
+    refused(path, tmp_path, word, "spec.yaml")
+
+
+def test_a_missing_file_is_named(tmp_path) -> None:
+    refused(tmp_path / "absent.yaml", tmp_path, "absent.yaml", "no such file")
+
+
+@pytest.mark.parametrize(
+    ("content", "word"), [(b"\xff\xfe\x00binary\x00" * 1000, "text"), (b"a few words only\n", "too little")]
+)
+def test_unusable_text_is_named(content, word, tmp_path) -> None:
+    (tmp_path / "text.txt").write_bytes(content)
+    path = spec(tmp_path, data={"source": "files", "paths": ["text.txt"]})
+    refused(path, tmp_path, word, "text.txt" if word == "text" else "")
+
+
+def test_a_run_folder_that_cannot_be_made_is_named(tmp_path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    refused(spec(tmp_path), tmp_path, "file", "--out", code=1, out=tmp_path / "file" / "run")
+
+
+def test_a_corrupt_study_is_named_with_its_line(smoke_run, tmp_path) -> None:
+    import shutil
+
+    run = tmp_path / "run"
+    shutil.copytree(smoke_run, run, ignore=shutil.ignore_patterns("trials", "trainings"))
+    lines = (run / "study.journal").read_bytes().splitlines(keepends=True)
+    lines[3] = b'{"op_code": 2, "work\n'
+    (run / "study.journal").write_bytes(b"".join(lines))
+    done = chipwise("search", EXAMPLES / "smoke.yaml", "--out", run, "--resume")
+    assert done.returncode == 1
+    assert "line 4" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full to play a full disk")
+def test_a_full_disk_is_named_and_nothing_is_lost(smoke_run, tmp_path) -> None:
+    import shutil
+
+    run = tmp_path / "run"
+    shutil.copytree(smoke_run, run, ignore=shutil.ignore_patterns("trials", "trainings"))
+    before = (run / "study.journal").read_bytes()
+    (run / "study.journal").unlink()
+    (run / "study.journal").symlink_to("/dev/full")
+    done = chipwise("report", run)
+    assert done.returncode == 1
+    assert "disk is full" in done.stderr
+    assert "Traceback" not in done.stderr
+    (run / "study.journal").unlink()
+    (run / "study.journal").write_bytes(before)
+    assert chipwise("report", run).returncode == 0
+
+
+def test_report_of_no_run_says_so(tmp_path) -> None:
+    done = chipwise("report", tmp_path)
+    assert done.returncode == 1
+    assert "holds no run" in done.stderr
+
+
+def test_measure_of_an_unknown_name_offers_the_nearest() -> None:
+    done = chipwise("measure", "gpt22")
+    assert done.returncode == 2
+    assert "gpt2" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_debug_shows_where_it_happened(tmp_path) -> None:
+    done = chipwise("--debug", "search", tmp_path / "absent.yaml")
+    assert done.returncode != 0
+    assert "Traceback" in done.stderr
+
+
+def test_help_teaches() -> None:
+    done = chipwise("--help")
+    assert done.returncode == 0
+    for command in ("search", "report", "calibrate", "measure"):
+        assert command in done.stdout

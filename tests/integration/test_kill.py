@@ -1,0 +1,104 @@
+"""A search that is killed at any moment goes on, and nothing that was finished is lost."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from conftest import EXAMPLES, chipwise
+
+from chipwise.report.record import load
+from chipwise.run import load_run
+from chipwise.run.trials import Trials, choice_labels
+from chipwise.search.study import Study
+from chipwise.space import SearchSpace
+
+KILLS = 5
+
+
+def begin(spec: Path, folder: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", "from chipwise.cli import main; main()"]
+    return subprocess.Popen(
+        [*command, "search", str(spec), "--out", str(folder), "--resume"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def finished(spec: Path, folder: Path) -> dict[tuple[int, int], float]:
+    """Bits per byte of every training that the study holds, by trial and rung. Reads a copy, as a bystander would."""
+    if not (folder / "study.journal").exists():
+        return {}
+    copy = folder.parent / "copy.journal"
+    shutil.copy(folder / "study.journal", copy)
+    run = load_run(spec)
+    space = SearchSpace(run.space)
+    directions = [goal.direction for goal in run.goals]
+    study = Study(
+        copy, name=run.name, directions=directions, identity=run.identity, choices=choice_labels(space)
+    )
+    return {
+        (item.number, rung["rung"]): rung["quantised_bits_per_byte"]
+        for item in Trials(study, run, space).all()
+        for rung in item.rungs
+    }
+
+
+@pytest.mark.slow
+def test_killed_five_times_and_resumed_nothing_is_lost(smoke_run, tmp_path) -> None:
+    spec, folder = EXAMPLES / "smoke.yaml", tmp_path / "run"
+    folder.mkdir()
+    shutil.copy(smoke_run / "profile.json", folder)  # calibration has tests of its own
+    moments = random.Random(0)
+    known: dict[tuple[int, int], float] = {}
+    for _ in range(KILLS):
+        process = begin(spec, folder)
+        try:
+            process.wait(timeout=moments.uniform(1.0, 14.0))
+        except subprocess.TimeoutExpired:
+            workers = psutil.Process(process.pid).children(recursive=True)
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+            gone, alive = psutil.wait_procs(workers, timeout=10)
+            assert not alive, "workers outlived the search"
+        now = finished(spec, folder)
+        assert known.items() <= now.items()
+        known = now
+    done = chipwise("search", spec, "--out", folder, "--resume", timeout_s=600)
+    assert done.returncode == 0, done.stderr
+    assert known.items() <= finished(spec, folder).items()
+    record = load(folder / "record.json")
+    assert record.status == "finished"
+    assert {number for number, _ in known} <= {trial.number for trial in record.trials}
+
+
+@pytest.mark.slow
+def test_ctrl_c_keeps_what_is_there_and_says_how_to_go_on(smoke_run, tmp_path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    shutil.copy(smoke_run / "profile.json", folder)
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from chipwise.cli import main; main()", "search"]
+        + [str(EXAMPLES / "smoke.yaml"), "--out", str(folder)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 120
+    while not finished(EXAMPLES / "smoke.yaml", folder) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    _, complaint = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "--resume" in complaint
+    assert "Traceback" not in complaint
+    assert load(folder / "record.json").status == "partial"

@@ -1,0 +1,121 @@
+"""The main job on a small budget: everything that a finished run promises to leave behind."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+
+import numpy as np
+import pytest
+from conftest import EXAMPLES, chipwise
+
+from chipwise.api import report
+from chipwise.report.record import load
+from chipwise.run import load_run
+from chipwise.space.constraints import broken
+
+
+@pytest.fixture(scope="module")
+def record(smoke_run):
+    return load(smoke_run / "record.json")
+
+
+def test_the_run_is_finished_and_says_where_its_time_went(record) -> None:
+    assert record.status == "finished"
+    assert sum(record.budget.spent.values()) > 0
+    assert {"calibrating", "measuring the finalists"} <= set(record.budget.spent)
+
+
+def test_the_winner_was_measured_within_the_limits(record) -> None:
+    winner = record.trial(record.winner)
+    assert winner.measured is not None
+    assert not broken(record.constraints, winner.measured)
+    assert winner.quantised_bits_per_byte is not None
+
+
+def test_the_winner_had_the_full_budget_and_so_had_the_baseline(record) -> None:
+    final_s = load_run(EXAMPLES / "smoke.yaml").budget.final_s
+    for number in (record.winner, record.baseline):
+        # a step is never cut short, so the last one may run over
+        assert record.trial(number).train_cpu_s == pytest.approx(final_s, rel=0.2)
+
+
+def test_promises_stand_beside_measurements(record) -> None:
+    promised = {item.metric for item in record.promised_measured if item.trial == record.winner}
+    assert {"ttft_p50", "tpot_p50", "tpot_p99", "peak_memory"} <= promised
+    assert all(item.low <= item.promised <= item.high for item in record.promised_measured)
+
+
+def test_trials_csv_has_a_row_a_trial(smoke_run, record) -> None:
+    with (smoke_run / "trials.csv").open(newline="") as stream:
+        assert len(list(csv.DictReader(stream))) == len(record.trials)
+
+
+def test_the_card_answers_the_four_questions(smoke_run) -> None:
+    card = (smoke_run / "card.md").read_text().lower()
+    for word in ("chip", "fast", "1,000 tokens", "designed for", "unknown"):
+        assert word in card
+
+
+def test_transformers_loads_the_winner_and_agrees_with_its_graph(smoke_run, monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from chipwise.profile.backends.onnxruntime import OnnxRuntimeSession
+
+    winner = smoke_run / "winner"
+    model = AutoModelForCausalLM.from_pretrained(winner, trust_remote_code=True).eval()
+    tokens = AutoTokenizer.from_pretrained(winner)("def parse(text: str) -> float:")["input_ids"]
+    with torch.no_grad():
+        expected = model(torch.tensor([tokens])).logits[0, -1].numpy()
+    got = OnnxRuntimeSession(winner / "model.onnx", capacity=len(tokens)).prefill(np.array([tokens]))[0]
+    weights = json.loads((winner / "chipwise.json").read_text())["weights"]
+    # quantised weights move logits; what they mean must stay the same
+    assert np.corrcoef(expected, got)[0, 1] > (0.9999 if weights == "fp32" else 0.98)
+
+
+def test_measure_says_whether_the_promise_is_kept(smoke_run) -> None:
+    done = chipwise("measure", smoke_run / "winner", "--json")
+    assert done.returncode == 0, done.stderr
+    outcome = json.loads(done.stdout)
+    assert len(outcome["measurement"]["tpot_s"]) >= 200
+    assert outcome["promised"]["tpot_p50"][0] > 0
+    assert [limit["metric"] for limit in outcome["limits"]] == ["tpot_p99", "ttft_p99", "peak_memory"]
+    assert outcome["metrics"]["peak_memory"] < 300e6
+
+
+def test_report_draws_again(smoke_run, tmp_path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(smoke_run, copy)
+    for name in ("report.html", "card.md", "trials.csv"):
+        (copy / name).unlink()
+    again = report(copy)
+    assert again.winner == load(smoke_run / "record.json").winner
+    assert (copy / "report.html").stat().st_size > 1_000_000  # the plotting library is inside
+    assert (copy / "card.md").exists()
+
+
+def test_resuming_a_finished_run_changes_nothing(smoke_run) -> None:
+    before = (smoke_run / "study.journal").read_text().count('"op_code":4')  # trials created
+    done = chipwise("search", EXAMPLES / "smoke.yaml", "--out", smoke_run, "--resume", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["status"] == "finished"
+    assert (smoke_run / "study.journal").read_text().count('"op_code":4') == before
+
+
+def test_a_folder_that_holds_a_run_is_not_run_over(smoke_run) -> None:
+    done = chipwise("search", EXAMPLES / "smoke.yaml", "--out", smoke_run)
+    assert done.returncode == 1
+    assert "--resume" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_folder_of_another_spec_is_refused(smoke_run, tmp_path) -> None:
+    other = tmp_path / "smoke.yaml"
+    text = (EXAMPLES / "smoke.yaml").read_text()
+    other.write_text(text.replace("seed: 0", "seed: 1"))
+    done = chipwise("search", other, "--out", smoke_run, "--resume")
+    assert done.returncode == 1
+    assert "another spec" in done.stderr
