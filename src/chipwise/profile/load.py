@@ -66,6 +66,8 @@ def _cpu_times(cpus: Collection[int]) -> tuple[float | None, float | None]:
 
 def idlest_cpus(count: int, *, look_s: float = 0.1) -> tuple[int, ...]:
     """The ``count`` least busy cores of those this process may use, over the next ``look_s`` seconds."""
+    if not hasattr(os, "sched_getaffinity"):
+        return tuple(range(count))
     allowed = sorted(os.sched_getaffinity(0))
     if len(allowed) <= count:
         return tuple(allowed)
@@ -73,6 +75,12 @@ def idlest_cpus(count: int, *, look_s: float = 0.1) -> tuple[int, ...]:
     time.sleep(look_s)
     use = {cpu: (_cpu_times([cpu])[0] or 0.0) - before[cpu] for cpu in allowed}
     return tuple(sorted(sorted(allowed, key=lambda cpu: use[cpu])[:count]))
+
+
+def pin(cpus: Collection[int]) -> None:
+    """Keeps this process, and the threads it will start, on the cores ``cpus``, where the system can."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cpus)
 
 
 def status_bytes(field: str) -> int | None:

@@ -7,7 +7,6 @@ process (``python -m chipwise.profile.microbench``): requests and results are JS
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chipwise.ops import AttentionOp, Elementwise, EmbeddingOp, Matmul, NormOp, Op
+from chipwise.profile import load
 
 Array = npt.NDArray[Any]
 
@@ -309,7 +309,7 @@ class Bench:
 def main() -> int:
     """Times the cases on stdin (one JSON object: cpus, threads, seconds, cases), one line of seconds each."""
     request = json.load(sys.stdin)
-    os.sched_setaffinity(0, request["cpus"])
+    load.pin(request["cpus"])
     bench = Bench(threads=request["threads"])
     for fields in request["cases"]:
         seconds = bench.time(Case(**fields), seconds=request["seconds"])

@@ -47,7 +47,7 @@ def main() -> int:
 def run(request: dict[str, Any]) -> dict[str, Any]:
     """Measures as ``request`` says (see ``harness.py``) and returns samples and readings as plain data."""
     cpus = request["cpus"]
-    os.sched_setaffinity(0, cpus)
+    load.pin(cpus)
     resource.setrlimit(resource.RLIMIT_AS, (request["memory_limit_bytes"], resource.RLIM_INFINITY))
     runtime = RUNTIMES.load(request["runtime"])()
     prompt, new, batch = request["prompt_tokens"], request["new_tokens"], request["batch"]

@@ -10,9 +10,11 @@ import onnx
 import pytest
 import torch
 
+from chipwise.blocks.lowering import lower
 from chipwise.core.errors import SpecError, Unsupported
 from chipwise.deploy.onnx import build, export, random_weights
 from chipwise.deploy.torch import Transformer
+from chipwise.ops import Elementwise, Matmul, Phase, Workload
 from chipwise.profile.backends.onnxruntime import OnnxRuntimeSession
 from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer, uniform
 
@@ -177,3 +179,34 @@ def test_wrong_weights_are_named() -> None:
         build(Design(arch=odd), random_weights(odd, seed=0))
     with pytest.raises(Unsupported, match="bf16"):
         build(Design(arch=arch, weights="bf16"), random_weights(arch, seed=0))
+
+
+KINDS = {
+    **dict.fromkeys(("MatMul", "FusedMatMul", "DynamicQuantizeMatMul", "MatMulNBits"), "matmul"),
+    "GroupQueryAttention": "attention",
+    **dict.fromkeys(("SimplifiedLayerNormalization", "SkipSimplifiedLayerNormalization", "LayerNormalization"), "norm"),
+    **dict.fromkeys(("Relu", "Gelu", "FastGelu", "QuickGelu", "Mul"), "elementwise"),
+    "Gather": "embedding",
+}
+
+
+@pytest.mark.parametrize("logits", ["last", "all"])
+@pytest.mark.parametrize("seed", range(12))
+def test_lowering_mirrors_the_graph_node_by_node(seed: int, logits) -> None:
+    """Additions of residuals and biases, which lowering counts inside norms and products, and reshapes aside."""
+    arch = random_arch(seed)
+    design = Design(arch=arch, weights=("fp32", "int8", "int4")[seed % 3])
+    nodes = build(design, random_weights(arch, seed=0), logits=logits).graph.node
+    ops = [placed.op for placed in lower(design, Workload(), Phase.PREFILL, logits=logits)]
+    lowered = [op.kind for op in ops if not (isinstance(op, Elementwise) and op.function == "add")]
+    assert [KINDS[node.op_type] for node in nodes if node.op_type not in ("Add", "Reshape")] == lowered
+
+
+def test_after_the_last_attention_only_the_last_position_is_computed() -> None:
+    arch = uniform(vocab_size=50, d_model=32, depth=2, heads=2, ffn_width=48)
+    graph = lower(Design(arch=arch), Workload(prompt_tokens=7), Phase.PREFILL)
+    rows = {placed.place: placed.op.m for placed in graph if isinstance(placed.op, Matmul)}
+    assert {place: m for place, m in rows.items() if m == 1} == dict.fromkeys(
+        ("layers.1.attention.out", "layers.1.ffn.gate", "layers.1.ffn.up", "layers.1.ffn.down", "head"), 1
+    )
+    assert rows["layers.1.attention.qkv"] == rows["layers.0.ffn.down"] == 7
