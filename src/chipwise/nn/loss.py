@@ -16,7 +16,7 @@ _BLOCK_LOGITS = 2**20  # logits kept at a time
 
 class _HeadLoss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x_RD: Tensor, table_VD: Tensor, target_R: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, x_RD: Tensor, table_VD: Tensor, target_R: Tensor) -> Tensor:
         rows, vocabulary = x_RD.shape[0], table_VD.shape[0]
         table = table_VD.to(x_RD.dtype)
         total = torch.zeros((), dtype=torch.float32, device=x_RD.device)
