@@ -41,19 +41,26 @@ def load_bench(folder: Path):
 
 def describe(problem, oracle, *, prior: str) -> Problem:
     """``problem`` as strategies see it."""
-    guess = None
-    if prior == "parameters":
 
-        def guess(rows):
-            return -np.log(problem.surrogate.evaluate(rows, ("params_exact",))[:, 0])
+    def guess(rows):
+        return -np.log(problem.surrogate.evaluate(rows, ("params_exact",))[:, 0])
 
     return Problem(
         cardinalities=problem.cardinality,
         goals=tuple(Goal(name=name, free=i > 0) for i, name in enumerate(problem.objectives)),
         limits=tuple(Limit(name=name, free=True) for name in problem.bounds),
         free=oracle.free,
-        prior=guess,
+        prior=guess if prior == "parameters" else None,
     )
+
+
+def counts_parameters(problem) -> bool:
+    """Whether the bench tells the parameter count of a row."""
+    try:
+        problem.surrogate.evaluate(np.zeros((1, len(problem.cardinality)), int), ("params_exact",))
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return False
+    return True
 
 
 def run(bench, problem, strategy: str, seed: int, *, prior: str, batch: int) -> tuple[list[float], float]:
@@ -86,6 +93,9 @@ def main() -> None:
     options = parser.parse_args()
     bench = load_bench(options.bench_dir)
     problem = bench.Problem(options.problem)
+    if options.prior == "parameters" and not counts_parameters(problem):
+        print(f"{options.bench_dir}: tells no parameter counts, so no prior is stated", file=sys.stderr)
+        options.prior = "none"
     name = options.strategy if options.prior == "parameters" else f"{options.strategy} (no prior)"
     scores, found = [], []
     for seed in range(options.first_seed, options.first_seed + options.seeds):
@@ -93,17 +103,29 @@ def main() -> None:
         scores.append(got)
         found += [(options.problem, name, seed, n, f"{value:.5f}") for n, value in zip(CHECKPOINTS, got, strict=True)]
         print(options.problem, name, f"seed {seed}", np.round(got, 4), f"{seconds:.1f} CPU-s", flush=True)
-    print(options.problem, name, "mean", np.mean(scores, axis=0).round(4), "worst", np.min(scores, axis=0).round(4))
+    print(
+        options.problem,
+        name,
+        "mean",
+        np.mean(scores, axis=0).round(4),
+        "of",
+        len(scores),
+        "seeds; least",
+        np.min(scores, axis=0).round(4),
+        "most",
+        np.max(scores, axis=0).round(4),
+    )
     if options.out:
-        write(options.out, found, replaced=(options.problem, name))
+        write(options.out, found)
 
 
-def write(path: Path, found: list[tuple], *, replaced: tuple[str, str]) -> None:
-    """``found`` with what ``path`` holds of other problems and strategies."""
+def write(path: Path, found: list[tuple]) -> None:
+    """``found`` with what ``path`` holds of other problems, strategies and seeds."""
+    mine = {tuple(str(item) for item in row[:3]) for row in found}
     kept: list[tuple] = []
     if path.exists():
         with path.open(newline="") as stream:
-            kept = [tuple(row) for row in list(csv.reader(stream))[1:] if tuple(row[:2]) != replaced]
+            kept = [tuple(row) for row in list(csv.reader(stream))[1:] if tuple(row[:3]) not in mine]
     with path.open("w", newline="") as stream:
         csv.writer(stream).writerows([COLUMNS, *kept, *found])
 

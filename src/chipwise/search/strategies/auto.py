@@ -140,9 +140,11 @@ class Auto:
         front = self._by_prior(self.problem.price(out)[0], self._plain.columns(out))
         low, span = frame(points)
         scaled, front = (points - low) / span, (front - low) / span
+        certain = np.zeros_like(scaled)
+        certain[:, self.problem.dear_goals[:1]] = 1e-9
         chosen: list[int] = []
         for _ in range(min(math.ceil(2 * count / 3), len(index))):
-            worth = expected_gain(scaled, np.zeros_like(scaled), front, np.full(points.shape[1], 1.1))
+            worth = expected_gain(scaled, certain, front, np.full(points.shape[1], 1.1))
             worth[chosen] = -1
             chosen.append(int(np.argmax(worth)))
             front = np.vstack([front, scaled[chosen[-1]]])
