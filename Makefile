@@ -13,13 +13,13 @@ TORCH_INDEX ?= $(shell $(PYTHON) -c 'import sys, urllib.request; \
 	sys.platform == "linux" and urllib.request.urlopen("$(CPU_INDEX)/torch/", timeout=5) \
 	and print("--extra-index-url $(CPU_INDEX)")' 2>/dev/null)
 
-.PHONY: help install search test check format clean
+.PHONY: help install search test check lint types layers format clean
 
 help:
 	@echo "make install   create $(VENV) with everything that constraints.txt pins"
 	@echo "make search    run $(SPEC) (another: make search SPEC=examples/own-text.yaml)"
 	@echo "make test      run the tests"
-	@echo "make check     lint, types, layers"
+	@echo "make check     make lint, types and layers (make -k check goes on after a fault)"
 	@echo "make format    rewrite the code in the project's format"
 	@echo "make clean     remove $(VENV) and caches; runs/ stays"
 
@@ -41,10 +41,16 @@ search: $(STAMP)
 test: $(STAMP)
 	@$(BIN)/python -m pytest
 
-check: $(STAMP)
+check: lint types layers
+
+lint: $(STAMP)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+
+types: $(STAMP)
 	@$(BIN)/mypy
+
+layers: $(STAMP)
 	@$(BIN)/lint-imports --no-cache
 
 format: $(STAMP)
