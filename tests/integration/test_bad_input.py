@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import shutil
 
 import pytest
 import yaml
@@ -100,8 +100,6 @@ def test_a_run_folder_that_cannot_be_made_is_named(tmp_path) -> None:
 
 
 def test_a_corrupt_study_is_named_with_its_line(smoke_run, tmp_path) -> None:
-    import shutil
-
     run = tmp_path / "run"
     shutil.copytree(smoke_run, run, ignore=shutil.ignore_patterns("trials", "trainings"))
     lines = (run / "study.journal").read_bytes().splitlines(keepends=True)
@@ -111,24 +109,6 @@ def test_a_corrupt_study_is_named_with_its_line(smoke_run, tmp_path) -> None:
     assert done.returncode == 1
     assert "line 4" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full to play a full disk")
-def test_a_full_disk_is_named_and_nothing_is_lost(smoke_run, tmp_path) -> None:
-    import shutil
-
-    run = tmp_path / "run"
-    shutil.copytree(smoke_run, run, ignore=shutil.ignore_patterns("trials", "trainings"))
-    before = (run / "study.journal").read_bytes()
-    (run / "study.journal").unlink()
-    (run / "study.journal").symlink_to("/dev/full")
-    done = chipwise("report", run)
-    assert done.returncode == 1
-    assert "disk is full" in done.stderr
-    assert "Traceback" not in done.stderr
-    (run / "study.journal").unlink()
-    (run / "study.journal").write_bytes(before)
-    assert chipwise("report", run).returncode == 0
 
 
 def test_report_of_no_run_says_so(tmp_path) -> None:

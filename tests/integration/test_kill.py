@@ -42,9 +42,7 @@ def finished(spec: Path, folder: Path) -> dict[tuple[int, int], float]:
     run = load_run(spec)
     space = SearchSpace(run.space)
     directions = [goal.direction for goal in run.goals]
-    study = Study(
-        copy, name=run.name, directions=directions, identity=run.identity, choices=choice_labels(space)
-    )
+    study = Study(copy, name=run.name, directions=directions, identity=run.identity, choices=choice_labels(space))
     return {
         (item.number, rung["rung"]): rung["quantised_bits_per_byte"]
         for item in Trials(study, run, space).all()
@@ -67,7 +65,7 @@ def test_killed_five_times_and_resumed_nothing_is_lost(smoke_run, tmp_path) -> N
             workers = psutil.Process(process.pid).children(recursive=True)
             os.kill(process.pid, signal.SIGKILL)
             process.wait()
-            gone, alive = psutil.wait_procs(workers, timeout=10)
+            _, alive = psutil.wait_procs(workers, timeout=10)
             assert not alive, "workers outlived the search"
         now = finished(spec, folder)
         assert known.items() <= now.items()

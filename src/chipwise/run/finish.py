@@ -30,38 +30,50 @@ class Finish:
         self._trials, self._spec, self._folder, self._store = trials, spec, folder, store
         self._measuring = Measuring(spec)
 
-    def decide(self, finalists: Sequence[Candidate], baseline: Candidate | None) -> Candidate:
+    def decide(
+        self, finalists: Sequence[Candidate], baseline: Candidate | None, others: Sequence[Candidate] = ()
+    ) -> Candidate:
         """The finalist of fewest bits per byte, as exported, that was measured within the limits.
 
-        A finalist that was measured to be slower than the baseline can only win where there is no other.
+        One that was measured to be slower than the baseline can only win where there is no other. Where no finalist
+        keeps the limits, ``others`` are exported as far as they were trained and measured, in their order.
 
         Raises:
-            Infeasible: No finalist was measured within the limits.
+            Infeasible: Nothing that was trained was measured within the limits.
         """
-        contenders = [*finalists, *([baseline] if baseline is not None else [])]
+        self._measure_final([*finalists, *([baseline] if baseline is not None else [])])
+        tried = [self._trials[item.number] for item in finalists]
+        good = [item for item in tried if within(self._spec.limits, item.measured or {})]
+        for other in others:
+            if good:
+                break
+            self._measure_final([other])
+            tried.append(self._trials[other.number])
+            good = [item for item in tried[-1:] if within(self._spec.limits, item.measured or {})]
+        if not good:
+            told = "; ".join(f"trial {item.number}: {self._against_limits(item)}" for item in tried)
+            raise Infeasible(f"no trained candidate was measured within the limits: {told}")
+        cap = ((self._trials[baseline.number].measured or {}).get("tpot_p50")) if baseline is not None else None
+        faster = [item for item in good if cap is None or (item.measured or {}).get("tpot_p50", 0.0) <= cap]
+        return min(faster or good, key=lambda item: (item.trial.notes["exported_bits_per_byte"], item.number))
+
+    def _against_limits(self, item: Candidate) -> str:
+        measured = item.measured or {}
+        return ", ".join(
+            f"{limit.metric} {limit.show(measured[limit.metric])} (limit {limit.text})"
+            for limit in self._spec.limits
+            if limit.metric in measured
+        )
+
+    def _measure_final(self, contenders: Sequence[Candidate]) -> None:
+        """Exports, judges and measures the contenders in turns; again where the machine was busy."""
         for item in contenders:
             self._export(item)
         for _ in range(ATTEMPTS):
             if all(self._trials[item.number].trial.notes.get("final") for item in contenders):
-                break
+                return
             for item, measured in zip(contenders, self._measure(contenders), strict=True):
                 self._trials.note(item.number, **notes_of(measured, final=measured.clean), samples=_quantiles(measured))
-        kept = [self._trials[item.number] for item in finalists]
-        good = [item for item in kept if within(self._spec.limits, item.measured or {})]
-        if not good:
-            told = "; ".join(
-                f"trial {item.number}: "
-                + ", ".join(
-                    f"{limit.metric} {limit.show((item.measured or {})[limit.metric])} (limit {limit.text})"
-                    for limit in self._spec.limits
-                    if limit.metric in (item.measured or {})
-                )
-                for item in kept
-            )
-            raise Infeasible(f"no finalist was measured within the limits: {told}")
-        cap = ((self._trials[baseline.number].measured or {}).get("tpot_p50")) if baseline is not None else None
-        faster = [item for item in good if cap is None or (item.measured or {}).get("tpot_p50", 0.0) <= cap]
-        return min(faster or good, key=lambda item: (item.trial.notes["exported_bits_per_byte"], item.number))
 
     def _measure(self, contenders: Sequence[Candidate]) -> list[Measurement]:
         return self._measuring.alternately([self._folder.trial(item.number) / "model.onnx" for item in contenders])

@@ -19,7 +19,7 @@ from chipwise.space.constraints import MEASURED_METRICS, Constraint, broken
 from chipwise.spec import Design
 from chipwise.train.tokenizer import TokenData
 
-HEADROOM = 0.95  # of a latency limit: what a candidate may take before it is trained; tails differ from day to day
+HEADROOM = 0.85  # of a latency limit: what a candidate may take before it is trained; tails differ from day to day
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,13 @@ class Search:
             finalists, baseline = halving.promote(baselines)
         self._phase("measuring the finalists")
         finish = Finish(self.trials, spec, self.folder, store)
-        winner = finish.decide(finalists, baseline)
+        spare = [item for item in halving.ranked(self.trials.all()) if item.alive and item.rungs]
+        known = {item.number for item in finalists}
+        winner = finish.decide(
+            finalists,
+            baseline,
+            [item for item in spare if item.number not in known and item.trial.notes.get("within")],
+        )
         finish.write_winner(winner)
         for item in self.trials.all():
             if item.trial.state == "running":

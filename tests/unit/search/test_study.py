@@ -88,6 +88,6 @@ def test_a_disk_that_fills_up_while_writing_loses_nothing_told_before(tmp_path, 
 
     with monkeypatch.context() as patch:
         patch.setattr(JournalFileBackend, "append_logs", full)
-        with pytest.raises(StorageError, match="disk is full.*--resume"):
+        with pytest.raises(StorageError, match=r"disk is full.*--resume"):
             study.note(2, more=1)
     assert opened(path).trials() == before
