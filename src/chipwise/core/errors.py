@@ -1,19 +1,19 @@
 """The exception tree. Every error a user can meet is one of these.
 
-    ChipwiseError
-    ├── InputError            what the user gave is wrong (exit code 2)
-    │   ├── SpecError         a field of a file: carries file and field path
-    │   ├── UnitError         a quantity that cannot be read
-    │   ├── UnknownName       a name that no table holds; offers the nearest
-    │   ├── Infeasible        no candidate can meet the constraints
-    │   └── DataError         text that is missing, not text, or too little
-    ├── Unsupported           a number or feature that this device, runtime or block does not have
-    ├── MissingExtra          an optional dependency that is not installed
-    ├── StudyError            a run folder that cannot be used (locked, corrupt, of another spec)
-    ├── StorageError          the disk refused (full, read-only)
-    ├── WorkerError           a child process died, hung or answered nonsense
-    ├── TrainingDiverged      loss or weights are no longer finite
-    └── MeasurementError      a measurement that cannot be trusted or made
+ChipwiseError
+├── InputError            what the user gave is wrong (exit code 2)
+│   ├── SpecError         a field of a file: carries file and field path
+│   ├── UnitError         a quantity that cannot be read
+│   ├── UnknownName       a name that no table holds; offers the nearest
+│   ├── Infeasible        no candidate can meet the constraints
+│   └── DataError         text that is missing, not text, or too little
+├── Unsupported           a number or feature that this device, runtime or block does not have
+├── MissingExtra          an optional dependency that is not installed
+├── StudyError            a run folder that cannot be used (locked, corrupt, of another spec)
+├── StorageError          the disk refused (full, read-only)
+├── WorkerError           a child process died, hung or answered nonsense
+├── TrainingDiverged      loss or weights are no longer finite
+└── MeasurementError      a measurement that cannot be trusted or made
 """
 
 from __future__ import annotations

@@ -61,9 +61,7 @@ class Transformer(nn.Module):
         self.head = None if arch.tie_embeddings else nn.Linear(arch.d_model, arch.vocab_size, bias=False)
         self._angles: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def forward(
-        self, tokens_BT: Tensor, caches: list[Cache | None] | None = None
-    ) -> tuple[Tensor, list[Cache | None]]:
+    def forward(self, tokens_BT: Tensor, caches: list[Cache | None] | None = None) -> tuple[Tensor, list[Cache | None]]:
         """Logits (B, T, V) of every position, and each layer's keys and values so far."""
         x_BTD, new = self.hidden(tokens_BT, caches)
         return F.linear(x_BTD, self.head_table), new
@@ -73,9 +71,7 @@ class Transformer(nn.Module):
         """The head's matrix (V, D): the token table where they are tied."""
         return self.embedding.weight if self.head is None else self.head.weight
 
-    def hidden(
-        self, tokens_BT: Tensor, caches: list[Cache | None] | None = None
-    ) -> tuple[Tensor, list[Cache | None]]:
+    def hidden(self, tokens_BT: Tensor, caches: list[Cache | None] | None = None) -> tuple[Tensor, list[Cache | None]]:
         """What the head sees (B, T, D), after the final norm, and each layer's keys and values so far."""
         caches = caches or [None] * len(self.order)
         past = next((cache[0].shape[2] for cache in caches if cache is not None), 0)

@@ -55,9 +55,7 @@ class Study:
             raise MissingExtra("optuna", "search") from None
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._optuna, self.path = optuna, path
-        self._choices = {
-            name: optuna.distributions.CategoricalDistribution(labels) for name, labels in choices.items()
-        }
+        self._choices = {name: optuna.distributions.CategoricalDistribution(labels) for name, labels in choices.items()}
         with storage(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             repair(path)

@@ -236,9 +236,7 @@ def design_of(choices: Mapping[str, Any], *, spec: SpaceSpec, name: str = "candi
         activation, gated = FFN_KINDS[layer["ffn"]]
         layers.append(
             Layer(
-                attention=Attention(
-                    heads=layer["heads"], kv_heads=layer["kv_heads"], head_size=choices["head_size"]
-                ),
+                attention=Attention(heads=layer["heads"], kv_heads=layer["kv_heads"], head_size=choices["head_size"]),
                 ffn=FeedForward(width=layer["ffn_width"], activation=activation, gated=gated),
                 shares=i - 1 if paired and i % 2 else None,
             )

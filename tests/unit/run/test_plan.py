@@ -1,3 +1,5 @@
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,10 +12,10 @@ from chipwise.run.plan import plan_rungs
 def test_a_plan_keeps_its_budget_and_narrows(final_s, share) -> None:
     rungs = plan_rungs(training_s=final_s * share, final_s=final_s)
     spent = rungs[0].count * rungs[0].cpu_s
-    spent += sum(b.count * (b.cpu_s - a.cpu_s) for a, b in zip(rungs, rungs[1:], strict=False))
+    spent += sum(b.count * (b.cpu_s - a.cpu_s) for a, b in itertools.pairwise(rungs))
     assert spent <= final_s * share * (1 + 1e-9)
     assert rungs[-1].cpu_s == pytest.approx(final_s)
-    assert all(a.count > b.count and a.cpu_s < b.cpu_s for a, b in zip(rungs, rungs[1:], strict=False))
+    assert all(a.count > b.count and a.cpu_s < b.cpu_s for a, b in itertools.pairwise(rungs))
 
 
 def test_a_budget_below_one_final_training_is_refused() -> None:
