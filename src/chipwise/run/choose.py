@@ -1,12 +1,14 @@
 """Which candidates deserve the next trainings: the quality model's beliefs over the screened pool.
 
-Costs are free, so only bits per byte has to be learnt. The first batch covers the pool; later ones take turns between
-the candidate most likely to be the best within the limits and those that add most to the front.
+Costs are free, so only bits per byte has to be learnt. A scaling law, fitted to the run's own trainings, reads short
+ones at the full budget; the quality model learns what each shape adds to it or takes from it. The first batch covers
+the pool; later ones take turns between the candidate most likely to be the best within the limits and those that add
+most to the front.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +16,9 @@ from numpy.typing import NDArray
 
 from chipwise.run.screen import Metrics, Screened, excess, mutate
 from chipwise.search.acquisition import expected_improvement, most_informative
+from chipwise.search.encoding import Encoder
 from chipwise.search.quality_model import QualityModel
+from chipwise.search.scaling import fit_law, fit_pace
 from chipwise.search.strategy import Goal, Limit, Problem
 from chipwise.space import Constraint, Objective, SearchSpace
 from chipwise.space.space import Rows
@@ -22,14 +26,16 @@ from chipwise.space.space import Rows
 Floats = NDArray[np.float64]
 POOL = 4_000
 PARENTS, CHILDREN = 6, 150
+HOPEFUL = 4  # the first batch is spread over the best fourth of the pool, by the law's word
 
 
 @dataclass(frozen=True)
 class Observation:
-    """One finished training: the candidate's row, its share of the final budget, and its bits per byte."""
+    """One finished training: the candidate's row, its CPU seconds and tokens, and its bits per byte."""
 
     row: Sequence[int]
-    share: float
+    cpu_s: float
+    tokens: int
     bits_per_byte: float
 
 
@@ -66,7 +72,18 @@ def _columns(parts: list[Floats], count: int) -> Floats:
 
 
 class Chooser:
-    """Chooses candidates from a screened pool as trainings come in. Deterministic given seed and observations."""
+    """Chooses candidates from a screened pool as trainings come in. Deterministic given seed and observations.
+
+    Args:
+        space: The space.
+        screened: The candidates within the limits.
+        metrics: Free metrics of rows.
+        goals: The objectives.
+        limits: The constraints.
+        final_s: CPU seconds of a full training.
+        bytes_per_token: Of the training text, by vocabulary size.
+        seed: Of what is drawn.
+    """
 
     def __init__(
         self,
@@ -76,16 +93,20 @@ class Chooser:
         goals: tuple[Objective, ...],
         limits: tuple[Constraint, ...],
         *,
+        final_s: float,
+        bytes_per_token: Mapping[int, float],
         seed: int,
     ) -> None:
         self._space, self._metrics, self._limits, self._seed = space, metrics, limits, seed
+        self._final_s, self._bytes_per_token = final_s, bytes_per_token
         self.problem = make_problem(space, metrics, goals, limits)
         rng = np.random.default_rng([seed, 7])
         rows = screened.rows[excess(limits, screened.metrics) <= 0]
         rows = rows if len(rows) else screened.rows
         chosen = rng.permutation(len(rows))[:POOL]
         self._pool = rows[np.sort(chosen)]
-        self._model = QualityModel(self.problem, seed=seed)
+        self._encoder = Encoder(self.problem, seed=seed)
+        self._model = self._fresh()
 
     def next(self, count: int, observations: Sequence[Observation], taken: Sequence[Sequence[int]]) -> Rows:
         """Up to ``count`` rows, none of them in ``taken``; fewer when the pool is exhausted."""
@@ -93,11 +114,13 @@ class Chooser:
         pool = self._candidates(observations, taken, rng)
         if len(pool) <= count:
             return pool
-        columns = self._model.columns(pool)
         if len(observations) < 3:
+            pool = pool[np.argsort(self._law(observations)(pool), kind="stable")[: max(count, len(pool) // HOPEFUL)]]
+            columns = self._model.columns(pool)
             held = self._model.columns(np.array(taken)) if taken else columns[:0]
             return pool[_spread(columns, held, count)]
-        mean, std, front = self._believe(observations, columns)
+        columns = self._model.columns(pool)
+        mean, std, front = self._believe(observations, pool, columns)
         best = np.asarray(front[:, 0].min())
         improvement = expected_improvement(mean, std, best)
         order = list(np.argsort(-improvement, kind="stable"))
@@ -119,22 +142,55 @@ class Chooser:
 
     def expected(self, observations: Sequence[Observation], rows: Rows) -> tuple[Floats, Floats]:
         """Mean and standard deviation of bits per byte of ``rows`` after a full final training."""
-        mean, std, _ = self._believe(observations, self._model.columns(rows))
+        mean, std, _ = self._believe(observations, rows, self._model.columns(rows))
         return mean, std
 
-    def _believe(self, observations: Sequence[Observation], columns: Floats) -> tuple[Floats, Floats, Floats]:
-        """Beliefs at the full budget of the candidates in ``columns``, and of those that were trained, with costs."""
-        rows = np.array([item.row for item in observations])
-        self._model.fit(
-            rows,
-            np.log([item.bits_per_byte for item in observations]),
-            fidelity=[item.share for item in observations],
-        )
+    def _believe(
+        self, observations: Sequence[Observation], rows: Rows, columns: Floats
+    ) -> tuple[Floats, Floats, Floats]:
+        """Beliefs at the full budget of ``rows``, and of those that were trained, with costs."""
+        seen = np.array([item.row for item in observations])
+        law = self._law(observations)
+        expected = law(seen, np.array([item.tokens for item in observations], float))
+        share = [min(1.0, item.cpu_s / self._final_s) for item in observations]
+        self._model = self._fresh()
+        self._model.fit(seen, np.log([item.bits_per_byte for item in observations] / expected), fidelity=share)
         mean, std = self._model.predict_columns(columns)
-        tried = np.unique(rows, axis=0)
+        best = np.exp(mean) * law(rows)
+        tried = np.unique(seen, axis=0)
         known, _ = self._model.predict(tried)
         values, _ = self.problem.price(tried)
-        return np.exp(mean), np.exp(mean) * std, np.column_stack([np.exp(known), values])
+        return best, best * std, np.column_stack([np.exp(known) * law(tried), values])
+
+    def _fresh(self) -> QualityModel:
+        """A model that remembers no earlier fit, so that a search that was resumed believes the same."""
+        return QualityModel(self.problem, seed=self._seed, encoder=self._encoder)
+
+    def _law(self, observations: Sequence[Observation]) -> Callable[..., Floats]:
+        """The scaling law of what was observed, as bits per byte of rows after some tokens, or a full training."""
+        seen = np.array([item.row for item in observations], dtype=np.int64).reshape(-1, len(self._space.genes))
+        tokens = np.array([item.tokens for item in observations], float)
+        layers, head = self._sizes(seen)
+        pace = fit_pace(layers, head, tokens / np.array([item.cpu_s for item in observations]))
+        quality = [item.bits_per_byte for item in observations]
+        law = fit_law(layers + head, tokens * self._text(seen), quality)
+
+        def bits_per_byte(rows: Rows, tokens: Floats | None = None) -> Floats:
+            layers, head = self._sizes(rows)
+            read = pace.tokens_per_s(layers, head) * self._final_s if tokens is None else tokens
+            return law.bits_per_byte(layers + head, read * self._text(rows))
+
+        return bits_per_byte
+
+    def _sizes(self, rows: Rows) -> tuple[Floats, Floats]:
+        """Parameters that compute in the layers and in the head, each (n,)."""
+        head = (self._space.values(rows, "vocab_size") * self._space.values(rows, "d_model")).astype(float)
+        tables = np.where(self._space.values(rows, "tie_embeddings"), 1.0, 2.0)
+        return np.maximum(self._metrics(rows)["parameters"] - tables * head, 1.0), head
+
+    def _text(self, rows: Rows) -> Floats:
+        """Bytes that one token stands for, (n,)."""
+        return np.array([self._bytes_per_token[int(size)] for size in self._space.values(rows, "vocab_size")])
 
     def _candidates(
         self, observations: Sequence[Observation], taken: Sequence[Sequence[int]], rng: np.random.Generator
@@ -142,7 +198,7 @@ class Chooser:
         """The pool with children of the best so far, less what was taken."""
         rows = self._pool
         if observations:
-            best = sorted(observations, key=lambda item: (-item.share, item.bits_per_byte))[:PARENTS]
+            best = sorted(observations, key=lambda item: (-item.cpu_s, item.bits_per_byte))[:PARENTS]
             parents = np.unique(np.array([item.row for item in best]), axis=0)
             children = np.unique(mutate(self._space, np.repeat(parents, CHILDREN, axis=0), rng), axis=0)
             keep = excess(self._limits, self._metrics(children)) <= 0

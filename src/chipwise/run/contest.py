@@ -12,7 +12,7 @@ from typing import Any
 
 from chipwise.run.baseline import proportions
 from chipwise.run.costing import Costing
-from chipwise.run.measuring import within
+from chipwise.run.measuring import HEADROOM, within
 from chipwise.run.spec import RunSpec
 from chipwise.run.trials import Candidate, Trials
 from chipwise.space.space import design_of
@@ -32,14 +32,14 @@ def draw_baselines(
             if item.is_baseline and item.alive and item.design.arch.vocab_size == vocab_size
         ]
         good = next((item for item in drawn if _good(item, measure)), None)
-        for choices, promise in _largest_first(spec, costing, vocab_size):
-            if good is not None or len(_tried(trials, vocab_size)) >= MEASURED_AT_MOST:
+        while good is None and len(_tried(trials, vocab_size)) < MEASURED_AT_MOST:
+            done = [item.trial.notes["choices"] for item in _tried(trials, vocab_size)]
+            fitting = (pair for pair in _largest_first(spec, costing, vocab_size) if pair[0] not in done)
+            choices, promise = next(fitting, (None, None))
+            if choices is None or promise is None:
                 break
-            if any(item.trial.notes["choices"] == choices for item in _tried(trials, vocab_size)):
-                continue
             item = trials[trials.add_baseline(choices, predicted=promise)]
-            if _good(item, measure):
-                good = item
+            good = item if _good(item, measure) else None
         if good is not None:
             kept.append(good)
     return kept
@@ -56,7 +56,10 @@ def _tried(trials: Trials, vocab_size: int) -> list[Candidate]:
 def _largest_first(
     spec: RunSpec, costing: Costing, vocab_size: int
 ) -> list[tuple[Mapping[str, Any], dict[str, list[float]]]]:
-    """Designs predicted within the limits, most parameters first; of equals the one predicted to be fastest."""
+    """Designs predicted within the limits, most parameters first; of equals the one predicted to be fastest.
+
+    Predictions are those of the moment: each measurement corrects the ones after it.
+    """
     fitting: list[tuple[int, float, int, Mapping[str, Any], dict[str, list[float]]]] = []
     for choices in proportions(spec.space):
         if choices["vocab_size"] != vocab_size:
@@ -64,6 +67,6 @@ def _largest_first(
         design = design_of(choices, spec=spec.space, name="baseline")
         promise = costing.promise(design)
         values = {metric: bounds[0] for metric, bounds in promise.items()}
-        if within(spec.limits, values):
+        if within(spec.limits, values, headroom=HEADROOM):
             fitting.append((-design.arch.parameters(), values["tpot_p50"], len(fitting), choices, promise))
     return [(choices, promise) for *_, choices, promise in sorted(fitting)]

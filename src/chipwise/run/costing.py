@@ -29,13 +29,14 @@ class Costing:
         self.profile, self._workload = profile, workload
         self._table = PriceTable(space, workload, ProfilePricer(profile))
         self._corrections: dict[str, Correction] = {}
+        self._medians: dict[Design, dict[str, float]] = {}
         self.learn([])
 
     def learn(self, measured: Iterable[tuple[Design, Mapping[str, float]]]) -> None:
         """Takes all measurements of the run so far; replaces what was learnt before."""
-        known = [(self.estimate(design), values) for design, values in measured]
+        known = [(self._uncorrected(design), values) for design, values in measured]
         for metric in MEASURED_METRICS:
-            pairs = [(cost.metrics[metric].value, values[metric]) for cost, values in known if metric in values]
+            pairs = [(cost[metric], values[metric]) for cost, values in known if metric in values]
             self._corrections[metric] = correction(pairs, error=self._error(metric))
 
     def _error(self, metric: str) -> float:
@@ -52,12 +53,15 @@ class Costing:
         prefill, decode = (lower(design, self._workload, phase) for phase in (Phase.PREFILL, Phase.DECODE))
         return estimate(design, prefill, decode, self._workload, self.profile)
 
+    def _uncorrected(self, design: Design) -> dict[str, float]:
+        if design not in self._medians:
+            self._medians[design] = {name: item.value for name, item in self.estimate(design).metrics.items()}
+        return self._medians[design]
+
     def promise(self, design: Design) -> dict[str, list[float]]:
         """Each metric's corrected value, with the bounds of its 90 % interval."""
-        cost = self.estimate(design)
-        promised = {
-            metric: list(known.interval(cost.metrics[metric].value)) for metric, known in self._corrections.items()
-        }
+        cost = self._uncorrected(design)
+        promised = {metric: list(known.interval(cost[metric])) for metric, known in self._corrections.items()}
         count = float(design.arch.parameters())
         return {**promised, "parameters": [count, count, count]}
 

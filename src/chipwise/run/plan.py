@@ -16,7 +16,7 @@ from chipwise.core.errors import SpecError
 
 ETA = 3.0
 SHORTEST_S = 1.0  # below this a training says nothing
-DEEPEST = 3  # rungs below the last
+DEEPEST = 2  # rungs below the last: a ninth of the budget is the least that tells shapes apart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -165,10 +165,12 @@ class Halving:
 
     def observations(self) -> list[Observation]:
         """Every finished training."""
-        final = self._plan[-1].cpu_s
         return [
             Observation(
-                row=item.row, share=min(1.0, rung["cpu_s"] / final), bits_per_byte=rung["quantised_bits_per_byte"]
+                row=item.row,
+                cpu_s=rung["cpu_s"],
+                tokens=rung["tokens"],
+                bits_per_byte=rung["quantised_bits_per_byte"],
             )
             for item in self._mine()
             for rung in item.rungs

@@ -97,7 +97,16 @@ class Search:
         self._phase("drawing the baseline by hand")
         baselines = draw_baselines(self.trials, spec, costing, measure=self._measure)
         limits = (*spec.limits, *no_slower_than(baselines))
-        chooser = Chooser(self.space, screened, costing.metrics, spec.goals, limits, seed=spec.seed)
+        chooser = Chooser(
+            self.space,
+            screened,
+            costing.metrics,
+            spec.goals,
+            limits,
+            final_s=spec.budget.final_s,
+            bytes_per_token={size: store.tokens(size).bytes_per_token for size in spec.space.vocab_size},
+            seed=spec.seed,
+        )
         with WorkerPool(spec.budget.workers) as pool:
             trainer = PoolTrainer(
                 pool, self.folder, store, seed=spec.seed, final_s=spec.budget.final_s, heard=self._heard

@@ -72,7 +72,8 @@ class Study:
                 self._study.set_user_attr("identity", identity)
             elif known != identity:
                 raise StudyError(
-                    f"{path}: this study is of another spec; choose another folder with --out, or start anew with --restart"
+                    f"{path}: this study is of another spec; choose another folder with --out, "
+                    "or start anew with --restart"
                 )
             self._claim_waiting()
 

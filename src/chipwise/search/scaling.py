@@ -1,0 +1,112 @@
+"""How quality grows with size and text seen: a law fitted to short trainings, to read them at a full budget.
+
+Bits per byte = ``floor`` + ``size`` · N^-a + ``text`` · D^-b, with N the parameters that compute (all but the token
+table) and D the bytes of text that the training has read. In a fixed time a small model reads more, so which size is
+best depends on the budget; short trainings favour small models and the law says by how much. What a candidate's shape
+adds or takes is left to the quality model, which learns the difference to the law.
+
+References:
+    The form: Hoffmann et al. 2022, arXiv:2203.15556, equation 2. The constants are fitted anew in each run; before a
+    run has trainings of its own, ``START`` stands for what ``benchmarks/training_recipe.py shapes`` gave.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Floats = NDArray[np.float64]
+EXPONENTS = (0.2, 0.3, 0.4, 0.5)
+BELIEF = 0.15  # weight of START's predictions among the observations, each counted this much
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Law:
+    """The law's constants; N in parameters, D in bytes."""
+
+    floor: float
+    size: float
+    text: float
+    size_exponent: float
+    text_exponent: float
+
+    def bits_per_byte(self, parameters: ArrayLike, text_bytes: ArrayLike) -> Floats:
+        """What the law expects of models of these sizes after this much text, (n,)."""
+        n, d = np.asarray(parameters, float), np.asarray(text_bytes, float)
+        return np.asarray(self.floor + self.size * n**-self.size_exponent + self.text * d**-self.text_exponent)
+
+
+START = Law(floor=0.6, size=9.0, text=135.0, size_exponent=0.3, text_exponent=0.34)
+
+
+def fit_law(parameters: ArrayLike, text_bytes: ArrayLike, bits_per_byte: ArrayLike) -> Law:
+    """The law that fits trainings best in relative squares, leaning on ``START`` where they are few; each (n,)."""
+    n, d, y = (np.asarray(item, float) for item in (parameters, text_bytes, bits_per_byte))
+    if not len(y):
+        return START
+    sizes, texts = (grid.ravel() for grid in np.meshgrid(np.geomspace(1e5, 1e7, 4), np.geomspace(1e6, 1e8, 4)))
+    all_n, all_d = np.r_[n, sizes], np.r_[d, texts]
+    all_y = np.r_[y, START.bits_per_byte(sizes, texts)]
+    weight = np.r_[np.ones(len(y)), np.full(len(sizes), BELIEF)] / all_y
+    best: tuple[float, Law] | None = None
+    for a, b in itertools.product(EXPONENTS, EXPONENTS):
+        columns = np.column_stack([np.ones(len(all_y)), all_n**-a, all_d**-b])
+        found = non_negative(columns * weight[:, None], all_y * weight)
+        error = float((((columns @ found) - all_y) * weight) @ (((columns @ found) - all_y) * weight))
+        if best is None or error < best[0]:
+            floor, size, text = (float(value) for value in found)
+            best = (error, Law(floor=floor, size=size, text=text, size_exponent=a, text_exponent=b))
+    assert best is not None
+    return best[1]
+
+
+def non_negative(columns: Floats, target: Floats) -> Floats:
+    """Least squares with coefficients of at least 0, by trying every set of columns (there are few)."""
+    count = columns.shape[1]
+    best, best_error = np.zeros(count), float(target @ target)
+    for chosen in itertools.chain.from_iterable(itertools.combinations(range(count), r) for r in range(1, count + 1)):
+        part = columns[:, chosen]
+        found, *_ = np.linalg.lstsq(part, target, rcond=None)
+        if (found < 0).any():
+            continue
+        error = float(((part @ found - target) ** 2).sum())
+        if error < best_error:
+            best, best_error = np.zeros(count), error
+            best[list(chosen)] = found
+    return best
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """Seconds of training a token takes: a constant, a part for the layers' parameters, a part for the head's."""
+
+    token_s: float
+    layer_parameter_s: float
+    head_parameter_s: float
+
+    def tokens_per_s(self, layer_parameters: ArrayLike, head_parameters: ArrayLike) -> Floats:
+        """Tokens a second, (n,)."""
+        layers, head = np.asarray(layer_parameters, float), np.asarray(head_parameters, float)
+        return np.asarray(1 / (self.token_s + self.layer_parameter_s * layers + self.head_parameter_s * head))
+
+
+PACE = Pace(token_s=8e-6, layer_parameter_s=4.0e-11, head_parameter_s=2.5e-11)
+
+
+def fit_pace(layer_parameters: ArrayLike, head_parameters: ArrayLike, tokens_per_s: ArrayLike) -> Pace:
+    """The pace that fits observed trainings, leaning on ``PACE`` where they are few; each (n,)."""
+    layers, head = np.asarray(layer_parameters, float), np.asarray(head_parameters, float)
+    known = 1 / np.asarray(tokens_per_s, float)
+    if not len(known):
+        return PACE
+    more_layers, more_head = (g.ravel() for g in np.meshgrid(np.geomspace(3e4, 3e6, 3), np.geomspace(6e4, 2e6, 3)))
+    scale = float(np.median(known * PACE.tokens_per_s(layers, head)))  # this machine's speed against the stated one
+    believed = scale / PACE.tokens_per_s(more_layers, more_head)
+    target = np.r_[known, believed]
+    weight = np.r_[np.ones(len(known)), np.full(len(believed), BELIEF)] / target
+    columns = np.column_stack([np.ones(len(target)), np.r_[layers, more_layers], np.r_[head, more_head]])
+    token, layer, top = (float(v) for v in non_negative(columns * weight[:, None], target * weight))
+    return Pace(token_s=token, layer_parameter_s=layer, head_parameter_s=top)

@@ -1,0 +1,182 @@
+"""Successive halving over a fake trainer with known truth: who goes on, what a failure costs, what resuming repeats."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from chipwise.core.errors import Infeasible, TrainingDiverged
+from chipwise.core.files import build
+from chipwise.run.choose import Chooser
+from chipwise.run.plan import Rung
+from chipwise.run.quality import Halving
+from chipwise.run.screen import screen
+from chipwise.run.spec import RunSpec
+from chipwise.run.trials import Trials, choice_labels
+from chipwise.search.study import Study
+from chipwise.space import SearchSpace
+
+SPEC = build(
+    RunSpec,
+    {
+        "name": "toy",
+        "workload": {"prompt_tokens": 8, "new_tokens": 8},
+        "space": {
+            "d_model": [32, 64, 96, 128],
+            "depth": [1, 2, 3],
+            "vocab_size": [512],
+            "layer": {"heads": [1, 2], "kv_heads": [1], "ffn": ["relu", "swiglu"], "ffn_width": [64, 128]},
+            "max_tokens": 64,
+        },
+        "data": {},
+        "constraints": {"tpot_p99": "<= 300 us"},
+    },
+)
+SPACE = SearchSpace(SPEC.space)
+PLAN = (Rung(cpu_s=1.0, count=9), Rung(cpu_s=3.0, count=4), Rung(cpu_s=9.0, count=2))
+
+
+def metrics(rows):
+    size = SPACE.values(rows, "d_model") * SPACE.values(rows, "depth") * 1.0
+    seconds = size * 1e-6
+    return {
+        "ttft_p50": seconds,
+        "ttft_p99": seconds,
+        "tpot_p50": seconds,
+        "tpot_p99": seconds,
+        "peak_memory": size,
+        "parameters": size * 1000,
+    }
+
+
+class FakeTrainer:
+    """Bits per byte that fall with width and with time; some widths diverge."""
+
+    def __init__(self, *, diverges: tuple[int, ...] = ()) -> None:
+        self.asked: list[tuple[int, int]] = []
+        self.diverges = diverges
+
+    def run(self, jobs):
+        for job in jobs:
+            self.asked.append((job.candidate.number, job.rung))
+            width = job.candidate.design.arch.d_model
+            if width in self.diverges:
+                yield job, TrainingDiverged("the loss was no longer finite at step 7")
+                continue
+            quality = 1.0 + 1.0 / (1 + job.cpu_s) + 10.0 / width
+            yield (
+                job,
+                {
+                    "cpu_s": job.cpu_s,
+                    "tokens": int(1000 * job.cpu_s),
+                    "bits_per_byte": quality,
+                    "quantised_bits_per_byte": quality,
+                    "curve": [],
+                },
+            )
+
+
+def make(path, trainer, *, measure=None):
+    study = Study(path, name="toy", directions=["minimize", "minimize"], identity="toy", choices=choice_labels(SPACE))
+    trials = Trials(study, SPEC, SPACE)
+
+    def note(item):
+        good = measure is None or measure(item)
+        trials.note(item.number, within=good)
+        return good
+
+    screened = screen(SPACE, metrics, SPEC.limits, seed=0, draws=500)
+    chooser = Chooser(
+        SPACE, screened, metrics, SPEC.goals, SPEC.limits, final_s=9.0, bytes_per_token={512: 2.0}, seed=0
+    )
+    halving = Halving(
+        trials,
+        PLAN,
+        chooser=chooser,
+        trainer=trainer,
+        measure=note,
+        predict=lambda row: {"tpot_p50": [1.0, 1.0, 1.0]},
+        workers=1,
+        begun=lambda stage: None,
+    )
+    return trials, halving
+
+
+def test_the_widest_that_fits_wins_and_each_rung_narrows(tmp_path) -> None:
+    trainer = FakeTrainer()
+    trials, halving = make(tmp_path / "s", trainer)
+    halving.explore([])
+    finalists, baseline = halving.promote([])
+    assert baseline is None
+    per_rung = [sum(rung == r for _, rung in trainer.asked) for r in range(3)]
+    assert per_rung == [9, 4, 2]
+    tried = max(item.design.arch.d_model for item in trials.all())
+    assert finalists[0].design.arch.d_model == tried == 128
+
+
+def test_every_candidate_keeps_the_limits_and_none_is_tried_twice(tmp_path) -> None:
+    trials, halving = make(tmp_path / "s", FakeTrainer())
+    halving.explore([])
+    rows = [tuple(item.row) for item in trials.all()]
+    assert len(set(rows)) == len(rows) == 9
+    assert (metrics(np.array(rows))["tpot_p99"] <= 300e-6).all()
+
+
+def test_a_candidate_that_diverges_fails_with_its_reason_and_the_rest_goes_on(tmp_path) -> None:
+    trials, halving = make(tmp_path / "s", FakeTrainer(diverges=(128,)))
+    halving.explore([])
+    finalists, _ = halving.promote([])
+    failed = [item for item in trials.all() if item.trial.state == "failed"]
+    assert failed
+    assert all("no longer finite" in item.trial.notes["reason"] for item in failed)
+    assert finalists[0].design.arch.d_model == 96
+
+
+def test_what_is_measured_outside_the_limits_does_not_go_on(tmp_path) -> None:
+    trainer = FakeTrainer()
+    trials, halving = make(tmp_path / "s", trainer, measure=lambda item: item.design.arch.d_model < 128)
+    halving.explore([])
+    halving.promote([])
+    promoted = {number for number, rung in trainer.asked if rung > 0}
+    assert promoted
+    assert all(trials[number].design.arch.d_model < 128 for number in promoted)
+
+
+def test_nothing_within_the_limits_is_an_error_that_says_so(tmp_path) -> None:
+    _, halving = make(tmp_path / "s", FakeTrainer(), measure=lambda item: False)
+    halving.explore([])
+    with pytest.raises(Infeasible, match="broke a limit when it was measured"):
+        halving.promote([])
+
+
+def test_a_search_that_was_killed_decides_the_same_and_repeats_nothing(tmp_path) -> None:
+    whole = FakeTrainer()
+    _, halving = make(tmp_path / "whole", whole)
+    halving.explore([])
+    expected, _ = halving.promote([])
+
+    class Killed(Exception):
+        pass
+
+    class Dying(FakeTrainer):
+        def __init__(self, after: int) -> None:
+            super().__init__()
+            self.after = after
+
+        def run(self, jobs):
+            for done in super().run(jobs):
+                if len(done_jobs) == self.after:
+                    raise Killed
+                done_jobs.append((done[0].candidate.number, done[0].rung))
+                yield done
+
+    done_jobs: list[tuple[int, int]] = []
+    for after in (2, 7, 10, 14, 100):
+        _, halving = make(tmp_path / "parts", Dying(after))
+        try:
+            halving.explore([])
+            finalists, _ = halving.promote([])
+        except Killed:
+            continue
+    assert len(set(done_jobs)) == len(done_jobs) == len(whole.asked)
+    assert [item.row for item in finalists] == [item.row for item in expected]
