@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
-FLAGS = [
+FLAGS = (
     "--headless",
     "--no-sandbox",
     "--disable-gpu",
@@ -20,7 +20,7 @@ FLAGS = [
     "--enable-logging=stderr",
     "--virtual-time-budget=30000",
     "--dump-dom",
-]
+)
 PLOTS = ("front", "promised", "roofline", "operators", "curves", "history")
 
 

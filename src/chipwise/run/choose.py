@@ -132,13 +132,20 @@ class Chooser:
             front,
             count,
         )
+        return pool[self._in_turns(pool, (order, list(both)), count)]
+
+    def _in_turns(self, pool: Rows, orders: Sequence[Sequence[int]], count: int) -> list[int]:
+        """The first of each order in turns; of equal width, depth and vocabulary only one, while there are others."""
+        shape = pool[:, [self._space.index[name] for name in ("d_model", "depth", "vocab_size")]].tolist()
         picks: list[int] = []
-        for turn in range(2 * count):
-            source = order if turn % 2 == 0 else list(both)
-            fresh = next((int(i) for i in source if int(i) not in picks), None)
-            if fresh is not None and len(picks) < count:
-                picks.append(fresh)
-        return pool[picks]
+        for apart in (True, False):
+            for turn in range(2 * count):
+                taken = [shape[i] for i in picks]
+                left = (int(i) for i in orders[turn % len(orders)] if int(i) not in picks)
+                fresh = next((i for i in left if not apart or shape[i] not in taken), None)
+                if fresh is not None and len(picks) < count:
+                    picks.append(fresh)
+        return picks
 
     def expected(self, observations: Sequence[Observation], rows: Rows) -> tuple[Floats, Floats]:
         """Mean and standard deviation of bits per byte of ``rows`` after a full final training."""
@@ -173,12 +180,12 @@ class Chooser:
         layers, head = self._sizes(seen)
         pace = fit_pace(layers, head, tokens / np.array([item.cpu_s for item in observations]))
         quality = [item.bits_per_byte for item in observations]
-        law = fit_law(layers + head, tokens * self._text(seen), quality)
+        law = fit_law(layers, tokens * self._text(seen), quality)
 
         def bits_per_byte(rows: Rows, tokens: Floats | None = None) -> Floats:
             layers, head = self._sizes(rows)
             read = pace.tokens_per_s(layers, head) * self._final_s if tokens is None else tokens
-            return law.bits_per_byte(layers + head, read * self._text(rows))
+            return law.bits_per_byte(layers, read * self._text(rows))
 
         return bits_per_byte
 
@@ -203,9 +210,14 @@ class Chooser:
             children = np.unique(mutate(self._space, np.repeat(parents, CHILDREN, axis=0), rng), axis=0)
             keep = excess(self._limits, self._metrics(children)) <= 0
             rows = np.unique(np.vstack([rows, children[keep]]), axis=0)
-        gone = {tuple(int(i) for i in row) for row in taken}
-        kept = [i for i, row in enumerate(rows.tolist()) if tuple(row) not in gone]
+        gone = {self._architecture(row) for row in taken}
+        kept = [i for i, row in enumerate(rows.tolist()) if self._architecture(row) not in gone]
         return rows[kept]
+
+    def _architecture(self, row: Sequence[int]) -> tuple[int, ...]:
+        """The row without its weight format, which costs next to no quality: one trial an architecture."""
+        column = self._space.index["weights"]
+        return (*(int(i) for i in row[:column]), *(int(i) for i in row[column + 1 :]))
 
 
 def _spread(columns: Floats, held: Floats, count: int) -> NDArray[np.int64]:

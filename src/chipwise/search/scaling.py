@@ -1,7 +1,7 @@
 """How quality grows with size and text seen: a law fitted to short trainings, to read them at a full budget.
 
-Bits per byte = ``floor`` + ``size`` · N^-a + ``text`` · D^-b, with N the parameters that compute (all but the token
-table) and D the bytes of text that the training has read. In a fixed time a small model reads more, so which size is
+Bits per byte = ``floor`` + ``size`` · N^-a + ``text`` · D^-b, with N the layers' parameters (neither token table nor
+head) and D the bytes of text that the training has read. In a fixed time a small model reads more, so which size is
 best depends on the budget; short trainings favour small models and the law says by how much. What a candidate's shape
 adds or takes is left to the quality model, which learns the difference to the law.
 

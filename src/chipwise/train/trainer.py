@@ -41,7 +41,7 @@ class Recipe:
     window_tokens: int = WINDOW_TOKENS
     batch_windows: int = 16
     matrix_rate: float = 0.01  # of the layers' matrices
-    table_rate: float = 0.016  # of the token table, head, norms and biases
+    table_rate: float = 0.024  # of the token table, head, norms and biases
     weight_decay: float = 0.1
     rounds: int = 3  # of orthogonalisation
     warmup_steps: int = 20
