@@ -29,7 +29,9 @@ SIZES = (512, 1024, 2048, 4096, 8192)
 class AdamWOnly:
     """The usual choice: AdamW for everything, decaying the layers' matrices alone."""
 
-    def __init__(self, model: Any, *, matrix_rate: float, table_rate: float, weight_decay: float, rounds: int) -> None:
+    def __init__(
+        self, model: Any, *, matrix_rate: float, table_rate: float, weight_decay: float, **unused: float
+    ) -> None:
         named = list(model.named_parameters())
         matrices = [p for name, p in named if p.ndim == 2 and name.startswith("layers.")]
         rest = [p for name, p in named if p.ndim != 2 or not name.startswith("layers.")]
@@ -87,25 +89,18 @@ RECIPES: dict[str, dict[str, Any]] = {
     "AdamW, rate 0.003": {"matrix_rate": 0.003, "table_rate": 0.003, "optimiser": AdamWOnly},
     "AdamW, rate 0.006": {"matrix_rate": 0.006, "table_rate": 0.006, "optimiser": AdamWOnly},
     "AdamW, rate 0.010": {"matrix_rate": 0.010, "table_rate": 0.006, "optimiser": AdamWOnly},
-    "matrix rate 0.005": {"matrix_rate": 0.005},
-    "table rate 0.006": {"table_rate": 0.006},
-    "table rate 0.024": {"table_rate": 0.024},
-    "32 windows a batch": {"batch_windows": 32, "matrix_rate": 0.014},
+    "matrix rate 0.006": {"matrix_rate": 0.006},
+    "matrix rate 0.016": {"matrix_rate": 0.016},
+    "table rate 0.012": {"table_rate": 0.012},
+    "table rate 0.036": {"table_rate": 0.036},
     "5 rounds": {"rounds": 5},
-    "AdamW, 8 windows a batch": {
-        "matrix_rate": 0.004,
-        "table_rate": 0.004,
-        "batch_windows": 8,
-        "optimiser": AdamWOnly,
-    },
-    "matrix rate 0.02": {"matrix_rate": 0.02},
-    "table rate 0.003": {"table_rate": 0.003},
     "8 windows a batch": {"batch_windows": 8},
+    "32 windows a batch": {"batch_windows": 32},
     "decay over 30 %": {"decay_share": 0.3},
     "decay over 75 %": {"decay_share": 0.75},
     "no weight decay": {"weight_decay": 0.0},
-    "windows of 64": {"window_tokens": 64, "batch_windows": 32},
-    "windows of 256": {"window_tokens": 256, "batch_windows": 8},
+    "momentum 0.9": {"momentum": 0.9},
+    "momentum 0.95": {"momentum": 0.95},
     "fp32": {"dtype": torch.float32},
 }
 
@@ -115,6 +110,10 @@ SHAPES: dict[str, dict[str, Any]] = {
     "d128 L2": {"depth": 2},
     "d192 L4": {"d": 192},
     "d256 L2": {"d": 256, "depth": 2},
+    "d96 L2": {"d": 96, "depth": 2},
+    "d128 L1": {"depth": 1},
+    "d128 L2 vocab 1024": {"depth": 2, "vocab": 1024},
+    "d128 L2 vocab 4096": {"depth": 2, "vocab": 4096},
     "d96 L4": {"d": 96},
     "d128 L4 vocab 1024": {"vocab": 1024},
     "d128 L4 vocab 4096": {"vocab": 4096},

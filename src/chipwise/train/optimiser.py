@@ -42,6 +42,7 @@ class Optimiser:
         table_rate: AdamW's learning rate at scale 1.
         weight_decay: Of the layers' matrices; nothing else decays.
         rounds: Of orthogonalisation; each costs three matrix products.
+        momentum: Of the matrices' averages; all else averages over 0.1 less.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class Optimiser:
         table_rate: float,
         weight_decay: float,
         rounds: int = 3,
-        momentum: float = 0.9,
+        momentum: float = 0.8,
     ) -> None:
         named = list(model.named_parameters())
         matrices = [(name, p) for name, p in named if p.ndim == 2 and name.startswith("layers.")]
@@ -65,7 +66,12 @@ class Optimiser:
             self._shapes.setdefault(tuple(p.shape), []).append((name, p))
         self._averages = {shape: torch.zeros(len(group), *shape) for shape, group in self._shapes.items()}
         self._adam = torch.optim.AdamW(
-            [p for _, p in self._rest], lr=table_rate, betas=(0.8, 0.95), eps=1e-10, weight_decay=0.0, fused=True
+            [p for _, p in self._rest],
+            lr=table_rate,
+            betas=(momentum - 0.1, 0.95),
+            eps=1e-10,
+            weight_decay=0.0,
+            fused=True,
         )
 
     @torch.no_grad()

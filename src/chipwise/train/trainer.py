@@ -44,6 +44,7 @@ class Recipe:
     table_rate: float = 0.024  # of the token table, head, norms and biases
     weight_decay: float = 0.1
     rounds: int = 3  # of orthogonalisation
+    momentum: float = 0.8  # of the matrices' gradients; 0.1 less for all else
     warmup_steps: int = 20
     decay_share: float = 0.5  # of the budget
     clip_norm: float = 1.0
@@ -166,6 +167,7 @@ class _Run:
             table_rate=recipe.table_rate,
             weight_decay=recipe.weight_decay,
             rounds=recipe.rounds,
+            momentum=recipe.momentum,
         )
 
     def finished(self) -> TrainResult | None:
