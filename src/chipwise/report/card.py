@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 # trust_remote_code is needed only where config.json names a modelling file of its own (layers that differ)
 model = AutoModelForCausalLM.from_pretrained("winner", trust_remote_code=True)
-tokenizer = AutoTokenizer.from_pretrained("winner")
+tokenizer = AutoTokenizer.from_pretrained("winner", trust_remote_code=True)
 ```
 
 The artefact that was measured is `winner/model.onnx`:
