@@ -175,7 +175,7 @@ class SearchSpace:
     def layer_rows(self, rows: Rows) -> NDArray[np.int64]:
         """The genes of every layer, (n, max depth, 3), sharing and tying resolved; layers past the depth hold 0."""
         start, deepest = self.first_layer_gene, max(self.spec.depth)
-        genes = rows[:, start:].reshape(len(rows), -1, 3)
+        genes = rows[:, start:].reshape(len(rows), (rows.shape[1] - start) // 3, 3)
         if self.spec.layers == "alike":
             return np.repeat(genes, deepest, axis=1)
         paired = self.values(rows, "sharing") == "pairs"

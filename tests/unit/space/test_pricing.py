@@ -62,3 +62,15 @@ def test_a_gather_and_a_sum_equal_the_whole_graph(layers) -> None:
         blocks = [block for layer in design.arch.layers for block in (layer.attention, layer.ffn)]
         widest = max(pricer.activation_bytes(block, design.arch.d_model, WORKLOAD) for block in blocks)
         assert costs.peak_memory_bytes[i] == 1e6 + pricer.stored_bytes(design, WORKLOAD) + widest
+
+
+def test_no_rows_have_no_prices() -> None:
+    spec = {
+        "d_model": [64],
+        "depth": [1, 2],
+        "vocab_size": [256],
+        "layer": {"heads": [1], "kv_heads": [1], "ffn_width": [32]},
+    }
+    space = SearchSpace(build(SpaceSpec, spec))
+    costs = PriceTable(space, WORKLOAD, CountingPricer())(space.sample(3, np.random.default_rng(0))[:0])
+    assert costs.tpot_s.shape == costs.parameters.shape == (0,)
