@@ -67,7 +67,8 @@ def test_transformers_loads_the_winner_and_agrees_with_its_graph(smoke_run, monk
 
     winner = smoke_run / "winner"
     model = AutoModelForCausalLM.from_pretrained(winner, trust_remote_code=True).eval()
-    tokens = AutoTokenizer.from_pretrained(winner, trust_remote_code=True)("def parse(text: str) -> float:")["input_ids"]
+    tokenizer = AutoTokenizer.from_pretrained(winner, trust_remote_code=True)
+    tokens = tokenizer("def parse(text: str) -> float:")["input_ids"]
     with torch.no_grad():
         expected = model(torch.tensor([tokens])).logits[0, -1].numpy()
     got = OnnxRuntimeSession(winner / "model.onnx", capacity=len(tokens)).prefill(np.array([tokens]))[0]

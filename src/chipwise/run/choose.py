@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -146,6 +147,10 @@ class Chooser:
                 if fresh is not None and len(picks) < count:
                     picks.append(fresh)
         return picks
+
+    def nearest(self, choices: Mapping[str, Any]) -> list[int]:
+        """The row of the space that is closest to a design drawn by hand."""
+        return [int(i) for i in self._space.nearest(choices)]
 
     def expected(self, observations: Sequence[Observation], rows: Rows) -> tuple[Floats, Floats]:
         """Mean and standard deviation of bits per byte of ``rows`` after a full final training."""

@@ -67,16 +67,22 @@ class Halving:
         self._measure, self._predict, self._workers, self._begun = measure, predict, workers, begun
 
     def explore(self, baselines: Sequence[Candidate]) -> None:
-        """The first rung: batches of candidates, each chosen after the one before was trained; and the baselines."""
+        """The first rung: batches of candidates, each chosen after the one before was trained.
+
+        Before them the baselines have the same short training; the best of them is then trained for the full budget
+        beside the first batch, which is as long, so that later choices know what a full training gives.
+        """
         self._begun("first trainings")
-        wanted = self._plan[0].count
-        batch = BATCH_PER_WORKER * self._workers
+        wanted, last = self._plan[0].count, len(self._plan) - 1
         self.train(baselines, 0)
+        baseline = self.best_baseline(baselines)
+        full = [] if baseline is None else [Job(baseline, self._plan[last].cpu_s, last)]
+        beside = round(self._plan[last].cpu_s / self._plan[0].cpu_s) * (self._workers - 1)
         while True:
             mine = self._mine()
             unfinished = [item for item in mine if item.alive and item.after(0) is None]
             if not unfinished:
-                count = min(batch, wanted - len(mine))
+                count = min(BATCH_PER_WORKER * self._workers if mine else max(2, beside), wanted - len(mine))
                 if count <= 0:
                     return
                 rows = self._chooser.next(count, self.observations(), [item.row or [] for item in mine])
@@ -84,7 +90,8 @@ class Halving:
                     return
                 numbers = [self._trials.add(row, predicted=self._predict(row[None])) for row in rows]
                 unfinished = [self._trials[number] for number in numbers]
-            self.train(unfinished, 0)
+            self._run([*full, *(Job(item, self._plan[0].cpu_s, 0) for item in unfinished)])
+            full = []
 
     def promote(self, baselines: Sequence[Candidate]) -> tuple[list[Candidate], Candidate | None]:
         """The rungs after the first.
@@ -96,24 +103,23 @@ class Halving:
             Infeasible: No candidate was measured within the limits.
         """
         last = len(self._plan) - 1
-        baseline = self.best_baseline(baselines)
         for rung in range(1, last + 1):
             self._begun(f"trainings of {self._plan[rung].cpu_s:.0f} s")
-            jobs = [Job(item, self._plan[rung].cpu_s, rung) for item in self.chosen(rung)]
-            if baseline is not None and rung >= last - 1:  # the longest job goes first, beside the shorter ones
-                jobs.insert(0, Job(baseline, self._plan[last].cpu_s, last))
-            self._run(jobs)
+            self.train(self.chosen(rung), rung)
         finalists = [item for item in self.ranked(self._mine()) if item.alive and item.after(last) is not None]
         if last == 0:
             finalists = [item for item in finalists if self._within(item)][:2]
         if not finalists:
             raise Infeasible("every finalist failed in training; the trials' reasons are in trials.csv")
-        return finalists, None if baseline is None else self._trials[baseline.number]
+        trained = [item for item in map(self._fresh, baselines) if item.alive and item.after(last) is not None]
+        return finalists, trained[0] if trained else None
+
+    def _fresh(self, item: Candidate) -> Candidate:
+        return self._trials[item.number]
 
     def best_baseline(self, baselines: Sequence[Candidate]) -> Candidate | None:
         """The baseline of fewest bits per byte after the first rung."""
-        trained = [self._trials[item.number] for item in baselines]
-        trained = [item for item in trained if item.alive and item.after(0) is not None]
+        trained = [item for item in map(self._fresh, baselines) if item.alive and item.after(0) is not None]
         return min(trained, key=lambda item: (item.after(0) or {})["quantised_bits_per_byte"], default=None)
 
     def chosen(self, rung: int) -> list[Candidate]:
@@ -164,17 +170,16 @@ class Halving:
         return [candidates[i] for i in np.argsort(mean, kind="stable")]
 
     def observations(self) -> list[Observation]:
-        """Every finished training."""
+        """Every finished training; a hand-drawn design speaks for the candidate of the space that is closest to it."""
         return [
             Observation(
-                row=item.row,
+                row=item.row or self._chooser.nearest(item.trial.notes["choices"]),
                 cpu_s=rung["cpu_s"],
                 tokens=rung["tokens"],
                 bits_per_byte=rung["quantised_bits_per_byte"],
             )
-            for item in self._mine()
+            for item in self._trials.all()
             for rung in item.rungs
-            if item.row is not None
         ]
 
     def _mine(self) -> list[Candidate]:

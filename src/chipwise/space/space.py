@@ -219,6 +219,28 @@ class SearchSpace:
         one: Rows = self.canonical(row)[0]
         return one
 
+    def nearest(self, choices: Mapping[str, Any]) -> Rows:
+        """The canonical row, (genes,), closest to ``choices``, which may lie outside the space's lists."""
+        row = np.zeros(len(self.genes), dtype=np.int64)
+        for column, gene in enumerate(self.genes):
+            if gene.layer is None:
+                value: Any = choices[gene.name]
+            else:
+                layer = choices["layers"][min(gene.layer, len(choices["layers"]) - 1)]
+                value = (layer["heads"], layer["kv_heads"]) if gene.name == "attention" else layer[gene.name]
+            row[column] = int(np.argmin([_distance(one, value) for one in gene.values]))
+        one: Rows = self.canonical(row)[0]
+        return one
+
+
+def _distance(one: Any, other: Any) -> float:
+    """How far two values of a gene are apart: sizes by their ratio, all else equal or not."""
+    if isinstance(one, tuple):
+        return sum(_distance(a, b) for a, b in zip(one, other, strict=True))
+    if isinstance(one, bool | str):
+        return float(one != other)
+    return abs(math.log(one / other))
+
 
 def _find(gene: Gene, value: object) -> int:
     try:
