@@ -19,7 +19,7 @@ from chipwise.space.constraints import MEASURED_METRICS, Constraint, broken
 from chipwise.spec import Design
 from chipwise.train.tokenizer import TokenData
 
-HEADROOM = 0.85  # of a latency limit: what a candidate may take before it is trained; tails differ from day to day
+HEADROOM = 0.85  # of a P99 limit: what a candidate may take before it is trained; tails differ from day to day
 
 
 @dataclass(frozen=True)
@@ -69,10 +69,8 @@ def notes_of(measurement: Measurement, *, final: bool) -> dict[str, Any]:
 
 
 def within(limits: Iterable[Constraint], values: Mapping[str, float], *, headroom: float = 1.0) -> bool:
-    """Whether ``values`` keep all limits, times of them with ``headroom``."""
-    strained = {
-        name: value / headroom if name.startswith(("ttft", "tpot")) else value for name, value in values.items()
-    }
+    """Whether ``values`` keep all limits, tails of latency with ``headroom``."""
+    strained = {name: value / headroom if name.endswith("_p99") else value for name, value in values.items()}
     return not broken(limits, strained)
 
 
