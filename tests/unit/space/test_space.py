@@ -71,3 +71,15 @@ def test_a_value_outside_the_space_has_no_row() -> None:
     choices = space.choices(np.zeros(len(space.genes), int))
     with pytest.raises(SpecError, match="not in the space"):
         space.row(choices | {"d_model": 65})
+
+
+def test_nearest_of_a_row_is_itself_and_sizes_are_compared_by_ratio() -> None:
+    space = small(sharing=["none", "pairs"], tie_embeddings=[True, False])
+    for row in space.sample(100, np.random.default_rng(0)):
+        assert (space.nearest(space.choices(row)) == row).all()
+    drawn = space.choices(space.row(space.choices(space.sample(1, np.random.default_rng(1))[0])))
+    layer = {"heads": 3, "kv_heads": 3, "ffn": "swiglu", "ffn_width": 79}
+    near = space.choices(space.nearest(drawn | {"d_model": 91, "depth": 2, "layers": [layer, layer]}))
+    # 91/64 = 1.42 > 128/91 = 1.41; heads (3, 3): (4, 4) is 2·ln 4/3 away, (2, 1) is ln 3/2 + ln 3; 79/64 > 96/79
+    assert near["d_model"] == 128
+    assert near["layers"] == [{"heads": 4, "kv_heads": 4, "ffn": "swiglu", "ffn_width": 96}] * 2
