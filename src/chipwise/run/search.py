@@ -35,7 +35,7 @@ from chipwise.train.tokenizer import TokenStore
 
 CALIBRATION_S, CALIBRATION_SHARE = 45.0, 0.2  # CPU seconds, and at most this share of the budget
 OVERHEAD = 0.12  # of the budget, for text, measuring and the report
-JUDGING = 1.15  # CPU seconds that a second of training takes with its validation
+JUDGING = 1.3  # CPU seconds that a second of training takes with its validation and its worker's start
 
 
 class Search:
