@@ -185,12 +185,12 @@ class Chooser:
         layers, head = self._sizes(seen)
         pace = fit_pace(layers, head, tokens / np.array([item.cpu_s for item in observations]))
         quality = [item.bits_per_byte for item in observations]
-        law = fit_law(layers, tokens * self._text(seen), quality)
+        law = fit_law(layers, head, tokens * self._text(seen), quality)
 
         def bits_per_byte(rows: Rows, tokens: Floats | None = None) -> Floats:
             layers, head = self._sizes(rows)
             read = pace.tokens_per_s(layers, head) * self._final_s if tokens is None else tokens
-            return law.bits_per_byte(layers, read * self._text(rows))
+            return law.bits_per_byte(layers, head, read * self._text(rows))
 
         return bits_per_byte
 
