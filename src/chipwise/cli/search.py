@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -26,9 +27,13 @@ def command(
 
     if resume and restart:
         raise typer.BadParameter("choose one of --resume and --restart")
-    if as_json:
-        show.json_of(api.search(spec, out=out, resume=resume, restart=restart, workers=workers))
-        return
-    with show.live() as observer:
-        record = api.search(spec, out=out, resume=resume, restart=restart, workers=workers, observer=observer)
+    try:
+        if as_json:
+            show.json_of(api.search(spec, out=out, resume=resume, restart=restart, workers=workers))
+            return
+        with show.live() as observer:
+            record = api.search(spec, out=out, resume=resume, restart=restart, workers=workers, observer=observer)
+    except KeyboardInterrupt:
+        print("stopped; what was finished is kept, go on with --resume", file=sys.stderr)
+        raise typer.Exit(130) from None
     show.result(record, api.run_folder(spec, out))
