@@ -20,15 +20,13 @@ from chipwise.ops import Phase, Workload
 from chipwise.profile.backends import RUNTIMES
 from chipwise.profile.measurement import Measurement
 from chipwise.report.record import RunRecord
-from chipwise.run.folder import RunFolder
+from chipwise.run.folder import PROMISES, RunFolder
 from chipwise.run.progress import Observer, silent
 from chipwise.run.spec import RunSpec, load_run
 from chipwise.space.constraints import Constraint, parse_constraints
 from chipwise.spec import Design
 from chipwise.spec import io as spec_io
 from chipwise.spec.hf import resolve
-
-PROMISES = "chipwise.json"  # beside a winner's weights: its design, workload, limits and promises
 
 
 def data_folder() -> Path:

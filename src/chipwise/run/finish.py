@@ -12,14 +12,13 @@ from chipwise.core.files import write_atomic
 from chipwise.deploy.hf import save_pretrained
 from chipwise.deploy.onnx import export
 from chipwise.profile.measurement import Measurement
-from chipwise.run.folder import RunFolder
+from chipwise.run.folder import PROMISES, RunFolder
 from chipwise.run.measuring import Measuring, exported_bits_per_byte, notes_of, within
 from chipwise.run.spec import RunSpec
 from chipwise.run.trials import Candidate, Trials
 from chipwise.spec.io import to_data
 from chipwise.train.tokenizer import TokenStore
 
-PROMISES = "chipwise.json"  # in the winner's folder: design, workload, limits and what was promised
 ATTEMPTS = 2  # rounds of measuring, where the machine was busy in the first
 
 
@@ -73,7 +72,7 @@ class Finish:
             if all(self._trials[item.number].trial.notes.get("final") for item in contenders):
                 return
             for item, measured in zip(contenders, self._measure(contenders), strict=True):
-                self._trials.note(item.number, **notes_of(measured, final=measured.clean), samples=_quantiles(measured))
+                self._trials.note(item.number, **notes_of(measured, final=measured.clean))
 
     def _measure(self, contenders: Sequence[Candidate]) -> list[Measurement]:
         return self._measuring.alternately([self._folder.trial(item.number) / "model.onnx" for item in contenders])
@@ -117,10 +116,3 @@ class Finish:
             {PROMISES: json.dumps(promises, indent=1) + "\n"},
         )
         write_atomic(self._folder.winner / "model.onnx", source.read_bytes())
-
-
-def _quantiles(measured: Measurement) -> dict[str, list[float]]:
-    """The distribution of each quantity at 101 even shares, for plots."""
-    return {
-        quantity: [measured.percentile(quantity, share / 100) for share in range(101)] for quantity in ("ttft", "tpot")
-    }

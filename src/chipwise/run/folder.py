@@ -26,6 +26,8 @@ from chipwise.core.files import read_json, storage, write_json
 from chipwise.run.spec import RunSpec
 from chipwise.spec import ArchSpec
 
+PROMISES = "chipwise.json"  # in the winner's folder: design, workload, limits and what was promised
+
 
 class RunFolder:
     """One run's folder, locked while it is open. Use as a context manager.

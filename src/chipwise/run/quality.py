@@ -163,10 +163,11 @@ class Halving:
     def ranked(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Candidates by the bits per byte they are believed to reach after a full training."""
         candidates = [item for item in candidates if item.row is not None]
-        if len(self.observations()) < 3 or not candidates:
+        observations = self.observations()
+        if len(observations) < 3 or not candidates:
             return sorted(candidates, key=lambda item: (-len(item.rungs), item.quality or np.inf))
         rows = np.array([item.row for item in candidates])
-        mean, _ = self._chooser.expected(self.observations(), rows)
+        mean, _ = self._chooser.expected(observations, rows)
         return [candidates[i] for i in np.argsort(mean, kind="stable")]
 
     def observations(self) -> list[Observation]:

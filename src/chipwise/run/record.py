@@ -94,7 +94,6 @@ def _trial(spec: RunSpec, item: Candidate) -> rec.Trial:
         state = "trained"
     if item.trial.state == "failed" and not item.rungs and notes.get("reason", "").startswith("set aside"):
         state = "pruned"
-    known = {metric: bounds[0] for metric, bounds in notes["predicted"].items()} | (item.measured or {})
     reason = notes.get("reason") or "; ".join(notes.get("unclean_because", [])) or None
     return rec.Trial(
         number=item.number,
@@ -118,7 +117,7 @@ def _trial(spec: RunSpec, item: Candidate) -> rec.Trial:
         },
         measured=item.measured,
         clean=notes.get("clean"),
-        feasible=within(spec.limits, known),
+        feasible=within(spec.limits, item.known),
         reason=reason,
         started=notes.get("started"),
         ended=notes.get("ended"),
@@ -131,7 +130,7 @@ def _points(spec: RunSpec, items: list[Candidate]) -> tuple[list[Candidate], Any
     for item in items:
         if item.quality is None or not item.alive or item.is_baseline:
             continue
-        known = {metric: bounds[0] for metric, bounds in item.trial.notes["predicted"].items()} | (item.measured or {})
+        known = item.known
         known["bits_per_byte"] = item.trial.notes.get("exported_bits_per_byte", item.quality)
         if not within(spec.limits, known):
             continue

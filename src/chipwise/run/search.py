@@ -201,11 +201,10 @@ class Search:
     def _close(self, item: Candidate) -> None:
         """Ends a trial that is still open: with its values where it was trained, as set aside where not."""
         quality = item.trial.notes.get("exported_bits_per_byte", item.quality)
-        known = {metric: bounds[0] for metric, bounds in item.trial.notes["predicted"].items()} | (item.measured or {})
         if quality is None:
             self.trials.fail(item.number, "set aside before training")
             return
-        known["bits_per_byte"] = quality
+        known = item.known | {"bits_per_byte": quality}
         self.study.finish(item.number, tuple(known[goal.metric] for goal in self.spec.goals))
 
     def report(self) -> RunRecord:

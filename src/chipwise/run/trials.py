@@ -60,6 +60,12 @@ class Candidate:
         measured: dict[str, float] | None = self.trial.notes.get("measured")
         return measured
 
+    @property
+    def known(self) -> dict[str, float]:
+        """Metrics as measured, or as predicted where they were not."""
+        predicted = {metric: bounds[0] for metric, bounds in self.trial.notes["predicted"].items()}
+        return predicted | (self.measured or {})
+
     def after(self, rung: int) -> dict[str, Any] | None:
         """The result of one rung, if it is finished."""
         return next((item for item in self.rungs if item["rung"] == rung), None)
@@ -78,10 +84,6 @@ class Trials:
 
     def __getitem__(self, number: int) -> Candidate:
         return self.all()[number]
-
-    def baseline(self) -> Candidate | None:
-        """The hand-drawn design that was chosen, if it was already."""
-        return next((item for item in self.all() if item.is_baseline and item.alive), None)
 
     def _design(self, trial: Trial) -> Design:
         key = digest(trial.notes["choices"])

@@ -19,7 +19,6 @@ METRICS: dict[str, str] = {  # name -> kind of unit
     "parameters": "count",
     "bits_per_byte": "count",
 }
-FREE_METRICS = frozenset(METRICS) - {"bits_per_byte"}  # known from the cost model, without training
 MEASURED_METRICS = frozenset({"ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "peak_memory"})
 _LIMIT = re.compile(r"^\s*(<=|>=|<|>|≤|≥)\s*(.+)$")
 
