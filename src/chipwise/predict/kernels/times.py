@@ -19,7 +19,7 @@ Situation = Literal["seen", "sibling", "unseen"]
 class KernelTimes:
     """Seconds of one call, with the limits it stands against. Arrays have the shape of the operator's sizes.
 
-    ``situation`` says what the fit had seen: kernels of this kind on this device, on a device of its family, or neither.
+    ``situation`` says what the fit had seen: such kernels on this device, on one of its family, or neither.
     """
 
     latency_s: Array  # predicted median, its launch on the device's queue included
