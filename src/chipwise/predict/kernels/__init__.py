@@ -1,1 +1,35 @@
-"""How long kernels take on devices: one file a kind of operator, physics first, a fitted residual second."""
+"""How long kernels take on devices: one file a kind of operator, physics first, a fitted residual second.
+
+``MODELS`` is the table; an operator that it does not name is priced by its roofline (``analytic``).
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+
+from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.ops import Op
+from chipwise.predict.kernels.times import Array, KernelTimes
+
+__all__ = ["MODELS", "Array", "KernelTimes", "times_of"]
+
+MODELS: dict[str, str] = {}
+"""Name of the operator's class -> module of this package that prices it."""
+
+
+def times_of(op: Op, device: DeviceProfile, *, stack: str = "vllm", fold: str | None = None) -> KernelTimes:
+    """Seconds of ``op``, whose sizes may be arrays, on ``device``.
+
+    Args:
+        op: The operator.
+        device: Any data sheet.
+        stack: Whose kernels: ``vllm``, ``sglang`` or ``trtllm``.
+        fold: None for what ships; ``device:NAME`` or ``family:NAME`` for the model fitted without them.
+
+    Raises:
+        Unsupported: The device lacks a rate that the operator needs.
+    """
+    module = importlib.import_module(f"chipwise.predict.kernels.{MODELS.get(type(op).__name__, 'analytic')}")
+    model: Callable[..., KernelTimes] = module.times
+    return model(op, device, stack=stack, fold=fold)

@@ -1,0 +1,116 @@
+"""What a runtime does with a model: which chains of operators it runs as one kernel, how it batches, what it keeps.
+
+Fusion is a property of the runtime, not of the model: the same layer is nine kernels in one and five in another.
+Which chains are fused is taken from each project's own documentation and source, as of the version named here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from chipwise.core.errors import UnknownName
+
+Chain = Literal["qkv", "gate_up", "act_mul", "skip_norm", "rope_cache", "attention", "quantise"]
+"""``qkv``: one product for q, k and v · ``gate_up``: one for both FFN inputs · ``act_mul``: activation and gating ·
+``skip_norm``: residual sum and norm · ``rope_cache``: rotation and cache write · ``attention``: scores, softmax and
+values without the scores in memory · ``quantise``: activations quantised by the norm or activation before them."""
+EVERY: frozenset[Chain] = frozenset({"qkv", "gate_up", "act_mul", "skip_norm", "rope_cache", "attention", "quantise"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runtime:
+    """One serving or inference runtime.
+
+    ``stack`` names whose kernels it runs, for kernel models that were fitted to several. ``graphs`` says whether decode
+    steps are captured and replayed, so that the host is not asked for every kernel. ``mixes`` says whether a prompt's
+    chunks run in the same pass as other requests' decode steps.
+    """
+
+    name: str
+    title: str
+    stack: Literal["vllm", "sglang", "trtllm"]
+    fused: frozenset[Chain]
+    graphs: bool = True
+    mixes: bool = True
+    dispatch_s: float = 0.0  # host time per kernel where nothing is captured
+    aliases: tuple[str, ...] = ()
+
+    def fuses(self, chain: Chain) -> bool:
+        """Whether the chain is one kernel."""
+        return chain in self.fused
+
+
+RUNTIMES: Mapping[str, Runtime] = {
+    runtime.name: runtime
+    for runtime in (
+        Runtime(name="vllm", title="vLLM", stack="vllm", fused=EVERY - {"quantise"}),
+        Runtime(name="sglang", title="SGLang", stack="sglang", fused=EVERY - {"quantise"}),
+        Runtime(
+            name="trtllm",
+            title="TensorRT-LLM",
+            stack="trtllm",
+            fused=EVERY,
+            aliases=("tensorrt-llm", "tensorrt_llm", "tensorrtllm", "trt-llm", "trt"),
+        ),
+        Runtime(
+            name="torch-eager",
+            title="PyTorch, eager",
+            stack="vllm",
+            fused=frozenset({"attention"}),
+            graphs=False,
+            mixes=False,
+            dispatch_s=5e-6,
+            aliases=("torch", "pytorch", "eager", "transformers"),
+        ),
+        Runtime(
+            name="torch-compile",
+            title="PyTorch, torch.compile",
+            stack="vllm",
+            fused=frozenset({"act_mul", "skip_norm", "rope_cache", "attention"}),
+            mixes=False,
+            aliases=("torch-compiled", "compile", "inductor"),
+        ),
+        Runtime(
+            name="llama.cpp",
+            title="llama.cpp",
+            stack="vllm",
+            fused=frozenset({"attention", "quantise"}),
+            mixes=False,
+            aliases=("llamacpp", "llama-cpp", "gguf"),
+        ),
+        Runtime(
+            name="onnxruntime",
+            title="ONNX Runtime",
+            stack="vllm",
+            fused=frozenset({"qkv", "skip_norm", "rope_cache", "attention", "quantise"}),
+            graphs=False,
+            mixes=False,
+            dispatch_s=1e-6,
+            aliases=("ort", "onnx"),
+        ),
+        Runtime(
+            name="openvino",
+            title="OpenVINO",
+            stack="vllm",
+            fused=frozenset({"act_mul", "skip_norm", "rope_cache", "attention", "quantise"}),
+            graphs=False,
+            mixes=False,
+            dispatch_s=1e-6,
+        ),
+    )
+}
+
+
+def runtime_named(name: str) -> Runtime:
+    """The runtime called ``name``, in any case, by its name or an alias.
+
+    Raises:
+        UnknownName: There is none.
+    """
+    key = name.strip().lower()
+    for runtime in RUNTIMES.values():
+        if key == runtime.name or key in runtime.aliases:
+            return runtime
+    raise UnknownName("runtime", name, RUNTIMES)

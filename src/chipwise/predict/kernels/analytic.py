@@ -1,0 +1,79 @@
+"""The roofline with a launch: what every kernel model falls back to, and the limits that they all state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from chipwise.core.dtypes import DType
+from chipwise.core.errors import Unsupported
+from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.ops import Op
+from chipwise.predict.kernels.times import Array, KernelTimes, launch_s
+
+MEMORY_SHARE = 0.80  # of the data sheet's bandwidth that well-written kernels reach; median over the devices measured
+COMPUTE_SHARE = 0.70  # of the dense peak, likewise
+LOG_HALFWIDTH = 1.0  # a factor of 2.7 either way: nothing of this kind was fitted
+
+_COMPUTE = {"fp8": "fp8", "fp8_block": "fp8", "nvfp4": "fp4", "mxfp4": "fp4", "int8": "int8", "q8_0": "int8"}
+
+
+def compute_format(op: Any) -> str:
+    """The number format in which ``op`` multiplies: that of its weights where the hardware multiplies them as they are,
+    else that of its activations (4-bit integers are widened first)."""
+    weights = getattr(op, "weights", None)
+    return _COMPUTE.get(weights, op.activations) if weights is not None else str(op.activations)
+
+
+def limits(op: Op, device: DeviceProfile) -> tuple[Array, Array]:
+    """Seconds of computing at the dense peak and of moving the bytes at the memory's bandwidth.
+
+    Raises:
+        Unsupported: The device has no rate for the format.
+    """
+    work = op.work()
+    flops = np.asarray(work.flops, dtype=np.float64)
+    moved = np.asarray(work.bytes, dtype=np.float64)
+    compute = flops / peak(device, compute_format(op), kind=op.kind) if np.any(flops > 0) else np.zeros_like(moved)
+    return compute, moved / device.mem_bandwidth_bytes_per_s
+
+
+def peak(device: DeviceProfile, dtype: str, *, kind: str = "matmul") -> float:
+    """Dense operations per second for products in ``dtype``; other operators run on the vector units where listed.
+
+    Weights in 4-bit floats are multiplied as 8-bit floats, or as 16-bit ones, where the device has no 4-bit rate.
+    """
+    if kind in ("norm", "elementwise", "sample"):
+        try:
+            return device.peak("fp32", kind="vector")
+        except Unsupported:
+            return device.peak(dtype)
+    for name in (dtype, *_WIDER.get(DType.named(dtype), ())):
+        try:
+            return device.peak(name)
+        except Unsupported:
+            continue
+    return device.peak(dtype)
+
+
+_WIDER: dict[DType, tuple[str, ...]] = {DType.FP4: ("fp8", "bf16", "fp16")}
+
+
+def times(op: Op, device: DeviceProfile, *, stack: str = "vllm", fold: str | None = None) -> KernelTimes:
+    """The slower of computing and moving at the shares of the limits that kernels reach, plus a launch.
+
+    Raises:
+        Unsupported: The device has no rate for the format.
+    """
+    compute, memory = limits(op, device)
+    compute, memory = np.broadcast_arrays(compute, memory)
+    launch = np.full(compute.shape, launch_s(device))
+    return KernelTimes(
+        latency_s=np.maximum(compute / COMPUTE_SHARE, memory / MEMORY_SHARE) + launch,
+        log_halfwidth=np.full(compute.shape, LOG_HALFWIDTH),
+        compute_s=compute,
+        memory_s=memory,
+        launch_s=launch,
+        situation="unseen",
+    )

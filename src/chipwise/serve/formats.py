@@ -1,0 +1,58 @@
+"""Formats: which number format each part of a served model is kept and moved in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chipwise.core.dtypes import DType, weight_format
+
+WEIGHT_ALIASES = {
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "half": "fp16",
+    "float32": "fp32",
+    "fp8_static": "fp8",
+    "fp4": "nvfp4",
+    "w8a8": "int8",
+    "w4a16": "int4",
+    "awq": "int4",
+    "gptq": "int4",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Formats:
+    """``weights`` of every matrix but the head and the token table, which stay in the format of the activations."""
+
+    weights: str = "bf16"
+    activations: str = "bf16"
+    cache: str = "bf16"
+
+    def __post_init__(self) -> None:
+        weight_format(self.weights)
+        DType.named(self.activations)
+        DType.named(self.cache)
+
+    @property
+    def quantises(self) -> bool:
+        """Whether activations are quantised before each product (8- and 4-bit floats, 8-bit integers)."""
+        return self.weights in QUANTISES
+
+
+QUANTISES = frozenset({"fp8", "fp8_block", "nvfp4", "mxfp4", "int8"})
+
+
+def formats_of(weights: str | None, cache: str | None = None, *, default: str = "bf16") -> Formats:
+    """The formats that a user means by ``--weights`` and ``--kv``; activations are as wide as unquantised weights are.
+
+    Raises:
+        UnknownName: No number format has this name.
+    """
+    name = (weights or default).strip().lower()
+    name = WEIGHT_ALIASES.get(name, name)
+    activations = name if name in ("fp32", "fp16", "bf16") else "bf16"
+    return Formats(
+        weights=weight_format(name).name,
+        activations=activations,
+        cache=DType.named(cache).value if cache else activations,
+    )
