@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from chipwise.core.errors import UnknownName
 
@@ -57,32 +58,63 @@ _ALIASES = {"float64": "fp64", "float32": "fp32", "float": "fp32", "f32": "fp32"
 _ALIASES |= {"float16": "fp16", "half": "fp16", "f16": "fp16", "float8": "fp8", "fp8_e4m3": "fp8", "nvfp4": "fp4"}
 
 
+Size = Any  # a whole number, or a numpy array of them
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightFormat:
-    """How a weight matrix is stored: values of ``dtype`` and one scale per block of ``block`` values along k.
+    """How a weight matrix is stored: values of ``dtype``, and scales for blocks of them.
 
-    ``block`` None means one scale per output column. ``scale_bits`` is 0 for formats without scales.
+    A block is ``block`` values along k (None: all of k) in ``block_columns`` columns (None: all of n, one scale for the
+    whole matrix). ``scale_bits`` is 0 for formats without scales.
     """
 
     name: str
     dtype: DType
     block: int | None = None
+    block_columns: int | None = 1
     scale_bits: int = 0
+    zero_bits: int = 0  # zero point of each block
+    matrix_scale_bits: int = 0  # scale of the whole matrix, on top of those of its blocks
+    padded: bool = True  # whether a last block along k that is not full is stored whole
 
-    def matrix_bytes(self, k: int, n: int) -> int:
-        """Bytes of a k×n matrix in this format, scales included; blocks are stored whole."""
-        blocks = 1 if self.block is None else -(-k // self.block)
-        values = (k if self.block is None else blocks * self.block) * n * self.dtype.bits / 8
-        scales = n * blocks * self.scale_bits / 8
-        return round(values + scales)
+    def matrix_bytes(self, k: Size, n: Size) -> Size:
+        """Bytes of a k×n matrix in this format, its scales included. ``k`` and ``n`` may be arrays."""
+        along_k = 1 if self.block is None else -(-k // self.block)
+        along_n = 1 if self.block_columns is None else -(-n // self.block_columns)
+        stored_k = k if self.block is None or not self.padded else along_k * self.block
+        scales = along_k * along_n * (self.scale_bits + self.zero_bits) + self.matrix_scale_bits
+        return -(-(stored_k * n * self.dtype.bits + scales) // 8)
+
+    @property
+    def bits_per_weight(self) -> float:
+        """Bits that one value of a large matrix takes, its share of the scales included."""
+        if self.block is None or self.block_columns is None:
+            return float(self.dtype.bits)
+        return self.dtype.bits + (self.scale_bits + self.zero_bits) / (self.block * self.block_columns)
 
 
 FORMATS: dict[str, WeightFormat] = {
-    "fp32": WeightFormat(name="fp32", dtype=DType.FP32),
-    "bf16": WeightFormat(name="bf16", dtype=DType.BF16),
-    "fp16": WeightFormat(name="fp16", dtype=DType.FP16),
-    "int8": WeightFormat(name="int8", dtype=DType.INT8, scale_bits=32),
-    "int4": WeightFormat(name="int4", dtype=DType.INT4, block=32, scale_bits=32),
+    stored.name: stored
+    for stored in (
+        WeightFormat(name="fp32", dtype=DType.FP32),
+        WeightFormat(name="bf16", dtype=DType.BF16),
+        WeightFormat(name="fp16", dtype=DType.FP16),
+        WeightFormat(name="int8", dtype=DType.INT8, scale_bits=32),
+        WeightFormat(name="int4", dtype=DType.INT4, block=32, scale_bits=32),
+        # AWQ and GPTQ checkpoints: groups of 128 along k, an fp16 scale and a 4-bit zero point each.
+        WeightFormat(name="int4_g128", dtype=DType.INT4, block=128, scale_bits=16, zero_bits=4),
+        WeightFormat(name="fp8", dtype=DType.FP8, block_columns=None, scale_bits=32),
+        # DeepSeek-V3 (arXiv:2412.19437, section 3.3): 128×128 blocks, an fp32 scale each.
+        WeightFormat(name="fp8_block", dtype=DType.FP8, block=128, block_columns=128, scale_bits=32, padded=False),
+        # NVIDIA NVFP4: 16 values of E2M1 share an E4M3 scale, the matrix an fp32 one.
+        WeightFormat(name="nvfp4", dtype=DType.FP4, block=16, scale_bits=8, matrix_scale_bits=32),
+        # OCP Microscaling Formats 1.0: 32 values share an E8M0 scale.
+        WeightFormat(name="mxfp4", dtype=DType.FP4, block=32, scale_bits=8),
+        # GGUF's blocks of 32 values with an fp16 scale: 34 and 18 bytes.
+        WeightFormat(name="q8_0", dtype=DType.INT8, block=32, scale_bits=16),
+        WeightFormat(name="q4_0", dtype=DType.INT4, block=32, scale_bits=16),
+    )
 }
 
 
@@ -92,3 +124,21 @@ def weight_format(name: str) -> WeightFormat:
         return FORMATS[name]
     except KeyError:
         raise UnknownName("weight format", name, FORMATS) from None
+
+
+def dtype_of(name: str) -> DType:
+    """What values of the format ``name`` are: that of a :class:`DType`, or of the values of a weight format.
+
+    Raises:
+        UnknownName: It is neither.
+    """
+    return FORMATS[name].dtype if name in FORMATS else DType.named(name)
+
+
+def values_bytes(count: Size, name: str) -> Size:
+    """Bytes of ``count`` values in the format ``name``, with a scale a block where the format has blocks along k."""
+    bits = count * dtype_of(name).bits
+    stored = FORMATS.get(name)
+    if stored is not None and stored.block is not None:
+        bits = bits + -(-count // stored.block) * (stored.scale_bits + stored.zero_bits)
+    return -(-bits // 8)

@@ -53,7 +53,7 @@ def head_bytes(arch: ArchSpec, weights: str) -> int:
     """Bytes of the head's own matrix; an FP32 tied head is the token table itself."""
     if arch.tie_embeddings and weights == "fp32":
         return 0
-    return weight_format(weights).matrix_bytes(arch.d_model, arch.vocab_size)
+    return int(weight_format(weights).matrix_bytes(arch.d_model, arch.vocab_size))
 
 
 def block_matrix_bytes(block: Attention | FeedForward, d_model: int, weights: str) -> int:
@@ -61,9 +61,9 @@ def block_matrix_bytes(block: Attention | FeedForward, d_model: int, weights: st
     stored = weight_format(weights)
     if isinstance(block, Attention):
         into = block.query_width + 2 * block.kv_width
-        return stored.matrix_bytes(d_model, into) + stored.matrix_bytes(block.query_width, d_model)
+        return int(stored.matrix_bytes(d_model, into) + stored.matrix_bytes(block.query_width, d_model))
     count = 2 if block.gated else 1
-    return count * stored.matrix_bytes(d_model, block.width) + stored.matrix_bytes(block.width, d_model)
+    return int(count * stored.matrix_bytes(d_model, block.width) + stored.matrix_bytes(block.width, d_model))
 
 
 def block_vector_parameters(block: Attention | FeedForward, d_model: int) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from chipwise.core.dtypes import values_bytes
 from chipwise.core.errors import Unsupported
 from chipwise.ops import AttentionOp, Elementwise, EmbeddingOp, Matmul, NormOp, Op
 
@@ -69,7 +70,7 @@ def _attention(op: AttentionOp) -> list[Term]:
     if op.rope:
         amounts["rotated"] = rows * (op.heads + op.kv_heads) * op.head_size
     shape = "step" if op.query_tokens == 1 else "prompt"
-    cache = 2 * op.batch * seen * op.kv_heads * op.head_size * op.value_bytes
+    cache = values_bytes(2 * op.batch * seen * op.kv_heads * op.head_size, op.cache)
     return [Term(model=f"attention.{shape}", amounts=amounts, resident_bytes=cache)]
 
 

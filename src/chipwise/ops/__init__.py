@@ -1,20 +1,38 @@
 """What kernels compute and move, counted with a pencil."""
 
+from chipwise.ops.attention import AttentionOp, LatentAttentionOp, flash_attention_io, standard_attention_io
+from chipwise.ops.collective import CollectiveOp
+from chipwise.ops.elementwise import Elementwise
+from chipwise.ops.embedding import EmbeddingOp, SampleOp
 from chipwise.ops.graph import OpGraph, Placed
-from chipwise.ops.kinds import AttentionOp, Elementwise, EmbeddingOp, Matmul, NormOp, Op
+from chipwise.ops.matmul import ConvOp, GroupedMatmul, Matmul
+from chipwise.ops.norm import NormOp
+from chipwise.ops.op import Op
+from chipwise.ops.routing import ExpertsOp, RouteOp
+from chipwise.ops.scan import ScanOp
 from chipwise.ops.work import Work
 from chipwise.ops.workload import Phase, Workload
 
 __all__ = [
     "AttentionOp",
+    "CollectiveOp",
+    "ConvOp",
     "Elementwise",
     "EmbeddingOp",
+    "ExpertsOp",
+    "GroupedMatmul",
+    "LatentAttentionOp",
     "Matmul",
     "NormOp",
     "Op",
     "OpGraph",
     "Phase",
     "Placed",
+    "RouteOp",
+    "SampleOp",
+    "ScanOp",
     "Work",
     "Workload",
+    "flash_attention_io",
+    "standard_attention_io",
 ]

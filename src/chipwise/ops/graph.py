@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from chipwise.ops.kinds import Op
+from chipwise.ops.op import Op
 from chipwise.ops.work import Work
 from chipwise.ops.workload import Phase
 

@@ -4,25 +4,33 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
+from chipwise.core.dtypes import Size
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """Counts, never rates."""
+    """Counts, never rates; whole numbers, arrays of them, or expectations where routing is random."""
 
-    flops: int  # a multiply-add is two
-    weight_bytes: int = 0  # parameters read, in their stored format, scales included
-    read_bytes: int = 0  # activations and cache read, each distinct byte once
-    write_bytes: int = 0
+    flops: Size  # a multiply-add is two
+    weight_bytes: Size = 0  # parameters read, in their stored format, scales included
+    read_bytes: Size = 0  # activations and cache read, each distinct byte once
+    write_bytes: Size = 0
+    link_bytes: Size = 0  # sent to other devices by each device
 
     @property
-    def bytes(self) -> int:
-        """All bytes moved when nothing is cached."""
+    def bytes(self) -> Size:
+        """All bytes moved between a device and its own memory when nothing is cached."""
         return self.weight_bytes + self.read_bytes + self.write_bytes
 
     @property
-    def intensity(self) -> float:
-        """Arithmetic intensity, FLOPs per byte moved."""
-        return self.flops / self.bytes if self.bytes else 0.0
+    def intensity(self) -> Size:
+        """Arithmetic intensity, FLOPs per byte moved; 0 where nothing moves."""
+        moved = self.bytes
+        if isinstance(moved, np.ndarray):
+            return np.divide(self.flops, moved, out=np.zeros(moved.shape), where=moved > 0)
+        return self.flops / moved if moved else 0.0
 
     def __add__(self, other: Work) -> Work:
         return Work(
@@ -30,4 +38,5 @@ class Work:
             weight_bytes=self.weight_bytes + other.weight_bytes,
             read_bytes=self.read_bytes + other.read_bytes,
             write_bytes=self.write_bytes + other.write_bytes,
+            link_bytes=self.link_bytes + other.link_bytes,
         )

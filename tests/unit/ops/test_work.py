@@ -14,7 +14,7 @@ sizes = st.integers(1, 300)
 
 def test_a_square_fp16_product_of_4096_does_1365_flops_a_byte() -> None:
     """2·4096³ FLOPs over 3·4096²·2 bytes: 4096/3."""
-    work = Matmul(m=4096, k=4096, n=4096, weights="fp16", activation_bytes=2).work()
+    work = Matmul(m=4096, k=4096, n=4096, weights="fp16", activations="fp16").work()
     assert work.flops == 137_438_953_472
     assert work.bytes == 3 * 4096**2 * 2
     assert work.intensity == pytest.approx(1365.33, abs=0.01)
