@@ -12,7 +12,7 @@ from typing import Any
 from chipwise.blocks.lowering import lower
 from chipwise.core.digest import plain
 from chipwise.core.errors import InputError, SpecError, StudyError
-from chipwise.core.files import build, read_json
+from chipwise.core.files import read_json
 from chipwise.cost.estimate import estimate
 from chipwise.cost.model import CostEstimate
 from chipwise.hardware.device import MachineProfile
@@ -22,7 +22,7 @@ from chipwise.profile.measurement import Measurement
 from chipwise.report.record import RunRecord
 from chipwise.run.folder import PROMISES, RunFolder
 from chipwise.run.progress import Observer, silent
-from chipwise.run.spec import RunSpec, load_run
+from chipwise.run.spec import RunSpec, load_run, run_spec
 from chipwise.space.constraints import Constraint, parse_constraints
 from chipwise.spec import Design
 from chipwise.spec import io as spec_io
@@ -99,7 +99,7 @@ def report(folder: str | Path) -> RunRecord:
             f"{path}: this folder holds no run (no spec.json and study.journal); give a folder such as runs/clinic"
         )
     held = read_json(path / "spec.json")
-    spec = build(RunSpec, held.get("spec") if isinstance(held, dict) else None, file=str(path / "spec.json"))
+    spec = run_spec(held.get("spec") if isinstance(held, dict) else None, file=str(path / "spec.json"))
     with RunFolder(path, spec, resume=True) as opened:
         return Search(spec, opened, silent).report()
 

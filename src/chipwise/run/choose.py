@@ -105,7 +105,7 @@ class Chooser:
         rows = screened.rows[excess(limits, screened.metrics) <= 0]
         rows = rows if len(rows) else screened.rows
         chosen = rng.permutation(len(rows))[:POOL]
-        self._pool = rows[np.sort(chosen)]
+        self.pool = rows[np.sort(chosen)]
         self._encoder = Encoder(self.problem, seed=seed)
         self._model = self._fresh()
 
@@ -208,7 +208,7 @@ class Chooser:
         self, observations: Sequence[Observation], taken: Sequence[Sequence[int]], rng: np.random.Generator
     ) -> Rows:
         """The pool with children of the best so far, less what was taken."""
-        rows = self._pool
+        rows = self.pool
         if observations:
             best = sorted(observations, key=lambda item: (-item.cpu_s, item.bits_per_byte))[:PARENTS]
             parents = np.unique(np.array([item.row for item in best]), axis=0)

@@ -13,6 +13,7 @@ from typing import Any
 from chipwise.run.baseline import proportions
 from chipwise.run.costing import Costing
 from chipwise.run.measuring import HEADROOM, within
+from chipwise.run.quality import measured_within
 from chipwise.run.spec import RunSpec
 from chipwise.run.trials import Candidate, Trials
 from chipwise.space.space import design_of
@@ -31,7 +32,7 @@ def draw_baselines(
             for item in trials.all()
             if item.is_baseline and item.alive and item.design.arch.vocab_size == vocab_size
         ]
-        good = next((item for item in drawn if _good(item, measure)), None)
+        good = next((item for item in drawn if measured_within(item, measure)), None)
         while good is None and len(_tried(trials, vocab_size)) < MEASURED_AT_MOST:
             done = [item.trial.notes["choices"] for item in _tried(trials, vocab_size)]
             fitting = (pair for pair in _largest_first(spec, costing, vocab_size) if pair[0] not in done)
@@ -39,14 +40,10 @@ def draw_baselines(
             if choices is None or promise is None:
                 break
             item = trials[trials.add_baseline(choices, predicted=promise)]
-            good = item if _good(item, measure) else None
+            good = item if measured_within(item, measure) else None
         if good is not None:
             kept.append(good)
     return kept
-
-
-def _good(item: Candidate, measure: Callable[[Candidate], bool]) -> bool:
-    return bool(item.trial.notes["within"]) if "within" in item.trial.notes else measure(item)
 
 
 def _tried(trials: Trials, vocab_size: int) -> list[Candidate]:

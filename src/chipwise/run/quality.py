@@ -5,14 +5,14 @@ Everything is decided from what the study holds, so a search that was killed dec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from chipwise.core.errors import ChipwiseError, Infeasible
-from chipwise.run.choose import Chooser, Observation
+from chipwise.run.choose import Floats, Observation
 from chipwise.run.plan import Rung
 from chipwise.run.trials import Candidate, Trials
 from chipwise.space.space import Rows
@@ -37,6 +37,27 @@ class Trainer(Protocol):
         ...
 
 
+class Choosing(Protocol):
+    """Chooses candidates as trainings come in. Deterministic given its seed and what it is told."""
+
+    def next(self, count: int, observations: Sequence[Observation], taken: Sequence[Sequence[int]]) -> Rows:
+        """Up to ``count`` rows, none of them in ``taken``; fewer when there are no more."""
+        ...
+
+    def nearest(self, choices: Mapping[str, Any]) -> list[int]:
+        """The row of the space that is closest to a design drawn by hand."""
+        ...
+
+    def expected(self, observations: Sequence[Observation], rows: Rows) -> tuple[Floats, Floats]:
+        """Mean and standard deviation of bits per byte of ``rows`` after a full final training."""
+        ...
+
+
+def measured_within(item: Candidate, measure: Callable[[Candidate], bool]) -> bool:
+    """Whether the candidate keeps the limits as measured; it is measured where it was not yet."""
+    return bool(item.trial.notes["within"]) if "within" in item.trial.notes else measure(item)
+
+
 class Halving:
     """Successive halving over real trainings.
 
@@ -56,7 +77,7 @@ class Halving:
         trials: Trials,
         plan: Sequence[Rung],
         *,
-        chooser: Chooser,
+        chooser: Choosing,
         trainer: Trainer,
         measure: Callable[[Candidate], bool],
         predict: Callable[[Rows], dict[str, list[float]]],
@@ -108,7 +129,7 @@ class Halving:
             self.train(self.chosen(rung), rung)
         finalists = [item for item in self.ranked(self._mine()) if item.alive and item.after(last) is not None]
         if last == 0:
-            finalists = [item for item in finalists if self._within(item)][:2]
+            finalists = [item for item in finalists if measured_within(item, self._measure)][:2]
         if not finalists:
             raise Infeasible("every finalist failed in training; the trials' reasons are in trials.csv")
         trained = [item for item in map(self._fresh, baselines) if item.alive and item.after(last) is not None]
@@ -135,7 +156,7 @@ class Halving:
                 break
             if item.number in {other.number for other in already} or not item.alive:
                 continue
-            if self._within(item):
+            if measured_within(item, self._measure):
                 self._trials.note(item.number, promoted=rung)
                 already.append(self._trials[item.number])
         if not already:
@@ -144,9 +165,6 @@ class Halving:
                 "limits, or measure on a quieter machine (runs resume with --resume)"
             )
         return already
-
-    def _within(self, item: Candidate) -> bool:
-        return bool(item.trial.notes["within"]) if "within" in item.trial.notes else self._measure(item)
 
     def train(self, candidates: Sequence[Candidate], rung: int) -> None:
         """Trains what rung number ``rung`` still lacks."""

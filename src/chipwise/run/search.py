@@ -24,6 +24,7 @@ from chipwise.run.quality import Halving
 from chipwise.run.record import make_record
 from chipwise.run.screen import screen
 from chipwise.run.spec import RunSpec
+from chipwise.run.strategic import StrategyChooser
 from chipwise.run.training import PoolTrainer
 from chipwise.run.trials import Candidate, Trials, choice_labels
 from chipwise.search.study import Study
@@ -108,6 +109,8 @@ class Search:
             bytes_per_token={size: store.tokens(size).bytes_per_token for size in spec.space.vocab_size},
             seed=spec.seed,
         )
+        strategy = spec.search.strategy
+        choosing = chooser if strategy == "auto" else StrategyChooser(strategy, chooser, seed=spec.seed)
         with WorkerPool(spec.budget.workers) as pool:
             trainer = PoolTrainer(
                 pool, self.folder, store, seed=spec.seed, final_s=spec.budget.final_s, heard=self._heard
@@ -115,7 +118,7 @@ class Search:
             halving = Halving(
                 self.trials,
                 plan,
-                chooser=chooser,
+                chooser=choosing,
                 trainer=trainer,
                 measure=self._measure,
                 predict=lambda row: costing.promise(self.space.design(row[0])),

@@ -12,6 +12,7 @@ from chipwise.core.digest import digest, plain
 from chipwise.core.errors import SpecError, UnitError, nearest
 from chipwise.core.files import build, read_yaml
 from chipwise.ops import Workload
+from chipwise.search.strategies import STRATEGIES
 from chipwise.space import Constraint, Objective, SpaceSpec, parse_constraints, parse_objectives
 
 DEVICES = ("local",)
@@ -75,8 +76,19 @@ def _seconds(text: str, field: str) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StrategySpec:
+    """Who chooses the candidates that are trained: ``auto`` is the run's own chooser, others are the table's."""
+
+    strategy: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.strategy not in STRATEGIES.names():
+            raise SpecError(f"unknown strategy; {nearest(self.strategy, STRATEGIES.names())}", field="strategy")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpec:
-    """One search. Built by :func:`load_run`; every field is checked."""
+    """One search. Built by :func:`load_run` or :func:`run_spec`; every field is checked."""
 
     name: str
     workload: Workload
@@ -86,7 +98,7 @@ class RunSpec:
     constraints: Mapping[str, Any] = field(default_factory=dict)
     objectives: Mapping[str, str] = field(default_factory=lambda: {"bits_per_byte": "minimize", "tpot_p50": "minimize"})
     budget: BudgetSpec = field(default_factory=BudgetSpec)
-    search: str = "auto"
+    search: StrategySpec = field(default_factory=StrategySpec)
     seed: int = 0
     folder: str = "."  # the file's own folder, against which data paths are read; not a field of the file
 
@@ -119,6 +131,7 @@ class RunSpec:
         """What a study's trials mean: everything but the number of workers, which changes only the waiting."""
         data = plain(self)
         del data["folder"], data["budget"]["workers"]
+        data["search"] = data["search"]["strategy"]
         return digest(data)
 
 
@@ -131,4 +144,15 @@ def load_run(path: str | Path) -> RunSpec:
     data = read_yaml(path)
     if "folder" in data:
         raise SpecError("unknown field", file=str(path), field="folder")
-    return build(RunSpec, {**data, "folder": str(Path(path).resolve().parent)}, file=str(path))
+    return run_spec({**data, "folder": str(Path(path).resolve().parent)}, file=str(path))
+
+
+def run_spec(data: object, *, file: str) -> RunSpec:
+    """A search as a file or a run's folder states it; ``search: NAME`` is short for ``search: {strategy: NAME}``.
+
+    Raises:
+        SpecError: A field is unknown, missing or wrong; ``file`` and field are named.
+    """
+    if isinstance(data, Mapping) and isinstance(data.get("search"), str):
+        data = {**data, "search": {"strategy": data["search"]}}
+    return build(RunSpec, data, file=file)

@@ -1,0 +1,98 @@
+"""A strategy of the table in the place of the run's own chooser: the same limits, the same rungs, the same answers."""
+
+from __future__ import annotations
+
+import pytest
+from test_quality import PLAN, SPACE, SPEC, FakeTrainer, metrics
+
+from chipwise.core.errors import SpecError
+from chipwise.run.choose import Chooser
+from chipwise.run.quality import Halving
+from chipwise.run.screen import screen
+from chipwise.run.spec import run_spec
+from chipwise.run.strategic import StrategyChooser
+from chipwise.run.trials import Trials, choice_labels
+from chipwise.search.study import Study
+
+
+def make(path, trainer, name, seed=0):
+    study = Study(path, name="toy", directions=["minimize", "minimize"], identity="toy", choices=choice_labels(SPACE))
+    trials = Trials(study, SPEC, SPACE)
+    screened = screen(SPACE, metrics, SPEC.limits, seed=0, draws=500)
+    own = Chooser(SPACE, screened, metrics, SPEC.goals, SPEC.limits, final_s=9.0, bytes_per_token={512: 2.0}, seed=seed)
+    halving = Halving(
+        trials,
+        PLAN,
+        chooser=StrategyChooser(name, own, seed=seed),
+        trainer=trainer,
+        measure=lambda item: True,
+        predict=lambda row: {"tpot_p50": [1.0, 1.0, 1.0]},
+        workers=1,
+        begun=lambda stage: None,
+    )
+    return trials, halving
+
+
+@pytest.mark.parametrize("name", ["random", "evolution"])
+def test_a_strategy_spends_the_same_budget_within_the_same_limits(tmp_path, name) -> None:
+    trainer = FakeTrainer()
+    trials, halving = make(tmp_path / "s", trainer, name)
+    halving.explore([])
+    halving.promote([])
+    rows = [tuple(item.row) for item in trials.all()]
+    assert len(set(rows)) == len(rows) == PLAN[0].count
+    assert [sum(rung == r for _, rung in trainer.asked) for r in range(3)] == [9, 4, 2]
+    assert all(metrics(SPACE.canonical([row]))["tpot_p99"][0] <= 300e-6 for row in rows)
+
+
+def test_the_strategy_decides_who_is_trained(tmp_path) -> None:
+    found = []
+    for i, (name, seed) in enumerate([("random", 0), ("random", 1), ("evolution", 0)]):
+        trials, halving = make(tmp_path / str(i), FakeTrainer(), name, seed)
+        halving.explore([])
+        found.append([tuple(item.row) for item in trials.all()])
+    assert found[0] != found[1]
+
+
+def test_a_search_that_was_killed_asks_the_strategy_for_the_same(tmp_path) -> None:
+    whole, halving = make(tmp_path / "whole", FakeTrainer(), "evolution")
+    halving.explore([])
+
+    class Killed(Exception):
+        pass
+
+    class Dying(FakeTrainer):
+        def run(self, jobs):
+            for count, done in enumerate(super().run(jobs)):
+                if count == 1:
+                    raise Killed
+                yield done
+
+    parts = None
+    for _ in range(10):
+        parts, halving = make(tmp_path / "parts", Dying(), "evolution")
+        try:
+            halving.explore([])
+        except Killed:
+            continue
+    assert [item.row for item in parts.all()] == [item.row for item in whole.all()]
+
+
+def test_the_file_names_the_strategy_and_a_name_alone_is_enough() -> None:
+    data = {
+        "name": "toy",
+        "workload": {},
+        "space": {
+            "d_model": [32],
+            "depth": [1],
+            "vocab_size": [512],
+            "layer": {"heads": [1], "kv_heads": [1], "ffn_width": [64]},
+        },
+        "data": {},
+    }
+    long = run_spec(data | {"search": {"strategy": "evolution"}}, file="x.yaml")
+    short = run_spec(data | {"search": "evolution"}, file="x.yaml")
+    assert long.search == short.search
+    assert long.identity == short.identity != run_spec(data, file="x.yaml").identity
+    with pytest.raises(SpecError, match=r"search\.strategy: unknown strategy; did you mean 'evolution'"):
+        run_spec(data | {"search": {"strategy": "evolutoin"}}, file="x.yaml")
