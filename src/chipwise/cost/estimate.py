@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
 from chipwise.cost.memory import memory_parts
 from chipwise.cost.model import Bound, CostEstimate, OpCost, Predicted
-from chipwise.cost.pricing import combine, op_price, s_per_byte, total_price, working_set_bytes
+from chipwise.cost.pricing import Array, combine, op_price, s_per_byte, total_price, working_set_bytes
 from chipwise.cost.terms import terms
 from chipwise.hardware.device import CheckError, MachineProfile
-from chipwise.ops import Op, OpGraph, Workload
+from chipwise.ops import Op, OpGraph, Phase, Workload
 from chipwise.spec import Design
 
 MODEL = "calibrated@1"
@@ -44,8 +45,8 @@ def estimate(
         peak_memory_bytes=metrics["peak_memory"].value,
         metrics=metrics,
         memory=parts,
-        prefill=operator_costs(prefill_graph, profile),
-        decode=operator_costs(decode_graph, profile),
+        prefill=operator_costs(prefill_graph, profile, logits=logits),
+        decode=operator_costs(decode_graph, profile, logits=logits),
         model=MODEL,
         profile=profile.digest,
         device=profile.machine.name,
@@ -59,11 +60,11 @@ def interval(value: float, check: CheckError) -> Predicted:
     return Predicted(value=value, low=value / factor, high=value * factor)
 
 
-def operator_costs(graph: OpGraph, profile: MachineProfile) -> tuple[OpCost, ...]:
+def operator_costs(graph: OpGraph, profile: MachineProfile, *, logits: int) -> tuple[OpCost, ...]:
     """Each operator's part of the pass. The parts and the pass's own overhead add up to the pass."""
     prices = np.array([op_price(placed.op, profile) for placed in graph])
     working_set = float(working_set_bytes(prices.sum(axis=0)))
-    scale = profile.passes[graph.phase.value].scale
+    scale = profile.passes[graph.phase.value].scale * _correction(prices.sum(axis=0), profile, graph.phase, logits)
     costs = []
     for placed in graph:
         launch, compute, memory = _split(placed.op, profile, working_set)
@@ -78,6 +79,12 @@ def operator_costs(graph: OpGraph, profile: MachineProfile) -> tuple[OpCost, ...
             )
         )
     return tuple(costs)
+
+
+def _correction(price: Array, profile: MachineProfile, phase: Phase, logits: int) -> float:
+    """What the residual multiplies the whole pass by; its operators share it."""
+    known = float(combine(price, profile, phase, logits=logits))
+    return known / float(combine(price, replace(profile, residuals={}), phase, logits=logits))
 
 
 def _split(op: Op, profile: MachineProfile, working_set: float) -> tuple[float, float, float]:

@@ -1,7 +1,8 @@
 """Prices that add: one vector per operator, sums of vectors per model, seconds for a million sums at once.
 
 A price is a row of ``PRICE_COLUMNS``: seconds that do not depend on the rest of the model, bytes that only take room
-in the caches, and streamed bytes per curve, whose rate depends on the working set of the whole pass.
+in the caches, streamed bytes per curve, whose rate depends on the working set of the whole pass; then those seconds by
+group, and the number of nodes, from which whole models' lessons (``cost/residual.py``) are applied.
 """
 
 from __future__ import annotations
@@ -12,13 +13,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from chipwise.cost.residual import factors
 from chipwise.cost.terms import terms
 from chipwise.hardware.device import Curve, MachineProfile
 from chipwise.ops import Op, Phase
 
 Array = npt.NDArray[np.float64]
 STREAMS = tuple(f"matmul.{weights}.{shape}" for weights in ("fp32", "int8", "int4") for shape in ("vector", "matrix"))
-PRICE_COLUMNS = ("fixed_s", "resident_bytes", *STREAMS)
+GROUPS = ("node", "attention", "norm", "other", *STREAMS)
+PRICE_COLUMNS = ("fixed_s", "resident_bytes", *STREAMS, *(f"{group}_s" for group in GROUPS), "nodes")
+_STREAMED = slice(2, 2 + len(STREAMS))
+_GROUPED = slice(_STREAMED.stop, _STREAMED.stop + len(GROUPS))
 
 
 def op_price(op: Op, profile: MachineProfile) -> Array:
@@ -30,11 +35,22 @@ def op_price(op: Op, profile: MachineProfile) -> Array:
     price = np.zeros(len(PRICE_COLUMNS))
     for term in terms(op):
         rates = profile.rates(term.model)
-        price[0] += sum(rates[name] * amount for name, amount in term.amounts.items())
+        seconds = sum(rates[name] * amount for name, amount in term.amounts.items())
+        nodes = term.amounts.get("node", 0.0)
+        launch = rates["node"] * nodes if nodes else 0.0
+        price[0] += seconds
         price[1] += term.resident_bytes
+        price[_GROUPED.start] += launch
+        price[_GROUPED.start + GROUPS.index(_group(term.model))] += seconds - launch
+        price[-1] += nodes
         if term.streamed_bytes:
             price[PRICE_COLUMNS.index(term.model)] += term.streamed_bytes
     return price
+
+
+def _group(model: str) -> str:
+    """The part of a pass that a kind of node belongs to."""
+    return model if model in STREAMS else kind if (kind := model.split(".")[0]) in GROUPS else "other"
 
 
 def total_price(ops: Iterable[Op], profile: MachineProfile) -> Array:
@@ -62,12 +78,49 @@ def combine(prices: Any, profile: MachineProfile, phase: Phase, *, logits: Any) 
         if name in profile.curves:
             seconds += prices[..., column] * s_per_byte(profile.curves[name], working_set)
     result: Array = whole.scale * seconds + whole.call_s + whole.per_logit_s * np.asarray(logits, dtype=np.float64)
+    if phase.value in profile.residuals:
+        parts, figures = anatomy(prices, profile, phase, logits=logits)
+        result = result * factors(parts, figures, profile.residuals[phase.value], PARTS)
     return result
+
+
+PARTS = (*GROUPS, "call", "logits")
+
+
+def anatomy(prices: Any, profile: MachineProfile, phase: Phase, *, logits: Any) -> tuple[Array, Array]:
+    """Seconds of a pass by part (…, parts in the order of ``PARTS``) and its figures (…, ``residual.FIGURES``).
+
+    As the profile's rates have them, before any residual.
+    """
+    prices = np.asarray(prices, dtype=np.float64)
+    whole, working_set = profile.passes[phase.value], working_set_bytes(prices)
+    grouped = whole.scale * prices[..., _GROUPED]
+    for i, name in enumerate(STREAMS):
+        if name in profile.curves:
+            streamed = prices[..., 2 + i] * s_per_byte(profile.curves[name], working_set)
+            grouped[..., GROUPS.index(name)] += whole.scale * streamed
+    logits = np.broadcast_to(np.asarray(logits, dtype=np.float64), working_set.shape)
+    call = np.full(working_set.shape, whole.call_s)
+    parts = np.concatenate([grouped, np.stack([call, whole.per_logit_s * logits], axis=-1)], axis=-1)
+    bytes_of = {w: prices[..., 2 + i] + prices[..., 3 + i] for i, w in ((0, "fp32"), (2, "int8"), (4, "int4"))}
+    streamed_bytes = np.maximum(sum(bytes_of.values()), 1.0)
+    figures = np.stack(
+        [
+            np.log(np.maximum(parts.sum(axis=-1), 1e-12)),
+            np.log(np.maximum(working_set, 1.0)),
+            np.log(np.maximum(prices[..., -1], 1.0)),
+            np.log(np.maximum(logits, 1.0)),
+            bytes_of["int8"] / streamed_bytes,
+            bytes_of["int4"] / streamed_bytes,
+        ],
+        axis=-1,
+    )
+    return parts, figures
 
 
 def working_set_bytes(prices: Array) -> Array:
     """Bytes that a whole pass touches: streamed weights and the cache."""
-    result: Array = prices[..., 1:].sum(axis=-1)
+    result: Array = prices[..., 1 : _STREAMED.stop].sum(axis=-1)
     return result
 
 

@@ -70,6 +70,40 @@ class CheckError:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Residual:
+    """What whole models taught (``cost/residual.py``): a factor for each part of a pass, and a smooth rest.
+
+    ``points`` are the figures of the models it was fitted to and ``weights`` theirs in the smooth rest.
+    """
+
+    scales: Mapping[str, float]
+    points: tuple[tuple[float, ...], ...] = ()
+    weights: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.points) != len(self.weights):
+            raise SpecError("needs as many weights as points", field="weights")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thermal:
+    """How speed decays under load: time per token rises from its cold value to ``1 / sustained_share`` times that.
+
+    It rises as ``1 - exp(-t / time_constant_s)``; ``throttle_s`` is when half of the rise is there, None where nothing
+    was lost.
+    """
+
+    sustained_share: float  # of the cold speed that is left after long load
+    time_constant_s: float
+    throttle_s: float | None
+    observed_s: float  # how long it was watched
+
+    def __post_init__(self) -> None:
+        if not 0 < self.sustained_share <= 1:
+            raise SpecError(f"must be a share of the cold speed, not {self.sustained_share}", field="sustained_share")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MachineProfile:
     """Fitted rates. ``terms["matmul.fp32.vector"]["k"]`` is seconds per unit of that feature (``cost/terms.py``)."""
 
@@ -88,6 +122,10 @@ class MachineProfile:
     peaks: Mapping[str, float] = field(default_factory=dict)  # FLOP/s by weight format, best seen
     clean: bool = True
     notes: tuple[str, ...] = ()
+    anchors: Mapping[str, float] = field(default_factory=dict)  # seconds of fixed work, against which drift is told
+    residuals: Mapping[str, Residual] = field(default_factory=dict)  # by phase
+    learned_from: int = 0  # measured models beyond calibration's own
+    thermal: Thermal | None = None
 
     @property
     def digest(self) -> str:
