@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from chipwise.core.errors import UnknownName
@@ -15,18 +15,23 @@ class Bound(StrEnum):
 
     COMPUTE = "compute"
     MEMORY = "memory"
+    LINK = "link"  # communication between devices
     LAUNCH = "launch"  # the runtime's overhead per node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpCost:
-    """One operator's share of a pass."""
+    """One operator's share of a pass: ``count`` calls of it together, their work being that of one."""
 
     place: str
     kind: str
     latency_s: float
     bound: Bound
     work: Work
+    count: int = 1
+    compute_s: float | None = None  # all calls at the dense peak, where a data sheet says what that is
+    memory_s: float | None = None  # all calls' bytes at the memory's bandwidth
+    launch_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,19 +45,30 @@ class Predicted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostEstimate:
-    """Predicted cost of one design under one workload on one machine."""
+    """Predicted cost of one design under one workload on one machine, or on several that share it.
+
+    ``memory_bytes`` says what one device holds, ``memory`` what a calibrated process does. Energy and price are absent where
+    nobody publishes what they need; ``notes`` say so.
+    """
 
     ttft_s: float  # median
     tpot_s: float  # median
     peak_memory_bytes: float
-    metrics: dict[str, Predicted]  # ttft_p50, ttft_p99, tpot_p50, tpot_p99, peak_memory
-    memory: MemoryParts
+    metrics: dict[str, Predicted]  # by name, such as ttft_p50, tpot_p50, peak_memory
+    memory: MemoryParts | None = None
     prefill: tuple[OpCost, ...]
     decode: tuple[OpCost, ...]
     model: str  # the cost model and its version
-    profile: str  # digest of the machine profile
+    profile: str | None = None  # digest of the machine profile
     device: str
     runtime: str
+    devices: int = 1
+    memory_bytes: dict[str, float] = field(default_factory=dict)
+    bound: Bound | None = None  # of the decode step as a whole
+    mfu: dict[str, float] = field(default_factory=dict)  # by phase: FLOPs done over what the dense peak allows
+    mbu: dict[str, float] = field(default_factory=dict)  # by phase: bytes moved over what the bandwidth allows
+    provenance: str = "predicted"
+    notes: tuple[str, ...] = ()
 
     def metric(self, name: str) -> Predicted:
         """A metric with its interval, by its common name.

@@ -38,8 +38,13 @@ class Formats:
         """Whether activations are quantised before each product (8- and 4-bit floats, 8-bit integers)."""
         return self.weights in QUANTISES
 
+    @property
+    def product_inputs(self) -> str:
+        """The format in which activations enter products with quantisable weights."""
+        return self.weights if self.quantises else self.activations
 
-QUANTISES = frozenset({"fp8", "fp8_block", "nvfp4", "mxfp4", "int8"})
+
+QUANTISES = frozenset({"fp8", "fp8_block", "nvfp4", "int8"})
 
 
 def formats_of(weights: str | None, cache: str | None = None, *, default: str = "bf16") -> Formats:

@@ -1,4 +1,4 @@
-"""Seconds of many operators at once: calls of the same kind are put end to end and asked of the kernel model together."""
+"""Seconds of many operators at once: calls of a kind are put end to end and asked of the kernel model together."""
 
 from __future__ import annotations
 

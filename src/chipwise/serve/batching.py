@@ -1,0 +1,76 @@
+"""Continuous batching: what a token takes when requests come and go.
+
+With c requests in flight, a step decodes one token for each. While one request makes its ``new`` tokens, each of the
+other c - 1 is prefilled about once, and its prefill delays the step that it falls into:
+
+    TPOT = step(c) + (c - 1) / new * share * prefill
+
+The host adds a time of its own to each step. ``share`` is below one where a prompt's chunks ride in steps that run
+anyway. These few constants are fitted to served runs (``serve/data/serving.json``) and are the same for all devices.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from chipwise.core.files import build
+from chipwise.hardware.runtime import Runtime
+
+Array = npt.NDArray[np.float64]
+DATA = Path(__file__).parent / "data" / "serving.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constants:
+    """What served runs add to their kernels. Ten numbers for all models and devices."""
+
+    host_s: dict[str, float]  # per stack: host time of a step that does not hide behind kernels
+    prefill_share: dict[str, float]  # per stack: part of the others' prefills that a request waits for
+    matmul_scale: float = 1.0  # kernels in serving over kernels measured alone
+    attention_scale: float = 1.0
+    experts_scale: float = 1.0
+    collective_scale: float = 1.0
+    log_halfwidth: dict[str, float]  # 90 % of served runs, by situation
+
+    def step_s(self, classes: Mapping[str, Array], runtime: Runtime, kernels: int) -> Array:
+        """Seconds of one pass from its kernels' seconds by class."""
+        total = (
+            self.matmul_scale * classes["matmul"]
+            + self.attention_scale * classes["attention"]
+            + self.experts_scale * classes["experts"]
+            + self.collective_scale * classes["collective"]
+            + classes["other"]
+        )
+        if not runtime.graphs:
+            total = np.maximum(total, runtime.dispatch_s * kernels)
+        return total + self.host_s[runtime.stack]
+
+
+def tpot_s(step_s: Any, prefill_s: Any, *, in_flight: Any, new_tokens: Any, share: float) -> Array:
+    """Mean seconds between a request's tokens with ``in_flight`` requests served together.
+
+    Args:
+        step_s: One decode step of all of them.
+        prefill_s: The prefill of one of them.
+        in_flight: Requests at once, this one included.
+        new_tokens: Tokens that each makes.
+        share: Part of a prefill that delays the others.
+    """
+    result: Array = np.asarray(step_s + share * prefill_s * (np.asarray(in_flight) - 1) / np.asarray(new_tokens))
+    return result
+
+
+@functools.cache
+def constants(fold: str | None = None) -> Constants:
+    """The fitted constants; ``fold`` names what the fit left out."""
+    held = json.loads(DATA.read_text(encoding="utf-8"))
+    folds = held["folds"]
+    return build(Constants, folds[fold or "none"], file=str(DATA))

@@ -1,0 +1,148 @@
+"""Estimates of served models from data sheets: many requests in, arrays of answers out, one code path for one or many."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from chipwise.core.errors import ChipwiseError, Unsupported
+from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.serve.batching import Constants, constants, tpot_s
+from chipwise.serve.lowering import Setting, Step
+from chipwise.serve.memory import DeviceMemory, device_memory
+from chipwise.serve.request import Request, Resolved, resolved
+from chipwise.serve.steps import CLASSES, Pass, PassTimes, price_passes
+
+Array = npt.NDArray[np.float64]
+MODEL = "serving@1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Requests that share model, plan, formats, runtime and device, as arrays."""
+
+    setting: Setting
+    device: DeviceProfile
+    rows: tuple[int, ...]  # places in the list of requests
+    replica_batch: npt.NDArray[np.int64]  # sequences that one replica of attention decodes at once
+    in_flight: npt.NDArray[np.int64]
+    prompt_tokens: npt.NDArray[np.int64]
+    new_tokens: npt.NDArray[np.int64]
+
+    def prefill(self) -> Pass:
+        """One prompt's pass."""
+        ones = np.ones(len(self.rows), dtype=np.int64)
+        step = Step(batch=ones, query_tokens=self.prompt_tokens, past_tokens=0 * ones)
+        return Pass(setting=self.setting, step=step, device=self.device, rows=len(self.rows))
+
+    def decode(self) -> Pass:
+        """The step in the middle of generation, all sequences together."""
+        ones = np.ones(len(self.rows), dtype=np.int64)
+        step = Step(
+            batch=self.replica_batch, query_tokens=ones, past_tokens=self.prompt_tokens + self.new_tokens // 2
+        )
+        return Pass(setting=self.setting, step=step, device=self.device, rows=len(self.rows))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupCost:
+    """What a group's requests take. Arrays have one value a request."""
+
+    group: Group
+    prefill: PassTimes
+    decode: PassTimes
+    prefill_s: Array
+    step_s: Array
+    ttft_s: Array
+    tpot_s: Array
+    log_halfwidth: Array
+    situation: str
+    memory: DeviceMemory
+
+    @property
+    def tokens_per_s(self) -> Array:
+        """New tokens of all requests in flight, prompts' passes included."""
+        group = self.group
+        result: Array = group.in_flight * group.new_tokens / (self.ttft_s + group.new_tokens * self.tpot_s)
+        return result
+
+
+def grouped(requests: Sequence[Request]) -> tuple[list[Group], dict[int, ChipwiseError]]:
+    """The requests by what they share, and the errors of those that cannot be answered."""
+    together: dict[int, tuple[Resolved, list[int]]] = {}
+    errors: dict[int, ChipwiseError] = {}
+    for i, request in enumerate(requests):
+        try:
+            found = resolved(request)
+        except ChipwiseError as error:
+            errors[i] = error
+            continue
+        together.setdefault(id(found), (found, []))[1].append(i)
+    groups = []
+    for found, rows in together.values():
+        plan = found.setting.plan
+        sizes = np.array(
+            [(requests[i].batch, requests[i].prompt_tokens, requests[i].new_tokens) for i in rows], dtype=np.int64
+        )
+        groups.append(
+            Group(
+                setting=found.setting,
+                device=found.device,
+                rows=tuple(rows),
+                replica_batch=-(-sizes[:, 0] // (plan.dp * plan.pp)),
+                in_flight=sizes[:, 0],
+                prompt_tokens=sizes[:, 1],
+                new_tokens=sizes[:, 2],
+            )
+        )
+    return groups, errors
+
+
+def cost_groups(groups: Sequence[Group], *, fold: str | None = None) -> list[GroupCost | Unsupported]:
+    """The cost of every group; what a device cannot do is answered with the reason."""
+    try:
+        times = price_passes([each for group in groups for each in (group.prefill(), group.decode())], fold=fold)
+    except Unsupported as error:
+        if len(groups) == 1:
+            return [error]
+        return [answer for group in groups for answer in cost_groups([group], fold=fold)]
+    known = constants(fold)
+    return [
+        _cost(group, prefill, decode, known)
+        for group, prefill, decode in zip(groups, times[::2], times[1::2], strict=True)
+    ]
+
+
+def _cost(group: Group, prefill: PassTimes, decode: PassTimes, known: Constants) -> GroupCost:
+    runtime = group.setting.runtime
+    prefill_s, step_s = (
+        known.step_s({name: each.class_s(name) for name in CLASSES}, runtime, each.kernels)
+        for each in (prefill, decode)
+    )
+    share = known.prefill_share[runtime.stack] if runtime.mixes else 1.0
+    situation = min((prefill.situation, decode.situation), key=("unseen", "sibling", "seen").index)
+    replicas = group.setting.plan.dp
+    tpot = tpot_s(
+        step_s,
+        prefill_s,
+        in_flight=np.maximum(group.in_flight / replicas, 1),
+        new_tokens=group.new_tokens,
+        share=share,
+    )
+    return GroupCost(
+        group=group,
+        prefill=prefill,
+        decode=decode,
+        prefill_s=prefill_s,
+        step_s=step_s,
+        ttft_s=prefill_s,
+        tpot_s=tpot,
+        log_halfwidth=np.full(len(tpot), known.log_halfwidth[situation]),
+        situation=situation,
+        memory=device_memory(
+            group.setting, group.device, prefill=prefill.parts, decode=decode.parts, rows=len(group.rows)
+        ),
+    )

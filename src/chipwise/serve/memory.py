@@ -1,0 +1,126 @@
+"""What one device must hold: weights, cache, activations, and what the runtime keeps for itself.
+
+Counted from the same kernels that are priced, so that sharding, fusion and formats are counted once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from chipwise.core.dtypes import DType, values_bytes, weight_format
+from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.ops import AttentionOp, EmbeddingOp, ExpertsOp, LatentAttentionOp, Matmul, NormOp, ScanOp
+from chipwise.serve.lowering import Part, Setting
+
+Array = npt.NDArray[np.float64]
+CONTEXT_BYTES = {"gpu": 1.0e9, "tpu": 0.5e9, "npu": 0.2e9, "accelerator": 1.0e9, "soc": 0.1e9, "cpu": 0.1e9}
+"""What a process takes before a model is loaded (driver context, libraries, captured graphs): measured at 0.5 GB of CUDA
+context and as much of workspaces on NVIDIA GPUs; stated, not fitted, elsewhere."""
+CHUNK_TOKENS = 8192  # new positions that a pass of a runtime that mixes is given at most (vLLM's default on large GPUs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceMemory:
+    """Bytes on the fullest device, by what holds them. Arrays have one value a request."""
+
+    weights: Array
+    cache: Array
+    activations: Array
+    runtime: Array
+
+    @property
+    def peak_bytes(self) -> Array:
+        """All of it."""
+        return self.weights + self.cache + self.activations + self.runtime
+
+    def row(self, i: int) -> dict[str, float]:
+        """One request's bytes."""
+        return {
+            "weights": float(self.weights[i]),
+            "cache": float(self.cache[i]),
+            "activations": float(self.activations[i]),
+            "runtime": float(self.runtime[i]),
+        }
+
+
+def device_memory(
+    setting: Setting, device: DeviceProfile, *, prefill: Sequence[Part], decode: Sequence[Part], rows: int
+) -> DeviceMemory:
+    """What the fullest device of ``setting`` holds.
+
+    Args:
+        setting: Model, plan, formats, runtime.
+        device: The device.
+        prefill: Kernels of one prompt's pass.
+        decode: Kernels of a decode step at the end of generation, when the cache is fullest.
+        rows: Requests that the parts' arrays stand for.
+    """
+    pp = setting.plan.pp
+    weights: Any = sum(part.count * resident_bytes(part.op) for part in decode)
+    if setting.arch.tie_embeddings and pp == 1:
+        width = DType(setting.formats.activations).size_bytes
+        weights = weights - setting.arch.vocab_size * setting.arch.d_model * width / setting.plan.tp
+    cache: Any = sum(part.count * cache_bytes(part.op) for part in decode)
+    stream = np.minimum(_rows(prefill), CHUNK_TOKENS) if setting.runtime.mixes else _rows(prefill)
+    live: Any = np.zeros(rows)
+    for part in (*prefill, *decode):
+        live = np.maximum(live, _live_bytes(part.op, chunk=CHUNK_TOKENS if setting.runtime.mixes else None))
+    stream_bytes = stream * setting.arch.d_model * DType(setting.formats.activations).size_bytes
+
+    def spread(values: Any) -> Array:
+        return np.broadcast_to(np.asarray(values, dtype=np.float64), rows).copy()
+
+    return DeviceMemory(
+        weights=spread(weights) / pp,
+        cache=spread(cache) / pp,
+        activations=spread(2 * stream_bytes + live),
+        runtime=spread(CONTEXT_BYTES[device.kind]),
+    )
+
+
+def resident_bytes(op: Any) -> Any:
+    """Bytes of the parameters that ``op`` needs kept, used or not, in their format with scales."""
+    if isinstance(op, Matmul):
+        bias = op.n * values_bytes(1, op.activations) if op.bias else 0
+        return weight_format(op.weights).matrix_bytes(op.k, op.n) + bias
+    if isinstance(op, ExpertsOp):
+        stored = weight_format(op.weights)
+        matrices = (2 if op.gated else 1) * stored.matrix_bytes(op.d_model, op.width)
+        return op.local_experts * (matrices + stored.matrix_bytes(op.width, op.d_model))
+    if isinstance(op, EmbeddingOp):
+        return weight_format(op.weights).matrix_bytes(op.rows, op.width)
+    if isinstance(op, NormOp):
+        return values_bytes(op.width, op.activations) * (2 if op.bias else 1)
+    return 0
+
+
+def cache_bytes(op: Any) -> Any:
+    """Bytes that ``op`` keeps from pass to pass: keys and values, or a latent or recurrent state."""
+    if isinstance(op, AttentionOp):
+        seen = op.past_tokens + op.query_tokens
+        kept = seen if op.window is None else np.minimum(seen, op.window)
+        return 2 * op.batch * kept * op.kv_heads * op.head_size * DType(op.cache).size_bytes
+    if isinstance(op, LatentAttentionOp):
+        seen = op.past_tokens + op.query_tokens
+        return op.batch * seen * (op.kv_rank + op.rope_size) * DType(op.cache).size_bytes
+    if isinstance(op, ScanOp):
+        return values_bytes(op.state_values, op.state)
+    return 0
+
+
+def _rows(parts: Sequence[Part]) -> Any:
+    """New positions of a pass: what its embedding looks up."""
+    return next(part.op.tokens for part in parts if isinstance(part.op, EmbeddingOp))
+
+
+def _live_bytes(op: Any, *, chunk: int | None) -> Any:
+    """Bytes of an operator's inputs and outputs while it runs; of at most ``chunk`` positions."""
+    if not isinstance(op, Matmul):
+        return 0
+    rows = op.m if chunk is None else np.minimum(op.m, chunk)
+    return rows * (op.k + op.n) * values_bytes(1, op.activations)

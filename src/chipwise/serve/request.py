@@ -1,0 +1,105 @@
+"""Request: what an estimate is asked for, checked and with every name resolved."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+
+from chipwise.core.errors import ChipwiseError, SpecError
+from chipwise.hardware import datasheet
+from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.hardware.runtime import Runtime, runtime_named
+from chipwise.serve.formats import Formats, formats_of
+from chipwise.serve.lowering import Setting, check_plan
+from chipwise.serve.plan import Plan
+from chipwise.spec import ArchSpec
+from chipwise.spec.hf import default_weights, resolve
+
+MAX_TOKENS = 100_000_000
+"""Of a prompt, of an answer, and of requests in flight: beyond this a figure is a slip of the pen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One row of a table. ``batch`` is the number of requests in flight, over all replicas of attention."""
+
+    model: str | ArchSpec
+    device: str | DeviceProfile
+    runtime: str = "vllm"
+    weights: str | None = None
+    kv: str | None = None
+    tp: int = 1
+    pp: int = 1
+    ep: int = 1
+    dp: int = 1
+    batch: int = 1
+    prompt_tokens: int = 1024
+    new_tokens: int = 128
+
+    def __post_init__(self) -> None:
+        for field in ("batch", "prompt_tokens", "new_tokens"):
+            if not 1 <= getattr(self, field) <= MAX_TOKENS:
+                raise SpecError(f"must be from 1 to {MAX_TOKENS:,}, not {getattr(self, field)}", field=field)
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A request's names as what they name; requests with equal settings and devices are priced together."""
+
+    setting: Setting
+    device: DeviceProfile
+
+
+def resolved(request: Request) -> Resolved:
+    """What the names of ``request`` stand for.
+
+    Raises:
+        UnknownName: A model, device, runtime or format that is not known; the nearest are offered.
+        SpecError: A plan that does not divide the model.
+    """
+    return _resolved(
+        request.model,
+        request.device,
+        request.runtime,
+        request.weights,
+        request.kv,
+        Plan(tp=request.tp, pp=request.pp, ep=request.ep, dp=request.dp),
+    )
+
+
+@functools.lru_cache(maxsize=65_536)
+def _resolved(
+    model: str | ArchSpec, device: str | DeviceProfile, runtime: str, weights: str | None, kv: str | None, plan: Plan
+) -> Resolved:
+    arch = _model(model) if isinstance(model, str) else model
+    found = _device(device) if isinstance(device, str) else device
+    formats = _formats(model if isinstance(model, str) else None, weights, kv)
+    check_plan(arch, plan)
+    return Resolved(Setting(arch=arch, plan=plan, formats=formats, runtime=_runtime(runtime)), found)
+
+
+@functools.lru_cache(maxsize=4096)
+def _model(name: str) -> ArchSpec:
+    return resolve(name)
+
+
+@functools.lru_cache(maxsize=4096)
+def _device(name: str) -> DeviceProfile:
+    return datasheet.load(name)
+
+
+@functools.lru_cache(maxsize=256)
+def _runtime(name: str) -> Runtime:
+    return runtime_named(name)
+
+
+@functools.lru_cache(maxsize=4096)
+def _formats(model: str | None, weights: str | None, kv: str | None) -> Formats:
+    own = default_weights(model) if model is not None and not Path(model).exists() else None
+    return formats_of(weights, kv, default=own or "bf16")
+
+
+def problem_of(error: ChipwiseError) -> str:
+    """An error as one cell of a table."""
+    return " ".join(str(error).split())
