@@ -1,0 +1,158 @@
+"""A small network that corrects a physical formula: bounded, and silent far from the hardware that it has seen.
+
+What ships for a kind of kernel is two files of ``predict/data``: KIND.json (constants, interval half-widths, names of the
+inputs, provenance) and KIND.npz (the networks' weights, one set a fold). Nothing in them is executed.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from chipwise.core.errors import Unsupported
+from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.predict.kernels.times import Array, Situation
+
+DATA = Path(__file__).parents[1] / "data"
+SHIPPED = "all"  # the fold that left nothing out
+STACKS = ("vllm", "sglang", "trtllm")
+HARDWARE = ("memory bandwidth", "balance", "units", "clock")
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """``bound * tanh(...)`` of two hidden layers over standardised inputs.
+
+    Inputs of ``hardware_range`` are clipped to the range seen in fitting; ``hardware_seen`` (devices, inputs) are those of
+    the devices seen, and the answer shrinks by exp(-(distance / reach)²) with the distance to the nearest of them.
+    """
+
+    mean: Floats  # (inputs,)
+    scale: Floats  # (inputs,)
+    first: Floats  # (inputs + 1, hidden): weights, the last row the bias
+    second: Floats  # (hidden + 1, hidden)
+    third: Floats  # (hidden + 1,)
+    low: Floats  # (inputs,) least value seen
+    high: Floats  # (inputs,) greatest value seen
+    bound: float
+
+    def __call__(self, inputs: npt.ArrayLike) -> Array:
+        """(rows, inputs) -> (rows,) corrections, each within ±bound."""
+        x = (np.clip(np.asarray(inputs, dtype=np.float32), self.low, self.high) - self.mean) / self.scale
+        hidden = np.tanh(x @ self.first[:-1] + self.first[-1])
+        hidden = np.tanh(hidden @ self.second[:-1] + self.second[-1])
+        return (self.bound * np.tanh(hidden @ self.third[:-1] + self.third[-1])).astype(np.float64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitted:
+    """What was fitted for one kind of kernel: one constant set and one network a fold, half-widths a situation."""
+
+    facts: Mapping[str, Any]
+    networks: Mapping[str, Network]
+
+    @property
+    def devices(self) -> Mapping[str, str]:
+        """Devices in the fit -> their families."""
+        devices: Mapping[str, str] = self.facts["devices"]
+        return devices
+
+    def fold(self, device: DeviceProfile, fold: str | None) -> str:
+        """The fold that answers: the one asked for, or the shipped one where that left nothing out.
+
+        Raises:
+            Unsupported: ``fold`` is neither None, ``device:NAME`` nor ``family:NAME``.
+        """
+        if fold is None:
+            return SHIPPED
+        if fold.partition(":")[0] not in ("device", "family"):
+            raise Unsupported(f"no fold {fold!r}; folds are device:NAME and family:NAME, such as device:{device.name}")
+        return fold if fold in self.facts["constants"] else SHIPPED
+
+    def situation(self, device: DeviceProfile, fold: str | None) -> Situation:
+        """Whether such kernels of ``device``, or of its family, are in what ``fold`` was fitted on."""
+        kind, _, name = (fold or "").partition(":")
+        kept = {
+            known: family
+            for known, family in self.devices.items()
+            if not (kind == "device" and known == name) and not (kind == "family" and family == name)
+        }
+        if device.name in kept:
+            return "seen"
+        return "sibling" if device.family in kept.values() else "unseen"
+
+    def halfwidth(self, group: str, situation: Situation) -> float:
+        """Half of the 90 % interval, as a logarithm; an unnamed group has that of all."""
+        table: Mapping[str, Mapping[str, float]] = self.facts["log_halfwidth"]
+        return float(table.get(group, table["all"])[situation])
+
+    def nearness(self, device: DeviceProfile, fold: str) -> float:
+        """1 on hardware that the fold has seen, falling to 0 far from it: exp(-(distance / reach)²).
+
+        The distance is that of logarithms of data-sheet figures, to the nearest device seen.
+        """
+        excluded_kind, _, name = fold.partition(":")
+        here = hardware(device)
+        distances = [
+            float(np.linalg.norm(here - np.asarray(there)))
+            for known, there in self.facts["hardware"].items()
+            if not (excluded_kind == "device" and known == name)
+            and not (excluded_kind == "family" and self.devices[known] == name)
+        ]
+        return float(np.exp(-((min(distances) / self.facts["reach"]) ** 2)))
+
+
+def hardware(device: DeviceProfile) -> Array:
+    """Logarithms (base 2) of what describes a device: memory bandwidth, FLOPs per byte, units, clock.
+
+    Facts that nobody publishes are replaced by what the others suggest (stated here): a unit per 25 GB/s, 1.7 GHz.
+    """
+    bandwidth = device.mem_bandwidth_bytes_per_s
+    units = device.units.number if device.units is not None else bandwidth / 25e9
+    clock = device.clock.number if device.clock is not None else 1.7e9
+    widest = next(
+        (device.peak(name) for name in ("bf16", "fp16", "int8", "fp32") if name in device.peak_flops_per_s), 0
+    )
+    if not widest:
+        raise Unsupported(f"{device.name} lists no arithmetic rate; add a peak to an engine of {device.name}.yaml")
+    return np.log2([bandwidth / 1e12, widest / bandwidth, units, clock / 1e9])
+
+
+def one_hot(name: str, names: Sequence[str]) -> list[float]:
+    """1 at ``name``, 0 elsewhere; all 0 for a name that is not listed."""
+    return [float(name == known) for known in names]
+
+
+def columns(rows: Sequence[Array | float], size: int) -> Floats:
+    """(size, len(rows)): the columns of a network's inputs, numbers repeated."""
+    table = np.empty((size, len(rows)), dtype=np.float32)
+    for index, row in enumerate(rows):
+        table[:, index] = row
+    return table
+
+
+@functools.cache
+def load(kind: str) -> Fitted | None:
+    """What ships for ``kind``, or None where nothing was fitted."""
+    path = DATA / f"{kind}.json"
+    if not path.is_file():
+        return None
+    facts = json.loads(path.read_text(encoding="utf-8"))
+    networks: dict[str, Network] = {}
+    arrays_path = DATA / f"{kind}.npz"
+    if arrays_path.is_file():
+        with np.load(arrays_path, allow_pickle=False) as arrays:
+            for fold in facts["constants"]:
+                parts = ("mean", "scale", "first", "second", "third", "low", "high")
+                if f"{fold}/mean" in arrays:
+                    loaded = {part: arrays[f"{fold}/{part}"].astype(np.float32) for part in parts}
+                    networks[fold] = Network(bound=float(facts["bound"]), **loaded)
+    return Fitted(facts=facts, networks=networks)

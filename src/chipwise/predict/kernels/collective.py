@@ -1,0 +1,122 @@
+"""Collectives among devices: steps times latency, plus bytes over the link (alpha-beta), the best of the algorithms.
+
+Ring: 2(n-1) steps for an all-reduce, n-1 for the others, each device sending 2(n-1)/n or (n-1)/n of the payload.
+Tree: 2⌈log2 n⌉ steps, twice the payload. One-shot: one step in which each device reads all others' payloads whole; this
+is what runtimes' own all-reduce kernels do with small messages. What is answered is the least of them.
+
+A device without a link to others goes through its host: each byte crosses the host link (twice in a step, out and
+in, at once), and devices share nothing. A device with neither is Unsupported.
+
+References:
+    Thakur, Rabenseifner and Gropp 2005, Optimization of collective communication operations in MPICH.
+    NVIDIA nccl-tests, PERFORMANCE.md (bus-bandwidth factors).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from chipwise.core.errors import Unsupported
+from chipwise.hardware.datasheet import DeviceProfile, Link
+from chipwise.ops import CollectiveOp
+from chipwise.predict.kernels import bounded
+from chipwise.predict.kernels.bounded import Fitted
+from chipwise.predict.kernels.times import Array, KernelTimes
+
+DEFAULTS = {
+    "device": {"start_s": 4.0e-6, "step_s": 1.2e-6, "share": 0.80, "one_shot_s": 3.0e-6, "one_shot_share": 0.5},
+    "host": {"start_s": 10.0e-6, "step_s": 4.0e-6, "share": 0.60, "one_shot_s": 10.0e-6, "one_shot_share": 0.3},
+}
+"""Seconds of a call, of a step and of a one-shot call; shares of the link's bandwidth. Stated, where nothing was fitted."""
+LOG_HALFWIDTH = 1.0
+
+
+def link(device: DeviceProfile) -> Link:
+    """The fastest link to other devices of the kind, else to the host.
+
+    Raises:
+        Unsupported: The device lists neither.
+    """
+    for target in ("device", "host"):
+        found = [link for link in device.links if link.to == target]
+        if found:
+            return max(found, key=lambda each: each.bandwidth.number)
+    raise Unsupported(
+        f"{device.name} lists no link to other devices or to a host, so it cannot take part in a collective; if it has "
+        f"one, add it with its source to links of {device.name}.yaml"
+    )
+
+
+def shares(collective: str, devices: Any) -> tuple[Array, Array]:
+    """Steps of the ring, and bytes that each device sends in it as a share of the payload.
+
+    All-reduce: 2(n-1) and 2(n-1)/n. All-gather, reduce-scatter, all-to-all: n-1 and (n-1)/n. Point to point: 1 and 1.
+    """
+    n = np.asarray(devices, dtype=np.float64)
+    if collective == "p2p":
+        return np.where(n > 1, 1.0, 0.0), np.where(n > 1, 1.0, 0.0)
+    times_round = 2.0 if collective == "all_reduce" else 1.0
+    return times_round * (n - 1), times_round * (n - 1) / n
+
+
+def alpha_beta_s(op: CollectiveOp, bandwidth: float, constants: dict[str, float]) -> Array:
+    """Least seconds of ring, tree and one-shot; 0 for one device.
+
+    All-to-all is one step on a switch: its ring's steps overlap, so they count by ⌈log2 n⌉ like a tree's.
+    """
+    n, payload = np.broadcast_arrays(
+        np.asarray(op.devices, dtype=np.float64), np.asarray(op.payload_bytes, dtype=np.float64)
+    )
+    steps, share = shares(op.collective, n)
+    rate = constants["share"] * bandwidth
+    rounds = np.ceil(np.log2(np.maximum(n, 2.0)))
+    hops = rounds if op.collective == "all_to_all" else steps
+    seconds = constants["start_s"] + hops * constants["step_s"] + share * payload / rate
+    if op.collective == "all_reduce":
+        tree = constants["start_s"] + 2 * rounds * constants["step_s"] + 2 * payload / rate
+        at_once = constants["one_shot_s"] + (n - 1) * payload / (constants["one_shot_share"] * bandwidth)
+        seconds = np.minimum(np.minimum(seconds, tree), at_once)
+    result: Array = np.where(n > 1, seconds, 0.0)
+    return result
+
+
+def times(op: CollectiveOp, device: DeviceProfile, *, stack: str = "vllm", fold: str | None = None) -> KernelTimes:
+    """Seconds of one collective among ``op.devices`` of ``device``, all on one switch or host.
+
+    Args:
+        op: What is sent.
+        device: Any data sheet with a link.
+        stack: Whose all-reduce; the other collectives are NCCL's for all.
+        fold: None for what ships, else the model fitted without a device or family.
+
+    Raises:
+        Unsupported: The device has no link; the fold is unknown.
+    """
+    way = link(device)
+    fitted = bounded.load("collective")
+    chosen = fitted.fold(device, fold) if fitted is not None else bounded.SHIPPED
+    constants = _constants(fitted, chosen, op.collective, way.to, stack)
+    latency = alpha_beta_s(op, way.bandwidth.number, constants)
+    work = op.work()
+    sent = np.asarray(work.link_bytes, dtype=np.float64) / way.bandwidth.number
+    local = np.asarray(work.bytes, dtype=np.float64) / device.mem_bandwidth_bytes_per_s
+    situation = fitted.situation(device, fold) if fitted is not None else "unseen"
+    halfwidth = fitted.halfwidth(way.to, situation) if fitted is not None else LOG_HALFWIDTH
+    return KernelTimes(
+        latency_s=latency,
+        log_halfwidth=np.full(latency.shape, halfwidth),
+        compute_s=np.zeros(latency.shape),
+        memory_s=np.broadcast_to(np.maximum(sent, local), latency.shape),
+        launch_s=np.where(latency > 0, min(constants["start_s"], constants["one_shot_s"]), 0.0),
+        situation=situation,
+    )
+
+
+def _constants(fitted: Fitted | None, fold: str, collective: str, way: str, stack: str) -> dict[str, float]:
+    if fitted is None or way not in DEFAULTS:
+        return DEFAULTS.get(way, DEFAULTS["host"])
+    table: dict[str, dict[str, float]] = fitted.facts["constants"][fold]
+    named = f"{collective}.{stack}" if collective == "all_reduce" else collective
+    return table.get(f"{way}.{named}") or table.get(f"{way}.{collective}") or DEFAULTS[way]

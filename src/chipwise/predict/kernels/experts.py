@@ -1,0 +1,200 @@
+"""Fused mixture-of-experts kernels: choosing rows, grouped products, summing up, as one call.
+
+Physics: the experts that have a row are read once, their rows are padded to tiles and multiplied, and several small
+kernels give a floor. Shares of the limits and floors are constants a stack and weight format, fitted on pooled devices;
+what remains is corrected by a bounded network (:mod:`.bounded`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from chipwise.core.dtypes import values_bytes, weight_format
+from chipwise.core.errors import Unsupported
+from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.ops import ExpertsOp, GroupedMatmul
+from chipwise.predict.kernels import analytic, bounded, routing
+from chipwise.predict.kernels.bounded import STACKS, Fitted, columns, hardware, one_hot
+from chipwise.predict.kernels.times import Array, KernelTimes, launch_s
+
+ROUTING = "power_law_1.2"  # what measured routers look like to the tables that the fit knows
+FORMATS = ("bf16", "fp8", "fp8_block", "nvfp4", "mxfp4", "mxfp4_fp8", "int4")
+DEFAULTS = {"compute": 0.45, "memory": 0.65, "kernels": 8.0, "power": 2.0}  # where a stack and format was not fitted
+TILE_ROWS = 16.0  # least rows of a grouped product's tile: one matrix instruction
+WIDEST_TILE_ROWS = 128.0
+LOG_HALFWIDTH = 0.9  # without a fit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grouped:
+    """A grouped product put into numbers: what the constants and the network see. Arrays broadcast."""
+
+    load: routing.Load
+    compute_s: Array  # without padding
+    padded_s: Array  # with padding
+    memory_s: Array
+    matrices: float
+
+
+def format_class(weights: str, activations: str) -> str:
+    """The kernels that serve a weight format: one of ``FORMATS``."""
+    if weights == "mxfp4":
+        return "mxfp4_fp8" if activations.startswith("fp8") else "mxfp4"
+    if weights == "nvfp4":
+        return "nvfp4"
+    if weights.startswith("fp8"):
+        return "fp8_block" if weights == "fp8_block" else "fp8"
+    return "int4" if weights.startswith(("int4", "q4")) else "bf16"
+
+
+def multiplied_in(weights: str, activations: str) -> str:
+    """The number format of the products: 4-bit weights are widened to that of the activations unless these are 4-bit."""
+    kind = format_class(weights, activations)
+    if kind in ("mxfp4", "int4"):
+        return activations if activations not in ("fp32", "tf32") else "bf16"
+    wide = activations if kind == "bf16" else "bf16"
+    return {"nvfp4": "fp4", "mxfp4_fp8": "fp8", "fp8": "fp8", "fp8_block": "fp8"}.get(kind, wide)
+
+
+def product_peak(weights: str, activations: str, device: DeviceProfile) -> float:
+    """FLOP/s of the products. Narrow weights are widened to 16-bit activations where the device lists no narrower rate.
+
+    Raises:
+        Unsupported: The device has neither rate.
+    """
+    try:
+        return analytic.peak(device, multiplied_in(weights, activations))
+    except Unsupported:
+        if activations in ("bf16", "fp16") and activations in device.peak_flops_per_s:
+            return device.peak(activations)
+        raise
+
+
+def times(
+    op: ExpertsOp | GroupedMatmul,
+    device: DeviceProfile,
+    *,
+    stack: str = "vllm",
+    fold: str | None = None,
+    routing: str = ROUTING,
+) -> KernelTimes:
+    """Seconds of the fused call on the device of the group that has the most to do.
+
+    Args:
+        op: Experts, or one grouped product alone (a third of the floor, no network).
+        device: Any data sheet.
+        stack: ``vllm``, ``sglang`` or ``trtllm``.
+        fold: None for what ships, else the model fitted without a device or family.
+        routing: ``uniform``, ``balanced`` or ``power_law_A``.
+
+    Raises:
+        Unsupported: The device has no rate for the products' format; the routing or fold is unknown.
+    """
+    fitted = bounded.load("experts")
+    kind = format_class(op.weights, op.activations)
+    numbers = grouped(op, device, routing=routing)
+    chosen = fitted.fold(device, fold) if fitted is not None else bounded.SHIPPED
+    constants = _constants(fitted, chosen, stack, kind)
+    launch = launch_s(device)
+    latency = base_s(numbers, constants, launch)
+    situation = fitted.situation(device, fold) if fitted is not None else "unseen"
+    halfwidth = fitted.halfwidth(stack, situation) if fitted is not None else LOG_HALFWIDTH
+    if fitted is not None and chosen in fitted.networks and isinstance(op, ExpertsOp):
+        inputs = features(op, device, numbers, latency, stack=stack, routing=routing, fitted=fitted)
+        correction = fitted.networks[chosen](inputs).reshape(latency.shape)
+        latency = latency * np.exp(correction * fitted.nearness(device, chosen))
+    return KernelTimes(
+        latency_s=latency,
+        log_halfwidth=np.full(latency.shape, halfwidth),
+        compute_s=numbers.compute_s,
+        memory_s=numbers.memory_s,
+        launch_s=np.full(latency.shape, launch),
+        situation=situation,
+    )
+
+
+def grouped(op: ExpertsOp | GroupedMatmul, device: DeviceProfile, *, routing: str) -> Grouped:
+    """The limits of ``op`` on ``device``: products at the dense peak, bytes at the bandwidth of its memory.
+
+    Raises:
+        Unsupported: The device has no rate for the products' format.
+    """
+    if isinstance(op, GroupedMatmul):
+        tokens, local, total, topk, d_model, width, matrices = op.tokens, op.groups, op.groups, 1, op.k, op.n, 1.0
+        routing = "balanced"
+    else:
+        tokens, local, total, topk = op.tokens, op.local_experts, op.experts, op.topk
+        d_model, width, matrices = op.d_model, op.width, 3.0 if op.gated else 2.0
+    load = _load(tokens, topk, total, local, routing)
+    expert = matrices * weight_format(op.weights).matrix_bytes(d_model, width)
+    into = values_bytes(1, op.activations)
+    moved = load.met * expert + load.rows * (into * (d_model + width) + 2.0 * (d_model + (matrices - 1) * width))
+    per_row = 2.0 * matrices * np.asarray(d_model, dtype=np.float64) * width
+    peak = product_peak(op.weights, op.activations, device)
+    compute, padded, memory = np.broadcast_arrays(
+        load.rows * per_row / peak, load.padded * per_row / peak, moved / device.mem_bandwidth_bytes_per_s
+    )
+    return Grouped(load=load, compute_s=compute, padded_s=padded, memory_s=memory, matrices=matrices)
+
+
+def base_s(numbers: Grouped, constants: dict[str, float], launch: float) -> Array:
+    """The formula: a floor of so many launches, and the two limits at their shares, joined by a power mean."""
+    power = constants["power"]
+    compute, memory = numbers.padded_s / constants["compute"], numbers.memory_s / constants["memory"]
+    floor = constants["kernels"] * launch * (1.0 if numbers.matrices > 1 else 1 / 3)
+    joined: Array = floor + (compute**power + memory**power) ** (1 / power)
+    return joined
+
+
+def features(
+    op: ExpertsOp,
+    device: DeviceProfile,
+    numbers: Grouped,
+    base: Array,
+    *,
+    stack: str,
+    routing: str,
+    fitted: Fitted,
+) -> bounded.Floats:
+    """(rows, inputs) of the network: sizes, limits, routing, stack, format, data sheet, and which device if it was seen."""
+    shape = base.shape
+    size = int(base.size)
+    kind = format_class(op.weights, op.activations)
+
+    def log2(value: Any) -> Array:
+        return np.broadcast_to(np.log2(np.asarray(value, dtype=np.float64)), shape).reshape(-1)
+
+    sizes = [log2(value) for value in (op.tokens, op.d_model, op.width, op.experts, op.local_experts, op.topk)]
+    limits = [
+        log2(base * 1e6),
+        log2(numbers.padded_s / numbers.memory_s),
+        log2(numbers.memory_s * 1e6),
+        log2(numbers.load.rows / numbers.load.met),
+        log2(numbers.load.met),
+    ]
+    exponent = _skew(routing)
+    which = [float(exponent is None), exponent or 0.0, float(op.gated)]
+    which += one_hot(stack, STACKS) + one_hot(kind, FORMATS) + list(hardware(device))
+    peak = product_peak(op.weights, op.activations, device)
+    which.append(float(np.log2(peak / 1e12)))
+    which += one_hot(device.name, list(fitted.devices))
+    return columns([*sizes, *limits, *which], size)
+
+
+def _load(tokens: Any, topk: Any, total: Any, local: Any, law: str) -> routing.Load:
+    rows_each = np.asarray(tokens, dtype=np.float64) * topk / total
+    tile = np.clip(2.0 ** np.ceil(np.log2(np.maximum(rows_each, 1.0))), TILE_ROWS, WIDEST_TILE_ROWS)
+    return routing.load(tokens, topk, total, local, routing=law, tile=tile)
+
+
+_skew = routing.skew  # ``routing`` is also the name of an argument here
+
+
+def _constants(fitted: Fitted | None, fold: str, stack: str, kind: str) -> dict[str, float]:
+    if fitted is None:
+        return DEFAULTS
+    table: dict[str, dict[str, float]] = fitted.facts["constants"][fold]
+    return table.get(f"{stack}.{kind}") or table.get(f"vllm.{kind}") or DEFAULTS

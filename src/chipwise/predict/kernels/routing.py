@@ -1,0 +1,114 @@
+"""How tokens fall on experts: expected experts met, rows padded to tiles, the heaviest device's share. And RouteOp.
+
+Three routings are known. ``uniform``: every token chooses at random. ``balanced``: counts are as equal as they can be.
+``power_law_A``: popularities are drawn from a density x^-A between a least and a greatest value, as benchmark tools
+do to imitate real routers; the answer is then that of the device with the most rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from chipwise.core.errors import Unsupported
+from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.ops import Op
+from chipwise.predict.kernels import stream
+from chipwise.predict.kernels.times import Array, KernelTimes
+
+QUANTILES = 12  # of the experts' popularities: enough for sums over hundreds of experts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What falls to one device. Expectations, so fractions occur."""
+
+    rows: Array  # token-expert pairs
+    met: Array  # experts that have a row
+    padded: Array  # rows after each expert's are padded to whole tiles
+
+
+def skew(routing: str) -> float | None:
+    """The exponent of a power law; 0 for uniform, None for balanced.
+
+    Raises:
+        Unsupported: The routing is unknown.
+    """
+    if routing == "uniform":
+        return 0.0
+    if routing == "balanced":
+        return None
+    kind, _, exponent = routing.rpartition("_")
+    try:
+        if kind == "power_law":
+            return float(exponent)
+    except ValueError:
+        pass
+    raise Unsupported(f"unknown routing {routing!r}; known: uniform, balanced, power_law_A such as power_law_1.2")
+
+
+def load(tokens: Any, topk: Any, experts: Any, local: Any, *, routing: str, tile: Any) -> Load:
+    """Rows, experts met and padded rows of the device that the call waits for. All arguments broadcast.
+
+    Uniform: E(1 - (1 - k/E)^tokens) experts are met, each by a Poisson number of rows. Balanced: all of the rows are
+    local (each token finds its topk here), min(local, rows) experts are met.
+    """
+    tokens, topk, experts, local, tile = np.broadcast_arrays(
+        *(np.asarray(value, dtype=np.float64) for value in (tokens, topk, experts, local, tile))
+    )
+    exponent = skew(routing)
+    if exponent is None:
+        rows = tokens * np.minimum(topk, local)
+        met = np.minimum(local, rows)
+        return Load(rows=rows, met=met, padded=met * tile * np.ceil(rows / met / tile))
+    pairs = tokens * topk
+    if exponent == 0.0:
+        rows = pairs * local / experts
+        met = local * -np.expm1(tokens * np.log1p(-np.minimum(topk / experts, 1 - 1e-12)))
+        each = rows / met
+        return Load(rows=rows, met=met, padded=met * (each + _waste(each, tile)))
+    popularity = _popularities(exponent, pairs, experts, tokens)  # (quantiles, …), mean 1
+    heaviest = np.maximum(_heaviest(popularity, experts, local), 1.0)
+    rows = np.minimum(pairs * local / experts * heaviest, tokens * np.minimum(topk, local))
+    each = np.minimum(rows / local * popularity, tokens)
+    met = np.minimum(local * np.mean(-np.expm1(-each), axis=0), rows)
+    padded = local * np.mean(-np.expm1(-each) * (np.maximum(each, 1.0) + _waste(np.maximum(each, 1.0), tile)), axis=0)
+    return Load(rows=rows, met=np.maximum(met, 1e-3), padded=np.maximum(padded, rows))
+
+
+def _waste(each: Array, tile: Array) -> Array:
+    """Rows of padding of an expert with about ``each`` rows: what a whole tile lacks at few rows, half a tile at many."""
+    waste: Array = np.where(each < tile, tile - each, tile / 2)
+    return waste
+
+
+def _popularities(exponent: float, pairs: Array, experts: Array, tokens: Array) -> Array:
+    """(quantiles, …) of the density x^-exponent, between 1 and 0.8 tokens where every expert has work, else 0.01 to 2."""
+    busy = pairs > experts
+    least = np.where(busy, 1.0, 0.01)
+    most = np.where(busy, np.maximum(0.8 * tokens, 1.5), 2.0)
+    power = 1 - exponent
+    shape = (QUANTILES,) + (1,) * pairs.ndim
+    quantile = ((np.arange(QUANTILES) + 0.5) / QUANTILES).reshape(shape)
+    drawn = (quantile * (most**power - least**power) + least**power) ** (1 / power)
+    popularity: Array = drawn / drawn.mean(axis=0)
+    return popularity
+
+
+def _heaviest(popularity: Array, experts: Array, local: Array) -> Array:
+    """Load of the heaviest of experts/local devices over the mean: one deviation times √(2 ln devices)."""
+    devices = np.maximum(experts / local, 1.0)
+    deviation = popularity.std(axis=0) / np.sqrt(local)
+    heaviest: Array = np.minimum(1 + deviation * np.sqrt(2 * np.log(devices)), devices)
+    return heaviest
+
+
+def times(op: Op, device: DeviceProfile, *, stack: str = "vllm", fold: str | None = None) -> KernelTimes:
+    """Scores of all experts through memory, one small kernel: a stream (see :mod:`.stream`).
+
+    Raises:
+        Unsupported: The device has no arithmetic rate.
+    """
+    return stream.times(op, device, stack=stack, fold=fold)

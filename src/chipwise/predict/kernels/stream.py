@@ -1,0 +1,70 @@
+"""Operators that stream: norms, elementwise functions, embeddings, sampling. Bytes over a bandwidth that saturates.
+
+A kernel reaches s·B of the data sheet's bandwidth B at many bytes; at few it waits for latency. With n bytes
+t = launch + ramp + n / (s·B): half of s·B is reached at the bytes that move in ``launch + ramp``. Bytes that fit in the
+last-level cache and were just written move faster; that is the step model's to say, so it is not counted here.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from chipwise.core.errors import Unsupported
+from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.ops import Op
+from chipwise.predict.kernels import analytic
+from chipwise.predict.kernels.times import Array, KernelTimes, launch_s
+
+SHARE = (
+    0.85  # of the data sheet's bandwidth; streaming copies on A100 and H100 reach 0.85 to 0.92 (BabelStream results)
+)
+RAMP_S = {
+    "gpu": 1.0e-6,
+    "cpu": 0.3e-6,
+}  # filling and draining the memory system once: about one DRAM latency in and out
+RAMP_ELSEWHERE_S = 2.0e-6
+PASSES = {"sample": 3.0}  # maximum, sum, choice: the logits are read three times unless a kernel keeps them
+LOG_HALFWIDTH = 0.7  # stated, not fitted: no table of these kernels was at hand
+
+
+def times(op: Op, device: DeviceProfile, *, stack: str = "vllm", fold: str | None = None) -> KernelTimes:
+    """The slower of moving the bytes and computing on the vector units, plus launch and ramp.
+
+    Raises:
+        Unsupported: The device has no rate for the vector arithmetic that the operator needs.
+    """
+    work = op.work()
+    flops = np.asarray(work.flops, dtype=np.float64)
+    moved = np.asarray(work.bytes, dtype=np.float64)
+    flops, moved = np.broadcast_arrays(flops, moved)
+    memory = moved / device.mem_bandwidth_bytes_per_s
+    compute = flops / vector_peak(device) if np.any(flops > 0) else np.zeros(flops.shape)
+    launch = np.full(moved.shape, launch_s(device))
+    ramp = RAMP_S.get(device.kind, RAMP_ELSEWHERE_S)
+    streamed = memory * PASSES.get(op.kind, 1.0) / SHARE
+    return KernelTimes(
+        latency_s=launch + ramp + np.maximum(streamed, compute / analytic.COMPUTE_SHARE),
+        log_halfwidth=np.full(moved.shape, LOG_HALFWIDTH),
+        compute_s=compute,
+        memory_s=memory,
+        launch_s=launch,
+        situation="unseen",
+    )
+
+
+def vector_peak(device: DeviceProfile) -> float:
+    """FLOP/s of the vector units in the widest format listed, else of any unit.
+
+    Raises:
+        Unsupported: The device lists no rate at all.
+    """
+    for kind in ("vector", None):
+        for dtype in ("fp32", "fp16", "bf16", "int8"):
+            try:
+                return device.peak(dtype, kind=kind)
+            except Unsupported:
+                continue
+    raise Unsupported(f"{device.name} lists no arithmetic rate; add a peak to an engine of {device.name}.yaml")
+
+
+__all__ = ["Array", "times", "vector_peak"]
