@@ -1,0 +1,194 @@
+"""A design as PyTorch serves it: one file with its weights, and a module that keeps keys and values in place.
+
+``Transformer`` grows its cache by joining tensors, which suits checking; here the cache is as large as it will be, so
+that a decode step has the same shapes every time and can be compiled or captured once.
+
+Axes: B batch, T new tokens, S kept tokens, D model width, N query heads, K KV heads, H head size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chipwise.blocks.attention.module import AttentionModule
+from chipwise.core.errors import SpecError, Unsupported
+from chipwise.core.files import write_atomic
+from chipwise.deploy.torch import Transformer
+from chipwise.nn.rotary import rotate
+from chipwise.spec import Design
+from chipwise.spec.io import from_data, to_data
+from chipwise.spec.weights import weight_shapes
+
+SCHEMA = "chipwise.torch/1"
+METADATA = "chipwise"
+FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def export(design: Design, weights: Mapping[str, npt.NDArray[Any]], path: str | Path) -> Path:
+    """Writes ``design`` with ``weights`` (named as the torch module's state dict) to a safetensors file, atomically.
+
+    Everything is stored, and later computed, in the design's format.
+
+    Raises:
+        SpecError: A weight is missing or has the wrong shape.
+        Unsupported: PyTorch does not compute in the design's weight format here.
+        StorageError: The disk refused.
+    """
+    stored = _format(design)
+    tensors = {}
+    for name, shape in weight_shapes(design.arch).items():
+        if name not in weights:
+            raise SpecError("the weights have no such tensor", field=name)
+        value = np.ascontiguousarray(weights[name], dtype=np.float32)
+        if value.shape != shape:
+            raise SpecError(f"has shape {value.shape}; the architecture needs {shape}", field=name)
+        tensors[name] = torch.from_numpy(value).to(stored)
+    return _write(design, tensors, {}, Path(path))
+
+
+def export_unfilled(design: Design, path: str | Path, *, seed: int) -> Path:
+    """Writes ``design`` without weights: they are drawn from ``seed`` where the file is loaded, on its device."""
+    _format(design)
+    return _write(design, {}, {"seed": seed}, Path(path))
+
+
+def _format(design: Design) -> torch.dtype:
+    if design.weights not in FORMATS:
+        raise Unsupported(f"PyTorch runs {', '.join(FORMATS)} weights here, not {design.weights}")
+    return FORMATS[design.weights]
+
+
+def _write(design: Design, tensors: dict[str, Tensor], more: dict[str, Any], target: Path) -> Path:
+    from safetensors.torch import save
+
+    facts = {
+        "schema": SCHEMA,
+        "design": design.digest,
+        "name": design.arch.name,
+        "weights": design.weights,
+        "arch": to_data(design.arch),
+        **more,
+    }
+    write_atomic(target, save(tensors, metadata={METADATA: json.dumps(facts)}))
+    return target
+
+
+def load(path: str | Path, *, device: str = "cpu") -> tuple[Transformer, dict[str, Any]]:
+    """The model of a file that :func:`export` wrote, on ``device``, and what the file says of itself.
+
+    Raises:
+        SpecError: The file is missing or was not written by :func:`export`.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt", device=device) as opened:
+            facts = json.loads((opened.metadata() or {}).get(METADATA, "{}"))
+            if facts.get("schema") != SCHEMA:
+                raise SpecError(f"not a model for PyTorch of this version ({SCHEMA})", file=str(path))
+            state = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - not a mapping
+    except (SafetensorError, OSError) as error:
+        raise SpecError(f"not a safetensors file: {error}", file=str(path)) from None
+    arch = from_data(facts["arch"], file=str(path))
+    if "seed" not in facts:
+        with torch.device("meta"):
+            model = Transformer(arch)
+        model.load_state_dict(state, assign=True)
+        return model.eval(), facts
+    torch.manual_seed(facts["seed"])
+    usual = torch.get_default_dtype()
+    torch.set_default_dtype(FORMATS[facts["weights"]])
+    try:
+        with torch.device(device):
+            return Transformer(arch).eval(), facts
+    finally:
+        torch.set_default_dtype(usual)
+
+
+class Serving(nn.Module):
+    """``model`` with a cache of ``capacity`` positions for ``batch`` sequences."""
+
+    keys: list[Tensor]  # a layer with attention each, (B, K, S, H)
+    values: list[Tensor]
+
+    def __init__(self, model: Transformer, *, capacity: int, batch: int) -> None:
+        super().__init__()
+        self.model, self.capacity = model, capacity
+        table = model.embedding.weight
+        self.keys, self.values = [], []
+        for layer in model.arch.layers:
+            shape = (batch, layer.attention.kv_heads, capacity, layer.attention.head_size) if layer.attention else (0,)
+            self.keys.append(torch.zeros(shape, dtype=table.dtype, device=table.device))
+            self.values.append(torch.zeros(shape, dtype=table.dtype, device=table.device))
+        sizes = {layer.attention.head_size for layer in model.arch.layers if layer.attention and layer.attention.rope}
+        self.angles = {
+            size: tuple(part.to(table) for part in model._rotary(size, table.device)) for size in sorted(sizes)
+        }
+
+    def forward(self, tokens_BT: Tensor, positions_T: Tensor, seen: int, masked: bool) -> Tensor:
+        """Logits (B, V) of the last position.
+
+        Args:
+            tokens_BT: The new tokens.
+            positions_T: Their positions; their keys and values are kept there.
+            seen: How many positions of the cache are looked at, from the first.
+            masked: Whether some of these may lie after a token; if not, ``seen`` ends with the last token.
+        """
+        model = self.model
+        x_BTD = model.embedding(tokens_BT)
+        if model.positions is not None:
+            x_BTD = x_BTD + model.positions(positions_T)
+        for i, (owner, layer) in enumerate(zip(model.order, model.arch.layers, strict=True)):
+            module = model.layers[owner]
+            if layer.attention is not None:
+                y_BTD = self._attention(i, module.attention, module.attention_norm(x_BTD), positions_T, seen, masked)
+                x_BTD = x_BTD + y_BTD
+            if layer.ffn is not None:
+                x_BTD = x_BTD + module.ffn(module.ffn_norm(x_BTD))
+        return F.linear(model.norm(x_BTD[:, -1]), model.head_table)
+
+    def _attention(
+        self, number: int, module: AttentionModule, x_BTD: Tensor, positions_T: Tensor, seen: int, masked: bool
+    ) -> Tensor:
+        block = module.block
+        batch, tokens, _ = x_BTD.shape
+        q = module.q(x_BTD).view(batch, tokens, block.heads, block.head_size)
+        k = module.k(x_BTD).view(batch, tokens, block.kv_heads, block.head_size)
+        v_BKTH = module.v(x_BTD).view(batch, tokens, block.kv_heads, block.head_size).transpose(1, 2)
+        if module.q_norm is not None and module.k_norm is not None:
+            q, k = module.q_norm(q), module.k_norm(k)
+        q_BNTH, k_BKTH = q.transpose(1, 2), k.transpose(1, 2)
+        if block.rope:
+            cos, sin = self.angles[block.head_size]
+            q_BNTH = rotate(q_BNTH, cos[positions_T], sin[positions_T])
+            k_BKTH = rotate(k_BKTH, cos[positions_T], sin[positions_T])
+        self.keys[number].index_copy_(2, positions_T, k_BKTH)
+        self.values[number].index_copy_(2, positions_T, v_BKTH)
+        k_BKSH, v_BKSH = self.keys[number][:, :, :seen], self.values[number][:, :, :seen]
+        mask = None
+        if masked or (block.window is not None and block.window < seen):
+            key_S = torch.arange(seen, device=x_BTD.device)
+            mask = key_S <= positions_T[:, None]
+            if block.window is not None:
+                mask = mask & (key_S > positions_T[:, None] - block.window)
+        if tokens == 1:  # the query heads that share a KV head become rows of one product
+            q_BNTH = q_BNTH.reshape(batch, block.kv_heads, block.heads // block.kv_heads, block.head_size)
+        y_BNTH = F.scaled_dot_product_attention(
+            q_BNTH,
+            k_BKSH,
+            v_BKSH,
+            attn_mask=mask,
+            is_causal=mask is None and tokens > 1,
+            enable_gqa=tokens > 1 and block.heads != block.kv_heads,
+        )
+        y_BNTH = y_BNTH.reshape(batch, block.heads, tokens, block.head_size)
+        return module.out(y_BNTH.transpose(1, 2).reshape(batch, tokens, block.query_width))  # type: ignore[no-any-return]
