@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -17,12 +18,18 @@ from chipwise.core.errors import MeasurementError, UnknownName
 from chipwise.hardware.detect import detect
 from chipwise.ops.workload import Workload
 from chipwise.profile import load
+from chipwise.profile.anchors import medians
 from chipwise.profile.backends import RUNTIMES
+from chipwise.profile.drift import Drift, drift
+from chipwise.profile.exporting import reference_model
 from chipwise.profile.measurement import Measurement, percentile
+from chipwise.profile.statistics import two_speeds
 from chipwise.profile.verdict import Verdict, judge, spread
 
 WARM_UP_S = 0.5
 MIN_PREFILLS = 30
+SPREAD_OF = ("compute_s", "memory_s", "reference_decode_s")
+LEAST_STEP_S = 1e-5  # shorter steps are not told from the cost of reading two clocks
 
 
 def measure(
@@ -39,8 +46,11 @@ def measure(
     memory_limit_bytes: int | None = None,
     seed: int = 0,
     options: Mapping[str, Any] | None = None,
+    calibrated: Mapping[str, float] | None = None,
 ) -> Measurement:
     """Times ``model`` under ``workload``; an attempt on a busy machine is repeated, and the quietest is returned.
+
+    Anchors are timed between requests: fixed arithmetic, memory, and the runtime's reference model.
 
     Args:
         model: The exported file.
@@ -55,6 +65,7 @@ def measure(
         memory_limit_bytes: Most address space of the process; nine tenths of the free memory unless given.
         seed: Of the prompt's tokens.
         options: What the runtime's ``open`` takes beyond the common arguments.
+        calibrated: The anchors of this machine's profile; with them the measurement says how far it has drifted.
 
     Raises:
         MeasurementError: The model cannot be loaded, hangs, crashes, runs out of memory or gives no finite logits.
@@ -65,32 +76,86 @@ def measure(
     best: tuple[Verdict, dict[str, Any], tuple[int, ...]] | None = None
     for _ in range(max(1, attempts)):
         cpus = load.idlest_cpus(threads)
-        request = {
-            "model": str(Path(model).resolve()),
-            "runtime": runtime,
-            "threads": threads,
-            "cpus": list(cpus),
-            "prompt_tokens": workload.prompt_tokens,
-            "new_tokens": workload.new_tokens,
-            "batch": workload.batch,
-            "min_steps": repeats,
-            "min_prefills": prefills,
-            "seconds": seconds,
-            "warm_up_s": WARM_UP_S,
-            "memory_limit_bytes": memory_limit_bytes or int(0.9 * psutil.virtual_memory().available),
-            "seed": seed,
-            "options": dict(options or {}),
-        }
+        request = make_request(
+            Path(model),
+            workload,
+            runtime=runtime,
+            threads=threads,
+            cpus=cpus,
+            repeats=repeats,
+            prefills=prefills,
+            seconds=seconds,
+            timeout_s=timeout_s,
+            memory_limit_bytes=memory_limit_bytes,
+            seed=seed,
+            options=options,
+        )
         reply = ask_worker(request, timeout_s=timeout_s, threads=threads)
-        spreads = [s for key in ("anchor_compute_s", "anchor_memory_s") if (s := spread(reply[key])) is not None]
-        reply["readings"]["anchor_spread"] = max(spreads, default=None)
-        verdict = judge(reply["readings"])
+        verdict = judge(readings_of(reply, calibrated))
         if best is None or verdict.score < best[0].score:
             best = (verdict, reply, cpus)
         if verdict.clean:
             break
     assert best is not None
-    return _measurement(*best, model=Path(model), workload=workload, runtime=runtime, threads=threads)
+    return measurement_of(
+        *best, model=Path(model), workload=workload, runtime=runtime, threads=threads, calibrated=calibrated
+    )
+
+
+def make_request(
+    model: Path,
+    workload: Workload,
+    *,
+    runtime: str,
+    threads: int,
+    cpus: Sequence[int],
+    repeats: int,
+    prefills: int,
+    seconds: float,
+    timeout_s: float,
+    memory_limit_bytes: int | None = None,
+    seed: int = 0,
+    options: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """What ``worker.py`` reads; the arguments are those of :func:`measure`."""
+    reference = reference_model(runtime)
+    return {
+        "model": str(model.resolve()),
+        "runtime": runtime,
+        "threads": threads,
+        "cpus": list(cpus),
+        "prompt_tokens": workload.prompt_tokens,
+        "new_tokens": workload.new_tokens,
+        "batch": workload.batch,
+        "min_steps": repeats,
+        "min_prefills": prefills,
+        "seconds": seconds,
+        "warm_up_s": WARM_UP_S,
+        "memory_limit_bytes": memory_limit_bytes or int(0.9 * psutil.virtual_memory().available),
+        "cpu_limit_s": math.ceil(timeout_s * (threads + 1)) + 1,
+        "seed": seed,
+        "options": dict(options or {}),
+        "reference": None if reference is None else str(reference),
+    }
+
+
+def readings_of(reply: Mapping[str, Any], calibrated: Mapping[str, float] | None) -> dict[str, float | None]:
+    """What the verdict looks at: the worker's own readings, and what its samples and anchors say."""
+    steps = reply["tpot_s"]
+    anchors = [found for name in SPREAD_OF if (found := spread(reply["anchors"].get(name, []))) is not None]
+    middle = percentile(tuple(steps), 0.5)
+    processor = percentile(tuple(reply["tpot_cpu_s"]), 0.5)
+    found = two_speeds(steps)
+    since = drift(medians(reply["anchors"]), calibrated) if calibrated else None
+    alone = reply["readings"]["lost"] is not None  # one thread: its processor time is comparable with the clock's
+    return {
+        **reply["readings"],
+        "anchor_spread": max(anchors, default=None),
+        "waited": middle / processor if alone and processor > LEAST_STEP_S else None,
+        "dispersion": percentile(tuple(steps), 0.9) / middle,
+        "two_speeds": found.ratio if found is not None else None,
+        "drift": since.size if since is not None else None,
+    }
 
 
 def measure_alternately(
@@ -125,9 +190,22 @@ def join(parts: Sequence[Measurement]) -> Measurement:
         tpot_s=tuple(s for p in parts for s in p.tpot_s),
         cpu_s=sum(p.cpu_s for p in parts),
         peak_memory_bytes=max(memory, default=None),
+        energy_j=sum(energies) if (energies := [p.energy_j for p in parts if p.energy_j is not None]) else None,
+        drift=_joint_drift([p.drift for p in parts if p.drift is not None]),
         clean=all(p.clean for p in parts),
         reasons=reasons,
         environment={"rounds": [dict(p.environment) for p in parts]},
+    )
+
+
+def _joint_drift(found: Sequence[Drift]) -> Drift | None:
+    """The geometric mean, with the widest doubt."""
+    if not found:
+        return None
+    return Drift(
+        prefill=math.exp(sum(math.log(d.prefill) for d in found) / len(found)),
+        decode=math.exp(sum(math.log(d.decode) for d in found) / len(found)),
+        log_halfwidth=max(d.log_halfwidth for d in found),
     )
 
 
@@ -171,7 +249,7 @@ def ask_worker(request: Mapping[str, Any], *, timeout_s: float, threads: int) ->
     return reply
 
 
-def _measurement(
+def measurement_of(
     verdict: Verdict,
     reply: dict[str, Any],
     cpus: tuple[int, ...],
@@ -180,14 +258,16 @@ def _measurement(
     workload: Workload,
     runtime: str,
     threads: int,
+    calibrated: Mapping[str, float] | None = None,
 ) -> Measurement:
+    """The worker's reply as a Measurement."""
     machine = detect()
     processor = {  # with one thread, what a sample would take if nothing else ran on its core
         f"{quantity}_cpu_p{share}": percentile(tuple(reply[f"{quantity}_cpu_s"]), share / 100)
         for quantity in ("ttft", "tpot")
         for share in (50, 99)
     }
-    anchors = {key: percentile(tuple(reply[key]), 0.5) for key in ("anchor_compute_s", "anchor_memory_s")}
+    anchors = medians(reply["anchors"])
     return Measurement(
         design=reply["facts"]["design"],
         name=reply["facts"]["name"] or model.stem,
@@ -200,16 +280,19 @@ def _measurement(
         tpot_s=tuple(reply["tpot_s"]),
         cpu_s=reply["cpu_s"],
         peak_memory_bytes=reply["peak_memory_bytes"],
+        energy_j=reply["energy_j"],
         clean=verdict.clean,
         reasons=verdict.reasons,
+        drift=drift(anchors, calibrated) if calibrated else None,
         environment={
-            **reply["readings"],
-            **anchors,
+            **readings_of(reply, calibrated),
+            "anchors": anchors,
             **(processor if threads == 1 else {}),
             "wall_s": reply["wall_s"],
             "cpus": list(cpus),
             "load_before": reply["load_before"],
             "load_after": reply["load_after"],
+            **{name: reply[name] for name in ("clock_hz_before", "clock_hz_after", "temperature_c")},
             "python": sys.version.split()[0],
             "kernel": os.uname().release,
         },

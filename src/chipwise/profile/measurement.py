@@ -10,6 +10,7 @@ from chipwise.core.digest import digest, plain
 from chipwise.core.errors import MeasurementError, SpecError, UnknownName
 from chipwise.core.files import build
 from chipwise.ops.workload import Workload
+from chipwise.profile.drift import Drift
 
 SCHEMA = "chipwise.measurement/1"
 METRICS = ("ttft_p50", "ttft_p95", "ttft_p99", "tpot_p50", "tpot_p95", "tpot_p99", "peak_memory")
@@ -38,6 +39,7 @@ class Measurement:
     clean: bool
     reasons: tuple[str, ...] = ()  # why it is not clean
     environment: Mapping[str, Any] = field(default_factory=dict)
+    drift: Drift | None = None  # since calibration; None where there was nothing to compare with
 
     def __post_init__(self) -> None:
         if not self.ttft_s or not self.tpot_s:
@@ -65,6 +67,18 @@ class Measurement:
             return float(self.peak_memory_bytes)
         quantity, share = name.split("_p")
         return self.percentile("ttft" if quantity == "ttft" else "tpot", int(share) / 100)
+
+    def corrected(self, name: str) -> float:
+        """A metric on the calibration's footing: latencies without the machine's drift since then, SI units.
+
+        Raises:
+            UnknownName: There is no such metric.
+            MeasurementError: This machine could not measure it.
+        """
+        value = self.metric(name)
+        if self.drift is None or name == "peak_memory":
+            return value
+        return value / (self.drift.prefill if name.startswith("ttft") else self.drift.decode)
 
     @property
     def digest(self) -> str:

@@ -15,6 +15,10 @@ LIMITS = {
     "switches_per_s": 100.0,  # times a second that the process was pushed off its core
     "anchor_spread": 1.5,  # 90th over 10th percentile of fixed work timed in between
     "elsewhere": 0.3,  # share of the other cores' time that was used: they share caches, memory and clocks
+    "waited": 1.05,  # median decode step by the clock over the same by processor time
+    "dispersion": 2.0,  # 90th percentile of decode steps over their median
+    "two_speeds": 1.15,  # the slower over the faster of two groups of decode steps
+    "drift": 1.2,  # fixed work now against the same at calibration, whichever is slower
 }
 _WORDS = {
     "lost": "the process waited {0:.1%} of the time (limit {1:.0%})",
@@ -23,6 +27,10 @@ _WORDS = {
     "switches_per_s": "the process was pushed off its core {0:.0f} times a second (limit {1:.0f})",
     "anchor_spread": "fixed work in between varied by a factor of {0:.2f} (limit {1:.2f})",
     "elsewhere": "the other cores were busy for {0:.0%} of the time (limit {1:.0%})",
+    "waited": "decode steps took {0:.2f} times their processor time (limit {1:.2f})",
+    "dispersion": "one decode step in ten took {0:.2f} times the median or more (limit {1:.2f})",
+    "two_speeds": "decode steps ran at two speeds, a factor of {0:.2f} apart (limit {1:.2f})",
+    "drift": "the machine has drifted by a factor of {0:.2f} since it was calibrated (limit {1:.2f})",
 }
 
 

@@ -19,12 +19,12 @@ import numpy as np
 import numpy.typing as npt
 
 from chipwise.core.errors import ChipwiseError, MeasurementError
-from chipwise.profile import load
+from chipwise.profile import load, sensors
+from chipwise.profile.anchors import REFERENCE_PROMPT, REFERENCE_STEPS, Anchors
 from chipwise.profile.backends import RUNTIMES, Session
 
 Array = npt.NDArray[Any]
 _FIRST_CYCLES = 2  # never timed: loading, first touches
-_ANCHOR_EVERY_S = 0.05
 _STEADY = 0.03  # two windows of warm-up this close are steady
 
 
@@ -48,25 +48,26 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     """Measures as ``request`` says (see ``harness.py``) and returns samples and readings as plain data."""
     cpus = request["cpus"]
     load.pin(cpus)
-    resource.setrlimit(resource.RLIMIT_AS, (request["memory_limit_bytes"], resource.RLIM_INFINITY))
+    _limit(resource.RLIMIT_AS, request["memory_limit_bytes"])
+    _limit(resource.RLIMIT_CPU, request["cpu_limit_s"])  # should nobody be left to end this process
     runtime = RUNTIMES.load(request["runtime"])()
     prompt, new, batch = request["prompt_tokens"], request["new_tokens"], request["batch"]
-    session = runtime.open(
-        Path(request["model"]),
-        capacity=prompt + new,
-        batch=batch,
-        threads=request["threads"],
-        options=request["options"],
-    )
+    common = {"threads": request["threads"], "options": request["options"]}
+    session = runtime.open(Path(request["model"]), capacity=prompt + new, batch=batch, **common)
     generator = np.random.default_rng(request["seed"])
-    tokens = generator.integers(0, session.vocab_size, (batch, prompt))
-    loop = Loop(session, tokens, steps=max(1, new - 1))
-    _warm_up(loop, request["warm_up_s"])
+    loop = Loop(session, generator.integers(0, session.vocab_size, (batch, prompt)), steps=max(1, new - 1))
+    steady = _warm_up(loop, request["warm_up_s"])
     peak_memory_bytes = load.status_bytes("VmHWM")  # before the anchors take memory of their own
-    anchors = Anchors()
+    reference: Session | None = None
+    if request["reference"]:
+        room = REFERENCE_PROMPT + REFERENCE_STEPS
+        reference = runtime.open(Path(request["reference"]), capacity=room, batch=1, **common)
+    anchors = Anchors(reference)
+    anchors.run_if_due()
     loop.clear()
     gc.collect()
     gc.disable()
+    energy, clock_hz = sensors.energy(), sensors.frequency_hz(cpus)
     before = load.read(cpus)
     started = time.perf_counter()
     while True:
@@ -85,15 +86,27 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         "tpot_s": loop.tpot_s,
         "ttft_cpu_s": loop.ttft_cpu_s,
         "tpot_cpu_s": loop.tpot_cpu_s,
+        "tpot_at_s": [moment - started for moment in loop.tpot_at_s],
         "cpu_s": after.process_cpu_s - before.process_cpu_s,
         "wall_s": after.wall_s - before.wall_s,
         "peak_memory_bytes": peak_memory_bytes,
-        "readings": readings(before, after, threads=request["threads"], cpus=len(cpus)),
-        "anchor_compute_s": anchors.compute_s,
-        "anchor_memory_s": anchors.memory_s,
+        "energy_j": sensors.energy().since(energy),
+        "readings": readings(before, after, threads=request["threads"], cpus=len(cpus))
+        | {"unsteady": float(not steady)},
+        "anchors": anchors.seconds,
         "load_before": before.load,
         "load_after": after.load,
+        "clock_hz_before": clock_hz,
+        "clock_hz_after": sensors.frequency_hz(cpus),
+        "temperature_c": sensors.temperature_c(),
     }
+
+
+def _limit(what: int, amount: float) -> None:
+    """Sets a limit of this process, as far as the one it was born with allows."""
+    hard = resource.getrlimit(what)[1]
+    wanted = int(amount) if hard == resource.RLIM_INFINITY else min(int(amount), hard)
+    resource.setrlimit(what, (wanted, hard))
 
 
 class Loop:
@@ -118,6 +131,7 @@ class Loop:
             token = logits.argmax(axis=-1)[:, None]
             self.tpot_s.append(clock() - start)
             self.tpot_cpu_s.append(cpu() - cpu_start)
+            self.tpot_at_s.append(start)
         self._logits = logits
 
     def check(self) -> None:
@@ -131,36 +145,7 @@ class Loop:
         self.tpot_s: list[float] = []
         self.ttft_cpu_s: list[float] = []  # of the same samples: processor time of this process
         self.tpot_cpu_s: list[float] = []
-
-
-class Anchors:
-    """Fixed work, timed between requests: its spread shows a core that slows down or memory that others use."""
-
-    def __init__(self) -> None:
-        self._small = np.random.default_rng(0).standard_normal((48, 48)).astype(np.float32)
-        self._large = np.ones(1_000_000, np.float32)  # beyond private caches
-        self._last = 0.0
-        self.compute_s: list[float] = []
-        self.memory_s: list[float] = []
-
-    def run_if_due(self) -> None:
-        """Times each anchor once, after an untimed turn: what the model left in the caches must not show.
-
-        Not oftener than every 50 ms, so that few requests find the caches full of anchors.
-        """
-        clock = time.perf_counter
-        if clock() - self._last < _ANCHOR_EVERY_S:
-            return
-        for _ in range(2):
-            start = clock()
-            for _ in range(16):
-                np.exp(self._small)
-            middle = clock()
-            self._large.sum()
-            end = clock()
-        self._last = end
-        self.compute_s.append(middle - start)
-        self.memory_s.append(end - middle)
+        self.tpot_at_s: list[float] = []  # when each decode step began
 
 
 def readings(before: load.Reading, after: load.Reading, *, threads: int, cpus: int) -> dict[str, float | None]:
@@ -184,20 +169,28 @@ def readings(before: load.Reading, after: load.Reading, *, threads: int, cpus: i
     }
 
 
-def _warm_up(loop: Loop, limit_s: float) -> None:
-    """Runs until the time of a decode step is steady, at least two cycles and at most about ``limit_s``."""
+def _warm_up(loop: Loop, limit_s: float) -> bool:
+    """Runs until both phases are steady, at least two cycles and at most about ``limit_s``; whether they are.
+
+    Steady is when two cycles in a row have medians of decode within 3 %, and the last prefill was no straggler.
+    """
     started = time.perf_counter()
     for _ in range(_FIRST_CYCLES):
         loop.cycle()
         loop.check()
     previous = float("inf")
+    prefills: list[float] = []
     while time.perf_counter() - started < limit_s:
         loop.clear()
         loop.cycle()
+        prefills += loop.ttft_s
         median = sorted(loop.tpot_s)[len(loop.tpot_s) // 2]
-        if abs(median / previous - 1) < _STEADY:
-            return
+        ordered = sorted(prefills)
+        prefill_steady = len(prefills) < 2 or prefills[-1] < (1 + 5 * _STEADY) * ordered[len(ordered) // 2]
+        if abs(median / previous - 1) < _STEADY and prefill_steady:
+            return True
         previous = median
+    return False
 
 
 if __name__ == "__main__":

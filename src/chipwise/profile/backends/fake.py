@@ -1,8 +1,8 @@
 """A runtime with no model behind it: a JSON file says how long to take and how to misbehave.
 
 The file holds ``vocab_size``, ``prefill_s`` and ``decode_s`` (seconds of busy waiting), and optionally ``fault``: one
-of ``hang``, ``crash``, ``nan``, ``memory`` (takes addresses until it is refused), ``noise`` (prints to stdout). The option
-``drift`` stretches all waits: a machine that has become slower.
+of ``hang``, ``crash``, ``nan``, ``memory`` (takes addresses until it is refused), ``noise`` (prints to stdout). The
+option ``drift`` stretches all waits: a machine that has become slower.
 """
 
 from __future__ import annotations

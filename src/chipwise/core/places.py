@@ -1,0 +1,14 @@
+"""Where chipwise keeps what outlives a run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def data_folder() -> Path:
+    """``CHIPWISE_HOME``, or ``chipwise`` in the user's data folder."""
+    home = os.environ.get("CHIPWISE_HOME")
+    if home:
+        return Path(home)
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "chipwise"

@@ -1,0 +1,74 @@
+"""Fixed work, timed inside the measured process between requests: what tells a slow machine from a slow model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from chipwise.profile.backends import Session
+
+EVERY_S = 0.05
+REFERENCE_PROMPT, REFERENCE_STEPS = 16, 4
+
+
+class Anchors:
+    """Arithmetic in the caches, a sum over memory, and (if given) a small model in the same runtime.
+
+    Args:
+        reference: A session on the reference model, with room for ``REFERENCE_PROMPT + REFERENCE_STEPS`` positions.
+    """
+
+    def __init__(self, reference: Session | None = None) -> None:
+        generator = np.random.default_rng(0)
+        self._small = generator.standard_normal((48, 48)).astype(np.float32)
+        self._large = np.ones(1_000_000, np.float32)  # beyond private caches
+        self._reference = reference
+        vocab_size = reference.vocab_size if reference is not None else 2
+        self._prompt: Any = generator.integers(0, vocab_size, (1, REFERENCE_PROMPT))
+        self._token: Any = self._prompt[:, :1].copy()
+        self._last = 0.0
+        self.seconds: dict[str, list[float]] = {"compute_s": [], "memory_s": []}
+        if reference is not None:
+            self.seconds |= {"reference_prefill_s": [], "reference_decode_s": []}
+
+    def run_if_due(self) -> None:
+        """Times each anchor once, after an untimed turn: what the model left in the caches must not show.
+
+        Not oftener than every 50 ms, so that few requests find the caches full of anchors.
+        """
+        if time.perf_counter() - self._last < EVERY_S:
+            return
+        self._pure()
+        timed = self._pure()
+        if self._reference is not None:
+            self._run_reference(self._reference)
+            timed |= self._run_reference(self._reference)
+        self._last = time.perf_counter()
+        for name, seconds in timed.items():
+            self.seconds[name].append(seconds)
+
+    def _pure(self) -> dict[str, float]:
+        clock = time.perf_counter
+        start = clock()
+        for _ in range(64):
+            np.exp(self._small)
+        middle = clock()
+        self._large.sum()
+        return {"compute_s": middle - start, "memory_s": clock() - middle}
+
+    def _run_reference(self, reference: Session) -> dict[str, float]:
+        clock = time.perf_counter
+        start = clock()
+        reference.prefill(self._prompt)
+        middle = clock()
+        for _ in range(REFERENCE_STEPS):
+            reference.decode(self._token)
+        return {"reference_prefill_s": middle - start, "reference_decode_s": (clock() - middle) / REFERENCE_STEPS}
+
+
+def medians(seconds: Mapping[str, list[float]]) -> dict[str, float]:
+    """The median of each anchor that was timed at all."""
+    return {name: float(np.median(values)) for name, values in seconds.items() if values}
