@@ -10,6 +10,7 @@ from chipwise.blocks.ffn.lower import lower as lower_ffn
 from chipwise.blocks.norm.lower import lower as lower_norm
 from chipwise.ops import Op, OpGraph, Phase, Placed, Workload
 from chipwise.spec import ArchSpec, Attention, Design, FeedForward
+from chipwise.spec.plain import require_plain
 
 
 def last_attention(arch: ArchSpec) -> int | None:
@@ -21,8 +22,13 @@ def last_attention(arch: ArchSpec) -> int | None:
 
 
 def lower(design: Design, workload: Workload, phase: Phase, *, logits: Literal["last", "all"] = "last") -> OpGraph:
-    """The operators of one pass of ``design`` in ``phase``. ``logits`` says which positions leave the model."""
+    """The operators of one pass of ``design`` in ``phase``. ``logits`` says which positions leave the model.
+
+    Raises:
+        Unsupported: A model that is not built, so that there is no graph to mirror.
+    """
     arch = design.arch
+    require_plain(arch, work="lowered as the graph that is exported")
     query, past = workload.query_tokens(phase), workload.past_tokens(phase)
     batch = workload.batch
     rows = batch * query

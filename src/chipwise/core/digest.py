@@ -12,9 +12,13 @@ SCHEMA = 1
 
 
 def plain(value: Any) -> Any:
-    """``value`` as JSON can hold it: dataclasses as objects, tuples as lists, enums by value."""
+    """``value`` as JSON can hold it: dataclasses as objects, tuples as lists, enums by value.
+
+    A field with the metadata ``later`` is left out at its default, so that adding it changes no identity.
+    """
     if is_dataclass(value) and not isinstance(value, type):
-        return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
+        kept = ((f.name, getattr(value, f.name), f) for f in fields(value))
+        return {name: plain(item) for name, item, f in kept if not (f.metadata.get("later") and item == f.default)}
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, dict):

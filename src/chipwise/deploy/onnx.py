@@ -25,6 +25,7 @@ from chipwise.blocks.onnx_graph import MICROSOFT, GraphBuilder
 from chipwise.core.files import write_atomic
 from chipwise.spec import ArchSpec, Design
 from chipwise.spec.io import to_data
+from chipwise.spec.plain import require_plain
 
 Logits = Literal["last", "all"]
 SCHEMA = "chipwise.onnx/1"
@@ -40,7 +41,7 @@ def export(
 
     Raises:
         SpecError: A weight is missing or has the wrong shape.
-        Unsupported: The design's weight format has no graph.
+        Unsupported: The design's weight format or one of its blocks has no graph.
         StorageError: The disk refused.
     """
     target = Path(path)
@@ -51,6 +52,7 @@ def export(
 def build(design: Design, weights: Mapping[str, npt.NDArray[Any]], *, logits: Logits = "last") -> ModelProto:
     """The ONNX model of ``design``. See :func:`export`."""
     arch = design.arch
+    require_plain(arch, work="exported to ONNX")
     graph = GraphBuilder(weights=weights, format=design.weights)
     x = add_embedding(graph, arch)
     cut_layer = last_attention(arch) if logits == "last" else None
@@ -121,7 +123,12 @@ def metadata(design: Design, logits: Logits) -> dict[str, Any]:
 
 
 def random_weights(arch: ArchSpec, *, seed: int) -> dict[str, npt.NDArray[np.float32]]:
-    """Weights like a fresh model's (normal with 1/√fan-in), for measuring what training does not change."""
+    """Weights like a fresh model's (normal with 1/√fan-in), for measuring what training does not change.
+
+    Raises:
+        Unsupported: A model that is not built.
+    """
+    require_plain(arch, work="given random weights")
     generator = np.random.default_rng(seed)
     weights: dict[str, npt.NDArray[np.float32]] = {}
 

@@ -16,6 +16,7 @@ from chipwise.blocks.ffn.module import FeedForwardModule
 from chipwise.blocks.norm.module import make_norm
 from chipwise.nn import rotary
 from chipwise.spec import ArchSpec, Layer
+from chipwise.spec.plain import require_plain
 
 
 class LayerModule(nn.Module):
@@ -50,6 +51,7 @@ class Transformer(nn.Module):
     """
 
     def __init__(self, arch: ArchSpec) -> None:
+        require_plain(arch, work="built in torch")
         super().__init__()
         self.arch = arch
         self.embedding = nn.Embedding(arch.vocab_size, arch.d_model)

@@ -1,5 +1,18 @@
 """What a model is: its architecture as values, and how these are read and written."""
 
-from chipwise.spec.arch import ArchSpec, Attention, Design, FeedForward, Layer, uniform
+from chipwise.spec.arch import ArchSpec, Design, Layer, uniform
+from chipwise.spec.feed_forward import FeedForward, MixtureOfExperts
+from chipwise.spec.mixers import Attention, GatedDelta, LatentAttention, Mamba2
 
-__all__ = ["ArchSpec", "Attention", "Design", "FeedForward", "Layer", "uniform"]
+__all__ = [
+    "ArchSpec",
+    "Attention",
+    "Design",
+    "FeedForward",
+    "GatedDelta",
+    "LatentAttention",
+    "Layer",
+    "Mamba2",
+    "MixtureOfExperts",
+    "uniform",
+]

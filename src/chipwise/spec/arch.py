@@ -1,100 +1,78 @@
-"""What a model is: ArchSpec, its layers and their blocks. Pure values; no torch, no costs.
+"""What a model is: ArchSpec and its layers. Pure values; no torch, no costs.
 
-A model is an embedding, layers that may all differ, a final norm and a head. Each layer is a pre-norm residual pair:
-``x += attention(norm(x)); x += ffn(norm(x))``; either block may be absent.
+A model is an embedding, layers that may all differ, a final norm and a head. Each layer is a residual pair:
+``x += attention(norm(x)); x += ffn(norm(x))``; either block may be absent, and an encoder-decoder's layers have
+attention to the encoder between the two. Heads that predict several tokens ahead are no part of a model here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from chipwise.core.digest import digest
-from chipwise.core.dtypes import weight_format
+from chipwise.core.digest import digest, plain
+from chipwise.core.dtypes import values_bytes, weight_format
 from chipwise.core.errors import SpecError
+from chipwise.spec.feed_forward import Activation, FeedForward, FeedForwardBlock, MixtureOfExperts
+from chipwise.spec.field import later, positive
+from chipwise.spec.mixers import Attention, GatedDelta, LatentAttention, Mamba2, Mixer
 
-Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
 NormKind = Literal["rmsnorm", "layernorm"]
+Block = Mixer | FeedForwardBlock
+if TYPE_CHECKING:
+    # Most rooms build and lower one kind of block each, and refuse the others by name (spec.plain) before they read
+    # its fields: to a type checker a layer's blocks may be any, when a file is read they are exactly these.
+    AnyMixer = Any
+    AnyFeedForward = Any
+else:
+    AnyMixer = Mixer
+    AnyFeedForward = FeedForwardBlock
 
-
-def _positive(field: str, value: int) -> None:
-    if value < 1:
-        raise SpecError(f"must be at least 1, not {value}", field=field)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attention:
-    """Grouped-query self-attention; ``kv_heads == heads`` is multi-head, ``kv_heads == 1`` multi-query."""
-
-    heads: int
-    kv_heads: int
-    head_size: int
-    qkv_bias: bool = False
-    out_bias: bool = False
-    qk_norm: bool = False  # RMSNorm over the head size on queries and keys (Qwen3)
-    rope: bool = True
-    window: int | None = None  # tokens that a query sees, itself included; None is all
-
-    def __post_init__(self) -> None:
-        for field in ("heads", "kv_heads", "head_size"):
-            _positive(field, getattr(self, field))
-        if self.heads % self.kv_heads:
-            raise SpecError(f"{self.kv_heads} KV heads do not divide {self.heads} heads", field="kv_heads")
-        if self.rope and self.head_size % 2:
-            raise SpecError(f"rotary positions need an even head size, not {self.head_size}", field="head_size")
-        if self.window is not None:
-            _positive("window", self.window)
-
-    @property
-    def query_width(self) -> int:
-        """Width of all query heads together."""
-        return self.heads * self.head_size
-
-    @property
-    def kv_width(self) -> int:
-        """Width of all key heads together (values take as much again)."""
-        return self.kv_heads * self.head_size
-
-    def parameters(self, d_model: int) -> int:
-        """Weights and biases of the four projections and the q/k norms."""
-        q, kv = self.query_width, self.kv_width
-        weights = d_model * (q + 2 * kv) + q * d_model
-        biases = (q + 2 * kv if self.qkv_bias else 0) + (d_model if self.out_bias else 0)
-        return weights + biases + (2 * self.head_size if self.qk_norm else 0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FeedForward:
-    """Two matrices with an activation between, or three when ``gated`` (SwiGLU is gated SiLU, GeGLU gated GELU)."""
-
-    width: int
-    activation: Activation = "silu"
-    gated: bool = True
-    bias: bool = False
-
-    def __post_init__(self) -> None:
-        _positive("width", self.width)
-
-    def parameters(self, d_model: int) -> int:
-        """Weights and biases of the two or three projections."""
-        matrices = 3 if self.gated else 2
-        biases = (self.width * (matrices - 1) + d_model) if self.bias else 0
-        return matrices * d_model * self.width + biases
+__all__ = [
+    "Activation",
+    "ArchSpec",
+    "Attention",
+    "Block",
+    "Design",
+    "FeedForward",
+    "FeedForwardBlock",
+    "GatedDelta",
+    "LatentAttention",
+    "Layer",
+    "Mamba2",
+    "Mixer",
+    "MixtureOfExperts",
+    "NormKind",
+    "uniform",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
     """One residual layer. ``shares`` is the number of an earlier layer whose weights this one uses."""
 
-    attention: Attention | None
-    ffn: FeedForward | None
+    attention: AnyMixer | None
+    ffn: AnyFeedForward | None
     shares: int | None = None
+    cross: Attention | None = later(None)  # noqa: RUF009  (attention to the encoder's results)
+    parallel: bool = later(False)  # both blocks read the stream as it came in
+    attention_norm: bool = later(True)
+    ffn_norm: bool = later(True)  # a parallel layer without it has one norm for both blocks
+
+    def blocks(self) -> Iterator[Block]:
+        """The blocks that are there, in order."""
+        return (block for block in (self.attention, self.cross, self.ffn) if block is not None)
+
+    def norms(self) -> int:
+        """How many norms stand before (or after) the blocks."""
+        counted = [self.cross is not None, self.attention is not None and self.attention_norm]
+        return sum([*counted, self.ffn is not None and self.ffn_norm])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchSpec:
-    """A decoder language model. Layers may all differ."""
+    """A language model: a decoder, an encoder (attention that is not causal), or both. Layers may all differ."""
 
     vocab_size: int
     d_model: int
@@ -107,62 +85,112 @@ class ArchSpec:
     norm_bias: bool = False  # LayerNorm's shift; RMSNorm has none
     positions: Literal["rope", "learned", "none"] = "rope"
     rope_theta: float = 10_000.0
+    norm_place: Literal["pre", "post", "both"] = later("pre")  # before blocks, after (BERT, OLMo 2), or both (Gemma 2)
+    norm_weight: bool = later(True)  # a norm without weights only divides
+    final_norm: bool = later(True)
+    embedding_norm: bool = later(False)
+    head: Literal["lm", "pooler", "none"] = later("lm")  # pooler: a square matrix with bias on the first position
+    head_bias: bool = later(False)
+    token_types: int = later(0)  # rows of a table of segments (BERT)
+    extra_positions: int = later(0)  # rows of the learned table beyond max_tokens (OPT has two)
+    encoder: tuple[Layer, ...] = later(())  # what ``cross`` attends to; norms and embedding as in the decoder
 
     def __post_init__(self) -> None:
-        for field in ("vocab_size", "d_model", "max_tokens"):
-            _positive(field, getattr(self, field))
+        positive(self, "vocab_size", "d_model", "max_tokens")
         if not self.layers:
             raise SpecError("a model needs at least one layer", field="layers")
         if self.norm == "rmsnorm" and self.norm_bias:
             raise SpecError("RMSNorm has no bias; use norm: layernorm", field="norm_bias")
-        for i, layer in enumerate(self.layers):
-            if layer.attention and layer.attention.rope != (self.positions == "rope"):
-                raise SpecError(f"rope must agree with positions: {self.positions}", field=f"layers[{i}].attention")
-            if layer.shares is None:
-                continue
-            if not 0 <= layer.shares < i:
-                raise SpecError(f"must name an earlier layer, not {layer.shares}", field=f"layers[{i}].shares")
-            source = self.layers[layer.shares]
-            if source.shares is not None or (source.attention, source.ffn) != (layer.attention, layer.ffn):
-                raise SpecError(
-                    f"layer {layer.shares} must own its weights and have the same blocks", field=f"layers[{i}].shares"
-                )
+        for stack, layers in (("layers", self.layers), ("encoder", self.encoder)):
+            for i, layer in enumerate(layers):
+                self._check_layer(layer, layers, i, f"{stack}[{i}]")
+
+    def _check_layer(self, layer: Layer, layers: tuple[Layer, ...], number: int, place: str) -> None:
+        if isinstance(layer.attention, Attention) and layer.attention.rope and self.positions != "rope":
+            raise SpecError(f"rope must agree with positions: {self.positions}", field=f"{place}.attention")
+        if layer.cross is not None and (layers is self.encoder or not self.encoder):
+            raise SpecError("only a decoder with an encoder attends to one", field=f"{place}.cross")
+        if layer.shares is None:
+            return
+        if not 0 <= layer.shares < number:
+            raise SpecError(f"must name an earlier layer, not {layer.shares}", field=f"{place}.shares")
+        source = layers[layer.shares]
+        if source.shares is not None or tuple(source.blocks()) != tuple(layer.blocks()):
+            raise SpecError(
+                f"layer {layer.shares} must own its weights and have the same blocks", field=f"{place}.shares"
+            )
 
     def owned_layers(self) -> Iterable[tuple[int, Layer]]:
-        """The layers that hold weights of their own, with their numbers."""
+        """The layers that hold weights of their own, with their numbers; the encoder's are not among them."""
         return ((i, layer) for i, layer in enumerate(self.layers) if layer.shares is None)
+
+    @property
+    def causal(self) -> bool:
+        """Whether the model generates: no layer of its (decoder's) stack looks ahead."""
+        return all(layer.attention.causal for layer in self.layers if isinstance(layer.attention, Attention))
 
     def norm_parameters(self) -> int:
         """Parameters of one norm over the model's width."""
-        return self.d_model * (2 if self.norm_bias else 1)
+        return self.d_model * (self.norm_weight + self.norm_bias)
 
     def embedding_parameters(self) -> int:
-        """Parameters of the token table, learned positions and an untied head."""
-        tables = self.vocab_size * self.d_model * (1 if self.tie_embeddings else 2)
-        return tables + (self.max_tokens * self.d_model if self.positions == "learned" else 0)
+        """Parameters of the token table, segments, learned positions, and the head (an untied one is a table)."""
+        untied = self.head == "lm" and not self.tie_embeddings
+        tables = self.vocab_size * self.d_model * (2 if untied else 1) + self.token_types * self.d_model
+        if self.positions == "learned":
+            tables += (self.max_tokens + self.extra_positions) * self.d_model
+        pooler = self.d_model * (self.d_model + 1) if self.head == "pooler" else 0
+        return tables + pooler + (self.vocab_size if self.head_bias else 0)
 
     def parameters(self) -> int:
         """Trainable parameters, shared and tied ones counted once."""
-        total = self.embedding_parameters() + self.norm_parameters()
-        for _, layer in self.owned_layers():
-            for block in (layer.attention, layer.ffn):
-                if block is not None:
-                    total += block.parameters(self.d_model) + self.norm_parameters()
+        return self._parameters(active=False)
+
+    def active_parameters(self) -> int:
+        """Parameters without the experts that a token does not meet; tables count whole."""
+        return self._parameters(active=True)
+
+    def _parameters(self, *, active: bool) -> int:
+        ends = self.final_norm * (2 if self.encoder else 1) + self.embedding_norm
+        total = self.embedding_parameters() + ends * self.norm_parameters()
+        for layer in (*self.layers, *self.encoder):
+            if layer.shares is None:
+                total += self.layer_parameters(layer, active=active)
         return total
 
-    def kv_cache_bytes(self, tokens: int, *, batch: int = 1, value_bytes: float = 4) -> int:
-        """Bytes of keys and values kept for ``tokens`` positions (layers that share weights keep their own)."""
-        total = 0.0
+    def layer_parameters(self, layer: Layer, *, active: bool = False) -> int:
+        """Parameters of one layer with its norms; ``active`` leaves out the experts that a token does not meet."""
+        total = layer.norms() * self.norm_parameters() * (2 if self.norm_place == "both" else 1)
+        for block in layer.blocks():
+            if active and isinstance(block, MixtureOfExperts):
+                total += block.active_parameters(self.d_model)
+            else:
+                total += block.parameters(self.d_model)
+        return total
+
+    def kv_cache_bytes(
+        self, tokens: int, *, batch: int = 1, cache: str = "fp32", state: str = "fp32", encoder_tokens: int = 0
+    ) -> int:
+        """Bytes kept between passes for ``tokens`` positions of each of ``batch`` sequences.
+
+        Windowed layers keep their window, latent attention its small vectors, recurrences a state of fixed size, cross
+        attention the keys and values of ``encoder_tokens``. Layers that share weights keep their own.
+        """
+        kept = held = 0
         for layer in self.layers:
             if layer.attention is not None:
-                kept = min(tokens, layer.attention.window or tokens)
-                total += 2 * layer.attention.kv_width * kept * batch * value_bytes
-        return round(total)
+                kept += layer.attention.cache_values(tokens)
+                held += layer.attention.state_values()
+            if layer.cross is not None:
+                kept += 2 * layer.cross.kv_width * encoder_tokens
+        return int(values_bytes(batch * kept, cache) + values_bytes(batch * held, state))
 
     @property
     def digest(self) -> str:
         """Identity of the architecture; the name does not count."""
-        return digest({name: getattr(self, name) for name in self.__slots__ if name != "name"})
+        fields = plain(self)
+        del fields["name"]
+        return digest(fields)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

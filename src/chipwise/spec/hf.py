@@ -15,6 +15,7 @@ from chipwise.core.errors import SpecError, Unsupported, nearest
 from chipwise.core.files import read_json
 from chipwise.spec import families, io
 from chipwise.spec.arch import Activation, ArchSpec, Attention, FeedForward, Layer
+from chipwise.spec.plain import is_plain
 
 OWN_TYPE = "chipwise"  # model_type of folders whose modelling file is ours; their config holds the ArchSpec itself
 
@@ -284,6 +285,8 @@ _READERS = {
 
 def family_of(arch: ArchSpec) -> str | None:
     """The Hugging Face family that computes exactly ``arch`` with transformers' own code; None if there is none."""
+    if not is_plain(arch):
+        return None
     first = arch.layers[0]
     attention, ffn = first.attention, first.ffn
     alike = all(layer == first for layer in arch.layers)  # a layer that shares weights differs from the one it shares

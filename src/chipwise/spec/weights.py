@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from chipwise.spec.arch import ArchSpec, Attention, FeedForward
+from chipwise.spec.plain import require_plain
 
 Shape = tuple[int, ...]
 
 
 def weight_shapes(arch: ArchSpec) -> dict[str, Shape]:
-    """Shape of every weight by name; matrices are (out, in). Shared and tied weights are there once."""
+    """Shape of every weight by name; matrices are (out, in). Shared and tied weights are there once.
+
+    Raises:
+        Unsupported: A model that is not built.
+    """
+    require_plain(arch, work="given weights by name")
     return dict(_all(arch))
 
 

@@ -47,7 +47,7 @@ def test_shared_layers_count_once_and_keep_caches_of_their_own() -> None:
 def test_kv_cache_of_llama_3_8b_at_8192_tokens_is_a_gibibyte_in_fp16() -> None:
     """2 (k, v) · 32 layers · 8 heads · 128 · 8192 tokens · 2 bytes."""
     llama = uniform(vocab_size=128_256, d_model=4096, depth=32, heads=32, kv_heads=8, ffn_width=14_336)
-    assert llama.kv_cache_bytes(8192, value_bytes=2) == 2**30
+    assert llama.kv_cache_bytes(8192, cache="fp16") == 2**30
 
 
 def test_a_window_bounds_the_cache() -> None:

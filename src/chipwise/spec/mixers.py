@@ -1,0 +1,219 @@
+"""Blocks that mix positions: attention, latent attention, and two recurrences of fixed state.
+
+Each says its parameters, biases and inner norms included, and what it keeps between passes: ``cache_values`` grow with
+the tokens and are kept in the format of the cache, ``state_values`` do not and are kept in that of the state.
+
+References:
+    Latent attention: DeepSeek-V2, arXiv:2405.04434. Gated delta: arXiv:2412.06464, as in Qwen3-Next.
+    Mamba-2: arXiv:2405.21060, as in Nemotron-H, arXiv:2504.03624.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from chipwise.core.errors import SpecError
+from chipwise.spec.field import later, positive
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attention:
+    """Grouped-query self-attention; ``kv_heads == heads`` is multi-head, ``kv_heads == 1`` multi-query."""
+
+    heads: int
+    kv_heads: int
+    head_size: int
+    qkv_bias: bool = False
+    out_bias: bool = False
+    qk_norm: bool = False  # RMSNorm on queries and keys
+    rope: bool = True
+    window: int | None = None  # tokens that a query sees, itself included; None is all
+    chunk: int | None = later(None)  # positions see those of their own chunk alone (Llama 4)
+    causal: bool = later(True)
+    qk_norm_over: Literal["head", "all"] = later("head")  # each head (Qwen3), or all heads at once (OLMo 2)
+    gate: bool = later(False)  # results times a sigmoid of a second query-wide projection (Qwen3-Next)
+    sinks: bool = later(False)  # a learned score per head that attends to nothing (gpt-oss)
+    softcap: float | None = later(None)  # scores are bounded to ±softcap (Gemma 2)
+    relative_buckets: int = later(0)  # rows of a table of position biases, one column a head (T5)
+
+    def __post_init__(self) -> None:
+        positive(self, "heads", "kv_heads", "head_size")
+        if self.heads % self.kv_heads:
+            raise SpecError(f"{self.kv_heads} KV heads do not divide {self.heads} heads", field="kv_heads")
+        if self.rope and self.head_size % 2:
+            raise SpecError(f"rotary positions need an even head size, not {self.head_size}", field="head_size")
+        for name in ("window", "chunk"):
+            if getattr(self, name) is not None:
+                positive(self, name)
+        if self.window is not None and self.chunk is not None:
+            raise SpecError("attention has a window or chunks, not both", field="chunk")
+
+    @property
+    def query_width(self) -> int:
+        """Width of all query heads together."""
+        return self.heads * self.head_size
+
+    @property
+    def kv_width(self) -> int:
+        """Width of all key heads together (values take as much again)."""
+        return self.kv_heads * self.head_size
+
+    def parameters(self, d_model: int) -> int:
+        """Weights and biases of the projections, the q/k norms, gate, sinks and position biases."""
+        q, kv = self.query_width, self.kv_width
+        weights = d_model * (q + 2 * kv) + q * d_model + (d_model * q if self.gate else 0)
+        biases = (q + 2 * kv if self.qkv_bias else 0) + (d_model if self.out_bias else 0)
+        norms = 0 if not self.qk_norm else 2 * self.head_size if self.qk_norm_over == "head" else q + kv
+        return weights + biases + norms + self.heads * (self.sinks + self.relative_buckets)
+
+    def cache_values(self, tokens: int) -> int:
+        """Keys and values of ``tokens`` positions, of the last window or chunk where there is one."""
+        if not self.causal:
+            return 0
+        return 2 * self.kv_width * min(tokens, self.window or self.chunk or tokens)
+
+    def state_values(self) -> int:
+        """None: all grows with the tokens."""
+        return 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentAttention:
+    """Multi-head latent attention: keys and values of all heads come from one small vector a token, which is cached.
+
+    A query or key has ``nope_size`` values without positions and ``rope_size`` with; keys share the latter.
+    """
+
+    heads: int
+    kv_rank: int
+    nope_size: int
+    rope_size: int
+    value_size: int
+    q_rank: int | None = None  # queries come from a small vector too, with a norm
+    bias: bool = False  # of the projections into the small vectors and of the output
+
+    def __post_init__(self) -> None:
+        positive(self, "heads", "kv_rank", "nope_size", "rope_size", "value_size")
+        if self.q_rank is not None:
+            positive(self, "q_rank")
+
+    @property
+    def query_width(self) -> int:
+        """Width of all query heads together."""
+        return self.heads * (self.nope_size + self.rope_size)
+
+    def parameters(self, d_model: int) -> int:
+        """Projections into and out of the small vectors, their norms, and the output projection."""
+        if self.q_rank is None:
+            queries = d_model * self.query_width
+        else:
+            queries = d_model * self.q_rank + self.q_rank + self.q_rank * self.query_width
+        latent = d_model * (self.kv_rank + self.rope_size) + self.kv_rank
+        expand = self.kv_rank * self.heads * (self.nope_size + self.value_size)
+        out = self.heads * self.value_size * d_model
+        bias = (self.q_rank or 0) + self.kv_rank + self.rope_size + d_model if self.bias else 0
+        return queries + latent + expand + out + bias
+
+    def cache_values(self, tokens: int) -> int:
+        """The small vector and the shared rotated key of each position, once for all heads."""
+        return (self.kv_rank + self.rope_size) * tokens
+
+    def state_values(self) -> int:
+        """None: all grows with the tokens."""
+        return 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatedDelta:
+    """Gated delta rule: linear attention whose state of (key_size, value_size) a head decays and is corrected."""
+
+    key_heads: int
+    value_heads: int
+    key_size: int
+    value_size: int
+    conv: int = 4  # taps of the causal convolution over queries, keys and values
+
+    def __post_init__(self) -> None:
+        positive(self, "key_heads", "value_heads", "key_size", "value_size", "conv")
+        if self.value_heads % self.key_heads:
+            raise SpecError(f"{self.key_heads} key heads do not divide {self.value_heads}", field="key_heads")
+
+    @property
+    def key_width(self) -> int:
+        """Width of all key heads together (queries take as much again)."""
+        return self.key_heads * self.key_size
+
+    @property
+    def value_width(self) -> int:
+        """Width of all value heads together."""
+        return self.value_heads * self.value_size
+
+    @property
+    def conv_width(self) -> int:
+        """Channels of the convolution: queries, keys and values."""
+        return 2 * self.key_width + self.value_width
+
+    def parameters(self, d_model: int) -> int:
+        """Projections (q, k, v, output gate; two scalars a head), convolution, decay, the norm of results, output."""
+        into = d_model * (self.conv_width + self.value_width + 2 * self.value_heads)
+        decay = 2 * self.value_heads  # rate and shift of the step
+        return into + self.conv_width * self.conv + decay + self.value_size + self.value_width * d_model
+
+    def cache_values(self, tokens: int) -> int:
+        """None: the state does not grow."""
+        return 0 * tokens
+
+    def state_values(self) -> int:
+        """The state of each head and the last inputs of the convolution."""
+        return self.value_heads * self.key_size * self.value_size + self.conv_width * (self.conv - 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mamba2:
+    """Mamba-2's state space: a state of (head_size, state_size) a head; ``groups`` share their B and C."""
+
+    heads: int
+    head_size: int
+    state_size: int
+    groups: int = 1
+    conv: int = 4
+    conv_bias: bool = True
+    bias: bool = False  # of the projections
+
+    def __post_init__(self) -> None:
+        positive(self, "heads", "head_size", "state_size", "groups", "conv")
+        if self.heads % self.groups:
+            raise SpecError(f"{self.groups} groups do not divide {self.heads} heads", field="groups")
+
+    @property
+    def inner_width(self) -> int:
+        """Width of all heads together."""
+        return self.heads * self.head_size
+
+    @property
+    def conv_width(self) -> int:
+        """Channels of the convolution: inputs, B and C."""
+        return self.inner_width + 2 * self.groups * self.state_size
+
+    @property
+    def in_width(self) -> int:
+        """Columns of the projection: gate, the convolution's channels, and a step size a head."""
+        return self.inner_width + self.conv_width + self.heads
+
+    def parameters(self, d_model: int) -> int:
+        """Projections, convolution, three scalars a head (decay, step shift, skip), the norm of results."""
+        conv = self.conv_width * (self.conv + self.conv_bias)
+        biases = self.in_width + d_model if self.bias else 0
+        return d_model * (self.in_width + self.inner_width) + biases + conv + 3 * self.heads + self.inner_width
+
+    def cache_values(self, tokens: int) -> int:
+        """None: the state does not grow."""
+        return 0 * tokens
+
+    def state_values(self) -> int:
+        """The state of each head and the last inputs of the convolution."""
+        return self.inner_width * self.state_size + self.conv_width * (self.conv - 1)
+
+
+Mixer = Attention | LatentAttention | GatedDelta | Mamba2
