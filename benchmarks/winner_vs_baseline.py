@@ -24,7 +24,7 @@ from chipwise.profile.harness import measure_alternately
 from chipwise.report.record import load
 from chipwise.run import load_run
 from chipwise.run.measuring import exported_bits_per_byte, metrics_of
-from chipwise.space.space import design_of, summary
+from chipwise.space.designs import design_of, summary
 from chipwise.train.data import load_corpus
 from chipwise.train.pool import WorkerPool
 from chipwise.train.tokenizer import TokenStore

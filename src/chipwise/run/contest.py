@@ -16,7 +16,7 @@ from chipwise.run.measuring import HEADROOM, within
 from chipwise.run.quality import measured_within
 from chipwise.run.spec import RunSpec
 from chipwise.run.trials import Candidate, Trials
-from chipwise.space.space import design_of
+from chipwise.space.designs import design_of
 
 MEASURED_AT_MOST = 4  # designs measured for one vocabulary before it is given up
 

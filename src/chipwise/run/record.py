@@ -20,7 +20,7 @@ from chipwise.run.trials import Candidate, Trials, now
 from chipwise.search.pareto import hypervolume, knee, non_dominated
 from chipwise.search.study import Study
 from chipwise.space import SearchSpace
-from chipwise.space.space import summary
+from chipwise.space.designs import summary
 
 
 def make_record(spec: RunSpec, study: Study, trials: Trials, space: SearchSpace, folder: RunFolder) -> rec.RunRecord:

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from chipwise.core.errors import Infeasible
 from chipwise.space import Constraint, SearchSpace
-from chipwise.space.space import Rows, summary
+from chipwise.space.designs import summary
+from chipwise.space.space import Rows
 
 Floats = NDArray[np.float64]
 CLOUD = 2_000

@@ -29,7 +29,7 @@ from chipwise.run.training import PoolTrainer
 from chipwise.run.trials import Candidate, Trials, choice_labels
 from chipwise.search.study import Study
 from chipwise.space import Constraint, SearchSpace
-from chipwise.space.space import summary
+from chipwise.space.designs import summary
 from chipwise.train.data import load_corpus
 from chipwise.train.pool import WorkerPool
 from chipwise.train.tokenizer import TokenStore

@@ -128,10 +128,15 @@ class RunSpec:
 
     @property
     def identity(self) -> str:
-        """What a study's trials mean: everything but the number of workers, which changes only the waiting."""
+        """What a study's trials mean: everything but the number of workers, which changes only the waiting.
+
+        Fields that came after the first release count only where they are used, so that its studies open.
+        """
         data = plain(self)
         del data["folder"], data["budget"]["workers"]
         data["search"] = data["search"]["strategy"]
+        if not data["space"]["conditions"]:
+            del data["space"]["conditions"]
         return digest(data)
 
 

@@ -11,7 +11,8 @@ from chipwise.core.digest import digest
 from chipwise.run.spec import RunSpec
 from chipwise.search.study import Study, Trial
 from chipwise.space import SearchSpace
-from chipwise.space.space import Rows, design_of
+from chipwise.space.designs import design_of
+from chipwise.space.space import Rows
 from chipwise.spec import Design
 
 
@@ -95,7 +96,7 @@ class Trials:
     def add(self, row: Rows, *, predicted: Mapping[str, list[float]]) -> int:
         """A new candidate of the space."""
         labels = {
-            gene_label(gene.name, gene.layer): value_label(gene.values[i])
+            gene.label: value_label(gene.values[i])
             for gene, i, active in zip(self._space.genes, row, self._space.active(row[None])[0], strict=True)
             if active
         }
@@ -135,12 +136,7 @@ class Trials:
 
 def choice_labels(space: SearchSpace) -> dict[str, tuple[str, ...]]:
     """Every gene and the labels of its values, as the study's store and dashboards show them."""
-    return {gene_label(g.name, g.layer): tuple(value_label(v) for v in g.values) for g in space.genes}
-
-
-def gene_label(name: str, layer: int | None) -> str:
-    """A gene's name for people."""
-    return name if layer is None else f"layer{layer}.{name}"
+    return {g.label: tuple(value_label(v) for v in g.values) for g in space.genes}
 
 
 def value_label(value: object) -> str:

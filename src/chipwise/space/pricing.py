@@ -21,7 +21,8 @@ from chipwise.cost.memory import block_activation_bytes, memory_parts
 from chipwise.cost.pricing import combine, op_price
 from chipwise.hardware.device import MachineProfile
 from chipwise.ops import Op, Phase, Workload
-from chipwise.space.space import FFN_KINDS, Rows, SearchSpace
+from chipwise.space.space import Rows, SearchSpace
+from chipwise.space.spec import FFN_KINDS
 from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer
 
 Floats = NDArray[np.float64]

@@ -6,7 +6,7 @@ import pytest
 from chipwise.core.errors import SpecError
 from chipwise.core.files import build
 from chipwise.space import SearchSpace, SpaceSpec
-from chipwise.space.space import summary
+from chipwise.space.designs import summary
 
 
 def small(**changes):

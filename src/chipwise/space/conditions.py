@@ -1,0 +1,252 @@
+"""Conditions between choices, compiled to small tables: which values are left where, and the nearest of them.
+
+Choices are put in an order in which each depends on earlier ones only; one pass over the columns then draws or mends
+rows, and nothing is ever enumerated but the few choices that conditions join.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chipwise.core.errors import SpecError, nearest
+from chipwise.space.spec import GLOBALS, LAYER_CHOICES, Condition, SpaceSpec, listed
+from chipwise.space.ties import Slots
+
+Flags = NDArray[np.bool_]
+Index = NDArray[np.int64]
+_MOST = 12  # conditions on one choice: their tables have 2 to this power rows
+_JOINED = 4_000_000  # combinations of joined choices that are looked through for contradictions
+_PAIR = {"heads": 0, "kv_heads": 1}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One condition on one choice: where all of ``when`` hold, the values ``allowed`` are left."""
+
+    target: str
+    when: dict[str, Flags]  # choice, or "layer" for the slot -> which of its values meet the condition
+    allowed: Flags
+    text: str
+
+
+class Conditions:
+    """What a space's conditions leave.
+
+    Args:
+        spec: The space.
+        slots: Of each choice of a layer.
+
+    Raises:
+        SpecError: A name or value is unknown, conditions go round in a circle, or they leave nothing somewhere.
+    """
+
+    def __init__(self, spec: SpaceSpec, slots: dict[str, Slots]) -> None:
+        self._spec, self._slots = spec, slots
+        rules = [rule for i, item in enumerate(spec.conditions) for rule in self._read(item, f"conditions[{i}]")]
+        rules += self._implied(rules)
+        self.rules = {name: [rule for rule in rules if rule.target == name] for name in (*GLOBALS, *LAYER_CHOICES)}
+        self.order = self._ordered()
+        self._tables = {name: self._table(name, found) for name, found in self.rules.items() if found}
+        self._nearest = {name: np.array([_nearest(row) for row in table]) for name, table in self._tables.items()}
+        self.contradictions()
+
+    def _read(self, item: Condition, field: str) -> list[Rule]:
+        when: dict[str, Flags] = {}
+        for name, values in item.when.items():
+            choice, flags = self._flags(name, values, f"{field}.when.{name}")
+            when[choice] = when[choice] & flags if choice in when else flags
+        rules = []
+        for name, values in item.only.items():
+            where = f"{field}.only.{name}"
+            target, allowed = self._flags(name, values, where)
+            if target == "layer":
+                raise SpecError("a layer's number is no choice; name it in when", field=where)
+            givens = dict(when)
+            if target in givens:  # a condition within one choice, as between heads and KV heads
+                allowed = allowed | ~givens.pop(target)
+            for given in givens:
+                self._together(given, target, where)
+            rules.append(Rule(target, givens, allowed, str(item)))
+        return rules
+
+    def _together(self, given: str, target: str, field: str) -> None:
+        if target in GLOBALS and given not in GLOBALS:
+            raise SpecError(
+                f"{target} is chosen for the whole model, {given} for each layer; turn the condition round", field=field
+            )
+        if given in LAYER_CHOICES and self._spec.tie(given) != self._spec.tie(target):
+            raise SpecError(
+                f"{given} and {target} are joined by a condition and must be tied alike, not "
+                f"{self._spec.tie(given)} and {self._spec.tie(target)}; change layers",
+                field=field,
+            )
+
+    def _flags(self, name: str, values: object, field: str) -> tuple[str, Flags]:
+        """The choice that ``name`` is part of, and which of its values are meant."""
+        if name == "layer":
+            ties = {self._spec.tie(choice): self._slots[choice].labels for choice in LAYER_CHOICES}
+            if len(ties) > 1:
+                raise SpecError("layers can be named only where all choices are tied alike; change layers", field=field)
+            (known,) = ties.values()
+            return "layer", self._met([str(value) for value in listed(values)], list(known), field)
+        if name in _PAIR:
+            part = [pair[_PAIR[name]] for pair in self._spec.attention_choices()]
+            return "attention", self._met(listed(values), part, field)
+        if name not in (*GLOBALS, *LAYER_CHOICES) or name == "attention":
+            known_names = (*GLOBALS, "heads", "kv_heads", "ffn", "ffn_width", "layer")
+            raise SpecError(f"unknown choice; {nearest(name, known_names)}", field=field)
+        return name, self._met(listed(values), list(self._spec.values(name)), field)
+
+    @staticmethod
+    def _met(wanted: Sequence[object], known: Sequence[object], field: str) -> Flags:
+        for value in wanted:
+            if not any(value == item and type(value) is type(item) for item in known):
+                shown = list(dict.fromkeys(known))
+                raise SpecError(f"{value!r} is not in the space, which lists {shown}", field=field)
+        if not wanted:
+            raise SpecError("the list is empty, so the condition leaves nothing", field=field)
+        return np.array([item in wanted for item in known])
+
+    def _implied(self, rules: Sequence[Rule]) -> list[Rule]:
+        """One layer has nobody to share with."""
+        depth, sharing = self._spec.depth, self._spec.sharing
+        if len(sharing) < 2 or 1 not in depth:
+            return []
+        one, none = np.array(depth) == 1, np.array(sharing) == "none"
+        text = "one layer shares with none"
+        if "sharing" not in _ancestors("depth", rules):
+            return [Rule("sharing", {"depth": one}, none, text)]
+        return [Rule("depth", {"sharing": ~none}, ~one, text)] if not one.all() else []
+
+    def _ordered(self) -> tuple[str, ...]:
+        waiting = [*GLOBALS, *LAYER_CHOICES]
+        order: list[str] = []
+        while waiting:
+            ready = next((name for name in waiting if not self._needs(name) & set(waiting)), None)
+            if ready is None:
+                found = next(rule for name in waiting for rule in self.rules[name])
+                raise SpecError(
+                    f"conditions go round in a circle among {', '.join(name for name in waiting if self.rules[name])}; "
+                    f"one of them is: {found.text}",
+                    field="conditions",
+                )
+            waiting.remove(ready)
+            order.append(ready)
+        return tuple(order)
+
+    def _needs(self, name: str) -> set[str]:
+        return {given for rule in self.rules[name] for given in rule.when} - {"layer"}
+
+    def _table(self, name: str, rules: Sequence[Rule]) -> Flags:
+        """Which values are left for every set of rules that apply, (2^rules, values)."""
+        if len(rules) > _MOST:
+            raise SpecError(f"{len(rules)} conditions limit {name}; at most {_MOST} may", field="conditions")
+        left = np.ones((1 << len(rules), len(rules[0].allowed)), bool)
+        for code in range(len(left)):
+            for i, rule in enumerate(rules):
+                if code >> i & 1:
+                    left[code] &= rule.allowed
+        return left
+
+    def left(self, name: str, chosen: Mapping[str, Index], count: int) -> Flags | None:
+        """Which values of ``name`` are left beside what is ``chosen``, (count, values); None where all are.
+
+        Args:
+            name: The choice.
+            chosen: Indices of the choices that it depends on, (count,) each; of ``layer`` the slot.
+            count: How many rows.
+        """
+        rules = self.rules[name]
+        return self._tables[name][self._codes(rules, chosen, count)] if rules else None
+
+    def mended(self, name: str, chosen: Mapping[str, Index], values: Index) -> Index:
+        """``values`` of ``name``, (n,), each that is not left replaced by the nearest in the list that is."""
+        return self._nearest[name][self._codes(self.rules[name], chosen, len(values)), values]
+
+    def drawn(self, name: str, chosen: Mapping[str, Index], share: NDArray[np.float64]) -> Index:
+        """Values of ``name`` that are left, each as likely: the one at ``share`` (0 … 1) of their list, (n,)."""
+        table = self._tables[name]
+        counts = table.sum(axis=1)
+        ranked = np.argsort(~table, axis=1, kind="stable")  # what is left comes first, in the list's order
+        codes = self._codes(self.rules[name], chosen, len(share))
+        return ranked[codes, (share * counts[codes]).astype(np.int64)]
+
+    @staticmethod
+    def _codes(rules: Sequence[Rule], chosen: Mapping[str, Index], count: int) -> Index:
+        code = np.zeros(count, np.int64)
+        for i, rule in enumerate(rules):
+            met = np.ones(count, bool)
+            for given, flags in rule.when.items():
+                met &= flags[chosen[given]]
+            code |= met.astype(np.int64) << i
+        return code
+
+    def assignments(self, names: Iterable[str]) -> dict[str, Index]:
+        """Every combination of the choices ``names`` and all they depend on that conditions leave, as indices.
+
+        Raises:
+            SpecError: Somewhere nothing is left, or too many choices are joined to look through.
+        """
+        wanted = set(names)
+        for name in tuple(wanted):
+            if name != "layer":
+                wanted |= _ancestors(name, [rule for rules in self.rules.values() for rule in rules])
+        table: dict[str, Index] = {}
+        rows = 1
+        for name in (*(("layer",) if "layer" in wanted else ()), *(item for item in self.order if item in wanted)):
+            size = len(self._slots["ffn"].labels) if name == "layer" else len(self._spec.values(name))
+            if rows * size > _JOINED:
+                raise SpecError(
+                    f"conditions join {', '.join(sorted(wanted))}: more than {_JOINED:,} combinations; join fewer",
+                    field="conditions",
+                )
+            keep = None if name == "layer" else self.left(name, table, rows)
+            if keep is not None and not keep.any(axis=1).all():
+                raise self._contradiction(name, table, int(np.flatnonzero(~keep.any(axis=1))[0]))
+            table = {key: np.repeat(column, size) for key, column in table.items()}
+            table[name] = np.tile(np.arange(size), rows)
+            if keep is not None:
+                kept = keep.ravel()
+                table = {key: column[kept] for key, column in table.items()}
+            rows = len(table[name])
+        return table
+
+    def contradictions(self) -> None:
+        """Raises SpecError where some choices leave nothing for another."""
+        for name in self.order:
+            if self.rules[name]:
+                self.assignments([name])
+
+    def _contradiction(self, name: str, table: dict[str, Index], row: int) -> SpecError:
+        applied = [
+            rule.text
+            for rule in self.rules[name]
+            if all(flags[table[given][row]] for given, flags in rule.when.items())
+        ]
+        return SpecError(f"nothing is left for {name} where these meet: {'; and '.join(applied)}", field="conditions")
+
+
+def _nearest(left: Flags) -> Index:
+    """For every value the nearest that is left, by its place in the list; itself where none is."""
+    places = np.arange(len(left))
+    if not left.any():
+        return places
+    kept = np.flatnonzero(left)
+    return kept[np.abs(places[:, None] - kept).argmin(axis=1)]
+
+
+def _ancestors(name: str, rules: Sequence[Rule]) -> set[str]:
+    found: set[str] = set()
+    waiting = [name]
+    while waiting:
+        now = waiting.pop()
+        for rule in rules:
+            if rule.target == now:
+                fresh = set(rule.when) - found
+                found |= fresh
+                waiting += fresh - {"layer"}
+    return found

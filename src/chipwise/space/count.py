@@ -1,0 +1,85 @@
+"""How many distinct designs a space holds: an exact whole number, however large, without listing any."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+
+from chipwise.space.conditions import Conditions
+from chipwise.space.spec import GLOBALS, LAYER_CHOICES, SpaceSpec
+from chipwise.space.ties import Slots
+
+
+def size(spec: SpaceSpec, slots: Mapping[str, Slots], conditions: Conditions) -> int:
+    """Designs, those that look alike counted once.
+
+    What is chosen for the whole model is gone through in the few combinations that matter to the layers (their number,
+    sharing, and what conditions name); for each, a slot's choices are counted once and multiplied.
+    """
+    groups = _joined(conditions)
+    givens = sorted({given for group in groups for given in _global_givens(conditions, group)}, key=GLOBALS.index)
+    matter = list(dict.fromkeys([*givens, "depth", "sharing"]))
+    joined = [name for name in GLOBALS if conditions.rules[name]]
+    table = conditions.assignments([*matter, *joined])
+    free = math.prod(len(spec.values(name)) for name in GLOBALS if name not in table)
+    rows = Counter(zip(*(table[name].tolist() for name in matter), strict=True))
+    per_slot = [_per_slot(conditions, group, givens) for group in groups]
+    total = 0
+    for key, times in rows.items():
+        chosen = dict(zip(matter, key, strict=True))
+        where = chosen["sharing"], chosen["depth"]
+        product = times
+        for group, counts in zip(groups, per_slot, strict=True):
+            used = np.flatnonzero(slots[group[0]].used[where]).tolist()
+            for slot in used:
+                product *= _count(spec, group, counts, tuple(chosen[name] for name in givens), slot)
+        total += product
+    return total * free
+
+
+def _joined(conditions: Conditions) -> list[tuple[str, ...]]:
+    """The choices of a layer in groups that conditions join."""
+    groups = [{name} for name in LAYER_CHOICES]
+    for name in LAYER_CHOICES:
+        for rule in conditions.rules[name]:
+            for given in set(rule.when) & set(LAYER_CHOICES):
+                mine = next(group for group in groups if name in group)
+                theirs = next(group for group in groups if given in group)
+                if mine is not theirs:
+                    groups.remove(theirs)
+                    mine |= theirs
+    return [tuple(sorted(group, key=LAYER_CHOICES.index)) for group in groups]
+
+
+def _global_givens(conditions: Conditions, group: tuple[str, ...]) -> set[str]:
+    return {given for name in group for rule in conditions.rules[name] for given in rule.when if given in GLOBALS}
+
+
+def _per_slot(
+    conditions: Conditions, group: tuple[str, ...], givens: list[str]
+) -> Counter[tuple[tuple[int, ...], int]] | None:
+    """Combinations of a group by (what is given, slot); None where no condition limits them."""
+    if not any(conditions.rules[name] for name in group):
+        return None
+    by_layer = any("layer" in rule.when for name in group for rule in conditions.rules[name])
+    table = conditions.assignments([*group, *givens, *(["layer"] if by_layer else [])])
+    mine = {name: table[name] for name in (*givens, *group)} | {"layer": table.get("layer", np.zeros(1, np.int64))}
+    count = len(table[group[0]])
+    columns = np.stack([np.broadcast_to(column, count) for column in mine.values()], axis=1)
+    distinct = np.unique(columns, axis=0)  # other choices that conditions join have brought repeats
+    return Counter((tuple(row[: len(givens)]), row[-1]) for row in distinct.tolist())
+
+
+def _count(
+    spec: SpaceSpec,
+    group: tuple[str, ...],
+    counts: Counter[tuple[tuple[int, ...], int]] | None,
+    given: tuple[int, ...],
+    slot: int,
+) -> int:
+    if counts is None:
+        return math.prod(len(spec.values(name)) for name in group)
+    return counts[(given, slot)] if (given, slot) in counts else counts[(given, 0)]

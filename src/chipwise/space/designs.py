@@ -1,0 +1,51 @@
+"""Choices by name as the design that they describe, and a design in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from chipwise.space.spec import FFN_KINDS, SpaceSpec
+from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer
+
+
+def design_of(choices: Mapping[str, Any], *, spec: SpaceSpec, name: str = "candidate") -> Design:
+    """The design that ``choices`` describe; values outside the space's lists are allowed (baselines are)."""
+    paired = choices["sharing"] == "pairs"
+    layers = []
+    for i, layer in enumerate(choices["layers"]):
+        activation, gated = FFN_KINDS[layer["ffn"]]
+        layers.append(
+            Layer(
+                attention=Attention(heads=layer["heads"], kv_heads=layer["kv_heads"], head_size=choices["head_size"]),
+                ffn=FeedForward(width=layer["ffn_width"], activation=activation, gated=gated),
+                shares=i - 1 if paired and i % 2 else None,
+            )
+        )
+    arch = ArchSpec(
+        name=name,
+        vocab_size=choices["vocab_size"],
+        d_model=choices["d_model"],
+        layers=tuple(layers),
+        max_tokens=spec.max_tokens,
+        tie_embeddings=choices["tie_embeddings"],
+        norm=spec.norm,
+    )
+    return Design(arch=arch, weights=choices["weights"])
+
+
+def summary(design: Design) -> str:
+    """One line a person can compare: width, depth, heads, FFN, vocabulary, format."""
+    arch = design.arch
+    attention = [layer.attention for layer in arch.layers if layer.attention]
+    ffn = [layer.ffn for layer in arch.layers if layer.ffn]
+    heads = _joined([f"{a.heads}/{a.kv_heads}" for a in attention])
+    kinds = {(act, gated): kind for kind, (act, gated) in FFN_KINDS.items()}
+    feed = _joined([f"{kinds.get((f.activation, f.gated), f.activation)}:{f.width}" for f in ffn])
+    tied = "tied" if arch.tie_embeddings else "untied"
+    shared = " shared" if any(layer.shares is not None for layer in arch.layers) else ""
+    return f"d{arch.d_model} L{len(arch.layers)}{shared} h{heads} {feed} v{arch.vocab_size} {tied} {design.weights}"
+
+
+def _joined(items: list[str]) -> str:
+    return items[0] if len(set(items)) == 1 else "-".join(items)

@@ -1,0 +1,137 @@
+"""The space as a file states it: what may be chosen, which layers choose together, and what depends on what."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from chipwise.core.dtypes import weight_format
+from chipwise.core.errors import ChipwiseError, SpecError, nearest
+from chipwise.spec.arch import Activation
+
+FfnName = Literal["relu", "gelu", "silu", "reglu", "geglu", "swiglu"]
+FFN_KINDS: dict[str, tuple[Activation, bool]] = {
+    "relu": ("relu", False),
+    "gelu": ("gelu", False),
+    "silu": ("silu", False),
+    "reglu": ("relu", True),
+    "geglu": ("gelu", True),
+    "swiglu": ("silu", True),
+}
+GLOBALS = ("d_model", "depth", "vocab_size", "head_size", "tie_embeddings", "weights", "sharing")
+LAYER_CHOICES = ("attention", "ffn", "ffn_width")  # of each layer; attention is a pair (heads, KV heads)
+TIES = ("each", "alike", "alternating", "thirds")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerSpace:
+    """What every layer chooses for itself."""
+
+    heads: tuple[int, ...]
+    kv_heads: tuple[int, ...]
+    ffn: tuple[FfnName, ...] = ("swiglu",)
+    ffn_width: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """Where every choice in ``when`` has one of the values listed, those in ``only`` are limited to theirs.
+
+    A layer's choices are met by those of the same layer; ``layer`` in ``when`` names layers by number (with
+    alternating ties ``even`` and ``odd``, with thirds ``first``, ``middle`` and ``last``). A value alone stands for a
+    list of one.
+    """
+
+    when: Mapping[str, Any]
+    only: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        for name in ("when", "only"):
+            if not getattr(self, name):
+                raise SpecError("names no choice, so the condition says nothing", field=name)
+
+    def __str__(self) -> str:
+        told = [
+            ", ".join(f"{name} {listed(values)}" for name, values in part.items()) for part in (self.when, self.only)
+        ]
+        return f"when {told[0]}: only {told[1]}"
+
+
+def listed(values: object) -> list[Any]:
+    """``values`` as a list; a value alone is a list of one."""
+    return list(values) if isinstance(values, list | tuple) else [values]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpaceSpec:
+    """The space as a file states it. Every field lists the values that may be chosen.
+
+    ``layers`` says which layers choose together: ``each`` for itself, all ``alike``, ``alternating`` (even layers
+    together and odd ones together), or by ``thirds`` of the depth; one word for all choices, or a word for each of
+    ``attention``, ``ffn`` and ``ffn_width``.
+    """
+
+    d_model: tuple[int, ...]
+    depth: tuple[int, ...]
+    vocab_size: tuple[int, ...]
+    layer: LayerSpace
+    head_size: tuple[int, ...] = (32,)
+    tie_embeddings: tuple[bool, ...] = (True,)
+    weights: tuple[str, ...] = ("fp32",)
+    sharing: tuple[Literal["none", "pairs"], ...] = ("none",)  # pairs: layers 1, 3, … use the weights of 0, 2, …
+    layers: str | dict[str, str] = "each"
+    conditions: tuple[Condition, ...] = field(default=())
+    norm: Literal["rmsnorm", "layernorm"] = "rmsnorm"
+    max_tokens: int = 512
+
+    def __post_init__(self) -> None:
+        for name in GLOBALS:
+            _checked(name, getattr(self, name))
+        for name in ("heads", "kv_heads", "ffn", "ffn_width"):
+            _checked(f"layer.{name}", getattr(self.layer, name))
+        for name in self.weights:
+            try:
+                weight_format(name)
+            except ChipwiseError as error:
+                raise SpecError(str(error), field="weights") from None
+        if any(size % 2 for size in self.head_size):
+            raise SpecError("rotary positions need even head sizes", field="head_size")
+        if not self.attention_choices():
+            raise SpecError(
+                f"no pair fits: none of kv_heads {list(self.layer.kv_heads)} divides any of heads "
+                f"{list(self.layer.heads)}",
+                field="layer.kv_heads",
+            )
+        for name, word in ({"": self.layers} if isinstance(self.layers, str) else self.layers).items():
+            where = f"layers.{name}" if name else "layers"
+            if name and name not in LAYER_CHOICES:
+                raise SpecError(f"no choice of a layer; {nearest(name, LAYER_CHOICES)}", field=where)
+            if word not in TIES:
+                raise SpecError(f"{word!r} is not one of these; {nearest(word, TIES)}", field=where)
+
+    def attention_choices(self) -> tuple[tuple[int, int], ...]:
+        """The (heads, KV heads) pairs in which KV heads divide heads."""
+        pairs = itertools.product(self.layer.heads, self.layer.kv_heads)
+        return tuple((heads, kv) for heads, kv in pairs if heads % kv == 0)
+
+    def values(self, name: str) -> tuple[Any, ...]:
+        """What the choice ``name`` (of GLOBALS or LAYER_CHOICES) may be."""
+        if name == "attention":
+            return self.attention_choices()
+        return tuple(getattr(self.layer if name in LAYER_CHOICES else self, name))
+
+    def tie(self, choice: str) -> str:
+        """How layers choose ``choice`` together: a word of TIES."""
+        return self.layers if isinstance(self.layers, str) else self.layers.get(choice, "each")
+
+
+def _checked(name: str, values: Sequence[object]) -> None:
+    if not values:
+        raise SpecError("the list is empty, so nothing can be chosen; name at least one value", field=name)
+    if len(set(values)) != len(values):
+        raise SpecError(f"a value is listed twice in {list(values)}", field=name)
+    for value in values:
+        if isinstance(value, int) and not isinstance(value, bool) and value < 1:
+            raise SpecError(f"must be at least 1, not {value}", field=name)
