@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from chipwise.blocks.lowering import lower
 from chipwise.core.digest import plain
-from chipwise.core.errors import InputError, SpecError, StudyError
+from chipwise.core.errors import DoesNotFit, InputError, SpecError, StudyError, Unsupported
 from chipwise.core.files import read_json
-from chipwise.cost.estimate import estimate
+from chipwise.cost.estimate import estimate as calibrated_estimate
 from chipwise.cost.model import CostEstimate
+from chipwise.hardware import datasheet
+from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.hardware.device import MachineProfile
 from chipwise.ops import Phase, Workload
 from chipwise.profile.backends import RUNTIMES
@@ -24,7 +26,7 @@ from chipwise.run.folder import PROMISES, RunFolder
 from chipwise.run.progress import Observer, silent
 from chipwise.run.spec import RunSpec, load_run, run_spec
 from chipwise.space.constraints import Constraint, parse_constraints
-from chipwise.spec import Design
+from chipwise.spec import ArchSpec, Design
 from chipwise.spec import io as spec_io
 from chipwise.spec.hf import resolve
 
@@ -102,6 +104,90 @@ def report(folder: str | Path) -> RunRecord:
     spec = run_spec(held.get("spec") if isinstance(held, dict) else None, file=str(path / "spec.json"))
     with RunFolder(path, spec, resume=True) as opened:
         return Search(spec, opened, silent).report()
+
+
+def estimate(
+    model: str | ArchSpec,
+    *,
+    device: str | DeviceProfile = "h100-sxm",
+    runtime: str = "vllm",
+    prompt: int = 1024,
+    new: int = 128,
+    batch: int = 1,
+    weights: str | None = None,
+    kv: str | None = None,
+    tp: int = 1,
+    pp: int = 1,
+    ep: int = 1,
+    dp: int = 1,
+) -> CostEstimate:
+    """Predicted cost of serving ``model`` on a device that need not be here, kernel by kernel.
+
+    Args:
+        model: A Hugging Face id that is bundled, a ``config.json`` or its folder, a spec file, or a spec.
+        device: A data sheet's name, alias or file.
+        runtime: Whose kernels, fusion and host overhead.
+        prompt: Prompt tokens of a request.
+        new: New tokens of a request.
+        batch: Requests in flight, over all replicas.
+        weights: Format of the matrices; that of the checkpoint, else bf16.
+        kv: Format of the KV cache; that of the activations.
+        tp: Devices that share every matrix.
+        pp: Pipeline stages.
+        ep: Groups that a mixture's experts are dealt out to.
+        dp: Replicas of attention.
+
+    Raises:
+        UnknownName: A name that is not known; the nearest are offered.
+        SpecError: A plan that does not divide the model.
+        Unsupported: The device has no rate for a format.
+        DoesNotFit: Too little memory; by how much, and what would fit.
+    """
+    from chipwise.serve.answer import answer
+    from chipwise.serve.request import Request
+
+    return answer(
+        Request(
+            model=model, device=device, runtime=runtime, weights=weights, kv=kv, tp=tp, pp=pp, ep=ep, dp=dp,
+            batch=batch, prompt_tokens=prompt, new_tokens=new,
+        )
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class DeviceAnswer:
+    """A model on one device: its estimate, or why there is none."""
+
+    device: str
+    estimate: CostEstimate | None
+    problem: str = ""
+
+
+def estimate_devices(
+    model: str | ArchSpec, *, devices: Sequence[str] | None = None, **asked: Any
+) -> list[DeviceAnswer]:
+    """:func:`estimate` on each of ``devices`` (all that ship unless given); fastest first, last where it does not run."""
+    answers = []
+    for name in devices or datasheet.names():
+        try:
+            answers.append(DeviceAnswer(name, estimate(model, device=name, **asked)))
+        except (DoesNotFit, Unsupported) as error:
+            answers.append(DeviceAnswer(name, None, str(error)))
+    return sorted(answers, key=lambda each: each.estimate.tpot_s if each.estimate else float("inf"))
+
+
+def estimate_table(
+    path: str | Path, out: str | Path, *, progress: Callable[[int, int], None] | None = None
+) -> tuple[int, int]:
+    """Answers every row of a CSV file; returns how many rows there are and how many have an error in their place.
+
+    Raises:
+        SpecError: The file is no table, or lacks the columns model and device.
+        StorageError: ``out`` cannot be written.
+    """
+    from chipwise.serve.table import estimate_file
+
+    return estimate_file(Path(path), Path(out), progress=progress)
 
 
 def calibrate(
@@ -208,4 +294,4 @@ def predict(design: Design, workload: Workload, *, runtime: str, threads: int) -
     if not path.exists():
         return None
     graphs = [lower(design, workload, phase) for phase in (Phase.PREFILL, Phase.DECODE)]
-    return estimate(design, graphs[0], graphs[1], workload, MachineProfile.load(path))
+    return calibrated_estimate(design, graphs[0], graphs[1], workload, MachineProfile.load(path))

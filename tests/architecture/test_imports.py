@@ -30,6 +30,7 @@ PUBLIC = [
     "SearchSpace",
     "Workload",
     "calibrate",
+    "estimate",
     "load_run",
     "lower",
     "measure",

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from chipwise.cli import calibrate, devices, measure, report, search
+from chipwise.cli import calibrate, devices, estimate, measure, report, search
 from chipwise.core.errors import ChipwiseError
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app = typer.Typer(
 )
 app.command("search")(search.command)
 app.command("report")(report.command)
+app.command("estimate")(estimate.command)
 app.command("calibrate")(calibrate.command)
 app.command("measure")(measure.command)
 app.add_typer(devices.app, name="devices")

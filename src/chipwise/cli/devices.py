@@ -23,12 +23,12 @@ def table(context: typer.Context, as_json: Annotated[bool, JSON] = False) -> Non
     """
     if context.invoked_subcommand is not None:
         return
-    from chipwise.cli import show
+    from chipwise.cli import output
     from chipwise.hardware import datasheet
 
     devices = datasheet.load_all()
     if as_json:
-        show.json_of([_summary(device) for device in devices])
+        output.json_of([_summary(device) for device in devices])
     else:
         _print(_overview(devices))
 
@@ -39,7 +39,7 @@ def one(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Show every fact of one device with its source."""
-    from chipwise.cli import show
+    from chipwise.cli import output
     from chipwise.hardware import datasheet
 
     device = datasheet.load(name)
@@ -48,7 +48,7 @@ def one(
             path: {"value": fact.value, "si": getattr(fact, "number", None), "source": fact.source}
             for path, fact in device.facts()
         }
-        show.json_of(_summary(device) | {"aliases": device.aliases, "facts": facts})
+        output.json_of(_summary(device) | {"aliases": device.aliases, "facts": facts})
     else:
         _print_one(device)
 
@@ -107,7 +107,7 @@ def _overview(devices: list[DeviceProfile]) -> Table:
 def _print_one(device: DeviceProfile) -> None:
     from rich.table import Table
 
-    from chipwise.cli.show import console
+    from chipwise.cli.output import console
     from chipwise.core import units
 
     console.print(f"[bold]{device.title}[/bold]  ({device.name})", highlight=False)
@@ -135,7 +135,7 @@ def _print(shown: Table) -> None:
     """Prints a table whole: where nobody sees a terminal's edge, nothing is cut off."""
     from rich.console import Console
 
-    from chipwise.cli.show import console
+    from chipwise.cli.output import console
 
     target = console if console.is_terminal else Console(width=max(console.width, 200))
     target.print(shown)

@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
 from chipwise.api import Measured
+from chipwise.cli.output import console, json_of, notices
 from chipwise.core import units
-from chipwise.core.digest import plain
 from chipwise.hardware.device import MachineProfile
 from chipwise.report.record import RunRecord
 from chipwise.report.tables import constraint_table, final_table
 from chipwise.run.progress import Observer, Status
 from chipwise.space.constraints import METRICS
 
-console = Console()
-notices = Console(stderr=True)
-
-
-def json_of(value: object) -> None:
-    """Prints ``value`` as JSON on standard output."""
-    print(json.dumps(plain(value), indent=1, allow_nan=False))
+__all__ = ["bar", "console", "json_of", "live", "measurement", "notices", "result", "waiting"]
 
 
 @contextlib.contextmanager

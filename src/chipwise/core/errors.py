@@ -6,6 +6,7 @@ ChipwiseError
 │   ├── UnitError         a quantity that cannot be read
 │   ├── UnknownName       a name that no table holds; offers the nearest
 │   ├── Infeasible        no candidate can meet the constraints
+│   ├── DoesNotFit        a model that needs more memory than the device has
 │   └── DataError         text that is missing, not text, or too little
 ├── Unsupported           a number or feature that this device, runtime or block does not have
 ├── MissingExtra          an optional dependency that is not installed
@@ -74,6 +75,10 @@ class UnknownName(InputError):
 
 class Infeasible(InputError):
     """No candidate of a space can meet the constraints."""
+
+
+class DoesNotFit(InputError):
+    """A model that needs more memory than the devices have; says by how much and what would fit."""
 
 
 class DataError(InputError):

@@ -1,4 +1,4 @@
-"""Estimates of served models from data sheets: many requests in, arrays of answers out, one code path for one or many."""
+"""Estimates of served models from data sheets: requests in, arrays of answers out, one code path for one or many."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy.typing as npt
 from chipwise.core.errors import ChipwiseError, Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.serve.batching import Constants, constants, tpot_s
-from chipwise.serve.lowering import Setting, Step
 from chipwise.serve.memory import DeviceMemory, device_memory
 from chipwise.serve.request import Request, Resolved, resolved
+from chipwise.serve.setting import Setting, Step
 from chipwise.serve.steps import CLASSES, Pass, PassTimes, price_passes
 
 Array = npt.NDArray[np.float64]
@@ -41,9 +41,7 @@ class Group:
     def decode(self) -> Pass:
         """The step in the middle of generation, all sequences together."""
         ones = np.ones(len(self.rows), dtype=np.int64)
-        step = Step(
-            batch=self.replica_batch, query_tokens=ones, past_tokens=self.prompt_tokens + self.new_tokens // 2
-        )
+        step = Step(batch=self.replica_batch, query_tokens=ones, past_tokens=self.prompt_tokens + self.new_tokens // 2)
         return Pass(setting=self.setting, step=step, device=self.device, rows=len(self.rows))
 
 

@@ -22,14 +22,19 @@ WEIGHT_ALIASES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Formats:
-    """``weights`` of every matrix but the head and the token table, which stay in the format of the activations."""
+    """``weights`` of every matrix but head, routers and token table, which stay in the format of the activations.
+
+    ``experts`` of a mixture's experts, where they are kept narrower than the rest.
+    """
 
     weights: str = "bf16"
+    experts: str = "bf16"
     activations: str = "bf16"
     cache: str = "bf16"
 
     def __post_init__(self) -> None:
         weight_format(self.weights)
+        weight_format(self.experts)
         DType.named(self.activations)
         DType.named(self.cache)
 
@@ -43,12 +48,29 @@ class Formats:
         """The format in which activations enter products with quantisable weights."""
         return self.weights if self.quantises else self.activations
 
+    @property
+    def expert_inputs(self) -> str:
+        """The format in which activations enter the experts."""
+        return self.experts if self.experts in QUANTISES else self.activations
+
 
 QUANTISES = frozenset({"fp8", "fp8_block", "nvfp4", "int8"})
 
 
-def formats_of(weights: str | None, cache: str | None = None, *, default: str = "bf16") -> Formats:
+EXPERTS_ONLY = frozenset({"nvfp4", "mxfp4"})
+"""Checkpoints of mixtures in these formats (gpt-oss; NVIDIA's DeepSeek) quantise the experts and leave attention alone."""
+
+
+def formats_of(
+    weights: str | None, cache: str | None = None, *, default: str = "bf16", mixture: bool = False
+) -> Formats:
     """The formats that a user means by ``--weights`` and ``--kv``; activations are as wide as unquantised weights are.
+
+    Args:
+        weights: The format of the matrices, ``default`` unless given.
+        cache: The format of the KV cache, that of the activations unless given.
+        default: What the checkpoint is in.
+        mixture: Whether the model has experts.
 
     Raises:
         UnknownName: No number format has this name.
@@ -56,8 +78,10 @@ def formats_of(weights: str | None, cache: str | None = None, *, default: str = 
     name = (weights or default).strip().lower()
     name = WEIGHT_ALIASES.get(name, name)
     activations = name if name in ("fp32", "fp16", "bf16") else "bf16"
+    only_experts = mixture and name in EXPERTS_ONLY
     return Formats(
-        weights=weight_format(name).name,
+        weights=activations if only_experts else weight_format(name).name,
+        experts=weight_format(name).name,
         activations=activations,
         cache=DType.named(cache).value if cache else activations,
     )

@@ -15,12 +15,12 @@ import numpy.typing as npt
 from chipwise.core.dtypes import DType, values_bytes, weight_format
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.ops import AttentionOp, EmbeddingOp, ExpertsOp, LatentAttentionOp, Matmul, NormOp, ScanOp
-from chipwise.serve.lowering import Part, Setting
+from chipwise.serve.setting import Part, Setting
 
 Array = npt.NDArray[np.float64]
 CONTEXT_BYTES = {"gpu": 1.0e9, "tpu": 0.5e9, "npu": 0.2e9, "accelerator": 1.0e9, "soc": 0.1e9, "cpu": 0.1e9}
-"""What a process takes before a model is loaded (driver context, libraries, captured graphs): measured at 0.5 GB of CUDA
-context and as much of workspaces on NVIDIA GPUs; stated, not fitted, elsewhere."""
+"""What a process takes before a model is loaded (driver context, libraries, captured graphs): 0.5 GB of CUDA
+context and as much of workspaces on NVIDIA GPUs; stated, not fitted."""
 CHUNK_TOKENS = 8192  # new positions that a pass of a runtime that mixes is given at most (vLLM's default on large GPUs)
 
 

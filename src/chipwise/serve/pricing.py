@@ -53,9 +53,18 @@ def price(calls: Sequence[Call], *, fold: str | None = None) -> list[KernelTimes
     return [times for times in found if times is not None]
 
 
+def op_at(op: Op, i: int) -> Op:
+    """The operator with the sizes that it has in row ``i``."""
+    sizes, rest = _split(op)
+    return type(op)(
+        **{name: np.asarray(value).flat[i if np.ndim(value) else 0].item() for name, value in sizes.items()}, **rest
+    )
+
+
 def _split(op: Op) -> tuple[dict[str, Any], dict[str, Any]]:
     """Fields that are sizes, and fields that are not."""
-    sizes, rest = {}, {}
+    sizes: dict[str, Any] = {}
+    rest: dict[str, Any] = {}
     for field in dataclasses.fields(op):  # type: ignore[arg-type]
         value = getattr(op, field.name)
         numeric = isinstance(value, np.ndarray | int | float | np.number) and not isinstance(value, bool)

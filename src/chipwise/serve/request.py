@@ -11,9 +11,11 @@ from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.hardware.runtime import Runtime, runtime_named
 from chipwise.serve.formats import Formats, formats_of
-from chipwise.serve.lowering import Setting, check_plan
+from chipwise.serve.lowering import check_plan
 from chipwise.serve.plan import Plan
+from chipwise.serve.setting import Setting
 from chipwise.spec import ArchSpec
+from chipwise.spec.feed_forward import MixtureOfExperts
 from chipwise.spec.hf import default_weights, resolve
 
 MAX_TOKENS = 100_000_000
@@ -74,7 +76,8 @@ def _resolved(
 ) -> Resolved:
     arch = _model(model) if isinstance(model, str) else model
     found = _device(device) if isinstance(device, str) else device
-    formats = _formats(model if isinstance(model, str) else None, weights, kv)
+    mixture = any(isinstance(layer.ffn, MixtureOfExperts) for layer in arch.layers)
+    formats = _formats(model if isinstance(model, str) else None, weights, kv, mixture)
     check_plan(arch, plan)
     return Resolved(Setting(arch=arch, plan=plan, formats=formats, runtime=_runtime(runtime)), found)
 
@@ -95,9 +98,9 @@ def _runtime(name: str) -> Runtime:
 
 
 @functools.lru_cache(maxsize=4096)
-def _formats(model: str | None, weights: str | None, kv: str | None) -> Formats:
+def _formats(model: str | None, weights: str | None, kv: str | None, mixture: bool) -> Formats:
     own = default_weights(model) if model is not None and not Path(model).exists() else None
-    return formats_of(weights, kv, default=own or "bf16")
+    return formats_of(weights, kv, default=own or "bf16", mixture=mixture)
 
 
 def problem_of(error: ChipwiseError) -> str:

@@ -10,8 +10,9 @@ import numpy.typing as npt
 
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.predict.kernels import KernelTimes
-from chipwise.serve.lowering import Part, Setting, Step, lower_pass
+from chipwise.serve.lowering import lower_pass
 from chipwise.serve.pricing import Call, price
+from chipwise.serve.setting import Part, Setting, Step
 
 Array = npt.NDArray[np.float64]
 CLASSES = ("matmul", "attention", "experts", "collective", "other")

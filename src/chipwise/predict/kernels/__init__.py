@@ -14,7 +14,18 @@ from chipwise.predict.kernels.times import Array, KernelTimes
 
 __all__ = ["MODELS", "Array", "KernelTimes", "times_of"]
 
-MODELS: dict[str, str] = {}
+MODELS: dict[str, str] = {
+    "CollectiveOp": "collective",
+    "ConvOp": "scan",
+    "Elementwise": "stream",
+    "EmbeddingOp": "stream",
+    "ExpertsOp": "experts",
+    "GroupedMatmul": "experts",
+    "NormOp": "stream",
+    "RouteOp": "routing",
+    "SampleOp": "stream",
+    "ScanOp": "scan",
+}
 """Name of the operator's class -> module of this package that prices it."""
 
 

@@ -1,0 +1,149 @@
+"""``chipwise estimate``: what a model takes on a chip, before anyone owns one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from chipwise.api import DeviceAnswer
+    from chipwise.cost.model import CostEstimate, OpCost, Predicted
+
+
+def command(
+    model: Annotated[
+        str | None,
+        typer.Argument(help="A Hugging Face id that is bundled, a config.json or its folder, or a spec file."),
+    ] = None,
+    device: Annotated[str, typer.Option(help="A device of `chipwise devices`, a YAML file, or `all`.")] = "h100-sxm",
+    runtime: Annotated[
+        str, typer.Option(help="vllm, sglang, trtllm, torch-eager, torch-compile, llama.cpp, …")
+    ] = "vllm",
+    prompt: Annotated[int, typer.Option(help="Prompt tokens of a request.", min=1)] = 1024,
+    new: Annotated[int, typer.Option(help="New tokens of a request.", min=1)] = 128,
+    batch: Annotated[int, typer.Option(help="Requests in flight.", min=1)] = 1,
+    weights: Annotated[str | None, typer.Option(help="bf16, fp16, fp8, fp8_block, nvfp4, mxfp4, int8, int4, …")] = None,
+    kv: Annotated[str | None, typer.Option(help="Number format of the KV cache; that of the activations.")] = None,
+    tp: Annotated[int, typer.Option(help="Tensor parallelism.", min=1)] = 1,
+    pp: Annotated[int, typer.Option(help="Pipeline stages.", min=1)] = 1,
+    ep: Annotated[int, typer.Option(help="Groups that a mixture's experts are dealt out to.", min=1)] = 1,
+    dp: Annotated[int, typer.Option(help="Replicas of attention.", min=1)] = 1,
+    table: Annotated[Path | None, typer.Option(help="Answer every row of this CSV file instead.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Where the answered table goes.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON, in SI units.")] = False,
+) -> None:
+    """Estimate TTFT, TPOT, memory, energy and price of serving a model, kernel by kernel.
+
+    One device:   chipwise estimate meta-llama/Llama-3.1-8B --device h100-sxm --weights fp8 --batch 16
+    All devices:  chipwise estimate meta-llama/Llama-3.1-8B --device all
+    Many rows:    chipwise estimate --table rows.csv --out out.csv
+    Columns read: row_id, model, device, runtime, weights, kv, tp, pp, ep, dp, batch, isl, osl.
+    """
+    from chipwise import api
+    from chipwise.cli.output import json_of, notices, progress_bar
+
+    if table is not None:
+        if out is None:
+            raise typer.BadParameter("--table needs --out, the file that the answers go to")
+        with progress_bar("estimating", quiet=as_json) as advance:
+            rows, failed = api.estimate_table(table, out, progress=advance)
+        if as_json:
+            json_of({"rows": rows, "failed": failed, "out": str(out)})
+        else:
+            notices.print(f"{rows - failed} of {rows} rows answered, {failed} with an error; wrote {out}")
+        return
+    if model is None:
+        raise typer.BadParameter("name a MODEL, or a file with --table")
+    sizes = {"runtime": runtime, "weights": weights, "kv": kv, "tp": tp, "pp": pp, "ep": ep, "dp": dp}
+    sizes |= {"prompt": prompt, "new": new, "batch": batch}
+    if device == "all":
+        answers = api.estimate_devices(model, **sizes)  # type: ignore[arg-type]
+        json_of(answers) if as_json else _print_devices(model, answers)
+        return
+    found = api.estimate(model, device=device, **sizes)  # type: ignore[arg-type]
+    json_of(found) if as_json else _print(model, found)
+
+
+def _between(value: Predicted, kind: str) -> str:
+    from chipwise.core import units
+
+    shown = units.show(value.value, kind)
+    return f"{shown}  ({units.show(value.low, kind)} to {units.show(value.high, kind)})"
+
+
+def _print(model: str, found: CostEstimate) -> None:
+    from rich.table import Table
+    from rich.tree import Tree
+
+    from chipwise.cli.output import console
+    from chipwise.core import units
+
+    several = f"{found.devices} x " if found.devices > 1 else ""
+    console.print(f"{model} on {several}{found.device}, {found.runtime}: {found.provenance}, 90 % intervals")
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for name, label, kind in (
+        ("ttft", "TTFT of one prompt", "time"),
+        ("tpot", "TPOT", "time"),
+        ("tokens_per_s", "all requests together", "rate"),
+        ("energy_per_token", "energy of a token", "energy"),
+        ("usd_per_1k_tokens", "price of 1,000 tokens", "price"),
+    ):
+        if name in found.metrics:
+            table.add_row(label, _between(found.metrics[name], kind))
+    held = ", ".join(f"{name} {units.show(size, 'bytes')}" for name, size in found.memory_bytes.items())
+    table.add_row("memory of a device", f"{units.show(found.peak_memory_bytes, 'bytes')}  ({held})")
+    table.add_row("decode is bound by", str(found.bound.value if found.bound else "unknown"))
+    for phase in ("prefill", "decode"):
+        text = f"MFU {units.show(found.mfu[phase], 'share')}, MBU {units.show(found.mbu[phase], 'share')}"
+        table.add_row(phase, text)
+    console.print(table)
+    for name, costs in (("prefill", found.prefill), ("decode step", found.decode)):
+        total = sum(cost.latency_s for cost in costs)
+        tree = Tree(f"{name}: kernels {units.show(total, 'time')}")
+        groups: dict[str, list[OpCost]] = {}
+        for cost in costs:
+            groups.setdefault(cost.place.split(".")[0], []).append(cost)
+        for group, members in groups.items():
+            spent = sum(cost.latency_s for cost in members)
+            branch = tree.add(f"{group}  {units.show(spent, 'time')}  {units.show(spent / total, 'share')}")
+            for cost in members:
+                branch.add(
+                    f"{cost.place.partition('.')[2] or cost.place}  {units.show(cost.latency_s, 'time')}  "
+                    f"{units.show(cost.latency_s / total, 'share')}  {cost.bound.value}"
+                    + (f"  x{cost.count}" if cost.count > 1 else "")
+                )
+        console.print(tree)
+    for note in found.notes:
+        console.print(f"note: {note}")
+
+
+def _print_devices(model: str, answers: list[DeviceAnswer]) -> None:
+    from rich.table import Table
+
+    from chipwise.cli.output import console
+    from chipwise.core import units
+
+    table = Table(box=None, pad_edge=False, title=f"{model}: predicted, TPOT with its 90 % interval")
+    for name in ("device", "fits", "TTFT", "TPOT", "interval", "tokens/s", "J/token", "$ per 1,000", "bound"):
+        table.add_column(name, justify="left" if name in ("device", "fits", "bound") else "right")
+    for row in answers:
+        if row.estimate is None:
+            table.add_row(row.device, "no", "", "", "", "", "", "", row.problem)
+            continue
+        found = row.estimate
+        tpot = found.metrics["tpot"]
+        energy, price = found.metrics.get("energy_per_token"), found.metrics.get("usd_per_1k_tokens")
+        table.add_row(
+            row.device,
+            "yes",
+            units.show(found.ttft_s, "time"),
+            units.show(tpot.value, "time"),
+            f"{units.show(tpot.low, 'time')} to {units.show(tpot.high, 'time')}",
+            f"{found.metrics['tokens_per_s'].value:.3g}",
+            units.show(energy.value, "energy") if energy else "unknown",
+            f"{price.value:.3g}" if price else "unknown",
+            found.bound.value if found.bound else "",
+        )
+    console.print(table)

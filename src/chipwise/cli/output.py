@@ -1,0 +1,36 @@
+"""Where commands print to, and a bar for long work. Nothing of a run or of torch is loaded for it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from chipwise.core.digest import plain
+
+console = Console()
+notices = Console(stderr=True)
+
+
+def json_of(value: object) -> None:
+    """Prints ``value`` as JSON on standard output."""
+    print(json.dumps(plain(value), indent=1, allow_nan=False))
+
+
+@contextlib.contextmanager
+def progress_bar(label: str, *, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
+    """A bar on standard error that is told how much of how much is done; silent where nobody watches."""
+    if quiet or not notices.is_terminal:
+        yield lambda done, total: None
+        return
+    columns = (TextColumn(label), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=notices, transient=True) as bar:
+        task = bar.add_task(label, total=None)
+
+        def advance(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        yield advance

@@ -1,0 +1,190 @@
+"""One request's answer: a CostEstimate with its kernels, what bounds it, whether it fits, what it draws and costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from chipwise.core import units
+from chipwise.core.errors import ChipwiseError, DoesNotFit, Unsupported
+from chipwise.cost.model import Bound, CostEstimate, OpCost, Predicted
+from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.serve.energy import energy_j_per_token
+from chipwise.serve.estimate import MODEL, GroupCost, cost_groups, grouped
+from chipwise.serve.pricing import op_at
+from chipwise.serve.request import Request
+from chipwise.serve.steps import PassTimes, class_of
+
+
+def answer(request: Request, *, fold: str | None = None) -> CostEstimate:
+    """The estimate of one request, kernel by kernel.
+
+    Raises:
+        UnknownName: A model, device, runtime or format that is not known.
+        SpecError: A plan that does not divide the model.
+        Unsupported: The device lacks a rate.
+        DoesNotFit: The model and its cache need more memory than the devices have.
+    """
+    cost = cost_of(request, fold=fold)
+    lacking = shortage(cost, 0)
+    if lacking is not None:
+        raise DoesNotFit(f"{lacking}; {remedies(request)}")
+    return assemble(cost, 0)
+
+
+def cost_of(request: Request, *, fold: str | None = None) -> GroupCost:
+    """The cost of one request, whether it fits or not."""
+    groups, errors = grouped([request])
+    if errors:
+        raise errors[0]
+    found = cost_groups(groups, fold=fold)[0]
+    if isinstance(found, Unsupported):
+        raise found
+    return found
+
+
+def shortage(cost: GroupCost, i: int) -> str | None:
+    """By how much request ``i`` of the group does not fit, in words; None where it does."""
+    device = cost.group.device
+    needed, held = float(cost.memory.peak_bytes[i]), capacity_bytes(device)
+    if needed <= held:
+        return None
+    parts = ", ".join(f"{name} {units.show(value, 'bytes')}" for name, value in cost.memory.row(i).items())
+    plan = cost.group.setting.plan
+    each = " on each device" if plan.devices > 1 else ""
+    return (
+        f"{cost.group.setting.arch.name} needs {units.show(needed, 'bytes')}{each} ({parts}) and {device.name} has "
+        f"{units.show(held, 'bytes')}: {units.show(needed - held, 'bytes')} too much"
+    )
+
+
+def capacity_bytes(device: DeviceProfile) -> float:
+    """Bytes of the device's memory that a model may use."""
+    return device.mem_capacity_bytes
+
+
+def remedies(request: Request) -> str:
+    """What would fit: narrower weights, more devices, fewer requests in flight."""
+    found = []
+    for label, changed in _changes(request):
+        try:
+            if shortage(cost_of(changed), 0) is None:
+                found.append(label)
+        except ChipwiseError:
+            continue
+        if len(found) == 3:
+            break
+    if not found:
+        return "neither 4-bit weights, nor 8 devices, nor one request at a time would fit"
+    return f"{' or '.join(found)} would fit"
+
+
+def _changes(request: Request) -> Iterator[tuple[str, Request]]:
+    from dataclasses import replace
+
+    for weights in ("fp8", "int8", "int4"):
+        if weights != request.weights:
+            yield f"--weights {weights}", replace(request, weights=weights)
+    for tp in (2, 4, 8):
+        if tp > request.tp:
+            yield f"--tp {tp}", replace(request, tp=tp)
+    batch = request.batch // 2
+    while batch:
+        yield f"--batch {batch}", replace(request, batch=batch)
+        batch //= 2
+
+
+def assemble(cost: GroupCost, i: int) -> CostEstimate:
+    """Request ``i`` of a group as a CostEstimate."""
+    group = cost.group
+    setting, device = group.setting, group.device
+    factor = float(np.exp(cost.log_halfwidth[i]))
+
+    def around(value: float) -> Predicted:
+        return Predicted(value=value, low=value / factor, high=value * factor)
+
+    tokens_per_s = float(cost.tokens_per_s[i])
+    metrics = {
+        "ttft": around(float(cost.ttft_s[i])),
+        "tpot": around(float(cost.tpot_s[i])),
+        "tokens_per_s": around(tokens_per_s),
+    }
+    notes = []
+    try:
+        metrics["energy_per_token"] = energy_j_per_token(cost, i)
+    except Unsupported as error:
+        notes.append(f"no energy: {error}")
+    try:
+        metrics["usd_per_1k_tokens"] = around(1000 * setting.plan.devices * device.price_usd_per_s / tokens_per_s)
+    except Unsupported as error:
+        notes.append(f"no price: {error}")
+    prefill, decode = operator_costs(cost.prefill, i), operator_costs(cost.decode, i)
+    return CostEstimate(
+        ttft_s=float(cost.ttft_s[i]),
+        tpot_s=float(cost.tpot_s[i]),
+        peak_memory_bytes=float(cost.memory.peak_bytes[i]),
+        metrics=metrics,
+        prefill=prefill,
+        decode=decode,
+        model=MODEL,
+        device=device.name,
+        runtime=setting.runtime.name,
+        devices=setting.plan.devices,
+        memory_bytes=cost.memory.row(i),
+        bound=bound_of(cost.decode)[i],
+        mfu={
+            "prefill": _share(prefill, cost.prefill_s[i], "compute_s"),
+            "decode": _share(decode, cost.step_s[i], "compute_s"),
+        },
+        mbu={
+            "prefill": _share(prefill, cost.prefill_s[i], "memory_s"),
+            "decode": _share(decode, cost.step_s[i], "memory_s"),
+        },
+        provenance=f"predicted ({cost.situation} device)",
+        notes=tuple(notes),
+    )
+
+
+def _share(costs: tuple[OpCost, ...], total_s: float, limit: str) -> float:
+    return float(sum(getattr(cost, limit) or 0.0 for cost in costs) / total_s)
+
+
+def operator_costs(times: PassTimes, i: int) -> tuple[OpCost, ...]:
+    """Each kernel of a pass of request ``i``."""
+    return tuple(_operator_costs(times, i))
+
+
+def _operator_costs(times: PassTimes, i: int) -> Iterator[OpCost]:
+    for part, each in zip(times.parts, times.times, strict=True):
+        compute, memory, launch = (
+            part.count * float(values[i]) for values in (each.compute_s, each.memory_s, each.launch_s)
+        )
+        limits = {Bound.COMPUTE: compute, Bound.MEMORY: memory, Bound.LAUNCH: launch}
+        bound = max(limits, key=lambda name: limits[name])
+        if class_of(part.op.kind) == "collective":
+            bound = Bound.LINK
+        yield OpCost(
+            place=part.place,
+            kind=part.op.kind,
+            latency_s=part.count * float(each.latency_s[i]),
+            bound=bound,
+            work=op_at(part.op, i).work(),
+            count=part.count,
+            compute_s=compute,
+            memory_s=memory,
+            launch_s=launch,
+        )
+
+
+def bound_of(times: PassTimes) -> list[Bound]:
+    """What most of a pass's time is bound by, for each request."""
+    kinds = (Bound.COMPUTE, Bound.MEMORY, Bound.LAUNCH, Bound.LINK)
+    rows = len(times.times[0].latency_s)
+    spent = np.zeros((len(kinds), rows))
+    for part, each in zip(times.parts, times.times, strict=True):
+        which = np.argmax(np.stack([each.compute_s, each.memory_s, each.launch_s]), axis=0)
+        if class_of(part.op.kind) == "collective":
+            which = np.full(rows, kinds.index(Bound.LINK))
+        spent[which, np.arange(rows)] += part.count * each.latency_s
+    return [kinds[k] for k in np.argmax(spent, axis=0)]

@@ -1,0 +1,201 @@
+"""Blocks that mix positions as kernels: attention, latent attention, recurrences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from chipwise.core.dtypes import Size
+from chipwise.ops import AttentionOp, ConvOp, GroupedMatmul, LatentAttentionOp, NormOp, ScanOp
+from chipwise.serve.setting import Part, Setting, Step, shard
+from chipwise.spec.mixers import Attention, GatedDelta, LatentAttention, Mamba2
+
+
+def attention(block: Attention, setting: Setting, step: Step) -> Iterator[Part]:
+    """Grouped-query attention: projections, rotation and cache, attention itself, output, and the sum over devices."""
+    runtime, tokens, d_model = setting.runtime, step.tokens, setting.arch.d_model
+    heads, kv_heads = block.heads // setting.plan.tp, shard(block.kv_heads, setting.plan.tp)
+    q, kv = heads * block.head_size, kv_heads * block.head_size
+    gate = q if block.gate else 0
+    if runtime.fuses("qkv"):
+        yield setting.matmul("qkv", tokens, d_model, q + gate + 2 * kv, bias=block.qkv_bias)
+    else:
+        yield setting.matmul("q", tokens, d_model, q + gate, bias=block.qkv_bias)
+        yield setting.matmul("k", tokens, d_model, kv, bias=block.qkv_bias)
+        yield setting.matmul("v", tokens, d_model, kv, bias=block.qkv_bias)
+    if block.qk_norm:
+        each = block.head_size if block.qk_norm_over == "head" else q
+        rows = tokens * (heads + kv_heads) if block.qk_norm_over == "head" else 2 * tokens
+        yield Part(place="qk_norm", op=NormOp(rows=rows, width=each, activations=setting.formats.activations))
+    if runtime.fuses("rope_cache"):
+        yield setting.elementwise("rope_cache", "rope" if block.rope else "kv_write", tokens * (q + 2 * kv))
+    else:
+        if block.rope:
+            yield setting.elementwise("rope", "rope", tokens * (q + kv))
+        if block.causal:
+            yield setting.elementwise("cache", "kv_write", tokens * 2 * kv)
+    yield from _attend(block, setting, step, heads=heads, kv_heads=kv_heads)
+    if block.gate:
+        yield setting.elementwise("gate", "sigmoid_mul", tokens * q)
+    yield from setting.quantise(tokens * q)
+    yield setting.matmul("out", tokens, q, d_model, bias=block.out_bias)
+    yield from setting.collective("all_reduce", tokens * d_model, setting.plan.tp)
+
+
+def cross_attention(block: Attention, setting: Setting, step: Step) -> Iterator[Part]:
+    """Attention to an encoder's results, whose keys and values are made in the pass that encodes."""
+    tokens, d_model = step.tokens, setting.arch.d_model
+    heads, kv_heads = block.heads // setting.plan.tp, shard(block.kv_heads, setting.plan.tp)
+    q, kv = heads * block.head_size, kv_heads * block.head_size
+    yield setting.matmul("q", tokens, d_model, q, bias=block.qkv_bias)
+    if step.encode:
+        yield setting.matmul("kv", step.batch * step.encoder_tokens, d_model, 2 * kv, bias=block.qkv_bias)
+    op = AttentionOp(
+        batch=step.batch,
+        query_tokens=step.query_tokens,
+        past_tokens=step.encoder_tokens,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_size=block.head_size,
+        rope=False,
+        causal=False,
+        cross=True,
+        fused=setting.runtime.fuses("attention"),
+        activations=setting.formats.activations,
+        cache=setting.formats.cache,
+    )
+    yield Part(place="attend", op=op)
+    yield setting.matmul("out", tokens, q, d_model, bias=block.out_bias)
+    yield from setting.collective("all_reduce", tokens * d_model, setting.plan.tp)
+
+
+def _attend(block: Attention, setting: Setting, step: Step, *, heads: int, kv_heads: int) -> Iterator[Part]:
+    op = AttentionOp(
+        batch=step.batch,
+        query_tokens=step.query_tokens,
+        past_tokens=step.past_tokens,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_size=block.head_size,
+        rope=False,
+        window=block.window,
+        chunk=block.chunk,
+        causal=block.causal,
+        fused=setting.runtime.fuses("attention"),
+        activations=setting.formats.activations,
+        cache=setting.formats.cache,
+    )
+    yield Part(place="attend", op=op)
+
+
+def latent_attention(block: LatentAttention, setting: Setting, step: Step) -> Iterator[Part]:
+    """Multi-head latent attention: absorbed where a pass has one new position, expanded where it has many."""
+    tokens, d_model, formats = step.tokens, setting.arch.d_model, setting.formats
+    heads = block.heads // setting.plan.tp
+    absorbed = bool(np.all(np.asarray(step.query_tokens) == 1))
+    latent = block.kv_rank + block.rope_size
+    into = latent + (block.q_rank or heads * (block.nope_size + block.rope_size))
+    yield setting.matmul("down", tokens, d_model, into, bias=block.bias)
+    norm = NormOp(rows=tokens, width=block.kv_rank + (block.q_rank or 0), activations=formats.activations)
+    yield Part(place="latent_norm", op=norm)
+    if block.q_rank:
+        yield from setting.quantise(tokens * block.q_rank)
+        yield setting.matmul("q", tokens, block.q_rank, heads * (block.nope_size + block.rope_size))
+    yield setting.elementwise("rope_cache", "rope", tokens * (heads * block.rope_size + latent))
+    if absorbed:
+        yield _per_head("absorb_keys", setting, tokens, heads, block.nope_size, block.kv_rank)
+    else:
+        yield setting.matmul("expand", tokens, block.kv_rank, heads * (block.nope_size + block.value_size))
+    op = LatentAttentionOp(
+        batch=step.batch,
+        query_tokens=step.query_tokens,
+        past_tokens=step.past_tokens,
+        heads=heads,
+        kv_rank=block.kv_rank,
+        rope_size=block.rope_size,
+        nope_size=block.nope_size,
+        value_size=block.value_size,
+        absorbed=absorbed,
+        activations=formats.activations,
+        cache=formats.cache,
+    )
+    yield Part(place="attend", op=op)
+    if absorbed:
+        yield _per_head("absorb_values", setting, tokens, heads, block.kv_rank, block.value_size)
+    yield from setting.quantise(tokens * heads * block.value_size)
+    yield setting.matmul("out", tokens, heads * block.value_size, d_model, bias=block.bias)
+    yield from setting.collective("all_reduce", tokens * d_model, setting.plan.tp)
+
+
+def _per_head(place: str, setting: Setting, tokens: Size, heads: int, k: int, n: int) -> Part:
+    kept = setting.formats.activations
+    op = GroupedMatmul(tokens=tokens * heads, groups=heads, k=k, n=n, weights=kept, activations=kept)
+    return Part(place=place, op=op)
+
+
+def gated_delta(block: GatedDelta, setting: Setting, step: Step) -> Iterator[Part]:
+    """Gated delta rule: projections, a short convolution, the recurrence, a gated norm, output."""
+    tokens, d_model, tp = step.tokens, setting.arch.d_model, setting.plan.tp
+    key_heads, value_heads = shard(block.key_heads, tp), shard(block.value_heads, tp)
+    keys, values = key_heads * block.key_size, value_heads * block.value_size
+    yield setting.matmul("in", tokens, d_model, 2 * keys + 2 * values + 2 * value_heads)
+    yield _conv(setting, step, 2 * keys + values, block.conv)
+    op = ScanOp(
+        variant="gated_delta",
+        batch=step.batch,
+        query_tokens=step.query_tokens,
+        heads=value_heads,
+        key_size=block.key_size,
+        value_size=block.value_size,
+        groups=key_heads,
+        activations=setting.formats.activations,
+    )
+    yield Part(place="scan", op=op)
+    norm = NormOp(rows=tokens * value_heads, width=block.value_size, activations=setting.formats.activations)
+    yield Part(place="result_norm", op=norm)
+    yield from setting.quantise(tokens * values)
+    yield setting.matmul("out", tokens, values, d_model)
+    yield from setting.collective("all_reduce", tokens * d_model, tp)
+
+
+def mamba2(block: Mamba2, setting: Setting, step: Step) -> Iterator[Part]:
+    """Mamba-2: one projection, a short convolution, the recurrence, a gated norm, output."""
+    tokens, d_model, tp = step.tokens, setting.arch.d_model, setting.plan.tp
+    heads, groups = shard(block.heads, tp), shard(block.groups, tp)
+    inner = heads * block.head_size
+    channels = inner + 2 * groups * block.state_size
+    yield setting.matmul("in", tokens, d_model, inner + channels + heads, bias=block.bias)
+    yield _conv(setting, step, channels, block.conv, bias=block.conv_bias)
+    op = ScanOp(
+        variant="mamba2",
+        batch=step.batch,
+        query_tokens=step.query_tokens,
+        heads=heads,
+        key_size=block.state_size,
+        value_size=block.head_size,
+        groups=groups,
+        activations=setting.formats.activations,
+    )
+    yield Part(place="scan", op=op)
+    norm = NormOp(rows=tokens, width=inner, activations=setting.formats.activations)
+    yield Part(place="result_norm", op=norm)
+    yield from setting.quantise(tokens * inner)
+    yield setting.matmul("out", tokens, inner, d_model, bias=block.bias)
+    yield from setting.collective("all_reduce", tokens * d_model, tp)
+
+
+def _conv(setting: Setting, step: Step, channels: int, taps: int, *, bias: bool = False) -> Part:
+    kept = setting.formats.activations
+    op = ConvOp(
+        batch=step.batch,
+        positions=step.query_tokens,
+        in_channels=channels,
+        out_channels=channels,
+        taps=taps,
+        groups=channels,
+        weights=kept,
+        activations=kept,
+        bias=bias,
+    )
+    return Part(place="conv", op=op)

@@ -1,0 +1,121 @@
+"""What a lowering depends on: model, plan, formats and runtime; what a pass is asked for; the kernels that it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from chipwise.core.dtypes import Size, values_bytes
+from chipwise.hardware.runtime import Runtime
+from chipwise.ops import CollectiveOp, Elementwise, Matmul, NormOp, Op
+from chipwise.ops.collective import Collective
+from chipwise.ops.elementwise import Function
+from chipwise.serve.formats import Formats
+from chipwise.serve.plan import Plan
+from chipwise.spec import ArchSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What one pass is asked for, by each replica of attention: so many sequences, each with so many new positions.
+
+    Attributes:
+        batch: Sequences.
+        query_tokens: New positions of each.
+        past_tokens: Positions of each that the cache holds already.
+        encoder_tokens: Positions of the sequence that an encoder-decoder reads.
+        encode: Whether the pass runs the encoder too.
+    """
+
+    batch: Size
+    query_tokens: Size
+    past_tokens: Size
+    encoder_tokens: Size = 0
+    encode: bool = False
+
+    @property
+    def tokens(self) -> Size:
+        """New positions of all sequences together."""
+        return self.batch * self.query_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """An operator, where it stands, and how many times a pass runs it."""
+
+    place: str
+    op: Op
+    count: int = 1
+
+    def inside(self, place: str, count: int = 1) -> Part:
+        """The same part seen from further out."""
+        return Part(place=f"{place}.{self.place}", op=self.op, count=self.count * count)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """All that a lowering depends on besides the pass. Its methods make the parts that all blocks are made of."""
+
+    arch: ArchSpec
+    plan: Plan
+    formats: Formats
+    runtime: Runtime
+
+    def activation_bytes(self, values: Size) -> Size:
+        """Bytes of so many activations."""
+        return values_bytes(values, self.formats.activations)
+
+    def matmul(self, place: str, m: Size, k: Size, n: Size, *, bias: bool = False) -> Part:
+        """A product with weights of the model's format."""
+        op = Matmul(m=m, k=k, n=n, weights=self.formats.weights, activations=self.formats.product_inputs, bias=bias)
+        return Part(place=place, op=op)
+
+    def plain_matmul(self, place: str, m: Size, k: Size, n: Size, *, bias: bool = False) -> Part:
+        """A product with weights that are never quantised (heads, routers)."""
+        kept = self.formats.activations
+        return Part(place=place, op=Matmul(m=m, k=k, n=n, weights=kept, activations=kept, bias=bias))
+
+    def elementwise(self, place: str, function: Function, elements: Size) -> Part:
+        """A function of single values."""
+        output = self.formats.weights if function == "quantise" else None
+        op = Elementwise(function=function, elements=elements, activations=self.formats.activations, output=output)
+        return Part(place=place, op=op)
+
+    def quantise(self, elements: Size) -> Iterator[Part]:
+        """Activations brought into the products' format, where that is a kernel of its own."""
+        if self.formats.quantises and not self.runtime.fuses("quantise"):
+            yield self.elementwise("quantise", "quantise", elements)
+
+    def norm(self, rows: Size, *, quantised: bool) -> Iterator[Part]:
+        """The residual sum, the norm, and the quantisation of what it gives."""
+        arch, fused = self.arch, self.runtime.fuses("skip_norm")
+        if not fused:
+            yield self.elementwise("add", "add", rows * arch.d_model)
+        op = NormOp(
+            rows=rows,
+            width=arch.d_model,
+            norm=arch.norm,
+            skip=fused,
+            bias=arch.norm_bias,
+            activations=self.formats.activations,
+        )
+        yield Part(place="norm", op=op)
+        if quantised:
+            yield from self.quantise(rows * arch.d_model)
+
+    def collective(self, collective: Collective, values: Size, devices: int) -> Iterator[Part]:
+        """Communication of so many activations among ``devices``; nothing where there is one."""
+        if devices > 1:
+            op = CollectiveOp(
+                collective=collective,
+                payload_bytes=self.activation_bytes(values),
+                devices=devices,
+                activations=self.formats.activations,
+            )
+            yield Part(place=collective, op=op)
+
+
+def shard(size: Any, devices: int) -> Any:
+    """The part of ``size`` things that one of ``devices`` has; at least one."""
+    return max(1, size // devices)

@@ -1,0 +1,182 @@
+"""Estimates of whole tables: thousands of rows in, the same rows out with their answers; a bad row says why.
+
+Rows that share model, device, runtime, formats and plan are priced together.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from chipwise.core.errors import ChipwiseError, SpecError, StorageError, Unsupported, nearest
+from chipwise.serve.answer import bound_of, shortage
+from chipwise.serve.energy import energies_j_per_token
+from chipwise.serve.estimate import GroupCost, cost_groups, grouped
+from chipwise.serve.request import Request, problem_of
+
+ASKED = ("row_id", "model", "device", "runtime", "weights", "kv", "tp", "pp", "ep", "dp", "batch", "isl", "osl")
+ANSWERED = (
+    "ttft_s",
+    "tpot_s",
+    "low_s",
+    "high_s",
+    "peak_memory_bytes",
+    "joules_per_token",
+    "usd_per_1k_tokens",
+    "bound",
+    "provenance",
+    "error",
+)
+BLOCK = 4096  # rows priced at once
+
+
+def estimate_file(
+    path: Path, out: Path, *, fold: str | None = None, progress: Callable[[int, int], None] | None = None
+) -> tuple[int, int]:
+    """Answers every row of the CSV file ``path`` into ``out``; returns how many rows there are and how many failed.
+
+    Raises:
+        SpecError: The file cannot be read as a table, or lacks a column.
+        StorageError: ``out`` cannot be written.
+    """
+    rows = read_rows(path, required=("model", "device"), known=ASKED)
+    answers: list[dict[str, object]] = []
+    for start in range(0, len(rows), BLOCK):
+        answers += estimate_rows(rows[start : start + BLOCK], fold=fold)
+        if progress is not None:
+            progress(len(answers), len(rows))
+    write_rows(out, answers, (*ASKED, *ANSWERED))
+    return len(rows), sum(1 for row in answers if row["error"])
+
+
+def read_rows(path: Path, *, required: Sequence[str], known: Iterable[str]) -> list[dict[str, str]]:
+    """The rows of a CSV file by column name; columns beyond ``known`` are let be.
+
+    Raises:
+        SpecError: The file is missing, not a table, or lacks a column of ``required``.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file)
+            columns = [name for name in (reader.fieldnames or ()) if name]
+            for name in required:
+                if name not in columns:
+                    raise SpecError(f"has no column {name!r}; {nearest(name, columns)}", file=str(path))
+            rows = [{key: (value or "").strip() for key, value in row.items() if key in set(known)} for row in reader]
+    except FileNotFoundError:
+        raise SpecError("there is no such file", file=str(path)) from None
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise SpecError(f"cannot be read as a CSV table: {error}", file=str(path)) from None
+    if not rows:
+        raise SpecError("holds no rows", file=str(path))
+    return rows
+
+
+def write_rows(path: Path, rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> None:
+    """Writes ``rows`` as CSV.
+
+    Raises:
+        StorageError: The file cannot be written.
+    """
+    try:
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, columns, extrasaction="ignore", restval="")
+            writer.writeheader()
+            writer.writerows(rows)
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def estimate_rows(rows: Sequence[Mapping[str, str]], *, fold: str | None = None) -> list[dict[str, object]]:
+    """The rows with their answers, in their order. ``error`` says what was wrong with a row, and is empty elsewhere."""
+    answers: list[dict[str, object]] = [{**row, "error": ""} for row in rows]
+    requests: list[Request] = []
+    places: list[int] = []
+    for i, row in enumerate(rows):
+        try:
+            requests.append(request_of(row))
+            places.append(i)
+        except ChipwiseError as error:
+            answers[i]["error"] = problem_of(error)
+    groups, errors = grouped(requests)
+    for i, problem in errors.items():
+        answers[places[i]]["error"] = problem_of(problem)
+    for group, cost in zip(groups, cost_groups(groups, fold=fold), strict=True):
+        if isinstance(cost, Unsupported):
+            for i in group.rows:
+                answers[places[i]]["error"] = problem_of(cost)
+            continue
+        _fill(answers, [places[i] for i in group.rows], cost)
+    return answers
+
+
+def request_of(row: Mapping[str, str]) -> Request:
+    """A row as a request.
+
+    Raises:
+        SpecError: A cell that is no whole number, or is missing.
+    """
+    for name in ("model", "device"):
+        if not row.get(name):
+            raise SpecError("is empty", field=name)
+    return Request(
+        model=row["model"],
+        device=row["device"],
+        runtime=row.get("runtime") or "vllm",
+        weights=row.get("weights") or None,
+        kv=row.get("kv") or None,
+        tp=_whole(row, "tp", 1),
+        pp=_whole(row, "pp", 1),
+        ep=_whole(row, "ep", 1),
+        dp=_whole(row, "dp", 1),
+        batch=_whole(row, "batch", 1),
+        prompt_tokens=_whole(row, "isl", None),
+        new_tokens=_whole(row, "osl", None),
+    )
+
+
+def _whole(row: Mapping[str, str], name: str, default: int | None) -> int:
+    text = row.get(name) or ""
+    if not text:
+        if default is None:
+            raise SpecError("is empty", field=name)
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or value != int(value):
+        raise SpecError(f"must be a whole number, not {text!r}", field=name)
+    return int(value)
+
+
+def _fill(answers: list[dict[str, object]], places: Sequence[int], cost: GroupCost) -> None:
+    factor = [math.exp(value) for value in cost.log_halfwidth]
+    energies = energies_j_per_token(cost)
+    try:
+        rate = cost.group.device.price_usd_per_s * cost.group.setting.plan.devices
+    except Unsupported:
+        rate = None
+    tokens_per_s = cost.tokens_per_s
+    peak = cost.memory.peak_bytes
+    bounds = bound_of(cost.decode)
+    for i, place in enumerate(places):
+        lacking = shortage(cost, i)
+        if lacking is not None:
+            answers[place]["error"] = lacking
+            answers[place]["peak_memory_bytes"] = round(float(peak[i]))
+            continue
+        tpot = float(cost.tpot_s[i])
+        answers[place] |= {
+            "ttft_s": f"{cost.ttft_s[i]:.6g}",
+            "tpot_s": f"{tpot:.6g}",
+            "low_s": f"{tpot / factor[i]:.6g}",
+            "high_s": f"{tpot * factor[i]:.6g}",
+            "peak_memory_bytes": round(float(peak[i])),
+            "joules_per_token": "" if energies is None else f"{energies[i]:.4g}",
+            "usd_per_1k_tokens": "" if rate is None else f"{1000 * rate / tokens_per_s[i]:.4g}",
+            "bound": bounds[i].value,
+            "provenance": f"predicted ({cost.situation} device)",
+        }
