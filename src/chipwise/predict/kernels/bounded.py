@@ -1,7 +1,7 @@
 """A small network that corrects a physical formula: bounded, and silent far from the hardware that it has seen.
 
-What ships for a kind of kernel is two files of ``predict/data``: KIND.json (constants, interval half-widths, names of the
-inputs, provenance) and KIND.npz (the networks' weights, one set a fold). Nothing in them is executed.
+What ships for a kind of kernel is two files of ``predict/data``: KIND.json (constants, half-widths of intervals, data
+sheets seen, provenance) and KIND.npz (the networks' weights, one set a fold). Nothing in them is executed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from chipwise.predict.kernels.times import Array, Situation
 DATA = Path(__file__).parents[1] / "data"
 SHIPPED = "all"  # the fold that left nothing out
 STACKS = ("vllm", "sglang", "trtllm")
-HARDWARE = ("memory bandwidth", "balance", "units", "clock")
 Floats = npt.NDArray[np.float32]
 
 
@@ -31,8 +30,7 @@ Floats = npt.NDArray[np.float32]
 class Network:
     """``bound * tanh(...)`` of two hidden layers over standardised inputs.
 
-    Inputs of ``hardware_range`` are clipped to the range seen in fitting; ``hardware_seen`` (devices, inputs) are those of
-    the devices seen, and the answer shrinks by exp(-(distance / reach)²) with the distance to the nearest of them.
+    Inputs are clipped to the range seen in fitting: outside of it the formula extrapolates, not the network.
     """
 
     mean: Floats  # (inputs,)
@@ -118,12 +116,10 @@ def hardware(device: DeviceProfile) -> Array:
     bandwidth = device.mem_bandwidth_bytes_per_s
     units = device.units.number if device.units is not None else bandwidth / 25e9
     clock = device.clock.number if device.clock is not None else 1.7e9
-    widest = next(
-        (device.peak(name) for name in ("bf16", "fp16", "int8", "fp32") if name in device.peak_flops_per_s), 0
-    )
-    if not widest:
+    listed = [name for name in ("bf16", "fp16", "int8", "fp32") if name in device.peak_flops_per_s]
+    if not listed:
         raise Unsupported(f"{device.name} lists no arithmetic rate; add a peak to an engine of {device.name}.yaml")
-    return np.log2([bandwidth / 1e12, widest / bandwidth, units, clock / 1e9])
+    return np.log2([bandwidth / 1e12, device.peak(listed[0]) / bandwidth, units, clock / 1e9])
 
 
 def one_hot(name: str, names: Sequence[str]) -> list[float]:

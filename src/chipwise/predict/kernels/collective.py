@@ -29,7 +29,7 @@ DEFAULTS = {
     "device": {"start_s": 4.0e-6, "step_s": 1.2e-6, "share": 0.80, "one_shot_s": 3.0e-6, "one_shot_share": 0.5},
     "host": {"start_s": 10.0e-6, "step_s": 4.0e-6, "share": 0.60, "one_shot_s": 10.0e-6, "one_shot_share": 0.3},
 }
-"""Seconds of a call, of a step and of a one-shot call; shares of the link's bandwidth. Stated, where nothing was fitted."""
+"""Seconds of a call, of a step and of a one-shot call; shares of the link's bandwidth. Where nothing was fitted."""
 LOG_HALFWIDTH = 1.0
 
 

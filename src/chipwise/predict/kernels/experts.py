@@ -51,7 +51,7 @@ def format_class(weights: str, activations: str) -> str:
 
 
 def multiplied_in(weights: str, activations: str) -> str:
-    """The number format of the products: 4-bit weights are widened to that of the activations unless these are 4-bit."""
+    """The number format of the products: MXFP4 and 4-bit integers are widened to that of the activations."""
     kind = format_class(weights, activations)
     if kind in ("mxfp4", "int4"):
         return activations if activations not in ("fp32", "tf32") else "bf16"
@@ -159,7 +159,7 @@ def features(
     routing: str,
     fitted: Fitted,
 ) -> bounded.Floats:
-    """(rows, inputs) of the network: sizes, limits, routing, stack, format, data sheet, and which device if it was seen."""
+    """(rows, inputs) of the network: sizes, limits, routing, stack, format, data sheet, which device."""
     shape = base.shape
     size = int(base.size)
     kind = format_class(op.weights, op.activations)

@@ -52,18 +52,18 @@ def skew(routing: str) -> float | None:
 def load(tokens: Any, topk: Any, experts: Any, local: Any, *, routing: str, tile: Any) -> Load:
     """Rows, experts met and padded rows of the device that the call waits for. All arguments broadcast.
 
-    Uniform: E(1 - (1 - k/E)^tokens) experts are met, each by a Poisson number of rows. Balanced: all of the rows are
-    local (each token finds its topk here), min(local, rows) experts are met.
+    Uniform: E(1 - (1 - k/E)^tokens) experts are met, each by a Poisson number of rows. Balanced: each device
+    has the same rows (one at least: the busiest is waited for), and min(local, rows) of its experts are met.
     """
     tokens, topk, experts, local, tile = np.broadcast_arrays(
         *(np.asarray(value, dtype=np.float64) for value in (tokens, topk, experts, local, tile))
     )
     exponent = skew(routing)
+    pairs = tokens * topk
     if exponent is None:
-        rows = tokens * np.minimum(topk, local)
+        rows = np.maximum(pairs * local / experts, 1.0)
         met = np.minimum(local, rows)
         return Load(rows=rows, met=met, padded=met * tile * np.ceil(rows / met / tile))
-    pairs = tokens * topk
     if exponent == 0.0:
         rows = pairs * local / experts
         met = local * -np.expm1(tokens * np.log1p(-np.minimum(topk / experts, 1 - 1e-12)))
@@ -79,13 +79,13 @@ def load(tokens: Any, topk: Any, experts: Any, local: Any, *, routing: str, tile
 
 
 def _waste(each: Array, tile: Array) -> Array:
-    """Rows of padding of an expert with about ``each`` rows: what a whole tile lacks at few rows, half a tile at many."""
+    """Rows of padding of an expert with about ``each`` rows: a tile's rest, half a tile at many."""
     waste: Array = np.where(each < tile, tile - each, tile / 2)
     return waste
 
 
 def _popularities(exponent: float, pairs: Array, experts: Array, tokens: Array) -> Array:
-    """(quantiles, …) of the density x^-exponent, between 1 and 0.8 tokens where every expert has work, else 0.01 to 2."""
+    """(quantiles, …) of the density x^-exponent: from 1 to 0.8 tokens, or 0.01 to 2 with fewer pairs than experts."""
     busy = pairs > experts
     least = np.where(busy, 1.0, 0.01)
     most = np.where(busy, np.maximum(0.8 * tokens, 1.5), 2.0)

@@ -1,7 +1,7 @@
-"""Recurrences (Mamba-2, gated delta) and short convolutions: the slower of three limits at fitted shares, and a floor.
+"""Recurrences (Mamba-2, gated delta) and short convolutions: the slowest of three limits, and a floor.
 
-The third limit is the chain of chunks, which wait for each other: each chunk's state update is a step in series, however
-many units there are. One token is a step of the recurrence, bound by reading and writing the state.
+The third limit is the chain of chunks, which wait for each other: each chunk's state update is a step in series,
+however many units there are. One token is a step of the recurrence, bound by reading and writing the state.
 """
 
 from __future__ import annotations

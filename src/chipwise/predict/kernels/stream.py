@@ -15,13 +15,11 @@ from chipwise.ops import Op
 from chipwise.predict.kernels import analytic
 from chipwise.predict.kernels.times import Array, KernelTimes, launch_s
 
-SHARE = (
-    0.85  # of the data sheet's bandwidth; streaming copies on A100 and H100 reach 0.85 to 0.92 (BabelStream results)
-)
+SHARE = 0.85  # of the data sheet's bandwidth; streaming copies reach 0.85 to 0.92 on A100 and H100
 RAMP_S = {
     "gpu": 1.0e-6,
     "cpu": 0.3e-6,
-}  # filling and draining the memory system once: about one DRAM latency in and out
+}  # filling and draining the memory system: a DRAM latency in and out
 RAMP_ELSEWHERE_S = 2.0e-6
 PASSES = {"sample": 3.0}  # maximum, sum, choice: the logits are read three times unless a kernel keeps them
 LOG_HALFWIDTH = 0.7  # stated, not fitted: no table of these kernels was at hand

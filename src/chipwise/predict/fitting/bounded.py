@@ -1,0 +1,108 @@
+"""Training of the bounded networks (see ``kernels/bounded.py``) and writing of what ships. Needs torch."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from chipwise.core.errors import MissingExtra
+from chipwise.predict.kernels.bounded import Floats, Network
+
+
+def train(
+    inputs: Floats,
+    targets: npt.NDArray[np.float64],
+    *,
+    identity: slice,
+    bound: float,
+    seed: int,
+    hidden: int = 32,
+    epochs: int = 30,
+    forget: float = 0.3,
+    row_weights: npt.NDArray[np.float64] | None = None,
+) -> Network:
+    """A network for ``targets`` (logarithms), by mean absolute error.
+
+    Columns ``identity`` say which device a row is of. They are set to zero in the share ``forget`` of the rows at each
+    step, so that the network also answers for a device that it is not told.
+    """
+    try:
+        import torch
+    except ImportError as error:
+        raise MissingExtra("fitting needs torch; install chipwise[search]") from error
+    generator = torch.Generator().manual_seed(seed)
+    keep = inputs.min(axis=0) < inputs.max(axis=0)
+    mean, scale = inputs.mean(axis=0), np.where(keep, inputs.std(axis=0), 1.0)
+    mean[identity], scale[identity] = 0.0, 1.0
+    x_RI = torch.from_numpy(((inputs - mean) / scale).astype(np.float32))
+    y_R = torch.from_numpy(np.asarray(targets, dtype=np.float32))
+    w_R = torch.ones_like(y_R) if row_weights is None else torch.from_numpy(row_weights.astype(np.float32))
+    width = x_RI.shape[1]
+    layers = [
+        torch.randn(rows + 1, columns, generator=generator) / np.sqrt(rows + 1)
+        for rows, columns in ((width, hidden), (hidden, hidden), (hidden, 1))
+    ]
+    layers[2] = layers[2] * 0.1
+    parameters = [layer.requires_grad_(True) for layer in layers]
+    optimiser = torch.optim.AdamW(parameters, lr=4e-3, weight_decay=1e-3)
+    batch = min(2048, len(y_R))
+    steps = max(1, epochs * (len(y_R) // batch))
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, max_lr=8e-3, total_steps=steps)
+    for _ in range(steps):
+        chosen = torch.randint(len(y_R), (batch,), generator=generator)
+        x = x_RI[chosen]
+        x[torch.rand(batch, generator=generator) < forget, identity] = 0.0
+        out = torch.tanh(x @ layers[0][:-1] + layers[0][-1])
+        out = torch.tanh(out @ layers[1][:-1] + layers[1][-1])
+        out = bound * torch.tanh(out @ layers[2][:-1] + layers[2][-1])[:, 0]
+        loss = ((out - y_R[chosen]).abs() * w_R[chosen]).sum() / w_R[chosen].sum()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        schedule.step()
+    first, second, third = (layer.detach().numpy().astype(np.float32) for layer in layers)
+    return Network(
+        mean=mean.astype(np.float32),
+        scale=scale.astype(np.float32),
+        first=first,
+        second=second,
+        third=third[:, 0],
+        low=inputs.min(axis=0),
+        high=np.where(_is_identity(width, identity), 1.0, inputs.max(axis=0)).astype(np.float32),
+        bound=bound,
+    )
+
+
+def write(kind: str, out: Path, facts: Mapping[str, Any], networks: Mapping[str, Network]) -> None:
+    """KIND.json and KIND.npz (weights in half precision) in ``out``."""
+    stated = {"provenance": provenance(), **facts}
+    (out / f"{kind}.json").write_text(json.dumps(stated, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    arrays: dict[str, Any] = {}
+    for fold, network in networks.items():
+        for part in ("mean", "scale", "first", "second", "third", "low", "high"):
+            exact = part in ("mean", "scale", "low", "high")
+            arrays[f"{fold}/{part}"] = getattr(network, part).astype(np.float32 if exact else np.float16)
+    if arrays:
+        np.savez_compressed(out / f"{kind}.npz", **arrays)
+
+
+def provenance() -> dict[str, str]:
+    """Where the figures come from: package, version, licence, date and command."""
+    return {
+        "package": f"aiconfigurator-core {importlib.metadata.version('aiconfigurator-core')} (Apache-2.0)",
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "command": "chipwise fit --from aiconfigurator",
+    }
+
+
+def _is_identity(width: int, identity: slice) -> npt.NDArray[np.bool_]:
+    marks = np.zeros(width, dtype=bool)
+    marks[identity] = True
+    return marks

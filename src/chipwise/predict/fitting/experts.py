@@ -1,0 +1,314 @@
+"""Fits ``kernels/experts.py`` to the mixture-of-experts tables of aiconfigurator-core.
+
+Of a device and stack the latest version that timed a call counts, and of its kernels the fastest: runtimes choose so.
+Constants are pooled over devices, each device weighing the same; a network takes what they leave. Three situations are
+judged: unseen sites (a fifth of the (hidden, width, topk, experts) sites left out), unseen devices, unseen families.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chipwise.hardware import datasheet
+from chipwise.ops import ExpertsOp
+from chipwise.predict.fitting import bounded as training
+from chipwise.predict.fitting.report import Progress, Report, conformal, errors
+from chipwise.predict.kernels import experts
+from chipwise.predict.kernels.bounded import SHIPPED, STACKS, Fitted, Network, hardware
+from chipwise.predict.kernels.times import Array, launch_s
+
+FORMATS = {
+    "bfloat16": ("bf16", "bf16"),
+    "fp8": ("fp8", "fp8"),
+    "fp8_block": ("fp8_block", "fp8"),
+    "nvfp4": ("nvfp4", "nvfp4"),
+    "w4a16_mxfp4": ("mxfp4", "bf16"),
+    "w4a8_mxfp4_mxfp8": ("mxfp4", "fp8"),
+    "int4_wo": ("int4_g128", "bf16"),
+}
+"""The tables' names of formats -> (weights, activations)."""
+NOT_GATED = {(1024, 2688), (2048, 5120), (2688, 1856), (4096, 2688), (8192, 5120)}
+"""(hidden, width) of models whose experts have two matrices (Nemotron 3), as the tables' own kernel names say."""
+KEY = ["num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size", "distribution"]
+BOUND = 1.4  # a factor of four either way
+ROWS_PER_CELL = 2500  # of a device, stack and format
+REACHES = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """Rows of one device, stack, format, gating and routing: one vectorised operator, and what was measured."""
+
+    device: datasheet.DeviceProfile
+    stack: str
+    kind: str
+    routing: str
+    op: ExpertsOp
+    numbers: experts.Grouped
+    measured_s: Array
+    site: Array  # a number that tells (hidden, width, topk, experts) apart
+
+
+def fit(tables: Path, out: Path, *, progress: Progress = print, seed: int = 0) -> Report:
+    """Reads ``tables`` (the package's ``systems`` folder), writes experts.json and experts.npz into ``out``."""
+    cells = read(tables, seed=seed)
+    devices = {cell.device.name: cell.device.family for cell in cells}
+    progress(f"experts: {sum(len(c.measured_s) for c in cells)} rows of {len(devices)} devices")
+    sheets = {cell.device.name: cell.device for cell in cells}
+    facts: dict[str, Any] = {
+        "tables": "data/*/moe/*/*/moe_perf.parquet",
+        "devices": devices,
+        "hardware": {name: [round(float(v), 4) for v in hardware(sheet)] for name, sheet in sheets.items()},
+        "bound": BOUND,
+        "reach": 1e9,
+    }
+    folds = [SHIPPED, *(f"device:{name}" for name in devices), *(f"family:{name}" for name in set(devices.values()))]
+    constants: dict[str, Any] = {}
+    networks: dict[str, Network] = {}
+    for fold in folds:
+        constants[fold], networks[fold] = _fit_fold([c for c in cells if not _held(c, fold)], facts, seed=seed)
+        progress(f"experts: {fold} fitted")
+    judged = _judge(cells, facts, constants, networks, seed=seed, progress=progress)
+    facts |= {"constants": constants, "reach": judged["reach"], "log_halfwidth": judged["log_halfwidth"]}
+    facts["errors"] = judged["errors"]
+    training.write("experts", out, facts, networks)
+    return Report(kind="experts", rows=sum(len(c.measured_s) for c in cells), errors=judged["errors"])
+
+
+def read(tables: Path, *, seed: int, rows_per_cell: int = ROWS_PER_CELL) -> list[Cell]:
+    """The tables' rows as cells, at most ``rows_per_cell`` of a device, stack and format (drawn at random)."""
+    import pandas as pd
+
+    frames = []
+    for path in sorted((tables / "data").glob("*/moe/*/*/moe_perf.parquet")):
+        frame = pd.read_parquet(path, columns=["moe_dtype", "kernel_source", "latency", *KEY])
+        frame["system"], frame["stack"] = path.parts[-5], path.parts[-3]
+        frame["order"] = f"{path.parts[-2]}"
+        frames.append(frame[frame.moe_dtype.isin(FORMATS) & (frame.latency > 0)])
+    rows = pd.concat(frames)
+    rows["version"] = rows["order"].map({name: i for i, name in enumerate(sorted(set(rows["order"]), key=_version))})
+    key = ["system", "stack", "moe_dtype", *KEY]
+    rows = rows.sort_values(["version", "latency"], ascending=[False, True]).drop_duplicates(key)
+    random = np.random.default_rng(seed)
+    rows = rows.iloc[random.permutation(len(rows))].groupby(["system", "stack", "moe_dtype"]).head(rows_per_cell)
+    rows["gated"] = [pair not in NOT_GATED for pair in zip(rows.hidden_size, rows.inter_size, strict=True)]
+    parts = rows.groupby(["system", "stack", "moe_dtype", "gated", "distribution"], sort=True)
+    return [_cell(*name, part) for name, part in parts]  # type: ignore[misc]
+
+
+def _cell(system: str, stack: str, dtype: str, gated: bool, routing: str, part: Any) -> Cell:
+    device = datasheet.load(system)
+    weights, activations = FORMATS[dtype]
+    if activations == "fp8" and "fp8" not in device.peak_flops_per_s:
+        activations = "bf16"  # such devices widen the weights
+    size = {name: part[name].to_numpy(dtype=np.int64) for name in KEY if name != "distribution"}
+    op = ExpertsOp(
+        tokens=size["num_tokens"],
+        d_model=size["hidden_size"],
+        width=np.maximum(size["inter_size"] // size["moe_tp_size"], 1),
+        experts=size["num_experts"],
+        local_experts=np.maximum(size["num_experts"] // size["moe_ep_size"], 1),
+        topk=size["topk"],
+        gated=gated,
+        weights=weights,
+        activations=activations,
+    )
+    site = size["hidden_size"] * 1_000_003 + size["inter_size"] * 10_007 + size["topk"] * 101 + size["num_experts"]
+    return Cell(
+        device=device,
+        stack=stack,
+        kind=experts.format_class(weights, activations),
+        routing=routing,
+        op=op,
+        numbers=experts.grouped(op, device, routing=routing),
+        measured_s=part.latency.to_numpy(dtype=np.float64) / 1e3,
+        site=site.astype(np.float64),
+    )
+
+
+def _version(name: str) -> list[int]:
+    digits = "".join(c if c.isdigit() else " " for c in name).split()
+    return [int(d) for d in digits]
+
+
+def _held(cell: Cell, fold: str) -> bool:
+    kind, _, name = fold.partition(":")
+    return (kind == "device" and cell.device.name == name) or (kind == "family" and cell.device.family == name)
+
+
+def _fit_fold(cells: list[Cell], facts: dict[str, Any], *, seed: int) -> tuple[dict[str, Any], Network]:
+    constants = {
+        f"{stack}.{kind}": _constants([c for c in cells if c.stack == stack and c.kind == kind])
+        for stack in STACKS
+        for kind in experts.FORMATS
+        if any(c.stack == stack and c.kind == kind for c in cells)
+    }
+    fitted = Fitted(facts=facts, networks={})
+    inputs, targets, weights = [], [], []
+    for cell in cells:
+        base = _base(cell, constants)
+        inputs.append(_inputs(cell, base, fitted))
+        targets.append(np.clip(np.log(cell.measured_s / base), -BOUND, BOUND))
+        weights.append(np.ones(len(base)))
+    width = inputs[0].shape[1]
+    network = training.train(
+        np.concatenate(inputs),
+        np.concatenate(targets),
+        identity=slice(width - len(facts["devices"]), width),
+        bound=BOUND,
+        seed=seed,
+        row_weights=np.concatenate(weights),
+    )
+    return constants, network
+
+
+def _constants(cells: list[Cell]) -> dict[str, float]:
+    """Shares of the limits and launches of a stack and format: least mean |log error|, each device weighing the same."""
+    from scipy.optimize import minimize
+
+    power = experts.DEFAULTS["power"]
+    chosen = [slice(None, None, max(1, len(c.measured_s) // 300)) for c in cells]
+    padded = np.concatenate([c.numbers.padded_s[s] for c, s in zip(cells, chosen, strict=True)])
+    memory = np.concatenate([c.numbers.memory_s[s] for c, s in zip(cells, chosen, strict=True)])
+    measured = np.concatenate([c.measured_s[s] for c, s in zip(cells, chosen, strict=True)])
+    taken = [len(c.measured_s[s]) for c, s in zip(cells, chosen, strict=True)]
+    launch = np.repeat([launch_s(c.device) for c in cells], taken)
+    names, which = np.unique(np.repeat([c.device.name for c in cells], taken), return_inverse=True)
+    weights = 1 / np.bincount(which, minlength=len(names))[which]
+
+    def loss(logs: Array) -> float:
+        compute, share, kernels = np.exp(np.clip(logs, (-5, -3, -2), (0, 0, 4)))
+        predicted = kernels * launch + ((padded / compute) ** power + (memory / share) ** power) ** (1 / power)
+        return float(np.average(np.abs(np.log(measured / predicted)), weights=weights))
+
+    start = np.log([experts.DEFAULTS["compute"], experts.DEFAULTS["memory"], experts.DEFAULTS["kernels"]])
+    best = minimize(loss, start, method="Nelder-Mead", options={"maxiter": 150, "xatol": 0.01, "fatol": 1e-4})
+    compute, share, kernels = np.exp(np.clip(best.x, (-5, -3, -2), (0, 0, 4)))
+    return {
+        "compute": round(float(compute), 4),
+        "memory": round(float(share), 4),
+        "kernels": round(float(kernels), 3),
+        "power": power,
+    }
+
+
+def _base(cell: Cell, constants: dict[str, Any]) -> Array:
+    found = constants.get(f"{cell.stack}.{cell.kind}") or constants.get(f"vllm.{cell.kind}") or experts.DEFAULTS
+    return experts.base_s(cell.numbers, found, launch_s(cell.device))
+
+
+def _inputs(cell: Cell, base: Array, fitted: Fitted) -> Any:
+    return experts.features(
+        cell.op, cell.device, cell.numbers, base, stack=cell.stack, routing=cell.routing, fitted=fitted
+    )
+
+
+def _judge(
+    cells: list[Cell],
+    facts: dict[str, Any],
+    constants: dict[str, Any],
+    networks: dict[str, Network],
+    *,
+    seed: int,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Errors and half-widths of the three situations, and the reach that is best for unseen families."""
+    sites = np.unique(np.concatenate([c.site for c in cells]))
+    held = set(np.random.default_rng(seed + 1).choice(sites, size=max(1, len(sites) // 5), replace=False))
+    kept = [_part(c, np.array([s not in held for s in c.site])) for c in cells]
+    left = [_part(c, np.array([s in held for s in c.site])) for c in cells]
+    found, network = _fit_fold([c for c in kept if len(c.measured_s)], facts, seed=seed)
+    progress("experts: sites fold fitted")
+    seen = _answers([c for c in left if len(c.measured_s)], facts, lambda c: (found, network), None)
+    families = list(facts["devices"].values())
+
+    def outside(kind: str, reach: float, chosen: Iterable[Cell]) -> list[tuple[Cell, Array]]:
+        def model(cell: Cell) -> tuple[dict[str, Any], Network]:
+            return constants[_fold(kind, cell)], networks[_fold(kind, cell)]
+
+        return _answers(list(chosen), facts, model, (kind, reach))
+
+    def mean(answers: list[tuple[Cell, Array]]) -> float:
+        by = {c.device.name: [] for c, _ in answers}  # type: dict[str, list[Array]]
+        for c, p in answers:
+            by[c.device.name].append(np.abs(np.log(p / c.measured_s)))
+        return float(np.mean([np.concatenate(v).mean() for v in by.values()]))
+
+    reach = min(REACHES, key=lambda r: mean(outside("family", r, cells)))
+    several = [c for c in cells if families.count(c.device.family) > 1]
+    situations = {
+        "seen": seen,
+        "sibling": outside("device", reach, several),
+        "unseen": outside("family", reach, cells),
+    }
+    table: dict[str, dict[str, float]] = {"all": {}, **{stack: {} for stack in STACKS}}
+    report: dict[str, dict[str, float]] = {}
+    for situation, answers in situations.items():
+        for group in table:
+            part = [(c, p) for c, p in answers if group in ("all", c.stack)]
+            truth = np.concatenate([c.measured_s for c, _ in part])
+            answer = np.concatenate([p for _, p in part])
+            table[group][situation] = round(conformal(truth, answer), 4)
+            report[situation if group == "all" else f"{situation} {group}"] = errors(truth, answer)
+        for name in sorted({c.device.name for c, _ in answers}):
+            part = [(c, p) for c, p in answers if c.device.name == name]
+            report[f"{situation} {name}"] = errors(
+                np.concatenate([c.measured_s for c, _ in part]), np.concatenate([p for _, p in part])
+            )
+    return {"reach": reach, "log_halfwidth": table, "errors": report}
+
+
+def _answers(cells: list[Cell], facts: dict[str, Any], choose: Any, unseen: tuple[str, float] | None) -> Any:
+    answers = []
+    for cell in cells:
+        constants, network = choose(cell)
+        base = _base(cell, constants)
+        correction = network(_blind(_inputs(cell, base, Fitted(facts=facts, networks={})), facts, unseen is not None))
+        near = 1.0
+        if unseen is not None:
+            kind, reach = unseen
+            stand_in = Fitted(facts={**facts, "reach": reach}, networks={})
+            near = stand_in.nearness(
+                cell.device, f"{kind}:{cell.device.name if kind == 'device' else cell.device.family}"
+            )
+        answers.append((cell, base * np.exp(correction * near)))
+    return answers
+
+
+def _fold(kind: str, cell: Cell) -> str:
+    return f"{kind}:{cell.device.name if kind == 'device' else cell.device.family}"
+
+
+def _blind(inputs: Any, facts: dict[str, Any], blind: bool) -> Any:
+    """``inputs`` without the columns that name the device, as they are for a device not in the fit."""
+    if blind:
+        inputs = inputs.copy()
+        inputs[:, inputs.shape[1] - len(facts["devices"]) :] = 0.0
+    return inputs
+
+
+def _part(cell: Cell, mask: Any) -> Cell:
+    import dataclasses
+
+    op = dataclasses.replace(
+        cell.op,
+        **{
+            name: getattr(cell.op, name)[mask]
+            for name in ("tokens", "d_model", "width", "experts", "local_experts", "topk")
+        },
+    )
+    return Cell(
+        device=cell.device,
+        stack=cell.stack,
+        kind=cell.kind,
+        routing=cell.routing,
+        op=op,
+        numbers=experts.grouped(op, cell.device, routing=cell.routing),
+        measured_s=cell.measured_s[mask],
+        site=cell.site[mask],
+    )
