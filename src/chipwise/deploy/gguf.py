@@ -25,6 +25,7 @@ from chipwise.core.errors import MissingExtra, SpecError, Unsupported
 from chipwise.core.files import read_json, storage
 from chipwise.spec import ArchSpec, Attention, Design, FeedForward
 from chipwise.spec.io import to_data
+from chipwise.spec.plain import require_plain
 from chipwise.spec.weights import weight_shapes
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ NORMS = {"attention_norm": "attn_norm", "ffn_norm": "ffn_norm"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """One GGUF layer: an attention that may be absent, then a feed-forward; each with the layer that owns its weights."""
+    """One GGUF layer: an attention that may be absent, and a feed-forward; each with its weights' layer."""
 
     attention: tuple[Attention, int] | None
     ffn: tuple[FeedForward, int]
@@ -64,6 +65,7 @@ def layout(arch: ArchSpec) -> tuple[Block, ...]:
     Raises:
         Unsupported: Something that neither ``llama`` nor ``deci`` computes; the message names it.
     """
+    require_plain(arch, work="written as GGUF")
     _refuse(arch)
     blocks: list[Block] = []
     waiting: tuple[Attention, int] | None = None
@@ -81,8 +83,11 @@ def layout(arch: ArchSpec) -> tuple[Block, ...]:
             f"GGUF cannot hold {arch.name}: the attention of layer {waiting[1]} is not followed by a feed-forward, and "
             "llama.cpp drops an attention without one"
         )
-    if all(block.attention is None for block in blocks):
-        raise Unsupported(f"GGUF cannot hold {arch.name}: llama.cpp needs a layer with attention")
+    if not blocks or blocks[0].attention is None:
+        raise Unsupported(
+            f"GGUF cannot hold {arch.name}: its first layer has no attention, and llama.cpp takes the size of heads "
+            "for zero then"
+        )
     return tuple(blocks)
 
 

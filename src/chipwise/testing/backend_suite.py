@@ -1,5 +1,8 @@
 """What every runtime must keep: subclass :class:`BackendSuite`, name the runtime and give it a model.
 
+Where something writes models for the runtime (``profile/exporting.py``), :class:`ExportedSuite` needs a design alone,
+and holds the logits against torch's.
+
 class TestMyRuntime(BackendSuite):
     runtime = "mine"
 
@@ -10,16 +13,19 @@ class TestMyRuntime(BackendSuite):
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
-from chipwise.core.errors import MeasurementError
+from chipwise.core.errors import MeasurementError, MissingExtra
 from chipwise.ops import Workload
-from chipwise.profile.backends import RUNTIMES, Runtime, Session
+from chipwise.profile.backends import NEEDS, RUNTIMES, Runtime, Session
+from chipwise.profile.exporting import export_for
 from chipwise.profile.harness import measure
+from chipwise.spec import ArchSpec, Design
 
 PROMPT, CAPACITY = 5, 12
 
@@ -30,6 +36,7 @@ class BackendSuite:
     runtime: ClassVar[str]
     options: ClassVar[dict[str, Any]] = {}
     tolerance: ClassVar[float] = 1e-4
+    loading_s: ClassVar[float] = 0.0  # what loading may take beyond the usual minute
 
     @pytest.fixture
     def model(self, tmp_path: Path) -> Path:
@@ -111,9 +118,76 @@ class BackendSuite:
             repeats=20,
             prefills=3,
             seconds=0.05,
+            timeout_s=60 + self.loading_s,
             attempts=1,
             options=self.options,
         )
         assert len(found.tpot_s) >= 20
         assert min(found.tpot_s) > 0
         assert found.runtime == self.runtime
+        assert found.peak_memory_bytes is None or found.peak_memory_bytes > model.stat().st_size
+
+
+class ExportedSuite(BackendSuite):
+    """:class:`BackendSuite` for a runtime that designs are exported for, with random weights."""
+
+    parity: ClassVar[float] = 1e-4  # most error against torch, as a share of the logits' standard deviation
+    design: ClassVar[Design]  # with room for at least 16 positions
+
+    @pytest.fixture
+    def weights(self) -> dict[str, Any]:
+        """Random weights in which no norm or bias is left at one or zero."""
+        from chipwise.testing.block_suite import shaken
+
+        return {name: value.numpy() for name, value in shaken(self.design.arch, seed=0).state_dict().items()}
+
+    @pytest.fixture
+    def model(self, tmp_path: Path, weights: dict[str, Any]) -> Path:
+        """The design as exported for the runtime."""
+        return export_for(self.runtime, self.design, tmp_path, weights=weights)
+
+    def expected(self, weights: dict[str, Any], tokens: Any) -> Any:
+        """Logits of every position, (1, tokens, vocab): torch's with the same weights."""
+        return torch_logits(self.design.arch, weights, tokens)
+
+    def test_logits_are_those_of_torch(self, opened: Session, weights: dict[str, Any]) -> None:
+        """In prefill and in every step."""
+        tokens = self.tokens(opened, CAPACITY)
+        wanted = self.expected(weights, tokens)
+        found = [np.array(opened.prefill(tokens[:, :PROMPT]))]
+        found += [np.array(opened.decode(tokens[:, i : i + 1])) for i in range(PROMPT, CAPACITY)]
+        error = np.abs(np.stack(found, axis=1) - wanted[:, PROMPT - 1 :]).max()
+        assert error <= self.parity * wanted.std()
+
+    def test_more_positions_than_the_model_has_are_refused(self, model: Path) -> None:
+        """The message says how many it has."""
+        most = self.design.arch.max_tokens
+        made: Runtime = RUNTIMES.load(self.runtime)()
+        with pytest.raises(MeasurementError, match=f"{most} positions"):
+            made.open(model, capacity=most + 1, batch=1, threads=1, options=self.options)
+
+    def test_unknown_options_are_refused(self, model: Path) -> None:
+        """And named."""
+        made: Runtime = RUNTIMES.load(self.runtime)()
+        with pytest.raises(MeasurementError, match="colour"):
+            made.open(model, capacity=CAPACITY, batch=1, threads=1, options={"colour": "red"})
+
+    def test_a_missing_package_names_its_extra(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As if it were not installed."""
+        needs, known = NEEDS[self.runtime], type(RUNTIMES.load(self.runtime)()).__module__
+        monkeypatch.setitem(sys.modules, needs.module, None)  # type: ignore[arg-type]
+        monkeypatch.delitem(sys.modules, known)
+        with pytest.raises(MissingExtra, match=rf"chipwise\[{needs.extra}\]"):
+            RUNTIMES.load(self.runtime)
+
+
+def torch_logits(arch: ArchSpec, weights: dict[str, Any], tokens: Any) -> Any:
+    """Logits of every position (batch, tokens, vocab) that torch computes in FP32."""
+    import torch
+
+    from chipwise.deploy.torch import Transformer
+
+    reference = Transformer(arch)
+    reference.load_state_dict({name: torch.tensor(value) for name, value in weights.items()})
+    with torch.no_grad():
+        return reference.eval()(torch.from_numpy(tokens))[0].numpy()

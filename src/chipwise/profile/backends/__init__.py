@@ -5,6 +5,8 @@ Importing this loads no runtime.
 
 from __future__ import annotations
 
+import importlib.util
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -60,6 +62,47 @@ RUNTIMES = Table(
     "chipwise.runtimes",
     {
         "onnxruntime": "chipwise.profile.backends.onnxruntime:OnnxRuntime",
+        "openvino": "chipwise.profile.backends.openvino:OpenVino",
+        "llama.cpp": "chipwise.profile.backends.llama_cpp:LlamaCpp",
+        "torch": "chipwise.profile.backends.torch:TorchRuntime",
+        "torch-compiled": "chipwise.profile.backends.torch:TorchCompiled",
+        "torch-cuda": "chipwise.profile.backends.torch:TorchCuda",
+        "torch-cuda-compiled": "chipwise.profile.backends.torch:TorchCudaCompiled",
+        "torch-cuda-graphs": "chipwise.profile.backends.torch:TorchCudaGraphs",
         "fake": "chipwise.profile.backends.fake:FakeRuntime",
     },
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What a built-in runtime needs beyond chipwise itself."""
+
+    module: str  # what must be importable
+    extra: str  # which brings it: pip install 'chipwise[extra]'
+    gpu: bool = False
+    loading_s: float = 0.0  # what loading a model may take beyond reading it, on a busy machine
+
+
+NEEDS = {
+    "onnxruntime": Needs(module="onnxruntime", extra="search"),
+    "openvino": Needs(module="openvino", extra="openvino"),
+    "llama.cpp": Needs(module="llama_cpp", extra="llama-cpp"),
+    "torch": Needs(module="torch", extra="search"),
+    "torch-compiled": Needs(module="torch", extra="search", loading_s=300.0),
+    "torch-cuda": Needs(module="torch", extra="search", gpu=True),
+    "torch-cuda-compiled": Needs(module="torch", extra="search", gpu=True, loading_s=300.0),
+    "torch-cuda-graphs": Needs(module="torch", extra="search", gpu=True),
+}
+
+
+def missing(runtime: str) -> str | None:
+    """What ``runtime`` lacks on this machine, in words; None where nothing is known to be missing."""
+    needs = NEEDS.get(runtime)
+    if needs is None:
+        return None
+    if importlib.util.find_spec(needs.module) is None:
+        return f"{needs.module} is not installed; it comes with: pip install 'chipwise[{needs.extra}]'"
+    if needs.gpu and not any(Path("/dev").glob("nvidia[0-9]*")):
+        return "there is no GPU"
+    return None
