@@ -1,0 +1,66 @@
+"""What the network that corrects attention's physics is told: sizes and times without units, on logarithmic scales."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from chipwise.predict.kernels.attention_physics import ROWS, TILE, Call, Chip, Parts
+from chipwise.predict.kernels.times import Array
+
+LAUNCH_CLOCKS = 20_000.0  # the scale of times: about a launch
+SHAPE = (
+    "compute", "longest", "dram", "cache", "resident", "spilling", "blocks", "wave", "steps", "batch", "kv heads", "group",
+    "heads", "head size", "tile", "hidden keys", "window", "fp8", "fp8 cache", "short",
+)  # fmt: skip
+HARDWARE = ("units", "clock", "balance", "cache a unit", "bytes a clock")
+
+
+def shape(call: Call, chip: Chip, parts: Parts) -> npt.NDArray[np.float32]:
+    """(rows, SHAPE): what is asked for, in launches, waves and shares of the cache."""
+    launch_s = LAUNCH_CLOCKS / chip.clock_hz
+    every = call.past + call.queries
+    group = call.heads / call.kv_heads
+    rows: list[Array | float] = [
+        _log(parts.compute_s / launch_s),
+        _log(parts.longest_s / launch_s),
+        _log(parts.dram_s / launch_s),
+        _log(parts.cache_s / launch_s),
+        _log(parts.resident),
+        np.tanh(2 * _log(parts.resident)),
+        _log(parts.blocks),
+        _log(np.ceil(parts.blocks) / parts.blocks, 0.0, 4.0),
+        _log(parts.steps),
+        _log(call.batch),
+        _log(call.kv_heads),
+        _log(group),
+        _log(call.heads),
+        _log(call.head_size),
+        _log(np.ceil(call.queries / TILE) * TILE / call.queries),
+        _log(every / call.keys),
+        np.where(call.span > 0, 1.0, 0.0),
+        float(call.value_bytes == 1),
+        float(call.cache_bytes == 1),
+        _log(ROWS * np.ceil(group * call.queries / ROWS) / (group * call.queries)),
+    ]
+    table = np.empty((call.batch.size, len(rows)), dtype=np.float32)
+    for index, row in enumerate(rows):
+        table[:, index] = np.ravel(row) if isinstance(row, np.ndarray) else row
+    return table
+
+
+def hardware(chip: Chip) -> npt.NDArray[np.float32]:
+    """(HARDWARE,): what distinguishes one chip from another."""
+    figures = (
+        chip.units,
+        chip.clock_hz / 1e9,
+        chip.flops_per_s / chip.bandwidth,
+        chip.cache_bytes / chip.units,
+        chip.bandwidth / (chip.units * chip.clock_hz),
+    )
+    return np.log2(np.asarray(figures)).astype(np.float32)
+
+
+def _log(values: Array, low: float = -14.0, high: float = 22.0) -> Array:
+    clipped: Array = np.clip(np.log2(np.maximum(values, 1e-9)), low, high)
+    return clipped

@@ -1,0 +1,206 @@
+"""The physics of fused attention: which blocks of scores are computed, by how many thread blocks, from what memory.
+
+Two schedules are known. *Context*: a thread block owns ``TILE`` query rows of one head and walks over the keys that the
+mask leaves. *Decode*: one owns the queries that share a key head and a span of keys; the spans fill the chip and a
+second step joins them. Both read keys from the last-level cache where all of them fit.
+
+References:
+    Dao 2023, FlashAttention-2, arXiv:2307.08691, section 3.2: one thread block per query tile and head.
+    Dao, Haziza, Massa and Sizov 2023, Flash-Decoding: keys are split among thread blocks too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from chipwise.core.dtypes import dtype_of
+from chipwise.core.errors import Unsupported
+from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.ops import AttentionOp
+from chipwise.predict.kernels import analytic
+from chipwise.predict.kernels.times import Array
+
+TILE = 128.0  # query rows of a thread block, and keys of a step, in context
+ROWS = 16.0  # least query rows of a matrix instruction
+UNIT_BYTES_PER_CLOCK = 64.0  # what one SM, CU or core takes from the last-level cache
+CACHE_SECONDS = 16e-6  # fallback for the last-level cache: what memory delivers in this time (A100 20 µs, H100 16)
+UNIT_BANDWIDTH = 25e9  # fallback for the number of units: bytes per second of memory for each
+CLOCK_HZ = 1.9e9  # fallback for the clock
+
+Constants = Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chip:
+    """What the formulas ask of a device; facts that nobody publishes are replaced by the fallbacks named above."""
+
+    bandwidth: float  # bytes per second of its own memory
+    units: float
+    clock_hz: float
+    cache_bytes: float  # last-level cache
+    flops_per_s: float  # dense, in the format of the products
+
+    @classmethod
+    def of(cls, device: DeviceProfile, activations: str) -> Chip:
+        """The facts of ``device`` for products in ``activations``.
+
+        Raises:
+            Unsupported: The device has no rate for the format.
+        """
+        bandwidth = device.mem_bandwidth_bytes_per_s
+        cache = 0.0
+        for level in device.memory:
+            if level.name in ("l2", "l3") and level.capacity is not None:
+                number = device.units.number if level.per == "unit" and device.units is not None else 1.0
+                cache = max(cache, level.capacity.number * number)
+        return cls(
+            bandwidth=bandwidth,
+            units=device.units.number if device.units is not None else max(bandwidth / UNIT_BANDWIDTH, 1.0),
+            clock_hz=device.clock.number if device.clock is not None else CLOCK_HZ,
+            cache_bytes=cache or CACHE_SECONDS * bandwidth,
+            flops_per_s=_rate(device, activations),
+        )
+
+
+def _rate(device: DeviceProfile, activations: str) -> float:
+    """Products in a format without a rate of its own run in the next wider one that has one."""
+    for name in {"fp8": ("fp8", "bf16", "fp16"), "bf16": ("bf16", "fp16")}.get(activations, (activations,)):
+        try:
+            return device.peak(name)
+        except Unsupported:
+            continue
+    return analytic.peak(device, activations)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """Sizes of attention calls as arrays of one shape. ``span`` is the most keys that a query sees (0: all)."""
+
+    batch: Array
+    queries: Array
+    past: Array
+    heads: Array
+    kv_heads: Array
+    head_size: Array
+    span: Array
+    causal: bool
+    value_bytes: float  # of a query or result
+    cache_bytes: float  # of a key or value in the cache
+
+    @classmethod
+    def of(cls, op: AttentionOp) -> Call:
+        """The sizes of ``op``; a chunk counts as a window of its length."""
+        span = op.window if op.window is not None else op.chunk if op.chunk is not None else 0
+        sizes = np.broadcast_arrays(
+            *(
+                np.asarray(size, dtype=np.float64)
+                for size in (op.batch, op.query_tokens, op.past_tokens, op.heads, op.kv_heads, op.head_size, span)
+            )
+        )
+        names = ("batch", "queries", "past", "heads", "kv_heads", "head_size", "span")
+        return cls(
+            **dict(zip(names, sizes, strict=True)),
+            causal=op.causal and not op.cross,
+            value_bytes=dtype_of(op.activations).size_bytes,
+            cache_bytes=dtype_of(op.cache).size_bytes,
+        )
+
+    @property
+    def keys(self) -> Array:
+        """Keys that the last query sees."""
+        every = self.past + self.queries
+        return np.where(self.span > 0, np.minimum(every, self.span), every)
+
+    @property
+    def kv_bytes(self) -> Array:
+        """Distinct bytes of keys and values that are read."""
+        seen = np.minimum(self.past + self.queries, self.keys + self.queries - 1)
+        return 2 * self.batch * seen * self.kv_heads * self.head_size * self.cache_bytes
+
+    @property
+    def io_bytes(self) -> Array:
+        """Bytes of queries read and results written."""
+        return 2 * self.batch * self.queries * self.heads * self.head_size * self.value_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a schedule does, in seconds at published rates unless named otherwise."""
+
+    compute_s: Array  # padded products over the dense peak, spread evenly over the units
+    longest_s: Array  # the products of the thread block that has most of them, on its one unit
+    dram_s: Array  # bytes of keys, values, queries and results over the memory's bandwidth
+    resident: Array  # bytes that are read over those that the last-level cache holds
+    cache_s: Array  # the same bytes at UNIT_BYTES_PER_CLOCK a unit
+    blocks: Array  # thread blocks a unit
+    steps: Array  # keys that one thread block walks over, where keys are not split
+    clock_s: Array  # a clock
+
+
+def context(call: Call, chip: Chip) -> Parts:
+    """A thread block for every ``TILE`` queries of every head."""
+    tiles = np.ceil(call.queries / TILE)
+    every = np.ceil((call.past + call.queries) / TILE)
+    first = np.ceil((call.past + 1) / TILE) if call.causal else every
+    reach = np.where(call.span > 0, np.minimum(np.ceil(call.span / TILE) + 1, every), every)
+    # Query tile i walks over min(first + i, reach) blocks of keys.
+    growing = np.clip(reach - first, 0, tiles)
+    walked = growing * first + growing * (growing - 1) / 2 + (tiles - growing) * np.minimum(reach, every)
+    flops = 4 * TILE * TILE * call.head_size
+    longest = np.minimum(first + tiles - 1, reach)
+    grid = call.batch * call.heads
+    moved = call.kv_bytes + call.io_bytes
+    return Parts(
+        compute_s=grid * walked * flops / chip.flops_per_s,
+        longest_s=longest * flops * chip.units / chip.flops_per_s,
+        dram_s=moved / chip.bandwidth,
+        resident=moved / chip.cache_bytes,
+        cache_s=grid
+        * walked
+        * 2
+        * TILE
+        * call.head_size
+        * call.cache_bytes
+        / (UNIT_BYTES_PER_CLOCK * chip.units * chip.clock_hz),
+        blocks=grid * tiles / chip.units,
+        steps=longest * TILE,
+        clock_s=np.full(longest.shape, 1 / chip.clock_hz),
+    )
+
+
+def decode(call: Call, chip: Chip) -> Parts:
+    """A thread block for every key head, its keys split among others where there are too few of them."""
+    rows = ROWS * np.ceil(call.heads / call.kv_heads * call.queries / ROWS)
+    pairs = call.batch * call.kv_heads
+    moved = call.kv_bytes + call.io_bytes
+    flops = 4 * rows * call.keys * call.head_size
+    return Parts(
+        compute_s=pairs * flops / chip.flops_per_s,
+        longest_s=np.minimum(call.keys, TILE) * 4 * rows * call.head_size * chip.units / chip.flops_per_s,
+        dram_s=moved / chip.bandwidth,
+        resident=moved / chip.cache_bytes,
+        cache_s=moved / (UNIT_BYTES_PER_CLOCK * chip.units * chip.clock_hz),
+        blocks=pairs / chip.units,
+        steps=call.keys,
+        clock_s=np.full(pairs.shape, 1 / chip.clock_hz),
+    )
+
+
+def base_s(parts: Parts, constants: Constants) -> Array:
+    """Seconds by physics: launch, thread blocks' starts, and a soft maximum of computing and reading.
+
+    ``constants``: clocks of a launch, of a thread block's start on its unit, and of a key of the longest walk (to the
+    power ``walk``); tail, the part of the longest thread block that is not hidden behind others; the shares of the
+    published rates that are reached (compute, dram, cache); full, the part of the cache that keys can fill; edge, how
+    sharply reading turns from cache to memory; sharpness of the maximum.
+    """
+    hit = 1 / (1 + (parts.resident / constants["full"]) ** constants["edge"])
+    reading = parts.dram_s * (1 - hit) / constants["dram"] + parts.cache_s * hit / constants["cache"]
+    computing = (parts.compute_s + constants["tail"] * parts.longest_s) / constants["compute"]
+    starting = constants["start"] * parts.blocks + constants["step"] * parts.steps ** constants["walk"]
+    sharp = constants["sharpness"]
+    work: Array = (reading**sharp + computing**sharp) ** (1 / sharp)
+    return work + (constants["launch"] + starting) * parts.clock_s
