@@ -15,6 +15,7 @@ from chipwise.predict.kernels.times import Array, KernelTimes
 __all__ = ["MODELS", "Array", "KernelTimes", "times_of"]
 
 MODELS: dict[str, str] = {
+    "AttentionOp": "attention",
     "CollectiveOp": "collective",
     "ConvOp": "scan",
     "Elementwise": "stream",

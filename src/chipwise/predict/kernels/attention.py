@@ -1,7 +1,8 @@
 """Fused attention with plain, grouped or shared key heads: prompts, single tokens, windows.
 
-Physics first (:mod:`.attention_physics`): constants a kernel design, fitted on pooled devices. A bounded network corrects
-what physics leaves, in full on devices that were in the fit, less and less far from them (:mod:`.attention_fit`).
+Physics first (:mod:`.attention_physics`): constants a kernel design, fitted on pooled devices. A bounded network
+corrects what physics leaves, in full on devices that were in the fit, less and less far from them
+(:mod:`.attention_fit`).
 """
 
 from __future__ import annotations
@@ -43,11 +44,10 @@ def times(op: AttentionOp, device: DeviceProfile, *, stack: str = "vllm", fold: 
     moved = np.broadcast_to(np.asarray(work.bytes, dtype=np.float64), latency.shape)
     flops = np.broadcast_to(np.asarray(work.flops, dtype=np.float64), latency.shape)
     situation = model.situation(device, fold)
+    widths = (model.halfwidth(schedule, situation) for schedule in ("decode", "context"))
     return KernelTimes(
         latency_s=latency,
-        log_halfwidth=np.full(
-            latency.shape, model.halfwidth("decode" if np.all(call.queries == 1) else "context", situation)
-        ),
+        log_halfwidth=np.where(call.queries == 1, *widths),
         compute_s=flops / chip.flops_per_s,
         memory_s=moved / chip.bandwidth,
         launch_s=np.full(latency.shape, launch_s(device)),

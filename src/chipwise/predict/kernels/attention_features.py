@@ -10,8 +10,8 @@ from chipwise.predict.kernels.times import Array
 
 LAUNCH_CLOCKS = 20_000.0  # the scale of times: about a launch
 SHAPE = (
-    "compute", "longest", "dram", "cache", "resident", "spilling", "blocks", "wave", "steps", "batch", "kv heads", "group",
-    "heads", "head size", "tile", "hidden keys", "window", "fp8", "fp8 cache", "short",
+    "compute", "longest", "dram", "cache", "resident", "spilling", "blocks", "wave", "steps", "batch", "kv heads",
+    "group", "heads", "head size", "tile", "hidden keys", "window", "fp8", "fp8 cache", "short",
 )  # fmt: skip
 HARDWARE = ("units", "clock", "balance", "cache a unit", "bytes a clock")
 
@@ -58,7 +58,7 @@ def hardware(chip: Chip) -> npt.NDArray[np.float32]:
         chip.cache_bytes / chip.units,
         chip.bandwidth / (chip.units * chip.clock_hz),
     )
-    return np.log2(np.asarray(figures)).astype(np.float32)
+    return np.asarray(np.log2(figures), dtype=np.float32)
 
 
 def _log(values: Array, low: float = -14.0, high: float = 22.0) -> Array:

@@ -76,9 +76,8 @@ class Fitted:
     def situation(self, device: DeviceProfile, fold: str | None) -> Situation:
         """What ``fold`` has seen of such kernels on ``device``: themselves, those of its family, or neither."""
         kind, _, name = (fold or "").partition(":")
-        left = {"device": lambda known, family: known == name, "family": lambda known, family: family == name}
-        out = left.get(kind, lambda known, family: False)
-        kept = {known: family for known, family in self.devices.items() if not out(known, family)}
+        out = {"device": (name, None), "family": (None, name)}.get(kind, (None, None))
+        kept = {known: family for known, family in self.devices.items() if known != out[0] and family != out[1]}
         if device.name in kept:
             return "seen"
         return "sibling" if device.family in kept.values() else "unseen"

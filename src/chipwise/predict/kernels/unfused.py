@@ -28,7 +28,7 @@ SOFTMAX_FLOPS = 5  # a score: scale, compare, subtract, exponential, sum
 def unfused_times(
     op: AttentionOp, device: DeviceProfile, *, stack: str = "vllm", fold: str | None = None
 ) -> KernelTimes:
-    """Seconds of the three kernels, each the slower of computing and moving its operands. No kernel skips masked scores.
+    """Seconds of the three kernels, each the slower of computing and moving its operands. None skips masked scores.
 
     ``stack`` and ``fold`` are those of every kernel model; nothing here was fitted.
 
