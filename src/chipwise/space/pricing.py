@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -21,11 +22,13 @@ from chipwise.cost.memory import block_activation_bytes, memory_parts
 from chipwise.cost.pricing import combine, op_price
 from chipwise.hardware.device import MachineProfile
 from chipwise.ops import Op, Phase, Workload
+from chipwise.space.lookup import BlockPrices, Lookup
 from chipwise.space.space import Rows, SearchSpace
 from chipwise.space.spec import FFN_KINDS
 from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer
 
 Floats = NDArray[np.float64]
+BLOCK = 8_192  # rows priced at once: what is in use stays in the caches
 
 
 class Pricer(Protocol):
@@ -101,70 +104,60 @@ class PriceTable:
 
     A block's price is the difference it makes to a small model, so whatever lowering does (a fused residual, prefill
     that leaves all but the last position after the last attention) is in it; the last layer has prices of its own.
-    One array holds the columns of both phases, stored bytes, and parameters; activations do not add, so they have
-    tables of their own of which the largest entry counts.
+    Prices hold the columns of both phases, stored bytes, and parameters; activations do not add, so the widest counts.
     """
 
     def __init__(self, space: SearchSpace, workload: Workload, pricer: Pricer) -> None:
         self.space, self._workload, self._pricer = space, workload, pricer
         self._known: dict[Op, Floats] = {}
         spec = space.spec
-        pairs, kinds, widths = spec.attention_choices(), spec.layer.ffn, spec.layer.ffn_width
-        self._first = (spec.head_size[0], pairs[0])
-        self._ends = _filled((spec.d_model, spec.vocab_size, spec.tie_embeddings, spec.weights), self._end)
-        attention = (spec.d_model, spec.head_size, spec.weights, pairs)
-        self._attention, self._last_attention = _filled(attention, self._attend), _filled(attention, self._attend_last)
-        ffn = (spec.d_model, spec.weights, kinds, widths)
-        self._ffn, self._last_ffn = _filled(ffn, self._feed), _filled(ffn, self._feed_last)
-        ops = (self._ends.shape[-1] - 2) // 2
-        self._prefill, self._decode = slice(0, ops), slice(ops, 2 * ops)
-        self._stored, self._parameters = 2 * ops, 2 * ops + 1
-        self._attention_room = _filled((spec.d_model, spec.head_size, pairs), self._attention_activations)
-        self._ffn_room = _filled((spec.d_model, kinds, widths), self._ffn_activations)
-        self._shared = _filled((spec.d_model, spec.head_size, spec.weights, pairs), self._cache)
+        self._first = (spec.head_size[0], spec.attention_choices()[0])
+        self._lookups = [Lookup(space, self._prices(weights)) for weights in spec.weights]
 
     def __call__(self, rows: Rows) -> Costs:
         """Costs of canonical rows, (n, genes)."""
-        sums, widest = self._sums(rows)
+        column = self.space.index["weights"]
+        order = np.argsort(rows[:, column], kind="stable")
+        ends = np.searchsorted(rows[order, column], np.arange(len(self._lookups) + 1))
+        found = np.empty((4, len(rows)))
+        for lookup, begin, end in zip(self._lookups, ends[:-1], ends[1:], strict=True):
+            for start in range(begin, end, BLOCK):
+                here = order[start : min(start + BLOCK, end)]
+                found[:, here] = self._costs(rows[here], lookup)
+        return Costs(*found)
+
+    def _costs(self, rows: Rows, lookup: Lookup) -> tuple[Floats, ...]:
+        """The fields of Costs for rows of one weight format."""
+        sums, widest = lookup(rows)
+        ops = (len(sums) - 2) // 2
         logits = self._workload.batch * self.space.values(rows, "vocab_size").astype(np.float64)
-        return Costs(
-            ttft_s=self._pricer.latency_s(sums[:, self._prefill], Phase.PREFILL, logits=logits),
-            tpot_s=self._pricer.latency_s(sums[:, self._decode], Phase.DECODE, logits=logits),
-            peak_memory_bytes=self._pricer.base_bytes() + sums[:, self._stored] + widest,
-            parameters=sums[:, self._parameters],
+        return (
+            self._pricer.latency_s(sums[:ops].T, Phase.PREFILL, logits=logits),
+            self._pricer.latency_s(sums[ops:-2].T, Phase.DECODE, logits=logits),
+            self._pricer.base_bytes() + sums[-2] + widest,
+            sums[-1],
         )
 
-    def _sums(self, rows: Rows) -> tuple[Floats, Floats]:
-        """Summed columns, (n, columns), and the widest block's activations, (n,)."""
-        space, index = self.space, self.space.index
-        d, vocab, size = rows[:, index["d_model"]], rows[:, index["vocab_size"]], rows[:, index["head_size"]]
-        tied, weights = rows[:, index["tie_embeddings"]], rows[:, index["weights"]]
-        depth = space.values(rows, "depth")
-        paired = space.values(rows, "sharing") == "pairs"
-        layers = space.layer_rows(rows)
-        total = self._ends[d, vocab, tied, weights].copy()
-        widest = np.zeros(len(rows))
-        for i in range(layers.shape[1]):
-            pair, kind, width = layers[:, i].T
-            for place, attention, ffn in (
-                (i < depth - 1, self._attention, self._ffn),
-                (i == depth - 1, self._last_attention, self._last_ffn),
-            ):
-                here = np.flatnonzero(place)
-                if not len(here):
-                    continue
-                block = attention[d[here], size[here], weights[here], pair[here]]
-                block = block + ffn[d[here], weights[here], kind[here], width[here]]
-                without = paired[here]  # a layer that shares holds a cache of its own, and no weights
-                if i % 2 and without.any():
-                    cache = self._shared[d[here], size[here], weights[here], pair[here]]
-                    if attention is self._last_attention:
-                        cache = cache - self._attention[d[here], 0, weights[here], 0]  # the bare layer in the ends
-                    block[without, self._stored :] = cache[without, self._stored :]
-                total[here] += block
-            room = np.maximum(self._attention_room[d, size, pair, 0], self._ffn_room[d, kind, width, 0])
-            widest = np.maximum(widest, np.where(i < depth, room, 0.0))
-        return total, widest
+    def _prices(self, weights: str) -> BlockPrices:
+        """Every block's price in one weight format; the last axis holds the columns."""
+        spec = self.space.spec
+        pairs, kinds, widths = spec.attention_choices(), spec.layer.ffn, spec.layer.ffn_width
+        attention, ffn = (spec.d_model, spec.head_size, pairs), (spec.d_model, kinds, widths)
+        alone = partial(self._alone, weights)
+        layer = self._layer
+        own = _filled(attention, lambda d, size, pair: self._beside(weights, d, layer(pair, size)))
+        last = _filled(attention, lambda d, size, pair: alone(d, layer(pair, size)) - alone(d, layer()))
+        shares = "pairs" in spec.sharing
+        return BlockPrices(
+            ends=_filled((spec.d_model, spec.vocab_size, spec.tie_embeddings), partial(self._end, weights)),
+            attention=own,
+            last_attention=last,
+            ffn=_filled(ffn, lambda d, *f: self._beside(weights, d, layer(ffn=_ffn(*f)), layer())),
+            last_ffn=_filled(ffn, lambda d, *f: alone(d, layer(ffn=_ffn(*f))) - alone(d, layer())),
+            cache=_filled(attention, partial(self._cache, weights)) if shares else None,
+            attention_room=_filled(attention, self._attention_activations)[..., 0],
+            ffn_room=_filled(ffn, self._ffn_activations)[..., 0],
+        )
 
     def _layer(
         self, pair: tuple[int, int] | None = None, head_size: int | None = None, ffn: FeedForward | None = None
@@ -206,31 +199,19 @@ class PriceTable:
             ]
         )
 
-    def _end(self, d_model: int, vocab_size: int, tied: bool, weights: str) -> Floats:
+    def _end(self, weights: str, d_model: int, vocab_size: int, tied: bool) -> Floats:
         """A model of one bare layer; the other prices are differences to it."""
         return self._columns(d_model, weights, self._layer(), vocab_size=vocab_size, tied=tied)
 
-    def _attend(self, d_model: int, head_size: int, weights: str, pair: tuple[int, int]) -> Floats:
+    def _alone(self, weights: str, d_model: int, layer: Layer) -> Floats:
+        """A model of one layer."""
+        return self._columns(d_model, weights, layer)
+
+    def _beside(self, weights: str, d_model: int, layer: Layer, instead: Layer | None = None) -> Floats:
+        """What ``layer`` before a bare one adds, to nothing or to ``instead`` in its place."""
         bare = self._layer()
-        return self._columns(d_model, weights, self._layer(pair, head_size), bare) - self._columns(
-            d_model, weights, bare
-        )
-
-    def _attend_last(self, d_model: int, head_size: int, weights: str, pair: tuple[int, int]) -> Floats:
-        return self._columns(d_model, weights, self._layer(pair, head_size)) - self._columns(
-            d_model, weights, self._layer()
-        )
-
-    def _feed(self, d_model: int, weights: str, kind: str, width: int) -> Floats:
-        bare = self._layer()
-        return self._columns(d_model, weights, self._layer(ffn=_ffn(kind, width)), bare) - self._columns(
-            d_model, weights, bare, bare
-        )
-
-    def _feed_last(self, d_model: int, weights: str, kind: str, width: int) -> Floats:
-        return self._columns(d_model, weights, self._layer(ffn=_ffn(kind, width))) - self._columns(
-            d_model, weights, self._layer()
-        )
+        before = [bare] if instead is None else [instead, bare]
+        return self._columns(d_model, weights, layer, bare) - self._columns(d_model, weights, *before)
 
     def _attention_activations(self, d_model: int, head_size: int, pair: tuple[int, int]) -> Floats:
         block = Attention(heads=pair[0], kv_heads=pair[1], head_size=head_size)
@@ -239,7 +220,7 @@ class PriceTable:
     def _ffn_activations(self, d_model: int, kind: str, width: int) -> Floats:
         return np.array([self._pricer.activation_bytes(_ffn(kind, width), d_model, self._workload)], dtype=float)
 
-    def _cache(self, d_model: int, head_size: int, weights: str, pair: tuple[int, int]) -> Floats:
+    def _cache(self, weights: str, d_model: int, head_size: int, pair: tuple[int, int]) -> Floats:
         """What one more layer adds that uses another's weights."""
         own = self._layer(pair, head_size)
         sharer = Layer(attention=own.attention, ffn=None, shares=0)

@@ -4,7 +4,7 @@ import pytest
 from chipwise.blocks.lowering import lower
 from chipwise.core.files import build
 from chipwise.ops import Phase, Workload
-from chipwise.space import SearchSpace, SpaceSpec
+from chipwise.space import SearchSpace, SpaceSpec, lookup
 from chipwise.space.pricing import PriceTable
 from chipwise.spec import Attention
 
@@ -31,8 +31,13 @@ class CountingPricer:
         return 1e6
 
 
-@pytest.mark.parametrize("layers", ["each", "alike"])
-def test_a_gather_and_a_sum_equal_the_whole_graph(layers) -> None:
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize(
+    "layers", ["each", "alike", "alternating", "thirds", {"attention": "thirds", "ffn_width": "alternating"}]
+)
+def test_a_gather_and_a_sum_equal_the_whole_graph(layers, fused, monkeypatch) -> None:
+    if not fused:
+        monkeypatch.setattr(lookup, "_FUSED_BYTES", 0)
     spec = {
         "d_model": [64, 96],
         "depth": [1, 2, 4],
@@ -48,6 +53,10 @@ def test_a_gather_and_a_sum_equal_the_whole_graph(layers) -> None:
         "weights": ["fp32", "int8", "int4"],
         "sharing": ["none", "pairs"],
         "layers": layers,
+        "conditions": [
+            {"when": {"heads": 4}, "only": {"kv_heads": 2}},
+            {"when": {"weights": "int4"}, "only": {"depth": 2}},
+        ],
     }
     space = SearchSpace(build(SpaceSpec, spec))
     rows = space.sample(300, np.random.default_rng(0))

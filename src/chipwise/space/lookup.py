@@ -1,0 +1,134 @@
+"""Sums of block prices for many candidates at once: one fused table, one gather a layer.
+
+Attention and FFN of a layer are fused into one cell that already holds their sum, for each place that a layer can have
+(between others, last, sharing another's weights, not there at all); columns that are zero throughout are left out. What
+a row chooses is read column by column from a transposed block, so that all of it stays in the caches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chipwise.space.space import Rows, SearchSpace
+from chipwise.space.spec import LAYER_CHOICES
+
+Floats = NDArray[np.float64]
+Index = NDArray[np.intp]
+_BETWEEN, _SHARER = 0, 2  # numbers of places; one more where the layer is the last, and the last place is absent
+_FUSED_BYTES = 64e6  # above it attention and FFN are looked up one by one
+
+
+@dataclass(frozen=True)
+class BlockPrices:
+    """Prices of the blocks of a space in one weight format; the last axis holds the columns, stored bytes and
+    parameters last. Attention is indexed by width, head size and pair, an FFN by width, kind and FFN width."""
+
+    ends: Floats  # (width, vocabulary, tied, columns): a model of one bare layer
+    attention: Floats
+    last_attention: Floats
+    ffn: Floats
+    last_ffn: Floats
+    cache: Floats | None  # like attention: one more layer that uses another's weights; None where none may
+    attention_room: Floats  # bytes of activations, without the columns
+    ffn_room: Floats
+
+
+class Lookup:
+    """Sums of the prices of rows. Use as a function.
+
+    Args:
+        space: The space.
+        prices: Of its blocks.
+    """
+
+    def __init__(self, space: SearchSpace, prices: BlockPrices) -> None:
+        self._space, self._genes = space, len(space.genes)
+        self._columns = prices.ends.shape[-1]
+        places = _places(prices)
+        parts = [prices.ends, *(part for pair in places for part in pair)]
+        self._used = np.flatnonzero(np.any([part.reshape(-1, self._columns).any(axis=0) for part in parts], axis=0))
+        self._ends = prices.ends[..., self._used].reshape(-1, len(self._used))
+        self._rooms = prices.attention_room, prices.ffn_room
+        attention, ffn = ([pair[i][..., self._used] for pair in places] for i in (0, 1))
+        self._attentions, self._ffns = prices.attention_room.size, prices.ffn_room.size
+        each = self._attentions * self._ffns // len(prices.ffn_room)  # both have an axis of widths
+        self._fused = len(places) * each * (len(self._used) + 1) * 8 <= _FUSED_BYTES
+        if self._fused:
+            room = np.maximum(prices.attention_room[:, :, :, None, None], prices.ffn_room[:, None, None])
+            both = [a[..., None, None, :] + f[:, None, None] for a, f in zip(attention, ffn, strict=True)]
+            self._tables = [_stacked(both, room)]
+        else:
+            self._tables = [_stacked(attention, prices.attention_room), _stacked(ffn, prices.ffn_room)]
+        self._place = self._place_of(len(places))
+
+    def _place_of(self, places: int) -> NDArray[np.int64]:
+        """The place of each layer, (layer, sharing × depth)."""
+        spec = self._space.spec
+        place = np.full((max(spec.depth), len(spec.sharing), len(spec.depth)), places - 1)
+        for s, sharing in enumerate(spec.sharing):
+            for d, depth in enumerate(spec.depth):
+                for layer in range(depth):
+                    sharer = sharing == "pairs" and layer % 2 == 1
+                    place[layer, s, d] = (_SHARER if sharer else _BETWEEN) + (layer == depth - 1)
+        return place.reshape(len(place), -1)
+
+    def __call__(self, rows: Rows) -> tuple[Floats, Floats]:
+        """Summed columns, (columns, n), and the widest block's activations, (n,)."""
+        spec, index = self._space.spec, self._space.index
+        genes = np.ascontiguousarray(rows.T, dtype=np.intp)
+        where = genes[index["sharing"]] * len(spec.depth) + genes[index["depth"]]
+        d = genes[index["d_model"]]
+        end = (d * len(spec.vocab_size) + genes[index["vocab_size"]]) * len(spec.tie_embeddings)
+        total = np.zeros((len(rows), len(self._used) + 1))
+        total[:, :-1] = self._ends[end + genes[index["tie_embeddings"]]]
+        widest, cell = np.zeros(len(rows)), np.empty_like(total)
+        _, sizes, pairs = self._rooms[0].shape
+        _, kinds, widths = self._rooms[1].shape
+        attention_base = (d * sizes + genes[index["head_size"]]) * pairs
+        ffn_base = d * (kinds * widths)
+        for layer, place_of in enumerate(self._place):
+            place = place_of[where]
+            pair, kind, width = (self._read(genes, name, layer, where) for name in LAYER_CHOICES)
+            attention = place * self._attentions + attention_base + pair
+            ffn = kind * widths + width
+            if self._fused:
+                cells = [attention * (kinds * widths) + ffn]
+            else:
+                cells = [attention, place * self._ffns + ffn_base + ffn]
+            for table, chosen in zip(self._tables, cells, strict=True):
+                np.take(table, chosen, axis=0, out=cell, mode="clip")
+                total += cell
+                np.maximum(widest, cell[:, -1], out=widest)
+        sums = np.zeros((self._columns, len(rows)))
+        sums[self._used] = total[:, :-1].T
+        return sums, widest
+
+    def _read(self, genes: Index, name: str, layer: int, where: Index) -> Index:
+        """What ``layer`` of each row chooses, (n,)."""
+        slots = self._space.slots[name].of[:, :, layer].ravel()
+        columns = self._space.columns[name]
+        if (slots == slots[0]).all():
+            return genes[columns[slots[0]]]
+        return genes[columns[slots][where], np.arange(genes.shape[1])]
+
+
+def _places(prices: BlockPrices) -> list[tuple[Floats, Floats]]:
+    """Attention's and the FFN's prices in every place; a sharer keeps a cache of its own, and no weights."""
+    found = [(prices.attention, prices.ffn), (prices.last_attention, prices.last_ffn)]
+    if prices.cache is not None:
+        bare = prices.attention[:, :1, :1]  # a last layer replaces the bare one that the ends hold
+        for (attention, ffn), cache in zip(tuple(found), (prices.cache, prices.cache - bare), strict=True):
+            sharer, without = attention.copy(), ffn.copy()
+            sharer[..., -2:], without[..., -2:] = cache[..., -2:], 0.0
+            found.append((sharer, without))
+    return [*found, (np.zeros_like(prices.attention), np.zeros_like(prices.ffn))]
+
+
+def _stacked(places: list[Floats], room: Floats) -> Floats:
+    """A table of one row a cell, place after place; the last column holds activations, of absent layers none."""
+    rooms = np.stack([*[room] * (len(places) - 1), np.zeros_like(room)])
+    both = np.concatenate([np.stack(places), rooms[..., None]], axis=-1)
+    return np.ascontiguousarray(both.reshape(-1, both.shape[-1]))
