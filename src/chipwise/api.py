@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from chipwise.blocks.lowering import lower
+from chipwise.core.csvfile import write_rows
 from chipwise.core.digest import plain
-from chipwise.core.errors import DoesNotFit, InputError, SpecError, StudyError, Unsupported
+from chipwise.core.errors import DoesNotFit, InputError, SpecError, StudyError, UnknownName, Unsupported
 from chipwise.core.files import read_json
 from chipwise.cost.estimate import estimate as calibrated_estimate
 from chipwise.cost.model import CostEstimate
@@ -19,6 +20,7 @@ from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.hardware.device import MachineProfile
 from chipwise.ops import Phase, Workload
+from chipwise.predict.validation.score import LeaveOut, Score
 from chipwise.profile.backends import RUNTIMES
 from chipwise.profile.measurement import Measurement
 from chipwise.report.record import RunRecord
@@ -166,7 +168,7 @@ class DeviceAnswer:
 def estimate_devices(
     model: str | ArchSpec, *, devices: Sequence[str] | None = None, **asked: Any
 ) -> list[DeviceAnswer]:
-    """:func:`estimate` on each of ``devices`` (all that ship unless given); fastest first, last where it does not run."""
+    """:func:`estimate` on each of ``devices`` (all that ship unless given), fastest first, then where it fails."""
     answers = []
     for name in devices or datasheet.names():
         try:
@@ -188,6 +190,55 @@ def estimate_table(
     from chipwise.serve.table import estimate_file
 
     return estimate_file(Path(path), Path(out), progress=progress)
+
+
+def ops_table(path: str | Path, out: str | Path) -> tuple[int, int]:
+    """Answers every row of a CSV file of single operators; returns how many rows there are and how many have an error.
+
+    Raises:
+        SpecError: The file is no table, or lacks the columns op and device.
+        StorageError: ``out`` cannot be written.
+    """
+    from chipwise.predict.optable import ops_file
+
+    return ops_file(Path(path), Path(out))
+
+
+PREDICTED = {"gemm": "latency_s", "attention": "latency_s", "serving": "tpot_s", "power": "power_w"}
+"""What is predicted of each kind of measured row: the column of the predictions."""
+
+
+def validate(kind: str, truth: str | Path, out: str | Path, *, leave_out: LeaveOut = "none") -> list[Score]:
+    """Predicts measured rows and says how far off that is, over all and by subset.
+
+    Args:
+        kind: ``gemm``, ``attention``, ``serving`` or ``power``.
+        truth: A folder that holds ``KIND.csv``, or the file.
+        out: Where the predictions go: row_id, the prediction, low_s and high_s.
+        leave_out: ``device`` or ``family`` to predict each row by a fit that had not seen its device or family.
+
+    Raises:
+        UnknownName: There is no such kind.
+        SpecError: The file is missing or lacks a column.
+    """
+    from chipwise.predict.validation import kernels, power, score
+    from chipwise.serve.validation import serving
+
+    readers = {"gemm": kernels.gemm, "attention": kernels.attention, "serving": serving, "power": power.power}
+    if kind not in readers:
+        raise UnknownName("kind of measurement", kind, readers)
+    path = Path(truth)
+    rows = readers[kind](path / f"{kind}.csv" if path.is_dir() else path, leave_out)
+    answered = [row for row in rows if row.predicted is not None]
+    write_rows(
+        Path(out),
+        [
+            {"row_id": row.row_id, PREDICTED[kind]: row.predicted, "low_s": row.low, "high_s": row.high}
+            for row in answered
+        ],
+        ("row_id", PREDICTED[kind], "low_s", "high_s"),
+    )
+    return score.scores(rows)
 
 
 def calibrate(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from chipwise.cli import calibrate, devices, estimate, measure, report, search
+from chipwise.cli import calibrate, devices, estimate, measure, ops, report, search, validate
 from chipwise.core.errors import ChipwiseError
 
 app = typer.Typer(
@@ -22,6 +22,8 @@ app = typer.Typer(
 app.command("search")(search.command)
 app.command("report")(report.command)
 app.command("estimate")(estimate.command)
+app.command("ops")(ops.command)
+app.command("validate")(validate.command)
 app.command("calibrate")(calibrate.command)
 app.command("measure")(measure.command)
 app.add_typer(devices.app, name="devices")

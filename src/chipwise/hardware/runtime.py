@@ -12,11 +12,11 @@ from typing import Literal
 
 from chipwise.core.errors import UnknownName
 
-Chain = Literal["qkv", "gate_up", "act_mul", "skip_norm", "rope_cache", "attention", "quantise"]
+Chain = Literal["qkv", "gate_up", "act_mul", "skip_norm", "rope_cache", "attention"]
 """``qkv``: one product for q, k and v · ``gate_up``: one for both FFN inputs · ``act_mul``: activation and gating ·
 ``skip_norm``: residual sum and norm · ``rope_cache``: rotation and cache write · ``attention``: scores, softmax and
-values without the scores in memory · ``quantise``: activations quantised by the norm or activation before them."""
-EVERY: frozenset[Chain] = frozenset({"qkv", "gate_up", "act_mul", "skip_norm", "rope_cache", "attention", "quantise"})
+values without the scores in memory."""
+EVERY: frozenset[Chain] = frozenset({"qkv", "gate_up", "act_mul", "skip_norm", "rope_cache", "attention"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +45,8 @@ class Runtime:
 RUNTIMES: Mapping[str, Runtime] = {
     runtime.name: runtime
     for runtime in (
-        Runtime(name="vllm", title="vLLM", stack="vllm", fused=EVERY - {"quantise"}),
-        Runtime(name="sglang", title="SGLang", stack="sglang", fused=EVERY - {"quantise"}),
+        Runtime(name="vllm", title="vLLM", stack="vllm", fused=EVERY),
+        Runtime(name="sglang", title="SGLang", stack="sglang", fused=EVERY),
         Runtime(
             name="trtllm",
             title="TensorRT-LLM",
@@ -76,7 +76,7 @@ RUNTIMES: Mapping[str, Runtime] = {
             name="llama.cpp",
             title="llama.cpp",
             stack="vllm",
-            fused=frozenset({"attention", "quantise"}),
+            fused=frozenset({"attention"}),
             mixes=False,
             aliases=("llamacpp", "llama-cpp", "gguf"),
         ),
@@ -84,7 +84,7 @@ RUNTIMES: Mapping[str, Runtime] = {
             name="onnxruntime",
             title="ONNX Runtime",
             stack="vllm",
-            fused=frozenset({"qkv", "skip_norm", "rope_cache", "attention", "quantise"}),
+            fused=frozenset({"qkv", "skip_norm", "rope_cache", "attention"}),
             graphs=False,
             mixes=False,
             dispatch_s=1e-6,
@@ -94,7 +94,7 @@ RUNTIMES: Mapping[str, Runtime] = {
             name="openvino",
             title="OpenVINO",
             stack="vllm",
-            fused=frozenset({"act_mul", "skip_norm", "rope_cache", "attention", "quantise"}),
+            fused=frozenset({"act_mul", "skip_norm", "rope_cache", "attention"}),
             graphs=False,
             mixes=False,
             dispatch_s=1e-6,

@@ -25,6 +25,7 @@ from chipwise.core.files import build
 from chipwise.hardware.runtime import Runtime
 
 Array = npt.NDArray[np.float64]
+STACKS = ("trtllm", "vllm", "sglang")
 DATA = Path(__file__).parent / "data" / "serving.json"
 
 

@@ -40,7 +40,6 @@ def _products(block: FeedForward, setting: Setting, tokens: Size) -> Iterator[Pa
         yield setting.elementwise("act", block.activation, tokens * width)
         if block.gated:
             yield setting.elementwise("mul", "mul", tokens * width)
-    yield from setting.quantise(tokens * width)
     yield setting.matmul("down", tokens, width, d_model, bias=block.bias)
 
 
@@ -70,7 +69,7 @@ def mixture(block: MixtureOfExperts, setting: Setting, tokens: Size) -> Iterator
         topk=block.active,
         gated=block.expert.gated,
         weights=setting.formats.experts,
-        activations=setting.formats.expert_inputs,
+        activations=setting.formats.activations,
     )
     yield Part(place="experts", op=op)
     if plan.dp > 1:

@@ -38,27 +38,9 @@ class Formats:
         DType.named(self.activations)
         DType.named(self.cache)
 
-    @property
-    def quantises(self) -> bool:
-        """Whether activations are quantised before each product (8- and 4-bit floats, 8-bit integers)."""
-        return self.weights in QUANTISES
-
-    @property
-    def product_inputs(self) -> str:
-        """The format in which activations enter products with quantisable weights."""
-        return self.weights if self.quantises else self.activations
-
-    @property
-    def expert_inputs(self) -> str:
-        """The format in which activations enter the experts."""
-        return self.experts if self.experts in QUANTISES else self.activations
-
-
-QUANTISES = frozenset({"fp8", "fp8_block", "nvfp4", "int8"})
-
 
 EXPERTS_ONLY = frozenset({"nvfp4", "mxfp4"})
-"""Checkpoints of mixtures in these formats (gpt-oss; NVIDIA's DeepSeek) quantise the experts and leave attention alone."""
+"""Checkpoints of mixtures in these formats (gpt-oss, NVIDIA's DeepSeek) quantise the experts alone."""
 
 
 def formats_of(

@@ -72,7 +72,7 @@ def _parts(setting: Setting, step: Step) -> Iterator[Part]:
     yield from _stack(arch.layers, setting, step)
     if arch.head != "lm":
         return
-    for part in setting.norm(step.batch, quantised=False):
+    for part in setting.norm(step.batch):
         yield part.inside("head")
     vocabulary = -(-arch.vocab_size // plan.tp)
     yield setting.plain_matmul("logits", step.batch, arch.d_model, vocabulary).inside("head")
@@ -102,17 +102,16 @@ def _stack(layers: Sequence[Layer], setting: Setting, step: Step) -> Iterator[Pa
 
 
 def _layer(layer: Layer, setting: Setting, step: Step) -> Iterator[tuple[str, Iterator[Part]]]:
-    quantised = setting.formats.quantises
     if layer.attention is not None:
         if layer.attention_norm:
-            yield "attention", setting.norm(step.tokens, quantised=quantised)
+            yield "attention", setting.norm(step.tokens)
         yield "attention", _mixer(layer.attention, setting, step)
     if layer.cross is not None:
-        yield "cross", setting.norm(step.tokens, quantised=quantised)
+        yield "cross", setting.norm(step.tokens)
         yield "cross", mixers.cross_attention(layer.cross, setting, step)
     if layer.ffn is not None:
         if layer.ffn_norm:
-            yield "ffn", setting.norm(step.tokens, quantised=quantised)
+            yield "ffn", setting.norm(step.tokens)
         if isinstance(layer.ffn, MixtureOfExperts):
             yield "ffn", feed_forward.mixture(layer.ffn, setting, step.tokens)
         elif isinstance(layer.ffn, FeedForward):

@@ -38,7 +38,6 @@ def attention(block: Attention, setting: Setting, step: Step) -> Iterator[Part]:
     yield from _attend(block, setting, step, heads=heads, kv_heads=kv_heads)
     if block.gate:
         yield setting.elementwise("gate", "sigmoid_mul", tokens * q)
-    yield from setting.quantise(tokens * q)
     yield setting.matmul("out", tokens, q, d_model, bias=block.out_bias)
     yield from setting.collective("all_reduce", tokens * d_model, setting.plan.tp)
 
@@ -100,7 +99,6 @@ def latent_attention(block: LatentAttention, setting: Setting, step: Step) -> It
     norm = NormOp(rows=tokens, width=block.kv_rank + (block.q_rank or 0), activations=formats.activations)
     yield Part(place="latent_norm", op=norm)
     if block.q_rank:
-        yield from setting.quantise(tokens * block.q_rank)
         yield setting.matmul("q", tokens, block.q_rank, heads * (block.nope_size + block.rope_size))
     yield setting.elementwise("rope_cache", "rope", tokens * (heads * block.rope_size + latent))
     if absorbed:
@@ -123,7 +121,6 @@ def latent_attention(block: LatentAttention, setting: Setting, step: Step) -> It
     yield Part(place="attend", op=op)
     if absorbed:
         yield _per_head("absorb_values", setting, tokens, heads, block.kv_rank, block.value_size)
-    yield from setting.quantise(tokens * heads * block.value_size)
     yield setting.matmul("out", tokens, heads * block.value_size, d_model, bias=block.bias)
     yield from setting.collective("all_reduce", tokens * d_model, setting.plan.tp)
 
@@ -154,7 +151,6 @@ def gated_delta(block: GatedDelta, setting: Setting, step: Step) -> Iterator[Par
     yield Part(place="scan", op=op)
     norm = NormOp(rows=tokens * value_heads, width=block.value_size, activations=setting.formats.activations)
     yield Part(place="result_norm", op=norm)
-    yield from setting.quantise(tokens * values)
     yield setting.matmul("out", tokens, values, d_model)
     yield from setting.collective("all_reduce", tokens * d_model, tp)
 
@@ -180,7 +176,6 @@ def mamba2(block: Mamba2, setting: Setting, step: Step) -> Iterator[Part]:
     yield Part(place="scan", op=op)
     norm = NormOp(rows=tokens, width=inner, activations=setting.formats.activations)
     yield Part(place="result_norm", op=norm)
-    yield from setting.quantise(tokens * inner)
     yield setting.matmul("out", tokens, inner, d_model, bias=block.bias)
     yield from setting.collective("all_reduce", tokens * d_model, tp)
 

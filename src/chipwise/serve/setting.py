@@ -67,8 +67,8 @@ class Setting:
         return values_bytes(values, self.formats.activations)
 
     def matmul(self, place: str, m: Size, k: Size, n: Size, *, bias: bool = False) -> Part:
-        """A product with weights of the model's format."""
-        op = Matmul(m=m, k=k, n=n, weights=self.formats.weights, activations=self.formats.product_inputs, bias=bias)
+        """A product with weights of the model's format. Narrow products quantise their activations on the way in."""
+        op = Matmul(m=m, k=k, n=n, weights=self.formats.weights, activations=self.formats.activations, bias=bias)
         return Part(place=place, op=op)
 
     def plain_matmul(self, place: str, m: Size, k: Size, n: Size, *, bias: bool = False) -> Part:
@@ -78,17 +78,11 @@ class Setting:
 
     def elementwise(self, place: str, function: Function, elements: Size) -> Part:
         """A function of single values."""
-        output = self.formats.weights if function == "quantise" else None
-        op = Elementwise(function=function, elements=elements, activations=self.formats.activations, output=output)
+        op = Elementwise(function=function, elements=elements, activations=self.formats.activations)
         return Part(place=place, op=op)
 
-    def quantise(self, elements: Size) -> Iterator[Part]:
-        """Activations brought into the products' format, where that is a kernel of its own."""
-        if self.formats.quantises and not self.runtime.fuses("quantise"):
-            yield self.elementwise("quantise", "quantise", elements)
-
-    def norm(self, rows: Size, *, quantised: bool) -> Iterator[Part]:
-        """The residual sum, the norm, and the quantisation of what it gives."""
+    def norm(self, rows: Size) -> Iterator[Part]:
+        """The residual sum and the norm."""
         arch, fused = self.arch, self.runtime.fuses("skip_norm")
         if not fused:
             yield self.elementwise("add", "add", rows * arch.d_model)
@@ -101,8 +95,6 @@ class Setting:
             activations=self.formats.activations,
         )
         yield Part(place="norm", op=op)
-        if quantised:
-            yield from self.quantise(rows * arch.d_model)
 
     def collective(self, collective: Collective, values: Size, devices: int) -> Iterator[Part]:
         """Communication of so many activations among ``devices``; nothing where there is one."""

@@ -5,12 +5,12 @@ Rows that share model, device, runtime, formats and plan are priced together.
 
 from __future__ import annotations
 
-import csv
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from chipwise.core.errors import ChipwiseError, SpecError, StorageError, Unsupported, nearest
+from chipwise.core.csvfile import read_rows, whole, write_rows
+from chipwise.core.errors import ChipwiseError, SpecError, Unsupported
 from chipwise.serve.answer import bound_of, shortage
 from chipwise.serve.energy import energies_j_per_token
 from chipwise.serve.estimate import GroupCost, cost_groups, grouped
@@ -51,44 +51,6 @@ def estimate_file(
     return len(rows), sum(1 for row in answers if row["error"])
 
 
-def read_rows(path: Path, *, required: Sequence[str], known: Iterable[str]) -> list[dict[str, str]]:
-    """The rows of a CSV file by column name; columns beyond ``known`` are let be.
-
-    Raises:
-        SpecError: The file is missing, not a table, or lacks a column of ``required``.
-    """
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file)
-            columns = [name for name in (reader.fieldnames or ()) if name]
-            for name in required:
-                if name not in columns:
-                    raise SpecError(f"has no column {name!r}; {nearest(name, columns)}", file=str(path))
-            rows = [{key: (value or "").strip() for key, value in row.items() if key in set(known)} for row in reader]
-    except FileNotFoundError:
-        raise SpecError("there is no such file", file=str(path)) from None
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise SpecError(f"cannot be read as a CSV table: {error}", file=str(path)) from None
-    if not rows:
-        raise SpecError("holds no rows", file=str(path))
-    return rows
-
-
-def write_rows(path: Path, rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> None:
-    """Writes ``rows`` as CSV.
-
-    Raises:
-        StorageError: The file cannot be written.
-    """
-    try:
-        with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, columns, extrasaction="ignore", restval="")
-            writer.writeheader()
-            writer.writerows(rows)
-    except OSError as error:
-        raise StorageError(f"{path}: cannot be written: {error.strerror}") from None
-
-
 def estimate_rows(rows: Sequence[Mapping[str, str]], *, fold: str | None = None) -> list[dict[str, object]]:
     """The rows with their answers, in their order. ``error`` says what was wrong with a row, and is empty elsewhere."""
     answers: list[dict[str, object]] = [{**row, "error": ""} for row in rows]
@@ -127,29 +89,14 @@ def request_of(row: Mapping[str, str]) -> Request:
         runtime=row.get("runtime") or "vllm",
         weights=row.get("weights") or None,
         kv=row.get("kv") or None,
-        tp=_whole(row, "tp", 1),
-        pp=_whole(row, "pp", 1),
-        ep=_whole(row, "ep", 1),
-        dp=_whole(row, "dp", 1),
-        batch=_whole(row, "batch", 1),
-        prompt_tokens=_whole(row, "isl", None),
-        new_tokens=_whole(row, "osl", None),
+        tp=whole(row, "tp", default=1),
+        pp=whole(row, "pp", default=1),
+        ep=whole(row, "ep", default=1),
+        dp=whole(row, "dp", default=1),
+        batch=whole(row, "batch", default=1),
+        prompt_tokens=whole(row, "isl", default=None),
+        new_tokens=whole(row, "osl", default=None),
     )
-
-
-def _whole(row: Mapping[str, str], name: str, default: int | None) -> int:
-    text = row.get(name) or ""
-    if not text:
-        if default is None:
-            raise SpecError("is empty", field=name)
-        return default
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value) or value != int(value):
-        raise SpecError(f"must be a whole number, not {text!r}", field=name)
-    return int(value)
 
 
 def _fill(answers: list[dict[str, object]], places: Sequence[int], cost: GroupCost) -> None:

@@ -22,6 +22,7 @@ MODELS: dict[str, str] = {
     "EmbeddingOp": "stream",
     "ExpertsOp": "experts",
     "GroupedMatmul": "experts",
+    "Matmul": "gemm",
     "NormOp": "stream",
     "RouteOp": "routing",
     "SampleOp": "stream",

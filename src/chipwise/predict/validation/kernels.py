@@ -1,0 +1,81 @@
+"""Measured products and attention calls against the kernel models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from chipwise.core.csvfile import read_rows
+from chipwise.core.errors import ChipwiseError
+from chipwise.predict.optable import price_rows
+from chipwise.predict.validation.score import LeaveOut, Row, fold_of
+
+_GEMM = ("row_id", "system", "backend", "dtype", "m", "n", "k", "latency_s")
+_ATTENTION = (
+    "row_id",
+    "phase",
+    "system",
+    "backend",
+    "batch",
+    "query_tokens",
+    "past_tokens",
+    "num_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "attn_dtype",
+    "kv_cache_dtype",
+    "window_size",
+    "latency_s",
+)
+
+
+def gemm(truth: Path, leave_out: LeaveOut) -> list[Row]:
+    """Rows of ``gemm.csv``: system, backend, dtype, m, n, k, latency_s."""
+    rows = read_rows(truth, required=("row_id", "system", "dtype", "m", "n", "k", "latency_s"), known=_GEMM)
+    return _predict([{"op": "matmul", **row} for row in rows], leave_out, subset=lambda row: row["system"])
+
+
+def attention(truth: Path, leave_out: LeaveOut) -> list[Row]:
+    """Rows of ``attention.csv``: phase, system, backend, batch, tokens, heads, formats, latency_s."""
+    rows = read_rows(truth, required=("row_id", "phase", "system", "num_heads", "latency_s"), known=_ATTENTION)
+    asked = [
+        {"op": "attention", "dtype": row["attn_dtype"], **{k: v for k, v in row.items() if k != "attn_dtype"}}
+        for row in rows
+    ]
+    return _predict(asked, leave_out, subset=lambda row: f"{row['phase']} {row['system']}")
+
+
+def _predict(
+    rows: Sequence[Mapping[str, str]], leave_out: LeaveOut, *, subset: Callable[[Mapping[str, str]], str]
+) -> list[Row]:
+    folds: dict[str | None, list[int]] = {}
+    problems: dict[int, str] = {}
+    for i, row in enumerate(rows):
+        try:
+            folds.setdefault(fold_of(row["system"], leave_out), []).append(i)
+        except ChipwiseError as error:
+            problems[i] = str(error)
+    answers: dict[int, dict[str, str]] = {}
+    for fold, members in folds.items():
+        answers |= dict(zip(members, price_rows([rows[i] for i in members], fold=fold), strict=True))
+    return [_row(row, answers.get(i), problems.get(i, ""), subset(row)) for i, row in enumerate(rows)]
+
+
+def _row(row: Mapping[str, str], answer: Mapping[str, str] | None, problem: str, subset: str) -> Row:
+    truth = float(row["latency_s"])
+    if answer is None or answer["error"]:
+        return Row(
+            row_id=row["row_id"],
+            subset=subset,
+            truth=truth,
+            predicted=None,
+            problem=problem if answer is None else answer["error"],
+        )
+    return Row(
+        row_id=row["row_id"],
+        subset=subset,
+        truth=truth,
+        predicted=float(answer["latency_s"]),
+        low=float(answer["low_s"]),
+        high=float(answer["high_s"]),
+    )

@@ -1,0 +1,74 @@
+"""How far predictions are from what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from chipwise.hardware import datasheet
+
+LeaveOut = Literal["none", "device", "family"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One measured row and its prediction, in SI units; ``predicted`` is None where there is none."""
+
+    row_id: str
+    subset: str
+    truth: float
+    predicted: float | None
+    low: float | None = None
+    high: float | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """Relative errors of a subset's answered rows, as shares; ``inside`` is the share of truths in their intervals."""
+
+    subset: str
+    rows: int
+    answered: float
+    mape: float
+    median: float
+    p90: float
+    within_25: float
+    inside: float | None
+
+
+def fold_of(device: str, leave_out: LeaveOut) -> str | None:
+    """The fold that has not seen ``device``."""
+    if leave_out == "none":
+        return None
+    found = datasheet.load(device)
+    return f"device:{found.name}" if leave_out == "device" else f"family:{found.family}"
+
+
+def scores(rows: Sequence[Row]) -> list[Score]:
+    """All rows together, then each subset. Subsets in which nothing was answered are left out."""
+    subsets = sorted({row.subset for row in rows})
+    chosen = [("all", rows), *((name, [row for row in rows if row.subset == name]) for name in subsets)]
+    return [found for name, part in chosen if (found := _score(name, part)) is not None]
+
+
+def _score(name: str, rows: Sequence[Row]) -> Score | None:
+    pairs = [(row, row.predicted) for row in rows if row.predicted is not None]
+    if not pairs:
+        return None
+    error = np.array([abs(predicted / row.truth - 1) for row, predicted in pairs])
+    bounded = [row for row, _ in pairs if row.low is not None and row.high is not None]
+    inside = [row.low <= row.truth <= row.high for row in bounded if row.low is not None and row.high is not None]
+    return Score(
+        subset=name,
+        rows=len(rows),
+        answered=len(pairs) / len(rows),
+        mape=float(error.mean()),
+        median=float(np.median(error)),
+        p90=float(np.quantile(error, 0.9)),
+        within_25=float((error < 0.25).mean()),
+        inside=float(np.mean(inside)) if inside else None,
+    )

@@ -1,0 +1,157 @@
+"""Fits the constants of continuous batching to served runs: least absolute relative error, held near what is expected.
+
+At most ten numbers for all models, devices and formats. Each fold leaves a device or a family out, kernels included.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from chipwise.core.errors import Unsupported
+from chipwise.core.files import write_json
+from chipwise.hardware import datasheet
+from chipwise.serve.batching import STACKS
+from chipwise.serve.estimate import cost_groups, grouped
+from chipwise.serve.runs import ServedRun, read_runs
+from chipwise.serve.steps import CLASSES
+
+Array = npt.NDArray[np.float64]
+SCALES = ("matmul", "attention", "experts", "collective")
+NAMES = (
+    *(f"{name}_scale" for name in SCALES),
+    *(f"host_s.{s}" for s in STACKS),
+    *(f"prefill_share.{s}" for s in STACKS),
+)
+EXPECTED = (1.0, 1.0, 1.0, 1.0, 0.5e-3, 0.5e-3, 0.5e-3, 1.0, 1.0, 1.0)
+TRUST = (0.15, 0.15, 0.3, 0.5, 0.5e-3, 0.5e-3, 0.5e-3, 0.3, 0.3, 0.3)
+"""How far from the expected each constant may lie before the runs must pay for it: one standard deviation."""
+RUN_WEIGHT = 0.02  # of a run against the expectation: thousands of runs are a few dozen independent settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Design:
+    """Runs as a linear problem: ``tpot = features @ constants + fixed``."""
+
+    features: Array  # (runs, constants)
+    fixed_s: Array
+    tpot_s: Array
+    devices: tuple[str, ...]
+    families: tuple[str, ...]
+
+
+def design_of(runs: Sequence[ServedRun], *, fold: str | None) -> Design:
+    """The runs' kernels priced (without ``fold``) and put into the features of the constants."""
+    known = [run for run in runs if run.request is not None]
+    groups, _ = grouped([run.request for run in known if run.request is not None])
+    features, fixed, truth, devices, families = [], [], [], [], []
+    for group, cost in zip(groups, cost_groups(groups, fold=fold), strict=True):
+        if isinstance(cost, Unsupported):
+            continue
+        stack = STACKS.index(group.setting.runtime.stack)
+        waits = np.maximum(group.in_flight / group.setting.plan.dp - 1, 0) / group.new_tokens
+        rows = np.zeros((len(group.rows), len(NAMES)))
+        for i, name in enumerate(SCALES):
+            rows[:, i] = cost.decode.class_s(name)
+        rows[:, len(SCALES) + stack] = 1.0
+        rows[:, len(SCALES) + len(STACKS) + stack] = waits * cost.prefill.class_s(*CLASSES)
+        features.append(rows)
+        fixed.append(cost.decode.class_s("other"))
+        truth.append([known[i].tpot_s for i in group.rows])
+        devices += [group.device.name] * len(group.rows)
+        families += [group.device.family] * len(group.rows)
+    return Design(
+        features=np.concatenate(features),
+        fixed_s=np.concatenate(fixed),
+        tpot_s=np.concatenate(truth),
+        devices=tuple(devices),
+        families=tuple(families),
+    )
+
+
+def solve(features: Array, fixed_s: Array, tpot_s: Array) -> Array:
+    """Constants of least absolute relative error, by re-weighted non-negative least squares."""
+    from scipy.optimize import nnls
+
+    rows = features / tpot_s[:, None]
+    target = 1 - fixed_s / tpot_s
+    prior = np.diag(1 / np.asarray(TRUST))
+    prior_target = np.asarray(EXPECTED) / np.asarray(TRUST)
+    weight = np.ones(len(tpot_s))
+    found = np.asarray(EXPECTED)
+    for _ in range(50):
+        root = np.sqrt(RUN_WEIGHT * weight)[:, None] / 0.1  # an error of a tenth is one standard deviation
+        found, _ = nnls(np.vstack([rows * root, prior]), np.concatenate([target * root[:, 0], prior_target]))
+        weight = 1 / np.maximum(np.abs(rows @ found - target), 0.03) * 0.1
+    return np.asarray(found)
+
+
+def fit(source: Path, out: Path, *, progress: Callable[[str], None] = lambda text: None) -> dict[str, dict[str, float]]:
+    """Fits every fold to the runs of ``source`` and writes ``out``; returns each fold's error on what it left out."""
+    runs = read_runs(source)
+    whole = design_of(runs, fold=None)
+    folds = ["none"]
+    folds += [f"device:{name}" for name in sorted(set(whole.devices))]
+    folds += [f"family:{name}" for name in sorted(set(whole.families)) if len(set(whole.families)) > 1]
+    held: dict[str, dict[str, object]] = {}
+    errors: dict[str, dict[str, float]] = {}
+    residuals: dict[str, list[Array]] = {"seen": [], "sibling": [], "unseen": []}
+    for fold in folds:
+        progress(fold)
+        design = whole if fold == "none" else design_of(runs, fold=fold)
+        out_of_fit = left_out(design, fold)
+        kept = ~out_of_fit
+        found = solve(design.features[kept], design.fixed_s[kept], design.tpot_s[kept])
+        predicted = design.features @ found + design.fixed_s
+        scored = kept if fold == "none" else out_of_fit
+        log_error = np.log(design.tpot_s[scored] / predicted[scored])
+        relative = np.abs(predicted[scored] / design.tpot_s[scored] - 1)
+        errors[fold] = {
+            "runs": float(scored.sum()),
+            "mape": float(relative.mean()),
+            "median": float(np.median(relative)),
+        }
+        residuals[_situation(fold, design)].append(np.abs(log_error))
+        held[fold] = _constants(found)
+    widths = {name: float(np.quantile(np.concatenate(items), 0.9)) for name, items in residuals.items() if items}
+    widths["sibling"] = widths.get("sibling", widths["unseen"])
+    for fold in folds:
+        held[fold]["log_halfwidth"] = widths
+    provenance = f"{source.name}, {len(whole.tpot_s)} runs, {dt.date.today().isoformat()}, chipwise fit --kind serving"
+    write_json(out, {"provenance": provenance, "folds": held})
+    return errors
+
+
+def left_out(design: Design, fold: str) -> npt.NDArray[np.bool_]:
+    """Which runs a fold does not see."""
+    kind, _, name = fold.partition(":")
+    values = {"device": design.devices, "family": design.families}.get(kind, ())
+    return np.array([value == name for value in values] or [False] * len(design.tpot_s))
+
+
+def _situation(fold: str, design: Design) -> str:
+    kind, _, name = fold.partition(":")
+    if kind != "device":
+        return "seen" if fold == "none" else "unseen"
+    family = datasheet.load(name).family
+    siblings = {d for d, f in zip(design.devices, design.families, strict=True) if f == family and d != name}
+    return "sibling" if siblings else "unseen"
+
+
+def _constants(found: Array) -> dict[str, object]:
+    values: dict[str, object] = {}
+    for name, value in zip(NAMES, found, strict=True):
+        head, _, stack = name.partition(".")
+        rounded = float(f"{value:.4g}")
+        if stack:
+            table = values.setdefault(head, {})
+            assert isinstance(table, dict)
+            table[stack] = rounded
+        else:
+            values[head] = rounded
+    return values

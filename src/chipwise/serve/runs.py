@@ -1,0 +1,110 @@
+"""Served runs that somebody measured, read from a table: what was asked, and the time per token that came out."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from chipwise.core.errors import ChipwiseError, SpecError
+from chipwise.serve.request import Request
+
+# Our name -> names that tables give it: those of aiconfigurator's sample of runs, and shorter ones.
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "row_id": ("row_id", "id"),
+    "model": ("model", "model_path"),
+    "device": ("device", "system"),
+    "runtime": ("runtime", "backend"),
+    "weights": ("gemm_quant", "gemm_quant_mode"),
+    "experts": ("moe_quant", "moe_quant_mode"),
+    "precision": ("precision",),
+    "tp": ("tp", "tp_size"),
+    "pp": ("pp", "pp_size"),
+    "dp": ("attn_dp", "attention_dp_size", "dp"),
+    "moe_tp": ("moe_tp", "moe_tp_size"),
+    "ep": ("moe_ep", "moe_ep_size", "ep"),
+    "batch": ("batch", "batch_size"),
+    "isl": ("isl",),
+    "osl": ("osl",),
+}
+NODE_DEVICES = 8  # that are linked directly, in the machines of these tables
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedRun:
+    """One row: a request that can be estimated, or the reason why not."""
+
+    row_id: str
+    request: Request | None
+    tpot_s: float
+    problem: str = ""
+
+
+def read_runs(path: Path) -> list[ServedRun]:
+    """The runs of a table whose times per output token are in ``tpot_s`` or ``silicon_tpot_ms``.
+
+    Runs with prompts and tokens made on separate machines (``mode`` other than ``agg``) are left out.
+
+    Raises:
+        SpecError: The file is missing or has no such columns.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+    except OSError as error:
+        raise SpecError(f"cannot be read: {error.strerror}", file=str(path)) from None
+    if not rows or not {"tpot_s", "silicon_tpot_ms"} & set(rows[0]):
+        raise SpecError("is no table of served runs: no column tpot_s or silicon_tpot_ms", file=str(path))
+    return [_run(row) for row in rows if row.get("mode", "agg") == "agg"]
+
+
+def _run(row: Mapping[str, str]) -> ServedRun:
+    tpot_s = float(row["tpot_s"]) if "tpot_s" in row else float(row["silicon_tpot_ms"]) / 1000
+    row_id = _cell(row, "row_id")
+    try:
+        return ServedRun(row_id=row_id, request=_request(row), tpot_s=tpot_s)
+    except ChipwiseError as error:
+        return ServedRun(row_id=row_id, request=None, tpot_s=tpot_s, problem=str(error))
+
+
+def _request(row: Mapping[str, str]) -> Request:
+    tp, dp, ep, moe_tp = (_whole(row, name) for name in ("tp", "dp", "ep", "moe_tp"))
+    batch = _whole(row, "batch")
+    devices = tp * dp
+    if ep > 1 and moe_tp == ep and devices == ep * moe_tp > NODE_DEVICES:
+        # These tables count a run on eight devices with both kinds of parallelism eight wide as 64 devices: the same
+        # runs stand there a second time with one device's worth of each expert, to the microsecond.
+        tp, dp, batch = (tp // moe_tp, dp, batch) if dp == 1 else (tp, dp // moe_tp, batch)
+    return Request(
+        model=_cell(row, "model"),
+        device=_cell(row, "device"),
+        runtime=_cell(row, "runtime"),
+        weights=_weights(row),
+        tp=tp,
+        pp=_whole(row, "pp"),
+        ep=ep,
+        dp=dp,
+        batch=batch * dp,
+        prompt_tokens=_whole(row, "isl"),
+        new_tokens=_whole(row, "osl"),
+    )
+
+
+def _weights(row: Mapping[str, str]) -> str | None:
+    for name in ("experts", "weights", "precision"):
+        if text := _cell(row, name):
+            return text
+    return None
+
+
+def _cell(row: Mapping[str, str], name: str) -> str:
+    return next((row[key] for key in COLUMNS[name] if row.get(key)), "")
+
+
+def _whole(row: Mapping[str, str], name: str) -> int:
+    """A count; absent and zero mean one."""
+    text = _cell(row, name)
+    value = float(text) if text else 1.0
+    return max(1, round(value)) if math.isfinite(value) else 1
