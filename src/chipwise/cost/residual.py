@@ -52,15 +52,15 @@ def doubt(figures: Array, residual: Residual) -> Array:
 
 def smooth(figures: Array, logs: Array) -> Array:
     """Weights of the points ``figures`` (n, figures) whose smooth residual explains ``logs`` (n,)."""
-    weights: Array = np.linalg.solve(_kernel(figures, figures) + NOISE**2 * np.eye(len(logs)), logs)
-    return weights
+    weights = np.linalg.solve(_kernel(figures, figures) + NOISE**2 * np.eye(len(logs)), logs)
+    return np.asarray(weights, np.float64)
 
 
 @lru_cache(maxsize=16)
 def _inverse(points: tuple[tuple[float, ...], ...]) -> Array:
     held = np.asarray(points)
-    inverse: Array = np.linalg.inv(_kernel(held, held) + NOISE**2 * np.eye(len(held)))
-    return inverse
+    inverse = np.linalg.inv(_kernel(held, held) + NOISE**2 * np.eye(len(held)))
+    return np.asarray(inverse, np.float64)
 
 
 def _kernel(first: Array, second: Array) -> Array:

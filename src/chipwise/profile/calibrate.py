@@ -19,24 +19,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
-from chipwise.blocks.lowering import lower
 from chipwise.core.errors import MeasurementError, Unsupported
-from chipwise.cost.memory import memory_parts
-from chipwise.cost.pricing import STREAMS, combine, total_price
+from chipwise.cost.pricing import STREAMS
 from chipwise.cost.terms import terms
-from chipwise.deploy.onnx import export, random_weights
 from chipwise.hardware.detect import detect
-from chipwise.hardware.device import CheckError, Curve, MachineProfile, MemoryCost, PassCost, Tail
+from chipwise.hardware.device import Curve, MachineProfile, PassCost
 from chipwise.ops import Phase, Workload
 from chipwise.profile import load
+from chipwise.profile.drift import drift
+from chipwise.profile.exporting import check_exporter, export_for
 from chipwise.profile.fit import fit_relative, rising
 from chipwise.profile.harness import measure
 from chipwise.profile.measurement import Measurement
 from chipwise.profile.microbench import Case, cases, request_data
+from chipwise.profile.refit import cross_check, fit_memory, fit_tail, predict_seconds, prepare, refit
 from chipwise.profile.samples import WEIGHTS, random_designs
 from chipwise.spec import Design
 
@@ -47,22 +47,37 @@ ROUNDS = 2  # of all small graphs, in different orders: a slow moment of the mac
 CASE_S = 0.015
 MODEL_S = 1.35  # starting, warming up and timing one whole model
 CASES_S = 16.0
+LEAST_MODELS, MOST_MODELS = 12, 120
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Whole:
-    """One random model as measured, with its operators' prices."""
+    """One measured model. Seconds are on the footing of ``anchors``, the calibration's own."""
 
     design: Design
     measured: Measurement
+    anchors: Mapping[str, float] | None = None
+
+    @property
+    def workload(self) -> Workload:
+        """Under which requests."""
+        return self.measured.workload
+
+    @property
+    def peak_memory_bytes(self) -> float | None:
+        """Most resident memory, if it could be read."""
+        return self.measured.peak_memory_bytes
 
     def seconds(self, phase: Phase, share: float) -> float:
         """The measured percentile of a pass; of its processor time where the machine was not quiet."""
         quantity: Literal["ttft", "tpot"] = "ttft" if phase is Phase.PREFILL else "tpot"
         processor = self.measured.environment.get(f"{quantity}_cpu_p{share * 100:.0f}")
-        if self.measured.clean or processor is None:
-            return self.measured.percentile(quantity, share)
-        return float(processor)
+        busy = not self.measured.clean and processor is not None
+        seconds = float(processor) if busy and processor else self.measured.percentile(quantity, share)
+        since = drift(self.measured.environment.get("anchors", {}), self.anchors) if self.anchors else None
+        if since is None:
+            return seconds
+        return seconds / (since.prefill if phase is Phase.PREFILL else since.decode)
 
 
 def calibrate(
@@ -72,22 +87,38 @@ def calibrate(
     seconds: float = 45.0,
     seed: int = 0,
     progress: Progress | None = None,
+    base: MachineProfile | None = None,
 ) -> MachineProfile:
     """Measures this machine and returns its profile; ``progress`` hears a phase's name and the share done.
 
-    ``seconds`` is what is aimed at on an idle machine: it sets how many whole models are measured.
+    Rates of single nodes are timed in ONNX Runtime, also for other runtimes: they say what this machine's cores and
+    memory do, and factors fitted to whole models in ``runtime`` itself say what that runtime makes of them.
+
+    Args:
+        runtime: The runtime that will serve.
+        threads: Its threads.
+        seconds: What is aimed at on an idle machine: it sets how many whole models are measured.
+        seed: Of the models.
+        progress: Told of every step.
+        base: A profile of this machine whose node rates are taken instead of timing them.
 
     Raises:
         MeasurementError: A measuring process failed.
-        Unsupported: This runtime cannot be calibrated.
+        UnknownName: There is no such runtime.
+        Unsupported: Nothing here writes models for it.
     """
-    if runtime != "onnxruntime":
-        raise Unsupported(f"calibration knows the nodes of onnxruntime, not of {runtime}")
+    check_exporter(runtime)
     tell = progress or (lambda phase, share: None)
-    timed = time_cases(cases(), threads=threads, tell=tell)
-    fitted, curves = fit_terms(timed)
-    count = min(24, max(12, round((seconds - CASES_S) / MODEL_S)))
-    wholes = list(_measure_wholes(random_designs(count, seed=seed), threads=threads, tell=tell))
+    fitted: Mapping[str, Mapping[str, float]]
+    curves: Mapping[str, Curve]
+    if base is None:
+        fitted, curves = fit_terms(time_cases(cases(), threads=threads, tell=tell))
+    else:
+        fitted, curves = base.terms, base.curves
+    count = min(MOST_MODELS, max(LEAST_MODELS, round((seconds - (CASES_S if base is None else 0.0)) / MODEL_S)))
+    measured = list(_measure_wholes(random_designs(count, seed=seed), runtime=runtime, threads=threads, tell=tell))
+    anchors = typical_anchors(measured)
+    wholes = [Whole(design=whole.design, measured=whole.measured, anchors=anchors) for whole in measured]
     busy = sum(not whole.measured.clean for whole in wholes)
     profile = MachineProfile(
         machine=detect(),
@@ -105,9 +136,18 @@ def calibrate(
         peaks={weights: 2 / fitted[f"matmul.{weights}.matrix"]["products"] for weights in WEIGHTS},
         clean=not busy,
         notes=(f"{busy} of {count} models were timed on a busy machine; calibrate again when idle",) if busy else (),
+        anchors=anchors,
     )
-    checks = cross_check(profile, wholes)
-    return replace(profile, passes=fit_passes(profile, wholes), checks=checks)
+    profile = replace(profile, passes=fit_passes(profile, wholes))
+    seen = prepare(profile, wholes)
+    return replace(refit(profile, seen), checks=cross_check(profile, seen))
+
+
+def typical_anchors(wholes: Sequence[Whole]) -> dict[str, float]:
+    """The median of each anchor over all models, those timed on a quiet machine if there are five: where drift is 1."""
+    quiet = [whole for whole in wholes if whole.measured.clean]
+    found = [whole.measured.environment["anchors"] for whole in (quiet if len(quiet) >= 5 else wholes)]
+    return {name: float(np.median([item[name] for item in found if name in item])) for name in found[0]}
 
 
 def time_cases(chosen: Sequence[Case], *, threads: int, tell: Progress) -> list[tuple[Case, float]]:
@@ -195,12 +235,24 @@ def _call_seconds(timed: Sequence[tuple[Case, float]]) -> float:
     return max(0.0, short_s - short * node_s)
 
 
-def _measure_wholes(designs: Sequence[Design], *, threads: int, tell: Progress) -> Iterator[Whole]:
+def _measure_wholes(designs: Sequence[Design], *, runtime: str, threads: int, tell: Progress) -> Iterator[Whole]:
     with tempfile.TemporaryDirectory(prefix="chipwise-") as folder:
         for i, design in enumerate(designs):
-            path = export(design, random_weights(design.arch, seed=i), Path(folder) / "model.onnx")
+            try:
+                path = export_for(runtime, design, Path(folder))
+            except Unsupported:  # a format that this runtime has not: it is calibrated without it
+                design = replace(design, weights="fp32")
+                path = export_for(runtime, design, Path(folder))
             measured = measure(
-                path, WORKLOAD, threads=threads, repeats=126, prefills=12, seconds=0.3, timeout_s=60, attempts=1
+                path,
+                WORKLOAD,
+                runtime=runtime,
+                threads=threads,
+                repeats=126,
+                prefills=12,
+                seconds=0.3,
+                timeout_s=60,
+                attempts=1,
             )
             yield Whole(design=design, measured=measured)
             tell("models", (i + 1) / len(designs))
@@ -215,80 +267,6 @@ def fit_passes(profile: MachineProfile, wholes: Sequence[Whole]) -> dict[str, Pa
         call, logit, scale = fit_relative(features, [whole.seconds(phase, 0.5) for whole in wholes])
         passes[phase.value] = PassCost(call_s=float(call), per_logit_s=float(logit), scale=float(scale))
     return passes
-
-
-def predict_seconds(
-    profile: MachineProfile, design: Design, phase: Phase, workload: Workload, *, logits: int | None = None
-) -> float:
-    """Predicted median of a pass. ``logits`` is batch times vocabulary unless given."""
-    price = total_price((placed.op for placed in lower(design, workload, phase)), profile)
-    count = workload.batch * design.arch.vocab_size if logits is None else logits
-    return float(combine(price, profile, phase, logits=count))
-
-
-def fit_tail(wholes: Sequence[Whole], phase: Phase) -> Tail:
-    """The 99th percentile over the median, from whole models."""
-    features = [[whole.seconds(phase, 0.5), 1.0] for whole in wholes]
-    ratio, extra = fit_relative(features, [whole.seconds(phase, 0.99) for whole in wholes])
-    return Tail(ratio=float(ratio), extra_s=float(extra))
-
-
-def fit_memory(wholes: Sequence[Whole]) -> MemoryCost:
-    """What a serving process takes, from whole models; the cache and activations count as they are."""
-    features, resident = [], []
-    for whole in wholes:
-        parts = memory_parts(whole.design, WORKLOAD)
-        peak = whole.measured.metric("peak_memory")
-        matrix = [parts.matrix_bytes if whole.design.weights == weights else 0 for weights in WEIGHTS]
-        features.append([1.0, parts.table_bytes, *matrix])
-        resident.append(peak - parts.kv_bytes - parts.activation_bytes)
-    base, table, *matrices = fit_relative(features, resident)
-    return MemoryCost(
-        base_bytes=float(base),
-        per_table_byte=float(table),
-        per_matrix_byte={weights: float(rate) for weights, rate in zip(WEIGHTS, matrices, strict=True)},
-    )
-
-
-def cross_check(profile: MachineProfile, wholes: Sequence[Whole], *, folds: int = 4) -> dict[str, CheckError]:
-    """Prediction against measurement, each model predicted by fits that never saw it: medians, tails and memory."""
-    pairs: dict[str, list[tuple[float, float]]] = {}
-    for fold in range(folds):
-        seen = [whole for i, whole in enumerate(wholes) if i % folds != fold]
-        fitted = replace(
-            profile,
-            passes=fit_passes(profile, seen),
-            memory=fit_memory(seen),
-            tails={phase.value: fit_tail(seen, phase) for phase in Phase},
-        )
-        for whole in wholes[fold::folds]:
-            for phase in Phase:
-                median, tail = predict_seconds(fitted, whole.design, phase, WORKLOAD), fitted.tails[phase.value]
-                pairs.setdefault(phase.value, []).append((median, whole.seconds(phase, 0.5)))
-                high = tail.ratio * median + tail.extra_s
-                pairs.setdefault(f"{phase.value}_p99", []).append((high, whole.seconds(phase, 0.99)))
-            peak = memory_parts(whole.design, WORKLOAD).peak_bytes(fitted.memory, whole.design.weights)
-            pairs.setdefault("memory", []).append((peak, whole.measured.metric("peak_memory")))
-    return {name: compare([p for p, _ in found], [m for _, m in found]) for name, found in pairs.items()}
-
-
-def compare(predicted: Sequence[float], measured: Sequence[float]) -> CheckError:
-    """Mean absolute share of error, spread of ln(measured / predicted) about zero, and Kendall's tau."""
-    p, m = np.asarray(predicted, np.float64), np.asarray(measured, np.float64)
-    return CheckError(
-        models=len(p),
-        mape=float(np.mean(np.abs(p / m - 1))),
-        spread=max(0.01, float(np.sqrt(np.mean(np.log(m / p) ** 2)))),
-        kendall_tau=kendall_tau(p, m),
-    )
-
-
-def kendall_tau(first: Any, second: Any) -> float:
-    """Pairs ordered alike less pairs ordered otherwise, over all pairs; a tie counts for neither."""
-    a, b = np.asarray(first, np.float64), np.asarray(second, np.float64)
-    upper = np.triu_indices(len(a), 1)
-    agreement = np.sign(a[:, None] - a[None])[upper] * np.sign(b[:, None] - b[None])[upper]
-    return float(agreement.mean()) if len(agreement) else 1.0
 
 
 def _roofs(curves: Mapping[str, Curve]) -> dict[str, float]:

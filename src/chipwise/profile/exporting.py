@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from chipwise.core.errors import Unsupported
+from chipwise.core.errors import UnknownName, Unsupported
 from chipwise.core.places import data_folder
 from chipwise.core.tables import Table
 from chipwise.profile.backends import RUNTIMES
@@ -43,11 +43,7 @@ def export_for(
         UnknownName: There is no such runtime.
         Unsupported: Nothing here writes files for that runtime, or it cannot hold this design.
     """
-    if runtime not in EXPORTERS.names():
-        RUNTIMES.load(runtime)  # says so where the runtime itself is unknown
-        raise Unsupported(
-            f"nothing writes models for {runtime} yet; give it a model file, or add an entry point chipwise.exporters"
-        )
+    check_exporter(runtime)
     if weights is None and runtime != "fake":
         from chipwise.deploy.onnx import random_weights
 
@@ -56,6 +52,21 @@ def export_for(
     folder.mkdir(parents=True, exist_ok=True)
     path: Path = EXPORTERS.load(runtime)(design, weights or {}, folder / f"{stem}{suffix}")
     return path
+
+
+def check_exporter(runtime: str) -> None:
+    """Nothing, if models can be written for ``runtime``.
+
+    Raises:
+        UnknownName: There is no such runtime.
+        Unsupported: Nothing here writes files for it.
+    """
+    if runtime not in RUNTIMES.names():
+        raise UnknownName("runtime", runtime, RUNTIMES.names())
+    if runtime not in EXPORTERS.names():
+        raise Unsupported(
+            f"nothing writes models for {runtime} yet; give it a model file, or add an entry point chipwise.exporters"
+        )
 
 
 @lru_cache(maxsize=8)

@@ -142,18 +142,18 @@ def make_request(
 def readings_of(reply: Mapping[str, Any], calibrated: Mapping[str, float] | None) -> dict[str, float | None]:
     """What the verdict looks at: the worker's own readings, and what its samples and anchors say."""
     steps = reply["tpot_s"]
-    anchors = [found for name in SPREAD_OF if (found := spread(reply["anchors"].get(name, []))) is not None]
+    spreads = [wide for name in SPREAD_OF if (wide := spread(reply["anchors"].get(name, []))) is not None]
     middle = percentile(tuple(steps), 0.5)
     processor = percentile(tuple(reply["tpot_cpu_s"]), 0.5)
-    found = two_speeds(steps)
+    split = two_speeds(steps)
     since = drift(medians(reply["anchors"]), calibrated) if calibrated else None
     alone = reply["readings"]["lost"] is not None  # one thread: its processor time is comparable with the clock's
     return {
         **reply["readings"],
-        "anchor_spread": max(anchors, default=None),
+        "anchor_spread": max(spreads, default=None),
         "waited": middle / processor if alone and processor > LEAST_STEP_S else None,
         "dispersion": percentile(tuple(steps), 0.9) / middle,
-        "two_speeds": found.ratio if found is not None else None,
+        "two_speeds": split.ratio if split is not None else None,
         "drift": since.size if since is not None else None,
     }
 

@@ -79,6 +79,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         anchors.run_if_due()
     after = load.read(cpus)
     loop.check()
+    seen = readings(before, after, threads=request["threads"], cpus=len(cpus))
     return {
         "runtime_version": runtime.version(),
         "facts": {"design": session.facts.get("design", ""), "name": session.facts.get("name", "")},
@@ -91,8 +92,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         "wall_s": after.wall_s - before.wall_s,
         "peak_memory_bytes": peak_memory_bytes,
         "energy_j": sensors.energy().since(energy),
-        "readings": readings(before, after, threads=request["threads"], cpus=len(cpus))
-        | {"unsteady": float(not steady)},
+        "readings": seen | {"unsteady": float(not steady)},
         "anchors": anchors.seconds,
         "load_before": before.load,
         "load_after": after.load,

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chipwise.core.errors import Unsupported
+from chipwise.core.errors import UnknownName
 from chipwise.cost.terms import terms
-from chipwise.profile.calibrate import calibrate, compare, fit_terms, kendall_tau, time_cases
+from chipwise.profile.calibrate import calibrate, fit_terms, time_cases
 from chipwise.profile.fit import fit_relative, nnls, rising
 from chipwise.profile.microbench import Case, cases
+from chipwise.profile.refit import compare, kendall_tau
 
 
 def toy_seconds(case: Case) -> float:
@@ -77,9 +78,9 @@ def test_small_graphs_are_timed_in_a_child() -> None:
     assert seen[-1] == 1.0
 
 
-def test_a_runtime_that_cannot_be_calibrated() -> None:
-    with pytest.raises(Unsupported, match="fake"):
-        calibrate(runtime="fake")
+def test_a_runtime_that_does_not_exist_cannot_be_calibrated() -> None:
+    with pytest.raises(UnknownName, match="onnxruntime"):
+        calibrate(runtime="onnxrutime")
 
 
 def test_tau_and_errors_by_hand() -> None:

@@ -1,0 +1,246 @@
+"""What measured models teach a profile: factors of a pass's parts, the smooth rest, tails, memory, and honest errors.
+
+The profile's rates of nodes stay as calibration found them; everything here is fitted to whole models, so it serves
+calibration's own (with few models) and those measured later (with many).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from chipwise.blocks.lowering import lower
+from chipwise.cost.memory import MemoryParts, memory_parts
+from chipwise.cost.pricing import PARTS, anatomy, combine, total_price
+from chipwise.cost.residual import MOST_POINTS, NOISE, smooth
+from chipwise.hardware.device import CheckError, MachineProfile, MemoryCost, Residual, Tail
+from chipwise.ops import Phase, Workload
+from chipwise.profile.fit import fit_relative
+from chipwise.profile.samples import WEIGHTS
+from chipwise.spec import Design
+
+Array = npt.NDArray[np.float64]
+HELD = 0.2  # standard deviation of a part's own factor about the common one
+COMMON = 0.5  # standard deviation of the common factor about 1
+LEAST_FACTOR, MOST_FACTOR = 0.25, 4.0
+ROUNDS = 4  # of weighting disturbed models down
+LEAST_MODELS = 6  # for a smooth rest; fewer give factors alone
+
+
+class Observed(Protocol):
+    """One measured model. Seconds are on the calibration's footing."""
+
+    @property
+    def design(self) -> Design:
+        """What was measured."""
+        ...
+
+    @property
+    def workload(self) -> Workload:
+        """Under which requests."""
+        ...
+
+    def seconds(self, phase: Phase, share: float) -> float:
+        """The percentile ``share`` of a pass, seconds."""
+        ...
+
+    @property
+    def peak_memory_bytes(self) -> float | None:
+        """Most resident memory, if it could be read."""
+        ...
+
+
+@dataclass(frozen=True)
+class Table:
+    """Observed models of one phase as arrays of n rows, under one profile's rates."""
+
+    parts: Array  # (n, parts) seconds
+    figures: Array  # (n, figures)
+    seconds: Array  # (n,) measured medians
+
+    def __getitem__(self, rows: Any) -> Table:
+        return Table(self.parts[rows], self.figures[rows], self.seconds[rows])
+
+
+def tabulate(profile: MachineProfile, observed: Sequence[Observed], phase: Phase) -> Table:
+    """The models' passes, priced by the profile's own rates."""
+    rows = []
+    for item in observed:
+        price = total_price((placed.op for placed in lower(item.design, item.workload, phase)), profile)
+        logits = item.workload.batch * item.design.arch.vocab_size
+        rows.append((*anatomy(price, profile, phase, logits=logits), item.seconds(phase, 0.5)))
+    parts, figures, seconds = (np.array(column, np.float64) for column in zip(*rows, strict=True))
+    return Table(parts, figures, seconds)
+
+
+def fit_residual(table: Table) -> Residual:
+    """Factors and smooth rest that make the rates agree with the measured medians, in relative terms.
+
+    Each part's factor is 1 plus what all parts share plus its own, both with Gaussian beliefs about 0; models that stay
+    far off (a disturbed measurement) are weighted down.
+    """
+    total = table.parts.sum(axis=1)
+    shares = table.parts / total[:, None]
+    error = table.seconds / total - 1
+    rows = np.hstack([shares, np.ones((len(error), 1))])
+    belief = NOISE**2 * np.diag([HELD**-2] * shares.shape[1] + [COMMON**-2])
+    trust = np.ones(len(error))
+    for _ in range(ROUNDS):
+        weighted = rows * trust[:, None]
+        change = np.linalg.solve(weighted.T @ rows + belief, weighted.T @ error)
+        left = np.abs(error - rows @ change)
+        trust = 1 / np.maximum(1.0, left / (2 * max(float(np.median(left)), 0.01)))
+    scales = np.clip(1 + change[:-1] + change[-1], LEAST_FACTOR, MOST_FACTOR)
+    named = {name: float(scale) for name, scale in zip(PARTS, scales, strict=True)}
+    if len(error) < LEAST_MODELS:
+        return Residual(scales=named)
+    logs = np.log(table.seconds / (table.parts @ scales))
+    rest = np.clip(logs, -0.3, 0.3)[-MOST_POINTS:]
+    points = table.figures[-MOST_POINTS:]
+    weights = smooth(points, rest)
+    return Residual(
+        scales=named,
+        points=tuple(tuple(float(value) for value in row) for row in points),
+        weights=tuple(float(value) for value in weights),
+    )
+
+
+def fit_tail(observed: Sequence[Observed], phase: Phase) -> Tail:
+    """The 99th percentile over the median."""
+    features = [[item.seconds(phase, 0.5), 1.0] for item in observed]
+    ratio, extra = fit_relative(features, [item.seconds(phase, 0.99) for item in observed])
+    return Tail(ratio=float(ratio), extra_s=float(extra))
+
+
+def fit_memory(observed: Sequence[Observed]) -> MemoryCost:
+    """What a serving process takes; the cache and activations count as they are."""
+    features, resident = [], []
+    for item in observed:
+        if item.peak_memory_bytes is None:
+            continue
+        parts = memory_parts(item.design, item.workload)
+        matrix = [parts.matrix_bytes if item.design.weights == weights else 0 for weights in WEIGHTS]
+        features.append([1.0, parts.table_bytes, *matrix])
+        resident.append(item.peak_memory_bytes - parts.kv_bytes - parts.activation_bytes)
+    base, table, *matrices = fit_relative(features, resident)
+    return MemoryCost(
+        base_bytes=float(base),
+        per_table_byte=float(table),
+        per_matrix_byte={weights: float(rate) for weights, rate in zip(WEIGHTS, matrices, strict=True)},
+    )
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Observed models with their passes priced once, to be fitted to again and again (folds, a run's updates)."""
+
+    observed: Sequence[Observed]
+    tables: dict[Phase, Table]
+    memory: Sequence[MemoryParts]
+
+    def __getitem__(self, rows: Sequence[int]) -> Prepared:
+        chosen = list(rows)
+        return Prepared(
+            [self.observed[i] for i in chosen],
+            {phase: table[chosen] for phase, table in self.tables.items()},
+            [self.memory[i] for i in chosen],
+        )
+
+
+def prepare(profile: MachineProfile, observed: Sequence[Observed]) -> Prepared:
+    """``observed`` priced by ``profile``'s rates."""
+    return Prepared(
+        observed,
+        {phase: tabulate(profile, observed, phase) for phase in Phase},
+        [memory_parts(item.design, item.workload) for item in observed],
+    )
+
+
+def refit(profile: MachineProfile, seen: Prepared, *, memory: bool = True) -> MachineProfile:
+    """``profile`` with residuals, tails and (if ``memory``) memory fitted to ``seen``; its checks are not touched."""
+    return replace(
+        profile,
+        residuals={phase.value: fit_residual(seen.tables[phase]) for phase in Phase},
+        tails={phase.value: fit_tail(seen.observed, phase) for phase in Phase},
+        memory=fit_memory(seen.observed) if memory else profile.memory,
+    )
+
+
+def predictions(profile: MachineProfile, seen: Prepared) -> dict[str, Array]:
+    """Predicted medians, P99 by phase (``decode``, ``decode_p99``, …) and memory of the models, each (n,)."""
+    from chipwise.cost.residual import factors
+
+    found: dict[str, Array] = {}
+    for phase in Phase:
+        table = seen.tables[phase]
+        median = table.parts.sum(axis=1)
+        if phase.value in profile.residuals:
+            median = median * factors(table.parts, table.figures, profile.residuals[phase.value], PARTS)
+        tail = profile.tails[phase.value]
+        found[phase.value], found[f"{phase.value}_p99"] = median, tail.ratio * median + tail.extra_s
+    peaks = [
+        parts.peak_bytes(profile.memory, item.design.weights)
+        for parts, item in zip(seen.memory, seen.observed, strict=True)
+    ]
+    found["memory"] = np.array(peaks)
+    return found
+
+
+def cross_check(
+    profile: MachineProfile, seen: Prepared, *, judged: Sequence[int] | None = None, folds: int = 6
+) -> dict[str, CheckError]:
+    """Prediction against measurement, each model predicted by fits that never saw it: medians, tails and memory.
+
+    Only models numbered in ``judged`` (all unless given) count; the others are always in the fit.
+    """
+    count = len(seen.observed)
+    wanted = list(range(count)) if judged is None else list(judged)
+    pairs: dict[str, list[tuple[float, float]]] = {}
+    for fold in range(min(folds, len(wanted))):
+        left_out = wanted[fold::folds]
+        fitted = refit(profile, seen[[i for i in range(count) if i not in set(left_out)]])
+        for name, values in predictions(fitted, seen[left_out]).items():
+            for i, value in zip(left_out, values, strict=True):
+                truth = _truth(seen.observed[i], name)
+                if truth is not None:
+                    pairs.setdefault(name, []).append((float(value), truth))
+    return {name: compare([p for p, _ in found], [m for _, m in found]) for name, found in pairs.items()}
+
+
+def _truth(item: Observed, name: str) -> float | None:
+    if name == "memory":
+        return item.peak_memory_bytes
+    phase, _, tail = name.partition("_")
+    return item.seconds(Phase(phase), 0.99 if tail else 0.5)
+
+
+def compare(predicted: Sequence[float], measured: Sequence[float]) -> CheckError:
+    """Mean absolute share of error, spread of ln(measured / predicted) about zero, and Kendall's tau."""
+    p, m = np.asarray(predicted, np.float64), np.asarray(measured, np.float64)
+    return CheckError(
+        models=len(p),
+        mape=float(np.mean(np.abs(p / m - 1))),
+        spread=max(0.01, float(np.sqrt(np.mean(np.log(m / p) ** 2)))),
+        kendall_tau=kendall_tau(p, m),
+    )
+
+
+def kendall_tau(first: Any, second: Any) -> float:
+    """Pairs ordered alike less pairs ordered otherwise, over all pairs; a tie counts for neither."""
+    a, b = np.asarray(first, np.float64), np.asarray(second, np.float64)
+    upper = np.triu_indices(len(a), 1)
+    agreement = np.sign(a[:, None] - a[None])[upper] * np.sign(b[:, None] - b[None])[upper]
+    return float(agreement.mean()) if len(agreement) else 1.0
+
+
+def predict_seconds(
+    profile: MachineProfile, design: Design, phase: Phase, workload: Workload, *, logits: int | None = None
+) -> float:
+    """Predicted median of a pass. ``logits`` is batch times vocabulary unless given."""
+    price = total_price((placed.op for placed in lower(design, workload, phase)), profile)
+    count = workload.batch * design.arch.vocab_size if logits is None else logits
+    return float(combine(price, profile, phase, logits=count))

@@ -1,0 +1,66 @@
+"""Drift between two sessions, in arithmetic and on a runtime whose machine slows down as told."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from chipwise.ops import Workload
+from chipwise.profile.drift import DOUBT, FLOOR, drift
+from chipwise.profile.harness import measure
+from chipwise.profile.verdict import judge
+
+CALIBRATED = {"compute_s": 1.0, "memory_s": 2.0, "reference_prefill_s": 4.0, "reference_decode_s": 8.0}
+
+
+def test_the_reference_speaks_for_its_phase() -> None:
+    now = {"compute_s": 1.2, "memory_s": 2.4, "reference_prefill_s": 4.8, "reference_decode_s": 9.6}
+    found = drift(now, CALIBRATED)
+    assert found is not None
+    assert (found.prefill, found.decode) == pytest.approx((1.2, 1.2))
+    assert found.log_halfwidth == pytest.approx(FLOOR + DOUBT * math.log(1.2))
+    assert found.size == pytest.approx(1.2)
+
+
+def test_without_a_reference_arithmetic_and_memory_speak() -> None:
+    found = drift({"compute_s": 1.21, "memory_s": 2.0}, CALIBRATED)
+    assert found is not None
+    assert (found.prefill, found.decode) == pytest.approx((1.21, 1.1))  # the geometric mean of 1.21 and 1
+
+
+def test_anchors_that_disagree_widen_the_interval() -> None:
+    agreed = drift({"compute_s": 1.2, "memory_s": 2.4, "reference_decode_s": 9.6}, CALIBRATED)
+    torn = drift({"compute_s": 0.9, "memory_s": 1.8, "reference_decode_s": 9.6}, CALIBRATED)
+    assert agreed is not None
+    assert torn is not None
+    assert torn.log_halfwidth > agreed.log_halfwidth
+
+
+def test_nothing_in_common_is_no_drift() -> None:
+    assert drift({"compute_s": 1.0}, {"memory_s": 1.0}) is None
+
+
+def test_a_fifth_is_too_much_either_way() -> None:
+    for factor, clean in ((1.25, False), (1 / 1.25, False), (1.15, True)):
+        found = drift({name: seconds * factor for name, seconds in CALIBRATED.items()}, CALIBRATED)
+        assert found is not None
+        assert judge({"drift": found.size}).clean == clean
+
+
+@pytest.mark.parametrize("slower", [1.25, 0.75])
+def test_a_quarter_of_drift_between_sessions_is_corrected_to_within_5_percent(slower: float, tmp_path) -> None:
+    """All waits are stretched; samples stay as taken, the corrected metric is that of the first session."""
+    path = tmp_path / "model.json"
+    path.write_text(json.dumps({"vocab_size": 16, "prefill_s": 6e-4, "decode_s": 3e-4}))
+    settings = {"runtime": "fake", "seconds": 0.6, "attempts": 2}
+    workload = Workload(prompt_tokens=4, new_tokens=9)
+    first = measure(path, workload, **settings)
+    anchors = first.environment["anchors"]
+    second = measure(path, workload, options={"drift": slower}, calibrated=anchors, **settings)
+    for metric, true_s in (("ttft_p50", 6e-4), ("tpot_p50", 3e-4)):
+        assert second.metric(metric) == pytest.approx(slower * true_s, rel=0.15)
+        assert second.corrected(metric) == pytest.approx(first.metric(metric), rel=0.05)
+    assert not second.clean  # past a fifth it is for another hour, whatever was corrected
+    assert any("drifted" in reason for reason in second.reasons)
