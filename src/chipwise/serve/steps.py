@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.predict.kernels import KernelTimes
+from chipwise.predict.kernels.times import Situation
 from chipwise.serve.lowering import lower_pass
 from chipwise.serve.pricing import Call, price
 from chipwise.serve.setting import Part, Setting, Step
@@ -79,10 +80,15 @@ class PassTimes:
         return result
 
     @property
-    def situation(self) -> str:
-        """The worst situation among the kernels that take time."""
-        order = ("unseen", "sibling", "seen")
-        return min((times.situation for times in self.times), key=order.index)
+    def situation(self) -> Situation:
+        """The worst situation among products, attention and experts, which are fitted and take the time."""
+        order: tuple[Situation, ...] = ("unseen", "sibling", "seen")
+        fitted = [
+            times.situation
+            for part, times in zip(self.parts, self.times, strict=True)
+            if class_of(part.op.kind) in ("matmul", "attention", "experts")
+        ]
+        return min(fitted, key=order.index)
 
 
 def class_of(kind: str) -> str:
