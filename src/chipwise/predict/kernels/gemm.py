@@ -1,0 +1,164 @@
+"""Matrix products: physics with fitted constants, then a bounded network on what is left, with intervals.
+
+Where the kernels of the device, stack and format were measured, the network knows them by name. Elsewhere a second,
+smaller network knows only the device's class (its siblings) or, for a device without siblings in the fit, none; its
+correction shrinks with the distance of the data sheet from those seen. ``predict/fitting/gemm.py`` makes what ships.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chipwise.core.errors import Unsupported
+from chipwise.hardware import datasheet
+from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.ops import Matmul
+from chipwise.predict.kernels.gemm_features import features
+from chipwise.predict.kernels.gemm_formats import path_of
+from chipwise.predict.kernels.gemm_network import ARRAYS, Network, from_arrays
+from chipwise.predict.kernels.gemm_physics import CLOCK_HZ, UNITS, Machine, Parts, parts
+from chipwise.predict.kernels.times import Array, KernelTimes, Situation
+
+DATA = Path(__file__).parents[1] / "data"
+SHIPPED = "all"  # the fold that left nothing out
+STACKS = ("vllm", "sglang", "trtllm")
+ANY = "*"  # the class of a device that has no sibling in the fit
+REACH = 3.0  # doublings of data-sheet figures over which trust in the correction falls to 1/e
+WIDENING = 0.25  # how much of a half-width one doubling beyond what was seen adds
+Facts = Mapping[str, Any]
+
+
+def times(op: Matmul, device: DeviceProfile, *, stack: str = "vllm", fold: str | None = None) -> KernelTimes:
+    """Seconds of ``op``, whose sizes may be arrays, on ``device``; quantising its activations included.
+
+    Args:
+        op: The product.
+        device: Any data sheet.
+        stack: Whose kernels; one that was not measured is taken for ``vllm``.
+        fold: None for what ships; ``device:NAME`` or ``family:NAME`` for the model fitted without them.
+
+    Raises:
+        Unsupported: The device has no rate for the format that is multiplied, or there is no such fold.
+    """
+    path = path_of(op.weights, op.activations, device)
+    m, n, k = np.broadcast_arrays(*(np.asarray(size, dtype=np.float64) for size in (op.m, op.n, op.k)))
+    shape = m.shape
+    m, n, k = m.ravel(), n.ravel(), k.ravel()
+    name = fold_name(fold)
+    facts = fitted()["folds"][name]
+    machine = Machine.of(device, path)
+    stack, kernels = _nearest(facts["own"], stack, path.name)
+    found = parts(m, n, k, machine, facts["shared"], facts["own"][f"{stack}|{kernels}"])
+    correction, halfwidth, situation = _corrected(m, n, k, found, machine, device, name, stack, kernels)
+    moved_s = found.bytes / device.mem_bandwidth_bytes_per_s
+    return KernelTimes(
+        latency_s=(found.total_s * np.exp(correction)).reshape(shape),
+        log_halfwidth=np.broadcast_to(halfwidth, m.shape).reshape(shape),
+        compute_s=(2 * m * n * k / path.peak_flops_per_s).reshape(shape),
+        memory_s=moved_s.reshape(shape),
+        launch_s=found.launch_s.reshape(shape),
+        situation=situation,
+    )
+
+
+def _corrected(
+    m: Array,
+    n: Array,
+    k: Array,
+    found: Parts,
+    machine: Machine,
+    device: DeviceProfile,
+    fold: str,
+    stack: str,
+    kernels: str,
+) -> tuple[Array, float, Situation]:
+    """The correction as a logarithm, the half-width, the situation."""
+    facts = fitted()["folds"][fold]
+    nets = networks()
+    x_FR = features(m, n, k, machine, found)
+    kind = f"{device.name}|{stack}|{kernels}"
+    if fold == SHIPPED and kind in nets["seen"].kinds and kernels == machine.path.name:
+        return nets["seen"](x_FR, kind), facts["log_halfwidth"]["seen"][kind], "seen"
+    net = nets[fold]
+    kind = f"{class_of(device)}|{stack}|{kernels}"
+    situation: Situation = "sibling" if kind in net.kinds else "unseen"
+    beyond = distance(device, facts["hardware"])
+    trust = 1.0 if situation == "sibling" else float(np.exp(-((beyond / REACH) ** 2)))
+    correction = trust * net(x_FR, kind if situation == "sibling" else f"{ANY}|{stack}|{kernels}")
+    width = facts["log_halfwidth"][situation] * (1 + WIDENING * max(0.0, beyond - 1))
+    return correction, width, situation
+
+
+def fold_name(fold: str | None) -> str:
+    """The name under which the model that leaves ``fold`` out is kept; that of all where it had nothing to leave out.
+
+    Raises:
+        Unsupported: ``fold`` is neither None, ``device:NAME`` nor ``family:NAME``.
+    """
+    if fold is None or fold == SHIPPED:
+        return SHIPPED
+    what, _, name = fold.partition(":")
+    if what not in ("device", "family") or not name:
+        raise Unsupported(f"no fold {fold!r}; folds are device:NAME and family:NAME, such as device:h100-sxm")
+    key = f"device:{datasheet.load(name).name}" if what == "device" else f"family:{name.lower()}"
+    return str(fitted()["same_as"].get(key, key)) if key in fitted()["same_as"] or key in fitted()["folds"] else SHIPPED
+
+
+def class_of(device: DeviceProfile) -> str:
+    """Devices of one class are siblings: one family, and the same 16-bit FLOPs a clock and unit (to a factor √2)."""
+    return f"{device.family}/{round(hardware(device)[3])}"
+
+
+def hardware(device: DeviceProfile) -> tuple[float, float, float, float]:
+    """log2 of what describes a device: memory bandwidth, FLOPs a byte, units, 16-bit FLOPs a clock and unit."""
+    listed = device.peak_flops_per_s
+    peak = next((device.peak(name) for name in ("bf16", "fp16", "fp32", "int8", "fp8") if name in listed), None)
+    if peak is None:
+        raise Unsupported(f"{device.name} lists no arithmetic rate; add a peak to an engine of {device.name}.yaml")
+    bandwidth = device.mem_bandwidth_bytes_per_s
+    units = device.units.number if device.units is not None else UNITS
+    clock = device.clock.number if device.clock is not None else CLOCK_HZ
+    each = peak / units / clock
+    return (float(np.log2(bandwidth)), float(np.log2(peak / bandwidth)), float(np.log2(units)), float(np.log2(each)))
+
+
+def distance(device: DeviceProfile, seen: Mapping[str, Any]) -> float:
+    """Doublings between the figures of ``device`` and those of the nearest device of ``seen`` (Euclidean)."""
+    here = np.asarray(hardware(device))
+    return min(float(np.linalg.norm(here - np.asarray(there))) for there in seen.values())
+
+
+def _nearest(own: Facts, stack: str, path: str) -> tuple[str, str]:
+    """The measured stack and path that stand for these: the same path of another stack before another path."""
+    stack = stack.lower().replace("-", "").replace("tensorrtllm", "trtllm")
+    stacks = (stack, *STACKS) if stack in STACKS else STACKS
+    near = {"wide": ("bf16",), "w8a8": ("fp8",), "w4a16": ("w8a16", "bf16"), "w8a16": ("bf16",), "fp8_block": ("fp8",)}
+    for candidate in (path, *near.get(path, ()), "fp8", "bf16"):
+        for known in stacks:
+            if f"{known}|{candidate}" in own:
+                return known, candidate
+    raise Unsupported(f"nothing was fitted for products in {path}; run: chipwise fit --from aiconfigurator")
+
+
+@functools.cache
+def fitted() -> dict[str, Any]:
+    """What ``gemm.json`` says: constants and half-widths of each fold, provenance."""
+    found: dict[str, Any] = json.loads((DATA / "gemm.json").read_text(encoding="utf-8"))
+    return found
+
+
+@functools.cache
+def networks() -> dict[str, Network]:
+    """The networks of ``gemm.npz``: ``seen``, and one for each fold."""
+    facts = fitted()["networks"]
+    with np.load(DATA / "gemm.npz", allow_pickle=False) as stored:
+        return {
+            name: from_arrays({part: stored[f"{name}/{part}"] for part in ARRAYS}, tuple(net["kinds"]), net["bound"])
+            for name, net in facts.items()
+        }

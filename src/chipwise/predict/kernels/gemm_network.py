@@ -1,0 +1,59 @@
+"""The small network that corrects the physics of products: shared layers, biases and gains of each kind of kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from chipwise.predict.kernels.gemm_features import Floats
+from chipwise.predict.kernels.times import Array
+
+SLOPE = 0.05  # of the leaky rectifier
+CHUNK = 8192  # rows at a time, so that layers stay in cache
+ARRAYS = ("mean", "scale", "first", "first_bias", "first_gain", "second", "second_bias", "last", "offset")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """Two hidden layers of leaky rectifiers. K counts kinds, F features; H and G are the hidden widths."""
+
+    mean: Floats  # (F,)
+    scale: Floats  # (F,)
+    first: Floats  # (F, H)
+    first_bias: Floats  # (K, H)
+    first_gain: Floats  # (K, H), added to one
+    second: Floats  # (H, G)
+    second_bias: Floats  # (K, G)
+    last: Floats  # (K, G)
+    offset: Floats  # (K,)
+    kinds: tuple[str, ...]
+    bound: float  # corrections are clipped to ± this, in logarithms
+
+    def __call__(self, x_FR: Floats, kind: str) -> Array:
+        """(rows,) corrections, as logarithms, for kernels of ``kind``. Features are clipped to four deviations."""
+        index = self.kinds.index(kind)
+        gain = (1 + self.first_gain[index]).astype(np.float32)
+        first, first_bias = self.first * gain, self.first_bias[index]
+        out = np.empty(x_FR.shape[1])
+        for start in range(0, len(out), CHUNK):
+            z_RF = (x_FR[:, start : start + CHUNK].T - self.mean) / self.scale
+            np.clip(z_RF, -4.0, 4.0, out=z_RF)
+            hidden = z_RF @ first
+            hidden += first_bias
+            np.maximum(hidden, hidden * np.float32(SLOPE), out=hidden)
+            hidden = hidden @ self.second
+            hidden += self.second_bias[index]
+            np.maximum(hidden, hidden * np.float32(SLOPE), out=hidden)
+            out[start : start + CHUNK] = hidden @ self.last[index] + self.offset[index]
+        return np.clip(out, -self.bound, self.bound)
+
+    def arrays(self) -> dict[str, Floats]:
+        """What is written: every array under its name."""
+        return {name: getattr(self, name) for name in ARRAYS}
+
+
+def from_arrays(arrays: Mapping[str, Floats], kinds: tuple[str, ...], bound: float) -> Network:
+    """The network that was written (weights in half precision)."""
+    return Network(kinds=kinds, bound=bound, **{name: arrays[name].astype(np.float32) for name in ARRAYS})
