@@ -1,0 +1,232 @@
+"""Everything that was measured, in one file of the user's data folder, shared by all runs and processes.
+
+SQLite in write-ahead mode: many processes may add at the same moment, a killed one leaves nothing half written. A
+measurement is kept whole, with every sample, as compressed JSON beside the columns that are looked for. Its content
+is its identity, so importing what is there already changes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from chipwise.core.digest import plain
+from chipwise.core.errors import SpecError, StorageError, UnknownName
+from chipwise.core.files import build, storage, write_atomic
+from chipwise.core.places import data_folder
+from chipwise.profile.measurement import Measurement
+from chipwise.spec import Design
+from chipwise.spec import io as spec_io
+
+SCHEMA = "chipwise.stored_measurement/1"
+WAIT_S = 30.0  # for other writers
+_TABLE = """
+CREATE TABLE IF NOT EXISTS measurements (
+    id TEXT PRIMARY KEY,
+    added TEXT NOT NULL,
+    device TEXT NOT NULL,
+    runtime TEXT NOT NULL,
+    runtime_version TEXT NOT NULL,
+    threads INTEGER NOT NULL,
+    design TEXT NOT NULL,
+    name TEXT NOT NULL,
+    clean INTEGER NOT NULL,
+    source TEXT NOT NULL,
+    data BLOB NOT NULL
+)
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """One measurement as the store keeps it; ``design`` where what was measured is known in full."""
+
+    id: str
+    added: str  # ISO date and time
+    source: str  # what measured it: "measure", "search clinic", "imported", …
+    measurement: Measurement
+    design: Design | None
+
+    def to_data(self) -> dict[str, Any]:
+        """As a line of an exported file."""
+        design = None
+        if self.design is not None:
+            design = {"arch": spec_io.to_data(self.design.arch), "weights": self.design.weights}
+        return {
+            "schema": SCHEMA,
+            "added": self.added,
+            "source": self.source,
+            "design": design,
+            "measurement": self.measurement.to_data(),
+        }
+
+    @classmethod
+    def from_data(cls, data: object, *, file: str | None = None) -> Stored:
+        """What :meth:`to_data` gave.
+
+        Raises:
+            SpecError: The data is not a stored measurement of this version.
+        """
+        if not isinstance(data, Mapping) or data.get("schema") != SCHEMA:
+            raise SpecError(f"not a stored measurement of this version ({SCHEMA})", file=file)
+        measurement = Measurement.from_data(data.get("measurement"), file=file)
+        known = data.get("design")
+        design = None
+        if known is not None:
+            if not isinstance(known, Mapping) or "arch" not in known:
+                raise SpecError("must be a mapping of arch and weights", file=file, field="design")
+            arch = spec_io.from_data(known["arch"], file=file)
+            design = build(Design, {"arch": arch, "weights": known.get("weights", "fp32")}, field="design", file=file)
+        return cls(
+            id=measurement.digest,
+            added=str(data.get("added", "")),
+            source=str(data.get("source", "")),
+            measurement=measurement,
+            design=design,
+        )
+
+
+class MeasurementStore:
+    """The store at ``path``; the user's own unless given. Made when first written to."""
+
+    def __init__(self, path: str | Path | None = None) -> None:
+        self.path = Path(path) if path is not None else data_folder() / "measurements.sqlite"
+
+    def add(self, measurement: Measurement, *, design: Design | None = None, source: str) -> str:
+        """Keeps ``measurement``; returns its id. What is there already stays as it is."""
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        item = Stored(id=measurement.digest, added=now, source=source, measurement=measurement, design=design)
+        self._insert([item])
+        return item.id
+
+    def _insert(self, items: Sequence[Stored]) -> int:
+        rows = [
+            (
+                item.id,
+                item.added,
+                item.measurement.device,
+                item.measurement.runtime,
+                item.measurement.runtime_version,
+                item.measurement.threads,
+                item.measurement.design,
+                item.measurement.name,
+                int(item.measurement.clean),
+                item.source,
+                zlib.compress(json.dumps(item.to_data(), allow_nan=False).encode()),
+            )
+            for item in items
+        ]
+        with self._open() as database:
+            before = database.total_changes
+            database.executemany(f"INSERT OR IGNORE INTO measurements VALUES ({','.join('?' * 11)})", rows)
+            return database.total_changes - before
+
+    def entries(
+        self, *, device: str | None = None, runtime: str | None = None, threads: int | None = None
+    ) -> list[Stored]:
+        """All measurements, oldest first; those of one device, runtime or number of threads where these are given."""
+        wanted = {"device": device, "runtime": runtime, "threads": threads}
+        limits = {name: value for name, value in wanted.items() if value is not None}
+        where = " AND ".join(f"{name} = ?" for name in limits) or "1"
+        if not self.path.exists():
+            return []
+        with self._open() as database:
+            found = database.execute(
+                f"SELECT data FROM measurements WHERE {where} ORDER BY added, rowid",
+                list(limits.values()),
+            ).fetchall()
+        return [self._read(blob) for (blob,) in found]
+
+    def _read(self, blob: bytes) -> Stored:
+        try:
+            return Stored.from_data(json.loads(zlib.decompress(blob)), file=str(self.path))
+        except (zlib.error, ValueError) as error:
+            raise StorageError(f"{self.path}: a measurement in it cannot be read: {error}") from None
+
+    def get(self, identity: str) -> Stored:
+        """The measurement whose id is, or begins with, ``identity``.
+
+        Raises:
+            UnknownName: There is none, or several begin so.
+        """
+        matching = [name for name in self._ids() if identity and name.startswith(identity)]
+        if len(matching) != 1:
+            raise UnknownName("measurement", identity, matching or self._ids())
+        with self._open() as database:
+            (blob,) = database.execute("SELECT data FROM measurements WHERE id = ?", matching).fetchone()
+        return self._read(blob)
+
+    def _ids(self) -> list[str]:
+        if not self.path.exists():
+            return []
+        with self._open() as database:
+            return [row[0] for row in database.execute("SELECT id FROM measurements ORDER BY added, rowid")]
+
+    def delete(self, identities: Iterable[str]) -> int:
+        """Forgets measurements; returns how many.
+
+        Raises:
+            UnknownName: One of them is not there; then none is deleted.
+        """
+        exact = [(self.get(identity).id,) for identity in identities]
+        if not exact:
+            return 0
+        with self._open() as database:
+            database.executemany("DELETE FROM measurements WHERE id = ?", exact)
+        return len(set(exact))
+
+    def export(self, path: str | Path, items: Sequence[Stored] | None = None) -> int:
+        """Writes ``items`` (all unless given) to a file of JSON lines; returns how many."""
+        chosen = self.entries() if items is None else items
+        lines = (json.dumps(plain(item.to_data()), allow_nan=False) for item in chosen)
+        write_atomic(path, "".join(f"{line}\n" for line in lines))
+        return len(chosen)
+
+    def import_(self, path: str | Path) -> int:
+        """Adds what :meth:`export` wrote, here or on another machine; returns how many were new.
+
+        Raises:
+            SpecError: The file is missing, or a line is no stored measurement; then nothing is added.
+        """
+        name, items = str(path), []
+        try:
+            lines = Path(path).read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise SpecError(f"cannot be read: {error}", file=name) from None
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                data = json.loads(line)
+            except ValueError as error:
+                raise SpecError(f"line {number} is not JSON: {error}", file=name) from None
+            items.append(Stored.from_data(data, file=f"{name}, line {number}"))
+        return self._insert(items)
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        """A connection whose changes are kept together when the block ends well, and dropped when it does not."""
+        with storage(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        database = None
+        try:
+            database = sqlite3.connect(self.path, timeout=WAIT_S)
+            database.execute("PRAGMA journal_mode=WAL")
+            database.execute(_TABLE)
+            with database:
+                yield database
+        except sqlite3.Error as error:
+            raise StorageError(
+                f"{self.path}: the store of measurements cannot be used: {error}; if it is damaged, move it aside "
+                "(a new one is made) and import what was exported from it"
+            ) from None
+        finally:
+            if database is not None:
+                database.close()
