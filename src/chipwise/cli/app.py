@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from chipwise.cli import calibrate, devices, estimate, measure, ops, report, search, validate
+from chipwise.cli import calibrate, devices, estimate, measure, ops, report, search, space, validate
 from chipwise.core.errors import ChipwiseError
 
 app = typer.Typer(
@@ -20,6 +20,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command("search")(search.command)
+app.command("space")(space.command)
 app.command("report")(report.command)
 app.command("estimate")(estimate.command)
 app.command("ops")(ops.command)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,8 @@ from chipwise.cost.memory import block_activation_bytes, memory_parts
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.ops import Op, Phase, Workload
 from chipwise.predict.kernels import times_of
+from chipwise.space.pricing import PriceTable
+from chipwise.space.space import Rows
 from chipwise.spec import Attention, Design, FeedForward
 
 Floats = NDArray[np.float64]
@@ -75,3 +78,18 @@ def _activations(device: DeviceProfile) -> str:
         return name
     device.peak(ACTIVATIONS[0])  # raises with what the device lists
     raise Unsupported(f"{device.name} lists no rate for {', '.join(ACTIVATIONS)}")
+
+
+def device_metrics(table: PriceTable) -> Callable[[Rows], dict[str, Floats]]:
+    """What a data sheet's price table tells of rows: medians, memory, parameters. Tails are measured, never priced."""
+
+    def metrics(rows: Rows) -> dict[str, Floats]:
+        costs = table(rows)
+        return {
+            "ttft_p50": costs.ttft_s,
+            "tpot_p50": costs.tpot_s,
+            "peak_memory": costs.peak_memory_bytes,
+            "parameters": costs.parameters,
+        }
+
+    return metrics

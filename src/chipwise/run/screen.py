@@ -109,7 +109,10 @@ def _cloud(
     known: Mapping[str, Floats], worst: Floats, rng: np.random.Generator, most: int = 2_000
 ) -> list[list[float]]:
     chosen = rng.permutation(len(worst))[:most]
-    columns = [known[name][chosen] for name in ("tpot_p50", "peak_memory", "parameters")]
+    names = ("tpot_p50", "peak_memory", "parameters")
+    if not all(name in known for name in names):
+        return []
+    columns = [known[name][chosen] for name in names]
     table = np.stack([*columns, worst[chosen] <= 0], axis=1)
     return [[float(value) for value in row] for row in table]
 

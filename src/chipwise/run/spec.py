@@ -13,7 +13,7 @@ from chipwise.core.errors import SpecError, UnitError, nearest
 from chipwise.core.files import build, read_yaml
 from chipwise.ops import Workload
 from chipwise.search.strategies import STRATEGIES
-from chipwise.space import Constraint, Objective, SpaceSpec, parse_constraints, parse_objectives
+from chipwise.space import Constraint, Objective, SearchSpace, SpaceSpec, parse_constraints, parse_objectives
 
 DEVICES = ("local",)
 LEAST_CPU_S = 20.0
@@ -105,6 +105,10 @@ class RunSpec:
     def __post_init__(self) -> None:
         if not self.name or any(part in self.name for part in ("/", "\\", "\0")) or self.name.startswith("."):
             raise SpecError(f"{self.name!r} cannot name a folder; use letters, digits and dashes", field="name")
+        try:
+            SearchSpace(self.space)
+        except SpecError as error:
+            raise error.inside(field="space") from None
         limits, goals = self.limits, self.goals
         if not any(goal.metric == "bits_per_byte" for goal in goals):
             raise SpecError("bits_per_byte: minimize must be among them", field="objectives")

@@ -1,0 +1,89 @@
+"""What ``chipwise space`` says of a space: exact where it counts, extremes that going through all rows confirms."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import yaml
+
+from chipwise.core.errors import SpecError
+from chipwise.core.files import build
+from chipwise.run.overview import overview, overview_of
+from chipwise.space import SearchSpace, SpaceSpec, parse_constraints
+
+SPACE = {
+    "d_model": [32, 64],
+    "depth": [1, 2],
+    "vocab_size": [256, 512],
+    "layer": {"heads": [1, 2], "kv_heads": [1], "ffn": ["relu", "swiglu"], "ffn_width": [64, 128]},
+}
+
+
+def test_share_and_extremes_are_those_of_all_rows() -> None:
+    space = SearchSpace(build(SpaceSpec, SPACE))
+
+    def metrics(rows):
+        return {"parameters": np.array([float(space.design(row).arch.parameters()) for row in rows])}
+
+    every = space.canonical(np.array(list(itertools.product(*(range(c) for c in space.cardinalities)))))
+    all_of_them = metrics(np.unique(every, axis=0))["parameters"]
+    half = float(np.median(all_of_them))
+    found = overview(
+        space, metrics, parse_constraints({"parameters": f"<= {half:.0f}"}), priced_by="counting", seed=0, draws=400
+    )
+    assert found.size == len(all_of_them) == 2 * 2 * (8 + 64)
+    (extreme,) = found.extremes
+    assert extreme.least.metrics["parameters"] == all_of_them.min()
+    assert extreme.most.metrics["parameters"] == all_of_them.max()
+    assert all(one.metrics["parameters"] <= half for one in found.samples)
+    drawn = metrics(space.sample(400, np.random.default_rng(0)))["parameters"]
+    assert found.feasible_share == pytest.approx((drawn <= half).mean())
+
+
+def test_limits_that_nothing_predicts_are_named_and_not_judged(tmp_path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(yaml.safe_dump({"space": SPACE, "constraints": {"tpot_p99": "<= 1 ms", "parameters": "<= 1"}}))
+    found = overview_of(path, draws=100)
+    assert found.unjudged == ("tpot_p99 <= 1 ms",)
+    assert found.feasible_share == 0.0
+    assert "no candidate of the space can meet: parameters <= 1" in found.closest
+    assert found.priced_by is None
+
+
+def test_a_data_sheet_prices_medians_and_memory(tmp_path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(yaml.safe_dump(SPACE))
+    found = overview_of(path, device="raspberry-pi-5", draws=200)
+    assert {item.metric for item in found.extremes} == {"ttft_p50", "tpot_p50", "peak_memory", "parameters"}
+    assert all(item.least.metrics[item.metric] < item.most.metrics[item.metric] for item in found.extremes)
+
+
+def test_an_empty_or_contradictory_space_names_file_and_field(tmp_path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(yaml.safe_dump({"space": SPACE | {"d_model": []}}))
+    with pytest.raises(SpecError, match=r"s\.yaml: space\.d_model: the list is empty"):
+        overview_of(path)
+    conditions = [
+        {"when": {"d_model": 32}, "only": {"depth": 1}},
+        {"when": {"vocab_size": 256}, "only": {"depth": 2}},
+    ]
+    path.write_text(yaml.safe_dump({"space": SPACE | {"conditions": conditions}}))
+    with pytest.raises(SpecError, match=r"s\.yaml: space\.conditions: nothing is left for depth where these meet"):
+        overview_of(path)
+
+
+def test_the_command_prints_tables_and_json(tmp_path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(yaml.safe_dump({"space": SPACE}))
+    command = [sys.executable, "-c", "from chipwise.cli import main; main()", "space", str(path), "--draws", "50"]
+    plain = subprocess.run(command, capture_output=True, text=True)
+    assert plain.returncode == 0, plain.stderr
+    assert "288 distinct designs" in plain.stdout
+    found = json.loads(subprocess.run([*command, "--json"], capture_output=True, text=True, check=True).stdout)
+    assert found["size"] == 288
+    assert len(found["samples"]) == 5
