@@ -72,14 +72,15 @@ def _parts(setting: Setting, step: Step) -> Iterator[Part]:
     yield from _stack(arch.layers, setting, step)
     if arch.head != "lm":
         return
-    for part in setting.norm(step.batch):
+    rows = step.tokens if step.every_logit else step.batch
+    for part in setting.norm(rows):
         yield part.inside("head")
     vocabulary = -(-arch.vocab_size // plan.tp)
-    yield setting.plain_matmul("logits", step.batch, arch.d_model, vocabulary).inside("head")
-    for part in setting.collective("all_gather", step.batch * vocabulary * plan.tp, plan.tp):
+    yield setting.plain_matmul("logits", rows, arch.d_model, vocabulary).inside("head")
+    for part in setting.collective("all_gather", rows * vocabulary * plan.tp, plan.tp):
         yield part.inside("head")
     if arch.causal:
-        sample = SampleOp(rows=step.batch, vocabulary=arch.vocab_size, activations=setting.formats.activations)
+        sample = SampleOp(rows=rows, vocabulary=arch.vocab_size, activations=setting.formats.activations)
         yield Part(place="head.sample", op=sample)
     if plan.pp > 1:
         payload = setting.activation_bytes(step.tokens * arch.d_model)

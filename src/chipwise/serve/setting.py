@@ -26,6 +26,7 @@ class Step:
         past_tokens: Positions of each that the cache holds already.
         encoder_tokens: Positions of the sequence that an encoder-decoder reads.
         encode: Whether the pass runs the encoder too.
+        every_logit: Whether all new positions have logits (training), or the last of each sequence (serving).
     """
 
     batch: Size
@@ -33,6 +34,7 @@ class Step:
     past_tokens: Size
     encoder_tokens: Size = 0
     encode: bool = False
+    every_logit: bool = False
 
     @property
     def tokens(self) -> Size:

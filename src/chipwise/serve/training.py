@@ -1,0 +1,216 @@
+"""A training step from data sheets: forward, backward, optimiser, and what stays in memory meanwhile.
+
+A product's backward pass is two products of the same size (for its inputs, for its weights); fused attention's is two
+and a half times its forward; what streams does so twice. With activation checkpointing the forward pass of the layers
+is run again and only the layers' inputs are kept.
+
+References:
+    Dao 2023, FlashAttention-2, arXiv:2307.08691, section 4.1: backward FLOPs are 2.5 times those of the forward pass.
+    Korthikanti et al. 2022, arXiv:2205.05198: what activations training keeps, and recomputation.
+    Micikevicius et al. 2017, arXiv:1710.03740: mixed precision with FP32 master weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from chipwise.core import units
+from chipwise.core.dtypes import values_bytes
+from chipwise.core.errors import DoesNotFit, SpecError
+from chipwise.cost.model import Predicted
+from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.ops import AttentionOp, CollectiveOp, Elementwise, ExpertsOp, Matmul, NormOp
+from chipwise.predict.kernels import times_of
+from chipwise.predict.kernels.stream import SHARE
+from chipwise.serve.lowering import lower_pass
+from chipwise.serve.memory import CONTEXT_BYTES, resident_bytes
+from chipwise.serve.pricing import Call, price
+from chipwise.serve.setting import Part, Setting, Step
+from chipwise.serve.steps import class_of
+
+STATE_BYTES = 16.0  # a parameter: weight and gradient in 16 bits, master weight and Adam's two moments in 32
+OPTIMISER_BYTES = 30.0  # moved a parameter: gradient, master and moments read; master, moments and weight written
+ATTENTION_BACKWARD = 2.5
+STREAM_BACKWARD = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingEstimate:
+    """Predicted cost of one optimiser step. Seconds, bytes of the fullest device, tokens of all devices."""
+
+    step: Predicted
+    forward_s: float
+    backward_s: float
+    recompute_s: float
+    optimiser_s: float
+    communication_s: float  # that no computing hides
+    tokens_per_s: float
+    mfu: float  # 6 FLOPs a parameter and token (active ones), over the dense peak of all devices
+    memory_bytes: dict[str, float]
+    peak_memory_bytes: float
+    device: str
+    devices: int
+    provenance: str
+
+
+def training_step(
+    setting: Setting, device: DeviceProfile, *, batch: int, tokens: int, microbatches: int = 1, checkpoint: bool = False
+) -> TrainingEstimate:
+    """One optimiser step over ``batch`` sequences of ``tokens`` positions.
+
+    Args:
+        setting: Model, plan (``dp`` replicas share the batch), formats, runtime.
+        device: A data sheet.
+        batch: Sequences in the step, over all replicas.
+        tokens: Positions of each.
+        microbatches: Parts that each replica's share is run in, one after another.
+        checkpoint: Whether activations are recomputed.
+
+    Raises:
+        SpecError: The batch does not divide over replicas and microbatches.
+        Unsupported: The device lacks a rate.
+        DoesNotFit: By how much, and what would fit.
+    """
+    plan = setting.plan
+    if batch % (plan.dp * microbatches):
+        raise SpecError(
+            f"{batch} sequences do not divide into {plan.dp} replicas x {microbatches} microbatches", field="batch"
+        )
+    rows = batch // (plan.dp * microbatches)
+    one = replace(setting, plan=replace(plan, dp=1)) if plan.ep == 1 else setting
+    forward = lower_pass(one, Step(batch=rows, query_tokens=tokens, past_tokens=0, every_logit=True))
+    forward = tuple(part for part in forward if part.op.kind != "sample")
+    layers = [part for part in forward if not part.place.startswith(("head", "embedding"))]
+    forward_s, halfwidth = _seconds([(part, 1.0) for part in forward], one, device)
+    backward_s, _ = _seconds(list(_backward(forward)), one, device)
+    recompute_s = _seconds([(part, 1.0) for part in layers], one, device)[0] if checkpoint else 0.0
+    parameters = sum(float(np.max(resident_parameters(part.op))) * part.count for part in forward) / plan.pp
+    optimiser_s = parameters * OPTIMISER_BYTES / (SHARE * device.mem_bandwidth_bytes_per_s)
+    passes_s = microbatches * (forward_s + backward_s + recompute_s)
+    bubble_s = passes_s * (plan.pp - 1) / microbatches / plan.pp if plan.pp > 1 else 0.0
+    passes_s /= plan.pp
+    communication_s = _gradients_s(
+        parameters, setting, device, hidden_s=passes_s * backward_s / (forward_s + backward_s)
+    )
+    step_s = passes_s + bubble_s + optimiser_s + communication_s
+    memory = {
+        "states": STATE_BYTES * parameters,
+        "activations": _kept_bytes(forward, one, checkpoint=checkpoint) / plan.pp,
+        "runtime": CONTEXT_BYTES[device.kind],
+    }
+    peak = sum(memory.values())
+    if peak > device.mem_capacity_bytes:
+        raise DoesNotFit(_lacking(setting, device, peak, memory, checkpoint=checkpoint))
+    total_tokens = batch * tokens
+    flops = 6 * setting.arch.active_parameters() * total_tokens
+    factor = float(np.exp(halfwidth))
+    return TrainingEstimate(
+        step=Predicted(value=step_s, low=step_s / factor, high=step_s * factor),
+        forward_s=microbatches * forward_s / plan.pp,
+        backward_s=microbatches * backward_s / plan.pp,
+        recompute_s=microbatches * recompute_s / plan.pp,
+        optimiser_s=optimiser_s,
+        communication_s=communication_s + bubble_s,
+        tokens_per_s=total_tokens / step_s,
+        mfu=flops / (step_s * plan.devices * device.peak(setting.formats.activations)),
+        memory_bytes=memory,
+        peak_memory_bytes=peak,
+        device=device.name,
+        devices=plan.devices,
+        provenance="predicted (kernels fitted to inference)",
+    )
+
+
+def _seconds(parts: Sequence[tuple[Part, float]], setting: Setting, device: DeviceProfile) -> tuple[float, float]:
+    """Seconds of kernels, each so many times its forward's, and the half width of their errors in logarithms."""
+    calls = [Call(op=part.op, device=device, stack=setting.runtime.stack, rows=1) for part, _ in parts]
+    total = spread = 0.0
+    for (part, scale), times in zip(parts, price(calls), strict=True):
+        seconds = scale * part.count * float(times.latency_s[0])
+        total += seconds
+        spread += seconds * float(times.log_halfwidth[0])
+    return total, spread / total
+
+
+def _backward(parts: Sequence[Part]) -> Iterator[tuple[Part, float]]:
+    """The kernels of the backward pass, each with how many times it takes as long as priced."""
+    for part in parts:
+        op: Any = part.op
+        if isinstance(op, Matmul):
+            yield replace(part, op=replace(op, n=op.k, k=op.n, bias=False)), 1.0
+            yield replace(part, op=replace(op, m=op.k, k=op.m, bias=False)), 1.0
+        elif isinstance(op, CollectiveOp):
+            yield part, 1.0
+        else:
+            yield part, ATTENTION_BACKWARD if class_of(op.kind) == "attention" else STREAM_BACKWARD
+
+
+def _gradients_s(parameters: float, setting: Setting, device: DeviceProfile, *, hidden_s: float) -> float:
+    """Seconds of summing gradients over replicas beyond those of the backward pass that they run beside."""
+    if setting.plan.dp == 1:
+        return 0.0
+    op = CollectiveOp(collective="all_reduce", payload_bytes=2 * parameters, devices=setting.plan.dp)
+    return max(0.0, float(np.max(times_of(op, device, stack=setting.runtime.stack).latency_s)) - hidden_s)
+
+
+def resident_parameters(op: Any) -> Any:
+    """Parameters that ``op`` holds, counted as values."""
+    if isinstance(op, Matmul):
+        return op.k * op.n + (op.n if op.bias else 0)
+    if isinstance(op, ExpertsOp):
+        return op.local_experts * (3 if op.gated else 2) * op.d_model * op.width
+    if isinstance(op, NormOp):
+        return op.width * (2 if op.bias else 1)
+    kept = resident_bytes(op)
+    return kept / values_bytes(1, op.activations) if np.any(kept) else 0
+
+
+def _kept_bytes(parts: Sequence[Part], setting: Setting, *, checkpoint: bool) -> float:
+    """Bytes kept for the backward pass: every operator's inputs, or each layer's input and one layer's inside."""
+    groups: dict[str, float] = {}
+    counts: dict[str, int] = {}
+    ends = 0.0
+    for part in parts:
+        kept = _input_bytes(part.op)
+        if part.place.startswith("layers"):
+            group = part.place.split(".")[0]
+            groups[group] = groups.get(group, 0.0) + kept
+            counts[group] = max(counts.get(group, 0), part.count)
+        else:
+            ends += kept * part.count
+    stream = float(np.max(parts[0].op.work().write_bytes))
+    if checkpoint:
+        return ends + stream * sum(counts.values()) + max(groups.values())
+    return ends + sum(groups[name] * counts[name] for name in groups)
+
+
+def _input_bytes(op: Any) -> float:
+    """Bytes of what the backward pass of ``op`` needs of its inputs, and of attention's results."""
+    if isinstance(op, Matmul):
+        return float(np.max(values_bytes(op.m * op.k, op.activations)))
+    if isinstance(op, AttentionOp):
+        rows = op.batch * op.query_tokens
+        width = (2 * op.heads + 2 * op.kv_heads) * op.head_size
+        scores = 0 if op.fused else 2 * op.batch * op.heads * op.query_tokens * (op.query_tokens + op.past_tokens)
+        return float(np.max(values_bytes(rows * width + scores, op.activations)))
+    if isinstance(op, NormOp | Elementwise):
+        return float(np.max(op.work().read_bytes))
+    return 0.0
+
+
+def _lacking(
+    setting: Setting, device: DeviceProfile, peak: float, memory: dict[str, float], *, checkpoint: bool
+) -> str:
+    held = device.mem_capacity_bytes
+    parts = ", ".join(f"{name} {units.show(size, 'bytes')}" for name, size in memory.items())
+    advice = "more devices (--tp, --pp) or fewer sequences a microbatch"
+    if not checkpoint and memory["states"] + memory["runtime"] < held:
+        advice = f"activation checkpointing (--checkpoint), {advice}"
+    return (
+        f"training {setting.arch.name} needs {units.show(peak, 'bytes')} ({parts}) and {device.name} has "
+        f"{units.show(held, 'bytes')}: {units.show(peak - held, 'bytes')} too much; {advice} would help"
+    )
