@@ -86,6 +86,19 @@ class Residual:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lessons:
+    """Calibration's own whole models in one phase, a row each, so that later learning starts from them.
+
+    Rows of ``parts`` are seconds in the order of ``cost.pricing.PARTS``, of ``figures`` those of ``cost.residual``.
+    """
+
+    parts: tuple[tuple[float, ...], ...]
+    figures: tuple[tuple[float, ...], ...]
+    median_s: tuple[float, ...]
+    p99_s: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Thermal:
     """How speed decays under load: time per token rises from its cold value to ``1 / sustained_share`` times that.
 
@@ -124,6 +137,7 @@ class MachineProfile:
     notes: tuple[str, ...] = ()
     anchors: Mapping[str, float] = field(default_factory=dict)  # seconds of fixed work, against which drift is told
     residuals: Mapping[str, Residual] = field(default_factory=dict)  # by phase
+    lessons: Mapping[str, Lessons] = field(default_factory=dict)  # by phase
     learned_from: int = 0  # measured models beyond calibration's own
     thermal: Thermal | None = None
 

@@ -27,7 +27,7 @@ from chipwise.core.errors import MeasurementError, Unsupported
 from chipwise.cost.pricing import STREAMS
 from chipwise.cost.terms import terms
 from chipwise.hardware.detect import detect
-from chipwise.hardware.device import Curve, MachineProfile, PassCost
+from chipwise.hardware.device import Curve, MachineProfile, PassCost, Tail
 from chipwise.ops import Phase, Workload
 from chipwise.profile import load
 from chipwise.profile.drift import drift
@@ -36,7 +36,7 @@ from chipwise.profile.fit import fit_relative, rising
 from chipwise.profile.harness import measure
 from chipwise.profile.measurement import Measurement
 from chipwise.profile.microbench import Case, cases, request_data
-from chipwise.profile.refit import cross_check, fit_memory, fit_tail, predict_seconds, prepare, refit
+from chipwise.profile.refit import cross_check, fit_memory, predict_seconds, prepare, refit
 from chipwise.profile.samples import WEIGHTS, random_designs
 from chipwise.spec import Design
 
@@ -130,7 +130,7 @@ def calibrate(
         curves=curves,
         passes={phase.value: PassCost(call_s=0.0, per_logit_s=0.0, scale=1.0) for phase in Phase},
         memory=fit_memory(wholes),
-        tails={phase.value: fit_tail(wholes, phase) for phase in Phase},
+        tails={phase.value: Tail(ratio=1.0, extra_s=0.0) for phase in Phase},  # until they are fitted below
         checks={},
         roofs=_roofs(curves),
         peaks={weights: 2 / fitted[f"matmul.{weights}.matrix"]["products"] for weights in WEIGHTS},
@@ -140,7 +140,8 @@ def calibrate(
     )
     profile = replace(profile, passes=fit_passes(profile, wholes))
     seen = prepare(profile, wholes)
-    return replace(refit(profile, seen), checks=cross_check(profile, seen))
+    lessons = {phase.value: table.lessons() for phase, table in seen.tables.items()}
+    return replace(refit(profile, seen), checks=cross_check(profile, seen), lessons=lessons)
 
 
 def typical_anchors(wholes: Sequence[Whole]) -> dict[str, float]:

@@ -19,7 +19,7 @@ from chipwise.hardware.detect import detect
 from chipwise.ops.workload import Workload
 from chipwise.profile import load
 from chipwise.profile.anchors import medians
-from chipwise.profile.backends import RUNTIMES
+from chipwise.profile.backends import RUNTIMES, loading_s
 from chipwise.profile.drift import Drift, drift
 from chipwise.profile.exporting import reference_model
 from chipwise.profile.measurement import Measurement, percentile
@@ -60,7 +60,7 @@ def measure(
         repeats: Fewest decode steps that are timed.
         prefills: Fewest prefills that are timed.
         seconds: Fewest seconds that are timed.
-        timeout_s: Most seconds that one attempt may take, loading included.
+        timeout_s: Most seconds that one attempt may take, loading included; compilers get theirs on top.
         attempts: Most attempts to find the machine quiet.
         memory_limit_bytes: Most address space of the process; nine tenths of the free memory unless given.
         seed: Of the prompt's tokens.
@@ -73,6 +73,7 @@ def measure(
     """
     if runtime not in RUNTIMES.names():
         raise UnknownName("runtime", runtime, RUNTIMES.names())
+    timeout_s += loading_s(runtime)
     best: tuple[Verdict, dict[str, Any], tuple[int, ...]] | None = None
     for _ in range(max(1, attempts)):
         cpus = load.idlest_cpus(threads)

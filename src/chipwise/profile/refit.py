@@ -6,7 +6,7 @@ calibration's own (with few models) and those measured later (with many).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -16,8 +16,8 @@ import numpy.typing as npt
 from chipwise.blocks.lowering import lower
 from chipwise.cost.memory import MemoryParts, memory_parts
 from chipwise.cost.pricing import PARTS, anatomy, combine, total_price
-from chipwise.cost.residual import MOST_POINTS, NOISE, smooth
-from chipwise.hardware.device import CheckError, MachineProfile, MemoryCost, Residual, Tail
+from chipwise.cost.residual import MOST_POINTS, NOISE, factors, smooth
+from chipwise.hardware.device import CheckError, Lessons, MachineProfile, MemoryCost, Residual, Tail
 from chipwise.ops import Phase, Workload
 from chipwise.profile.fit import fit_relative
 from chipwise.profile.samples import WEIGHTS
@@ -60,10 +60,30 @@ class Table:
 
     parts: Array  # (n, parts) seconds
     figures: Array  # (n, figures)
-    seconds: Array  # (n,) measured medians
+    median_s: Array  # (n,) measured
+    p99_s: Array  # (n,) measured
 
     def __getitem__(self, rows: Any) -> Table:
-        return Table(self.parts[rows], self.figures[rows], self.seconds[rows])
+        return Table(self.parts[rows], self.figures[rows], self.median_s[rows], self.p99_s[rows])
+
+    def __add__(self, other: Table) -> Table:
+        mine, theirs = ((table.parts, table.figures, table.median_s, table.p99_s) for table in (self, other))
+        return Table(*(np.concatenate(pair) for pair in zip(mine, theirs, strict=True)))
+
+    def lessons(self) -> Lessons:
+        """As a profile keeps it."""
+        return Lessons(
+            parts=tuple(map(tuple, self.parts.tolist())),
+            figures=tuple(map(tuple, self.figures.tolist())),
+            median_s=tuple(self.median_s.tolist()),
+            p99_s=tuple(self.p99_s.tolist()),
+        )
+
+    @classmethod
+    def of(cls, lessons: Lessons) -> Table:
+        """What :meth:`lessons` gave."""
+        columns = (lessons.parts, lessons.figures, lessons.median_s, lessons.p99_s)
+        return cls(*(np.array(column, np.float64) for column in columns))
 
 
 def tabulate(profile: MachineProfile, observed: Sequence[Observed], phase: Phase) -> Table:
@@ -72,9 +92,9 @@ def tabulate(profile: MachineProfile, observed: Sequence[Observed], phase: Phase
     for item in observed:
         price = total_price((placed.op for placed in lower(item.design, item.workload, phase)), profile)
         logits = item.workload.batch * item.design.arch.vocab_size
-        rows.append((*anatomy(price, profile, phase, logits=logits), item.seconds(phase, 0.5)))
-    parts, figures, seconds = (np.array(column, np.float64) for column in zip(*rows, strict=True))
-    return Table(parts, figures, seconds)
+        priced = anatomy(price, profile, phase, logits=logits)
+        rows.append((*priced, item.seconds(phase, 0.5), item.seconds(phase, 0.99)))
+    return Table(*(np.array(column, np.float64) for column in zip(*rows, strict=True)))
 
 
 def fit_residual(table: Table) -> Residual:
@@ -85,7 +105,7 @@ def fit_residual(table: Table) -> Residual:
     """
     total = table.parts.sum(axis=1)
     shares = table.parts / total[:, None]
-    error = table.seconds / total - 1
+    error = table.median_s / total - 1
     rows = np.hstack([shares, np.ones((len(error), 1))])
     belief = NOISE**2 * np.diag([HELD**-2] * shares.shape[1] + [COMMON**-2])
     trust = np.ones(len(error))
@@ -98,7 +118,7 @@ def fit_residual(table: Table) -> Residual:
     named = {name: float(scale) for name, scale in zip(PARTS, scales, strict=True)}
     if len(error) < LEAST_MODELS:
         return Residual(scales=named)
-    logs = np.log(table.seconds / (table.parts @ scales))
+    logs = np.log(table.median_s / (table.parts @ scales))
     rest = np.clip(logs, -0.3, 0.3)[-MOST_POINTS:]
     points = table.figures[-MOST_POINTS:]
     weights = smooth(points, rest)
@@ -109,10 +129,9 @@ def fit_residual(table: Table) -> Residual:
     )
 
 
-def fit_tail(observed: Sequence[Observed], phase: Phase) -> Tail:
+def fit_tail(table: Table) -> Tail:
     """The 99th percentile over the median."""
-    features = [[item.seconds(phase, 0.5), 1.0] for item in observed]
-    ratio, extra = fit_relative(features, [item.seconds(phase, 0.99) for item in observed])
+    ratio, extra = fit_relative(np.stack([table.median_s, np.ones(len(table.median_s))], axis=1), table.p99_s)
     return Tail(ratio=float(ratio), extra_s=float(extra))
 
 
@@ -142,6 +161,13 @@ class Prepared:
     tables: dict[Phase, Table]
     memory: Sequence[MemoryParts]
 
+    def __add__(self, other: Prepared) -> Prepared:
+        return Prepared(
+            [*self.observed, *other.observed],
+            {phase: table + other.tables[phase] for phase, table in self.tables.items()},
+            [*self.memory, *other.memory],
+        )
+
     def __getitem__(self, rows: Sequence[int]) -> Prepared:
         chosen = list(rows)
         return Prepared(
@@ -161,19 +187,24 @@ def prepare(profile: MachineProfile, observed: Sequence[Observed]) -> Prepared:
 
 
 def refit(profile: MachineProfile, seen: Prepared, *, memory: bool = True) -> MachineProfile:
-    """``profile`` with residuals, tails and (if ``memory``) memory fitted to ``seen``; its checks are not touched."""
+    """``profile`` with residuals, tails and (if ``memory``) memory fitted to ``seen`` and to its own lessons.
+
+    Memory is fitted to ``seen`` alone. The profile's checks are not touched.
+    """
+    tables = {
+        phase: Table.of(profile.lessons[phase.value]) + table if phase.value in profile.lessons else table
+        for phase, table in seen.tables.items()
+    }
     return replace(
         profile,
-        residuals={phase.value: fit_residual(seen.tables[phase]) for phase in Phase},
-        tails={phase.value: fit_tail(seen.observed, phase) for phase in Phase},
+        residuals={phase.value: fit_residual(table) for phase, table in tables.items()},
+        tails={phase.value: fit_tail(table) for phase, table in tables.items()},
         memory=fit_memory(seen.observed) if memory else profile.memory,
     )
 
 
 def predictions(profile: MachineProfile, seen: Prepared) -> dict[str, Array]:
     """Predicted medians, P99 by phase (``decode``, ``decode_p99``, …) and memory of the models, each (n,)."""
-    from chipwise.cost.residual import factors
-
     found: dict[str, Array] = {}
     for phase in Phase:
         table = seen.tables[phase]
@@ -190,24 +221,37 @@ def predictions(profile: MachineProfile, seen: Prepared) -> dict[str, Array]:
     return found
 
 
-def cross_check(
-    profile: MachineProfile, seen: Prepared, *, judged: Sequence[int] | None = None, folds: int = 6
-) -> dict[str, CheckError]:
-    """Prediction against measurement, each model predicted by fits that never saw it: medians, tails and memory.
+def errors(profile: MachineProfile, seen: Prepared) -> dict[str, CheckError]:
+    """How far the profile as it is is off on ``seen``: medians, tails and memory."""
+    return _compared(_pairs(profile, seen))
 
-    Only models numbered in ``judged`` (all unless given) count; the others are always in the fit.
-    """
+
+def cross_check(
+    profile: MachineProfile, seen: Prepared, *, folds: int = 6, memory: bool = True
+) -> dict[str, CheckError]:
+    """The same where each model is predicted by a fit that never saw it."""
     count = len(seen.observed)
-    wanted = list(range(count)) if judged is None else list(judged)
     pairs: dict[str, list[tuple[float, float]]] = {}
-    for fold in range(min(folds, len(wanted))):
-        left_out = wanted[fold::folds]
-        fitted = refit(profile, seen[[i for i in range(count) if i not in set(left_out)]])
-        for name, values in predictions(fitted, seen[left_out]).items():
-            for i, value in zip(left_out, values, strict=True):
-                truth = _truth(seen.observed[i], name)
-                if truth is not None:
-                    pairs.setdefault(name, []).append((float(value), truth))
+    for fold in range(min(folds, count)):
+        kept = [i for i in range(count) if i % folds != fold]
+        fitted = refit(profile, seen[kept], memory=memory)
+        for name, found in _pairs(fitted, seen[range(fold, count, folds)]).items():
+            pairs.setdefault(name, []).extend(found)
+    return _compared(pairs)
+
+
+def _pairs(profile: MachineProfile, seen: Prepared) -> dict[str, list[tuple[float, float]]]:
+    """(predicted, measured) by metric."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for name, values in predictions(profile, seen).items():
+        truths = [_truth(item, name) for item in seen.observed]
+        known = [(float(p), truth) for p, truth in zip(values, truths, strict=True) if truth is not None]
+        if known:
+            found[name] = known
+    return found
+
+
+def _compared(pairs: Mapping[str, Sequence[tuple[float, float]]]) -> dict[str, CheckError]:
     return {name: compare([p for p, _ in found], [m for _, m in found]) for name, found in pairs.items()}
 
 

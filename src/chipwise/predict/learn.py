@@ -1,0 +1,107 @@
+"""A profile that learns: its constants and residual updated by what was measured, in a run or over all of them.
+
+What calibration's own models taught is in the profile, so learning starts from there with the first measurement.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+
+from chipwise.core.errors import InputError
+from chipwise.hardware.device import CheckError, MachineProfile
+from chipwise.ops import Phase, Workload
+from chipwise.profile.measurement import Measurement
+from chipwise.profile.refit import Prepared, cross_check, errors, prepare, refit
+from chipwise.profile.store import MeasurementStore, Stored
+from chipwise.spec import Design
+
+LEAST = 3  # measured models, before the store is worth fitting to
+LEAST_CHECKED = 12  # measured models, before the interval is theirs and not calibration's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """A measured design, its latencies on the calibration's footing. See :class:`chipwise.profile.refit.Observed`."""
+
+    design: Design
+    measured: Measurement
+
+    @property
+    def workload(self) -> Workload:
+        """Under which requests."""
+        return self.measured.workload
+
+    @property
+    def peak_memory_bytes(self) -> float | None:
+        """Most resident memory, if it could be read."""
+        return self.measured.peak_memory_bytes
+
+    def seconds(self, phase: Phase, share: float) -> float:
+        """The percentile ``share`` of a pass, without the machine's drift since calibration."""
+        return self.measured.corrected(f"{'ttft' if phase is Phase.PREFILL else 'tpot'}_p{share * 100:.0f}")
+
+
+def learn(profile: MachineProfile, seen: Prepared) -> MachineProfile:
+    """``profile`` updated by measured models that :func:`chipwise.profile.refit.prepare` priced by it.
+
+    Intervals come from predicting each of them without itself, once there are enough.
+    """
+    count = len(seen.observed)
+    if not count:
+        return profile
+    formats = {item.design.weights for item in seen.observed if item.peak_memory_bytes}
+    memory = count >= LEAST_CHECKED and set(profile.memory.per_matrix_byte) <= formats
+    checks = dict(profile.checks)
+    if count >= LEAST_CHECKED:
+        checks |= cross_check(profile, seen, folds=5, memory=memory)
+    return replace(refit(profile, seen, memory=memory), checks=checks, learned_from=count)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learned:
+    """A profile fitted to the store, what it was fitted to, and its errors on what was left out, before and after."""
+
+    profile: MachineProfile
+    used: tuple[str, ...]  # ids of measurements
+    before: dict[str, CheckError]
+    after: dict[str, CheckError]
+
+
+def fit_from_measurements(
+    profile: MachineProfile, store: MeasurementStore | None = None, *, count: int | None = None, seed: int = 0
+) -> Learned:
+    """Updates ``profile`` by the stored measurements of its machine, runtime and threads.
+
+    Args:
+        profile: A calibrated profile (or one of a data sheet's rates, for a device that cannot be calibrated).
+        store: Where measurements are kept; the user's own unless given.
+        count: Few-shot: this many of them, drawn at random by ``seed``.
+        seed: Of the draw.
+
+    Raises:
+        InputError: There are too few measurements whose design is known.
+    """
+    store = store or MeasurementStore()
+    found = [item for item in store.entries(runtime=profile.runtime, threads=profile.threads) if _fits(profile, item)]
+    if count is not None and count < len(found):
+        found = random.Random(seed).sample(found, count)
+    samples = [Sample(design=item.design, measured=item.measurement) for item in found if item.design is not None]
+    if len(samples) < LEAST:
+        raise InputError(
+            f"{store.path} holds {len(samples)} measurements of {profile.machine.name} in {profile.runtime} with "
+            f"{profile.threads} threads whose design is known; learning takes at least {LEAST}. "
+            "Measure more: chipwise measure MODEL, or chipwise search"
+        )
+    seen = prepare(profile, samples)
+    learned = learn(profile, seen)
+    return Learned(
+        profile=learned,
+        used=tuple(item.id for item in found),
+        before=errors(profile, seen),
+        after=cross_check(profile, seen, folds=min(10, len(samples)), memory=learned.memory != profile.memory),
+    )
+
+
+def _fits(profile: MachineProfile, item: Stored) -> bool:
+    return item.design is not None and item.measurement.device == profile.machine.name
