@@ -36,7 +36,7 @@ def train(
     try:
         import torch
     except ImportError as error:
-        raise MissingExtra("fitting needs torch; install chipwise[search]") from error
+        raise MissingExtra("torch", "search") from error
     generator = torch.Generator().manual_seed(seed)
     keep = inputs.min(axis=0) < inputs.max(axis=0)
     mean, scale = inputs.mean(axis=0), np.where(keep, inputs.std(axis=0), 1.0)

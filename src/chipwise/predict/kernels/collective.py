@@ -26,10 +26,13 @@ from chipwise.predict.kernels.bounded import Fitted
 from chipwise.predict.kernels.times import Array, KernelTimes
 
 DEFAULTS = {
-    "device": {"start_s": 4.0e-6, "step_s": 1.2e-6, "share": 0.80, "one_shot_s": 3.0e-6, "one_shot_share": 0.5},
-    "host": {"start_s": 10.0e-6, "step_s": 4.0e-6, "share": 0.60, "one_shot_s": 10.0e-6, "one_shot_share": 0.3},
+    "device": {"start_s": 4e-6, "step_s": 1.2e-6, "share": 0.80, "once_s": 3e-6, "once_share": 0.5, "crowding": 0.0},
+    "host": {"start_s": 8e-6, "step_s": 2e-6, "share": 0.70, "once_s": 8e-6, "once_share": 0.3, "crowding": 0.5},
 }
-"""Seconds of a call, of a step and of a one-shot call; shares of the link's bandwidth. Where nothing was fitted."""
+"""Seconds of a call, of a step and of a one-shot call; shares of the link's bandwidth between two devices; and the power
+of n/2 by which the share falls with n devices, as links to one host get in each other's way. Used where nothing was
+fitted."""
+SHARPNESS = 1.5  # of the passage from latency to bandwidth
 LOG_HALFWIDTH = 1.0
 
 
@@ -70,16 +73,23 @@ def alpha_beta_s(op: CollectiveOp, bandwidth: float, constants: dict[str, float]
         np.asarray(op.devices, dtype=np.float64), np.asarray(op.payload_bytes, dtype=np.float64)
     )
     steps, share = shares(op.collective, n)
-    rate = constants["share"] * bandwidth
+    crowded = np.maximum(n / 2, 1.0) ** constants["crowding"]
+    seconds_per_byte = crowded / (constants["share"] * bandwidth)
     rounds = np.ceil(np.log2(np.maximum(n, 2.0)))
     hops = rounds if op.collective == "all_to_all" else steps
-    seconds = constants["start_s"] + hops * constants["step_s"] + share * payload / rate
+    seconds = _joined(constants["start_s"] + hops * constants["step_s"], share * payload * seconds_per_byte)
     if op.collective == "all_reduce":
-        tree = constants["start_s"] + 2 * rounds * constants["step_s"] + 2 * payload / rate
-        at_once = constants["one_shot_s"] + (n - 1) * payload / (constants["one_shot_share"] * bandwidth)
-        seconds = np.minimum(np.minimum(seconds, tree), at_once)
+        tree = _joined(constants["start_s"] + 2 * rounds * constants["step_s"], 2 * payload * seconds_per_byte)
+        once = (n - 1) * payload * crowded / (constants["once_share"] * bandwidth)
+        seconds = np.minimum(np.minimum(seconds, tree), constants["once_s"] + once)
     result: Array = np.where(n > 1, seconds, 0.0)
     return result
+
+
+def _joined(latency: Array, transfer: Array) -> Array:
+    """Latency and transfer overlap in part: a power mean between their sum and the greater of them."""
+    joined: Array = (latency**SHARPNESS + transfer**SHARPNESS) ** (1 / SHARPNESS)
+    return joined
 
 
 def times(op: CollectiveOp, device: DeviceProfile, *, stack: str = "vllm", fold: str | None = None) -> KernelTimes:
@@ -97,7 +107,7 @@ def times(op: CollectiveOp, device: DeviceProfile, *, stack: str = "vllm", fold:
     way = link(device)
     fitted = bounded.load("collective")
     chosen = fitted.fold(device, fold) if fitted is not None else bounded.SHIPPED
-    constants = _constants(fitted, chosen, op.collective, way.to, stack)
+    constants = _constants(fitted, chosen, op.collective, device, way.to, stack)
     latency = alpha_beta_s(op, way.bandwidth.number, constants)
     work = op.work()
     sent = np.asarray(work.link_bytes, dtype=np.float64) / way.bandwidth.number
@@ -109,14 +119,17 @@ def times(op: CollectiveOp, device: DeviceProfile, *, stack: str = "vllm", fold:
         log_halfwidth=np.full(latency.shape, halfwidth),
         compute_s=np.zeros(latency.shape),
         memory_s=np.broadcast_to(np.maximum(sent, local), latency.shape),
-        launch_s=np.where(latency > 0, min(constants["start_s"], constants["one_shot_s"]), 0.0),
+        launch_s=np.where(latency > 0, min(constants["start_s"], constants["once_s"]), 0.0),
         situation=situation,
     )
 
 
-def _constants(fitted: Fitted | None, fold: str, collective: str, way: str, stack: str) -> dict[str, float]:
-    if fitted is None or way not in DEFAULTS:
-        return DEFAULTS.get(way, DEFAULTS["host"])
+def _constants(
+    fitted: Fitted | None, fold: str, collective: str, device: DeviceProfile, way: str, stack: str
+) -> dict[str, float]:
+    """The device's own where the fold saw them, else those of its sort of link. One message is a gather's single step."""
+    if fitted is None:
+        return DEFAULTS[way]
+    name = {"p2p": "all_gather", "all_reduce": f"all_reduce.{stack}"}.get(collective, collective)
     table: dict[str, dict[str, float]] = fitted.facts["constants"][fold]
-    named = f"{collective}.{stack}" if collective == "all_reduce" else collective
-    return table.get(f"{way}.{named}") or table.get(f"{way}.{collective}") or DEFAULTS[way]
+    return table.get(f"{device.name}.{name}") or table.get(f"{way}.{name}") or DEFAULTS[way]

@@ -1,0 +1,193 @@
+"""Fits ``kernels/collective.py`` to the NCCL, oneCCL and runtimes' all-reduce tables of aiconfigurator-core.
+
+Messages are in elements, of 16 bits in the rows used here; times are in milliseconds. Runtimes'
+all-reduces are those replayed from a graph, as in decoding. Constants are fitted a link's sort and, where a device was
+measured, for the device; the folds without a device or family hold only what the others taught.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chipwise.core.errors import UnknownName
+from chipwise.hardware import datasheet
+from chipwise.ops import CollectiveOp
+from chipwise.predict.fitting import bounded as training
+from chipwise.predict.fitting.report import Progress, Report, conformal, errors
+from chipwise.predict.kernels import collective
+from chipwise.predict.kernels.bounded import SHIPPED, hardware
+from chipwise.predict.kernels.times import Array
+
+NAMES = {
+    "all_reduce": "all_reduce",
+    "all_gather": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "alltoall": "all_to_all",
+}
+LIBRARIES = ("nccl", "oneccl")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """Rows of one device, collective and (for all-reduce) stack."""
+
+    device: datasheet.DeviceProfile
+    name: str  # as in the constants' table: all_gather, all_reduce.vllm
+    op: CollectiveOp
+    measured_s: Array
+
+
+def fit(tables: Path, out: Path, *, progress: Progress = print) -> Report:
+    """Reads ``tables`` (the package's ``systems`` folder), writes collective.json into ``out``."""
+    cells = read(tables)
+    devices = {cell.device.name: cell.device.family for cell in cells}
+    folds = [SHIPPED, *(f"device:{name}" for name in devices), *(f"family:{f}" for f in sorted(set(devices.values())))]
+    own = {f"{cell.device.name}.{cell.name}": _constants([cell]) for cell in cells}
+    constants = {fold: _table([cell for cell in cells if not _held(cell, fold)], own) for fold in folds}
+    progress(f"collective: {len(folds)} folds fitted")
+    report: dict[str, dict[str, float]] = {}
+    widths: dict[str, dict[str, float]] = {"device": {}, "host": {}, "all": {}}
+    families = list(devices.values())
+    several = [cell for cell in cells if families.count(cell.device.family) > 1]
+    for situation, kind, chosen in (("seen", "", cells), ("sibling", "device", several), ("unseen", "family", cells)):
+        pairs = []
+        for cell in chosen:
+            if kind:
+                name = cell.device.name if kind == "device" else cell.device.family
+                pairs.append((cell, cell.measured_s, _answer(cell, constants[f"{kind}:{name}"])))
+            else:
+                pairs += [(cell, cell.measured_s[test], answer[test]) for test, answer in _crossed(cell)]
+        for group in widths:
+            part = [pair for pair in pairs if group in ("all", collective.link(pair[0].device).to)]
+            if not part:
+                continue
+            truth, answer = (np.concatenate([pair[index] for pair in part]) for index in (1, 2))
+            widths[group][situation] = round(conformal(truth, answer), 4)
+            report[situation if group == "all" else f"{situation}, link to {group}"] = errors(truth, answer)
+        for device in sorted({pair[0].device.name for pair in pairs}):
+            part = [pair for pair in pairs if pair[0].device.name == device]
+            truth, answer = (np.concatenate([pair[index] for pair in part]) for index in (1, 2))
+            report[f"{situation} {device}"] = errors(truth, answer)
+    for group in ("device", "host"):
+        for situation in ("seen", "sibling", "unseen"):
+            widths[group].setdefault(situation, widths["all"][situation])
+    facts = {
+        "tables": ["data/*/comm/*/*/nccl_perf.parquet", "…/oneccl_perf.parquet", "…/custom_allreduce_perf.parquet"],
+        "devices": devices,
+        "hardware": {c.device.name: [round(float(v), 4) for v in hardware(c.device)] for c in cells},
+        "constants": constants,
+        "log_halfwidth": widths,
+        "errors": report,
+    }
+    training.write("collective", out, facts, {})
+    return Report(kind="collective", rows=sum(len(cell.measured_s) for cell in cells), errors=report)
+
+
+def read(tables: Path) -> list[Cell]:
+    """The newest version's rows of each device and stack; the fastest kernel of each call."""
+    import pandas as pd
+
+    cells = []
+    for folder in sorted((tables / "data").glob("*/comm/*")):
+        table = "custom_allreduce" if folder.name in ("vllm", "sglang", "trtllm") else folder.name
+        paths = sorted(folder.glob(f"*/{table}_perf.parquet"), key=lambda path: _version(path.parent.name))
+        if not paths:
+            continue
+        try:
+            device = datasheet.load(folder.parts[-3].replace("_", "-"))
+        except UnknownName:
+            continue
+        rows = pd.read_parquet(paths[-1])
+        rows = rows[~rows["kernel_source"].str.contains("eager") & (rows["latency"] > 0)]
+        if table in LIBRARIES:
+            rows = rows[rows["nccl_dtype" if "nccl_dtype" in rows else "oneccl_dtype"] == "half"]
+        rows = (
+            rows[rows["op_name"].isin(NAMES)]
+            .groupby(["op_name", "num_gpus", "message_size"])["latency"]
+            .min()
+            .reset_index()
+        )
+        for name, part in rows.groupby("op_name"):
+            kind: Any = NAMES[str(name)]
+            stack = "nccl" if table in LIBRARIES else folder.name
+            op = CollectiveOp(
+                collective=kind,
+                payload_bytes=2 * part["message_size"].to_numpy(dtype=np.int64),
+                devices=part["num_gpus"].to_numpy(dtype=np.int64),
+            )
+            cells.append(
+                Cell(
+                    device=device,
+                    name=f"all_reduce.{stack}" if kind == "all_reduce" else kind,
+                    op=op,
+                    measured_s=part["latency"].to_numpy(dtype=np.float64) / 1e3,
+                )
+            )
+    return cells
+
+
+def _version(name: str) -> list[int]:
+    return [int(part) for part in "".join(c if c.isdigit() else " " for c in name).split()]
+
+
+def _held(cell: Cell, fold: str) -> bool:
+    kind, _, name = fold.partition(":")
+    return (kind == "device" and cell.device.name == name) or (kind == "family" and cell.device.family == name)
+
+
+def _table(cells: Sequence[Cell], own: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+    table = {name: own[name] for name in (f"{cell.device.name}.{cell.name}" for cell in cells)}
+    for way in collective.DEFAULTS:
+        for name in sorted({cell.name for cell in cells}):
+            part = [cell for cell in cells if cell.name == name and collective.link(cell.device).to == way]
+            if part:
+                table[f"{way}.{name}"] = _constants(part)
+    return table
+
+
+def _constants(cells: Sequence[Cell], rows: Any = slice(None)) -> dict[str, float]:
+    """Least mean |log error|, each device weighing the same; started from the defaults of the sort of link."""
+    from scipy.optimize import minimize
+
+    start = collective.DEFAULTS[collective.link(cells[0].device).to]
+    names = list(start)
+    lower = np.log([1e-7, 1e-8, 0.01, 1e-7, 0.005, 1e-3])
+    upper = np.log([2e-4, 5e-5, 1.2, 2e-4, 1.2, 3.0])
+
+    def unpack(logs: Array) -> dict[str, float]:
+        return dict(zip(names, np.exp(np.clip(logs, lower, upper)).tolist(), strict=True))
+
+    def loss(logs: Array) -> float:
+        constants = unpack(logs)
+        misses = [np.abs(np.log(c.measured_s / _seconds(c, constants)))[rows].mean() for c in cells]
+        return float(np.mean(misses))
+
+    guess = np.log(np.maximum(list(start.values()), 1e-3 * np.array([1e-3, 1e-3, 1, 1e-3, 1, 100])))
+    best = guess
+    for _ in range(3):  # Nelder-Mead stalls; a fresh simplex goes on
+        best = minimize(loss, best, method="Nelder-Mead", options={"maxiter": 400, "xatol": 1e-3, "fatol": 1e-5}).x
+    return {name: float(f"{value:.4g}") for name, value in unpack(best).items()}
+
+
+def _seconds(cell: Cell, constants: dict[str, float]) -> Array:
+    return collective.alpha_beta_s(cell.op, collective.link(cell.device).bandwidth.number, constants)
+
+
+def _answer(cell: Cell, table: dict[str, dict[str, float]]) -> Array:
+    way = collective.link(cell.device).to
+    return _seconds(cell, table.get(f"{way}.{cell.name}") or collective.DEFAULTS[way])
+
+
+def _crossed(cell: Cell) -> list[tuple[Any, Array]]:
+    """(rows left out, answers for all rows) of two halves: every second message size."""
+    sizes = np.unique(cell.op.payload_bytes, return_inverse=True)[1]
+    halves = []
+    for odd in (0, 1):
+        kept = sizes % 2 != odd
+        halves.append((~kept, _seconds(cell, _constants([cell], kept))))
+    return halves

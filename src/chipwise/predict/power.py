@@ -1,0 +1,192 @@
+"""Power from utilisation: a floor, and what computing and moving data add, up to the board's limit.
+
+power = floor + (limit - floor) · (1 - exp(-(a·c + m·b + k))), where c and b are the shares of the dense peak and of the
+memory's bandwidth that the kernel reaches in its time. The exponential is the limit: clocks fall rather than power rise. For
+attention and experts a bounded network over sizes corrects the power of a device on which they were measured;
+elsewhere the formula answers, with the interval that it earned on kinds of kernels that it had not seen.
+
+Power is that of the kernel run back to back. Between kernels a device draws its floor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from chipwise.core.errors import SpecError
+from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.ops import AttentionOp, ExpertsOp, Op
+from chipwise.predict.kernels import analytic, bounded, experts
+from chipwise.predict.kernels.bounded import Fitted, columns, one_hot
+from chipwise.predict.kernels.routing import skew
+from chipwise.predict.kernels.times import Array
+
+FLOOR_SHARE = 0.25  # of the board's limit, awake and waiting, where no idle power is published
+DEFAULTS = {"compute": 2.5, "memory": 1.5, "constant": 0.2}  # without a fit: three quarters of the range at the limits
+LOG_HALFWIDTH = 0.6
+LEAST_SHARE = 1e-5  # of a limit: below it there is nothing to tell apart
+PHASES = ("context", "decode", "experts")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Power:
+    """Watts that the board draws while the kernel runs back to back, and joules of one call."""
+
+    power_w: Array
+    log_halfwidth: Array  # nine of ten truths lie within power_w * exp(±log_halfwidth), and under limit_w
+    latency_s: Array
+    limit_w: float
+
+    @property
+    def energy_j(self) -> Array:
+        """Joules of one call."""
+        energy: Array = self.power_w * self.latency_s
+        return energy
+
+    @property
+    def low_w(self) -> Array:
+        """Lower end of the 90 % interval."""
+        low: Array = self.power_w * np.exp(-self.log_halfwidth)
+        return low
+
+    @property
+    def high_w(self) -> Array:
+        """Upper end of the 90 % interval; boards overshoot their limit by a little."""
+        high: Array = np.minimum(self.power_w * np.exp(self.log_halfwidth), 1.05 * self.limit_w)
+        return high
+
+
+def power(
+    op: Op, device: DeviceProfile, latency_s: Any, *, routing: str = experts.ROUTING, fold: str | None = None
+) -> Power:
+    """Power of ``op`` that takes ``latency_s`` on ``device``. Sizes and latencies may be arrays of one shape.
+
+    Args:
+        op: The operator.
+        device: A data sheet with a board power.
+        latency_s: Seconds of one call, measured or predicted.
+        routing: How tokens fall on experts.
+        fold: None for what ships; ``device:NAME`` or ``family:NAME`` for what is known without them.
+
+    Raises:
+        Unsupported: The device lists no board power, or no rate for the operator's format.
+        SpecError: A latency is not above zero.
+    """
+    limit = device.board_power_w
+    latency = np.asarray(latency_s, dtype=np.float64)
+    if not np.all(latency > 0):
+        raise SpecError("must be above zero seconds", field="latency_s")
+    fitted = bounded.load("power")
+    measured = fitted is not None and fitted.situation(device, fold) == "seen"
+    without = fitted is not None and fitted.situation(device, fold) == "unseen" and fold is not None
+    compute, memory = utilisation(op, device, latency, routing=routing)
+    phase = phase_of(op)
+    constants = _constants(None if without else fitted, phase if measured else "all")
+    watts = base_w(compute, memory, floor_w(device), limit, constants)
+    if measured and fitted is not None and phase in fitted.networks:
+        inputs = features(op, compute, memory, latency, routing=routing)
+        watts = watts * np.exp(fitted.networks[phase](inputs).reshape(watts.shape))
+    watts = np.clip(watts, floor_w(device), limit)
+    halfwidth = LOG_HALFWIDTH
+    if fitted is not None and not without:
+        halfwidth = fitted.halfwidth(phase if measured else "all", "seen" if measured else "unseen")
+    return Power(
+        power_w=watts,
+        log_halfwidth=np.full(watts.shape, halfwidth),
+        latency_s=np.broadcast_to(latency, watts.shape),
+        limit_w=limit,
+    )
+
+
+def power_w(op: Op, device: DeviceProfile, latency_s: Any, *, routing: str = experts.ROUTING) -> Array:
+    """Watts alone: see :func:`power`."""
+    return power(op, device, latency_s, routing=routing).power_w
+
+
+def floor_w(device: DeviceProfile) -> float:
+    """Watts of a device that is awake and waits: its idle power, else ``FLOOR_SHARE`` of the board's limit.
+
+    Raises:
+        Unsupported: The device lists no board power.
+    """
+    return device.idle_power.number if device.idle_power is not None else FLOOR_SHARE * device.board_power_w
+
+
+def utilisation(op: Op, device: DeviceProfile, latency: Array, *, routing: str) -> tuple[Array, Array]:
+    """Shares of the dense peak and of the memory's bandwidth that ``op`` reaches in ``latency`` seconds, at most 1.
+
+    Raises:
+        Unsupported: The device has no rate for the operator's format.
+    """
+    if isinstance(op, ExpertsOp):
+        numbers = experts.grouped(op, device, routing=routing)
+        compute_s, memory_s = numbers.compute_s, numbers.memory_s
+    else:
+        compute_s, memory_s = analytic.limits(op, device)
+    compute, memory, _ = np.broadcast_arrays(compute_s / latency, memory_s / latency, latency)
+    return np.clip(compute, 0.0, 1.0), np.clip(memory, 0.0, 1.0)
+
+
+def base_w(compute: Array, memory: Array, floor: float, limit: float, constants: Mapping[str, float]) -> Array:
+    """The formula. At most the limit, at least the floor, and more with more of either share."""
+    driven = constants["compute"] * compute + constants["memory"] * memory + constants["constant"]
+    watts: Array = floor + (limit - floor) * -np.expm1(-driven)
+    return watts
+
+
+def phase_of(op: Op) -> str:
+    """What the constants are kept under: ``context``, ``decode``, ``experts``, or ``all`` for the rest."""
+    if isinstance(op, ExpertsOp):
+        return "experts"
+    if isinstance(op, AttentionOp):
+        return (
+            "decode"
+            if np.all(np.asarray(op.query_tokens) == 1) and np.any(np.asarray(op.past_tokens) > 0)
+            else "context"
+        )
+    return "all"
+
+
+def features(op: Op, compute: Array, memory: Array, latency: Array, *, routing: str) -> bounded.Floats:
+    """(rows, inputs) of the network: the shares, the time, and the sizes that say how the work is spread."""
+    shape = np.broadcast_shapes(compute.shape, latency.shape)
+
+    def log2(value: Any) -> Array:
+        whole = np.maximum(np.asarray(value, dtype=np.float64), LEAST_SHARE)
+        return np.broadcast_to(np.log2(whole), shape).reshape(-1)
+
+    rows: list[Array | float] = [log2(compute), log2(memory), log2(latency * 1e6)]
+    if isinstance(op, ExpertsOp):
+        sizes = (op.tokens, op.d_model, op.width, op.experts, op.local_experts, op.topk)
+        each = np.asarray(op.tokens, dtype=np.float64) * op.topk / op.experts
+        exponent = skew(routing)
+        rows += [*(log2(size) for size in sizes), log2(each), float(exponent is None), exponent or 0.0]
+        rows += one_hot(experts.format_class(op.weights, op.activations), experts.FORMATS)
+        rows.append(float(op.gated))
+    elif isinstance(op, AttentionOp):
+        total = np.asarray(op.past_tokens, dtype=np.float64) + op.query_tokens
+        window = total if op.window is None else np.minimum(np.asarray(op.window, dtype=np.float64), total)
+        blocks = np.asarray(op.batch, dtype=np.float64) * op.kv_heads
+        sizes = (
+            op.batch,
+            op.query_tokens,
+            total,
+            op.heads,
+            op.kv_heads,
+            op.head_size,
+            window,
+            blocks * op.query_tokens,
+        )
+        rows += [*(log2(size) for size in sizes), log2(np.asarray(op.heads) / op.kv_heads), log2(blocks * window)]
+        rows += [float(op.cache.startswith("fp8")), float(op.window is not None)]
+    return columns(rows, int(np.prod(shape, dtype=int)))
+
+
+def _constants(fitted: Fitted | None, phase: str) -> Mapping[str, float]:
+    if fitted is None:
+        return DEFAULTS
+    table: Mapping[str, Mapping[str, float]] = fitted.facts["constants"]
+    return table.get(phase) or table["all"]

@@ -1,0 +1,115 @@
+"""Predicted against measured power of kernels: a table of calls in, watts out.
+
+Columns are those of aiconfigurator-core's kernel tables: ``op`` (context_attention, generation_attention, moe), ``device``,
+``latency_s``, the sizes, and formats. One vectorised call answers all rows of one kind, format, window and routing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from chipwise.core.errors import DataError
+from chipwise.hardware import datasheet
+from chipwise.ops import AttentionOp, ExpertsOp
+from chipwise.predict import power
+from chipwise.predict.fitting.experts import FORMATS, NOT_GATED
+
+ATTENTION = ("context_attention", "generation_attention")
+CACHES = {"bfloat16": "bf16", "float16": "fp16", "fp8": "fp8"}
+
+
+def validate_power(truth: Any, *, leave_out: str = "none") -> Any:
+    """A data frame with ``row_id``, ``power_w``, ``low_w`` and ``high_w`` for each row of ``truth`` (a data frame).
+
+    Args:
+        truth: Columns as in the module's docstring. Measured watts, if there, are not read.
+        leave_out: ``none``, ``device`` or ``family``: what is known without the row's own.
+
+    Raises:
+        DataError: A row has an unknown kind of operator or format.
+    """
+    import pandas as pd
+
+    answer = pd.DataFrame({"row_id": truth["row_id"]})
+    for name in ("power_w", "low_w", "high_w"):
+        answer[name] = np.nan
+    for rows, op, device, routing in operators(truth):
+        fold = {"none": None, "device": f"device:{device.name}", "family": f"family:{device.family}"}[leave_out]
+        latency = truth["latency_s"].to_numpy(dtype=np.float64)[rows]
+        found = power.power(op, device, latency, routing=routing, fold=fold)
+        for name in ("power_w", "low_w", "high_w"):
+            answer.iloc[rows, answer.columns.get_loc(name)] = getattr(found, name)
+    return answer
+
+
+def operators(truth: Any) -> Iterator[tuple[Any, AttentionOp | ExpertsOp, datasheet.DeviceProfile, str]]:
+    """(row positions, operator, device, routing) of all rows, grouped so that one operator stands for many rows.
+
+    Raises:
+        DataError: A row has an unknown kind of operator or format.
+    """
+    table = truth.reset_index(drop=True)
+    known = table["op"].isin([*ATTENTION, "moe"])
+    if not known.all():
+        raise DataError(f"no power model for operators {sorted(set(table['op'][~known]))}; known: attention and moe")
+    for (name, kind), part in table.groupby(["device", "op"]):
+        device = datasheet.load(str(name))
+        if kind in ATTENTION:
+            for (cache, windowed), rows in part.groupby(["kv_cache_dtype", part["window_size"] > 0]):
+                yield rows.index.to_numpy(), attention(rows, _cache(cache), bool(windowed)), device, ""
+            continue
+        gated = [pair not in NOT_GATED for pair in zip(part["hidden_size"], part["inter_size"], strict=True)]
+        for (dtype, routing, gate), rows in part.groupby(["moe_dtype", "distribution", np.array(gated)]):
+            yield rows.index.to_numpy(), mixture(rows, dtype, bool(gate)), device, routing
+
+
+def attention(rows: Any, cache: str, windowed: bool) -> AttentionOp:
+    """Context: ``isl`` new tokens. Generation: one new token after ``step``."""
+    sizes = {
+        name: rows[name].to_numpy(dtype=np.int64)
+        for name in ("batch_size", "isl", "step", "num_heads", "num_key_value_heads", "head_dim", "window_size")
+    }
+    decode = rows["op"].iloc[0] == "generation_attention"
+    return AttentionOp(
+        batch=sizes["batch_size"],
+        query_tokens=np.ones_like(sizes["isl"]) if decode else sizes["isl"],
+        past_tokens=sizes["step"],
+        heads=sizes["num_heads"],
+        kv_heads=sizes["num_key_value_heads"],
+        head_size=sizes["head_dim"],
+        rope=False,
+        window=sizes["window_size"] if windowed else None,
+        activations="bf16",
+        cache=cache,
+    )
+
+
+def mixture(rows: Any, dtype: str, gated: bool) -> ExpertsOp:
+    """The share of one device under tensor and expert parallelism."""
+    if dtype not in FORMATS:
+        raise DataError(f"unknown moe_dtype {dtype!r}; known: {', '.join(FORMATS)}")
+    weights, activations = FORMATS[dtype]
+    size = {
+        name: rows[name].to_numpy(dtype=np.int64)
+        for name in ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size")
+    }
+    return ExpertsOp(
+        tokens=size["num_tokens"],
+        d_model=size["hidden_size"],
+        width=np.maximum(size["inter_size"] // size["moe_tp_size"], 1),
+        experts=size["num_experts"],
+        local_experts=np.maximum(size["num_experts"] // size["moe_ep_size"], 1),
+        topk=size["topk"],
+        gated=gated,
+        weights=weights,
+        activations=activations,
+    )
+
+
+def _cache(name: str) -> str:
+    if name not in CACHES:
+        raise DataError(f"unknown kv_cache_dtype {name!r}; known: {', '.join(CACHES)}")
+    return CACHES[name]
