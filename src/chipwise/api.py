@@ -276,7 +276,7 @@ class Measured:
 def measure(
     model: str,
     *,
-    runtime: str = "onnxruntime",
+    runtime: str | None = None,
     threads: int | None = None,
     prompt: int | None = None,
     new: int | None = None,
@@ -285,9 +285,9 @@ def measure(
     """Measures a model on this machine.
 
     Args:
-        model: A winner's folder, an exported ``.onnx`` file, a Hugging Face folder or ``config.json``, a spec file, or
-            a known name. What has no weights is measured with random ones.
-        runtime: The runtime to measure in.
+        model: A winner's folder, an exported file (``.onnx``, ``.gguf``), a Hugging Face folder or ``config.json``, a
+            spec file, or a known name. What has no weights is measured with random ones.
+        runtime: The runtime to measure in; llama.cpp for GGUF files and ONNX Runtime for all else unless given.
         threads: Threads of the runtime; those of the run for a winner, else 1.
         prompt: Prompt tokens; those of the run for a winner, else 64.
         new: New tokens, likewise.
@@ -297,6 +297,7 @@ def measure(
     from chipwise.run.measuring import metrics_of
 
     folder = Path(model)
+    runtime = runtime or ("llama.cpp" if folder.suffix == ".gguf" else "onnxruntime")
     promises = read_json(folder / PROMISES) if (folder / PROMISES).is_file() else None
     said = promises["workload"] if promises else {"prompt_tokens": 64, "new_tokens": 64, "batch": 1}
     workload = Workload(
@@ -304,7 +305,7 @@ def measure(
     )
     threads = threads or (promises["target"]["threads"] if promises else 1)
     with tempfile.TemporaryDirectory() as room:
-        path, design = _exported(folder, model, Path(room), weights, workload)
+        path, design = _exported(model, Path(room), runtime=runtime, weights=weights, workload=workload)
         found = profile_model(path, workload, runtime=runtime, threads=threads)
     same = promises is not None and plain(workload) == promises["workload"]
     return Measured(
@@ -316,19 +317,26 @@ def measure(
     )
 
 
-def _exported(folder: Path, model: str, room: Path, weights: str, workload: Workload) -> tuple[Path, Design | None]:
-    """The file to measure, and its design where it is known."""
-    if folder.suffix == ".onnx":
+def _exported(model: str, room: Path, *, runtime: str, weights: str, workload: Workload) -> tuple[Path, Design | None]:
+    """The file to measure, as ``runtime`` reads it, and its design where it is known."""
+    from chipwise.profile.exporting import export_for, suffix_of
+
+    folder, wanted = Path(model), suffix_of(runtime)
+    if folder.suffix in (".onnx", ".gguf"):
         if not folder.is_file():
             raise SpecError("there is no such file", file=model)
-        return folder, None
-    if (folder / "model.onnx").is_file() and (folder / PROMISES).is_file():
+        if folder.suffix != wanted:
+            raise InputError(f"{model}: {runtime} runs {wanted} files; give --runtime one that runs {folder.suffix}")
+        return folder, _design_inside(folder)
+    if (folder / PROMISES).is_file():
         known = read_json(folder / PROMISES)
-        return folder / "model.onnx", Design(
-            arch=spec_io.from_data(known["arch"], file=str(folder / PROMISES)), weights=known["weights"]
-        )
-    from chipwise.deploy.onnx import export, random_weights
+        arch = spec_io.from_data(known["arch"], file=str(folder / PROMISES))
+        design = Design(arch=arch, weights=known["weights"])
+        if wanted in (".onnx", ".gguf") and (folder / f"model{wanted}").is_file():
+            return folder / f"model{wanted}", design
+        from chipwise.deploy.hf import load_pretrained
 
+        return export_for(runtime, design, room, weights=load_pretrained(folder)[1]), design
     arch = resolve(model)
     if workload.total_tokens > arch.max_tokens:
         raise InputError(
@@ -336,7 +344,19 @@ def _exported(folder: Path, model: str, room: Path, weights: str, workload: Work
             f"{workload.new_tokens} ask for {workload.total_tokens}"
         )
     design = Design(arch=arch, weights=weights)
-    return export(design, random_weights(arch, seed=0), room / "model.onnx"), design
+    return export_for(runtime, design, room), design
+
+
+def _design_inside(path: Path) -> Design | None:
+    """The design that a GGUF file holds, if it is one whose costs are known."""
+    if path.suffix != ".gguf":
+        return None
+    from chipwise.deploy.gguf_read import read_design
+
+    try:
+        return read_design(path)
+    except Unsupported:
+        return None
 
 
 def predict(design: Design, workload: Workload, *, runtime: str, threads: int) -> CostEstimate | None:

@@ -11,10 +11,12 @@ def command(
     model: Annotated[
         str,
         typer.Argument(
-            help="A winner's folder, a Hugging Face folder or config.json, a spec file, a known name, or an .onnx file."
+            help="A winner's folder, a Hugging Face folder or config.json, a spec, a known name, a .onnx or .gguf file."
         ),
     ],
-    runtime: Annotated[str, typer.Option(help="The runtime to measure in.")] = "onnxruntime",
+    runtime: Annotated[
+        str | None, typer.Option(help="The runtime to measure in; llama.cpp for .gguf, else onnxruntime.")
+    ] = None,
     threads: Annotated[
         int | None, typer.Option(help="Threads of the runtime; the run's own for a winner, else 1.", min=1)
     ] = None,

@@ -48,10 +48,14 @@ def export_for(
         from chipwise.deploy.onnx import random_weights
 
         weights = random_weights(design.arch, seed=0)
-    suffix = SUFFIXES.get(runtime, ".safetensors")
     folder.mkdir(parents=True, exist_ok=True)
-    path: Path = EXPORTERS.load(runtime)(design, weights or {}, folder / f"{stem}{suffix}")
+    path: Path = EXPORTERS.load(runtime)(design, weights or {}, folder / f"{stem}{suffix_of(runtime)}")
     return path
+
+
+def suffix_of(runtime: str) -> str:
+    """How the names of the files end that ``runtime`` reads."""
+    return SUFFIXES.get(runtime, ".safetensors")
 
 
 def check_exporter(runtime: str) -> None:
@@ -73,7 +77,7 @@ def check_exporter(runtime: str) -> None:
 def reference_model(runtime: str) -> Path | None:
     """The reference model's file for ``runtime``, written once into the user's data folder; None where none can be."""
     folder = data_folder() / "reference" / runtime
-    kept = folder / f"{REFERENCE.digest}{SUFFIXES.get(runtime, '.safetensors')}"
+    kept = folder / f"{REFERENCE.digest}{suffix_of(runtime)}"
     if kept.exists():
         return kept
     try:

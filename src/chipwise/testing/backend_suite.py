@@ -36,7 +36,6 @@ class BackendSuite:
     runtime: ClassVar[str]
     options: ClassVar[dict[str, Any]] = {}
     tolerance: ClassVar[float] = 1e-4
-    loading_s: ClassVar[float] = 0.0  # what loading may take beyond the usual minute
 
     @pytest.fixture
     def model(self, tmp_path: Path) -> Path:
@@ -118,7 +117,6 @@ class BackendSuite:
             repeats=20,
             prefills=3,
             seconds=0.05,
-            timeout_s=60 + self.loading_s,
             attempts=1,
             options=self.options,
         )

@@ -148,7 +148,6 @@ class TestTorch(ExportedSuite):
 class TestTorchCompiled(ExportedSuite):
     runtime = "torch-compiled"
     design = Design(arch=replace(ARCH, layers=ARCH.layers[:1]))
-    loading_s = NEEDS["torch-compiled"].loading_s
 
 
 class _OnGpu(ExportedSuite):
@@ -163,7 +162,6 @@ class TestTorchCuda(_OnGpu):
 
 class TestTorchCudaCompiled(_OnGpu):
     runtime = "torch-cuda-compiled"
-    loading_s = NEEDS["torch-cuda-compiled"].loading_s
 
 
 class TestTorchCudaGraphs(_OnGpu):

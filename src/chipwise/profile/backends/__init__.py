@@ -96,6 +96,11 @@ NEEDS = {
 }
 
 
+def loading_s(runtime: str) -> float:
+    """Seconds that loading a model in ``runtime`` may take beyond reading it."""
+    return NEEDS[runtime].loading_s if runtime in NEEDS else 0.0
+
+
 def missing(runtime: str) -> str | None:
     """What ``runtime`` lacks on this machine, in words; None where nothing is known to be missing."""
     needs = NEEDS.get(runtime)
