@@ -2,24 +2,24 @@
 
 References:
     Emmerich, Deutz and Klinkenberg, Hypervolume-Based Expected Improvement, 2011. Where one of two objectives is free
-    the expectation is a sum of one-dimensional expected improvements over the steps of the front.
+    the expectation is a sum of one-dimensional expected improvements over the steps of the front. With more it is the
+    integral over the space above the front of the chance that the candidate dominates a place there.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from chipwise.search.pareto import Floats, gain, non_dominated
+from chipwise.search.pareto import Floats, covered, non_dominated
 
-_NODES = np.sqrt(3.0) * np.array([-1.0, 0.0, 1.0])  # Gauss-Hermite, three nodes
-_WEIGHTS = np.array([1.0, 4.0, 1.0]) / 6
+_ROUND, _DRAWS = 8_192, 65_536  # places drawn at once, and at most, for three and more objectives
+_PLACES = 1_500  # places above the front that are enough
+_CELLS = 2_000_000  # candidates times places at once
 _CORNER = 1.1  # reference point, in spans of the front past its ideal
 _SHORTLIST = 300  # candidates whose mutual covariance is taken into account
-_EXPENSIVE = 48  # candidates for which a general expectation is computed
 
 
 def expected_improvement(mean: Floats, std: Floats, best: Floats) -> Floats:
@@ -44,7 +44,7 @@ def expected_gain(mean: Floats, std: Floats, front: Floats, corner: Floats) -> F
     dear = np.flatnonzero((std > 0).any(axis=0))
     if m == 2 and len(dear) == 1:
         return _gain_one_dear(mean, std[:, dear[0]], front, corner, int(dear[0]))
-    return _gain_quadrature(mean, std, front, corner, dear)
+    return _gain_sampled(mean, std, front, corner, dear)
 
 
 def _gain_one_dear(mean: Floats, std: Floats, front: Floats, corner: Floats, dear: int) -> Floats:
@@ -60,23 +60,52 @@ def _gain_one_dear(mean: Floats, std: Floats, front: Floats, corner: Floats, dea
     return np.asarray((widths * expected_improvement(mean[:, dear, None], std[:, None], heights[None])).sum(axis=1))
 
 
-def _gain_quadrature(mean: Floats, std: Floats, front: Floats, corner: Floats, dear: np.ndarray) -> Floats:
-    """Exact gains at a few points of the belief, weighted; for the candidates that promise most at best."""
+def _gain_sampled(mean: Floats, std: Floats, front: Floats, corner: Floats, dear: NDArray[np.int64]) -> Floats:
+    """The expectation as an integral over the space above the front: of each place, the chance to be dominated."""
+    optimistic = mean - 2 * std
+    hopeful = np.flatnonzero((optimistic < corner).all(axis=1))
     result = np.zeros(len(mean))
-    optimistic = mean - std
-    hopeful = (optimistic < corner).all(axis=1)
-    for point in front:
-        hopeful &= ~(point <= optimistic).all(axis=1)
-    chosen = np.flatnonzero(hopeful)
-    if len(chosen) > _EXPENSIVE:
-        quick = np.array([gain(optimistic[i], front, corner) for i in chosen[:: max(1, len(chosen) // 512)]])
-        chosen = chosen[:: max(1, len(chosen) // 512)][np.argsort(-quick, kind="stable")[:_EXPENSIVE]]
-    for i in chosen:
-        for nodes in itertools.product(range(3), repeat=len(dear)):
-            point = mean[i].copy()
-            point[dear] += std[i, dear] * _NODES[list(nodes)]
-            result[i] += float(np.prod(_WEIGHTS[list(nodes)])) * gain(point, front, corner)
+    if not len(hopeful):
+        return result
+    reach = optimistic[hopeful]
+    places, volume = _undominated(front, reach[non_dominated(reach)], corner)
+    free = np.setdiff1d(np.arange(len(corner)), dear)
+    for part in np.array_split(hopeful, max(1, len(hopeful) * len(places) // _CELLS)):
+        chance = np.ones((len(part), len(places)))
+        for j in free:
+            chance *= mean[part, j, None] <= places[:, j]
+        for j in dear:
+            z = (places[:, j] - mean[part, j, None]) / np.maximum(std[part, j, None], 1e-12)
+            chance *= 1 / (1 + np.exp(-np.clip(1.702 * z, -50, 50)))
+        result[part] = chance.sum(axis=1) * volume
     return result
+
+
+def _undominated(front: Floats, reach: Floats, corner: Floats) -> tuple[Floats, float]:
+    """Places spread evenly over what ``reach`` dominates and ``front`` does not, and the volume each stands for."""
+    low = reach.min(axis=0)
+    kept: list[Floats] = []
+    drawn = 0
+    while drawn < _DRAWS and sum(len(part) for part in kept) < _PLACES:
+        places = low + (corner - low) * lattice(_ROUND, len(corner), start=drawn)
+        drawn += _ROUND
+        places = places[~covered(places, front)]
+        kept.append(places[covered(places, reach)])
+    found = np.vstack(kept)
+    return found, float(np.prod(corner - low)) / drawn
+
+
+def lattice(count: int, dimensions: int, *, start: int = 0) -> Floats:
+    """Points ``start`` … ``start + count`` of a sequence that fills the unit cube evenly, (count, dimensions).
+
+    References:
+        Additive recurrence by the powers of the root of x^(d+1) = x + 1 (Roberts 2018), a generalised golden ratio.
+    """
+    root = 1.5
+    for _ in range(60):
+        root = (1 + root) ** (1 / (dimensions + 1))
+    steps = root ** -np.arange(1.0, dimensions + 1)
+    return np.asarray((0.5 + np.arange(start + 1, start + count + 1)[:, None] * steps) % 1.0)
 
 
 def frame(points: Floats) -> tuple[Floats, Floats]:

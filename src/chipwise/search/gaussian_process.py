@@ -20,6 +20,9 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 _CONSTANT = 4.0  # variance of the unknown mean, in variances of the values
 _JITTER = 1e-8
+_SEARCHED = 300  # observations over which every step of the search for hyperparameters is taken
+_CHUNK = 512  # rows predicted at once, so that their covariances stay in cache
+_LAST_STEPS = 3  # over more observations, at least this many
 _SPREAD = 1.0  # how far weights of one block may differ, in natural logarithms
 _LEVEL = 3.0  # and how far a block's mean may move from where it starts
 
@@ -42,6 +45,7 @@ class GaussianProcess:
         self._mean, self._std, self._calibration = 0.0, 1.0, 1.0
         self._inverse: Floats = np.zeros((0, 0))
         self._alpha: Floats = np.zeros(0)
+        self._searched = False
 
     def fit(self, Z: Floats, values: Floats, *, noise: Floats | None = None, steps: int = 40) -> GaussianProcess:
         """Learns from ``values`` (n,) at ``Z`` (n, p).
@@ -56,7 +60,7 @@ class GaussianProcess:
         target = (values - self._mean) / self._std
         level: Floats = np.zeros(n) if noise is None else noise / self._std**2
         if n > 3 and steps:
-            self._h = _rprop(lambda h: self._loss(h, Z, target, level), self._h, steps)
+            self._search(Z, target, level, steps)
         self._Z = Z
         additive, smooth = self._parts(self._h, Z, Z)
         K = self._covariance(self._h, additive, smooth)
@@ -68,8 +72,24 @@ class GaussianProcess:
             self._calibration = float(np.clip(np.sqrt(z2.mean()), 0.7, 2.0))
         return self
 
+    def _search(self, Z: Floats, target: Floats, level: Floats, steps: int) -> None:
+        """Hyperparameters; over many observations in few steps, after a search over some where none was made yet."""
+        n = len(target)
+        few = min(steps, max(_LAST_STEPS, int(steps * (_SEARCHED / n) ** 2)))
+        if not self._searched and steps > 2 * few:
+            part = np.linspace(0, n - 1, _SEARCHED // 2).astype(np.int64)
+            self._h = _rprop(lambda h: self._loss(h, Z[part], target[part], level[part]), self._h, steps)
+            few = _LAST_STEPS
+        self._h = _rprop(lambda h: self._loss(h, Z, target, level), self._h, few)
+        self._searched = True
+
     def predict(self, Z: Floats) -> tuple[Floats, Floats]:
         """Mean and standard deviation at ``Z``, noise not included."""
+        parts = [self._predict(Z[start : start + _CHUNK]) for start in range(0, max(len(Z), 1), _CHUNK)]
+        mean, std = (np.concatenate(items) for items in zip(*parts, strict=True))
+        return mean, std
+
+    def _predict(self, Z: Floats) -> tuple[Floats, Floats]:
         Ks = self._covariance(self._h, *self._parts(self._h, Z, self._Z))
         variance = self._prior_variance(Z) - ((Ks @ self._inverse) * Ks).sum(axis=1)
         std = np.sqrt(np.maximum(variance, 1e-12)) * self._std * self._calibration

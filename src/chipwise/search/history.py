@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -10,30 +12,39 @@ from chipwise.search.strategy import Floats, Problem, Rows
 
 
 class History:
-    """Told rows with their values, and rows still out.
-
-    Attributes:
-        rows: Told rows whose trial succeeded, (n, d), canonical.
-        objectives: Their objectives, all to be minimised, (n, m).
-        violations: Their violations, (n, k).
-    """
+    """Told rows with their values, and rows still out. Ten thousand single tells cost no more than one of all."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self.rows: Rows = np.zeros((0, len(problem.cardinalities)), np.int64)
-        self.objectives: Floats = np.zeros((0, len(problem.goals)))
-        self.violations: Floats = np.zeros((0, len(problem.limits)))
+        self._rows = [np.zeros((0, len(problem.cardinalities)), np.int64)]
+        self._objectives = [np.zeros((0, len(problem.goals)))]
+        self._violations_told = [np.zeros((0, len(problem.limits)))]
         self.told = 0
         self._known: set[bytes] = set()
         self._pending: dict[bytes, NDArray[np.int64]] = {}
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return sum(len(part) for part in self._rows)
+
+    @property
+    def rows(self) -> Rows:
+        """Told rows whose trial succeeded, (n, d), canonical."""
+        return _joined(self._rows)
+
+    @property
+    def objectives(self) -> Floats:
+        """Their objectives, all to be minimised, (n, m)."""
+        return _joined(self._objectives)
+
+    @property
+    def violations(self) -> Floats:
+        """Their violations, (n, k)."""
+        return _joined(self._violations_told)
 
     @property
     def pending(self) -> Rows:
         """Rows asked for and not told yet."""
-        return np.array(list(self._pending.values()), np.int64).reshape(-1, self.rows.shape[1])
+        return np.array(list(self._pending.values()), np.int64).reshape(-1, len(self.problem.cardinalities))
 
     @property
     def feasible(self) -> NDArray[np.bool_]:
@@ -81,9 +92,9 @@ class History:
             self._pending.pop(row.tobytes(), None)
         good = np.isfinite(values).all(axis=1) & np.isfinite(excess).all(axis=1)
         self.told += n
-        self.rows = np.vstack([self.rows, found[good]])
-        self.objectives = np.vstack([self.objectives, values[good]])
-        self.violations = np.vstack([self.violations, excess[good]])
+        self._rows.append(found[good])
+        self._objectives.append(values[good])
+        self._violations_told.append(excess[good])
 
     def _violations(self, rows: Rows, given: ArrayLike | None, *, failed: bool) -> Floats:
         n, k = len(rows), len(self.problem.limits)
@@ -95,3 +106,10 @@ class History:
         excess = np.full((n, k), np.nan if failed else 0.0)
         excess[:, self.problem.free_limits] = self.problem.price(rows)[1]
         return excess
+
+
+def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
+    """The parts as one array, which replaces them."""
+    if len(parts) > 1:
+        parts[:] = [np.vstack(parts)]
+    return parts[0]

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
+_BLOCK = 128  # points compared at once
 
 
 def non_dominated(points: ArrayLike) -> NDArray[np.bool_]:
@@ -27,12 +28,33 @@ def non_dominated(points: ArrayLike) -> NDArray[np.bool_]:
         return np.asarray(F[:, 0] == F[:, 0].min())
     if m == 2:
         return _non_dominated_2d(F)
-    keep = np.ones(n, bool)
-    for i in np.argsort(F.sum(axis=1), kind="stable"):
-        if keep[i]:
-            worse = (F[i] <= F).all(axis=1) & (F[i] < F).any(axis=1)
-            keep &= ~worse
-    return keep
+    distinct, where = np.unique(F, axis=0, return_inverse=True)  # in an order in which none dominates an earlier one
+    keep = np.zeros(len(distinct), bool)
+    for start in range(0, len(distinct), _BLOCK):
+        block = distinct[start : start + _BLOCK]
+        among = np.ones((len(block), len(block)), bool)
+        for column in block.T:
+            among &= column <= column[:, None]
+        np.fill_diagonal(among, False)
+        keep[start : start + _BLOCK] = ~among.any(axis=1) & ~covered(block, distinct[:start][keep[:start]])
+    return np.asarray(keep[where.reshape(-1)])
+
+
+def covered(places: ArrayLike, points: ArrayLike) -> NDArray[np.bool_]:
+    """Which places (n, m) some point (k, m) equals or dominates.
+
+    >>> covered([[1, 1], [0, 2]], [[1, 0]]).tolist()
+    [True, False]
+    """
+    at, by = np.asarray(places, float), np.asarray(points, float)
+    found = np.zeros(len(at), bool)
+    for start in range(0, len(by), _BLOCK):
+        left = np.flatnonzero(~found)
+        below = np.ones((len(left), len(by[start : start + _BLOCK])), bool)
+        for j in range(at.shape[1]):
+            below &= by[start : start + _BLOCK, j] <= at[left, j, None]
+        found[left] = below.any(axis=1)
+    return found
 
 
 def _non_dominated_2d(F: Floats) -> NDArray[np.bool_]:

@@ -71,8 +71,9 @@ class Auto:
 
     def _seeded(self) -> Pool:
         pool = Pool(self.problem, self._encoder, self._plain.columns, self._seed)
-        pool.seed(_SEEDED)
-        if self.problem.prior is not None:
+        resumed = len(self.history) >= self.initial
+        pool.seed(_SEEDED // 3 if resumed else _SEEDED)
+        if self.problem.prior is not None and not resumed:
             self._breed(pool, generations=_PRIOR_GENERATIONS)
         return pool
 
