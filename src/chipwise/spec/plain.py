@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields
-from functools import cache
 from typing import Any
 
 from chipwise.core.errors import Unsupported
 from chipwise.spec.arch import ArchSpec
 from chipwise.spec.feed_forward import FeedForward
 from chipwise.spec.mixers import Attention
+
+_LATER: dict[type, tuple[tuple[str, Any], ...]] = {}  # of each class: names and defaults of its later fields
 
 
 def require_plain(arch: ArchSpec, *, work: str) -> None:
@@ -58,11 +59,9 @@ def _departures(arch: ArchSpec) -> Iterator[str]:
 
 def _departed(value: Any) -> Iterator[str]:
     """Fields that came after the first release and are not at their default: none of them is built."""
-    for name, default in _later_fields(type(value)):
+    kind = type(value)
+    if kind not in _LATER:
+        _LATER[kind] = tuple((field.name, field.default) for field in fields(value) if field.metadata.get("later"))
+    for name, default in _LATER[kind]:
         if getattr(value, name) != default:
             yield f"{name} = {getattr(value, name)!r:.60}"
-
-
-@cache
-def _later_fields(kind: type[Any]) -> tuple[tuple[str, Any], ...]:
-    return tuple((field.name, field.default) for field in fields(kind) if field.metadata.get("later"))

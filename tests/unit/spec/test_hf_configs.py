@@ -14,45 +14,6 @@ from chipwise.spec.hf import family_of, from_config, read_config, resolve, to_co
 from chipwise.spec.io import save
 from chipwise.testing.specs import llama_like_specs, toy_arch
 
-PUBLISHED = {
-    "gpt2": 124_439_808,
-    "gpt2-medium": 354_823_168,
-    "gpt2-large": 774_030_080,
-    "gpt2-xl": 1_557_611_200,
-    "Llama-2-7b-hf": 6_738_415_616,
-    "Llama-3-8B": 8_030_261_248,
-    "meta-llama/Llama-3.1-8B": 8_030_261_248,
-    "Meta-Llama-3-70B": 70_553_706_496,
-    "Llama-3.2-1B": 1_235_814_400,
-    "Llama-3.2-3B": 3_212_749_824,
-    "SmolLM2-135M": 134_515_008,
-    "SmolLM2-360M": 361_821_120,
-    "SmolLM2-1.7B": 1_711_376_384,
-    "Qwen2.5-0.5B": 494_032_768,
-    "Qwen2.5-1.5B": 1_543_714_304,
-    "Qwen2.5-7B": 7_615_616_512,
-    "Qwen3-0.6B": 596_049_920,
-    "qwen3-4b": 4_022_468_096,
-    "Qwen3-8B": 8_190_735_360,
-    "Mistral-7B-v0.1": 7_241_732_096,
-}
-
-
-@pytest.mark.parametrize(("name", "parameters"), PUBLISHED.items())
-def test_published_parameter_counts(name: str, parameters: int) -> None:
-    assert resolve(name).parameters() == parameters
-
-
-@pytest.mark.parametrize("name", families.names())
-def test_parameters_are_those_of_transformers(name: str) -> None:
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    config = families.config_of(name)
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config))
-    assert resolve(name).parameters() == sum(p.numel() for p in {id(p): p for p in model.parameters()}.values())
-
 
 @given(llama_like_specs())
 def test_what_is_written_is_read_back(arch: ArchSpec) -> None:
@@ -63,7 +24,10 @@ def test_what_is_written_is_read_back(arch: ArchSpec) -> None:
         assert from_config(json.loads(json.dumps(to_config(arch))), name=arch.name) == arch
 
 
-@pytest.mark.parametrize("name", [name for name in families.names() if "gpt2" not in name])
+LLAMA_LIKE = [name for name in families.names() if family_of(resolve(name)) is not None]
+
+
+@pytest.mark.parametrize("name", LLAMA_LIKE)
 def test_known_models_survive_writing_and_reading(name: str) -> None:
     arch = resolve(name)
     assert from_config(to_config(arch), name=arch.name) == arch
@@ -125,7 +89,7 @@ def test_sliding_windows() -> None:
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
-        ({"model_type": "mamba"}, SpecError, "model_type: models of type 'mamba' are not read; known: chipwise, gpt2"),
+        ({"model_type": "mamba"}, SpecError, "model_type: models of type 'mamba' are not read; known: bert, chipwise"),
         ({"hidden_act": "sulu"}, SpecError, "hidden_act: unknown activation 'sulu'; did you mean 'silu'"),
         ({"hidden_size": "32"}, SpecError, "hidden_size: must be int"),
         ({"num_hidden_layers": None}, SpecError, "num_hidden_layers: this field is missing"),

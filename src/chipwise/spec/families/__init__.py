@@ -1,13 +1,31 @@
-"""Configs of well-known models, one file a family, as their ``config.json`` states them."""
+"""Configs of well-known models, one file a family, as their ``config.json`` states them.
+
+A repository that only tunes, converts or quantises one of them is known too: its name is read without those endings.
+"""
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from chipwise.core.errors import UnknownName
 from chipwise.core.files import read_yaml
+
+# Parts of repository names that say how a model was tuned or stored, and not what it computes.
+_TUNED = re.compile(r"-(instruct|it|pt|chat|base|hf|thinking|reasoning)(?=-|$)")
+_STORED = re.compile(
+    r"-(\d{4}|fp8([-_](dynamic|block|static([-_]pertensor)?))?|nvfp4|fp4|mxfp4|awq|gptq(-int[48])?|int[48]|w8a8|w4a16|bf16)$"
+)
+_WEIGHTS = (  # what an ending says of the weights; the maker's own FP8 is what the family's file says (``fp8``)
+    (r"nvfp4|fp4", "nvfp4"),
+    (r"mxfp4", "mxfp4"),
+    (r"awq|gptq(-int4)?|w4a16|int4", "int4_g128"),
+    (r"gptq-int8|int8|w8a8", "int8"),
+    (r"fp8.*", "fp8"),
+    (r"bf16", "bf16"),
+)
 
 
 def names() -> list[str]:
@@ -21,18 +39,77 @@ def config_of(name: str) -> dict[str, Any]:
     Raises:
         UnknownName: No family lists it.
     """
-    wanted = name.lower()
-    for known, config in _configs().items():
-        if wanted in {known.lower(), known.lower().rpartition("/")[2]}:
-            return dict(config)
-    raise UnknownName("model", name, [*(known.rpartition("/")[2] for known in _configs())])
+    return dict(_configs()[id_of(name)])
+
+
+def id_of(name: str) -> str:
+    """The known Hugging Face id that ``name`` stands for.
+
+    Raises:
+        UnknownName: No family lists it.
+    """
+    wanted = name.strip().lower()
+    whole, tails, bare = _index()
+    tail = wanted.rpartition("/")[2]
+    if wanted in whole:
+        return whole[wanted]
+    for table, key in ((tails, tail), (bare, _bare(tail))):
+        if key in table:
+            return table[key]
+    raise UnknownName("model", name, [known if "/" in name else known.rpartition("/")[2] for known in _configs()])
+
+
+def default_weights(model: str) -> str | None:
+    """The format that the weights of ``model`` ship in, where its name or its family says so; None for 16 bits.
+
+    gpt-oss keeps only its experts in MXFP4, and no quantised checkpoint its token table.
+
+    Raises:
+        UnknownName: Neither a known model nor a name that ends in a format of a known one.
+    """
+    key = id_of(model)
+    family = _family_of()[key]
+    wanted = model.strip().lower()
+    owner, _, tail = wanted.rpartition("/")
+    for pattern, stored in _WEIGHTS:
+        if re.search(rf"-({pattern})$", tail):
+            own = owner in ("", key.lower().rpartition("/")[0]) and not re.search("static|dynamic", tail)
+            found = str(family.get("fp8", stored)) if stored == "fp8" and own else stored
+            return None if found == "bf16" else found
+    return family.get("weights")
+
+
+def _bare(tail: str) -> str:
+    """``tail`` without the endings that change no architecture, and without a doubled maker's name."""
+    while (shorter := _STORED.sub("", tail)) != tail:
+        tail = shorter
+    return _TUNED.sub("", tail).removeprefix("meta-")
+
+
+@cache
+def _index() -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+    """Known ids by their lower-case whole, by the part after the slash, and by that without its endings."""
+    whole: dict[str, str] = {}
+    tails: dict[str, str] = {}
+    bare: dict[str, str] = {}
+    for known in _configs():
+        tail = known.lower().rpartition("/")[2]
+        whole[known.lower()] = known
+        tails.setdefault(tail, known)
+        bare.setdefault(_bare(tail), known)
+    return whole, tails, bare
+
+
+@cache
+def _families() -> tuple[dict[str, Any], ...]:
+    return tuple(read_yaml(path) for path in sorted(Path(__file__).parent.glob("*.yaml")))
 
 
 @cache
 def _configs() -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
-    for path in sorted(Path(__file__).parent.glob("*.yaml")):
-        family = read_yaml(path)
-        for name, facts in family["models"].items():
-            found[name] = {**family["common"], **facts}
-    return found
+    return {name: {**family["common"], **facts} for family in _families() for name, facts in family["models"].items()}
+
+
+@cache
+def _family_of() -> dict[str, dict[str, Any]]:
+    return {name: family for family in _families() for name in family["models"]}

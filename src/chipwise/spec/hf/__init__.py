@@ -1,0 +1,16 @@
+"""Hugging Face configs to and from ArchSpec; names of known models, and the formats that their weights ship in."""
+
+from chipwise.spec.families import default_weights
+from chipwise.spec.hf.read import OWN_TYPE, Reading, from_config, read_config, resolve
+from chipwise.spec.hf.write import family_of, to_config
+
+__all__ = [
+    "OWN_TYPE",
+    "Reading",
+    "default_weights",
+    "family_of",
+    "from_config",
+    "read_config",
+    "resolve",
+    "to_config",
+]

@@ -1,0 +1,80 @@
+"""What the readers of many families have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from chipwise.core.errors import SpecError
+from chipwise.spec.arch import Layer
+from chipwise.spec.feed_forward import FeedForward, FeedForwardBlock
+from chipwise.spec.hf.fields import Fields
+from chipwise.spec.mixers import Attention
+
+Windows = Sequence[int | None]
+
+
+def attention(fields: Fields, *, head_size: int | None = None, **changes: Any) -> dict[str, Any]:
+    """Heads and their size, as Llama's config and those after it name them, with ``changes``."""
+    d_model, heads = fields.take("hidden_size", int), fields.take("num_attention_heads", int)
+    size = fields.maybe("head_dim") or head_size
+    if not size and d_model % heads:
+        raise SpecError(f"{heads} heads do not divide a width of {d_model}", field="num_attention_heads")
+    found = {
+        "heads": heads,
+        "kv_heads": fields.take("num_key_value_heads", int, heads),
+        "head_size": size or d_model // heads,
+    }
+    return found | changes
+
+
+def gated(fields: Fields, *, bias: bool = False, activation: str = "hidden_act", default: str = "silu") -> FeedForward:
+    """A gated feed-forward of ``intermediate_size``."""
+    return FeedForward(
+        width=fields.take("intermediate_size", int), activation=fields.activation(activation, default), bias=bias
+    )
+
+
+def layers(fields: Fields, heads: dict[str, Any], ffn: FeedForwardBlock, windows: Windows | None = None) -> Any:
+    """Layers of attention and ``ffn`` that differ in their windows alone."""
+    sizes = windows or (None,) * depth(fields)
+    return tuple(Layer(attention=Attention(**heads, window=window), ffn=ffn) for window in sizes)
+
+
+def depth(fields: Fields) -> int:
+    """How many layers there are."""
+    count: int = fields.take("num_hidden_layers", int)
+    return count
+
+
+def decoder(fields: Fields, stack: Iterable[Layer], **changes: Any) -> dict[str, Any]:
+    """The fields of an ArchSpec that Llama and those after it have in common, with ``changes``."""
+    found = {
+        "vocab_size": fields.take("vocab_size", int),
+        "d_model": fields.take("hidden_size", int),
+        "layers": tuple(stack),
+        "max_tokens": fields.take("max_position_embeddings", int, 2048),
+        "tie_embeddings": fields.take("tie_word_embeddings", bool, bool(changes.pop("tied", False))),
+        "norm": "rmsnorm",
+        "norm_eps": fields.take("rms_norm_eps", float, 1e-6),
+    }
+    if "rope_theta" not in changes:
+        found["rope_theta"] = fields.theta()
+    return found | changes
+
+
+def layer_types(fields: Fields, default: Sequence[str], known: Iterable[str]) -> list[str]:
+    """The kind of each layer: ``layer_types``, or ``default`` where the config has none."""
+    types = list(fields.maybe("layer_types") or default)
+    if len(types) != depth(fields):
+        raise SpecError(f"names {len(types)} layers, num_hidden_layers says {depth(fields)}", field="layer_types")
+    for i, kind in enumerate(types):
+        if kind not in known:
+            raise SpecError(f"layers of type {kind!r} are not read", field=f"layer_types[{i}]")
+    return types
+
+
+def windows_of(fields: Fields, window: int | None, default: Sequence[str]) -> Windows:
+    """The window of each layer, of which some slide and the others see all."""
+    types = layer_types(fields, default, {"full_attention", "sliding_attention"})
+    return tuple(window if kind == "sliding_attention" else None for kind in types)

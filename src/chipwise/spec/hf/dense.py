@@ -1,0 +1,118 @@
+"""Llama and the dense decoders that follow it: Mistral, Qwen, SmolLM3, Phi-3, Granite, OLMo 2, Gemma, GLM-4."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chipwise.spec.arch import Layer
+from chipwise.spec.hf.common import Windows, attention, decoder, depth, gated, layers, windows_of
+from chipwise.spec.hf.fields import Fields
+from chipwise.spec.mixers import Attention
+
+
+def read_llama(fields: Fields) -> dict[str, Any]:
+    """Llama 2 and 3, and all that say so."""
+    bias = fields.take("attention_bias", bool, False)
+    ffn = gated(fields, bias=fields.take("mlp_bias", bool, False))
+    return decoder(fields, layers(fields, attention(fields, qkv_bias=bias, out_bias=bias), ffn))
+
+
+def read_mistral(fields: Fields) -> dict[str, Any]:
+    """Mistral. A config without the window's field means the published one; one that says null means none."""
+    fields.maybe("layer_types")
+    window = fields.maybe("sliding_window") if fields.has("sliding_window") else 4096
+    return decoder(fields, layers(fields, attention(fields), gated(fields), (window,) * depth(fields)))
+
+
+def read_qwen2(fields: Fields) -> dict[str, Any]:
+    """Qwen 2 and 2.5."""
+    return decoder(fields, layers(fields, attention(fields, qkv_bias=True), gated(fields), qwen_windows(fields)))
+
+
+def read_qwen3(fields: Fields) -> dict[str, Any]:
+    """Qwen 3, dense."""
+    bias = fields.take("attention_bias", bool, False)
+    heads = attention(fields, head_size=128, qkv_bias=bias, out_bias=bias, qk_norm=True)
+    return decoder(fields, layers(fields, heads, gated(fields), qwen_windows(fields)))
+
+
+def qwen_windows(fields: Fields) -> Windows:
+    """The window of each layer: ``layer_types`` where given, else the layers from ``max_window_layers`` on."""
+    on = fields.take("use_sliding_window", bool, False)
+    window = fields.take("sliding_window", int, 4096)
+    first = fields.take("max_window_layers", int, 28)
+    default = ["sliding_attention" if on and i >= first else "full_attention" for i in range(depth(fields))]
+    return windows_of(fields, window if on else None, default)
+
+
+def read_smollm3(fields: Fields) -> dict[str, Any]:
+    """SmolLM3: every fourth layer has no rotary positions."""
+    bias = fields.take("attention_bias", bool, False)
+    heads = attention(fields, qkv_bias=bias, out_bias=bias)
+    ffn = gated(fields, bias=fields.take("mlp_bias", bool, False))
+    for name in ("layer_types", "use_sliding_window", "sliding_window"):
+        fields.maybe(name)
+    stack = [Layer(attention=Attention(**heads, rope=rope), ffn=ffn) for rope in rotated(fields)]
+    return decoder(fields, stack, tied=True)
+
+
+def rotated(fields: Fields) -> list[bool]:
+    """Which layers have rotary positions; ``no_rope_layers`` says 1 for those that do."""
+    every = fields.take("no_rope_layer_interval", int, 4)
+    listed = fields.maybe("no_rope_layers") or [(i + 1) % every != 0 for i in range(depth(fields))]
+    return [bool(item) for item in listed]
+
+
+def read_phi3(fields: Fields) -> dict[str, Any]:
+    """Phi-3, Phi-4 and Phi-4-mini."""
+    fields.maybe("original_max_position_embeddings")
+    window = (fields.maybe("sliding_window"),) * depth(fields)
+    return decoder(fields, layers(fields, attention(fields), gated(fields), window))
+
+
+def read_granite(fields: Fields) -> dict[str, Any]:
+    """Granite 3, dense. Its multipliers are noted by their names."""
+    return read_llama(fields)
+
+
+def read_olmo2(fields: Fields) -> dict[str, Any]:
+    """OLMo 2: norms after the blocks, and over all heads of queries and keys at once."""
+    bias = fields.take("attention_bias", bool, False)
+    heads = attention(fields, qkv_bias=bias, out_bias=bias, qk_norm=True, qk_norm_over="all")
+    return decoder(fields, layers(fields, heads, gated(fields)), norm_place="post")
+
+
+def read_gemma2(fields: Fields) -> dict[str, Any]:
+    """Gemma 2: norms before and after each block, every other layer with a window, bounded scores."""
+    bias = fields.take("attention_bias", bool, False)
+    heads = attention(fields, head_size=256, qkv_bias=bias, out_bias=bias)
+    heads["softcap"] = fields.maybe("attn_logit_softcapping") if fields.has("attn_logit_softcapping") else 50.0
+    default = ["full_attention" if i % 2 else "sliding_attention" for i in range(depth(fields))]
+    return _gemma(fields, heads, windows_of(fields, fields.take("sliding_window", int, 4096), default))
+
+
+def read_gemma3(fields: Fields) -> dict[str, Any]:
+    """Gemma 3's text model: five layers with a window, then one that sees all; norms of queries and keys."""
+    bias = fields.take("attention_bias", bool, False)
+    heads = attention(fields, head_size=256, qkv_bias=bias, out_bias=bias, qk_norm=True)
+    every = fields.take("sliding_window_pattern", int, fields.maybe("_sliding_window_pattern") or 6)
+    default = ["sliding_attention" if (i + 1) % every else "full_attention" for i in range(depth(fields))]
+    windows = windows_of(fields, fields.take("sliding_window", int, 4096), default)
+    return _gemma(fields, heads, windows, rope_theta=fields.take("rope_theta", float, 1e6))
+
+
+def _gemma(fields: Fields, heads: dict[str, Any], windows: Windows, **changes: Any) -> dict[str, Any]:
+    ffn = gated(fields, activation="hidden_activation", default="gelu_pytorch_tanh")
+    return decoder(fields, layers(fields, heads, ffn, windows), tied=True, norm_place="both", **changes)
+
+
+def read_glm(fields: Fields) -> dict[str, Any]:
+    """GLM-4 (first release)."""
+    fields.notes.append("partial_rotary_factor: half of each head rotated, by neighbours, is not computed")
+    heads = attention(fields, head_size=128, qkv_bias=fields.take("attention_bias", bool, True))
+    return decoder(fields, layers(fields, heads, gated(fields)))
+
+
+def read_glm4(fields: Fields) -> dict[str, Any]:
+    """GLM-4-0414: as GLM-4, with norms before and after each block."""
+    return read_glm(fields) | {"norm_place": "both"}

@@ -1,0 +1,105 @@
+"""Encoders and encoder-decoders: BERT (and MiniLM, RoBERTa), ModernBERT, T5."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chipwise.spec.arch import Layer
+from chipwise.spec.feed_forward import Activation, FeedForward
+from chipwise.spec.hf.common import attention, depth
+from chipwise.spec.hf.fields import Fields
+from chipwise.spec.mixers import Attention
+
+
+def read_bert(fields: Fields) -> dict[str, Any]:
+    """BERT as a text encoder: embeddings of tokens, segments and positions, norms after each sum, a pooler."""
+    layer = Layer(
+        attention=Attention(**attention(fields, qkv_bias=True, out_bias=True, rope=False, causal=False)),
+        ffn=FeedForward(
+            width=fields.take("intermediate_size", int),
+            activation=fields.activation("hidden_act", "gelu"),
+            gated=False,
+            bias=True,
+        ),
+    )
+    fields.maybe("position_embedding_type")
+    return {
+        "vocab_size": fields.take("vocab_size", int, 30522),
+        "d_model": fields.take("hidden_size", int),
+        "layers": (layer,) * depth(fields),
+        "max_tokens": fields.take("max_position_embeddings", int, 512),
+        "norm": "layernorm",
+        "norm_eps": fields.take("layer_norm_eps", float, 1e-12),
+        "norm_bias": True,
+        "norm_place": "post",
+        "positions": "learned",
+        "final_norm": False,
+        "embedding_norm": True,
+        "head": "pooler",
+        "token_types": fields.take("type_vocab_size", int, 2),
+    }
+
+
+def read_modernbert(fields: Fields) -> dict[str, Any]:
+    """ModernBERT as a text encoder: rotary positions, two layers with a window, then one that sees all."""
+    bias = fields.take("attention_bias", bool, False)
+    heads = attention(fields, qkv_bias=bias, out_bias=bias, causal=False)
+    ffn = FeedForward(
+        width=fields.take("intermediate_size", int),
+        activation=fields.activation("hidden_activation", "gelu"),
+        bias=fields.take("mlp_bias", bool, False),
+    )
+    every, window = fields.take("global_attn_every_n_layers", int, 3), fields.take("local_attention", int, 128)
+    stack = (
+        Layer(attention=Attention(**heads, window=window if i % every else None), ffn=ffn, attention_norm=i > 0)
+        for i in range(depth(fields))
+    )
+    return {
+        "vocab_size": fields.take("vocab_size", int, 50368),
+        "d_model": fields.take("hidden_size", int),
+        "layers": tuple(stack),
+        "max_tokens": fields.take("max_position_embeddings", int, 8192),
+        "norm": "layernorm",
+        "norm_eps": fields.take("norm_eps", float, 1e-5),
+        "norm_bias": fields.take("norm_bias", bool, False),
+        "embedding_norm": True,
+        "head": "none",
+        "rope_theta": fields.take("global_rope_theta", float, 160_000.0),
+    }
+
+
+def read_t5(fields: Fields) -> dict[str, Any]:
+    """T5 and FLAN-T5: an encoder and a decoder; the first layer of each has the table of position biases."""
+    heads, size = fields.take("num_heads", int), fields.take("d_kv", int)
+    kind, _, name = fields.take("feed_forward_proj", str, "relu").rpartition("-")
+    known: dict[str, Activation] = {"relu": "relu", "gelu": "gelu_tanh", "silu": "silu"}
+    if name not in known:
+        fields.activation("feed_forward_proj")  # says which there are
+    ffn = FeedForward(width=fields.take("d_ff", int), activation=known[name], gated=kind == "gated")
+    buckets = fields.take("relative_attention_num_buckets", int, 32)
+    count = fields.take("num_layers", int)
+
+    def block(first: bool, *, causal: bool) -> Attention:
+        return Attention(
+            heads=heads,
+            kv_heads=heads,
+            head_size=size,
+            rope=False,
+            causal=causal,
+            relative_buckets=buckets if first else 0,
+        )
+
+    cross = block(False, causal=False)
+    decoder_count = fields.take("num_decoder_layers", int, count)
+    return {
+        "vocab_size": fields.take("vocab_size", int, 32128),
+        "d_model": fields.take("d_model", int),
+        "layers": tuple(
+            Layer(attention=block(i == 0, causal=True), cross=cross, ffn=ffn) for i in range(decoder_count)
+        ),
+        "encoder": tuple(Layer(attention=block(i == 0, causal=False), ffn=ffn) for i in range(count)),
+        "max_tokens": fields.take("n_positions", int, 512),
+        "tie_embeddings": fields.take("tie_word_embeddings", bool, True),
+        "norm_eps": fields.take("layer_norm_epsilon", float, 1e-6),
+        "positions": "none",
+    }

@@ -1,0 +1,101 @@
+"""Decoders whose layers mix attention with recurrences: Qwen3-Next and Qwen3.5 (gated delta), Nemotron-H (Mamba-2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chipwise.core.errors import SpecError
+from chipwise.spec.arch import Layer
+from chipwise.spec.feed_forward import FeedForward, FeedForwardBlock, MixtureOfExperts
+from chipwise.spec.hf.common import attention, decoder, depth, gated, layer_types
+from chipwise.spec.hf.experts import qwen_mixture, qwen_sparse
+from chipwise.spec.hf.fields import Fields
+from chipwise.spec.mixers import Attention, GatedDelta, Mamba2, Mixer
+
+
+def read_qwen3_next(fields: Fields) -> dict[str, Any]:
+    """Qwen3-Next and Qwen3.5: three layers of gated delta, then one of attention with an output gate."""
+    bias = fields.take("attention_bias", bool, False)
+    heads = attention(fields, head_size=256, qkv_bias=bias, out_bias=bias, qk_norm=True, gate=True)
+    full: Mixer = Attention(**heads)
+    linear: Mixer = GatedDelta(
+        key_heads=fields.take("linear_num_key_heads", int, 16),
+        value_heads=fields.take("linear_num_value_heads", int, 32),
+        key_size=fields.take("linear_key_head_dim", int, 128),
+        value_size=fields.take("linear_value_head_dim", int, 128),
+        conv=fields.take("linear_conv_kernel_dim", int, 4),
+    )
+    every = fields.take("full_attention_interval", int, 4)
+    default = ["linear_attention" if (i + 1) % every else "full_attention" for i in range(depth(fields))]
+    types = layer_types(fields, default, {"linear_attention", "full_attention"})
+    sparse = qwen_sparse(fields) if fields.has("num_experts") else [False] * depth(fields)
+    mixture = qwen_mixture(fields, shared=True) if any(sparse) else None
+    plain = gated(fields) if not all(sparse) else None
+    stack = [
+        Layer(attention=full if kind == "full_attention" else linear, ffn=mixture if on else plain)
+        for kind, on in zip(types, sparse, strict=True)
+    ]
+    # Norms add one to their weight, which changes logits and no cost.
+    return decoder(fields, stack)
+
+
+def read_nemotron_h(fields: Fields) -> dict[str, Any]:
+    """Nemotron-H and Nemotron 3: one block a layer (Mamba-2, attention, feed-forward or experts); no positions."""
+    pattern = fields.take("hybrid_override_pattern", str)
+    if len(pattern) != depth(fields):
+        raise SpecError(f"names {len(pattern)} layers, not {depth(fields)}", field="hybrid_override_pattern")
+    makers = {"M": _mamba, "*": _attention, "-": _dense, "E": _mixture}
+    unknown = sorted(set(pattern) - makers.keys())
+    if unknown:
+        raise SpecError(f"layers of type {unknown[0]!r} are not read", field="hybrid_override_pattern")
+    made = {sign: makers[sign](fields) for sign in set(pattern)}
+    return decoder(
+        fields,
+        [made[sign] for sign in pattern],
+        positions="none",
+        rope_theta=10_000.0,
+        norm_eps=fields.take("layer_norm_epsilon", float, 1e-5),
+    )
+
+
+def _mamba(fields: Fields) -> Layer:
+    block = Mamba2(
+        heads=fields.take("mamba_num_heads", int),
+        head_size=fields.take("mamba_head_dim", int),
+        state_size=fields.take("ssm_state_size", int),
+        groups=fields.take("n_groups", int, 8),
+        conv=fields.take("conv_kernel", int, 4),
+        conv_bias=fields.take("use_conv_bias", bool, True),
+        bias=fields.take("use_bias", bool, False),
+    )
+    return Layer(attention=block, ffn=None)
+
+
+def _attention(fields: Fields) -> Layer:
+    size = fields.maybe("attention_head_dim") or 128
+    return Layer(attention=Attention(**attention(fields, head_size=size), rope=False), ffn=None)
+
+
+def _dense(fields: Fields) -> Layer:
+    return Layer(attention=None, ffn=_plain(fields, "intermediate_size"))
+
+
+def _mixture(fields: Fields) -> Layer:
+    block: FeedForwardBlock = MixtureOfExperts(
+        experts=fields.take("n_routed_experts", int),
+        active=fields.take("num_experts_per_tok", int),
+        expert=_plain(fields, "moe_intermediate_size"),
+        shared=_plain(fields, "moe_shared_expert_intermediate_size"),
+        score_bias=True,
+        latent_size=fields.maybe("moe_latent_size"),
+    )
+    return Layer(attention=None, ffn=block)
+
+
+def _plain(fields: Fields, width: str) -> FeedForward:
+    return FeedForward(
+        width=fields.take(width, int),
+        activation=fields.activation("mlp_hidden_act", "relu2"),
+        gated=False,
+        bias=fields.take("mlp_bias", bool, False),
+    )

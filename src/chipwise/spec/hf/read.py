@@ -1,0 +1,127 @@
+"""Hugging Face ``config.json`` as ArchSpec, and names of known models.
+
+Parameter counts and costs of what is read are exact. What a config asks for beyond that and that would change logits
+(stretched rotary positions, for one) is kept as a note: ``deploy.hf.load_pretrained`` refuses to load weights then.
+Of a model that also sees or hears, the language model is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chipwise.core.errors import SpecError
+from chipwise.core.files import read_json
+from chipwise.spec import families, io
+from chipwise.spec.arch import ArchSpec
+from chipwise.spec.hf import dense, encoders, experts, gpt, hybrid
+from chipwise.spec.hf.fields import Fields
+
+OWN_TYPE = "chipwise"  # model_type of folders whose modelling file is ours; their config holds the ArchSpec itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What a config says.
+
+    ``notes`` name what the ArchSpec cannot hold: parameters and costs are right all the same, logits would not be.
+    """
+
+    arch: ArchSpec
+    notes: tuple[str, ...] = ()
+
+
+def resolve(model: str | Path) -> ArchSpec:
+    """The architecture that ``model`` names: a config.json, its folder, a spec file, or a known model such as ``gpt2``.
+
+    Raises:
+        SpecError: The file cannot be read as a model.
+        UnknownName: Neither a path that exists nor a known name.
+    """
+    path = Path(model)
+    if path.is_dir():
+        path = path / "config.json"
+        if not path.exists():
+            raise SpecError("this folder holds no config.json", file=str(model))
+    if not path.exists() and path.suffix not in {".json", ".yaml", ".yml"}:
+        return from_config(families.config_of(str(model)), name=str(model))
+    if path.suffix != ".json":
+        return io.load(path)
+    data = read_json(path)
+    if isinstance(data, dict) and "model_type" in data:
+        name = path.resolve().parent.name if path.name == "config.json" else path.stem
+        return from_config(data, name=name, file=str(path))
+    return io.from_data(data, file=str(path))
+
+
+def from_config(config: Mapping[str, Any], *, name: str | None = None, file: str | None = None) -> ArchSpec:
+    """The ArchSpec of ``config``. See :func:`read_config`."""
+    return read_config(config, name=name, file=file).arch
+
+
+def read_config(config: Mapping[str, Any], *, name: str | None = None, file: str | None = None) -> Reading:
+    """``config`` (as ``config.json`` holds it) as an ArchSpec, with notes of what does not fit in one.
+
+    Raises:
+        SpecError: A ``model_type`` that is not read, or a field that is missing, of the wrong type, or asks for layers
+            that no ArchSpec has.
+    """
+    kind = config.get("model_type")
+    inner = config.get("text_config")
+    if kind not in READERS and isinstance(inner, Mapping):
+        kept = {"model_type": kind, "tie_word_embeddings": config.get("tie_word_embeddings")}
+        return read_config({**kept, **inner}, name=name or config.get("_name_or_path"), file=file)
+    fields = Fields(config)
+    try:
+        if kind == OWN_TYPE:
+            return Reading(arch=io.from_data(fields.take("arch", dict)))
+        if kind not in READERS:
+            known = ", ".join(sorted([*READERS, OWN_TYPE]))
+            raise SpecError(f"models of type {kind!r} are not read; known: {known}", field="model_type")
+        values = READERS[kind](fields)
+        arch = ArchSpec(name=name or str(config.get("_name_or_path") or kind), **values)
+    except SpecError as error:
+        raise error.inside(file=file) from None
+    return Reading(arch=arch, notes=(*fields.notes, *fields.unread()))
+
+
+READERS: dict[str, Callable[[Fields], dict[str, Any]]] = {
+    "bert": encoders.read_bert,
+    "deepseek_v2": experts.read_deepseek,
+    "deepseek_v3": experts.read_deepseek,
+    "falcon": gpt.read_falcon,
+    "gemma2": dense.read_gemma2,
+    "gemma3_text": dense.read_gemma3,
+    "glm": dense.read_glm,
+    "glm4": dense.read_glm4,
+    "glm4_moe": experts.read_glm4_moe,
+    "gpt2": gpt.read_gpt2,
+    "gpt_neox": gpt.read_gpt_neox,
+    "gpt_oss": experts.read_gpt_oss,
+    "granite": dense.read_granite,
+    "granitemoe": experts.read_granitemoe,
+    "kimi_k2": experts.read_deepseek,
+    "llama": dense.read_llama,
+    "llama4_text": experts.read_llama4,
+    "minimax_m2": experts.read_minimax_m2,
+    "mistral": dense.read_mistral,
+    "mixtral": experts.read_mixtral,
+    "modernbert": encoders.read_modernbert,
+    "nemotron_h": hybrid.read_nemotron_h,
+    "olmo2": dense.read_olmo2,
+    "opt": gpt.read_opt,
+    "phi3": dense.read_phi3,
+    "qwen2": dense.read_qwen2,
+    "qwen2_moe": experts.read_qwen2_moe,
+    "qwen3": dense.read_qwen3,
+    "qwen3_5_moe_text": hybrid.read_qwen3_next,
+    "qwen3_5_text": hybrid.read_qwen3_next,
+    "qwen3_moe": experts.read_qwen3_moe,
+    "qwen3_next": hybrid.read_qwen3_next,
+    "roberta": encoders.read_bert,
+    "smollm3": dense.read_smollm3,
+    "t5": encoders.read_t5,
+    "xlm-roberta": encoders.read_bert,
+}
