@@ -10,36 +10,11 @@ from dataclasses import dataclass, replace
 
 from chipwise.core.errors import InputError
 from chipwise.hardware.device import CheckError, MachineProfile
-from chipwise.ops import Phase, Workload
-from chipwise.profile.measurement import Measurement
-from chipwise.profile.refit import Prepared, cross_check, errors, prepare, refit
+from chipwise.profile.refit import Prepared, Sample, cross_check, errors, prepare, refit
 from chipwise.profile.store import MeasurementStore, Stored
-from chipwise.spec import Design
 
 LEAST = 3  # measured models, before the store is worth fitting to
 LEAST_CHECKED = 12  # measured models, before the interval is theirs and not calibration's
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
-    """A measured design, its latencies on the calibration's footing. See :class:`chipwise.profile.refit.Observed`."""
-
-    design: Design
-    measured: Measurement
-
-    @property
-    def workload(self) -> Workload:
-        """Under which requests."""
-        return self.measured.workload
-
-    @property
-    def peak_memory_bytes(self) -> float | None:
-        """Most resident memory, if it could be read."""
-        return self.measured.peak_memory_bytes
-
-    def seconds(self, phase: Phase, share: float) -> float:
-        """The percentile ``share`` of a pass, without the machine's drift since calibration."""
-        return self.measured.corrected(f"{'ttft' if phase is Phase.PREFILL else 'tpot'}_p{share * 100:.0f}")
 
 
 def learn(profile: MachineProfile, seen: Prepared) -> MachineProfile:

@@ -16,10 +16,9 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
@@ -36,7 +35,7 @@ from chipwise.profile.fit import fit_relative, rising
 from chipwise.profile.harness import measure
 from chipwise.profile.measurement import Measurement
 from chipwise.profile.microbench import Case, cases, request_data
-from chipwise.profile.refit import cross_check, fit_memory, predict_seconds, prepare, refit
+from chipwise.profile.refit import Sample, cross_check, fit_memory, predict_seconds, prepare, refit
 from chipwise.profile.samples import WEIGHTS, random_designs
 from chipwise.spec import Design
 
@@ -48,36 +47,6 @@ CASE_S = 0.015
 MODEL_S = 1.35  # starting, warming up and timing one whole model
 CASES_S = 16.0
 LEAST_MODELS, MOST_MODELS = 12, 120
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Whole:
-    """One measured model. Seconds are on the footing of ``anchors``, the calibration's own."""
-
-    design: Design
-    measured: Measurement
-    anchors: Mapping[str, float] | None = None
-
-    @property
-    def workload(self) -> Workload:
-        """Under which requests."""
-        return self.measured.workload
-
-    @property
-    def peak_memory_bytes(self) -> float | None:
-        """Most resident memory, if it could be read."""
-        return self.measured.peak_memory_bytes
-
-    def seconds(self, phase: Phase, share: float) -> float:
-        """The measured percentile of a pass; of its processor time where the machine was not quiet."""
-        quantity: Literal["ttft", "tpot"] = "ttft" if phase is Phase.PREFILL else "tpot"
-        processor = self.measured.environment.get(f"{quantity}_cpu_p{share * 100:.0f}")
-        busy = not self.measured.clean and processor is not None
-        seconds = float(processor) if busy and processor else self.measured.percentile(quantity, share)
-        since = drift(self.measured.environment.get("anchors", {}), self.anchors) if self.anchors else None
-        if since is None:
-            return seconds
-        return seconds / (since.prefill if phase is Phase.PREFILL else since.decode)
 
 
 def calibrate(
@@ -117,8 +86,8 @@ def calibrate(
         fitted, curves = base.terms, base.curves
     count = min(MOST_MODELS, max(LEAST_MODELS, round((seconds - (CASES_S if base is None else 0.0)) / MODEL_S)))
     measured = list(_measure_wholes(random_designs(count, seed=seed), runtime=runtime, threads=threads, tell=tell))
-    anchors = typical_anchors(measured)
-    wholes = [Whole(design=whole.design, measured=whole.measured, anchors=anchors) for whole in measured]
+    anchors = typical_anchors([whole.measured for whole in measured])
+    wholes = [on_footing(whole, anchors) for whole in measured]
     busy = sum(not whole.measured.clean for whole in wholes)
     profile = MachineProfile(
         machine=detect(),
@@ -144,11 +113,17 @@ def calibrate(
     return replace(refit(profile, seen), checks=cross_check(profile, seen), lessons=lessons)
 
 
-def typical_anchors(wholes: Sequence[Whole]) -> dict[str, float]:
+def typical_anchors(measured: Sequence[Measurement]) -> dict[str, float]:
     """The median of each anchor over all models, those timed on a quiet machine if there are five: where drift is 1."""
-    quiet = [whole for whole in wholes if whole.measured.clean]
-    found = [whole.measured.environment["anchors"] for whole in (quiet if len(quiet) >= 5 else wholes)]
+    quiet = [item for item in measured if item.clean]
+    found = [item.environment["anchors"] for item in (quiet if len(quiet) >= 5 else measured)]
     return {name: float(np.median([item[name] for item in found if name in item])) for name in found[0]}
+
+
+def on_footing(whole: Sample, anchors: Mapping[str, float]) -> Sample:
+    """``whole`` with its drift from ``anchors``."""
+    since = drift(whole.measured.environment["anchors"], anchors)
+    return replace(whole, measured=replace(whole.measured, drift=since))
 
 
 def time_cases(chosen: Sequence[Case], *, threads: int, tell: Progress) -> list[tuple[Case, float]]:
@@ -236,7 +211,7 @@ def _call_seconds(timed: Sequence[tuple[Case, float]]) -> float:
     return max(0.0, short_s - short * node_s)
 
 
-def _measure_wholes(designs: Sequence[Design], *, runtime: str, threads: int, tell: Progress) -> Iterator[Whole]:
+def _measure_wholes(designs: Sequence[Design], *, runtime: str, threads: int, tell: Progress) -> Iterator[Sample]:
     with tempfile.TemporaryDirectory(prefix="chipwise-") as folder:
         for i, design in enumerate(designs):
             try:
@@ -255,11 +230,11 @@ def _measure_wholes(designs: Sequence[Design], *, runtime: str, threads: int, te
                 timeout_s=60,
                 attempts=1,
             )
-            yield Whole(design=design, measured=measured)
+            yield Sample(design=design, measured=measured)
             tell("models", (i + 1) / len(designs))
 
 
-def fit_passes(profile: MachineProfile, wholes: Sequence[Whole]) -> dict[str, PassCost]:
+def fit_passes(profile: MachineProfile, wholes: Sequence[Sample]) -> dict[str, PassCost]:
     """What a pass costs beyond its nodes, by phase, from whole models. The profile's own passes must be neutral."""
     passes = {}
     for phase in Phase:

@@ -80,6 +80,22 @@ class Measurement:
             return value
         return value / (self.drift.prefill if name.startswith("ttft") else self.drift.decode)
 
+    def settled(self, name: str) -> float:
+        """What a model of the machine should learn: :meth:`corrected`, from processor time where others were busy.
+
+        With one thread, processor time is what a sample would take if nothing else wanted its core. Where it was not
+        kept, the clock's samples have to do.
+
+        Raises:
+            UnknownName: There is no such metric.
+            MeasurementError: This machine could not measure it.
+        """
+        value = self.corrected(name)
+        processor = self.environment.get(name.replace("_p", "_cpu_p"))
+        if self.clean or not processor or name == "peak_memory":
+            return value
+        return value / self.metric(name) * float(processor)
+
     @property
     def digest(self) -> str:
         """Identity of everything in it."""

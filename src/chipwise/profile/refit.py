@@ -20,6 +20,7 @@ from chipwise.cost.residual import MOST_POINTS, NOISE, factors, smooth
 from chipwise.hardware.device import CheckError, Lessons, MachineProfile, MemoryCost, Residual, Tail
 from chipwise.ops import Phase, Workload
 from chipwise.profile.fit import fit_relative
+from chipwise.profile.measurement import Measurement
 from chipwise.profile.samples import WEIGHTS
 from chipwise.spec import Design
 
@@ -52,6 +53,28 @@ class Observed(Protocol):
     def peak_memory_bytes(self) -> float | None:
         """Most resident memory, if it could be read."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """A measured design, its latencies on the calibration's footing. See :class:`Observed`."""
+
+    design: Design
+    measured: Measurement
+
+    @property
+    def workload(self) -> Workload:
+        """Under which requests."""
+        return self.measured.workload
+
+    @property
+    def peak_memory_bytes(self) -> float | None:
+        """Most resident memory, if it could be read."""
+        return self.measured.peak_memory_bytes
+
+    def seconds(self, phase: Phase, share: float) -> float:
+        """The percentile ``share`` of a pass, without the machine's drift since calibration."""
+        return self.measured.settled(f"{'ttft' if phase is Phase.PREFILL else 'tpot'}_p{share * 100:.0f}")
 
 
 @dataclass(frozen=True)
