@@ -96,7 +96,7 @@ def _split(op: Op, profile: MachineProfile, working_set: float) -> tuple[float, 
             if name == "node":
                 launch += rates[name] * amount
             else:
-                compute += rates[name] * amount
+                compute += rates.get(name, 0.0) * amount
         if term.streamed_bytes and term.model in profile.curves:
             curve = profile.curves[term.model]
             streamed = term.streamed_bytes * float(s_per_byte(curve, working_set))

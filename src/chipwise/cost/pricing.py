@@ -35,7 +35,8 @@ def op_price(op: Op, profile: MachineProfile) -> Array:
     price = np.zeros(len(PRICE_COLUMNS))
     for term in terms(op):
         rates = profile.rates(term.model)
-        seconds = sum(rates[name] * amount for name, amount in term.amounts.items())
+        # A profile that was fitted before a feature was known explains its time by the others.
+        seconds = sum(rates.get(name, 0.0) * amount for name, amount in term.amounts.items())
         nodes = term.amounts.get("node", 0.0)
         launch = rates["node"] * nodes if nodes else 0.0
         price[0] += seconds

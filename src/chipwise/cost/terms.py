@@ -69,6 +69,8 @@ def _attention(op: AttentionOp) -> list[Term]:
     }
     if op.rope:
         amounts["rotated"] = rows * (op.heads + op.kv_heads) * op.head_size
+    if op.query_tokens > 1:  # work that does not grow with what is seen: caches that are read in whole blocks
+        amounts["query"] = rows * op.heads
     shape = "step" if op.query_tokens == 1 else "prompt"
     cache = values_bytes(2 * op.batch * seen * op.kv_heads * op.head_size, op.cache)
     return [Term(model=f"attention.{shape}", amounts=amounts, resident_bytes=cache)]
