@@ -234,7 +234,7 @@ class storage:  # noqa: N801  (reads as a sentence: with storage(path): …)
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if not isinstance(error, OSError):
             return
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise StorageError(
                 f"{self.path}: the disk is full; free some space and go on with --resume (finished trials are kept)"
             ) from None
