@@ -12,7 +12,7 @@ from typing import Any
 from chipwise.blocks.lowering import lower
 from chipwise.core.csvfile import write_rows
 from chipwise.core.digest import plain
-from chipwise.core.errors import DoesNotFit, InputError, SpecError, StudyError, UnknownName, Unsupported
+from chipwise.core.errors import DoesNotFit, InputError, MissingExtra, SpecError, StudyError, UnknownName, Unsupported
 from chipwise.core.files import read_json
 from chipwise.cost.estimate import estimate as calibrated_estimate
 from chipwise.cost.model import CostEstimate
@@ -20,6 +20,7 @@ from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.hardware.device import MachineProfile
 from chipwise.ops import Phase, Workload
+from chipwise.predict.learn import Learned
 from chipwise.predict.validation.score import LeaveOut, Score
 from chipwise.profile.backends import RUNTIMES
 from chipwise.profile.measurement import Measurement
@@ -204,6 +205,84 @@ def ops_table(path: str | Path, out: str | Path) -> tuple[int, int]:
     return ops_file(Path(path), Path(out))
 
 
+FITS = ("gemm", "attention", "latent", "experts", "collective", "scan", "power")
+"""Kinds of kernels that are fitted to aiconfigurator's tables; ``serving`` is fitted to its sample of served runs."""
+
+
+def fit(
+    *,
+    kinds: Sequence[str] = (),
+    tables: str | Path | None = None,
+    out: str | Path | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+) -> list[str]:
+    """Fits what ships again, from the tables of the installed package aiconfigurator-core; returns reports.
+
+    Args:
+        kinds: Of ``FITS`` and ``serving``; all unless given.
+        tables: The package's ``systems`` folder; found where it is installed unless given.
+        out: A folder for the fitted arrays; chipwise's own data unless given.
+        progress: Told each step.
+
+    Raises:
+        UnknownName: There is no such kind.
+        MissingExtra: The package, or what fits, is not installed.
+    """
+    import importlib
+
+    wanted = tuple(kinds) or (*FITS, "serving")
+    for kind in wanted:
+        if kind not in (*FITS, "serving"):
+            raise UnknownName("kind of fit", kind, [*FITS, "serving"])
+    root = Path(tables) if tables is not None else _installed_tables()
+    reports = []
+    for kind in wanted:
+        if kind == "serving":
+            from chipwise.serve import batching, fitting
+
+            errors = fitting.fit(
+                root / "silicon_sample.csv", Path(out) / "serving.json" if out else batching.DATA, progress=progress
+            )
+            reports.append(f"serving: {errors}")
+            continue
+        from chipwise.predict import kernels
+
+        module = importlib.import_module(f"chipwise.predict.fitting.{kind}")
+        folder = Path(out) if out is not None else Path(kernels.__file__).parents[1] / "data"
+        reports.append(str(module.fit(root, folder, progress=progress)))
+    return reports
+
+
+def learn(*, runtime: str = "onnxruntime", threads: int = 1, count: int | None = None) -> tuple[Learned, Path]:
+    """Updates this machine's own profile by what was measured on it; returns what was learned and the profile's file.
+
+    Args:
+        runtime: The profile's runtime.
+        threads: The profile's threads.
+        count: Learn from this many of the measurements, drawn at random.
+
+    Raises:
+        InputError: There is no profile, or too few measurements.
+    """
+    from chipwise.predict.learn import fit_from_measurements
+
+    path = profile_path(runtime, threads)
+    if not path.exists():
+        raise InputError(f"this machine has no profile in {runtime} with {threads} threads; run: chipwise calibrate")
+    learned = fit_from_measurements(MachineProfile.load(path), count=count)
+    learned.profile.save(path)
+    return learned, path
+
+
+def _installed_tables() -> Path:
+    from importlib.util import find_spec
+
+    found = find_spec("aiconfigurator_core")
+    if found is None or found.origin is None:
+        raise MissingExtra("aiconfigurator-core", "fit")
+    return Path(found.origin).parent / "systems"
+
+
 PREDICTED = {"gemm": "latency_s", "attention": "latency_s", "serving": "tpot_s", "power": "power_w"}
 """What is predicted of each kind of measured row: the column of the predictions."""
 
@@ -224,7 +303,8 @@ def validate(kind: str, truth: str | Path, out: str | Path, *, leave_out: LeaveO
     from chipwise.predict.validation import kernels, power, score
     from chipwise.serve.validation import serving
 
-    readers = {"gemm": kernels.gemm, "attention": kernels.attention, "serving": serving, "power": power.power}
+    readers: dict[str, Callable[[Path, LeaveOut], list[score.Row]]]
+    readers = {"gemm": kernels.gemm, "attention": kernels.attention, "serving": serving, "power": power.watts}
     if kind not in readers:
         raise UnknownName("kind of measurement", kind, readers)
     path = Path(truth)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from chipwise.cli import calibrate, devices, estimate, measure, ops, report, search, space, validate
+from chipwise.cli import calibrate, devices, estimate, fit, measure, ops, report, search, space, validate
 from chipwise.core.errors import ChipwiseError
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ app.command("report")(report.command)
 app.command("estimate")(estimate.command)
 app.command("ops")(ops.command)
 app.command("validate")(validate.command)
+app.command("fit")(fit.command)
 app.command("calibrate")(calibrate.command)
 app.command("measure")(measure.command)
 app.add_typer(devices.app, name="devices")

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ import numpy.typing as npt
 
 from chipwise.core.files import build
 from chipwise.hardware.runtime import Runtime
+from chipwise.serve.steps import PassTimes
 
 Array = npt.NDArray[np.float64]
 STACKS = ("trtllm", "vllm", "sglang")
@@ -35,24 +35,24 @@ class Constants:
 
     host_s: dict[str, float]  # per stack: host time of a step that does not hide behind kernels
     prefill_share: dict[str, float]  # per stack: part of the others' prefills that a request waits for
-    matmul_scale: float = 1.0  # kernels in serving over kernels measured alone
-    attention_scale: float = 1.0
-    experts_scale: float = 1.0
-    collective_scale: float = 1.0
+    matmul_scale: float  # kernels in serving over kernels measured alone, launches left out
+    attention_scale: float
+    experts_scale: float
+    gap_s: float  # between one kernel of a captured graph and the next
     log_halfwidth: dict[str, float]  # 90 % of served runs, by situation
 
-    def step_s(self, classes: Mapping[str, Array], runtime: Runtime, kernels: int) -> Array:
-        """Seconds of one pass from its kernels' seconds by class."""
-        total = (
-            self.matmul_scale * classes["matmul"]
-            + self.attention_scale * classes["attention"]
-            + self.experts_scale * classes["experts"]
-            + self.collective_scale * classes["collective"]
-            + classes["other"]
-        )
+    def step_s(self, times: PassTimes, runtime: Runtime) -> Array:
+        """Seconds of one pass: its kernels without launches and with gaps, or as the host launches them one by one."""
         if not runtime.graphs:
-            total = np.maximum(total, runtime.dispatch_s * kernels)
-        return total + self.host_s[runtime.stack]
+            return np.maximum(times.latency_s, runtime.dispatch_s * times.kernels) + self.host_s[runtime.stack]
+        scaled: Array = (
+            self.matmul_scale * times.busy_s("matmul")
+            + self.attention_scale * times.busy_s("attention")
+            + self.experts_scale * times.busy_s("experts")
+            + times.class_s("collective")
+            + times.busy_s("other")
+        )
+        return scaled + self.gap_s * times.kernels + self.host_s[runtime.stack]
 
 
 def tpot_s(step_s: Any, prefill_s: Any, *, in_flight: Any, new_tokens: Any, share: float) -> Array:

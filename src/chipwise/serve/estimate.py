@@ -14,7 +14,7 @@ from chipwise.serve.batching import Constants, constants, tpot_s
 from chipwise.serve.memory import DeviceMemory, device_memory
 from chipwise.serve.request import Request, Resolved, resolved
 from chipwise.serve.setting import Setting, Step
-from chipwise.serve.steps import CLASSES, Pass, PassTimes, price_passes
+from chipwise.serve.steps import Pass, PassTimes, price_passes
 
 Array = npt.NDArray[np.float64]
 MODEL = "serving@1"
@@ -116,10 +116,7 @@ def cost_groups(groups: Sequence[Group], *, fold: str | None = None) -> list[Gro
 
 def _cost(group: Group, prefill: PassTimes, decode: PassTimes, known: Constants) -> GroupCost:
     runtime = group.setting.runtime
-    prefill_s, step_s = (
-        known.step_s({name: each.class_s(name) for name in CLASSES}, runtime, each.kernels)
-        for each in (prefill, decode)
-    )
+    prefill_s, step_s = known.step_s(prefill, runtime), known.step_s(decode, runtime)
     share = known.prefill_share[runtime.stack] if runtime.mixes else 1.0
     situation = min((prefill.situation, decode.situation), key=("unseen", "sibling", "seen").index)
     replicas = group.setting.plan.dp

@@ -62,11 +62,23 @@ class PassTimes:
         return self.class_s(*CLASSES)
 
     def class_s(self, *classes: str) -> Array:
-        """The kernels of some of ``CLASSES``."""
+        """The kernels of some of ``CLASSES``, as each takes alone."""
         total = np.zeros_like(self.times[0].latency_s)
         for part, times in zip(self.parts, self.times, strict=True):
             if class_of(part.op.kind) in classes:
                 total = total + part.count * times.latency_s
+        return total
+
+    def busy_s(self, *classes: str) -> Array:
+        """The kernels of some of ``CLASSES`` without their launches, which a captured graph hides; at least the limits.
+
+        What a kernel alone spends before its work (its launch, a separate kernel that quantises) is seen in its floor.
+        """
+        total = np.zeros_like(self.times[0].latency_s)
+        for part, times in zip(self.parts, self.times, strict=True):
+            if class_of(part.op.kind) in classes:
+                limit = np.maximum(times.compute_s, times.memory_s)
+                total = total + part.count * np.maximum(times.latency_s - times.launch_s, limit)
         return total
 
     @property

@@ -1,21 +1,23 @@
 """Predicted against measured power of kernels: a table of calls in, watts out.
 
-Columns are those of aiconfigurator-core's kernel tables: ``op`` (context_attention, generation_attention, moe), ``device``,
-``latency_s``, the sizes, and formats. One vectorised call answers all rows of one kind, format, window and routing.
+Columns are those of aiconfigurator-core's kernel tables: ``op`` (context_attention, generation_attention, moe),
+``device``, ``latency_s``, the sizes, and formats. One call answers all rows of one kind, format, window and routing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from chipwise.core.errors import DataError
+from chipwise.core.errors import DataError, SpecError
 from chipwise.hardware import datasheet
 from chipwise.ops import AttentionOp, ExpertsOp
 from chipwise.predict import power
 from chipwise.predict.fitting.experts import FORMATS, NOT_GATED
+from chipwise.predict.validation.score import LeaveOut, Row
 
 ATTENTION = ("context_attention", "generation_attention")
 CACHES = {"bfloat16": "bf16", "float16": "fp16", "fp8": "fp8"}
@@ -113,3 +115,25 @@ def _cache(name: str) -> str:
     if name not in CACHES:
         raise DataError(f"unknown kv_cache_dtype {name!r}; known: {', '.join(CACHES)}")
     return CACHES[name]
+
+
+def watts(truth: Path, leave_out: LeaveOut) -> list[Row]:
+    """Rows of ``power.csv``: kernels with their measured watts (``power_w``)."""
+    import pandas as pd
+
+    try:
+        measured = pd.read_csv(truth, low_memory=False)
+    except OSError as error:
+        raise SpecError(f"cannot be read: {error.strerror}", file=str(truth)) from None
+    found = validate_power(measured, leave_out=leave_out)
+    return [
+        Row(
+            row_id=str(row.row_id),
+            subset=str(kind),
+            truth=float(power_w),
+            predicted=float(row.power_w),
+            low=float(row.low_w),
+            high=float(row.high_w),
+        )
+        for row, kind, power_w in zip(found.itertuples(), measured["op"], measured["power_w"], strict=True)
+    ]

@@ -1,0 +1,58 @@
+"""``chipwise fit``: the models' constants again, from the measurements that they come from."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class Source(StrEnum):
+    """Where measurements come from."""
+
+    AICONFIGURATOR = "aiconfigurator"
+    MEASUREMENTS = "measurements"
+
+
+def command(
+    source: Annotated[
+        Source,
+        typer.Option("--from", help="aiconfigurator (the installed package), or measurements (this machine's)."),
+    ],
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(help="gemm, attention, latent, experts, collective, scan, power or serving; all unless given."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="A folder for the arrays; chipwise's own data unless given.")] = None,
+    runtime: Annotated[str, typer.Option(help="With measurements: the runtime of the profile.")] = "onnxruntime",
+    threads: Annotated[int, typer.Option(help="With measurements: the threads of the profile.", min=1)] = 1,
+    count: Annotated[int | None, typer.Option(help="With measurements: learn from so many, at random.", min=1)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the reports as JSON.")] = False,
+) -> None:
+    """Fit models again from the measurements that they come from; prints errors on what was left out.
+
+    What ships for devices that are not here:  chipwise fit --from aiconfigurator --kind gemm
+    This machine's own profile:                chipwise fit --from measurements --runtime onnxruntime
+    """
+    from chipwise import api
+    from chipwise.cli.output import console, json_of, notices
+
+    if source is Source.MEASUREMENTS:
+        learned, path = api.learn(runtime=runtime, threads=threads, count=count)
+        if as_json:
+            json_of({"profile": str(path), "before": learned.before, "after": learned.after})
+            return
+        for name, before in learned.before.items():
+            after = learned.after.get(name, before)
+            console.print(f"{name}: error {before.mape:.1%} before, {after.mape:.1%} on what was left out of the fit")
+        console.print(f"learned from {len(learned.used)} measurements; wrote {path}")
+        return
+
+    reports = api.fit(kinds=kind or (), out=out, progress=lambda text: notices.print(text, highlight=False))
+    if as_json:
+        json_of(reports)
+        return
+    for report in reports:
+        console.print(report, highlight=False)
