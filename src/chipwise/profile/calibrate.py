@@ -47,6 +47,7 @@ CASE_S = 0.015
 MODEL_S = 1.35  # starting, warming up and timing one whole model
 CASES_S = 16.0
 LEAST_MODELS, MOST_MODELS = 12, 120
+NODES_TIMED = ("onnxruntime", "fake")  # runtimes whose own small graphs are timed (the fake one stands for any)
 
 
 def calibrate(
@@ -60,13 +61,15 @@ def calibrate(
 ) -> MachineProfile:
     """Measures this machine and returns its profile; ``progress`` hears a phase's name and the share done.
 
-    Rates of single nodes are timed in ONNX Runtime, also for other runtimes: they say what this machine's cores and
-    memory do, and factors fitted to whole models in ``runtime`` itself say what that runtime makes of them.
+    Rates of single nodes are timed in ONNX Runtime. Other runtimes are calibrated from whole models alone
+    (``calibrate_models.py``), or with a ``base``: its rates then say what this machine's cores and memory do, and
+    factors fitted to whole models in ``runtime`` itself say what that runtime makes of them.
 
     Args:
         runtime: The runtime that will serve.
         threads: Its threads.
-        seconds: What is aimed at on an idle machine: it sets how many whole models are measured.
+        seconds: What is aimed at on an idle machine: it sets how many whole models are measured (36 at least, where
+            they alone are measured).
         seed: Of the models.
         progress: Told of every step.
         base: A profile of this machine whose node rates are taken instead of timing them.
@@ -77,6 +80,10 @@ def calibrate(
         Unsupported: Nothing here writes models for it.
     """
     check_exporter(runtime)
+    if base is None and runtime not in NODES_TIMED:
+        from chipwise.profile.calibrate_models import calibrate_models
+
+        return calibrate_models(runtime=runtime, threads=threads, seconds=seconds, seed=seed, progress=progress)
     tell = progress or (lambda phase, share: None)
     fitted: Mapping[str, Mapping[str, float]]
     curves: Mapping[str, Curve]
