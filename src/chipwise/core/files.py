@@ -181,6 +181,8 @@ def _union(options: tuple[Any, ...], value: object, field: str) -> Any:
     if value is None and type(None) in options:
         return None
     rest = [option for option in options if option is not type(None)]
+    if isinstance(value, Mapping):  # of several classes the one with most of the fields is meant, and named in errors
+        rest.sort(key=lambda option: -len(value.keys() & getattr(option, "__dataclass_fields__", {}).keys()))
     first: SpecError | None = None
     for option in rest:
         try:
