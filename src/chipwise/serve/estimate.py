@@ -99,18 +99,25 @@ def grouped(requests: Sequence[Request]) -> tuple[list[Group], dict[int, Chipwis
     return groups, errors
 
 
-def cost_groups(groups: Sequence[Group], *, fold: str | None = None) -> list[GroupCost | Unsupported]:
-    """The cost of every group; what a device cannot do is answered with the reason."""
+def price_groups(
+    groups: Sequence[Group], *, fold: str | None = None
+) -> list[tuple[PassTimes, PassTimes] | Unsupported]:
+    """The kernels of every group's prefill and decode; what a device cannot do is answered with the reason."""
     try:
         times = price_passes([each for group in groups for each in (group.prefill(), group.decode())], fold=fold)
     except Unsupported as error:
         if len(groups) == 1:
             return [error]
-        return [answer for group in groups for answer in cost_groups([group], fold=fold)]
+        return [answer for group in groups for answer in price_groups([group], fold=fold)]
+    return list(zip(times[::2], times[1::2], strict=True))
+
+
+def cost_groups(groups: Sequence[Group], *, fold: str | None = None) -> list[GroupCost | Unsupported]:
+    """The cost of every group; what a device cannot do is answered with the reason."""
     known = constants(fold)
     return [
-        _cost(group, prefill, decode, known)
-        for group, prefill, decode in zip(groups, times[::2], times[1::2], strict=True)
+        times if isinstance(times, Unsupported) else _cost(group, *times, known)
+        for group, times in zip(groups, price_groups(groups, fold=fold), strict=True)
     ]
 
 

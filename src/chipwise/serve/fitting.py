@@ -17,7 +17,7 @@ from chipwise.core.errors import Unsupported
 from chipwise.core.files import write_json
 from chipwise.hardware import datasheet
 from chipwise.serve.batching import STACKS
-from chipwise.serve.estimate import cost_groups, grouped
+from chipwise.serve.estimate import grouped, price_groups
 from chipwise.serve.runs import ServedRun, read_runs
 
 Array = npt.NDArray[np.float64]
@@ -51,20 +51,21 @@ def design_of(runs: Sequence[ServedRun], *, fold: str | None) -> Design:
     known = [run for run in runs if run.request is not None]
     groups, _ = grouped([run.request for run in known if run.request is not None])
     features, fixed, truth, devices, families = [], [], [], [], []
-    for group, cost in zip(groups, cost_groups(groups, fold=fold), strict=True):
-        if isinstance(cost, Unsupported):
+    for group, times in zip(groups, price_groups(groups, fold=fold), strict=True):
+        if isinstance(times, Unsupported):
             continue
+        prefill, decode = times
         stack = group.setting.runtime.stack
         waits = np.maximum(group.in_flight / group.setting.plan.dp - 1, 0) / group.new_tokens
         rows = np.zeros((len(group.rows), len(NAMES)))
         for i, name in enumerate(SCALES):
-            rows[:, i] = cost.decode.busy_s(name)
-        rows[:, NAMES.index("gap_s")] = cost.decode.kernels
+            rows[:, i] = decode.busy_s(name)
+        rows[:, NAMES.index("gap_s")] = decode.kernels
         rows[:, NAMES.index(f"host_s.{stack}")] = 1.0
-        prefill_s = cost.prefill.busy_s(*SCALES, "other") + cost.prefill.class_s("collective")
-        rows[:, NAMES.index(f"prefill_share.{stack}")] = waits * (prefill_s + GAP_S * cost.prefill.kernels)
+        prefill_s = prefill.busy_s(*SCALES, "other") + prefill.class_s("collective")
+        rows[:, NAMES.index(f"prefill_share.{stack}")] = waits * (prefill_s + GAP_S * prefill.kernels)
         features.append(rows)
-        fixed.append(cost.decode.class_s("collective") + cost.decode.busy_s("other"))
+        fixed.append(decode.class_s("collective") + decode.busy_s("other"))
         truth.append([known[i].tpot_s for i in group.rows])
         devices += [group.device.name] * len(group.rows)
         families += [group.device.family] * len(group.rows)
