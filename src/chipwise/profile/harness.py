@@ -161,17 +161,24 @@ def readings_of(reply: Mapping[str, Any], calibrated: Mapping[str, float] | None
 
 def measure_alternately(
     models: Sequence[str | Path], workload: Workload, *, rounds: int = 3, **settings: Any
-) -> list[Measurement]:
+) -> list[Measurement | MeasurementError]:
     """Measures every model ``rounds`` times in turns (A B, B A, …), so that drift of the machine hits all alike.
 
-    All rounds' samples of a model are joined; it is clean when every round was. ``settings`` go to :func:`measure`.
+    All rounds' samples of a model are joined; it is clean when every round was. A model that fails once has its error
+    in place of a measurement and takes no further part. ``settings`` go to :func:`measure`.
     """
     order = list(range(len(models)))
     found: list[list[Measurement]] = [[] for _ in models]
+    failed: dict[int, MeasurementError] = {}
     for turn in range(rounds):
         for i in order if turn % 2 == 0 else reversed(order):
-            found[i].append(measure(models[i], workload, **settings))
-    return [join(parts) for parts in found]
+            if i in failed:
+                continue
+            try:
+                found[i].append(measure(models[i], workload, **settings))
+            except MeasurementError as error:
+                failed[i] = error
+    return [failed[i] if i in failed else join(found[i]) for i in order]
 
 
 def join(parts: Sequence[Measurement]) -> Measurement:

@@ -1,8 +1,10 @@
-"""The cost model as a run uses it: a calibrated machine, a priced space, and what measurements have corrected."""
+"""The cost model as a run uses it: a calibrated machine, a priced space, and what measurements have taught."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,9 +12,12 @@ from numpy.typing import NDArray
 from chipwise.blocks.lowering import lower
 from chipwise.cost.estimate import estimate
 from chipwise.cost.model import CostEstimate
+from chipwise.cost.residual import AMPLITUDE, doubt
 from chipwise.hardware.device import MachineProfile
 from chipwise.ops import Phase, Workload
 from chipwise.predict.correct import Correction, correction
+from chipwise.predict.learn import learn
+from chipwise.profile.refit import Prepared, prepare
 from chipwise.space import SearchSpace
 from chipwise.space.constraints import MEASURED_METRICS
 from chipwise.space.pricing import PriceTable, ProfilePricer
@@ -22,22 +27,60 @@ from chipwise.spec import Design
 _PHASE = {"ttft": Phase.PREFILL, "tpot": Phase.DECODE}
 
 
+@dataclass(frozen=True)
+class Noted:
+    """A measured design as a trial notes it. See :class:`chipwise.profile.refit.Observed`."""
+
+    design: Design
+    workload: Workload
+    values: Mapping[str, float]
+
+    @property
+    def peak_memory_bytes(self) -> float | None:
+        """Most resident memory, if it could be read."""
+        return self.values.get("peak_memory")
+
+    def seconds(self, phase: Phase, share: float) -> float:
+        """The percentile ``share`` of a pass; P50 and P99 are noted."""
+        return self.values[f"{'ttft' if phase is Phase.PREFILL else 'tpot'}_p{share * 100:.0f}"]
+
+
 class Costing:
-    """Free metrics of designs and rows, corrected by the measurements told so far."""
+    """Free metrics of designs and rows, by a profile that learns from the measurements told so far.
+
+    Medians are the learnt profile's. Tails and memory, which a few measurements cannot refit, get one shrunken factor
+    each on top.
+    """
 
     def __init__(self, space: SearchSpace, workload: Workload, profile: MachineProfile) -> None:
-        self.profile, self._workload = profile, workload
-        self._table = PriceTable(space, workload, ProfilePricer(profile))
+        self.profile, self._calibrated, self._workload = profile, profile, workload
+        self._pricer = ProfilePricer(profile)
+        self._table = PriceTable(space, workload, self._pricer)
         self._corrections: dict[str, Correction] = {}
         self._medians: dict[Design, dict[str, float]] = {}
+        self._prepared: dict[Design, Prepared] = {}
         self.learn([])
 
     def learn(self, measured: Iterable[tuple[Design, Mapping[str, float]]]) -> None:
         """Takes all measurements of the run so far; replaces what was learnt before."""
-        known = [(self._uncorrected(design), values) for design, values in measured]
+        known = [(design, values) for design, values in measured if values.keys() >= MEASURED_METRICS - {"peak_memory"}]
+        self.profile = self._pricer.profile = self._learnt(known)
+        self._medians = {}
+        costs = [(self._uncorrected(design), values) for design, values in known]
         for metric in MEASURED_METRICS:
-            pairs = [(cost[metric], values[metric]) for cost, values in known if metric in values]
+            pairs = [] if metric.endswith("_p50") else [(c[metric], v[metric]) for c, v in costs if metric in v]
             self._corrections[metric] = correction(pairs, error=self._error(metric))
+
+    def _learnt(self, known: list[tuple[Design, Mapping[str, float]]]) -> MachineProfile:
+        """Memory keeps the calibrated fit: the price table holds bytes that were priced with it."""
+        joint: Prepared | None = None
+        for design, values in known:
+            item = Noted(design, self._workload, {k: v for k, v in values.items() if k != "peak_memory"})
+            held = self._prepared.get(design)
+            if held is None or held.observed[0] != item:
+                held = self._prepared[design] = prepare(self._calibrated, [item])
+            joint = held if joint is None else joint + held
+        return self._calibrated if joint is None else learn(self._calibrated, joint)
 
     def _error(self, metric: str) -> float:
         """Standard deviation of log(measured / predicted) in the profile's own check."""
@@ -49,7 +92,7 @@ class Costing:
         return checks.get(f"{phase}_p99" if tail == "p99" else phase, checks[phase]).spread
 
     def estimate(self, design: Design) -> CostEstimate:
-        """The uncorrected estimate, with every operator."""
+        """The estimate of the learnt profile, with every operator."""
         prefill, decode = (lower(design, self._workload, phase) for phase in (Phase.PREFILL, Phase.DECODE))
         return estimate(design, prefill, decode, self._workload, self.profile)
 
@@ -64,6 +107,14 @@ class Costing:
         promised = {metric: list(known.interval(cost[metric])) for metric, known in self._corrections.items()}
         count = float(design.arch.parameters())
         return {**promised, "parameters": [count, count, count]}
+
+    def unsure(self, design: Design) -> float:
+        """How little the models measured so far say of this one: 0 where it was measured itself, 1 far from all."""
+        unknown = {f"{q}_p{share}": math.nan for q in _PHASE for share in (50, 99)}
+        figures = prepare(self._calibrated, [Noted(design, self._workload, unknown)]).tables
+        residuals = self.profile.residuals
+        found = [doubt(figures[p].figures, residuals[p.value])[0] for p in Phase if p.value in residuals]
+        return float(max(found, default=AMPLITUDE)) / AMPLITUDE
 
     def metrics(self, rows: Rows) -> dict[str, NDArray[np.float64]]:
         """Corrected free metrics of canonical rows, each (n,)."""

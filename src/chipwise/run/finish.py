@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from chipwise.core.digest import plain
-from chipwise.core.errors import Infeasible
+from chipwise.core.errors import Infeasible, MeasurementError
 from chipwise.core.files import write_atomic
 from chipwise.deploy.hf import save_pretrained
 from chipwise.deploy.onnx import export
@@ -42,13 +42,13 @@ class Finish:
         """
         self._measure_final([*finalists, *([baseline] if baseline is not None else [])])
         tried = [self._trials[item.number] for item in finalists]
-        good = [item for item in tried if within(self._spec.limits, item.measured or {})]
+        good = [item for item in tried if item.alive and within(self._spec.limits, item.measured or {})]
         for other in others:
             if good:
                 break
             self._measure_final([other])
             tried.append(self._trials[other.number])
-            good = [item for item in tried[-1:] if within(self._spec.limits, item.measured or {})]
+            good = [item for item in tried[-1:] if item.alive and within(self._spec.limits, item.measured or {})]
         if not good:
             told = "; ".join(f"trial {item.number}: {self._against_limits(item)}" for item in tried)
             raise Infeasible(f"no trained candidate was measured within the limits: {told}")
@@ -69,12 +69,17 @@ class Finish:
         for item in contenders:
             self._export(item)
         for _ in range(ATTEMPTS):
-            if all(self._trials[item.number].trial.notes.get("final") for item in contenders):
+            known = [self._trials[item.number] for item in contenders]
+            if all(item.trial.notes.get("final") or not item.alive for item in known):
                 return
-            for item, measured in zip(contenders, self._measure(contenders), strict=True):
-                self._trials.note(item.number, **notes_of(measured, final=measured.clean))
+            running = [item for item in contenders if self._trials[item.number].alive]
+            for item, measured in zip(running, self._measure(running), strict=True):
+                if isinstance(measured, MeasurementError):
+                    self._trials.fail(item.number, str(measured))
+                else:
+                    self._trials.note(item.number, **notes_of(measured, final=measured.clean))
 
-    def _measure(self, contenders: Sequence[Candidate]) -> list[Measurement]:
+    def _measure(self, contenders: Sequence[Candidate]) -> list[Measurement | MeasurementError]:
         return self._measuring.alternately([self._folder.trial(item.number) / "model.onnx" for item in contenders])
 
     def _export(self, item: Candidate) -> None:

@@ -3,64 +3,94 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from chipwise.core.digest import plain
 from chipwise.core.errors import MeasurementError
-from chipwise.deploy.onnx import export, random_weights
+from chipwise.deploy.onnx import export
+from chipwise.profile.exporting import export_for
 from chipwise.profile.harness import measure, measure_alternately
 from chipwise.profile.measurement import Measurement
+from chipwise.profile.store import MeasurementStore
 from chipwise.run.spec import RunSpec
 from chipwise.space.constraints import MEASURED_METRICS, Constraint, broken
 from chipwise.spec import Design
 from chipwise.train.tokenizer import TokenData
 
+CANDIDATE_S = 60.0  # before a candidate that does not answer is given up
+MEMORY_BYTES = 16_000_000_000  # addresses that a candidate's process may take; it is refused more
 HEADROOM = 0.85  # of a P99 limit: what a candidate may take before it is trained; tails differ from day to day
 
 
 @dataclass(frozen=True)
 class Measuring:
-    """How this run measures."""
+    """How this run measures; what candidates took is also kept in the user's store.
+
+    ``anchors`` are those of the run's profile, against which drift is told.
+    """
 
     spec: RunSpec
+    anchors: Mapping[str, float] | None = None
+    timeout_s: float = CANDIDATE_S
 
     def candidate(self, design: Design, folder: Path) -> Measurement:
-        """A design with random weights: its latency and memory are those that it will have when trained."""
-        folder.mkdir(parents=True, exist_ok=True)
-        path = export(design, random_weights(design.arch, seed=0), folder / "random.onnx")
+        """A design with random weights: its latency and memory are those that it will have when trained.
+
+        Raises:
+            MeasurementError: It hangs, crashes, takes more memory than it may, or gives no finite logits.
+        """
+        path = export_for(self.spec.target.runtime, design, folder, stem="random")
         try:
-            target = self.spec.target
-            return measure(path, self.spec.workload, runtime=target.runtime, threads=target.threads, attempts=2)
+            found = measure(
+                path, self.spec.workload, timeout_s=self.timeout_s, memory_limit_bytes=MEMORY_BYTES, **self._settings
+            )
         finally:
             path.unlink(missing_ok=True)
+        MeasurementStore().add(found, design=design, source=f"search {self.spec.name}")
+        return found
 
-    def alternately(self, paths: list[Path]) -> list[Measurement]:
-        """Exported files in turns, so that the machine's drift hits all alike."""
+    def alternately(self, paths: list[Path]) -> list[Measurement | MeasurementError]:
+        """Exported files in turns, so that the machine's drift hits all alike; or why one could not be measured."""
+        return measure_alternately(paths, self.spec.workload, **self._settings)
+
+    @property
+    def _settings(self) -> dict[str, Any]:
         target = self.spec.target
-        return measure_alternately(
-            paths, self.spec.workload, runtime=target.runtime, threads=target.threads, attempts=2
-        )
+        return {
+            "runtime": target.runtime,
+            "threads": target.threads,
+            "attempts": 2,
+            "calibrated": self.anchors,
+        }
 
 
-def metrics_of(measurement: Measurement) -> dict[str, float]:
-    """Every metric that could be measured."""
+def metrics_of(
+    measurement: Measurement, reading: Callable[[Measurement, str], float] = Measurement.metric
+) -> dict[str, float]:
+    """Every metric that could be measured, as ``reading`` gives it: as taken, corrected for drift, or settled."""
     found = {}
     for name in sorted(MEASURED_METRICS):
         try:
-            found[name] = measurement.metric(name)
+            found[name] = reading(measurement, name)
         except MeasurementError:
             continue
     return found
 
 
 def notes_of(measurement: Measurement, *, final: bool) -> dict[str, Any]:
-    """What a trial keeps of its measurement."""
+    """What a trial keeps of its measurement.
+
+    ``measured`` is as taken where it is final, and on the calibration's footing before; ``settled`` is what is learnt.
+    """
     return {
-        "measured": metrics_of(measurement),
+        "measured": metrics_of(measurement, Measurement.metric if final else Measurement.corrected),
+        "settled": metrics_of(measurement, Measurement.settled),
+        "drift": None if measurement.drift is None else plain(measurement.drift),
         "clean": measurement.clean,
         "unclean_because": list(measurement.reasons),
         "runtime_version": measurement.runtime_version,

@@ -19,6 +19,7 @@ from chipwise.run.folder import RunFolder
 from chipwise.run.ledger import Ledger
 from chipwise.run.measuring import HEADROOM, Measuring, notes_of, within
 from chipwise.run.plan import Rung, plan_rungs
+from chipwise.run.profiling import worth_measuring
 from chipwise.run.progress import Observer, Status
 from chipwise.run.quality import Halving
 from chipwise.run.record import make_record
@@ -84,6 +85,7 @@ class Search:
         plan = self._plan()
         profile = self._calibrate()
         costing = self._costing = Costing(self.space, spec.workload, profile)
+        self._measuring = Measuring(spec, anchors=profile.anchors)
         self._learn()
         self._phase("screening")
         screened = screen(self.space, costing.metrics, spec.limits, seed=spec.seed)
@@ -126,6 +128,10 @@ class Search:
                 begun=self._phase,
             )
             halving.explore(baselines)
+            if spec.profiling == "measured":
+                for item in self.trials.all():
+                    if item.alive and item.rungs and item.measured is None:
+                        self._measure(item)
             finalists, baseline = halving.promote(baselines)
         self._phase("measuring the finalists")
         finish = Finish(self.trials, spec, self.folder, store)
@@ -169,11 +175,23 @@ class Search:
         return profile
 
     def _measure(self, item: Candidate) -> bool:
-        """Measures a candidate before its long trainings; notes what was found and learns from it."""
+        """Whether a candidate keeps the limits, before its long trainings: measured where that is worth it.
+
+        What was found is noted and learnt from.
+        """
         assert self._costing is not None
         self.status.detail = f"measuring {summary(item.design)}"
         self._tell()
         promise = self._costing.promise(item.design)
+        limits = self.spec.limits if item.is_baseline else (*self.spec.limits, *no_slower_than(self._drawn()))
+        promised = {metric: bounds[0] for metric, bounds in promise.items()}
+        unsure = self._costing.unsure(item.design)
+        mode = "measured" if item.is_baseline and self.spec.profiling == "hybrid" else self.spec.profiling
+        why = worth_measuring(mode, promise, limits, unsure=unsure, headroom=HEADROOM)
+        if why is None:
+            good = within(limits, promised, headroom=HEADROOM)
+            self.trials.note(item.number, predicted=promise, within=good)
+            return good
         try:
             found = self._measuring.candidate(item.design, self.folder.trial(item.number))
         except MeasurementError as error:
@@ -181,11 +199,10 @@ class Search:
             self._count()
             return False
         notes = notes_of(found, final=False)
-        limits = self.spec.limits if item.is_baseline else (*self.spec.limits, *no_slower_than(self._drawn()))
         good = within(limits, notes["measured"], headroom=HEADROOM)
         if not found.clean:  # a busy machine proves nothing against a candidate; the last measurement decides
-            good = good or within(limits, {metric: bounds[0] for metric, bounds in promise.items()}, headroom=HEADROOM)
-        self.trials.note(item.number, **notes, predicted=promise, within=good)
+            good = good or within(limits, promised, headroom=HEADROOM)
+        self.trials.note(item.number, **notes, predicted=promise, within=good, measured_because=why)
         self._learn()
         self._count()
         return good
@@ -199,7 +216,13 @@ class Search:
     def _learn(self) -> None:
         """Corrects the cost model by all measurements of the run."""
         assert self._costing is not None
-        self._costing.learn([(item.design, item.measured) for item in self.trials.all() if item.measured])
+        self._costing.learn(
+            [
+                (item.design, item.trial.notes.get("settled", item.measured))
+                for item in self.trials.all()
+                if item.measured
+            ]
+        )
 
     def _close(self, item: Candidate) -> None:
         """Ends a trial that is still open: with its values where it was trained, as set aside where not."""

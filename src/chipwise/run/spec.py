@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from chipwise.core import units
 from chipwise.core.digest import digest, plain
@@ -99,6 +99,7 @@ class RunSpec:
     objectives: Mapping[str, str] = field(default_factory=lambda: {"bits_per_byte": "minimize", "tpot_p50": "minimize"})
     budget: BudgetSpec = field(default_factory=BudgetSpec)
     search: StrategySpec = field(default_factory=StrategySpec)
+    profiling: Literal["simulated", "measured", "hybrid"] = "hybrid"  # which candidates are measured before they go on
     seed: int = 0
     folder: str = "."  # the file's own folder, against which data paths are read; not a field of the file
 

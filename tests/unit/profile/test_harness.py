@@ -84,3 +84,10 @@ def test_joined_parts_keep_all_samples_and_all_doubts(tmp_path) -> None:
     both = join([quiet, busy])
     assert len(both.tpot_s) == 2 * len(quiet.tpot_s)
     assert (both.clean, both.reasons) == (False, ("busy",))
+
+
+def test_a_model_that_fails_in_turns_does_not_take_the_others_with_it(tmp_path) -> None:
+    good, bad = fake_model(tmp_path), fake_model(tmp_path, fault="crash")
+    found = measure_alternately([good, bad], WORKLOAD, rounds=2, runtime="fake", seconds=0.05, attempts=1)
+    assert len(found[0].tpot_s) >= 400
+    assert "SIGABRT" in str(found[1])
