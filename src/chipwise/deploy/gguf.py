@@ -161,6 +161,17 @@ def export(
     return target
 
 
+def export_if_possible(
+    design: Design, weights: Mapping[str, npt.NDArray[Any]], path: Path, *, tokenizer: Path | None = None
+) -> Path | None:
+    """:func:`export`, or None (and no file) where ``gguf`` is not installed or GGUF cannot hold the design."""
+    path.unlink(missing_ok=True)
+    try:
+        return export(design, weights, path, tokenizer=tokenizer)
+    except (MissingExtra, Unsupported):
+        return None
+
+
 def _add_facts(writer: GGUFWriter, design: Design, blocks: tuple[Block, ...]) -> None:
     arch = design.arch
     attentions = [None if block.attention is None else block.attention[0] for block in blocks]

@@ -148,7 +148,7 @@ class Serving(nn.Module):
         if model.positions is not None:
             x_BTD = x_BTD + model.positions(positions_T)
         for i, (owner, layer) in enumerate(zip(model.order, model.arch.layers, strict=True)):
-            module = model.layers[owner]
+            module: Any = model.layers[owner]
             if layer.attention is not None:
                 y_BTD = self._attention(i, module.attention, module.attention_norm(x_BTD), positions_T, seen, masked)
                 x_BTD = x_BTD + y_BTD

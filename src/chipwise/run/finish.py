@@ -9,6 +9,7 @@ from typing import Any
 from chipwise.core.digest import plain
 from chipwise.core.errors import Infeasible, MeasurementError
 from chipwise.core.files import write_atomic
+from chipwise.deploy.gguf import export_if_possible
 from chipwise.deploy.hf import save_pretrained
 from chipwise.deploy.onnx import export
 from chipwise.profile.measurement import Measurement
@@ -99,7 +100,10 @@ class Finish:
         return dict(load_file(self._folder.training(item.design.arch) / item.rungs[-1]["weights"]))
 
     def write_winner(self, winner: Candidate) -> None:
-        """The Hugging Face folder, with the measured ``model.onnx`` and the promises beside it."""
+        """The Hugging Face folder, with the measured ``model.onnx`` and the promises beside it.
+
+        Where the ``gguf`` package is installed and GGUF can hold the winner, also ``model.gguf``.
+        """
         source = self._folder.trial(winner.number) / "model.onnx"
         vocab_size = winner.design.arch.vocab_size
         promises = {
@@ -121,3 +125,9 @@ class Finish:
             {PROMISES: json.dumps(promises, indent=1) + "\n"},
         )
         write_atomic(self._folder.winner / "model.onnx", source.read_bytes())
+        export_if_possible(
+            winner.design,
+            self._weights(winner),
+            self._folder.winner / "model.gguf",
+            tokenizer=self._store.tokenizer_path(vocab_size),
+        )

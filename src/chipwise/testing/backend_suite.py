@@ -173,7 +173,7 @@ class ExportedSuite(BackendSuite):
     def test_a_missing_package_names_its_extra(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """As if it were not installed."""
         needs, known = NEEDS[self.runtime], type(RUNTIMES.load(self.runtime)()).__module__
-        monkeypatch.setitem(sys.modules, needs.module, None)  # type: ignore[arg-type]
+        monkeypatch.setitem(sys.modules, needs.module, None)
         monkeypatch.delitem(sys.modules, known)
         with pytest.raises(MissingExtra, match=rf"chipwise\[{needs.extra}\]"):
             RUNTIMES.load(self.runtime)

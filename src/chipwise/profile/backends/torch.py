@@ -84,7 +84,7 @@ class TorchSession:
     def _capture(self) -> tuple[Any, torch.Tensor]:
         """The decode step as a CUDA graph, and the logits that each replay fills."""
         with torch.inference_mode():
-            side = torch.cuda.Stream()
+            side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
                 for _ in range(3):  # libraries choose their kernels and workspaces before the capture
