@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -65,34 +66,30 @@ def capacity_bytes(device: DeviceProfile) -> float:
 
 
 def remedies(request: Request) -> str:
-    """What would fit: narrower weights, more devices, fewer requests in flight."""
-    found = []
-    for label, changed in _changes(request):
-        try:
-            if shortage(cost_of(changed), 0) is None:
-                found.append(label)
-        except ChipwiseError:
-            continue
-        if len(found) == 3:
-            break
+    """What would fit: narrower weights, more devices, fewer requests in flight; the least change of each sort."""
+    found = [label for changes in _changes(request) if (label := _first_that_fits(changes)) is not None]
     if not found:
         return "neither 4-bit weights, nor 8 devices, nor one request at a time would fit"
     return f"{' or '.join(found)} would fit"
 
 
-def _changes(request: Request) -> Iterator[tuple[str, Request]]:
-    from dataclasses import replace
+def _first_that_fits(changes: Sequence[tuple[str, Request]]) -> str | None:
+    for label, changed in changes:
+        try:
+            if shortage(cost_of(changed), 0) is None:
+                return label
+        except ChipwiseError:
+            continue
+    return None
 
-    for weights in ("fp8", "int8", "int4"):
-        if weights != request.weights:
-            yield f"--weights {weights}", replace(request, weights=weights)
-    for tp in (2, 4, 8):
-        if tp > request.tp:
-            yield f"--tp {tp}", replace(request, tp=tp)
-    batch = request.batch // 2
-    while batch:
-        yield f"--batch {batch}", replace(request, batch=batch)
-        batch //= 2
+
+def _changes(request: Request) -> Iterator[list[tuple[str, Request]]]:
+    """Changed requests with the option that makes the change, a list for each sort, the least change first."""
+    formats = ("fp8", "int8", "int4")
+    yield [(f"--weights {name}", replace(request, weights=name)) for name in formats if name != request.weights]
+    yield [(f"--tp {tp}", replace(request, tp=tp)) for tp in (2, 4, 8) if tp > request.tp]
+    fewer = [request.batch >> i for i in range(1, request.batch.bit_length())]
+    yield [(f"--batch {batch}", replace(request, batch=batch)) for batch in fewer]
 
 
 def assemble(cost: GroupCost, i: int) -> CostEstimate:

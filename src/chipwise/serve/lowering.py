@@ -91,7 +91,8 @@ def _parts(setting: Setting, step: Step) -> Iterator[Part]:
 def _embedding(setting: Setting, step: Step) -> Part:
     kept = setting.formats.activations
     arch = setting.arch
-    op = EmbeddingOp(tokens=step.tokens, width=arch.d_model, rows=arch.vocab_size, weights=kept, activations=kept)
+    rows = -(-arch.vocab_size // setting.plan.tp)
+    op = EmbeddingOp(tokens=step.tokens, width=arch.d_model, rows=rows, weights=kept, activations=kept)
     return Part(place="embedding", op=op)
 
 

@@ -1,0 +1,114 @@
+"""Tables: good rows are answered, bad rows say why, and one row is what one estimate is."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from chipwise import api
+from chipwise.core.errors import SpecError
+from chipwise.predict.optable import price_rows
+from chipwise.serve.runs import read_runs
+from chipwise.serve.table import estimate_rows
+
+
+def row(**cells: object) -> dict[str, str]:
+    plain = {"model": "Qwen/Qwen3-8B", "device": "h100_sxm", "isl": 512, "osl": 64, **cells}
+    return {name: str(value) for name, value in plain.items()}
+
+
+def test_a_row_is_what_one_estimate_is() -> None:
+    found = estimate_rows([row(batch=8, weights="fp8", runtime="trtllm")])[0]
+    alone = api.estimate(
+        "Qwen/Qwen3-8B", device="h100-sxm", batch=8, weights="fp8", runtime="trtllm", prompt=512, new=64
+    )
+    assert float(str(found["tpot_s"])) == pytest.approx(alone.tpot_s, rel=1e-5)
+    assert float(str(found["low_s"])) == pytest.approx(alone.metrics["tpot"].low, rel=1e-5)
+    assert found["bound"] == "memory"
+    assert found["error"] == ""
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"model": "nobody/knows"}, "unknown model"),
+        ({"device": "h100-smx"}, "did you mean 'h100-sxm'"),
+        ({"batch": "many"}, "batch: must be a whole number"),
+        ({"isl": ""}, "isl: is empty"),
+        ({"tp": "5"}, "tp: 5 devices do not divide"),
+        ({"weights": "fp7"}, "unknown weight format"),
+        ({"batch": "-3"}, "batch: must be from 1"),
+        ({"isl": "1e15"}, "must be from 1 to 100,000,000"),
+        ({"model": "meta-llama/Llama-2-70b-hf"}, "too much"),
+    ],
+)
+def test_a_bad_row_says_why_and_the_others_are_answered(bad: dict[str, str], message: str) -> None:
+    good = row()
+    found = estimate_rows([good, row(**bad), good])
+    assert message in str(found[1]["error"])
+    assert found[0]["tpot_s"] == found[2]["tpot_s"]
+    assert found[0]["error"] == found[2]["error"] == ""
+
+
+def test_files_in_and_out(tmp_path: Path) -> None:
+    source, out = tmp_path / "rows.csv", tmp_path / "out.csv"
+    source.write_text("row_id,model,device,isl,osl,batch\na,Qwen/Qwen3-8B,H100-SXM,512,64,4\nb,x,y,1,1,1\n")
+    assert api.estimate_table(source, out) == (2, 1)
+    with out.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [each["row_id"] for each in rows] == ["a", "b"]
+    assert float(rows[0]["low_s"]) < float(rows[0]["tpot_s"]) < float(rows[0]["high_s"])
+    assert rows[1]["tpot_s"] == ""
+    assert "unknown" in rows[1]["error"]
+
+
+def test_a_file_that_is_no_table(tmp_path: Path) -> None:
+    source = tmp_path / "rows.csv"
+    with pytest.raises(SpecError, match="no such file"):
+        api.estimate_table(source, tmp_path / "out.csv")
+    source.write_text("modle,device\nx,y\n")
+    with pytest.raises(SpecError, match="no column 'model'; did you mean 'modle'"):
+        api.estimate_table(source, tmp_path / "out.csv")
+    source.write_text("model,device\n")
+    with pytest.raises(SpecError, match="holds no rows"):
+        api.estimate_table(source, tmp_path / "out.csv")
+
+
+def test_operators_of_a_table() -> None:
+    rows = [
+        {"op": "gemm", "device": "a100-sxm-80gb", "dtype": "float16", "m": "4096", "n": "4096", "k": "4096"},
+        {
+            "op": "attention",
+            "device": "h100_sxm",
+            "heads": "32",
+            "kv_heads": "8",
+            "head_dim": "128",
+            "past_tokens": "4096",
+        },
+        {"op": "all_reduce", "device": "h100_sxm", "payload_bytes": "1048576", "devices": "8"},
+        {"op": "gemmm", "device": "h100_sxm", "m": "1", "n": "1", "k": "1"},
+        {"op": "gemm", "device": "h100_sxm", "m": "1", "n": "1"},
+    ]
+    found = price_rows(rows)
+    # 2 x 4096^3 FLOPs at 312 TFLOP/s are 440 us; 3 x 4096^2 x 2 bytes at 2 TB/s are 49 us.
+    assert found[0]["bound"] == "compute"
+    assert float(found[0]["compute_s"]) == pytest.approx(440e-6, rel=0.01)
+    assert 440e-6 < float(found[0]["latency_s"]) < 800e-6
+    assert found[1]["bound"] in ("memory", "launch")
+    assert float(found[2]["latency_s"]) > 0
+    assert "did you mean 'gemm'" in found[3]["error"]
+    assert "k: is empty" in found[4]["error"]
+
+
+def test_runs_that_count_a_node_twice_are_read_as_the_node(tmp_path: Path) -> None:
+    head = "row_id,model,system,backend,precision,tp,pp,attn_dp,moe_tp,moe_ep,batch,isl,osl,tpot_s\n"
+    twice = "a,deepseek-ai/DeepSeek-R1,b200_sxm,sglang,fp4,64,1,1,8,8,16,1024,1024,0.011\n"
+    once = "b,deepseek-ai/DeepSeek-R1,b200_sxm,sglang,fp4,8,1,1,1,8,16,1024,1024,0.011\n"
+    path = tmp_path / "serving.csv"
+    path.write_text(head + twice + once)
+    first, second = read_runs(path)
+    assert first.request == second.request
+    assert first.request is not None
+    assert (first.request.tp, first.request.ep, first.request.batch) == (8, 8, 16)

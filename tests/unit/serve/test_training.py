@@ -1,0 +1,55 @@
+"""Training steps against pencil arithmetic and laws."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from chipwise.core.errors import DoesNotFit, SpecError
+from chipwise.hardware import datasheet
+from chipwise.serve.plan import Plan
+from chipwise.serve.request import Request, resolved
+from chipwise.serve.setting import Setting
+from chipwise.serve.training import training_step
+
+H100 = datasheet.load("h100-sxm")
+
+
+def setting(**plan: int) -> Setting:
+    found = resolved(Request(model="Qwen/Qwen3-0.6B", device="h100-sxm", runtime="torch-compile")).setting
+    return replace(found, plan=Plan(**plan))
+
+
+def test_adam_in_mixed_precision_keeps_16_bytes_a_parameter() -> None:
+    step = training_step(setting(), H100, batch=8, tokens=1024)
+    # A tied head is the table: 0.596 G parameters; the table stands in the graph twice, as embedding and as head.
+    assert step.memory_bytes["states"] == pytest.approx(16 * (0.596e9 + 151_936 * 1024), rel=0.01)
+
+
+def test_the_backward_pass_takes_about_twice_the_forward_pass() -> None:
+    step = training_step(setting(), H100, batch=8, tokens=1024)
+    assert 1.8 < step.backward_s / step.forward_s < 2.6
+    assert 0.1 < step.mfu < 0.8
+
+
+def test_checkpointing_trades_seconds_for_bytes() -> None:
+    plain = training_step(setting(), H100, batch=8, tokens=1024)
+    again = training_step(setting(), H100, batch=8, tokens=1024, checkpoint=True)
+    assert again.memory_bytes["activations"] < 0.5 * plain.memory_bytes["activations"]
+    assert plain.step.value < again.step.value < 1.5 * plain.step.value
+
+
+def test_replicas_share_the_batch_and_sum_gradients() -> None:
+    one = training_step(setting(), H100, batch=8, tokens=1024)
+    two = training_step(setting(dp=2), H100, batch=16, tokens=1024)
+    assert two.devices == 2
+    assert one.step.value <= two.step.value < 1.2 * one.step.value
+    assert two.tokens_per_s > 1.6 * one.tokens_per_s
+
+
+def test_what_does_not_fit_or_divide() -> None:
+    with pytest.raises(DoesNotFit, match="activation checkpointing"):
+        training_step(setting(), H100, batch=256, tokens=4096)
+    with pytest.raises(SpecError, match="7 sequences do not divide into 2 replicas"):
+        training_step(setting(dp=2), H100, batch=7, tokens=1024)
