@@ -24,7 +24,7 @@ class AttentionOp:
 
     Rotary positions are part of it when ``rope``; so is writing the new keys and values to the cache. ``window`` is
     the tokens that a query sees, itself included (half of them on each side where not ``causal``); with ``chunk``,
-    positions see those of their own chunk alone. ``cross`` attends to ``past_tokens`` of another sequence, with no new keys.
+    positions see those of their own chunk alone. ``cross`` attends to ``past_tokens`` of another sequence; no new keys.
     ``fused`` keeps the scores on chip; otherwise they go through memory, and masked ones are computed too.
     """
 
