@@ -185,6 +185,8 @@ def _operators(costs: tuple[OpCost, ...]) -> tuple[rec.Operator, ...]:
 
 def _memory(cost: CostEstimate, profile: MachineProfile, item: Candidate) -> tuple[rec.MemoryPart, ...]:
     parts, rates = cost.memory, profile.memory
+    if parts is None:  # a data sheet's estimate; candidates of a run have the parts of a calibrated one
+        return ()
     sizes = {
         "runtime": rates.base_bytes,
         "token table, norms": rates.per_table_byte * parts.table_bytes,
