@@ -1,0 +1,244 @@
+"""GGUF: names and layouts by pencil, files read back as they were written, and llama.cpp's own answer as the peer."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from chipwise.core.errors import MissingExtra, SpecError, StorageError, Unsupported
+from chipwise.deploy import gguf as writer
+from chipwise.deploy.gguf import export, export_if_possible, interleaved, layout, split_halves
+from chipwise.deploy.gguf_read import GgufFile, read, read_design
+from chipwise.deploy.onnx import random_weights
+from chipwise.profile.backends import RUNTIMES, missing
+from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer, uniform
+from chipwise.testing.backend_suite import torch_logits
+
+pytest.importorskip("gguf", reason="gguf is not installed; it comes with: pip install 'chipwise[llama-cpp]'")
+needs_llama_cpp = pytest.mark.skipif(missing("llama.cpp") is not None, reason=f"llama.cpp: {missing('llama.cpp')}")
+
+ARCH = uniform(vocab_size=40, d_model=64, depth=2, heads=4, kv_heads=2, ffn_width=96, max_tokens=32, name="even")
+ATTENTION, FFN = Attention(heads=2, kv_heads=1, head_size=16), FeedForward(width=32)
+WHOLE, ONLY_ATTENTION, ONLY_FFN = (
+    Layer(attention=ATTENTION, ffn=FFN),
+    Layer(attention=ATTENTION, ffn=None),
+    Layer(attention=None, ffn=FFN),
+)
+
+
+def of(*layers: Layer, **changes) -> ArchSpec:
+    return replace(ARCH, layers=layers, name="uneven", **changes)
+
+
+UNEVEN = of(
+    WHOLE,
+    ONLY_FFN,
+    Layer(attention=Attention(heads=4, kv_heads=4, head_size=16, qkv_bias=True, out_bias=True), ffn=FFN),
+    Layer(attention=ATTENTION, ffn=FeedForward(width=64, bias=True)),
+    replace(WHOLE, shares=0),
+)
+
+
+def written(folder: Path, arch: ArchSpec, weights: str = "fp32") -> Path:
+    return export(Design(arch=arch, weights=weights), random_weights(arch, seed=0), folder / "model.gguf")
+
+
+def test_rows_are_interleaved_by_pencil() -> None:
+    """Two heads of four rows: halves (0 1 | 2 3) and (4 5 | 6 7)."""
+    rows = np.arange(8, dtype=np.float32)
+    assert interleaved(rows, 2).tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
+    assert split_halves(interleaved(rows, 2), 2).tolist() == rows.tolist()
+
+
+def test_layers_that_agree_are_llama_and_others_deci(tmp_path) -> None:
+    even = GgufFile.open(written(tmp_path, ARCH))
+    assert even.fields["general.architecture"] == "llama"
+    assert (even.field("attention.head_count"), even.field("feed_forward_length")) == (4, 96)
+    uneven = GgufFile.open(written(tmp_path, UNEVEN))
+    assert uneven.fields["general.architecture"] == "deci"
+    assert uneven.field("attention.head_count") == [2, 0, 4, 2, 2]
+    assert uneven.field("attention.head_count_kv") == [1, 0, 4, 1, 1]
+    assert uneven.field("feed_forward_length") == [32, 32, 32, 64, 32]
+    assert uneven.field("attention.key_length") == 16
+    assert not [name for name in uneven.tensors if name.startswith("blk.1.attn")]
+    assert np.array_equal(uneven.values("blk.4.ffn_up.weight"), uneven.values("blk.0.ffn_up.weight"))  # shared
+
+
+def test_blocks_are_regrouped_into_layers_that_llama_cpp_has() -> None:
+    blocks = layout(of(ONLY_ATTENTION, ONLY_FFN, ONLY_FFN))
+    assert [(block.attention and block.attention[1], block.ffn[1]) for block in blocks] == [(0, 1), (None, 2)]
+
+
+@pytest.mark.parametrize(
+    ("arch", "named"),
+    [
+        (replace(ARCH, norm="layernorm", norm_bias=True), "norm: layernorm"),
+        (of(replace(WHOLE, attention=replace(ATTENTION, rope=False)), positions="learned"), "positions: learned"),
+        (of(replace(WHOLE, attention=replace(ATTENTION, qk_norm=True))), "qk_norm"),
+        (of(replace(WHOLE, attention=replace(ATTENTION, window=8))), "attention windows"),
+        (of(WHOLE, replace(WHOLE, attention=replace(ATTENTION, head_size=32))), r"head sizes that differ \(16, 32\)"),
+        (of(replace(WHOLE, ffn=replace(FFN, gated=False, activation="relu"))), "plain relu"),
+        (of(replace(WHOLE, ffn=replace(FFN, activation="gelu"))), "gated gelu"),
+        (of(WHOLE, ONLY_ATTENTION), "attention of layer 1 is not followed by a feed-forward"),
+        (of(ONLY_ATTENTION, WHOLE), "attention of layer 0 is not followed by a feed-forward"),
+        (of(ONLY_FFN, WHOLE), "first layer has no attention"),
+    ],
+)
+def test_what_gguf_cannot_hold_is_refused_by_name(tmp_path, arch, named) -> None:
+    with pytest.raises(Unsupported, match=named):
+        written(tmp_path, arch)
+    assert not list(tmp_path.iterdir())
+
+
+@st.composite
+def held(draw: st.DrawFn) -> Design:
+    """Any design that GGUF holds."""
+    layers: list[Layer] = []
+    bias = draw(st.booleans())
+    for i in range(draw(st.integers(1, 4))):
+        if i and draw(st.booleans()):
+            layers.append(replace(layers[0], shares=0))
+            continue
+        kv_heads = draw(st.sampled_from((1, 2)))
+        heads = kv_heads * draw(st.sampled_from((1, 2)))
+        attention = Attention(heads=heads, kv_heads=kv_heads, head_size=32, qkv_bias=bias, out_bias=bias)
+        ffn = FeedForward(width=draw(st.sampled_from((32, 64))), bias=bias)
+        layers.append(Layer(attention=attention if i == 0 or draw(st.booleans()) else None, ffn=ffn))
+    arch = replace(ARCH, layers=tuple(layers), tie_embeddings=draw(st.booleans()))
+    return Design(arch=arch, weights=draw(st.sampled_from(tuple(writer.TYPES))))
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(held())
+def test_files_are_read_back_as_they_were_written(design: Design) -> None:
+    """FP32 to the bit; others within half a step of their format."""
+    weights = random_weights(design.arch, seed=0)
+    with tempfile.TemporaryDirectory() as folder:
+        found, back = read(export(design, weights, Path(folder) / "model.gguf"))
+    assert found == design
+    assert back.keys() == weights.keys()
+    for name, value in weights.items():
+        exact = value.ndim == 1 or name == "embedding.weight" or design.weights == "fp32"
+        largest = np.abs(value).max()
+        step = {"fp16": 2**-11, "bf16": 2**-8, "int8": 1 / 127, "int4": 1 / 8}.get(design.weights, 0.0)
+        assert np.abs(back[name] - value).max() <= (0.0 if exact else 1.01 * step * largest)
+
+
+def test_quantised_matrices_take_the_bytes_of_their_blocks(tmp_path) -> None:
+    """32 values: 32 bytes and a scale of 2 in Q8_0, 16 bytes and the scale in Q4_0. The token table stays FP32."""
+    for weights, block_bytes in (("int8", 34), ("int4", 18)):
+        file = GgufFile.open(written(tmp_path, ARCH, weights))
+        assert file.tensors["blk.0.ffn_down.weight"].n_bytes == 96 * 64 // 32 * block_bytes
+        assert file.tensors["output.weight"].n_bytes == 40 * 64 // 32 * block_bytes  # of the tied head, a copy
+        assert file.tensors["token_embd.weight"].n_bytes == 40 * 64 * 4
+
+
+def test_rows_that_do_not_fill_blocks_are_refused_with_the_tensor(tmp_path) -> None:
+    arch = replace(ARCH, layers=(replace(WHOLE, ffn=FeedForward(width=40)),))
+    with pytest.raises(Unsupported, match=r"blk\.0\.ffn_down\.weight has rows of 40"):
+        written(tmp_path, arch, "int8")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_of_others_says_what_it_is_by_its_fields(tmp_path, monkeypatch) -> None:
+    """Layers that share weights are then seen as what the file holds: layers of their own."""
+    monkeypatch.setattr(writer, "METADATA", "somebody")
+    for arch, weights in ((ARCH, "int8"), (UNEVEN, "fp32")):
+        found = read_design(written(tmp_path, arch, weights))
+        own = tuple(replace(layer, shares=None) for layer in arch.layers)
+        assert found.arch == replace(arch, layers=own, tie_embeddings=weights == "fp32")
+        assert found.weights == weights
+
+
+def test_broken_files_and_missing_ones(tmp_path) -> None:
+    path = written(tmp_path, ARCH)
+    for content in (b"", b"GGUF", b"\x00" * 64, path.read_bytes()[:100]):
+        (tmp_path / "broken").write_bytes(content)
+        with pytest.raises(SpecError, match="broken"):
+            read_design(tmp_path / "broken")
+    with pytest.raises(SpecError, match="no such file"):
+        read_design(tmp_path / "missing.gguf")
+
+
+def test_wrong_weights_leave_no_file(tmp_path) -> None:
+    weights = random_weights(ARCH, seed=0)
+    weights["norm.weight"] = np.ones(3, np.float32)
+    with pytest.raises(SpecError, match=r"norm\.weight"):
+        export(Design(arch=ARCH), weights, tmp_path / "model.gguf")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_cannot_be_written(tmp_path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError):
+        written(tmp_path / "file", ARCH)
+
+
+def test_without_the_package_its_extra_is_named(tmp_path, monkeypatch) -> None:
+    path = written(tmp_path, ARCH)
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    for attempt in (lambda: written(tmp_path, ARCH), lambda: read_design(path)):
+        with pytest.raises(MissingExtra, match=r"chipwise\[llama-cpp\]"):
+            attempt()
+
+
+def test_where_gguf_cannot_hold_the_winner_no_old_file_stays(tmp_path) -> None:
+    path, weights = tmp_path / "model.gguf", random_weights(ARCH, seed=0)
+    assert export_if_possible(Design(arch=ARCH), weights, path) == path
+    assert export_if_possible(Design(arch=replace(ARCH, norm="layernorm")), weights, path) is None
+    assert not path.exists()
+
+
+def tokenizer_file(folder: Path) -> Path:
+    from chipwise.train.tokenizer import train_tokenizer
+
+    path = folder / "tokenizer.json"
+    train_tokenizer(["a fever is a fever", "pain in the chest, 3 days", "naïve café"] * 4, 280).save(str(path))
+    return path
+
+
+@needs_llama_cpp
+def test_llama_cpp_cuts_text_into_the_same_tokens(tmp_path) -> None:
+    import llama_cpp
+    from tokenizers import Tokenizer
+
+    arch = replace(ARCH, vocab_size=300)  # twenty more than the tokenizer has
+    path = tokenizer_file(tmp_path)
+    model = export(Design(arch=arch), random_weights(arch, seed=0), tmp_path / "model.gguf", tokenizer=path)
+    theirs = llama_cpp.Llama(str(model), vocab_only=True, verbose=False)
+    ours = Tokenizer.from_file(str(path))
+    for text in ("a fever, 39.5 degrees", "  naïve\n\ncafé  ", "pain's in the chest!", "日本 🙂"):
+        tokens = theirs.tokenize(text.encode(), add_bos=False)
+        assert tokens == ours.encode(text).ids
+        assert theirs.detokenize(tokens).decode() == text
+    assert theirs.token_eos() == ours.token_to_id("<|endoftext|>")
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(tmp_path) -> None:
+    with pytest.raises(SpecError, match="280 tokens; the model has 40"):
+        export(Design(arch=ARCH), random_weights(ARCH, seed=0), tmp_path / "m.gguf", tokenizer=tokenizer_file(tmp_path))
+
+
+@needs_llama_cpp
+@pytest.mark.parametrize(
+    "arch",
+    [ARCH, UNEVEN, of(ONLY_ATTENTION, ONLY_FFN, ONLY_FFN, WHOLE), replace(UNEVEN, rope_theta=5e5, norm_eps=1e-3)],
+    ids=["even", "uneven", "regrouped", "other constants"],
+)
+def test_llama_cpp_computes_what_torch_computes(tmp_path, arch) -> None:
+    """Largest difference of any logit below 1e-4, with a cache in FP32."""
+    weights = random_weights(arch, seed=0)
+    path = export(Design(arch=arch), weights, tmp_path / "model.gguf")
+    session = RUNTIMES.load("llama.cpp")().open(path, capacity=24, batch=1, threads=1, options={})
+    tokens = np.random.default_rng(0).integers(0, 40, (1, 24))
+    wanted = torch_logits(arch, weights, tokens)[0]
+    found = [session.prefill(tokens[:, :8])[0].copy()]
+    found += [session.decode(tokens[:, i : i + 1])[0].copy() for i in range(8, 24)]
+    assert np.abs(np.stack(found) - wanted[7:]).max() <= 1e-4
