@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from chipwise.core.errors import MeasurementError, Unsupported
-from chipwise.cost.pricing import STREAMS
+from chipwise.cost.pricing import STREAMS, s_per_byte
 from chipwise.cost.terms import terms
 from chipwise.hardware.detect import detect
 from chipwise.hardware.device import Curve, MachineProfile, PassCost, Tail
@@ -68,7 +68,7 @@ def calibrate(
     Args:
         runtime: The runtime that will serve.
         threads: Its threads.
-        seconds: What is aimed at on an idle machine: it sets how many whole models are measured (36 at least, where
+        seconds: What is aimed at on an idle machine: it sets how many whole models are measured (48 at least, where
             they alone are measured).
         seed: Of the models.
         progress: Told of every step.
@@ -255,9 +255,5 @@ def fit_passes(profile: MachineProfile, wholes: Sequence[Sample]) -> dict[str, P
 def _roofs(curves: Mapping[str, Curve]) -> dict[str, float]:
     """Bandwidth of the caches and of memory, as FP32 weights stream through them."""
     curve = curves["matmul.fp32.vector"]
-    by_knot = dict(zip(curve.working_set_bytes, curve.s_per_byte, strict=True))
-    return {
-        "private caches": 1 / by_knot[KNOTS_BYTES[0]],
-        "shared cache": 1 / by_knot[KNOTS_BYTES[4]],
-        "DRAM": 1 / by_knot[KNOTS_BYTES[-1]],
-    }
+    places = {"private caches": KNOTS_BYTES[0], "shared cache": KNOTS_BYTES[4], "DRAM": KNOTS_BYTES[-1]}
+    return {name: 1 / float(s_per_byte(curve, working_set)) for name, working_set in places.items()}

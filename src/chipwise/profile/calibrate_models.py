@@ -37,7 +37,7 @@ Array = npt.NDArray[np.float64]
 PROMPTS = (64, 64, 24, 128)  # in turns
 NEW_TOKENS = 64
 MODEL_S = 1.5  # starting, warming up and timing one model
-LEAST_MODELS, MOST_MODELS = 36, 96
+LEAST_MODELS, MOST_MODELS = 48, 96
 FOLDS = 6
 KNOTS_BYTES = (1e6, 4e6, 1.6e7, 4.8e7)  # working sets between which streaming in a decode step gets dearer
 TIED = (
@@ -129,17 +129,32 @@ def fit_profile(measured: Sequence[Sample], *, runtime: str, threads: int) -> Ma
 def fitted(blank: MachineProfile, wholes: Sequence[Observed]) -> MachineProfile:
     """``blank`` with everything that ``wholes`` teach."""
     rates = fit_rates(wholes)
-    products = {w: rates.terms.get(f"matmul.{w}.matrix", {}).get("products", 0.0) for w in ("fp32", "int8", "int4")}
-    slowest = rates.curves["matmul.fp32.vector"].s_per_byte[-1] if "matmul.fp32.vector" in rates.curves else 0.0
+    peaks, bytes_per_s = best_seen(wholes)
     profile = replace(
         blank,
         terms=rates.terms,
         curves=rates.curves,
         passes=rates.passes,
-        peaks={weights: 2 / rate for weights, rate in products.items() if rate > 0},
-        roofs={"DRAM": 1 / slowest} if slowest > 0 else {},
+        peaks=peaks,
+        roofs={"weights in a step": bytes_per_s},
     )
     return refit(profile, prepare(profile, wholes))
+
+
+def best_seen(wholes: Sequence[Observed]) -> tuple[dict[str, float], float]:
+    """The most that any model reached: FLOP/s of a prompt by weight format, and bytes/s of weights in a step."""
+    peaks: dict[str, float] = {}
+    bytes_per_s = 0.0
+    for whole in wholes:
+        prompt, step = (
+            [placed.op.work() for placed in lower(whole.design, whole.workload, phase)]
+            for phase in (Phase.PREFILL, Phase.DECODE)
+        )
+        rate = float(sum(work.flops for work in prompt)) / whole.seconds(Phase.PREFILL, 0.5)
+        peaks[whole.design.weights] = max(rate, peaks.get(whole.design.weights, 0.0))
+        streamed = float(sum(work.weight_bytes for work in step)) / whole.seconds(Phase.DECODE, 0.5)
+        bytes_per_s = max(streamed, bytes_per_s)
+    return peaks, bytes_per_s
 
 
 def cross_check(blank: MachineProfile, wholes: Sequence[Sample], *, folds: int = FOLDS) -> dict[str, CheckError]:

@@ -13,10 +13,10 @@ from chipwise.hardware import Curve, Machine, MachineProfile, MemoryCost, PassCo
 from chipwise.ops import Phase, Workload
 from chipwise.profile.backends import missing
 from chipwise.profile.calibrate import calibrate
-from chipwise.profile.calibrate_models import KNOTS_BYTES, fit_rates, held_by, variants
+from chipwise.profile.calibrate_models import KNOTS_BYTES, best_seen, fit_rates, held_by, variants
 from chipwise.profile.refit import predict_seconds
 from chipwise.profile.samples import random_designs
-from chipwise.spec import Design
+from chipwise.spec import ArchSpec, Design, FeedForward, Layer
 
 FORMATS = ("fp32", "int8", "int4")
 
@@ -108,3 +108,22 @@ def test_a_runtime_without_an_exporter_cannot_be_calibrated(monkeypatch) -> None
     monkeypatch.setattr(exporting, "EXPORTERS", exporting.Table("exporter", "chipwise.no-such-group", {}))
     with pytest.raises(Unsupported, match=r"torch"):
         calibrate(runtime="torch")
+
+
+def test_best_rates_by_pencil() -> None:
+    """Three matrices of 64 × 64, of which a model without attention runs one position: the faster of two models counts."""
+
+    @dataclass(frozen=True)
+    class Stopped(Timed):
+        took_s: float = 1.0
+
+        def seconds(self, phase: Phase, share: float) -> float:
+            return self.took_s
+
+    ffn = FeedForward(width=64, gated=False, activation="relu")
+    arch = ArchSpec(vocab_size=64, d_model=64, layers=(Layer(attention=None, ffn=ffn),), positions="none")
+    workload = Workload(prompt_tokens=10, new_tokens=2)
+    models = [Stopped(Design(arch=arch), workload, took_s=took_s) for took_s in (2.0, 1.0)]
+    peaks, bytes_per_s = best_seen(models)
+    assert peaks == {"fp32": pytest.approx(2 * 64 * 64 * 3, rel=0.05)}
+    assert bytes_per_s == pytest.approx(4 * 64 * 64 * 3, rel=0.05)  # up, down and head; norms are the rest
