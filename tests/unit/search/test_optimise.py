@@ -1,0 +1,226 @@
+"""The general loop: what is told is kept, what is lost is tried again, and others may join."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import evaluations
+import numpy as np
+import pytest
+
+from chipwise.core.errors import InputError, StudyError
+from chipwise.search.optimise import GIVEN_BACK, Watch, optimise
+from chipwise.search.strategies import make_strategy
+from chipwise.search.study import Study, Trial
+
+PROBLEM = evaluations.toy_problem()
+HERE = Path(__file__).parent
+
+
+def opened(where, problem=PROBLEM) -> Study:
+    from chipwise.search import optimise as module
+
+    choices = {module._variable(problem, i): int(c) for i, c in enumerate(problem.cardinalities)}
+    directions = [goal.direction for goal in problem.goals]
+    return Study(where, name="search", directions=directions, identity=module._identity(problem), choices=choices)
+
+
+def test_the_loop_asks_and_tells_as_one_would_by_hand() -> None:
+    found = optimise(PROBLEM, evaluations.toy, evaluations=25, strategy="random", seed=3, batch=5)
+    strategy = make_strategy("random", PROBLEM, seed=3)
+    rows = []
+    for _ in range(5):
+        rows.append(strategy.ask(5))
+        strategy.tell(rows[-1], evaluations.toy_objectives(rows[-1]))
+    assert (found.rows == np.vstack(rows)).all()
+    assert found.objectives == pytest.approx(evaluations.toy_objectives(found.rows))  # the cost was filled in
+    assert found.violations == pytest.approx(evaluations.toy_violations(found.rows))
+    assert found.front
+    assert found.failed == 0
+
+
+def test_what_is_returned_may_be_everything() -> None:
+    part = optimise(PROBLEM, evaluations.toy, evaluations=12, strategy="random")
+    whole = optimise(PROBLEM, evaluations.whole, evaluations=12, strategy="random")
+    assert (part.rows == whole.rows).all()
+    assert part.objectives == pytest.approx(whole.objectives)
+
+
+def test_evaluations_that_raise_or_answer_nonsense_fail_with_their_reason(tmp_path) -> None:
+    found = optimise(PROBLEM, evaluations.nonsense, evaluations=40, strategy="random", storage=tmp_path / "s")
+    assert len(found.rows) + found.failed == 40
+    assert set(found.rows[:, 0]) == {3}
+    reasons = {trial.notes["reason"] for trial in opened(tmp_path / "s").trials() if trial.state == "failed"}
+    assert any("ValueError: no zero (evaluations.py:" in reason for reason in reasons)
+    assert any("not all of them finite" in reason for reason in reasons)
+    assert any("returned 3 objectives" in reason for reason in reasons)
+
+
+def test_a_finite_space_is_exhausted_and_the_loop_ends() -> None:
+    problem = evaluations.toy_problem(values=2, variables=2, limit=None)
+    found = optimise(problem, evaluations.toy, evaluations=50, strategy="random")
+    assert len(found.rows) == 4
+
+
+def test_a_worker_that_is_killed_gives_its_trial_back(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("MARKER", str(tmp_path / "marker"))
+    found = optimise(
+        PROBLEM, evaluations.dies_once, evaluations=12, strategy="random", workers=2, storage=tmp_path / "s"
+    )
+    assert len(found.rows) == 12
+    assert found.failed == 0
+    given_back = [trial for trial in opened(tmp_path / "s").trials() if GIVEN_BACK in trial.notes]
+    assert [trial.notes["reason"] for trial in given_back] == ["given back: its worker died"]
+    assert given_back[0].notes["row"] in found.rows.tolist()
+
+
+def test_a_candidate_that_kills_every_worker_is_given_up(tmp_path) -> None:
+    problem = evaluations.toy_problem(values=2, variables=2, limit=None)
+    found = optimise(
+        problem, evaluations.dies_always, evaluations=4, strategy="random", workers=2, storage=tmp_path / "s"
+    )
+    assert sorted(found.rows.tolist()) == [[1, 0], [1, 1]]
+    assert found.failed == 2
+    last = [trial.notes["reason"] for trial in opened(tmp_path / "s", problem).trials() if "reason" in trial.notes]
+    assert sum("tried 3 times" in reason for reason in last) == 2
+
+
+def test_a_worker_that_hangs_is_killed_and_its_trial_given_back(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("MARKER", str(tmp_path / "marker"))
+    found = optimise(PROBLEM, evaluations.hangs_once, evaluations=6, strategy="random", workers=1, timeout_s=3.0)
+    assert len(found.rows) == 6
+
+
+def test_what_cannot_be_sent_to_a_worker_is_refused() -> None:
+    with pytest.raises(InputError, match="define it at the top level"):
+        optimise(PROBLEM, lambda row: [1.0], evaluations=4, workers=2)
+
+
+SEARCH = """
+import sys
+sys.path.insert(0, sys.argv[2])
+import evaluations
+from chipwise.search.optimise import optimise
+def told(done, wanted):
+    print(done, flush=True)
+optimise(evaluations.PROBLEM if hasattr(evaluations, "PROBLEM") else evaluations.toy_problem(), evaluations.sleeping,
+         evaluations=int(sys.argv[3]), strategy="evolution", workers=int(sys.argv[4]), storage=sys.argv[1], told=told)
+"""
+
+
+def begin(where, count: int, workers: int) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", SEARCH, str(where), str(HERE), str(count), str(workers)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("store", ["journal", "sqlite"])
+def test_a_search_that_is_killed_loses_nothing_told_and_goes_on(tmp_path, store) -> None:
+    where = tmp_path / "s" if store == "journal" else f"sqlite:///{tmp_path / 's.db'}"
+    count = 30
+    known: dict[tuple[int, ...], tuple[float, ...]] = {}
+    for lines in (3, 5):
+        process = begin(where, count, 2)
+        for _ in range(lines):
+            assert process.stdout.readline()
+        process.kill()
+        process.wait()
+        now = {tuple(t.notes["row"]): t.values for t in opened(where).trials() if t.state == "complete"}
+        assert len(now) >= len(known) + lines
+        assert known.items() <= now.items()
+        known = now
+    found = optimise(PROBLEM, evaluations.toy, evaluations=count, strategy="evolution", storage=where)
+    assert len(found.rows) == count
+    assert len({tuple(row) for row in found.rows.tolist()}) == count
+    assert set(known) <= {tuple(row) for row in found.rows.tolist()}
+    left = [trial for trial in opened(where).trials() if trial.state == "running"]
+    assert not left
+
+
+def test_two_searches_share_a_study(tmp_path) -> None:
+    processes = [begin(tmp_path / "s", 40, 2) for _ in range(2)]
+    for process in processes:
+        process.communicate(timeout=120)
+        assert process.returncode == 0
+    done = [trial for trial in opened(tmp_path / "s").trials() if trial.state == "complete"]
+    owners = {trial.notes["owner"] for trial in done}
+    assert len(owners) == 2
+    assert 40 <= len(done) <= 44  # each may have had as many on their way as it has workers
+    rows = {tuple(trial.notes["row"]) for trial in done}
+    assert len(rows) >= len(done) - 2
+
+
+def test_a_study_of_another_problem_is_refused(tmp_path) -> None:
+    optimise(PROBLEM, evaluations.toy, evaluations=2, strategy="random", storage=tmp_path / "s")
+    other = evaluations.toy_problem(values=3)
+    with pytest.raises(StudyError, match="another spec"):
+        optimise(other, evaluations.toy, evaluations=2, strategy="random", storage=tmp_path / "s")
+
+
+def test_silence_is_judged_by_beats_and_a_clock_that_never_goes_back() -> None:
+    now = [0.0]
+    watch = Watch(10.0, lambda: now[0])
+    trial = lambda beat: Trial(0, "running", {"owner": "elsewhere 1 2.0", "beat": beat})  # noqa: E731
+    assert not watch.silent(trial(0))
+    now[0] = 9.0
+    assert not watch.silent(trial(1))  # it beats
+    now[0] = 18.0
+    assert not watch.silent(trial(1))
+    now[0] = 19.5
+    assert watch.silent(trial(1))
+
+
+def test_what_a_silent_machine_left_is_tried_again(tmp_path) -> None:
+    study = opened(tmp_path / "s")
+    row = [3, 0, 0, 0, 0, 0]
+    left = study.start(
+        {f"x{i}": value for i, value in enumerate(row)}, {"row": row, "owner": "elsewhere 1 2.0", "beat": 4}
+    )
+    found = optimise(
+        PROBLEM, evaluations.toy, evaluations=8, strategy="random", storage=tmp_path / "s", beat_s=0.05, grace_s=0.3
+    )
+    assert row in found.rows.tolist()
+    assert study.trial(left).state == "failed"
+    assert not study.finish(left, (1.0, 2.0))
+
+
+def test_a_clock_that_jumps_changes_nothing(monkeypatch, tmp_path) -> None:
+    straight = optimise(PROBLEM, evaluations.toy, evaluations=15, strategy="evolution", seed=1)
+    jumps = iter(range(10**6))
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + (-1) ** next(jumps) * 86_400 * 365)
+    jumped = optimise(
+        PROBLEM,
+        evaluations.toy,
+        evaluations=15,
+        strategy="evolution",
+        seed=1,
+        storage=tmp_path / "s",
+        beat_s=0.01,
+        grace_s=0.1,
+    )
+    assert (jumped.rows == straight.rows).all()
+    assert not any(trial.state == "failed" for trial in opened(tmp_path / "s").trials())
+
+
+@pytest.mark.slow
+def test_four_workers_are_three_times_as_fast_and_find_as_much() -> None:
+    from chipwise.search.pareto import hypervolume
+
+    took, volume = {}, {}
+    for workers in (1, 4):
+        moments: list[float] = []
+        found = optimise(
+            PROBLEM,
+            evaluations.sleeping_long,
+            evaluations=72,
+            workers=workers,
+            batch=8,
+            told=lambda done, wanted, moments=moments: moments.append(time.monotonic()),
+        )
+        took[workers] = (moments[-1] - moments[8]) / (len(moments) - 9)  # workers start in the first batch
+        volume[workers] = hypervolume(found.objectives[list(found.front)], [11.0, 20.0])
+    assert took[1] / took[4] >= 3.0
+    assert volume[4] >= 0.99 * volume[1]
