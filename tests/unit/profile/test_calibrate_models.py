@@ -111,7 +111,7 @@ def test_a_runtime_without_an_exporter_cannot_be_calibrated(monkeypatch) -> None
 
 
 def test_best_rates_by_pencil() -> None:
-    """Three matrices of 64 × 64, of which a model without attention runs one position: the faster of two models counts."""
+    """Three matrices of 64 × 64, one position (there is no attention): the faster of two models counts."""
 
     @dataclass(frozen=True)
     class Stopped(Timed):
