@@ -1,9 +1,9 @@
 """Power from utilisation: a floor, and what computing and moving data add, up to the board's limit.
 
 power = floor + (limit - floor) · (1 - exp(-(a·c + m·b + k))), where c and b are the shares of the dense peak and of the
-memory's bandwidth that the kernel reaches in its time. The exponential is the limit: clocks fall rather than power rise. For
-attention and experts a bounded network over sizes corrects the power of a device on which they were measured;
-elsewhere the formula answers, with the interval that it earned on kinds of kernels that it had not seen.
+memory's bandwidth that the kernel reaches in its time. The exponential is the limit: clocks fall rather than power
+rise. For attention and experts a bounded network over sizes corrects the power of a device on which they were
+measured; elsewhere the formula answers, with the interval that it earned on kinds of kernels that it had not seen.
 
 Power is that of the kernel run back to back. Between kernels a device draws its floor.
 """
@@ -160,7 +160,7 @@ def features(op: Op, compute: Array, memory: Array, latency: Array, *, routing: 
 
     rows: list[Array | float] = [log2(compute), log2(memory), log2(latency * 1e6)]
     if isinstance(op, ExpertsOp):
-        sizes = (op.tokens, op.d_model, op.width, op.experts, op.local_experts, op.topk)
+        sizes: tuple[Any, ...] = (op.tokens, op.d_model, op.width, op.experts, op.local_experts, op.topk)
         each = np.asarray(op.tokens, dtype=np.float64) * op.topk / op.experts
         exponent = skew(routing)
         rows += [*(log2(size) for size in sizes), log2(each), float(exponent is None), exponent or 0.0]

@@ -25,6 +25,7 @@ def train(
     seed: int,
     hidden: int = 32,
     epochs: int = 30,
+    batch: int = 2048,
     forget: float = 0.3,
     row_weights: npt.NDArray[np.float64] | None = None,
 ) -> Network:
@@ -52,7 +53,7 @@ def train(
     layers[2] = layers[2] * 0.1
     parameters = [layer.requires_grad_(True) for layer in layers]
     optimiser = torch.optim.AdamW(parameters, lr=4e-3, weight_decay=1e-3)
-    batch = min(2048, len(y_R))
+    batch = min(batch, len(y_R))
     steps = max(1, epochs * (len(y_R) // batch))
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, max_lr=8e-3, total_steps=steps)
     for _ in range(steps):
@@ -64,7 +65,7 @@ def train(
         out = bound * torch.tanh(out @ layers[2][:-1] + layers[2][-1])[:, 0]
         loss = ((out - y_R[chosen]).abs() * w_R[chosen]).sum() / w_R[chosen].sum()
         optimiser.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
         schedule.step()
     first, second, third = (layer.detach().numpy().astype(np.float32) for layer in layers)
@@ -100,6 +101,11 @@ def provenance() -> dict[str, str]:
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "command": "chipwise fit --from aiconfigurator",
     }
+
+
+def version(name: str) -> list[int]:
+    """The numbers in the name of a version, to sort by."""
+    return [int(part) for part in "".join(c if c.isdigit() else " " for c in name).split()]
 
 
 def _is_identity(width: int, identity: slice) -> npt.NDArray[np.bool_]:

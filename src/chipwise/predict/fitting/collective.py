@@ -1,14 +1,14 @@
 """Fits ``kernels/collective.py`` to the NCCL, oneCCL and runtimes' all-reduce tables of aiconfigurator-core.
 
 Messages are in elements, of 16 bits in the rows used here; times are in milliseconds. Runtimes'
-all-reduces are those replayed from a graph, as in decoding. Constants are fitted a link's sort and, where a device was
-measured, for the device; the folds without a device or family hold only what the others taught.
+all-reduces are those replayed from a graph, as in decoding. Constants are fitted a sort of link, a network takes what
+they leave (protocols change with the size of the message, and hosts differ).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from chipwise.ops import CollectiveOp
 from chipwise.predict.fitting import bounded as training
 from chipwise.predict.fitting.report import Progress, Report, conformal, errors
 from chipwise.predict.kernels import collective
-from chipwise.predict.kernels.bounded import SHIPPED, hardware
+from chipwise.predict.kernels.bounded import SHIPPED, Fitted, Floats, Network
 from chipwise.predict.kernels.times import Array
 
 NAMES = {
@@ -30,6 +30,9 @@ NAMES = {
     "alltoall": "all_to_all",
 }
 LIBRARIES = ("nccl", "oneccl")
+BOUND = 2.0  # hosts differ by a factor of seven
+REACH = 1.5  # as for experts
+EPOCHS = 250
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,26 +45,33 @@ class Cell:
     measured_s: Array
 
 
-def fit(tables: Path, out: Path, *, progress: Progress = print) -> Report:
-    """Reads ``tables`` (the package's ``systems`` folder), writes collective.json into ``out``."""
+def fit(tables: Path, out: Path, *, progress: Progress = print, seed: int = 0) -> Report:
+    """Reads ``tables`` (the package's ``systems`` folder), writes collective.json and .npz into ``out``."""
     cells = read(tables)
     devices = {cell.device.name: cell.device.family for cell in cells}
+    facts: dict[str, Any] = {
+        "tables": ["data/*/comm/*/*/nccl_perf.parquet", "…/oneccl_perf.parquet", "…/custom_allreduce_perf.parquet"],
+        "devices": devices,
+        "hardware": {c.device.name: collective.position(collective.link(c.device)).round(4).tolist() for c in cells},
+        "bound": BOUND,
+        "reach": REACH,
+    }
     folds = [SHIPPED, *(f"device:{name}" for name in devices), *(f"family:{f}" for f in sorted(set(devices.values())))]
-    own = {f"{cell.device.name}.{cell.name}": _constants([cell]) for cell in cells}
-    constants = {fold: _table([cell for cell in cells if not _held(cell, fold)], own) for fold in folds}
+    constants, networks = {}, {}
+    for fold in folds:
+        kept = [cell for cell in cells if not _held(cell, fold)]
+        constants[fold] = _table(kept)
+        networks[fold] = _network(kept, constants[fold], facts, seed)
     progress(f"collective: {len(folds)} folds fitted")
     report: dict[str, dict[str, float]] = {}
     widths: dict[str, dict[str, float]] = {"device": {}, "host": {}, "all": {}}
     families = list(devices.values())
     several = [cell for cell in cells if families.count(cell.device.family) > 1]
     for situation, kind, chosen in (("seen", "", cells), ("sibling", "device", several), ("unseen", "family", cells)):
-        pairs = []
-        for cell in chosen:
-            if kind:
-                name = cell.device.name if kind == "device" else cell.device.family
-                pairs.append((cell, cell.measured_s, _answer(cell, constants[f"{kind}:{name}"])))
-            else:
-                pairs += [(cell, cell.measured_s[test], answer[test]) for test, answer in _crossed(cell)]
+        pairs = _crossed(cells, facts, seed) if not kind else []
+        for cell in chosen if kind else ():
+            fold = f"{kind}:{cell.device.name if kind == 'device' else cell.device.family}"
+            pairs.append((cell, cell.measured_s, _answer(cell, constants[fold], networks[fold], facts, fold)))
         for group in widths:
             part = [pair for pair in pairs if group in ("all", collective.link(pair[0].device).to)]
             if not part:
@@ -73,18 +83,8 @@ def fit(tables: Path, out: Path, *, progress: Progress = print) -> Report:
             part = [pair for pair in pairs if pair[0].device.name == device]
             truth, answer = (np.concatenate([pair[index] for pair in part]) for index in (1, 2))
             report[f"{situation} {device}"] = errors(truth, answer)
-    for group in ("device", "host"):
-        for situation in ("seen", "sibling", "unseen"):
-            widths[group].setdefault(situation, widths["all"][situation])
-    facts = {
-        "tables": ["data/*/comm/*/*/nccl_perf.parquet", "…/oneccl_perf.parquet", "…/custom_allreduce_perf.parquet"],
-        "devices": devices,
-        "hardware": {c.device.name: [round(float(v), 4) for v in hardware(c.device)] for c in cells},
-        "constants": constants,
-        "log_halfwidth": widths,
-        "errors": report,
-    }
-    training.write("collective", out, facts, {})
+    facts |= {"constants": constants, "log_halfwidth": widths, "errors": report}
+    training.write("collective", out, facts, networks)
     return Report(kind="collective", rows=sum(len(cell.measured_s) for cell in cells), errors=report)
 
 
@@ -95,7 +95,7 @@ def read(tables: Path) -> list[Cell]:
     cells = []
     for folder in sorted((tables / "data").glob("*/comm/*")):
         table = "custom_allreduce" if folder.name in ("vllm", "sglang", "trtllm") else folder.name
-        paths = sorted(folder.glob(f"*/{table}_perf.parquet"), key=lambda path: _version(path.parent.name))
+        paths = sorted(folder.glob(f"*/{table}_perf.parquet"), key=lambda path: training.version(path.parent.name))
         if not paths:
             continue
         try:
@@ -105,7 +105,7 @@ def read(tables: Path) -> list[Cell]:
         rows = pd.read_parquet(paths[-1])
         rows = rows[~rows["kernel_source"].str.contains("eager") & (rows["latency"] > 0)]
         if table in LIBRARIES:
-            rows = rows[rows["nccl_dtype" if "nccl_dtype" in rows else "oneccl_dtype"] == "half"]
+            rows = rows[rows["nccl_dtype"] == "half"]
         rows = (
             rows[rows["op_name"].isin(NAMES)]
             .groupby(["op_name", "num_gpus", "message_size"])["latency"]
@@ -131,17 +131,13 @@ def read(tables: Path) -> list[Cell]:
     return cells
 
 
-def _version(name: str) -> list[int]:
-    return [int(part) for part in "".join(c if c.isdigit() else " " for c in name).split()]
-
-
 def _held(cell: Cell, fold: str) -> bool:
     kind, _, name = fold.partition(":")
     return (kind == "device" and cell.device.name == name) or (kind == "family" and cell.device.family == name)
 
 
-def _table(cells: Sequence[Cell], own: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
-    table = {name: own[name] for name in (f"{cell.device.name}.{cell.name}" for cell in cells)}
+def _table(cells: Sequence[Cell]) -> dict[str, dict[str, float]]:
+    table = {}
     for way in collective.DEFAULTS:
         for name in sorted({cell.name for cell in cells}):
             part = [cell for cell in cells if cell.name == name and collective.link(cell.device).to == way]
@@ -150,7 +146,22 @@ def _table(cells: Sequence[Cell], own: dict[str, dict[str, float]]) -> dict[str,
     return table
 
 
-def _constants(cells: Sequence[Cell], rows: Any = slice(None)) -> dict[str, float]:
+def _network(cells: Sequence[Cell], table: dict[str, dict[str, float]], facts: dict[str, Any], seed: int) -> Network:
+    bases = [_base(cell, table) for cell in cells]
+    inputs = np.concatenate([_inputs(cell, base, facts) for cell, base in zip(cells, bases, strict=True)])
+    logs = [np.log(cell.measured_s / base) for cell, base in zip(cells, bases, strict=True)]
+    return training.train(
+        inputs,
+        np.clip(np.concatenate(logs), -BOUND, BOUND),
+        identity=slice(inputs.shape[1] - len(facts["devices"]), inputs.shape[1]),
+        bound=BOUND,
+        seed=seed,
+        epochs=EPOCHS,
+        batch=512,
+    )
+
+
+def _constants(cells: Sequence[Cell]) -> dict[str, float]:
     """Least mean |log error|, each device weighing the same; started from the defaults of the sort of link."""
     from scipy.optimize import minimize
 
@@ -164,7 +175,7 @@ def _constants(cells: Sequence[Cell], rows: Any = slice(None)) -> dict[str, floa
 
     def loss(logs: Array) -> float:
         constants = unpack(logs)
-        misses = [np.abs(np.log(c.measured_s / _seconds(c, constants)))[rows].mean() for c in cells]
+        misses = [np.abs(np.log(c.measured_s / _seconds(c, constants))).mean() for c in cells]
         return float(np.mean(misses))
 
     guess = np.log(np.maximum(list(start.values()), 1e-3 * np.array([1e-3, 1e-3, 1, 1e-3, 1, 100])))
@@ -178,16 +189,42 @@ def _seconds(cell: Cell, constants: dict[str, float]) -> Array:
     return collective.alpha_beta_s(cell.op, collective.link(cell.device).bandwidth.number, constants)
 
 
-def _answer(cell: Cell, table: dict[str, dict[str, float]]) -> Array:
+def _base(cell: Cell, table: dict[str, dict[str, float]]) -> Array:
     way = collective.link(cell.device).to
     return _seconds(cell, table.get(f"{way}.{cell.name}") or collective.DEFAULTS[way])
 
 
-def _crossed(cell: Cell) -> list[tuple[Any, Array]]:
-    """(rows left out, answers for all rows) of two halves: every second message size."""
-    sizes = np.unique(cell.op.payload_bytes, return_inverse=True)[1]
-    halves = []
+def _inputs(cell: Cell, base: Array, facts: dict[str, Any]) -> Floats:
+    return collective.features(cell.op, cell.device, base, name=cell.name, fitted=Fitted(facts=facts, networks={}))
+
+
+def _answer(
+    cell: Cell, table: dict[str, dict[str, float]], network: Network, facts: dict[str, Any], fold: str
+) -> Array:
+    """What the fold answers; it is not told which device it is where that was left out."""
+    base = _base(cell, table)
+    inputs = _inputs(cell, base, facts)
+    if _held(cell, fold):
+        inputs[:, inputs.shape[1] - len(facts["devices"]) :] = 0.0
+    near = Fitted(facts=facts, networks={}).nearness(collective.position(collective.link(cell.device)), fold)
+    answer: Array = base * np.exp(network(inputs) * near)
+    return answer
+
+
+def _crossed(cells: Sequence[Cell], facts: dict[str, Any], seed: int) -> list[tuple[Cell, Array, Array]]:
+    """Measured and predicted of every row: each half of the message sizes answered by a fit to the other half."""
+    pairs = []
     for odd in (0, 1):
-        kept = sizes % 2 != odd
-        halves.append((~kept, _seconds(cell, _constants([cell], kept))))
-    return halves
+        tests = [np.unique(cell.op.payload_bytes, return_inverse=True)[1] % 2 == odd for cell in cells]
+        kept = [_part(cell, ~test) for cell, test in zip(cells, tests, strict=True)]
+        table = _table(kept)
+        network = _network(kept, table, facts, seed)
+        for cell, test in zip(cells, tests, strict=True):
+            held = _part(cell, test)
+            pairs.append((held, held.measured_s, _answer(held, table, network, facts, SHIPPED)))
+    return pairs
+
+
+def _part(cell: Cell, rows: Any) -> Cell:
+    op = replace(cell.op, payload_bytes=cell.op.payload_bytes[rows], devices=cell.op.devices[rows])
+    return replace(cell, op=op, measured_s=cell.measured_s[rows])

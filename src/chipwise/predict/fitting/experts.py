@@ -54,6 +54,10 @@ class Cell:
     site: Array  # a number that tells (hidden, width, topk, experts) apart
 
 
+Answers = list[tuple[Cell, Array]]
+"""Cells with the seconds predicted for them."""
+
+
 def fit(tables: Path, out: Path, *, progress: Progress = print, seed: int = 0) -> Report:
     """Reads ``tables`` (the package's ``systems`` folder), writes experts.json and experts.npz into ``out``."""
     cells = read(tables, seed=seed)
@@ -91,17 +95,19 @@ def read(tables: Path, *, seed: int, rows_per_cell: int = ROWS_PER_CELL) -> list
         frame["order"] = f"{path.parts[-2]}"
         frames.append(frame[frame.moe_dtype.isin(FORMATS) & (frame.latency > 0)])
     rows = pd.concat(frames)
-    rows["version"] = rows["order"].map({name: i for i, name in enumerate(sorted(set(rows["order"]), key=_version))})
+    versions = sorted(set(rows["order"]), key=training.version)
+    rows["version"] = rows["order"].map({name: index for index, name in enumerate(versions)})
     key = ["system", "stack", "moe_dtype", *KEY]
     rows = rows.sort_values(["version", "latency"], ascending=[False, True]).drop_duplicates(key)
     random = np.random.default_rng(seed)
     rows = rows.iloc[random.permutation(len(rows))].groupby(["system", "stack", "moe_dtype"]).head(rows_per_cell)
     rows["gated"] = [pair not in NOT_GATED for pair in zip(rows.hidden_size, rows.inter_size, strict=True)]
     parts = rows.groupby(["system", "stack", "moe_dtype", "gated", "distribution"], sort=True)
-    return [_cell(*name, part) for name, part in parts]  # type: ignore[misc]
+    return [_cell(name, part) for name, part in parts]
 
 
-def _cell(system: str, stack: str, dtype: str, gated: bool, routing: str, part: Any) -> Cell:
+def _cell(name: Any, part: Any) -> Cell:
+    system, stack, dtype, gated, routing = name
     device = datasheet.load(system)
     weights, activations = FORMATS[dtype]
     if activations == "fp8" and "fp8" not in device.peak_flops_per_s:
@@ -129,11 +135,6 @@ def _cell(system: str, stack: str, dtype: str, gated: bool, routing: str, part: 
         measured_s=part.latency.to_numpy(dtype=np.float64) / 1e3,
         site=site.astype(np.float64),
     )
-
-
-def _version(name: str) -> list[int]:
-    digits = "".join(c if c.isdigit() else " " for c in name).split()
-    return [int(d) for d in digits]
 
 
 def _held(cell: Cell, fold: str) -> bool:
@@ -168,7 +169,7 @@ def _fit_fold(cells: list[Cell], facts: dict[str, Any], *, seed: int) -> tuple[d
 
 
 def _constants(cells: list[Cell]) -> dict[str, float]:
-    """Shares of the limits and launches of a stack and format: least mean |log error|, each device weighing the same."""
+    """Shares of the limits and launches of a stack and format: least mean |log error|, devices weighing the same."""
     from scipy.optimize import minimize
 
     power = experts.DEFAULTS["power"]
@@ -227,14 +228,14 @@ def _judge(
     seen = _answers([c for c in left if len(c.measured_s)], facts, lambda c: (found, network), None)
     families = list(facts["devices"].values())
 
-    def outside(kind: str, reach: float, chosen: Iterable[Cell]) -> list[tuple[Cell, Array]]:
+    def outside(kind: str, reach: float, chosen: Iterable[Cell]) -> Answers:
         def model(cell: Cell) -> tuple[dict[str, Any], Network]:
             return constants[_fold(kind, cell)], networks[_fold(kind, cell)]
 
         return _answers(list(chosen), facts, model, (kind, reach))
 
-    def mean(answers: list[tuple[Cell, Array]]) -> float:
-        by = {c.device.name: [] for c, _ in answers}  # type: dict[str, list[Array]]
+    def mean(answers: Answers) -> float:
+        by: dict[str, list[Array]] = {c.device.name: [] for c, _ in answers}
         for c, p in answers:
             by[c.device.name].append(np.abs(np.log(p / c.measured_s)))
         return float(np.mean([np.concatenate(v).mean() for v in by.values()]))
@@ -263,8 +264,8 @@ def _judge(
     return {"reach": reach, "log_halfwidth": table, "errors": report}
 
 
-def _answers(cells: list[Cell], facts: dict[str, Any], choose: Any, unseen: tuple[str, float] | None) -> Any:
-    answers = []
+def _answers(cells: list[Cell], facts: dict[str, Any], choose: Any, unseen: tuple[str, float] | None) -> Answers:
+    answers: Answers = []
     for cell in cells:
         constants, network = choose(cell)
         base = _base(cell, constants)
@@ -273,9 +274,7 @@ def _answers(cells: list[Cell], facts: dict[str, Any], choose: Any, unseen: tupl
         if unseen is not None:
             kind, reach = unseen
             stand_in = Fitted(facts={**facts, "reach": reach}, networks={})
-            near = stand_in.nearness(
-                cell.device, f"{kind}:{cell.device.name if kind == 'device' else cell.device.family}"
-            )
+            near = stand_in.nearness(hardware(cell.device), _fold(kind, cell))
         answers.append((cell, base * np.exp(correction * near)))
     return answers
 

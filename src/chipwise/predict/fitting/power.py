@@ -1,7 +1,7 @@
 """Fits ``predict/power.py`` to the kernel tables that carry power (B200, vLLM 0.22.0: attention and experts).
 
-Calls listed in ``data/heldout-power.txt`` are dropped first: one fingerprint of a call's sizes and formats a line. Errors are
-judged on a tenth of the remaining calls, and on whole configurations (heads or experts) left out.
+Calls listed in ``data/heldout-power.txt`` are dropped first: one fingerprint of a call's sizes and formats a line.
+Errors are judged on a tenth of the remaining calls, and on whole configurations (heads or experts) left out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ TABLES = {
 HELD = "heldout-power.txt"
 KEYS = {
     "attention": "kernel_source batch_size isl num_heads num_key_value_heads head_dim kv_cache_dtype step window_size",
-    "moe": "kernel_source moe_dtype num_tokens hidden_size inter_size topk num_experts moe_tp_size moe_ep_size distribution",
+    "moe": "kernel_source moe_dtype num_tokens hidden_size inter_size topk num_experts moe_tp_size moe_ep_size "
+    "distribution",
 }
 CONFIGURATION = {
     "attention": ["num_heads", "num_key_value_heads", "head_dim", "window_size"],
@@ -125,20 +126,15 @@ def _constants(parts: list[dict[str, Any]], floor: float, limit: float) -> dict[
     """The formula's three constants: least mean |log error|, each kind of kernel weighing the same."""
     from scipy.optimize import minimize
 
+    few = [{name: part[name][::7] for name in ("compute", "memory", "power")} for part in parts]
+
+    def miss(part: dict[str, Any], constants: dict[str, float]) -> float:
+        answer = power.base_w(part["compute"], part["memory"], floor, limit, constants)
+        return float(np.abs(np.log(part["power"] / answer)).mean())
+
     def loss(logs: Array) -> float:
         constants = dict(zip(power.DEFAULTS, np.exp(logs), strict=True))
-        return float(
-            np.mean(
-                [
-                    np.abs(
-                        np.log(
-                            p["power"][::7] / power.base_w(p["compute"][::7], p["memory"][::7], floor, limit, constants)
-                        )
-                    ).mean()
-                    for p in parts
-                ]
-            )
-        )
+        return float(np.mean([miss(part, constants) for part in few]))
 
     best = minimize(loss, np.log(list(power.DEFAULTS.values())), method="Nelder-Mead", options={"maxiter": 300})
     return {name: round(float(value), 4) for name, value in zip(power.DEFAULTS, np.exp(best.x), strict=True)}

@@ -47,7 +47,8 @@ class Network:
         x = (np.clip(np.asarray(inputs, dtype=np.float32), self.low, self.high) - self.mean) / self.scale
         hidden = np.tanh(x @ self.first[:-1] + self.first[-1])
         hidden = np.tanh(hidden @ self.second[:-1] + self.second[-1])
-        return (self.bound * np.tanh(hidden @ self.third[:-1] + self.third[-1])).astype(np.float64)
+        corrections: Array = (self.bound * np.tanh(hidden @ self.third[:-1] + self.third[-1])).astype(np.float64)
+        return corrections
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,13 +93,13 @@ class Fitted:
         table: Mapping[str, Mapping[str, float]] = self.facts["log_halfwidth"]
         return float(table.get(group, table["all"])[situation])
 
-    def nearness(self, device: DeviceProfile, fold: str) -> float:
+    def nearness(self, here: Array, fold: str) -> float:
         """1 on hardware that the fold has seen, falling to 0 far from it: exp(-(distance / reach)²).
 
-        The distance is that of logarithms of data-sheet figures, to the nearest device seen.
+        The distance is that of ``here`` (logarithms of data-sheet figures, such as :func:`hardware`'s) to the nearest
+        device seen.
         """
         excluded_kind, _, name = fold.partition(":")
-        here = hardware(device)
         distances = [
             float(np.linalg.norm(here - np.asarray(there)))
             for known, there in self.facts["hardware"].items()

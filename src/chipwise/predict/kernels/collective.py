@@ -22,17 +22,18 @@ from chipwise.core.errors import Unsupported
 from chipwise.hardware.datasheet import DeviceProfile, Link
 from chipwise.ops import CollectiveOp
 from chipwise.predict.kernels import bounded
-from chipwise.predict.kernels.bounded import Fitted
+from chipwise.predict.kernels.bounded import Fitted, columns, one_hot
 from chipwise.predict.kernels.times import Array, KernelTimes
 
 DEFAULTS = {
     "device": {"start_s": 4e-6, "step_s": 1.2e-6, "share": 0.80, "once_s": 3e-6, "once_share": 0.5, "crowding": 0.0},
     "host": {"start_s": 8e-6, "step_s": 2e-6, "share": 0.70, "once_s": 8e-6, "once_share": 0.3, "crowding": 0.5},
 }
-"""Seconds of a call, of a step and of a one-shot call; shares of the link's bandwidth between two devices; and the power
-of n/2 by which the share falls with n devices, as links to one host get in each other's way. Used where nothing was
-fitted."""
+"""Seconds of a call, of a step and of a one-shot call; shares of the link's bandwidth between two devices; the power of
+n/2 by which the share falls with n devices, as links to one host get in each other's way. Where nothing was fitted."""
 SHARPNESS = 1.5  # of the passage from latency to bandwidth
+NAMES = ("all_reduce.vllm", "all_reduce.sglang", "all_reduce.trtllm", "all_reduce.nccl", "all_gather", "reduce_scatter",
+         "all_to_all")  # fmt: skip
 LOG_HALFWIDTH = 1.0
 
 
@@ -107,8 +108,14 @@ def times(op: CollectiveOp, device: DeviceProfile, *, stack: str = "vllm", fold:
     way = link(device)
     fitted = bounded.load("collective")
     chosen = fitted.fold(device, fold) if fitted is not None else bounded.SHIPPED
-    constants = _constants(fitted, chosen, op.collective, device, way.to, stack)
+    name = named(op, stack)
+    constants = _constants(fitted, chosen, name, way.to)
     latency = alpha_beta_s(op, way.bandwidth.number, constants)
+    if fitted is not None and chosen in fitted.networks:
+        inputs = features(op, device, latency, name=name, fitted=fitted)
+        latency = latency * np.exp(
+            fitted.networks[chosen](inputs).reshape(latency.shape) * fitted.nearness(position(way), chosen)
+        )
     work = op.work()
     sent = np.asarray(work.link_bytes, dtype=np.float64) / way.bandwidth.number
     local = np.asarray(work.bytes, dtype=np.float64) / device.mem_bandwidth_bytes_per_s
@@ -124,12 +131,28 @@ def times(op: CollectiveOp, device: DeviceProfile, *, stack: str = "vllm", fold:
     )
 
 
-def _constants(
-    fitted: Fitted | None, fold: str, collective: str, device: DeviceProfile, way: str, stack: str
-) -> dict[str, float]:
-    """The device's own where the fold saw them, else those of its sort of link. One message is a gather's single step."""
+def named(op: CollectiveOp, stack: str) -> str:
+    """One of ``NAMES``. A message from one to one is priced as a gather between two: a single step as well."""
+    return {"p2p": "all_gather", "all_reduce": f"all_reduce.{stack}"}.get(op.collective, op.collective)
+
+
+def features(op: CollectiveOp, device: DeviceProfile, base: Array, *, name: str, fitted: Fitted) -> bounded.Floats:
+    """(rows, inputs) of the network: sizes, the formula's answer, which collective, the link, and which device."""
+    way = link(device)
+    sizes = (np.maximum(op.payload_bytes, 1), op.devices, np.maximum(base, 1e-9) * 1e6)
+    logs = [np.broadcast_to(np.log2(np.asarray(size, dtype=np.float64)), base.shape).reshape(-1) for size in sizes]
+    return columns(
+        [*logs, *one_hot(name, NAMES), *position(way), *one_hot(device.name, list(fitted.devices))], base.size
+    )
+
+
+def position(way: Link) -> Array:
+    """Where a link stands among others: logarithm (base 2) of its GB/s, and its sort, far apart from the other."""
+    return np.array([np.log2(way.bandwidth.number / 1e9), 4.0 if way.to == "host" else 0.0])
+
+
+def _constants(fitted: Fitted | None, fold: str, name: str, way: str) -> dict[str, float]:
     if fitted is None:
         return DEFAULTS[way]
-    name = {"p2p": "all_gather", "all_reduce": f"all_reduce.{stack}"}.get(collective, collective)
     table: dict[str, dict[str, float]] = fitted.facts["constants"][fold]
-    return table.get(f"{device.name}.{name}") or table.get(f"{way}.{name}") or DEFAULTS[way]
+    return table.get(f"{way}.{name}") or DEFAULTS[way]

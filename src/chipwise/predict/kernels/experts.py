@@ -105,7 +105,7 @@ def times(
     if fitted is not None and chosen in fitted.networks and isinstance(op, ExpertsOp):
         inputs = features(op, device, numbers, latency, stack=stack, routing=routing, fitted=fitted)
         correction = fitted.networks[chosen](inputs).reshape(latency.shape)
-        latency = latency * np.exp(correction * fitted.nearness(device, chosen))
+        latency = latency * np.exp(correction * fitted.nearness(hardware(device), chosen))
     return KernelTimes(
         latency_s=latency,
         log_halfwidth=np.full(latency.shape, halfwidth),

@@ -1,10 +1,15 @@
-"""Recurrences (Mamba-2, gated delta) and short convolutions: the slowest of three limits, and a floor.
+"""Recurrences (Mamba-2, gated delta) and short convolutions: three limits at fitted shares, and a floor.
 
-The third limit is the chain of chunks, which wait for each other: each chunk's state update is a step in series,
-however many units there are. One token is a step of the recurrence, bound by reading and writing the state.
+The third limit is the chain. Chunks of a sequence wait for each other: each is a step in series, however many units
+there are; heads and sequences go side by side, in waves of as many as there are units. One token is a step of the
+recurrence, bound by reading and writing the state. A convolution's chain is that of kernels with a block a channel.
+
+No table times Mamba-2's scan itself: it is priced with the gated delta rule's constants and counts as unseen.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
@@ -17,22 +22,31 @@ from chipwise.predict.kernels.bounded import Fitted
 from chipwise.predict.kernels.stream import vector_peak
 from chipwise.predict.kernels.times import Array, KernelTimes, launch_s
 
-DEFAULTS = {"compute": 0.10, "memory": 0.50, "kernels": 3.0, "chunk_s": 1.0e-6}  # where nothing was fitted
+DEFAULTS = {"compute": 0.1, "memory": 0.6, "kernels": 2.0, "chunk_s": 2e-6, "extra": 2.0, "cache": 3.0, "room": 1.0}
+CONV_DEFAULTS = DEFAULTS | {"kernels": 1.0, "chunk_s": 1e-8, "extra": 1.0}
+"""Shares of the limits, launches, seconds of a chunk, chunks' worth of starting, how many times faster the last cache
+is than memory, and how much of it holds what was just used. Where nothing was fitted."""
+CONV_CHUNK = 512  # positions that a block takes at once
+BYTES_PER_S_PER_UNIT = 25e9  # of memory bandwidth: tells how many units a device has that does not say
+POWER = 2.0  # of the mean that joins the limits
 LOG_HALFWIDTH = 1.0
 
 
-def kernel(op: ScanOp | ConvOp) -> str:
-    """What the constants are kept under: ``conv``, or variant."""
-    return "conv" if isinstance(op, ConvOp) else op.variant
+def phase(tokens: Any) -> Any:
+    """True where one token is a step of the recurrence."""
+    return np.asarray(tokens) == 1
 
 
-def chain(op: ScanOp | ConvOp) -> Array:
-    """Chunks in series: 0 for one token and for a convolution."""
+def chain(op: ScanOp | ConvOp, device: DeviceProfile) -> tuple[Array, Array]:
+    """Chunks in series, and waves: blocks side by side over the units, one at least."""
+    units = device.units.number if device.units else device.mem_bandwidth_bytes_per_s / BYTES_PER_S_PER_UNIT
     if isinstance(op, ConvOp):
-        return np.zeros(np.shape(op.positions))
-    tokens = np.asarray(op.query_tokens, dtype=np.float64)
-    chunks: Array = np.where(tokens > 1, np.ceil(tokens / CHUNKS[op.variant]), 0.0)
-    return chunks
+        tokens, blocks, length = op.positions, np.asarray(op.batch, dtype=np.float64) * op.out_channels, CONV_CHUNK
+    else:
+        tokens, blocks = op.query_tokens, np.asarray(op.batch, dtype=np.float64) * op.heads
+        length = CHUNKS[op.variant]
+    chunks = np.ceil(np.asarray(tokens, dtype=np.float64) / length)
+    return chunks, np.maximum(blocks / units, 1.0)
 
 
 def limits(op: ScanOp | ConvOp, device: DeviceProfile) -> tuple[Array, Array]:
@@ -44,43 +58,72 @@ def limits(op: ScanOp | ConvOp, device: DeviceProfile) -> tuple[Array, Array]:
     work = op.work()
     compute = np.asarray(work.flops, dtype=np.float64) / _peak(op, device)
     memory = np.asarray(work.bytes, dtype=np.float64) / device.mem_bandwidth_bytes_per_s
-    both = np.broadcast_arrays(compute, memory, chain(op))
+    both = np.broadcast_arrays(compute, memory)
     return both[0], both[1]
 
 
-def base_s(compute: Array, memory: Array, chunks: Array, constants: dict[str, float], launch: float) -> Array:
-    """The formula: a floor, and the slowest of computing, moving and the chain of chunks."""
-    seconds: Array = constants["kernels"] * launch + np.maximum(
-        np.maximum(compute / constants["compute"], memory / constants["memory"]), chunks * constants["chunk_s"]
+def hit(moved: Array, device: DeviceProfile, constants: dict[str, float]) -> Array:
+    """How many times faster ``moved`` bytes move that were just used: 1 far above the capacity of the largest cache."""
+    caches = [level.capacity.number for level in device.memory if level.name in ("l2", "l3") and level.capacity]
+    if not caches:
+        return np.ones(moved.shape)
+    inside = np.exp(-np.square(moved / (constants["room"] * max(caches))))
+    gain: Array = 1 + (constants["cache"] - 1) * inside
+    return gain
+
+
+def base_s(
+    op: ScanOp | ConvOp, device: DeviceProfile, constants: dict[str, float], *, warm: bool | Array = True
+) -> Array:
+    """The formula: a floor, and a power mean of computing, moving and the chain.
+
+    Args:
+        op: What runs.
+        device: Any data sheet.
+        constants: As ``DEFAULTS``.
+        warm: Whether what is read was just written or read, and may be in the cache.
+
+    Raises:
+        Unsupported: The device has no rate for the arithmetic.
+    """
+    compute, memory = limits(op, device)
+    memory = memory / np.where(warm, hit(memory * device.mem_bandwidth_bytes_per_s, device, constants), 1.0)
+    chunks, waves = chain(op, device)
+    serial = (chunks + constants["extra"]) * waves * constants["chunk_s"]
+    joined = ((compute / constants["compute"]) ** POWER + (memory / constants["memory"]) ** POWER + serial**POWER) ** (
+        1 / POWER
     )
+    seconds: Array = constants["kernels"] * launch_s(device) + joined
     return seconds
 
 
 def times(op: ScanOp | ConvOp, device: DeviceProfile, *, stack: str = "vllm", fold: str | None = None) -> KernelTimes:
-    """Seconds of one scan or convolution.
+    """Seconds of one scan or convolution in a model: a prompt's activations were just written, a step's state was not.
 
     Raises:
         Unsupported: The device has no rate for the arithmetic; the fold is unknown.
     """
     fitted = bounded.load("scan")
     chosen = fitted.fold(device, fold) if fitted is not None else bounded.SHIPPED
-    one = np.asarray(op.positions if isinstance(op, ConvOp) else op.query_tokens) == 1
-    compute, memory = limits(op, device)
-    chunks = np.broadcast_to(chain(op), compute.shape)
-    launch = launch_s(device)
-    step, prompt = (
-        base_s(compute, memory, chunks, _constants(fitted, chosen, kernel(op), phase, stack), launch)
-        for phase in ("step", "prompt")
-    )
-    latency = np.where(one, step, prompt)
+    name = "conv" if isinstance(op, ConvOp) else "gated_delta"
     situation = fitted.situation(device, fold) if fitted is not None else "unseen"
-    halfwidth = fitted.halfwidth(kernel(op), situation) if fitted is not None else LOG_HALFWIDTH
+    own = device.name if situation == "seen" else ""
+    compute, memory = limits(op, device)
+    step, prompt = (
+        base_s(op, device, _constants(fitted, chosen, own, stack, f"{name}.{kind}"), warm=kind == "prompt")
+        for kind in ("step", "prompt")
+    )
+    tokens = op.positions if isinstance(op, ConvOp) else op.query_tokens
+    latency = np.where(phase(tokens), step, prompt)
+    halfwidth = fitted.halfwidth(name, situation) if fitted is not None else LOG_HALFWIDTH
+    if isinstance(op, ScanOp) and op.variant == "mamba2":
+        situation, halfwidth = "unseen", LOG_HALFWIDTH
     return KernelTimes(
         latency_s=latency,
         log_halfwidth=np.full(latency.shape, halfwidth),
         compute_s=compute,
         memory_s=memory,
-        launch_s=np.full(latency.shape, launch),
+        launch_s=np.full(latency.shape, launch_s(device)),
         situation=situation,
     )
 
@@ -94,8 +137,12 @@ def _peak(op: ScanOp | ConvOp, device: DeviceProfile) -> float:
         return vector_peak(device)
 
 
-def _constants(fitted: Fitted | None, fold: str, name: str, phase: str, stack: str) -> dict[str, float]:
+def _constants(fitted: Fitted | None, fold: str, device: str, stack: str, name: str) -> dict[str, float]:
+    """Those fitted to ``device`` (its name, empty where it was left out), else those of all; of this stack or vLLM."""
+    default = CONV_DEFAULTS if name.startswith("conv") else DEFAULTS
     if fitted is None:
-        return DEFAULTS
-    table: dict[str, dict[str, float]] = fitted.facts["constants"][fold]
-    return table.get(f"{stack}.{name}.{phase}") or table.get(f"vllm.{name}.{phase}") or DEFAULTS
+        return default
+    own: dict[str, dict[str, float]] = fitted.facts["own"]
+    pooled: dict[str, dict[str, float]] = fitted.facts["constants"][fold]
+    found = own.get(f"{device}.{stack}.{name}") or pooled.get(f"{stack}.{name}") or pooled.get(f"vllm.{name}")
+    return found or default
