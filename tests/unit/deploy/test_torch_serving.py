@@ -1,0 +1,78 @@
+"""The serving module against the reference module, and its files."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from chipwise.core.errors import SpecError, Unsupported
+from chipwise.deploy.onnx import random_weights
+from chipwise.deploy.torch_serving import Serving, export, export_unfilled, load
+from chipwise.spec import Design, uniform
+from chipwise.testing.block_suite import random_tokens, shaken
+from chipwise.testing.specs import arch_specs
+
+ARCH = uniform(vocab_size=40, d_model=32, depth=2, heads=2, kv_heads=1, ffn_width=64, max_tokens=16)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+@given(arch=arch_specs(), masked=st.booleans())
+def test_a_cache_in_place_gives_the_logits_of_one_full_pass(arch, masked) -> None:
+    """Windows, shared layers and absent blocks included; looking at the whole cache behind a mask changes nothing."""
+    model, tokens = shaken(arch, seed=0), random_tokens(arch, length=12, batch=2)
+    serving = Serving(model, capacity=16, batch=2)
+    with torch.inference_mode():
+        wanted = model(tokens)[0]
+        found = [serving(tokens[:, :5], torch.arange(5), 5, False)]
+        found += [
+            serving(tokens[:, i : i + 1], torch.tensor([i]), 16 if masked else i + 1, masked) for i in range(5, 12)
+        ]
+    torch.testing.assert_close(torch.stack(found, dim=1), wanted[:, 4:], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("weights", "step"), [("fp32", 0.0), ("bf16", 2**-8), ("fp16", 2**-11)])
+def test_files_hold_the_weights_in_their_format(tmp_path, weights, step) -> None:
+    given_weights = random_weights(ARCH, seed=0)
+    path = export(Design(arch=ARCH, weights=weights), given_weights, tmp_path / "model.safetensors")
+    model, facts = load(path)
+    assert (facts["name"], facts["weights"]) == (ARCH.name, weights)
+    for name, value in model.state_dict().items():
+        assert np.abs(value.float().numpy() - given_weights[name]).max() <= step * np.abs(given_weights[name]).max()
+
+
+def test_unfilled_files_are_small_and_draw_the_same_weights_each_time(tmp_path) -> None:
+    design = Design(arch=ARCH, weights="bf16")
+    path = export_unfilled(design, tmp_path / "model.safetensors", seed=3)
+    assert path.stat().st_size < 4_000  # the model has 40 × 32 + 2 × 9,280 values
+    first, second = (load(path)[0].state_dict() for _ in range(2))
+    other = load(export_unfilled(design, tmp_path / "other.safetensors", seed=4))[0].state_dict()
+    for name, value in first.items():
+        assert value.dtype == torch.bfloat16
+        assert torch.equal(value, second[name])
+    assert not torch.equal(first["embedding.weight"], other["embedding.weight"])
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_formats_without_kernels_are_refused(tmp_path) -> None:
+    with pytest.raises(Unsupported, match="fp32, bf16, fp16"):
+        export(Design(arch=ARCH, weights="int4"), random_weights(ARCH, seed=0), tmp_path / "model.safetensors")
+
+
+def test_files_of_others_are_refused(tmp_path) -> None:
+    from safetensors.numpy import save_file
+
+    save_file({"x": np.zeros(1, np.float32)}, tmp_path / "other.safetensors")
+    (tmp_path / "broken.safetensors").write_bytes(b"\x00")
+    for name in ("other", "broken", "missing"):
+        with pytest.raises(SpecError, match=name):
+            load(tmp_path / f"{name}.safetensors")
+
+
+def test_wrong_weights_are_named(tmp_path) -> None:
+    weights = random_weights(ARCH, seed=0)
+    weights["norm.weight"] = np.ones(3, np.float32)
+    with pytest.raises(SpecError, match=r"norm\.weight"):
+        export(Design(arch=ARCH), weights, tmp_path / "model.safetensors")
