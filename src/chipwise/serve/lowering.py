@@ -6,7 +6,7 @@ Layers that are alike are lowered once and counted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -96,7 +96,7 @@ def _embedding(setting: Setting, step: Step) -> Part:
     return Part(place="embedding", op=op)
 
 
-def _stack(layers: Sequence[Layer], setting: Setting, step: Step) -> Iterator[Part]:
+def _stack(layers: tuple[Layer, ...], setting: Setting, step: Step) -> Iterator[Part]:
     for place, count, layer in alike(layers):
         for name, parts in _layer(layer, setting, step):
             for part in parts:
@@ -132,8 +132,21 @@ def _mixer(block: Any, setting: Setting, step: Step) -> Iterator[Part]:
     raise Unsupported(f"{type(block).__name__} blocks of {setting.arch.name} are not priced")
 
 
-def alike(layers: Sequence[Layer]) -> Iterator[tuple[str, int, Layer]]:
+def alike(layers: tuple[Layer, ...]) -> tuple[tuple[str, int, Layer], ...]:
     """Each distinct layer once: its name in breakdowns, how many there are, and itself."""
+    known = _ALIKE.get(id(layers))
+    if known is None or known[0] is not layers:
+        if len(_ALIKE) > 4096:
+            _ALIKE.clear()
+        known = _ALIKE[id(layers)] = (layers, tuple(_alike(layers)))
+    return known[1]
+
+
+_ALIKE: dict[int, tuple[tuple[Layer, ...], tuple[tuple[str, int, Layer], ...]]] = {}
+"""By identity, since hashing a hundred layers takes longer than lowering one."""
+
+
+def _alike(layers: tuple[Layer, ...]) -> Iterator[tuple[str, int, Layer]]:
     groups: dict[Any, list[int]] = {}
     for i, layer in enumerate(layers):
         groups.setdefault(replace(layer, shares=None), []).append(i)

@@ -29,7 +29,7 @@ ANSWERED = (
     "provenance",
     "error",
 )
-BLOCK = 4096  # rows priced at once
+BLOCK = 32_768  # rows priced at once
 
 
 def estimate_file(

@@ -22,8 +22,9 @@ _COMPUTE = {"fp8": "fp8", "fp8_block": "fp8", "nvfp4": "fp4", "mxfp4": "fp4", "i
 def compute_format(op: Any) -> str:
     """The number format in which ``op`` multiplies: that of its weights where the hardware multiplies them as they are,
     else that of its activations (4-bit integers are widened first)."""
+    activations = str(getattr(op, "activations", "fp32"))
     weights = getattr(op, "weights", None)
-    return _COMPUTE.get(weights, op.activations) if weights is not None else str(op.activations)
+    return activations if weights is None else _COMPUTE.get(weights, activations)
 
 
 def limits(op: Op, device: DeviceProfile) -> tuple[Array, Array]:
