@@ -19,6 +19,7 @@ from chipwise.core.files import read_json, storage, write_atomic, write_json
 from chipwise.spec import ArchSpec
 from chipwise.spec.hf import OWN_TYPE, family_of, read_config, to_config
 from chipwise.spec.io import to_data
+from chipwise.spec.plain import require_plain
 from chipwise.spec.weights import weight_shapes
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ _BLOCKS = {
     "ffn.up": "mlp.up_proj",
     "ffn.down": "mlp.down_proj",
 }
+_LOADED = ("gpt2", "llama", "mistral", "qwen2", "qwen3", OWN_TYPE)  # families whose weights' names are known here
 _OUTSIDE = {
     "embedding.weight": "model.embed_tokens.weight",
     "norm.weight": "model.norm.weight",
@@ -136,7 +138,8 @@ def load_pretrained(folder: str | Path) -> tuple[ArchSpec, dict[str, Array]]:
 
     Raises:
         SpecError: A file or a weight is missing, unknown, or has the wrong shape.
-        Unsupported: The config asks for something that would change logits and that is not computed here.
+        Unsupported: The config asks for something that would change logits and that is not computed here, or for a
+            model whose blocks or weights are not known here.
     """
     source = Path(folder)
     config = read_json(source / "config.json")
@@ -149,6 +152,9 @@ def load_pretrained(folder: str | Path) -> tuple[ArchSpec, dict[str, Array]]:
             "predicted and measured all the same, from its config.json"
         )
     arch, family = reading.arch, config["model_type"]
+    require_plain(arch, work="loaded with its weights")
+    if family not in _LOADED:
+        raise Unsupported(f"{source}: weights of {family} models are not read (those of {', '.join(_LOADED)} are)")
     kept = {name: value for name, value in _tensors(source) if not name.endswith(_IGNORED)}
     if family == "gpt2":
         weights = dict(_from_gpt2(kept))

@@ -290,3 +290,16 @@ def test_saving_twice_writes_the_same_bytes(seed: int) -> None:
             save_pretrained(toy_arch(), model.state_dict(), None, folder)
         for file in Path(one).iterdir():
             assert file.read_bytes() == (Path(two) / file.name).read_bytes()
+
+
+def test_models_that_are_priced_and_not_built_are_refused_with_their_weights(tmp_path) -> None:
+    """By the block that is not built, or by the family whose weights have names of their own."""
+    fields = {"vocab_size": 20, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    refused = {
+        "mixtral": ({"intermediate_size": 24, "num_key_value_heads": 1}, "MixtureOfExperts block"),
+        "phi3": ({"intermediate_size": 24}, "weights of phi3 models are not read"),
+    }
+    for kind, (more, words) in refused.items():
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": kind, **fields, **more}))
+        with pytest.raises(Unsupported, match=words):
+            load_pretrained(tmp_path)

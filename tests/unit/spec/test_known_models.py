@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from chipwise.core.errors import UnknownName
+from chipwise.core.errors import SpecError, UnknownName
 from chipwise.spec import families
 from chipwise.spec.hf import default_weights, read_config, resolve
 
@@ -223,4 +223,32 @@ def test_names_that_compute_something_else_are_not_taken_for_a_model() -> None:
 def test_the_language_model_of_a_model_that_sees_is_read() -> None:
     text = families.config_of("google/gemma-3-4b-pt")
     outer = {"model_type": "gemma3", "text_config": text, "vision_config": {"hidden_size": 1152}}
-    assert read_config(outer).arch.parameters() == resolve("google/gemma-3-4b-pt").parameters()
+    reading = read_config(outer)
+    assert reading.arch.parameters() == resolve("google/gemma-3-4b-pt").parameters()
+    assert reading.notes[0].startswith("text_config: of this model only the part that reads text")
+
+
+def test_layers_of_nemotron_by_either_name() -> None:
+    """Older configs spell the layers as signs, newer ones as words; a sign that is unknown is named."""
+    config = families.config_of("nvidia/Nemotron-H-8B-Base-8K")
+    words = {"M": "mamba", "*": "attention", "-": "mlp"}
+    pattern = config.pop("hybrid_override_pattern")
+    newer = read_config(config | {"layers_block_type": [words[sign] for sign in pattern]}).arch
+    assert newer.digest == resolve("nvidia/Nemotron-H-8B-Base-8K").digest
+    with pytest.raises(SpecError, match=r"hybrid_override_pattern\[1\]: layers of type '\?' are not read"):
+        read_config(config | {"hybrid_override_pattern": "M?" + pattern[2:]})
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"model_type": "opt", "hidden_size": 8, "word_embed_proj_dim": 4}, "word_embed_proj_dim: a token table narrower"),
+    ({"model_type": "opt", "hidden_size": 8, "do_layer_norm_before": False}, "do_layer_norm_before: norms after"),
+    ({"model_type": "falcon", "alibi": True}, "alibi: ALiBi positions are not read"),
+    ({"model_type": "t5", "num_heads": 2, "d_kv": 4, "feed_forward_proj": "gated-sulu"}, "feed_forward_proj: unknown"),
+    ({"model_type": "whatever", "text_config": {"model_type": "rwkv"}}, "models of type 'rwkv' are not read"),
+]
+
+
+@pytest.mark.parametrize(("config", "words"), REFUSED)
+def test_configs_that_ask_for_more_are_refused_by_field(config: dict[str, Any], words: str) -> None:
+    with pytest.raises(SpecError, match=words):
+        read_config(config)

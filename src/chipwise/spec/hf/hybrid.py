@@ -12,6 +12,8 @@ from chipwise.spec.hf.experts import qwen_mixture, qwen_sparse
 from chipwise.spec.hf.fields import Fields
 from chipwise.spec.mixers import Attention, GatedDelta, Mamba2, Mixer
 
+_SIGNS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
+
 
 def read_qwen3_next(fields: Fields) -> dict[str, Any]:
     """Qwen3-Next and Qwen3.5: three layers of gated delta, then one of attention with an output gate."""
@@ -41,17 +43,17 @@ def read_qwen3_next(fields: Fields) -> dict[str, Any]:
 
 def read_nemotron_h(fields: Fields) -> dict[str, Any]:
     """Nemotron-H and Nemotron 3: one block a layer (Mamba-2, attention, feed-forward or experts); no positions."""
-    pattern = fields.take("hybrid_override_pattern", str)
-    if len(pattern) != depth(fields):
-        raise SpecError(f"names {len(pattern)} layers, not {depth(fields)}", field="hybrid_override_pattern")
-    makers = {"M": _mamba, "*": _attention, "-": _dense, "E": _mixture}
-    unknown = sorted(set(pattern) - makers.keys())
-    if unknown:
-        raise SpecError(f"layers of type {unknown[0]!r} are not read", field="hybrid_override_pattern")
-    made = {sign: makers[sign](fields) for sign in set(pattern)}
+    kinds = fields.maybe("layers_block_type") or [_SIGNS.get(s, s) for s in fields.take("hybrid_override_pattern", str)]
+    makers = {"mamba": _mamba, "attention": _attention, "mlp": _dense, "moe": _mixture}
+    for i, kind in enumerate(kinds):
+        if kind not in makers:
+            raise SpecError(f"layers of type {kind!r} are not read", field=f"hybrid_override_pattern[{i}]")
+    if fields.take("num_hidden_layers", int, len(kinds)) != len(kinds):
+        raise SpecError(f"names {len(kinds)} layers, not {depth(fields)}", field="hybrid_override_pattern")
+    made = {kind: makers[kind](fields) for kind in set(kinds)}
     return decoder(
         fields,
-        [made[sign] for sign in pattern],
+        [made[kind] for kind in kinds],
         positions="none",
         rope_theta=10_000.0,
         norm_eps=fields.take("layer_norm_epsilon", float, 1e-5),

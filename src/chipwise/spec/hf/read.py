@@ -8,7 +8,7 @@ Of a model that also sees or hears, the language model is read.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,8 @@ def read_config(config: Mapping[str, Any], *, name: str | None = None, file: str
     inner = config.get("text_config")
     if kind not in READERS and isinstance(inner, Mapping):
         kept = {"model_type": kind, "tie_word_embeddings": config.get("tie_word_embeddings")}
-        return read_config({**kept, **inner}, name=name or config.get("_name_or_path"), file=file)
+        reading = read_config({**kept, **inner}, name=name or config.get("_name_or_path"), file=file)
+        return replace(reading, notes=("text_config: of this model only the part that reads text", *reading.notes))
     fields = Fields(config)
     try:
         if kind == OWN_TYPE:
@@ -120,6 +121,8 @@ READERS: dict[str, Callable[[Fields], dict[str, Any]]] = {
     "qwen3_5_text": hybrid.read_qwen3_next,
     "qwen3_moe": experts.read_qwen3_moe,
     "qwen3_next": hybrid.read_qwen3_next,
+    "qwen3_vl_moe_text": experts.read_qwen3_moe,
+    "qwen3_vl_text": dense.read_qwen3,
     "roberta": encoders.read_bert,
     "smollm3": dense.read_smollm3,
     "t5": encoders.read_t5,
