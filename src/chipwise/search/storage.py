@@ -21,6 +21,7 @@ from chipwise.core.files import storage as disk
 
 T = TypeVar("T")
 PATIENCE_S = 60.0  # how long a database that cannot be reached is asked again
+_UNREACHABLE = {"OperationalError", "InterfaceError", "StorageInternalError"}
 REMEDY = "restore the file from a copy, or start anew with --restart (the old folder is kept beside it)"
 
 
@@ -148,7 +149,8 @@ def _database(url: str) -> Any:
 
     try:
         options = {"connect_args": {"timeout": PATIENCE_S}} if kind == "sqlite" else {"pool_pre_ping": True}
-        return patient(lambda: RDBStorage(url, engine_kwargs=options), url)
+        # Of two that make the tables at once, one is refused, and finds them made when it asks again.
+        return patient(lambda: RDBStorage(url, engine_kwargs=options), url, also=("IntegrityError", "ProgrammingError"))
     except ModuleNotFoundError as error:
         raise MissingExtra(error.name or "the database's driver", "postgresql") from None
 
@@ -158,10 +160,11 @@ def patient(
     where: object,
     *,
     patience_s: float | None = None,
+    also: tuple[str, ...] = (),
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> T:
-    """What ``action`` returns, tried again while the database cannot be reached.
+    """What ``action`` returns, tried again while the database cannot be reached, or refuses with an error of ``also``.
 
     Raises:
         StorageError: It cannot be reached for ``patience_s`` seconds (PATIENCE_S unless given).
@@ -172,7 +175,7 @@ def patient(
         try:
             return action()
         except Exception as error:
-            if not _unreachable(error):
+            if not _unreachable(error, _UNREACHABLE | set(also)):
                 raise
             if clock() - begun > wait_s:
                 first = str(error).strip().splitlines()[0]
@@ -184,11 +187,8 @@ def patient(
         pause = min(2 * pause, 2.0)
 
 
-def _unreachable(error: BaseException | None) -> bool:
+def _unreachable(error: BaseException | None, names: set[str]) -> bool:
     """Whether the database, not the question, is at fault."""
     if error is None:
         return False
-    names = {kind.__name__ for kind in type(error).__mro__}
-    if names & {"OperationalError", "InterfaceError", "StorageInternalError"}:
-        return True
-    return _unreachable(error.__cause__)
+    return bool(names & {kind.__name__ for kind in type(error).__mro__}) or _unreachable(error.__cause__, names)
