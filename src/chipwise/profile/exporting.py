@@ -54,8 +54,8 @@ def export_for(
 
 
 def suffix_of(runtime: str) -> str:
-    """How the names of the files end that ``runtime`` reads."""
-    return SUFFIXES.get(runtime, ".safetensors")
+    """How the names of the files end that ``runtime`` reads (a Hugging Face folder has a model.safetensors too)."""
+    return SUFFIXES.get(runtime, ".torch.safetensors")
 
 
 def check_exporter(runtime: str) -> None:
