@@ -1,0 +1,83 @@
+"""What is explained: a model with its formats and workload on a chip, and what a cost model answers of it.
+
+Rules read a :class:`Case` and propose changed questions; a :class:`Pricer` answers those the same way. So a rule knows
+neither whether its chip is a data sheet or this machine, nor how prices are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
+
+from chipwise.core.errors import ChipwiseError
+from chipwise.cost.model import CostEstimate, OpCost
+from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.spec import ArchSpec
+
+PhaseName = Literal["prefill", "decode"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """One model, as deployed, under one workload. ``device`` None is this machine, as calibrated."""
+
+    arch: ArchSpec
+    weights: str  # format of the matrices
+    kv: str | None = None  # format of the cache; that of the activations
+    device: str | None = None
+    runtime: str = "vllm"
+    tp: int = 1
+    pp: int = 1
+    ep: int = 1
+    dp: int = 1
+    batch: int = 1
+    prompt_tokens: int = 1024
+    new_tokens: int = 128
+
+    def but(self, **changes: Any) -> Question:
+        """The same question with some fields changed."""
+        return replace(self, **changes)
+
+
+class Pricer(Protocol):
+    """Answers questions: a cost estimate for each, or the error that says why there is none. Deterministic."""
+
+    @property
+    def sheet(self) -> DeviceProfile | None:
+        """The chip's data sheet, where it has one."""
+        ...
+
+    def price(self, questions: Sequence[Question]) -> Sequence[CostEstimate | ChipwiseError]:
+        """One answer a question, in order. Rules ask for many at once."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A question with its answer: what rules look at."""
+
+    question: Question
+    estimate: CostEstimate
+    pricer: Pricer
+
+    @property
+    def arch(self) -> ArchSpec:
+        """The model."""
+        return self.question.arch
+
+    @property
+    def sheet(self) -> DeviceProfile | None:
+        """The chip's data sheet, where it has one."""
+        return self.pricer.sheet
+
+    def operators(self, phase: PhaseName) -> tuple[OpCost, ...]:
+        """The kernels of a pass."""
+        return self.estimate.prefill if phase == "prefill" else self.estimate.decode
+
+    def share(self, phase: PhaseName, *, kind: str | None = None, place: str | None = None) -> float:
+        """Part of a pass's kernel time that operators of a kind, or at places that contain ``place``, take."""
+        costs = self.operators(phase)
+        total = sum(cost.latency_s for cost in costs)
+        chosen = [c for c in costs if kind in (None, c.kind) and (place is None or place in c.place)]
+        return sum(cost.latency_s for cost in chosen) / total if total else 0.0
