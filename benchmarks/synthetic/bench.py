@@ -4,7 +4,7 @@
 The shape is that of larger GPT spaces: width, depth, bias, then an FFN ratio and a number of heads for each of 24 or 36
 layers, those past the depth without effect. Perplexity is *invented*: a saturating function of what the layers add,
 with weights that differ by layer, a partner for every layer, and a fixed random network as roughness. Costs
-are counted by pencil. Nothing here was fitted to a benchmark; it is for comparing search methods on spaces of this size.
+are counted by pencil. Nothing here was fitted to anything; it is for comparing search methods on spaces of this size.
 
     oracle = Oracle(Problem("m2"), budget=500)
     F, G = oracle(X)              # spends evaluations; F (n, m) to minimise, G (n, k), feasible where <= 0
@@ -133,6 +133,7 @@ class Oracle:
         return self.budget - len(self.F)
 
     def __call__(self, X):
+        """Objectives and violations of the rows ``X``, which are counted."""
         if len(np.atleast_2d(X)) > self.left:
             raise ValueError(f"{len(np.atleast_2d(X))} rows asked for, {self.left} evaluations left of {self.budget}")
         F, G = self.problem.evaluate(X)

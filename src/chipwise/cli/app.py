@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from chipwise.cli import calibrate, devices, estimate, fit, measure, ops, report, search, space, validate
+from chipwise.cli import calibrate, devices, estimate, fit, measure, ops, report, search, space, strategies, validate
 from chipwise.core.errors import ChipwiseError
 
 app = typer.Typer(
@@ -28,6 +28,7 @@ app.command("validate")(validate.command)
 app.command("fit")(fit.command)
 app.command("calibrate")(calibrate.command)
 app.command("measure")(measure.command)
+app.command("strategies")(strategies.command)
 app.add_typer(devices.app, name="devices")
 
 

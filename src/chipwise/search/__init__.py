@@ -3,16 +3,18 @@
 from chipwise.search.acquisition import most_informative
 from chipwise.search.pareto import crowding, hypervolume, knee, non_dominated, ranks
 from chipwise.search.quality_model import QualityModel
-from chipwise.search.strategies import STRATEGIES, make_strategy
+from chipwise.search.strategies import STRATEGIES, About, about, make_strategy
 from chipwise.search.strategy import Goal, Limit, Problem, Strategy
 
 __all__ = [
     "STRATEGIES",
+    "About",
     "Goal",
     "Limit",
     "Problem",
     "QualityModel",
     "Strategy",
+    "about",
     "crowding",
     "hypervolume",
     "knee",

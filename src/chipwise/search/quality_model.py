@@ -31,10 +31,10 @@ class QualityModel:
     def __init__(self, problem: Problem, *, seed: int, prior: bool = True, encoder: Encoder | None = None) -> None:
         self.problem = problem
         self.encoder = encoder or Encoder(problem, seed=seed)
-        self._prior = problem.prior if prior else None
+        self._prior = problem.opinion if prior and problem.prior is not None else None
         self._prior_mean, self._prior_std = 0.0, 1.0
         if self._prior is not None:
-            guesses = np.asarray(self._prior(problem.draw(512, np.random.default_rng([seed, 2]))), float)
+            guesses = self._prior(problem.draw(512, np.random.default_rng([seed, 2])))
             self._prior_mean, self._prior_std = float(guesses.mean()), float(guesses.std()) or 1.0
         groups = self.encoder.groups
         last = int(groups.max()) + 1 if len(groups) else 0
@@ -47,7 +47,7 @@ class QualityModel:
         rows = np.asarray(rows, np.int64)
         parts = [self.encoder.encode(rows, costs, violations)]
         if self._prior is not None:
-            guess = (np.asarray(self._prior(rows), float) - self._prior_mean) / self._prior_std
+            guess = (self._prior(rows) - self._prior_mean) / self._prior_std
             parts.append(guess[:, None])
         return np.hstack([*parts, np.zeros((len(rows), 1))])
 

@@ -32,10 +32,18 @@ class Goal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """One constraint: its violation is at most 0 where it holds, a share of the limit where it does not."""
+    """One constraint: its violation is at most 0 where it holds, a share of the limit where it does not.
+
+    Args:
+        name: What is limited.
+        free: Whether the cost model knows it.
+        penalty: None for a hard limit. Otherwise the limit may be broken at a price: for each whole violation (100 %
+            past the limit) the first objective counts as worse by this share of its own size.
+    """
 
     name: str
     free: bool = False
+    penalty: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +64,8 @@ class Problem:
             act alike; where this is not given it is guessed from the free costs.
         neighbours: Rows to one changed row each, where changing single variables would leave the space.
         sample: Draws rows; by default every variable is uniform.
+        fidelities: Shares of a full trial at which a row may be tried, rising to 1. Where given, the last variable is
+            the number of the share: the same design at another share is another row.
     """
 
     cardinalities: Rows
@@ -68,6 +78,7 @@ class Problem:
     kinds: tuple[str, ...] | None = None
     neighbours: Callable[[Rows, np.random.Generator], Rows] | None = None
     sample: Callable[[int, np.random.Generator], Rows] | None = None
+    fidelities: tuple[float, ...] = ()
     _sign: Floats = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -82,6 +93,13 @@ class Problem:
             raise InputError("an objective or constraint is called free, but no function `free` tells its value")
         if self.kinds is not None and len(self.kinds) != len(cardinalities):
             raise InputError(f"{len(self.kinds)} kinds were named for {len(cardinalities)} variables")
+        shares = self.fidelities
+        if shares and (list(shares) != sorted(set(shares)) or shares[0] <= 0 or shares[-1] != 1):
+            raise InputError(f"fidelities are shares of a full trial that rise to 1, not {list(shares)}")
+        if shares and len(shares) != cardinalities[-1]:
+            raise InputError(
+                f"{len(shares)} fidelities need a last variable of as many values, not {cardinalities[-1]}"
+            )
         object.__setattr__(self, "cardinalities", cardinalities)
         signs = [1.0 if goal.direction == "minimize" else -1.0 for goal in self.goals]
         object.__setattr__(self, "_sign", np.array(signs))
@@ -132,6 +150,17 @@ class Problem:
         signed = np.asarray(costs, float).reshape(shape) * self._sign[self.free_goals]
         return signed, np.asarray(violations, float).reshape(shape)
 
+    def opinion(self, rows: Rows) -> Floats:
+        """What the prior says of the first dear goal (the first, where none is dear), to be minimised, (n,).
+
+        Raises:
+            InputError: There is no prior.
+        """
+        if self.prior is None:
+            raise InputError("this problem states no prior")
+        column = (self.dear_goals or [0])[0]
+        return np.asarray(self.prior(rows), float) * float(self._sign[column])
+
     def to_minimise(self, objectives: ArrayLike) -> Floats:
         """Objectives (n, m) in the goals' directions as values to minimise."""
         return np.atleast_2d(np.asarray(objectives, float)) * self._sign
@@ -143,6 +172,9 @@ class Strategy(Protocol):
     Deterministic given its seed and the order of its calls. ``ask`` never returns a row that it returned or was told
     before; when it can find no other it returns fewer rows than asked for, in the end none. Rows may be told that were
     never asked for (a restart replays its tells; a person adds a design).
+
+    A strategy sees hard limits only: :func:`chipwise.search.make_strategy` turns soft ones into worse objectives. One
+    without a true attribute ``fidelity_aware`` sees designs and full trials only.
     """
 
     def __init__(self, problem: Problem, *, seed: int, **options: Any) -> None: ...

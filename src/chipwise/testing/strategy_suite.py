@@ -5,13 +5,20 @@ Subclass it in a test module and return a strategy from ``make``; pytest then ru
     class TestMyStrategy(StrategySuite):
         def make(self, problem, seed):
             return MyStrategy(problem, seed=seed)
+
+
+    class TestMyPublishedStrategy(StrategySuite):
+        name = "mine"  # as an entry point of the group chipwise.strategies calls it
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
-from chipwise.search import Goal, Limit, Problem, Strategy
+from chipwise.search import Goal, Limit, Problem, Strategy, make_strategy
 from chipwise.search.strategy import Floats, Rows
 
 _ROUNDS, _BATCH = 8, 5
@@ -55,11 +62,21 @@ def toy_violations(rows: Rows, values: int = 4, limit: float | None = 0.7) -> Fl
 
 
 class StrategySuite:
-    """The checks. Override :meth:`make`."""
+    """The checks. Override :meth:`make`, or set ``name`` (and ``options``) of a strategy in the table.
+
+    Attributes:
+        name: The strategy's name, built in or of an entry point ``chipwise.strategies``.
+        options: What it is made with; a small population or few initial trials bring its ideas into the checks.
+    """
+
+    name: str = ""
+    options: Mapping[str, Any] = {}
 
     def make(self, problem: Problem, seed: int) -> Strategy:
         """A fresh strategy for ``problem``."""
-        raise NotImplementedError
+        if not self.name:
+            raise NotImplementedError("set `name`, or override `make`")
+        return make_strategy(self.name, problem, seed=seed, **self.options)
 
     def _run(self, strategy: Strategy, rounds: int = _ROUNDS, count: int = _BATCH) -> list[Rows]:
         asked = []

@@ -1,4 +1,4 @@
-"""Every built-in strategy keeps the contract, and finds what it should."""
+"""The strategies find what they should; test_strategy_contract.py holds them to the contract."""
 
 from __future__ import annotations
 
@@ -6,30 +6,18 @@ import numpy as np
 import pytest
 
 from chipwise.core.errors import InputError, UnknownName
-from chipwise.search import STRATEGIES, Problem, Strategy, hypervolume, make_strategy
+from chipwise.search import STRATEGIES, Problem, hypervolume, make_strategy
+from chipwise.search.strategies import about
 from chipwise.search.strategies.auto import Auto
-from chipwise.search.strategies.evolution import Evolution
 from chipwise.search.strategy import Goal, Limit
-from chipwise.testing.strategy_suite import StrategySuite, toy_objectives, toy_problem
-
-
-class TestAuto(StrategySuite):
-    def make(self, problem: Problem, seed: int) -> Strategy:
-        return Auto(problem, seed=seed)
-
-
-class TestRandom(StrategySuite):
-    def make(self, problem: Problem, seed: int) -> Strategy:
-        return make_strategy("random", problem, seed=seed)
-
-
-class TestEvolution(StrategySuite):
-    def make(self, problem: Problem, seed: int) -> Strategy:
-        return Evolution(problem, seed=seed, population=10, tournament=4)
+from chipwise.testing.strategy_suite import toy_objectives, toy_problem
 
 
 def test_table_lists_what_it_loads() -> None:
     assert STRATEGIES.names()[:3] == ["auto", "random", "evolution"]
+    for name in STRATEGIES.names():
+        assert make_strategy(name, toy_problem(), seed=0).ask(1).shape == (1, 6)
+        assert about(name).when
     with pytest.raises(UnknownName, match="did you mean 'evolution'"):
         make_strategy("evolutoin", toy_problem(), seed=0)
 
