@@ -1,0 +1,83 @@
+"""Costs across devices by pencil, and laws of the transfer matrix."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from chipwise.core.errors import InputError
+from chipwise.core.files import build
+from chipwise.ops import Workload
+from chipwise.run.targets import Targets, kendall, sheet_metrics
+from chipwise.space import SearchSpace, SpaceSpec
+
+SPACE = SearchSpace(
+    build(
+        SpaceSpec,
+        {
+            "d_model": [64, 128],
+            "depth": [1, 2, 3],
+            "vocab_size": [256],
+            "layer": {"heads": [1, 2], "kv_heads": [1], "ffn": ["relu", "swiglu"], "ffn_width": [64, 256]},
+        },
+    )
+)
+
+
+def wide(rows):
+    return {"tpot_p50": SPACE.values(rows, "d_model") * 1e-6}
+
+
+def deep(rows):
+    return {"tpot_p50": SPACE.values(rows, "depth") * 1e-3}
+
+
+def made(**changes) -> Targets:
+    return Targets(SPACE, {"wide": wide, "deep": deep}, seed=0, **changes)
+
+
+def rows_of(*pairs):
+    rows = np.zeros((len(pairs), len(SPACE.genes)), int)
+    rows[:, SPACE.index["d_model"]] = [[64, 128].index(d) for d, _ in pairs]
+    rows[:, SPACE.index["depth"]] = [depth - 1 for _, depth in pairs]
+    return SPACE.canonical(rows)
+
+
+def test_worst_and_weighted_shares_by_hand() -> None:
+    targets = made(weights={"wide": 3.0})
+    targets.typical = {"wide": {"tpot_p50": 64e-6}, "deep": {"tpot_p50": 2e-3}}
+    rows = rows_of((128, 1), (64, 3))
+    assert targets.shares(rows, "tpot_p50") == pytest.approx(np.array([[2.0, 0.5], [1.0, 1.5]]))
+    assert targets.across(rows, "tpot_p50", "worst") == pytest.approx([2.0, 1.5])
+    assert targets.across(rows, "tpot_p50", "weighted") == pytest.approx([(2**3 * 0.5) ** 0.25, 1.5**0.25])
+
+
+def test_each_device_has_its_own_front_and_what_carries_over_is_measured() -> None:
+    targets = made()
+    rows = rows_of((64, 3), (128, 1))  # the first is better for the first device, the second for the second
+    quality = np.array([1.0, 1.0])
+    fronts = targets.fronts(rows, quality, "tpot_p50")
+    assert {name: list(found) for name, found in fronts.items()} == {"wide": [0], "deep": [1]}
+    transfer = targets.transfer(rows, quality, "tpot_p50")
+    assert np.diag(transfer.fronts) == pytest.approx([1.0, 1.0])
+    assert (transfer.fronts[[0, 1], [1, 0]] < 0.1).all()
+    assert np.diag(transfer.costs) == pytest.approx([1.0, 1.0])
+    assert abs(transfer.costs[0, 1]) < 0.1  # width and depth are drawn independently
+
+
+def test_kendall_agrees_with_a_peer() -> None:
+    stats = pytest.importorskip("scipy.stats")
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        a, b = rng.integers(0, 8, 40).astype(float), rng.integers(0, 8, 40).astype(float)
+        assert kendall(a, b) == pytest.approx(stats.kendalltau(a, b).statistic)
+
+
+def test_data_sheets_price_the_space_and_no_device_is_refused() -> None:
+    found = sheet_metrics(SPACE, Workload(prompt_tokens=16, new_tokens=16), ["raspberry-pi-5", "h100-sxm"])
+    rows = SPACE.sample(50, np.random.default_rng(0))
+    slow, fast = (metrics(rows)["tpot_p50"] for metrics in found.values())
+    assert (slow > 0).all()
+    assert (fast > 0).all()
+    with pytest.raises(InputError, match="at least one device"):
+        Targets(SPACE, {}, seed=0)
