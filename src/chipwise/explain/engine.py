@@ -14,7 +14,7 @@ from chipwise.explain.rules import RULES
 
 OPERATOR_SPREAD = 0.08
 """Error of one operator's time that its neighbours do not share: the standard deviation, in logarithms, of what is left
-of a kernel model's error for products on a device that it has seen. Errors that all operators share cancel in a ratio."""
+of a kernel model's error for products on a device that it has seen. Errors that operators share cancel in a ratio."""
 Z90 = 1.645
 RATES = frozenset({"tokens_per_s"})  # more is better
 
@@ -61,22 +61,16 @@ def gains_of(before: CostEstimate, after: CostEstimate) -> list[Gain]:
         "ttft": changed_spread(before.prefill, after.prefill),
         "tpot": changed_spread(before.decode, after.decode),
     }
-    values = [(_values(before), _values(after))]
+    spread["peak_memory"] = 0.0  # counted, not predicted
+    old, new = _values(before), _values(after)
     gains = []
-    for old, new in values:
-        for metric in old:
-            if metric not in new or old[metric] <= 0 or new[metric] <= 0:
-                continue
-            ratio = new[metric] / old[metric] if metric in RATES else old[metric] / new[metric]
-            factor = float(np.exp(Z90 * spread.get(metric, 0.0 if metric == "peak_memory" else spread["tpot"])))
-            gains.append(
-                Gain(
-                    metric=metric,
-                    before=old[metric],
-                    after=new[metric],
-                    ratio=Predicted(value=ratio, low=ratio / factor, high=ratio * factor),
-                )
-            )
+    for metric in old:
+        if metric not in new or old[metric] <= 0 or new[metric] <= 0:
+            continue
+        ratio = new[metric] / old[metric] if metric in RATES else old[metric] / new[metric]
+        factor = float(np.exp(Z90 * spread.get(metric, spread["tpot"])))
+        interval = Predicted(value=ratio, low=ratio / factor, high=ratio * factor)
+        gains.append(Gain(metric=metric, before=old[metric], after=new[metric], ratio=interval))
     return gains
 
 

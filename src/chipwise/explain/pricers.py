@@ -43,8 +43,8 @@ class DataSheetPricer:
             except ChipwiseError as error:
                 answers[i] = error
         groups, errors = grouped(requests)
-        for row, error in errors.items():
-            answers[places[row]] = error
+        for row, problem in errors.items():
+            answers[places[row]] = problem
         for group, cost in zip(groups, cost_groups(groups), strict=True):
             for i, row in enumerate(group.rows):
                 answers[places[row]] = cost if isinstance(cost, Unsupported) else assemble(cost, i)
