@@ -17,11 +17,14 @@ import numpy as np
 from chipwise.search.acquisition import expected_gain, frame, lattice
 from chipwise.search.encoding import Encoder
 from chipwise.search.pareto import non_dominated
+from chipwise.search.pool import Pool
 from chipwise.search.price_table import ChoiceTable
 from chipwise.search.strategies.base import Remembering
 from chipwise.search.strategy import Floats, Problem, Rows
 
 _PRICED = 3000  # free rows to which the cost tables are fitted
+_FIRST = 600  # rows of which the first trials are chosen
+_LEANING = 4.0  # of a walk's first logits towards its stratum
 _WALKS, _STEPS, _RATE = 48, 100, 0.15
 _HOT, _COLD = 2.0, 0.3  # temperatures of the first and the last step
 _SAMPLES = 6  # hard rows drawn from the end of every walk, beside the likeliest
@@ -41,7 +44,9 @@ class Gradient(Remembering):
     def __init__(self, problem: Problem, *, seed: int, initial: int | None = None) -> None:
         super().__init__(problem, seed=seed)
         self.initial = min(10 + len(problem.cardinalities) // 2, 40) if initial is None else initial
-        self._table = ChoiceTable(problem, Encoder(problem, seed=seed).strata_columns)
+        self._encoder = Encoder(problem, seed=seed)
+        self._table = ChoiceTable(problem, self._encoder.strata_columns)
+        self._seed = seed
         rows = problem.draw(_PRICED, self.rng)
         prior = np.zeros(len(rows)) if problem.prior is None else problem.opinion(rows)
         self._prior_scale = float(prior.std()) or 1.0
@@ -51,9 +56,9 @@ class Gradient(Remembering):
         self._free = self._table.fit(rows, np.column_stack([costs, violations, prior]))
 
     def propose(self, count: int) -> Rows:
-        """Where the walks end, as far as each adds to the front; nothing before there are trials to learn from."""
-        if len(self.history) < min(self.initial, max(4, self.history.told)):
-            return self.history.rows[:0]
+        """Where the walks end, as far as each adds to the front; at first, rows from all strata."""
+        if len(self.history) < 2 or self.history.told < self.initial:
+            return self._first(count)
         goals, limits = self._weights()
         known = self.history.objectives
         low, span = frame(known)
@@ -65,6 +70,16 @@ class Gradient(Remembering):
             rows = np.vstack([rows, *(self.mended(row) for row in self._table.rows(ends)[:count])])
             rows = self.usable(rows)
         return self._spread(rows, goals, known[self.history.feasible], low, span, count)
+
+    def _first(self, count: int) -> Rows:
+        """Rows within the limits, as even over the strata as these allow."""
+        pool = Pool(self.problem, self._encoder, lambda rows, costs, violations: costs[:, :0], self._seed)
+        pool.seed(_FIRST)
+        rows = self.usable(pool.rows)
+        rows = rows[self.rng.permutation(len(rows))]
+        _, place = np.unique(self._encoder.strata(rows), return_inverse=True)
+        turn = np.array([(place[:i] == place[i]).sum() for i in range(len(rows))])
+        return rows[np.argsort(turn, kind="stable")[:count]]
 
     def _weights(self) -> tuple[Floats, Floats]:
         """Tables of all goals, (features, m), and of all limits, (features, k)."""
@@ -97,6 +112,9 @@ class Gradient(Remembering):
         weights = -np.log(np.clip(lattice(_WALKS, m), 1e-3, 1 - 1e-3))
         weights = 0.02 + weights / weights.sum(axis=1, keepdims=True)
         logits = 0.5 * self.rng.standard_normal((_WALKS, self._table.width))
+        for column in self._encoder.strata_columns:  # walks begin in all strata
+            value = self.rng.integers(0, self.problem.cardinalities[column], _WALKS)
+            logits[np.arange(_WALKS), self._table.start[column] + value] += _LEANING
         first, second = np.zeros_like(logits), np.zeros_like(logits)
         for step in range(_STEPS):
             heat = _HOT * (_COLD / _HOT) ** (step / (_STEPS - 1))

@@ -1,8 +1,8 @@
 """Grid search: every row of the space exactly once, in an order that is even from the first trial on.
 
-Rows are numbered with the variables that decide the costs most in front, and visited in strides of about 0.618 of their
-number, which have no divisor in common with it: each row once, and any stretch of visits evenly spread over the decisive
-variables. In a space too large to finish this is a coarse grid that grows finer.
+Rows are numbered with the variables that decide the costs most in front, and visited in strides of about 0.618 of
+their number, which have no divisor in common with it: each row once, and any stretch of visits evenly spread over the
+decisive variables. In a space too large to finish this is a coarse grid that grows finer.
 """
 
 from __future__ import annotations

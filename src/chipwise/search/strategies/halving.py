@@ -1,7 +1,7 @@
 """Successive halving and ASHA: many short trials, and more for those that do well.
 
-Both need a problem with fidelities. Designs begin at the smallest share of a full trial; of every ``eta`` the best goes on
-to the next share. Halving decides when a whole cohort has been told, ASHA whenever some worker is free. With several
+Both need a problem with fidelities. Designs begin at the smallest share of a full trial; of every ``eta`` the best goes
+on to the next share. Halving decides when a whole cohort has been told, ASHA whenever some worker is free. With several
 objectives the best are those of the first layers of non-domination, the least crowded first. Where a problem has no
 fidelities every trial is full, nothing can be promoted, and both are random search.
 

@@ -1,11 +1,11 @@
 """Optuna's samplers behind the strategies' contract: TPE and the Gaussian process.
 
-The sampler sees every objective as a black box and all limits as constraints, as it would without chipwise, in a study in
-memory that holds what was told. What the cost model knows is used around it: a suggestion that breaks a free limit, or
-that was tried, gives way to the nearest row that does neither, and the sampler is told that this row is on its way.
+The sampler sees every objective as a black box and all limits as constraints, as it would without chipwise, in a study
+in memory that holds what was told. What the cost model knows is used around it: a suggestion that breaks a free limit,
+or that was tried, gives way to a row near it that does neither, and the sampler is told that this row is on its way.
 
 References:
-    Akiba et al., Optuna, KDD 2019. Ozaki et al., Multiobjective TPE, 2022. Optuna's GPSampler: logEHVI on Matérn kernels.
+    Akiba et al., Optuna, KDD 2019. Ozaki et al., Multiobjective Tree-Structured Parzen Estimator, JAIR 2022.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Training-free search: the front of a stated score and the free costs, without ever learning from a trial.
 
-The score is the problem's prior (a parameter count, a scaling law, synaptic flow: whatever was stated). Where none is, it
-is the oldest guess of all, that what costs more is better. Trials only confirm.
+The score is the problem's prior (a parameter count, a scaling law, synaptic flow: whatever was stated). Where none is,
+it is the oldest guess of all, that what costs more is better. Trials only confirm.
 
 References:
     Javaheripi et al., LiteTransformerSearch, NeurIPS 2022: decoder parameters as a proxy of perplexity.

@@ -1,8 +1,9 @@
 """pymoo's NSGA-II and NSGA-III behind the strategies' contract.
 
-pymoo's operators (selection, simulated binary crossover, polynomial mutation, survival) do the work; generations do not:
-at every ``ask`` its survival picks the population out of all that was told, and children are bred until enough of them
-are new and within the free limits. So any number of workers may ask at any time, and a restart needs the trials only.
+pymoo's operators (selection, simulated binary crossover, polynomial mutation, survival) do the work; generations do
+not: at every ``ask`` its survival picks the population out of all that was told, and children are bred until enough
+of them are new and within the free limits. So any number of workers may ask at any time, and a restart needs the trials
+only.
 
 References:
     Blank and Deb, pymoo, IEEE Access 2020; Deb et al., NSGA-II, 2002; Deb and Jain, NSGA-III, 2014.
