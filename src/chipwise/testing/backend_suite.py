@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from chipwise.core.errors import MeasurementError, MissingExtra
+from chipwise.core.errors import MeasurementError, MissingExtra, Unsupported
 from chipwise.ops import Workload
 from chipwise.profile.backends import NEEDS, RUNTIMES, Runtime, Session
 from chipwise.profile.exporting import export_for
@@ -155,6 +155,19 @@ class ExportedSuite(BackendSuite):
         found = [np.array(opened.prefill(tokens[:, :PROMPT]))]
         found += [np.array(opened.decode(tokens[:, i : i + 1])) for i in range(PROMPT, CAPACITY)]
         error = np.abs(np.stack(found, axis=1) - wanted[:, PROMPT - 1 :]).max()
+        assert error <= self.parity * wanted.std()
+
+    def test_sequences_of_a_batch_do_not_see_each_other(self, model: Path, weights: dict[str, Any]) -> None:
+        """Each gets the logits that it would get alone."""
+        made: Runtime = RUNTIMES.load(self.runtime)()
+        try:
+            session = made.open(model, capacity=CAPACITY, batch=2, threads=1, options=self.options)
+        except Unsupported as refusal:
+            pytest.skip(str(refusal))
+        tokens = np.random.default_rng(1).integers(0, session.vocab_size, (2, CAPACITY))
+        wanted = self.expected(weights, tokens)
+        session.prefill(tokens[:, :-1])
+        error = np.abs(session.decode(tokens[:, -1:]) - wanted[:, -1]).max()
         assert error <= self.parity * wanted.std()
 
     def test_more_positions_than_the_model_has_are_refused(self, model: Path) -> None:

@@ -110,12 +110,6 @@ class TestLlamaCpp(ExportedSuite):
         error = np.abs(session.prefill(tokens) - self.expected(weights, tokens)[:, -1]).max()
         assert 1e-6 < error < 0.02  # 11 bits of mantissa: logits of size 1 are off in the third digit
 
-    def test_sequences_do_not_see_each_other(self, model, weights) -> None:
-        session = RUNTIMES.load("llama.cpp")().open(model, capacity=12, batch=2, threads=1, options={})
-        tokens = np.random.default_rng(1).integers(0, 40, (2, 12))
-        session.prefill(tokens[:, :11])
-        np.testing.assert_allclose(session.decode(tokens[:, 11:]), self.expected(weights, tokens)[:, -1], atol=1e-4)
-
 
 @needs("llama.cpp")
 @pytest.mark.parametrize(("format_", "parity"), [("fp16", 5e-3), ("int8", 0.2), ("int4", 0.2)])
