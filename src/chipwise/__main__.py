@@ -1,0 +1,5 @@
+"""``python -m chipwise``: the command line."""
+
+from chipwise.cli import main
+
+main()
