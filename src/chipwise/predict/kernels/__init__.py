@@ -22,6 +22,7 @@ MODELS: dict[str, str] = {
     "EmbeddingOp": "stream",
     "ExpertsOp": "experts",
     "GroupedMatmul": "experts",
+    "LatentAttentionOp": "latent",
     "Matmul": "gemm",
     "NormOp": "stream",
     "RouteOp": "routing",

@@ -7,14 +7,20 @@ corrects what physics leaves, in full on devices that were in the fit, less and 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
+import numpy.typing as npt
 
 from chipwise.hardware.datasheet import DeviceProfile
-from chipwise.ops import AttentionOp
+from chipwise.ops import AttentionOp, LatentAttentionOp
 from chipwise.predict.kernels import attention_physics as physics
+from chipwise.predict.kernels.attention_features import shape
 from chipwise.predict.kernels.attention_fit import fitted, lane
 from chipwise.predict.kernels.times import KernelTimes, launch_s
 from chipwise.predict.kernels.unfused import unfused_times
+
+SCHEDULES = {"decode": physics.decode, "context": physics.context}
 
 
 def times(op: AttentionOp, device: DeviceProfile, *, stack: str = "vllm", fold: str | None = None) -> KernelTimes:
@@ -31,25 +37,67 @@ def times(op: AttentionOp, device: DeviceProfile, *, stack: str = "vllm", fold: 
     """
     if not op.fused:
         return unfused_times(op, device, stack=stack, fold=fold)
-    model = fitted()
-    chip = physics.Chip.of(device, op.activations)
     call = physics.Call.of(op)
-    design, chosen = lane(stack, device, op.cache), model.fold(fold)
-    decode = physics.base_s(physics.decode(call, chip), model.constants("decode", design, chosen))
-    context = physics.base_s(physics.context(call, chip), model.constants("context", design, chosen))
-    # Several new positions after a cache: runtimes have kernels of both sorts and take the faster.
-    resumed = np.where(call.past > 0, np.minimum(decode, context), context)
-    latency = np.where(call.queries == 1, decode, resumed)
+    single = call.queries == 1
+    resumed = ~single & (call.past > 0)  # several new positions after a cache: of both schedules the faster
+    schedules = {"decode": single | resumed, "context": ~single}
+    design = lane(stack, device, op.cache)
+    return answer("attention", op, call, schedules, device, stack=stack, lane=design, fold=fold)
+
+
+def answer(
+    kind: str,
+    op: AttentionOp | LatentAttentionOp,
+    call: physics.Call,
+    schedules: Mapping[str, npt.NDArray[np.bool_]],
+    device: DeviceProfile,
+    *,
+    stack: str,
+    lane: str,
+    fold: str | None,
+) -> KernelTimes:
+    """Physics and correction of ``call``, with the limits of ``op``.
+
+    Args:
+        kind: What was fitted: ``attention`` or ``latent``.
+        op: Whose FLOPs and bytes are stated.
+        call: Its sizes.
+        schedules: Which rows may run as ``decode``, which as ``context``; where both, the faster counts.
+        device: Any data sheet.
+        stack: Whose kernels.
+        lane: The kernel design.
+        fold: As in :func:`times`.
+
+    Raises:
+        Unsupported: The device has no rate for the format of the products.
+    """
+    model = fitted(kind)
+    chosen = model.fold(fold)
+    kinship = model.kinship(device, stack, lane, fold)
+    chip = physics.Chip.of(device, op.activations)
+    latency = np.full(call.batch.shape, np.inf)
+    for schedule, asked in schedules.items():
+        if not asked.any():
+            continue
+        part = call.take(asked)
+        parts = SCHEDULES[schedule](part, chip)
+        seconds = physics.base_s(parts, model.constants(schedule, lane, chosen))
+        inputs = shape(part, chip, parts)
+        correction = model.correction(
+            inputs, device, schedule=schedule, stack=stack, lane=lane, fold=chosen, kinship=kinship
+        )
+        latency[asked] = np.minimum(latency[asked], seconds * np.exp(correction))
     work = op.work()
     moved = np.broadcast_to(np.asarray(work.bytes, dtype=np.float64), latency.shape)
     flops = np.broadcast_to(np.asarray(work.flops, dtype=np.float64), latency.shape)
-    situation = model.situation(device, fold)
-    widths = (model.halfwidth(schedule, situation) for schedule in ("decode", "context"))
+    # What does not fit in the last-level cache comes from memory, at the published bandwidth at best.
+    latency = np.maximum(latency, (moved - chip.cache_bytes) / chip.bandwidth)
+    decode, context = (model.halfwidth(schedule, kinship, chosen) for schedule in SCHEDULES)
     return KernelTimes(
         latency_s=latency,
-        log_halfwidth=np.where(call.queries == 1, *widths),
+        log_halfwidth=np.where(schedules["context"], context, decode),
         compute_s=flops / chip.flops_per_s,
         memory_s=moved / chip.bandwidth,
         launch_s=np.full(latency.shape, launch_s(device)),
-        situation=situation,
+        situation=model.situation(device, fold),
     )

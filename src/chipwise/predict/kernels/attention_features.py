@@ -13,7 +13,6 @@ SHAPE = (
     "compute", "longest", "dram", "cache", "resident", "spilling", "blocks", "wave", "steps", "batch", "kv heads",
     "group", "heads", "head size", "tile", "hidden keys", "window", "fp8", "fp8 cache", "short",
 )  # fmt: skip
-HARDWARE = ("units", "clock", "balance", "cache a unit", "bytes a clock")
 
 
 def shape(call: Call, chip: Chip, parts: Parts) -> npt.NDArray[np.float32]:
@@ -47,18 +46,6 @@ def shape(call: Call, chip: Chip, parts: Parts) -> npt.NDArray[np.float32]:
     for index, row in enumerate(rows):
         table[:, index] = np.ravel(row) if isinstance(row, np.ndarray) else row
     return table
-
-
-def hardware(chip: Chip) -> npt.NDArray[np.float32]:
-    """(HARDWARE,): what distinguishes one chip from another."""
-    figures = (
-        chip.units,
-        chip.clock_hz / 1e9,
-        chip.flops_per_s / chip.bandwidth,
-        chip.cache_bytes / chip.units,
-        chip.bandwidth / (chip.units * chip.clock_hz),
-    )
-    return np.asarray(np.log2(figures), dtype=np.float32)
 
 
 def _log(values: Array, low: float = -14.0, high: float = 22.0) -> Array:

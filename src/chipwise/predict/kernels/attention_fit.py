@@ -1,20 +1,25 @@
-"""What was fitted for attention, as it ships: constants a kernel design and fold, networks, interval half-widths.
+"""What was fitted for attention, as it ships: constants a kernel design, networks, half-widths of intervals.
 
-``data/attention.json`` holds constants, half-widths and provenance; ``data/attention.npz`` the networks' weights.
+``data/attention.json`` holds constants, half-widths and provenance, ``data/attention.npz`` the networks' weights: one a
+stack for the devices that were in the fit, and one a fold that knows kernel designs but no devices. ``data/latent.*``
+hold the same for latent attention.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import numpy as np
 
 from chipwise.core.errors import UnknownName, Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.predict.kernels.attention_physics import Constants
+from chipwise.predict.kernels.perceptron import Floats, Perceptron
 from chipwise.predict.kernels.times import Situation
 
 DATA = Path(__file__).parents[1] / "data"
@@ -23,6 +28,9 @@ STACKS = ("vllm", "sglang", "trtllm")
 LANES = ("fa2", "fa3", "gen", "flashinfer", "trt-hopper", "trt-blackwell", "trt", "xe", "other")
 """Kernel designs: FlashAttention 2 and 3, NVIDIA's generated kernels for data-centre Blackwell, FlashInfer, those of
 TensorRT-LLM by generation, Intel's, and what is known of none of them."""
+Kinship = Literal["seen", "sibling", "design", "unseen"]
+"""Half-widths are kept by it: this device was in the fit; one of its family with the same design was; a device of
+another family with the same design was; none with this design was."""
 
 
 def lane(stack: str, device: DeviceProfile, cache: str) -> str:
@@ -44,17 +52,25 @@ def lane(stack: str, device: DeviceProfile, cache: str) -> str:
     return "flashinfer" if (stack == "sglang" and device.family != "ampere") or cache == "fp8" else "fa2"
 
 
+def one_hot(name: str, names: Sequence[str]) -> Floats:
+    """1 at ``name``, 0 elsewhere."""
+    return np.asarray([float(name == known) for known in names], dtype=np.float32)
+
+
+def kept(devices: Mapping[str, str], fold: str | None) -> dict[str, str]:
+    """``devices`` (name -> family) without what ``fold`` leaves out."""
+    kind, _, name = (fold or "").partition(":")
+    device = name if kind == "device" else None
+    left_family = name if kind == "family" else None
+    return {known: family for known, family in devices.items() if known != device and family != left_family}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
     """What the fit learned."""
 
     facts: Mapping[str, Any]
-
-    @property
-    def devices(self) -> Mapping[str, str]:
-        """Devices in the fit -> their families."""
-        devices: Mapping[str, str] = self.facts["devices"]
-        return devices
+    networks: Mapping[str, Perceptron]
 
     def fold(self, fold: str | None) -> str:
         """The fold whose arrays answer: the one asked for, or what ships where it left out nothing that was seen.
@@ -66,7 +82,7 @@ class Fitted:
             return SHIPPED
         if fold.partition(":")[0] not in ("device", "family"):
             raise Unsupported(f"no fold {fold!r}; folds are device:NAME and family:NAME, such as device:l40s")
-        return fold if fold in self.facts["constants"] else SHIPPED
+        return str(self.facts["folds"].get(fold, SHIPPED))
 
     def constants(self, schedule: str, lane: str, fold: str) -> Constants:
         """Constants of :func:`.attention_physics.base_s`; those of all designs where the fold saw none of this one."""
@@ -75,19 +91,57 @@ class Fitted:
 
     def situation(self, device: DeviceProfile, fold: str | None) -> Situation:
         """What ``fold`` has seen of such kernels on ``device``: themselves, those of its family, or neither."""
-        kind, _, name = (fold or "").partition(":")
-        out = {"device": (name, None), "family": (None, name)}.get(kind, (None, None))
-        kept = {known: family for known, family in self.devices.items() if known != out[0] and family != out[1]}
-        if device.name in kept:
+        remaining = kept(self.facts["devices"], fold)
+        if device.name in remaining:
             return "seen"
-        return "sibling" if device.family in kept.values() else "unseen"
+        return "sibling" if device.family in remaining.values() else "unseen"
 
-    def halfwidth(self, schedule: str, situation: Situation) -> float:
+    def kinship(self, device: DeviceProfile, stack: str, lane: str, fold: str | None) -> Kinship:
+        """How close what ``fold`` has seen comes to these kernels on ``device``."""
+        remaining = kept(self.facts["devices"], fold)
+        if fold is None and device.name in self.facts["seen"].get(stack, ()):
+            return "seen"
+        alike = [remaining[name] for name in self.facts["lanes"].get(lane, ()) if name in remaining]
+        return "sibling" if device.family in alike else "design" if alike else "unseen"
+
+    def halfwidth(self, schedule: str, kinship: Kinship, fold: str) -> float:
         """Half of the 90 % interval on the scale of logarithms."""
-        return float(self.facts["log_halfwidth"][schedule][situation])
+        widths: Mapping[str, float] = self.facts["log_halfwidth"][schedule][fold]
+        return float(widths[kinship])
+
+    def correction(
+        self,
+        inputs: Floats,
+        device: DeviceProfile,
+        *,
+        schedule: str,
+        stack: str,
+        lane: str,
+        fold: str,
+        kinship: Kinship,
+    ) -> Any:
+        """(rows, SHAPE) -> (rows,) logarithms of measured over physics.
+
+        Of devices in the fit, by the network that knows them; else by the fold's, in part only where it has seen none
+        of the design.
+        """
+        if kinship == "seen" and fold == SHIPPED:
+            marks = one_hot(device.name, self.facts["seen"][stack])
+            return self.networks[f"seen/{stack}/{schedule}"](_beside(inputs, marks))
+        marks = np.concatenate([one_hot(lane, list(self.facts["lanes"])), one_hot(stack, STACKS)])
+        share = float(self.facts["trust"][kinship])
+        return share * self.networks[f"{fold}/{schedule}"](_beside(inputs, marks))
+
+
+def _beside(inputs: Floats, marks: Floats) -> Floats:
+    return np.hstack([inputs, np.broadcast_to(marks, (len(inputs), len(marks)))])
 
 
 @functools.cache
-def fitted() -> Fitted:
-    """What ships."""
-    return Fitted(facts=json.loads((DATA / "attention.json").read_text(encoding="utf-8")))
+def fitted(kind: str) -> Fitted:
+    """What ships for ``attention`` or ``latent`` attention."""
+    facts = json.loads((DATA / f"{kind}.json").read_text(encoding="utf-8"))
+    with np.load(DATA / f"{kind}.npz", allow_pickle=False) as file:
+        arrays = {name: file[name] for name in file.files}
+    names = {name.rpartition("/")[0] for name in arrays}
+    return Fitted(facts=facts, networks={name: Perceptron.of(arrays, name, bound=facts["bound"]) for name in names})

@@ -11,10 +11,12 @@ References:
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from chipwise.core.dtypes import dtype_of
 from chipwise.core.errors import Unsupported
@@ -25,11 +27,13 @@ from chipwise.predict.kernels.times import Array
 
 TILE = 128.0  # query rows of a thread block, and keys of a step, in context
 ROWS = 16.0  # least query rows of a matrix instruction
+BLOCK_BYTES = 80 * 1024.0  # fast memory that a thread block takes: 64 queries, 128 keys and values of 128 in bf16
 UNIT_BYTES_PER_CLOCK = 64.0  # what one SM, CU or core takes from the last-level cache
 CACHE_SECONDS = 16e-6  # fallback for the last-level cache: what memory delivers in this time (A100 20 µs, H100 16)
 UNIT_BANDWIDTH = 25e9  # fallback for the number of units: bytes per second of memory for each
 CLOCK_HZ = 1.9e9  # fallback for the clock
 
+SIZES = ("batch", "queries", "past", "heads", "kv_heads", "head_size", "span", "stored")
 Constants = Mapping[str, float]
 
 
@@ -41,6 +45,7 @@ class Chip:
     units: float
     clock_hz: float
     cache_bytes: float  # last-level cache
+    resident_blocks: float  # thread blocks that a unit holds at once
     flops_per_s: float  # dense, in the format of the products
 
     @classmethod
@@ -56,8 +61,10 @@ class Chip:
             if level.name in ("l2", "l3") and level.capacity is not None:
                 number = device.units.number if level.per == "unit" and device.units is not None else 1.0
                 cache = max(cache, level.capacity.number * number)
+        fast = [level.capacity.number for level in device.memory if level.name == "l1" and level.capacity is not None]
         return cls(
             bandwidth=bandwidth,
+            resident_blocks=max(np.floor(fast[0] / BLOCK_BYTES), 1.0) if fast else 1.0,
             units=device.units.number if device.units is not None else max(bandwidth / UNIT_BANDWIDTH, 1.0),
             clock_hz=device.clock.number if device.clock is not None else CLOCK_HZ,
             cache_bytes=cache or CACHE_SECONDS * bandwidth,
@@ -86,6 +93,7 @@ class Call:
     kv_heads: Array
     head_size: Array
     span: Array
+    stored: Array  # vectors of head_size that the cache holds for a position and key head: a key and a value
     causal: bool
     value_bytes: float  # of a query or result
     cache_bytes: float  # of a key or value in the cache
@@ -97,16 +105,19 @@ class Call:
         sizes = np.broadcast_arrays(
             *(
                 np.asarray(size, dtype=np.float64)
-                for size in (op.batch, op.query_tokens, op.past_tokens, op.heads, op.kv_heads, op.head_size, span)
+                for size in (op.batch, op.query_tokens, op.past_tokens, op.heads, op.kv_heads, op.head_size, span, 2)
             )
         )
-        names = ("batch", "queries", "past", "heads", "kv_heads", "head_size", "span")
         return cls(
-            **dict(zip(names, sizes, strict=True)),
+            **dict(zip(SIZES, sizes, strict=True)),
             causal=op.causal and not op.cross,
             value_bytes=dtype_of(op.activations).size_bytes,
             cache_bytes=dtype_of(op.cache).size_bytes,
         )
+
+    def take(self, rows: npt.NDArray[np.bool_]) -> Call:
+        """The calls of ``rows``, as arrays of one axis."""
+        return dataclasses.replace(self, **{name: getattr(self, name)[rows] for name in SIZES})
 
     @property
     def keys(self) -> Array:
@@ -118,7 +129,7 @@ class Call:
     def kv_bytes(self) -> Array:
         """Distinct bytes of keys and values that are read."""
         seen = np.minimum(self.past + self.queries, self.keys + self.queries - 1)
-        return 2 * self.batch * seen * self.kv_heads * self.head_size * self.cache_bytes
+        return self.stored * self.batch * seen * self.kv_heads * self.head_size * self.cache_bytes
 
     @property
     def io_bytes(self) -> Array:
@@ -135,7 +146,7 @@ class Parts:
     dram_s: Array  # bytes of keys, values, queries and results over the memory's bandwidth
     resident: Array  # bytes that are read over those that the last-level cache holds
     cache_s: Array  # the same bytes at UNIT_BYTES_PER_CLOCK a unit
-    blocks: Array  # thread blocks a unit
+    blocks: Array  # thread blocks a unit, over those that it holds at once
     steps: Array  # keys that one thread block walks over, where keys are not split
     clock_s: Array  # a clock
 
@@ -165,7 +176,7 @@ def context(call: Call, chip: Chip) -> Parts:
         * call.head_size
         * call.cache_bytes
         / (UNIT_BYTES_PER_CLOCK * chip.units * chip.clock_hz),
-        blocks=grid * tiles / chip.units,
+        blocks=grid * tiles / (chip.units * chip.resident_blocks),
         steps=longest * TILE,
         clock_s=np.full(longest.shape, 1 / chip.clock_hz),
     )
@@ -183,7 +194,7 @@ def decode(call: Call, chip: Chip) -> Parts:
         dram_s=moved / chip.bandwidth,
         resident=moved / chip.cache_bytes,
         cache_s=moved / (UNIT_BYTES_PER_CLOCK * chip.units * chip.clock_hz),
-        blocks=pairs / chip.units,
+        blocks=pairs / (chip.units * chip.resident_blocks),
         steps=call.keys,
         clock_s=np.full(pairs.shape, 1 / chip.clock_hz),
     )
@@ -198,7 +209,8 @@ def base_s(parts: Parts, constants: Constants) -> Array:
     sharply reading turns from cache to memory; sharpness of the maximum.
     """
     hit = 1 / (1 + (parts.resident / constants["full"]) ** constants["edge"])
-    reading = parts.dram_s * (1 - hit) / constants["dram"] + parts.cache_s * hit / constants["cache"]
+    memory = parts.dram_s / constants["dram"]
+    reading = memory * (1 - hit) + np.minimum(parts.cache_s / constants["cache"], memory) * hit
     computing = (parts.compute_s + constants["tail"] * parts.longest_s) / constants["compute"]
     starting = constants["start"] * parts.blocks + constants["step"] * parts.steps ** constants["walk"]
     sharp = constants["sharpness"]

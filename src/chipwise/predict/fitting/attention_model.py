@@ -1,0 +1,317 @@
+"""Fits constants and networks of attention's kernels to measured calls, and judges them on what was left out.
+
+Constants are pooled over the devices of a kernel design; networks take what they leave: one a stack that knows the
+devices, and one a fold that knows designs alone. Half-widths of a fold come from its other devices, each predicted by
+the fold without it, never from the device that the fold is for.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from chipwise.core.files import write_atomic, write_json
+from chipwise.hardware import datasheet
+from chipwise.predict.fitting import perceptron
+from chipwise.predict.fitting.bounded import provenance
+from chipwise.predict.fitting.report import Progress, Report, conformal, errors
+from chipwise.predict.kernels import attention_physics as physics
+from chipwise.predict.kernels.attention import SCHEDULES
+from chipwise.predict.kernels.attention_features import SHAPE
+from chipwise.predict.kernels.attention_fit import SHIPPED, STACKS, Fitted, kept, one_hot
+from chipwise.predict.kernels.perceptron import Floats, Perceptron
+from chipwise.predict.kernels.times import Array
+
+BOUND = 1.5  # a factor of 4.5 either way
+CONSTANT_ROWS = 1_500  # of a device and design
+LEFT_CONFIGURATIONS = 0.12  # share of head configurations that judge a device in the fit
+TRUST = {"seen": 1.0, "sibling": 1.0, "design": 1.0, "unseen": 0.5}
+"""Part of the network's correction that is applied, by what the fold has seen of the design."""
+LIMITS = {
+    # constant: (least, first guess, greatest)
+    "launch": (2e3, 1.6e4, 1e5),
+    "start": (2e1, 2e3, 4e4),
+    "step": (2e-2, 4e1, 2e3),
+    "walk": (0.3, 0.7, 1.0),
+    "tail": (0.01, 0.5, 1.5),
+    "compute": (0.1, 0.6, 1.0),
+    "dram": (0.4, 0.8, 1.0),
+    "cache": (0.02, 0.4, 1.5),
+    "full": (0.2, 0.9, 2.0),
+    "edge": (1.5, 6.0, 20.0),
+    "sharpness": (1.0, 3.0, 8.0),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """What differs between the kinds of attention."""
+
+    kind: str
+    tables: str  # where the rows come from, for the provenance
+    lanes: tuple[str, ...]
+    stacks: tuple[str, ...]
+    judge: str  # the stack whose errors give the half-widths
+    fold_rows: dict[str, int]  # stack -> rows of a cell in a fold's network
+    wide: tuple[int, ...] = (96, 96, 96)  # hidden layers of the networks that know devices
+    narrow: tuple[int, ...] = (64, 64)  # and of those of folds
+    wide_epochs: int = 40
+    narrow_epochs: int = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """Calls of one device, stack, pair of formats and schedule, with what was measured."""
+
+    device: datasheet.DeviceProfile
+    stack: str
+    lane: str
+    schedule: str
+    plain: bool  # 16-bit, no window
+    parts: physics.Parts
+    inputs: Floats  # (rows, SHAPE)
+    measured_s: Array
+    configuration: npt.NDArray[np.int64]  # a number that tells (heads, kv_heads, head_size) apart
+
+    def take(self, rows: Any) -> Cell:
+        """The cell with some rows alone."""
+        parts = {name: getattr(self.parts, name)[rows] for name in physics.Parts.__slots__}
+        return Cell(
+            device=self.device, stack=self.stack, lane=self.lane, schedule=self.schedule, plain=self.plain,
+            parts=physics.Parts(**parts), inputs=self.inputs[rows], measured_s=self.measured_s[rows],
+            configuration=self.configuration[rows],
+        )  # fmt: skip
+
+    def sample(self, most: int, random: np.random.Generator) -> Cell:
+        """At most ``most`` rows, drawn at random."""
+        return self if len(self.measured_s) <= most else self.take(random.permutation(len(self.measured_s))[:most])
+
+
+def fit_cells(recipe: Recipe, cells: list[Cell], out: Path, *, progress: Progress, seed: int) -> Report:
+    """Fits ``cells`` and writes KIND.json and KIND.npz into ``out``."""
+    random = np.random.default_rng(seed)
+    devices = {cell.device.name: cell.device.family for cell in cells}
+    rows = sum(len(cell.measured_s) for cell in cells)
+    progress(f"{recipe.kind}: {rows} rows of {len(devices)} devices")
+    facts: dict[str, Any] = {
+        "provenance": provenance() | {"tables": recipe.tables},
+        "devices": devices,
+        "seen": {stack: sorted({c.device.name for c in cells if c.stack == stack}) for stack in recipe.stacks},
+        "lanes": {name: sorted({c.device.name for c in cells if c.lane == name}) for name in recipe.lanes},
+        "bound": BOUND,
+        "trust": TRUST,
+        "inputs": list(SHAPE),
+        "folds": _folds(devices),
+    }
+    folds = sorted(set(facts["folds"].values()))
+    facts["constants"] = _constants(cells, recipe, devices, folds, random=random)
+    progress(f"{recipe.kind}: constants fitted")
+    networks: dict[str, Perceptron] = {}
+    model = Fitted(facts=facts, networks=networks)
+    for fold in folds:
+        for schedule in SCHEDULES:
+            chosen = [c for c in cells if c.schedule == schedule and c.device.name in kept(devices, fold)]
+            networks[f"{fold}/{schedule}"] = _narrow(chosen, model, recipe, fold, random=random, seed=seed)
+        progress(f"{recipe.kind}: {fold} fitted")
+    report, widths = _judge_folds(cells, model, recipe, folds)
+    for stack in recipe.stacks:
+        for schedule in SCHEDULES:
+            chosen = [c for c in cells if c.schedule == schedule and c.stack == stack]
+            network, truth, predicted = _wide(chosen, model, recipe, stack, random=random, seed=seed)
+            networks[f"seen/{stack}/{schedule}"] = network
+            report[f"{schedule} {stack} seen, new head configurations"] = errors(truth, predicted)
+            progress(f"{recipe.kind}: {stack} {schedule} fitted")
+            if stack == recipe.judge:
+                for fold in folds:
+                    widths[schedule][fold]["seen"] = round(conformal(truth, predicted), 4)
+    facts["log_halfwidth"] = widths
+    facts["errors"] = {name: {key: round(value, 2) for key, value in found.items()} for name, found in report.items()}
+    write_json(out / f"{recipe.kind}.json", facts)
+    buffer = io.BytesIO()
+    arrays: dict[str, Any] = {key: a for name, net in networks.items() for key, a in net.arrays(name).items()}
+    np.savez_compressed(buffer, **arrays)
+    write_atomic(out / f"{recipe.kind}.npz", buffer.getvalue())
+    return Report(kind=recipe.kind, rows=rows, errors=report)
+
+
+def _folds(devices: dict[str, str]) -> dict[str, str]:
+    """Every fold -> the first that leaves out the same devices."""
+    named = [
+        SHIPPED,
+        *(f"device:{name}" for name in devices),
+        *(f"family:{name}" for name in sorted({*devices.values()})),
+    ]
+    first: dict[frozenset[str], str] = {}
+    return {fold: first.setdefault(frozenset(kept(devices, fold)), fold) for fold in named}
+
+
+# --- constants -------------------------------------------------------------------------------------------------------
+
+
+def _constants(
+    cells: list[Cell], recipe: Recipe, devices: dict[str, str], folds: list[str], *, random: np.random.Generator
+) -> dict[str, Any]:
+    """fold -> schedule -> lane -> constants. A fold that takes nothing from a design shares the shipped constants."""
+    found: dict[str, Any] = {}
+    known: dict[tuple[str, str, frozenset[str]], dict[str, float]] = {}
+    for fold in folds:
+        found[fold] = {}
+        for schedule in SCHEDULES:
+            found[fold][schedule] = {}
+            for name in recipe.lanes:
+                chosen = [
+                    c
+                    for c in cells
+                    if c.schedule == schedule
+                    and c.device.name in kept(devices, fold)
+                    and (c.lane == name or (name == "other" and c.lane != "xe" and c.plain))
+                ]
+                key = (schedule, name, frozenset(c.device.name for c in chosen))
+                if chosen and key not in known:
+                    most = CONSTANT_ROWS // (3 if name == "other" else 1)
+                    known[key] = least([c.sample(most if c.plain else most // 4, random) for c in chosen])
+                if chosen:
+                    found[fold][schedule][name] = known[key]
+    return found
+
+
+def least(cells: list[Cell]) -> dict[str, float]:
+    """Constants of :func:`.attention_physics.base_s` that leave the least, robustly, of log(measured / physics)."""
+    from scipy.optimize import least_squares
+
+    parts = joined([c.parts for c in cells])
+    measured = np.log(np.concatenate([c.measured_s for c in cells]))
+    low, first, high = (np.log([limits[i] for limits in LIMITS.values()]) for i in range(3))
+
+    def missed(logs: Array) -> Array:
+        predicted = physics.base_s(parts, dict(zip(LIMITS, np.exp(logs), strict=True)))
+        return np.asarray(np.log(predicted) - measured)
+
+    solved = least_squares(missed, first, bounds=(low, high), loss="soft_l1", f_scale=0.1, max_nfev=40)
+    return {name: float(f"{value:.4g}") for name, value in zip(LIMITS, np.exp(solved.x), strict=True)}
+
+
+def joined(parts: Iterable[physics.Parts]) -> physics.Parts:
+    """Several parts as one."""
+    several = list(parts)
+    return physics.Parts(
+        **{name: np.concatenate([getattr(part, name) for part in several]) for name in physics.Parts.__slots__}
+    )
+
+
+# --- networks --------------------------------------------------------------------------------------------------------
+
+
+def _left(cell: Cell, model: Fitted, fold: str) -> Array:
+    """log(measured / physics)."""
+    base = physics.base_s(cell.parts, model.constants(cell.schedule, cell.lane, fold))
+    left: Array = np.log(cell.measured_s / base)
+    return left
+
+
+def _stacked(cells: list[Cell], marks: list[Floats]) -> Floats:
+    rows = [
+        np.hstack([c.inputs, np.broadcast_to(mark, (len(c.inputs), len(mark)))])
+        for c, mark in zip(cells, marks, strict=True)
+    ]
+    return np.concatenate(rows)
+
+
+def _narrow(
+    cells: list[Cell], model: Fitted, recipe: Recipe, fold: str, *, random: np.random.Generator, seed: int
+) -> Perceptron:
+    cells = [c.sample(recipe.fold_rows[c.stack] if c.plain else recipe.fold_rows[c.stack] // 4, random) for c in cells]
+    marks = [np.concatenate([one_hot(c.lane, recipe.lanes), one_hot(c.stack, STACKS)]) for c in cells]
+    return perceptron.train(
+        _stacked(cells, marks),
+        np.concatenate([_left(c, model, fold) for c in cells]),
+        np.concatenate([np.full(len(c.measured_s), 1.0 if c.lane != "xe" else 0.2) for c in cells]),
+        identity=slice(len(SHAPE), None),
+        hidden=recipe.narrow,
+        epochs=recipe.narrow_epochs,
+        bound=BOUND,
+        seed=seed,
+        forget=0.05,
+    )
+
+
+def _wide(
+    cells: list[Cell], model: Fitted, recipe: Recipe, stack: str, *, random: np.random.Generator, seed: int
+) -> tuple[Perceptron, Array, Array]:
+    """The network of a stack; and truths and predictions of head configurations by one that has not seen them."""
+    every = np.unique(np.concatenate([c.configuration for c in cells]))
+    out = random.permutation(every)[: max(1, int(LEFT_CONFIGURATIONS * len(every)))]
+
+    def train(chosen: list[Cell], epochs: int) -> Perceptron:
+        return perceptron.train(
+            _stacked(chosen, [one_hot(c.device.name, model.facts["seen"][stack]) for c in chosen]),
+            np.concatenate([_left(c, model, SHIPPED) for c in chosen]),
+            np.concatenate([np.full(len(c.measured_s), 1.0 if c.plain else 0.5) for c in chosen]),
+            identity=slice(len(SHAPE), None),
+            hidden=recipe.wide,
+            epochs=epochs,
+            bound=BOUND,
+            seed=seed,
+        )
+
+    judge = train([c.take(~np.isin(c.configuration, out)) for c in cells], recipe.wide_epochs // 2)
+    truth, predicted = [], []
+    for cell in (c.take(np.isin(c.configuration, out)) for c in cells if c.plain):
+        marks = one_hot(cell.device.name, model.facts["seen"][stack])
+        truth.append(cell.measured_s)
+        predicted.append(cell.measured_s * np.exp(judge(_stacked([cell], [marks])) - _left(cell, model, SHIPPED)))
+    return train(cells, recipe.wide_epochs), np.concatenate(truth), np.concatenate(predicted)
+
+
+# --- judging ---------------------------------------------------------------------------------------------------------
+
+
+def _judge_folds(
+    cells: list[Cell], model: Fitted, recipe: Recipe, folds: list[str]
+) -> tuple[dict[str, dict[str, float]], dict[str, Any]]:
+    """Errors of every device by the fold without it; and schedule -> fold -> kinship -> half-width."""
+    devices: dict[str, str] = model.facts["devices"]
+    found: dict[str, dict[str, float]] = {}
+    misses: dict[tuple[str, str, str], tuple[Array, Array]] = {}
+    for name in devices:
+        fold = f"device:{name}"
+        for schedule in SCHEDULES:
+            mine = [
+                c
+                for c in cells
+                if c.device.name == name and c.schedule == schedule and c.plain and c.stack == recipe.judge
+            ]
+            if not mine:
+                continue
+            kinship = model.kinship(mine[0].device, recipe.judge, mine[0].lane, fold)
+            predicted = [c.measured_s * np.exp(_answer(c, model, fold, kinship) - _left(c, model, fold)) for c in mine]
+            pair = np.concatenate([c.measured_s for c in mine]), np.concatenate(predicted)
+            misses[schedule, name, kinship] = pair
+            found[f"{schedule} unseen {name} ({kinship})"] = errors(*pair)
+    widths: dict[str, Any] = {schedule: {} for schedule in SCHEDULES}
+    for fold in folds:
+        remaining = kept(devices, fold)
+        for schedule in SCHEDULES:
+            mine_too = {key[1:]: pair for key, pair in misses.items() if key[0] == schedule and key[1] in remaining}
+            widths[schedule][fold] = {
+                kinship: round(_width(mine_too, kinship), 4) for kinship in ("sibling", "design", "unseen")
+            }
+    return found, widths
+
+
+def _answer(cell: Cell, model: Fitted, fold: str, kinship: Any) -> Any:
+    return model.correction(
+        cell.inputs, cell.device, schedule=cell.schedule, stack=cell.stack, lane=cell.lane, fold=fold, kinship=kinship
+    )
+
+
+def _width(misses: dict[tuple[str, str], tuple[Array, Array]], kinship: str) -> float:
+    """Of the devices of a kinship, each weighing the same; a kinship without devices takes the widest of all."""
+    alike = [conformal(*pair) for (_, kin), pair in misses.items() if kin == kinship]
+    return float(np.mean(alike)) if alike else max(conformal(*pair) for pair in misses.values())

@@ -1,0 +1,56 @@
+"""A plain multilayer network in numpy that corrects physical formulas. It is trained by ``fitting/perceptron.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from chipwise.predict.kernels.times import Array
+
+Floats = npt.NDArray[np.float32]
+BLOCK_ROWS = 4096  # rows at once: activations stay in the processor's cache
+LAYERS = ("w0", "w1", "w2", "w3", "w4")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Perceptron:
+    """Hidden layers with x·sigmoid(x) over standardised inputs; the answer is kept within ±bound.
+
+    Inputs outside the range that was seen are taken at its edge.
+    """
+
+    mean: Floats  # (inputs,)
+    scale: Floats  # (inputs,)
+    low: Floats  # (inputs,) least value seen
+    high: Floats  # (inputs,) greatest value seen
+    layers: tuple[Floats, ...]  # (inputs + 1, outputs) each, the last row the bias
+    bound: float
+
+    def __call__(self, inputs: Floats) -> Array:
+        """(rows, inputs) -> (rows,)."""
+        answers = np.empty(len(inputs), dtype=np.float64)
+        for start in range(0, len(inputs), BLOCK_ROWS):
+            rows = slice(start, start + BLOCK_ROWS)
+            x = (np.clip(inputs[rows], self.low, self.high) - self.mean) / self.scale
+            for layer in self.layers[:-1]:
+                x = x @ layer[:-1] + layer[-1]
+                x /= 1 + np.exp(-np.clip(x, -30, 30))
+            last = self.layers[-1]
+            answers[rows] = (x @ last[:-1] + last[-1])[:, 0]
+        return np.clip(answers, -self.bound, self.bound)
+
+    def arrays(self, name: str) -> dict[str, npt.NDArray[np.generic]]:
+        """What a file holds of it, under ``name/…``: ranges in single, weights in half precision."""
+        exact = {part: getattr(self, part) for part in ("mean", "scale", "low", "high")}
+        weights = {part: layer.astype(np.float16) for part, layer in zip(LAYERS, self.layers, strict=False)}
+        return {f"{name}/{part}": array for part, array in (exact | weights).items()}
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, npt.NDArray[np.generic]], name: str, *, bound: float) -> Perceptron:
+        """The network that ``arrays`` hold under ``name``."""
+        parts = {part: arrays[f"{name}/{part}"].astype(np.float32) for part in ("mean", "scale", "low", "high")}
+        layers = tuple(arrays[f"{name}/{part}"].astype(np.float32) for part in LAYERS if f"{name}/{part}" in arrays)
+        return cls(layers=layers, bound=bound, **parts)
