@@ -80,5 +80,8 @@ def mixture(block: MixtureOfExperts, setting: Setting, tokens: Size) -> Iterator
     if block.shared is not None:
         for part in _products(block.shared, setting, tokens):
             yield part.inside("shared")
+    if block.shared_gate:
+        yield setting.plain_matmul("shared_gate", tokens, d_model, 1)
+        yield setting.elementwise("shared_gate", "sigmoid_mul", tokens * d_model)
     if plan.dp == 1 or block.shared is not None:
         yield from setting.collective("all_reduce", tokens * d_model, plan.tp)

@@ -66,15 +66,21 @@ def _parts(setting: Setting, step: Step) -> Iterator[Part]:
     if arch.encoder and step.encode:
         encoding = replace(step, query_tokens=step.encoder_tokens, past_tokens=0)
         yield _embedding(setting, encoding).inside("encoder")
-        for part in _stack(arch.encoder, setting, encoding):
+        for part in (*_stack(arch.encoder, setting, encoding), *setting.norm(encoding.tokens)):
             yield part.inside("encoder")
     yield _embedding(setting, step)
+    if arch.embedding_norm:
+        for part in setting.norm(step.tokens):
+            yield part.inside("embedding")
     yield from _stack(arch.layers, setting, step)
+    rows = step.tokens if step.every_logit or arch.head == "none" else step.batch
+    if arch.final_norm:
+        for part in setting.norm(rows):
+            yield part.inside("head")
+    if arch.head == "pooler":
+        yield setting.plain_matmul("pooler", step.batch, arch.d_model, arch.d_model, bias=True).inside("head")
     if arch.head != "lm":
         return
-    rows = step.tokens if step.every_logit else step.batch
-    for part in setting.norm(rows):
-        yield part.inside("head")
     vocabulary = -(-arch.vocab_size // plan.tp)
     yield setting.plain_matmul("logits", rows, arch.d_model, vocabulary).inside("head")
     for part in setting.collective("all_gather", rows * vocabulary * plan.tp, plan.tp):
@@ -104,10 +110,13 @@ def _stack(layers: tuple[Layer, ...], setting: Setting, step: Step) -> Iterator[
 
 
 def _layer(layer: Layer, setting: Setting, step: Step) -> Iterator[tuple[str, Iterator[Part]]]:
+    both = setting.arch.norm_place == "both"
     if layer.attention is not None:
         if layer.attention_norm:
             yield "attention", setting.norm(step.tokens)
         yield "attention", _mixer(layer.attention, setting, step)
+        if both:
+            yield "attention", setting.norm(step.tokens)
     if layer.cross is not None:
         yield "cross", setting.norm(step.tokens)
         yield "cross", mixers.cross_attention(layer.cross, setting, step)
@@ -118,6 +127,8 @@ def _layer(layer: Layer, setting: Setting, step: Step) -> Iterator[tuple[str, It
             yield "ffn", feed_forward.mixture(layer.ffn, setting, step.tokens)
         elif isinstance(layer.ffn, FeedForward):
             yield "ffn", feed_forward.feed_forward(layer.ffn, setting, step.tokens)
+        if both:
+            yield "ffn", setting.norm(step.tokens)
 
 
 def _mixer(block: Any, setting: Setting, step: Step) -> Iterator[Part]:
