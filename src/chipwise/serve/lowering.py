@@ -7,7 +7,7 @@ Layers that are alike are lowered once and counted.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from chipwise.core.errors import SpecError, Unsupported
@@ -103,10 +103,10 @@ def _embedding(setting: Setting, step: Step) -> Part:
 
 
 def _stack(layers: tuple[Layer, ...], setting: Setting, step: Step) -> Iterator[Part]:
-    for place, count, layer in alike(layers):
-        for name, parts in _layer(layer, setting, step):
+    for group in alike(layers):
+        for name, parts in _layer(group.layer, setting, step):
             for part in parts:
-                yield part.inside(f"{place}.{name}", count)
+                yield part.inside(f"{group.name}.{name}", group.count, group.owned)
 
 
 def _layer(layer: Layer, setting: Setting, step: Step) -> Iterator[tuple[str, Iterator[Part]]]:
@@ -143,8 +143,18 @@ def _mixer(block: Any, setting: Setting, step: Step) -> Iterator[Part]:
     raise Unsupported(f"{type(block).__name__} blocks of {setting.arch.name} are not priced")
 
 
-def alike(layers: tuple[Layer, ...]) -> tuple[tuple[str, int, Layer], ...]:
-    """Each distinct layer once: its name in breakdowns, how many there are, and itself."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alike:
+    """Layers that are alike: their name in breakdowns, how many there are, how many of them own their weights."""
+
+    name: str
+    count: int
+    owned: int
+    layer: Layer
+
+
+def alike(layers: tuple[Layer, ...]) -> tuple[Alike, ...]:
+    """Each distinct layer once."""
     known = _ALIKE.get(id(layers))
     if known is None or known[0] is not layers:
         if len(_ALIKE) > 4096:
@@ -153,11 +163,11 @@ def alike(layers: tuple[Layer, ...]) -> tuple[tuple[str, int, Layer], ...]:
     return known[1]
 
 
-_ALIKE: dict[int, tuple[tuple[Layer, ...], tuple[tuple[str, int, Layer], ...]]] = {}
+_ALIKE: dict[int, tuple[tuple[Layer, ...], tuple[Alike, ...]]] = {}
 """By identity, since hashing a hundred layers takes longer than lowering one."""
 
 
-def _alike(layers: tuple[Layer, ...]) -> Iterator[tuple[str, int, Layer]]:
+def _alike(layers: tuple[Layer, ...]) -> Iterator[Alike]:
     groups: dict[Any, list[int]] = {}
     for i, layer in enumerate(layers):
         groups.setdefault(replace(layer, shares=None), []).append(i)
@@ -165,4 +175,5 @@ def _alike(layers: tuple[Layer, ...]) -> Iterator[tuple[str, int, Layer]]:
         first, last = numbers[0], numbers[-1]
         spread = f"{first}" if first == last else f"{first}-{last}"
         every = "" if len(numbers) == last - first + 1 else f" ({len(numbers)} of them)"
-        yield f"layers {spread}{every}", len(numbers), layers[first]
+        owned = sum(layers[i].shares is None for i in numbers)
+        yield Alike(name=f"layers {spread}{every}", count=len(numbers), owned=owned, layer=layers[first])

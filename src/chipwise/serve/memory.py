@@ -61,7 +61,7 @@ def device_memory(
         rows: Requests that the parts' arrays stand for.
     """
     pp = setting.plan.pp
-    weights: Any = sum(part.count * resident_bytes(part.op) for part in decode)
+    weights: Any = sum(part.owned * resident_bytes(part.op) for part in decode)
     if setting.arch.tie_embeddings and pp == 1:
         width = DType(setting.formats.activations).size_bytes
         weights = weights - setting.arch.vocab_size * setting.arch.d_model * width / setting.plan.tp

@@ -44,15 +44,17 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """An operator, where it stands, and how many times a pass runs it."""
+    """An operator, where it stands, how many times a pass runs it, and how many sets of weights that takes."""
 
     place: str
     op: Op
     count: int = 1
+    owned: int = 1
 
-    def inside(self, place: str, count: int = 1) -> Part:
-        """The same part seen from further out."""
-        return Part(place=f"{place}.{self.place}", op=self.op, count=self.count * count)
+    def inside(self, place: str, count: int = 1, owned: int | None = None) -> Part:
+        """The same part seen from further out; ``owned`` of ``count`` layers have weights of their own."""
+        own = self.owned * (count if owned is None else owned)
+        return Part(place=f"{place}.{self.place}", op=self.op, count=self.count * count, owned=own)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

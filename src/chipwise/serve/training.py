@@ -88,7 +88,7 @@ def training_step(
     forward_s, halfwidth = _seconds([(part, 1.0) for part in forward], one, device)
     backward_s, _ = _seconds(list(_backward(forward)), one, device)
     recompute_s = _seconds([(part, 1.0) for part in layers], one, device)[0] if checkpoint else 0.0
-    parameters = sum(float(np.max(resident_parameters(part.op))) * part.count for part in forward) / plan.pp
+    parameters = sum(float(np.max(resident_parameters(part.op))) * part.owned for part in forward) / plan.pp
     optimiser_s = parameters * OPTIMISER_BYTES / (SHARE * device.mem_bandwidth_bytes_per_s)
     passes_s = microbatches * (forward_s + backward_s + recompute_s)
     bubble_s = passes_s * (plan.pp - 1) / microbatches / plan.pp if plan.pp > 1 else 0.0

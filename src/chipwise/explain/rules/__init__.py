@@ -4,8 +4,29 @@ from __future__ import annotations
 
 from chipwise.core.tables import Table
 
+_HERE = "chipwise.explain.rules"
 RULES = Table(
     kind="rule",
     group="chipwise.rules",
-    rows={},
+    rows={
+        name: f"{_HERE}.{name}:rule"
+        for name in (
+            "aligned_width",
+            "batch",
+            "depth",
+            "fits",
+            "head_size",
+            "kv_heads",
+            "kv_precision",
+            "other_chip",
+            "plain_ffn",
+            "runtime_fusion",
+            "tensor_parallel",
+            "tied_embeddings",
+            "vocabulary",
+            "weight_precision",
+            "weight_sharing",
+            "window",
+        )
+    },
 )

@@ -1,0 +1,33 @@
+"""Runtimes that leave chains of kernels unfused, or launch every kernel from the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from chipwise.explain.advice import Proposal
+from chipwise.explain.question import Case
+from chipwise.hardware.runtime import RUNTIMES, runtime_named
+
+BETTER = ("torch-compile", "vllm", "trtllm")
+
+
+def rule(case: Case) -> Iterator[Proposal]:
+    """Each runtime that fuses what this one leaves, or captures decode in a graph; on GPUs."""
+    if case.sheet is None or case.sheet.kind != "gpu":
+        return
+    now = runtime_named(case.question.runtime)
+    for name in BETTER:
+        other = RUNTIMES[name]
+        fused = sorted(other.fused - now.fused)
+        captured = other.graphs and not now.graphs
+        if other.name == now.name or not (fused or captured) or now.fused - other.fused:
+            continue
+        what = [f"fuses {', '.join(fused)}"] if fused else []
+        what += ["replays decode as one graph"] if captured else []
+        yield Proposal(
+            title=f"{now.title} -> {other.title}: {' and '.join(what)}",
+            touches="runtime",
+            how=f"serve with {other.title}",
+            changed=case.question.but(runtime=other.name),
+            source="fusion of each runtime: chipwise.hardware.runtime; Dao et al. 2022, arXiv:2205.14135 for attention",
+        )

@@ -1,0 +1,28 @@
+"""A vocabulary that is no multiple of the tile wastes the head's last tile, and may miss aligned loads altogether."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from chipwise.explain.advice import Proposal
+from chipwise.explain.question import Case
+from chipwise.explain.rules.change import columns_of_tile, up_to
+
+
+def rule(case: Case) -> Iterator[Proposal]:
+    """Pads the vocabulary to the next multiple of the tile's columns, at most of 128."""
+    arch = case.arch
+    multiple = min(128, columns_of_tile(case.sheet, "bf16"))
+    padded = up_to(arch.vocab_size, multiple)
+    if padded == arch.vocab_size or arch.head != "lm":
+        return
+    yield Proposal(
+        title=f"vocabulary {arch.vocab_size} -> {padded}, a multiple of {multiple}",
+        touches="architecture",
+        how=f"set vocab_size to {padded}; the {padded - arch.vocab_size} new rows are never chosen",
+        changed=case.question.but(arch=replace(arch, vocab_size=padded)),
+        headline="tpot" if case.share("decode", place="head") > case.share("prefill", place="head") else "ttft",
+        quality="none: the new tokens' logits are masked",
+        source="nanoGPT pads 50257 to 50304; NVIDIA Matrix Multiplication Background User's Guide, tile quantisation",
+    )
