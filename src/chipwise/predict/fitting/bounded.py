@@ -27,7 +27,6 @@ def train(
     epochs: int = 30,
     batch: int = 2048,
     forget: float = 0.3,
-    row_weights: npt.NDArray[np.float64] | None = None,
 ) -> Network:
     """A network for ``targets`` (logarithms), by mean absolute error.
 
@@ -44,7 +43,6 @@ def train(
     mean[identity], scale[identity] = 0.0, 1.0
     x_RI = torch.from_numpy(((inputs - mean) / scale).astype(np.float32))
     y_R = torch.from_numpy(np.asarray(targets, dtype=np.float32))
-    w_R = torch.ones_like(y_R) if row_weights is None else torch.from_numpy(row_weights.astype(np.float32))
     width = x_RI.shape[1]
     layers = [
         torch.randn(rows + 1, columns, generator=generator) / np.sqrt(rows + 1)
@@ -63,7 +61,7 @@ def train(
         out = torch.tanh(x @ layers[0][:-1] + layers[0][-1])
         out = torch.tanh(out @ layers[1][:-1] + layers[1][-1])
         out = bound * torch.tanh(out @ layers[2][:-1] + layers[2][-1])[:, 0]
-        loss = ((out - y_R[chosen]).abs() * w_R[chosen]).sum() / w_R[chosen].sum()
+        loss = (out - y_R[chosen]).abs().mean()
         optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()

@@ -194,8 +194,9 @@ def _base(cell: Cell, table: dict[str, dict[str, float]]) -> Array:
     return _seconds(cell, table.get(f"{way}.{cell.name}") or collective.DEFAULTS[way])
 
 
-def _inputs(cell: Cell, base: Array, facts: dict[str, Any]) -> Floats:
-    return collective.features(cell.op, cell.device, base, name=cell.name, fitted=Fitted(facts=facts, networks={}))
+def _inputs(cell: Cell, base: Array, facts: dict[str, Any], *, seen: bool = True) -> Floats:
+    fitted = Fitted(facts=facts, networks={})
+    return collective.features(cell.op, cell.device, base, name=cell.name, fitted=fitted, seen=seen)
 
 
 def _answer(
@@ -203,9 +204,7 @@ def _answer(
 ) -> Array:
     """What the fold answers; it is not told which device it is where that was left out."""
     base = _base(cell, table)
-    inputs = _inputs(cell, base, facts)
-    if _held(cell, fold):
-        inputs[:, inputs.shape[1] - len(facts["devices"]) :] = 0.0
+    inputs = _inputs(cell, base, facts, seen=not _held(cell, fold))
     near = Fitted(facts=facts, networks={}).nearness(collective.position(collective.link(cell.device)), fold)
     answer: Array = base * np.exp(network(inputs) * near)
     return answer

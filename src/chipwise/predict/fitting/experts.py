@@ -8,7 +8,7 @@ judged: unseen sites (a fifth of the (hidden, width, topk, experts) sites left o
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from chipwise.ops import ExpertsOp
 from chipwise.predict.fitting import bounded as training
 from chipwise.predict.fitting.report import Progress, Report, conformal, errors
 from chipwise.predict.kernels import experts
-from chipwise.predict.kernels.bounded import SHIPPED, STACKS, Fitted, Network, hardware
+from chipwise.predict.kernels.bounded import SHIPPED, STACKS, Fitted, Floats, Network, hardware
 from chipwise.predict.kernels.times import Array, launch_s
 
 FORMATS = {
@@ -149,13 +149,11 @@ def _fit_fold(cells: list[Cell], facts: dict[str, Any], *, seed: int) -> tuple[d
         for kind in experts.FORMATS
         if any(c.stack == stack and c.kind == kind for c in cells)
     }
-    fitted = Fitted(facts=facts, networks={})
-    inputs, targets, weights = [], [], []
+    inputs, targets = [], []
     for cell in cells:
         base = _base(cell, constants)
-        inputs.append(_inputs(cell, base, fitted))
+        inputs.append(_inputs(cell, base, facts))
         targets.append(np.clip(np.log(cell.measured_s / base), -BOUND, BOUND))
-        weights.append(np.ones(len(base)))
     width = inputs[0].shape[1]
     network = training.train(
         np.concatenate(inputs),
@@ -163,7 +161,6 @@ def _fit_fold(cells: list[Cell], facts: dict[str, Any], *, seed: int) -> tuple[d
         identity=slice(width - len(facts["devices"]), width),
         bound=BOUND,
         seed=seed,
-        row_weights=np.concatenate(weights),
     )
     return constants, network
 
@@ -203,9 +200,10 @@ def _base(cell: Cell, constants: dict[str, Any]) -> Array:
     return experts.base_s(cell.numbers, found, launch_s(cell.device))
 
 
-def _inputs(cell: Cell, base: Array, fitted: Fitted) -> Any:
+def _inputs(cell: Cell, base: Array, facts: dict[str, Any], *, seen: bool = True) -> Floats:
+    fitted = Fitted(facts=facts, networks={})
     return experts.features(
-        cell.op, cell.device, cell.numbers, base, stack=cell.stack, routing=cell.routing, fitted=fitted
+        cell.op, cell.device, cell.numbers, base, stack=cell.stack, routing=cell.routing, fitted=fitted, seen=seen
     )
 
 
@@ -269,7 +267,7 @@ def _answers(cells: list[Cell], facts: dict[str, Any], choose: Any, unseen: tupl
     for cell in cells:
         constants, network = choose(cell)
         base = _base(cell, constants)
-        correction = network(_blind(_inputs(cell, base, Fitted(facts=facts, networks={})), facts, unseen is not None))
+        correction = network(_inputs(cell, base, facts, seen=unseen is None))
         near = 1.0
         if unseen is not None:
             kind, reach = unseen
@@ -283,31 +281,13 @@ def _fold(kind: str, cell: Cell) -> str:
     return f"{kind}:{cell.device.name if kind == 'device' else cell.device.family}"
 
 
-def _blind(inputs: Any, facts: dict[str, Any], blind: bool) -> Any:
-    """``inputs`` without the columns that name the device, as they are for a device not in the fit."""
-    if blind:
-        inputs = inputs.copy()
-        inputs[:, inputs.shape[1] - len(facts["devices"]) :] = 0.0
-    return inputs
-
-
-def _part(cell: Cell, mask: Any) -> Cell:
-    import dataclasses
-
-    op = dataclasses.replace(
-        cell.op,
-        **{
-            name: getattr(cell.op, name)[mask]
-            for name in ("tokens", "d_model", "width", "experts", "local_experts", "topk")
-        },
-    )
-    return Cell(
-        device=cell.device,
-        stack=cell.stack,
-        kind=cell.kind,
-        routing=cell.routing,
+def _part(cell: Cell, rows: Any) -> Cell:
+    names = ("tokens", "d_model", "width", "experts", "local_experts", "topk")
+    op = replace(cell.op, **{name: getattr(cell.op, name)[rows] for name in names})
+    return replace(
+        cell,
         op=op,
         numbers=experts.grouped(op, cell.device, routing=cell.routing),
-        measured_s=cell.measured_s[mask],
-        site=cell.site[mask],
+        measured_s=cell.measured_s[rows],
+        site=cell.site[rows],
     )

@@ -108,18 +108,18 @@ def times(op: CollectiveOp, device: DeviceProfile, *, stack: str = "vllm", fold:
     way = link(device)
     fitted = bounded.load("collective")
     chosen = fitted.fold(device, fold) if fitted is not None else bounded.SHIPPED
+    situation = fitted.situation(device, fold) if fitted is not None else "unseen"
     name = named(op, stack)
     constants = _constants(fitted, chosen, name, way.to)
     latency = alpha_beta_s(op, way.bandwidth.number, constants)
     if fitted is not None and chosen in fitted.networks:
-        inputs = features(op, device, latency, name=name, fitted=fitted)
+        inputs = features(op, device, latency, name=name, fitted=fitted, seen=situation == "seen")
         latency = latency * np.exp(
             fitted.networks[chosen](inputs).reshape(latency.shape) * fitted.nearness(position(way), chosen)
         )
     work = op.work()
     sent = np.asarray(work.link_bytes, dtype=np.float64) / way.bandwidth.number
     local = np.asarray(work.bytes, dtype=np.float64) / device.mem_bandwidth_bytes_per_s
-    situation = fitted.situation(device, fold) if fitted is not None else "unseen"
     halfwidth = fitted.halfwidth(way.to, situation) if fitted is not None else LOG_HALFWIDTH
     return KernelTimes(
         latency_s=latency,
@@ -136,14 +136,15 @@ def named(op: CollectiveOp, stack: str) -> str:
     return {"p2p": "all_gather", "all_reduce": f"all_reduce.{stack}"}.get(op.collective, op.collective)
 
 
-def features(op: CollectiveOp, device: DeviceProfile, base: Array, *, name: str, fitted: Fitted) -> bounded.Floats:
-    """(rows, inputs) of the network: sizes, the formula's answer, which collective, the link, and which device."""
+def features(
+    op: CollectiveOp, device: DeviceProfile, base: Array, *, name: str, fitted: Fitted, seen: bool
+) -> bounded.Floats:
+    """(rows, inputs) of the network: sizes, the formula's answer, which collective, link, and device if ``seen``."""
     way = link(device)
     sizes = (np.maximum(op.payload_bytes, 1), op.devices, np.maximum(base, 1e-9) * 1e6)
     logs = [np.broadcast_to(np.log2(np.asarray(size, dtype=np.float64)), base.shape).reshape(-1) for size in sizes]
-    return columns(
-        [*logs, *one_hot(name, NAMES), *position(way), *one_hot(device.name, list(fitted.devices))], base.size
-    )
+    which = one_hot(device.name if seen else "", list(fitted.devices))
+    return columns([*logs, *one_hot(name, NAMES), *position(way), *which], base.size)
 
 
 def position(way: Link) -> Array:

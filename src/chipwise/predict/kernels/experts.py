@@ -103,7 +103,9 @@ def times(
     situation = fitted.situation(device, fold) if fitted is not None else "unseen"
     halfwidth = fitted.halfwidth(stack, situation) if fitted is not None else LOG_HALFWIDTH
     if fitted is not None and chosen in fitted.networks and isinstance(op, ExpertsOp):
-        inputs = features(op, device, numbers, latency, stack=stack, routing=routing, fitted=fitted)
+        inputs = features(
+            op, device, numbers, latency, stack=stack, routing=routing, fitted=fitted, seen=situation == "seen"
+        )
         correction = fitted.networks[chosen](inputs).reshape(latency.shape)
         latency = latency * np.exp(correction * fitted.nearness(hardware(device), chosen))
     return KernelTimes(
@@ -158,8 +160,9 @@ def features(
     stack: str,
     routing: str,
     fitted: Fitted,
+    seen: bool,
 ) -> bounded.Floats:
-    """(rows, inputs) of the network: sizes, limits, routing, stack, format, data sheet, which device."""
+    """(rows, inputs) of the network: sizes, limits, routing, stack, format, data sheet, and device if ``seen``."""
     shape = base.shape
     size = int(base.size)
     kind = format_class(op.weights, op.activations)
@@ -180,7 +183,7 @@ def features(
     which += one_hot(stack, STACKS) + one_hot(kind, FORMATS) + list(hardware(device))
     peak = product_peak(op.weights, op.activations, device)
     which.append(float(np.log2(peak / 1e12)))
-    which += one_hot(device.name, list(fitted.devices))
+    which += one_hot(device.name if seen else "", list(fitted.devices))
     return columns([*sizes, *limits, *which], size)
 
 

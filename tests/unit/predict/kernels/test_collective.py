@@ -98,6 +98,12 @@ def test_many_sizes_at_once_are_the_same_as_one_by_one() -> None:
     assert collective.times(op, H100).latency_s == pytest.approx(single, rel=1e-4)
 
 
+def test_a_device_left_out_is_not_known_by_its_name() -> None:
+    op = CollectiveOp(collective="all_reduce", payload_bytes=1e6, devices=8)
+    answers = [collective.times(op, each, fold="device:h100-sxm") for each in (H100, replace(H100, name="another"))]
+    assert float(answers[0].latency_s) == float(answers[1].latency_s)
+
+
 def test_a_device_without_links_says_so() -> None:
     op = CollectiveOp(collective="all_reduce", payload_bytes=1e6, devices=2)
     with pytest.raises(Unsupported, match="lists no link"):

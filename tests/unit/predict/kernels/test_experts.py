@@ -105,6 +105,12 @@ def test_situations_follow_what_was_left_out() -> None:
     assert a100.situation == "seen"
 
 
+def test_a_device_left_out_is_not_known_by_its_name() -> None:
+    op = DEEPSEEK
+    answers = [experts.times(op, each, fold="device:h100-sxm") for each in (H100, replace(H100, name="another"))]
+    assert float(answers[0].latency_s) == float(answers[1].latency_s)
+
+
 def test_intervals_grow_with_ignorance() -> None:
     widths = [float(experts.times(DEEPSEEK, H100, fold=fold).log_halfwidth) for fold in (None, "family:hopper")]
     assert widths[0] < widths[1]
