@@ -47,6 +47,7 @@ CASE_S = 0.015
 MODEL_S = 1.35  # starting, warming up and timing one whole model
 CASES_S = 16.0
 LEAST_MODELS, MOST_MODELS = 12, 120
+LEAST_SCALE = 0.05  # of its nodes' own time that a pass takes
 NODES_TIMED = ("onnxruntime", "fake")  # runtimes whose own small graphs are timed (the fake one stands for any)
 
 
@@ -247,7 +248,11 @@ def fit_passes(profile: MachineProfile, wholes: Sequence[Sample]) -> dict[str, P
     for phase in Phase:
         nodes = [predict_seconds(profile, whole.design, phase, WORKLOAD, logits=0) for whole in wholes]
         features = [[1.0, whole.design.arch.vocab_size, s] for whole, s in zip(wholes, nodes, strict=True)]
-        call, logit, scale = fit_relative(features, [whole.seconds(phase, 0.5) for whole in wholes])
+        measured = np.array([whole.seconds(phase, 0.5) for whole in wholes])
+        call, logit, scale = fit_relative(features, measured)
+        if scale < LEAST_SCALE:  # nodes say little here, but an operator never takes no time
+            scale, within = LEAST_SCALE, LEAST_SCALE * np.array(nodes)
+            call, logit = fit_relative([row[:2] for row in features], np.maximum(measured - within, 0.1 * measured))
         passes[phase.value] = PassCost(call_s=float(call), per_logit_s=float(logit), scale=float(scale))
     return passes
 

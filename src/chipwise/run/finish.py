@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from chipwise.core.digest import plain
@@ -12,6 +13,7 @@ from chipwise.core.files import write_atomic
 from chipwise.deploy.gguf import export_if_possible
 from chipwise.deploy.hf import save_pretrained
 from chipwise.deploy.onnx import export
+from chipwise.profile.exporting import export_for, suffix_of
 from chipwise.profile.measurement import Measurement
 from chipwise.run.folder import PROMISES, RunFolder
 from chipwise.run.measuring import Measuring, exported_bits_per_byte, notes_of, within
@@ -81,7 +83,11 @@ class Finish:
                     self._trials.note(item.number, **notes_of(measured, final=measured.clean))
 
     def _measure(self, contenders: Sequence[Candidate]) -> list[Measurement | MeasurementError]:
-        return self._measuring.alternately([self._folder.trial(item.number) / "model.onnx" for item in contenders])
+        return self._measuring.alternately([self._served(item) for item in contenders])
+
+    def _served(self, item: Candidate) -> Path:
+        """The file that the target's runtime serves: ``model.onnx``, or what that runtime reads instead."""
+        return self._folder.trial(item.number) / f"model{suffix_of(self._spec.target.runtime)}"
 
     def _export(self, item: Candidate) -> None:
         """Writes ``model.onnx`` with the trained weights and judges what it answers, once."""
@@ -90,6 +96,8 @@ class Finish:
             return
         weights = self._weights(item)
         export(item.design, weights, folder / "model.onnx")
+        if self._served(item).name != "model.onnx":
+            export_for(self._spec.target.runtime, item.design, folder, weights=weights)
         data = self._store.tokens(item.design.arch.vocab_size)
         quality = exported_bits_per_byte(item.design, weights, data, folder / "judged.onnx")
         self._trials.note(item.number, exported_bits_per_byte=quality)
@@ -124,7 +132,8 @@ class Finish:
             self._folder.winner,
             {PROMISES: json.dumps(promises, indent=1) + "\n"},
         )
-        write_atomic(self._folder.winner / "model.onnx", source.read_bytes())
+        for path in {source, self._served(winner)}:
+            write_atomic(self._folder.winner / path.name, path.read_bytes())
         export_if_possible(
             winner.design,
             self._weights(winner),
