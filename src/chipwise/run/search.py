@@ -26,6 +26,7 @@ from chipwise.run.record import make_record
 from chipwise.run.screen import screen
 from chipwise.run.spec import RunSpec
 from chipwise.run.strategic import StrategyChooser
+from chipwise.run.targets import RunTargets
 from chipwise.run.training import PoolTrainer
 from chipwise.run.trials import Candidate, Trials, choice_labels
 from chipwise.search.study import Study
@@ -88,7 +89,10 @@ class Search:
         self._measuring = Measuring(spec, anchors=profile.anchors)
         self._learn()
         self._phase("screening")
-        screened = screen(self.space, costing.metrics, spec.limits, seed=spec.seed)
+        others = RunTargets(spec, self.space, costing.metrics) if spec.targets else None
+        metrics = costing.metrics if others is None else others.metrics
+        elsewhere = () if others is None else others.limits
+        screened = screen(self.space, metrics, (*spec.limits, *elsewhere), seed=spec.seed)
         self.study.remember(
             screened={
                 "priced": screened.priced,
@@ -100,11 +104,11 @@ class Search:
         self.status.priced = screened.priced
         self._phase("drawing the baseline by hand")
         baselines = draw_baselines(self.trials, spec, costing, measure=self._measure)
-        limits = (*spec.limits, *no_slower_than(baselines))
+        limits = (*spec.limits, *elsewhere, *no_slower_than(baselines))
         chooser = Chooser(
             self.space,
             screened,
-            costing.metrics,
+            metrics,
             spec.goals,
             limits,
             final_s=spec.budget.final_s,

@@ -17,6 +17,8 @@ from chipwise.space import Constraint, Objective, SearchSpace, SpaceSpec, parse_
 
 DEVICES = ("local",)
 LEAST_CPU_S = 20.0
+_LATER = {"targets": [], "across": "worst", "profiling": "hybrid"}  # fields after the first release, as it did it
+ON_SHEETS = ("ttft_p50", "tpot_p50", "peak_memory", "parameters")  # what a data sheet's price table tells
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +34,32 @@ class TargetSpec:
             raise SpecError(f"unknown device {self.device!r}; {nearest(self.device, DEVICES)}", field="device")
         if self.threads < 1:
             raise SpecError(f"must be at least 1, not {self.threads}", field="threads")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlsoOn:
+    """One more device that the winner shall be good on, known by its data sheet: predicted there, not measured.
+
+    ``weight`` counts where costs are weighted. Limits are on what a data sheet tells: medians, memory, parameters.
+    """
+
+    device: str
+    weight: float = 1.0
+    constraints: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.weight > 0:
+            raise SpecError(f"must be above zero, not {self.weight}", field="weight")
+        for limit in self.limits:
+            if limit.metric not in ON_SHEETS:
+                raise SpecError(
+                    f"no data sheet tells it; {nearest(limit.metric, ON_SHEETS)}", field=f"constraints.{limit.metric}"
+                )
+
+    @property
+    def limits(self) -> tuple[Constraint, ...]:
+        """The constraints, parsed."""
+        return parse_constraints(self.constraints)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +127,8 @@ class RunSpec:
     objectives: Mapping[str, str] = field(default_factory=lambda: {"bits_per_byte": "minimize", "tpot_p50": "minimize"})
     budget: BudgetSpec = field(default_factory=BudgetSpec)
     search: StrategySpec = field(default_factory=StrategySpec)
+    targets: tuple[AlsoOn, ...] = ()
+    across: Literal["worst", "weighted"] = "worst"  # how objectives in seconds count where there are targets
     profiling: Literal["simulated", "measured", "hybrid"] = "hybrid"  # which candidates are measured before they go on
     seed: int = 0
     folder: str = "."  # the file's own folder, against which data paths are read; not a field of the file
@@ -110,6 +140,9 @@ class RunSpec:
             SearchSpace(self.space)
         except SpecError as error:
             raise error.inside(field="space") from None
+        names = [item.device for item in self.targets]
+        if len(set(names)) != len(names):
+            raise SpecError(f"a device is listed twice in {names}", field="targets")
         limits, goals = self.limits, self.goals
         if not any(goal.metric == "bits_per_byte" for goal in goals):
             raise SpecError("bits_per_byte: minimize must be among them", field="objectives")
@@ -142,6 +175,9 @@ class RunSpec:
         data["search"] = data["search"]["strategy"]
         if not data["space"]["conditions"]:
             del data["space"]["conditions"]
+        for name, usual in _LATER.items():
+            if data.get(name) == usual:
+                del data[name]
         return digest(data)
 
 
@@ -158,11 +194,14 @@ def load_run(path: str | Path) -> RunSpec:
 
 
 def run_spec(data: object, *, file: str) -> RunSpec:
-    """A search as a file or a run's folder states it; ``search: NAME`` is short for ``search: {strategy: NAME}``.
+    """A search as a file or a run's folder states it. A name alone is enough for a strategy, and for a target.
 
     Raises:
         SpecError: A field is unknown, missing or wrong; ``file`` and field are named.
     """
     if isinstance(data, Mapping) and isinstance(data.get("search"), str):
         data = {**data, "search": {"strategy": data["search"]}}
+    if isinstance(data, Mapping) and isinstance(data.get("targets"), list | tuple):
+        named = [{"device": item} if isinstance(item, str) else item for item in data["targets"]]
+        data = {**data, "targets": named}
     return build(RunSpec, data, file=file)

@@ -7,6 +7,7 @@ device which a candidate suits least.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -14,31 +15,22 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from chipwise.core.errors import InputError, SpecError
+from chipwise.core.errors import InputError
 from chipwise.hardware import datasheet
 from chipwise.ops import Workload
+from chipwise.run.choose import ACROSS
 from chipwise.run.devices import DevicePricer, device_metrics
+from chipwise.run.spec import RunSpec
 from chipwise.search.pareto import hypervolume, non_dominated
-from chipwise.space import SearchSpace
+from chipwise.space import Constraint, SearchSpace
 from chipwise.space.pricing import PriceTable
 from chipwise.space.space import Rows
 
 Floats = NDArray[np.float64]
 How = Literal["worst", "weighted"]
 Metrics = Callable[[Rows], Mapping[str, Floats]]
+LOCAL = "local"  # the device that a run measures on
 _TYPICAL = 4_096  # candidates drawn for the typical cost of each device
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlsoOn:
-    """One more device of a search, known by its data sheet; ``weight`` counts where costs are weighted."""
-
-    device: str
-    weight: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not self.weight > 0:
-            raise SpecError(f"must be above zero, not {self.weight}", field="weight")
 
 
 @dataclass(frozen=True)
@@ -84,10 +76,14 @@ class Targets:
         given = weights or {}
         self._weights = np.array([given.get(name, 1.0) for name in self.devices])
         self._sample = space.sample(_TYPICAL, np.random.default_rng([seed, 11]))
-        self.typical = {
-            name: {metric: float(np.median(values)) for metric, values in self._metrics[name](self._sample).items()}
-            for name in self.devices
-        }
+        self.typical: dict[str, dict[str, float]] = {}
+        for name in self.devices:
+            self.retake(name)
+
+    def retake(self, name: str) -> None:
+        """Takes the typical costs of a device anew, whose metrics have changed."""
+        found = self._metrics[name](self._sample)
+        self.typical[name] = {metric: float(np.median(values)) for metric, values in found.items()}
 
     def costs(self, rows: Rows, metric: str) -> Floats:
         """The metric on every device, in its own unit, (n, devices)."""
@@ -158,3 +154,47 @@ def sheet_metrics(space: SearchSpace, workload: Workload, devices: Sequence[str]
         sheet = datasheet.load(name)
         found[sheet.name] = device_metrics(PriceTable(space, workload, DevicePricer(sheet)))
     return found
+
+
+class RunTargets:
+    """The other devices of a run, beside the one that it measures on.
+
+    Args:
+        spec: The run.
+        space: Its space.
+        local: Free metrics on the device that is measured; they change as measurements correct them.
+
+    Raises:
+        UnknownName: There is no such device.
+        Unsupported: A data sheet lacks a rate that the space needs.
+    """
+
+    def __init__(self, spec: RunSpec, space: SearchSpace, local: Metrics) -> None:
+        self._spec, self._local = spec, local
+        self._sheets = sheet_metrics(space, spec.workload, [item.device for item in spec.targets])
+        weights = {name: item.weight for name, item in zip(self._sheets, spec.targets, strict=True)}
+        self.targets = Targets(space, {LOCAL: local, **self._sheets}, weights=weights, seed=spec.seed)
+
+    @property
+    def limits(self) -> tuple[Constraint, ...]:
+        """The limits on other devices, as limits on metrics called ``metric@device``."""
+        return tuple(
+            dataclasses.replace(limit, metric=f"{limit.metric}@{name}")
+            for name, item in zip(self._sheets, self._spec.targets, strict=True)
+            for limit in item.limits
+        )
+
+    def metrics(self, rows: Rows) -> dict[str, Floats]:
+        """Free metrics of rows: the measured device's, those with limits on others, and what objectives count as.
+
+        An objective in seconds counts as the share across devices, in seconds of the device that is measured.
+        """
+        known = dict(self._local(rows))
+        self.targets.retake(LOCAL)
+        for name, sheet in self._sheets.items():
+            known |= {f"{metric}@{name}": values for metric, values in sheet(rows).items()}
+        for goal in self._spec.goals:
+            if goal.metric in ("ttft_p50", "tpot_p50"):
+                share = self.targets.across(rows, goal.metric, self._spec.across)
+                known[f"{ACROSS}{goal.metric}"] = share * self.targets.typical[LOCAL][goal.metric]
+        return known

@@ -42,7 +42,7 @@ class Constraint:
 
     def show(self, value: float) -> str:
         """``value`` in the metric's unit."""
-        return units.show(value, METRICS[self.metric])
+        return units.show(value, METRICS[self.metric.partition("@")[0]])  # metric@device: on another device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
