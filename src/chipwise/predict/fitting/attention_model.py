@@ -24,7 +24,7 @@ from chipwise.predict.fitting.report import Progress, Report, conformal, errors
 from chipwise.predict.kernels import attention_physics as physics
 from chipwise.predict.kernels.attention import SCHEDULES
 from chipwise.predict.kernels.attention_features import SHAPE
-from chipwise.predict.kernels.attention_fit import SHIPPED, STACKS, Fitted, kept, one_hot
+from chipwise.predict.kernels.attention_fit import SHIPPED, STACKS, USUAL_HEAD, Fitted, Kinship, kept, one_hot
 from chipwise.predict.kernels.perceptron import Floats, Perceptron
 from chipwise.predict.kernels.times import Array
 
@@ -119,17 +119,20 @@ def fit_cells(recipe: Recipe, cells: list[Cell], out: Path, *, progress: Progres
             chosen = [c for c in cells if c.schedule == schedule and c.device.name in kept(devices, fold)]
             networks[f"{fold}/{schedule}"] = _narrow(chosen, model, recipe, fold, random=random, seed=seed)
         progress(f"{recipe.kind}: {fold} fitted")
-    report, widths = _judge_folds(cells, model, recipe, folds)
+    left_out = _left_out(cells, model, recipe)
+    report = {f"{schedule} {name}, {kinship}": m.errors() for (schedule, name, kinship), m in left_out.items()}
+    widths = _halfwidths(left_out, devices, folds)
     for stack in recipe.stacks:
         for schedule in SCHEDULES:
             chosen = [c for c in cells if c.schedule == schedule and c.stack == stack]
-            network, truth, predicted = _wide(chosen, model, recipe, stack, random=random, seed=seed)
-            networks[f"seen/{stack}/{schedule}"] = network
-            report[f"{schedule} {stack} seen, new head configurations"] = errors(truth, predicted)
-            progress(f"{recipe.kind}: {stack} {schedule} fitted")
+            seen = _seen(chosen, model, recipe, stack, random=random, seed=seed)
+            report[f"{schedule} {stack}, seen, new head configurations"] = seen.errors()
             if stack == recipe.judge:
                 for fold in folds:
-                    widths[schedule][fold]["seen"] = round(conformal(truth, predicted), 4)
+                    widths[schedule][fold]["seen"] = {g: round(seen.halfwidth(g), 4) for g in ("usual", "wide")}
+            network = _wide(chosen, model, recipe, stack, epochs=recipe.wide_epochs, seed=seed)
+            networks[f"seen/{stack}/{schedule}"] = network
+            progress(f"{recipe.kind}: {stack} {schedule} fitted")
     facts["log_halfwidth"] = widths
     facts["errors"] = {name: {key: round(value, 2) for key, value in found.items()} for name, found in report.items()}
     write_json(out / f"{recipe.kind}.json", facts)
@@ -241,77 +244,112 @@ def _narrow(
     )
 
 
-def _wide(
-    cells: list[Cell], model: Fitted, recipe: Recipe, stack: str, *, random: np.random.Generator, seed: int
-) -> tuple[Perceptron, Array, Array]:
-    """The network of a stack; and truths and predictions of head configurations by one that has not seen them."""
-    every = np.unique(np.concatenate([c.configuration for c in cells]))
-    out = random.permutation(every)[: max(1, int(LEFT_CONFIGURATIONS * len(every)))]
-
-    def train(chosen: list[Cell], epochs: int) -> Perceptron:
-        return perceptron.train(
-            _stacked(chosen, [one_hot(c.device.name, model.facts["seen"][stack]) for c in chosen]),
-            np.concatenate([_left(c, model, SHIPPED) for c in chosen]),
-            np.concatenate([np.full(len(c.measured_s), 1.0 if c.plain else 0.5) for c in chosen]),
-            identity=slice(len(SHAPE), None),
-            hidden=recipe.wide,
-            epochs=epochs,
-            bound=BOUND,
-            seed=seed,
-        )
-
-    judge = train([c.take(~np.isin(c.configuration, out)) for c in cells], recipe.wide_epochs // 2)
-    truth, predicted = [], []
-    for cell in (c.take(np.isin(c.configuration, out)) for c in cells if c.plain):
-        marks = one_hot(cell.device.name, model.facts["seen"][stack])
-        truth.append(cell.measured_s)
-        predicted.append(cell.measured_s * np.exp(judge(_stacked([cell], [marks])) - _left(cell, model, SHIPPED)))
-    return train(cells, recipe.wide_epochs), np.concatenate(truth), np.concatenate(predicted)
+def _wide(cells: list[Cell], model: Fitted, recipe: Recipe, stack: str, *, epochs: int, seed: int) -> Perceptron:
+    return perceptron.train(
+        _stacked(cells, [one_hot(c.device.name, model.facts["seen"][stack]) for c in cells]),
+        np.concatenate([_left(c, model, SHIPPED) for c in cells]),
+        np.concatenate([np.full(len(c.measured_s), 1.0 if c.plain else 0.5) for c in cells]),
+        identity=slice(len(SHAPE), None),
+        hidden=recipe.wide,
+        epochs=epochs,
+        bound=BOUND,
+        seed=seed,
+    )
 
 
 # --- judging ---------------------------------------------------------------------------------------------------------
 
 
-def _judge_folds(
-    cells: list[Cell], model: Fitted, recipe: Recipe, folds: list[str]
-) -> tuple[dict[str, dict[str, float]], dict[str, Any]]:
-    """Errors of every device by the fold without it; and schedule -> fold -> kinship -> half-width."""
-    devices: dict[str, str] = model.facts["devices"]
-    found: dict[str, dict[str, float]] = {}
-    misses: dict[tuple[str, str, str], tuple[Array, Array]] = {}
-    for name in devices:
-        fold = f"device:{name}"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Misses:
+    """Measured and predicted seconds of calls that were in no fit that predicted them."""
+
+    measured_s: Array
+    predicted_s: Array
+    usual: npt.NDArray[np.bool_]  # heads of at most USUAL_HEAD
+
+    def errors(self) -> dict[str, float]:
+        """Mean, median and 90th percentile in percent."""
+        return errors(self.measured_s, self.predicted_s)
+
+    def halfwidth(self, group: str) -> float:
+        """Conformal half-width of ``usual`` or ``wide`` heads; that of all where there are none of them."""
+        rows = self.usual == (group == "usual")
+        if not rows.any():
+            rows = ~rows
+        return conformal(self.measured_s[rows], self.predicted_s[rows])
+
+
+def _misses(cells: list[Cell], model: Fitted, fold: str, corrections: list[Array]) -> Misses:
+    measured = [c.measured_s for c in cells]
+    predicted = [
+        c.measured_s * np.exp(found - _left(c, model, fold)) for c, found in zip(cells, corrections, strict=True)
+    ]
+    head = SHAPE.index("head size")
+    usual = [c.inputs[:, head] <= np.log2(USUAL_HEAD) for c in cells]
+    return Misses(
+        measured_s=np.concatenate(measured), predicted_s=np.concatenate(predicted), usual=np.concatenate(usual)
+    )
+
+
+def _seen(
+    cells: list[Cell], model: Fitted, recipe: Recipe, stack: str, *, random: np.random.Generator, seed: int
+) -> Misses:
+    """Head configurations of seen devices, as predicted by a network that has not seen these configurations."""
+    every = np.unique(np.concatenate([c.configuration for c in cells]))
+    out = random.permutation(every)[: max(1, int(LEFT_CONFIGURATIONS * len(every)))]
+    known = [c.take(~np.isin(c.configuration, out)) for c in cells]
+    network = _wide(known, model, recipe, stack, epochs=recipe.wide_epochs // 2, seed=seed)
+    new = [c.take(np.isin(c.configuration, out)) for c in cells if c.plain]
+    names = model.facts["seen"][stack]
+    return _misses(new, model, SHIPPED, [network(_stacked([c], [one_hot(c.device.name, names)])) for c in new])
+
+
+def _left_out(cells: list[Cell], model: Fitted, recipe: Recipe) -> dict[tuple[str, str, Kinship], Misses]:
+    """(schedule, device, kinship) -> what the folds without the device, and without its family, missed."""
+    found: dict[tuple[str, str, Kinship], Misses] = {}
+    for name, family in model.facts["devices"].items():
         for schedule in SCHEDULES:
             mine = [
                 c
                 for c in cells
                 if c.device.name == name and c.schedule == schedule and c.plain and c.stack == recipe.judge
             ]
-            if not mine:
-                continue
-            kinship = model.kinship(mine[0].device, recipe.judge, mine[0].lane, fold)
-            predicted = [c.measured_s * np.exp(_answer(c, model, fold, kinship) - _left(c, model, fold)) for c in mine]
-            pair = np.concatenate([c.measured_s for c in mine]), np.concatenate(predicted)
-            misses[schedule, name, kinship] = pair
-            found[f"{schedule} unseen {name} ({kinship})"] = errors(*pair)
-    widths: dict[str, Any] = {schedule: {} for schedule in SCHEDULES}
-    for fold in folds:
-        remaining = kept(devices, fold)
-        for schedule in SCHEDULES:
-            mine_too = {key[1:]: pair for key, pair in misses.items() if key[0] == schedule and key[1] in remaining}
-            widths[schedule][fold] = {
-                kinship: round(_width(mine_too, kinship), 4) for kinship in ("sibling", "design", "unseen")
-            }
-    return found, widths
+            for fold in (f"device:{name}", f"family:{family}") if mine else ():
+                one, used = mine[0], model.fold(fold)
+                kinship = model.kinship(one.device, one.stack, one.lane, fold)
+                if (schedule, name, kinship) not in found:
+                    corrections = [
+                        model.correction(
+                            c.inputs,
+                            c.device,
+                            schedule=schedule,
+                            stack=c.stack,
+                            lane=c.lane,
+                            fold=used,
+                            kinship=kinship,
+                        )
+                        for c in mine
+                    ]
+                    found[schedule, name, kinship] = _misses(mine, model, used, corrections)
+    return found
 
 
-def _answer(cell: Cell, model: Fitted, fold: str, kinship: Any) -> Any:
-    return model.correction(
-        cell.inputs, cell.device, schedule=cell.schedule, stack=cell.stack, lane=cell.lane, fold=fold, kinship=kinship
-    )
+def _halfwidths(misses: dict[tuple[str, str, Kinship], Misses], devices: dict[str, str], folds: list[str]) -> Any:
+    """schedule -> fold -> kinship -> group of head sizes -> half-width.
 
-
-def _width(misses: dict[tuple[str, str], tuple[Array, Array]], kinship: str) -> float:
-    """Of the devices of a kinship, each weighing the same; a kinship without devices takes the widest of all."""
-    alike = [conformal(*pair) for (_, kin), pair in misses.items() if kin == kinship]
-    return float(np.mean(alike)) if alike else max(conformal(*pair) for pair in misses.values())
+    The mean over the devices of a kinship that the fold has not left out; where none is of that kinship, the widest.
+    """
+    widths: dict[str, Any] = {}
+    for schedule in SCHEDULES:
+        widths[schedule] = {}
+        for fold in folds:
+            others = {key: m for key, m in misses.items() if key[0] == schedule and key[1] in kept(devices, fold)}
+            widths[schedule][fold] = {}
+            for kinship in ("sibling", "design", "unseen"):
+                widths[schedule][fold][kinship] = {}
+                for group in ("usual", "wide"):
+                    alike = [m.halfwidth(group) for key, m in others.items() if key[2] == kinship]
+                    widest = max(m.halfwidth(group) for m in others.values())
+                    widths[schedule][fold][kinship][group] = round(float(np.mean(alike)) if alike else widest, 4)
+    return widths

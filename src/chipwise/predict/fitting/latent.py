@@ -33,8 +33,8 @@ RECIPE = Recipe(
     fold_rows={"sglang": 1_500, "trtllm": 1_500},
     wide=(48, 48),
     narrow=(32, 32),
-    wide_epochs=80,
-    narrow_epochs=25,
+    wide_epochs=30,
+    narrow_epochs=10,
 )
 
 

@@ -92,7 +92,7 @@ def answer(
     flops = np.broadcast_to(np.asarray(work.flops, dtype=np.float64), latency.shape)
     # What does not fit in the last-level cache comes from memory, at the published bandwidth at best.
     latency = np.maximum(latency, (moved - chip.cache_bytes) / chip.bandwidth)
-    decode, context = (model.halfwidth(schedule, kinship, chosen) for schedule in SCHEDULES)
+    decode, context = (model.halfwidth(schedule, kinship, chosen, call.head_size) for schedule in SCHEDULES)
     return KernelTimes(
         latency_s=latency,
         log_halfwidth=np.where(schedules["context"], context, decode),

@@ -20,7 +20,7 @@ from chipwise.core.errors import UnknownName, Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.predict.kernels.attention_physics import Constants
 from chipwise.predict.kernels.perceptron import Floats, Perceptron
-from chipwise.predict.kernels.times import Situation
+from chipwise.predict.kernels.times import Array, Situation
 
 DATA = Path(__file__).parents[1] / "data"
 SHIPPED = "all"
@@ -28,6 +28,7 @@ STACKS = ("vllm", "sglang", "trtllm")
 LANES = ("fa2", "fa3", "gen", "flashinfer", "trt-hopper", "trt-blackwell", "trt", "xe", "other")
 """Kernel designs: FlashAttention 2 and 3, NVIDIA's generated kernels for data-centre Blackwell, FlashInfer, those of
 TensorRT-LLM by generation, Intel's, and what is known of none of them."""
+USUAL_HEAD = 128  # half-widths of wider heads are kept apart: fewer are measured
 Kinship = Literal["seen", "sibling", "design", "unseen"]
 """Half-widths are kept by it: this device was in the fit; one of its family with the same design was; a device of
 another family with the same design was; none with this design was."""
@@ -104,10 +105,10 @@ class Fitted:
         alike = [remaining[name] for name in self.facts["lanes"].get(lane, ()) if name in remaining]
         return "sibling" if device.family in alike else "design" if alike else "unseen"
 
-    def halfwidth(self, schedule: str, kinship: Kinship, fold: str) -> float:
-        """Half of the 90 % interval on the scale of logarithms."""
-        widths: Mapping[str, float] = self.facts["log_halfwidth"][schedule][fold]
-        return float(widths[kinship])
+    def halfwidth(self, schedule: str, kinship: Kinship, fold: str, head_size: Array) -> Array:
+        """Half of the 90 % interval on the scale of logarithms, for heads of each size."""
+        widths: Mapping[str, float] = self.facts["log_halfwidth"][schedule][fold][kinship]
+        return np.where(head_size <= USUAL_HEAD, widths["usual"], widths["wide"])
 
     def correction(
         self,
