@@ -45,6 +45,7 @@ class ExpertsOp:
     gated: bool = True
     weights: str = "fp32"
     activations: str = "fp32"
+    bias: bool = False
 
     @property
     def kind(self) -> str:
@@ -61,16 +62,18 @@ class ExpertsOp:
         return self.local_experts * (1 - missed)
 
     def work(self) -> Work:
-        """6·rows·d_model·width FLOPs where gated, else 4, and six or one of the activation; met experts are read."""
+        """6·rows·d_model·width FLOPs where gated, else 4; six or one of the activation, one a bias; met experts are read."""
         rows, inner = self.rows(), self.rows() * self.width
         matrices = 3 if self.gated else 2
         stored = weight_format(self.weights)
         expert = (matrices - 1) * stored.matrix_bytes(self.d_model, self.width)
         expert = expert + stored.matrix_bytes(self.width, self.d_model)
         leaves = product_format(self.activations)
+        biases = (matrices - 1) * self.width + self.d_model if self.bias else 0
+        expert = expert + values_bytes(biases, leaves)
         between = values_bytes(inner * (matrices - 1), leaves)
         return Work(
-            flops=rows * 2 * matrices * self.d_model * self.width + inner * (6 if self.gated else 1),
+            flops=rows * (2 * matrices * self.d_model * self.width + biases) + inner * (6 if self.gated else 1),
             weight_bytes=self.met() * expert,
             read_bytes=values_bytes(rows * self.d_model, self.activations)
             + between

@@ -70,6 +70,7 @@ def mixture(block: MixtureOfExperts, setting: Setting, tokens: Size) -> Iterator
         gated=block.expert.gated,
         weights=setting.formats.experts,
         activations=setting.formats.activations,
+        bias=block.expert.bias,
     )
     yield Part(place="experts", op=op)
     if plan.dp > 1:

@@ -55,6 +55,10 @@ def test_experts_by_hand() -> None:
     # read: rows, gate and up, their product; written: gate and up, their product, results
     assert op.work().read_bytes == 4 * (16 * 6 + 320 + 160)
     assert op.work().write_bytes == 4 * (320 + 160 + 16 * 6)
+    # with biases: gate and up 10 each, down 6
+    biased = ExpertsOp(tokens=8, d_model=6, width=10, experts=4, local_experts=4, topk=2, bias=True).work()
+    assert biased.flops - op.work().flops == 16 * 26
+    assert biased.weight_bytes - op.work().weight_bytes == pytest.approx(4 * (1 - 2**-8) * 26 * 4)
 
 
 def test_experts_met_are_those_of_all_ways_to_route() -> None:
