@@ -34,7 +34,7 @@ class Table:
 def tables(root: Path, family: str, name: str) -> Iterator[Table]:
     """The newest ``data/DEVICE/FAMILY/STACK/VERSION/NAME_perf.parquet`` under ``root`` for each device and stack."""
     try:
-        import pyarrow.parquet as parquet  # type: ignore[import-untyped]
+        import pyarrow.parquet as parquet
     except ImportError as error:
         raise MissingExtra("pyarrow", "fit") from error
     for folder in sorted((root / "data").glob(f"*/{family}/*")):

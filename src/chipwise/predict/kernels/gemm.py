@@ -22,7 +22,7 @@ from chipwise.ops import Matmul
 from chipwise.predict.kernels.gemm_features import features
 from chipwise.predict.kernels.gemm_formats import path_of
 from chipwise.predict.kernels.gemm_network import ARRAYS, Network, from_arrays
-from chipwise.predict.kernels.gemm_physics import CLOCK_HZ, UNITS, Machine, Parts, parts
+from chipwise.predict.kernels.gemm_physics import Machine, Parts, parts, units_and_clock
 from chipwise.predict.kernels.times import Array, KernelTimes, Situation
 
 DATA = Path(__file__).parents[1] / "data"
@@ -30,7 +30,11 @@ SHIPPED = "all"  # the fold that left nothing out
 STACKS = ("vllm", "sglang", "trtllm")
 ANY = "*"  # the class of a device that has no sibling in the fit
 REACH = 3.0  # doublings of data-sheet figures over which trust in the correction falls to 1/e
-WIDENING = 0.25  # how much of a half-width one doubling beyond what was seen adds
+NEAR = 0.4  # doublings over which a left-out device's misses lose weight, by e, in the half-width of another
+FAR = 2.0  # doublings to the nearest device seen beyond which half-widths grow
+WIDENING = 0.25  # by this share for each doubling
+SUBSTITUTE = 1.5  # how much wider they are where the kernels of another format stand for those that nobody measured
+SHARE = 0.9
 Facts = Mapping[str, Any]
 
 
@@ -50,7 +54,7 @@ def times(op: Matmul, device: DeviceProfile, *, stack: str = "vllm", fold: str |
     m, n, k = np.broadcast_arrays(*(np.asarray(size, dtype=np.float64) for size in (op.m, op.n, op.k)))
     shape = m.shape
     m, n, k = m.ravel(), n.ravel(), k.ravel()
-    name = fold_name(fold)
+    name = fold_name(fold, device)
     facts = fitted()["folds"][name]
     machine = Machine.of(device, path)
     stack, kernels = _nearest(facts["own"], stack, path.name)
@@ -87,16 +91,60 @@ def _corrected(
         return nets["seen"](x_FR, kind), facts["log_halfwidth"]["seen"][kind], "seen"
     net = nets[fold]
     kind = f"{class_of(device)}|{stack}|{kernels}"
-    situation: Situation = "sibling" if kind in net.kinds else "unseen"
+    measured = kernels == machine.path.name
+    situation: Situation = "sibling" if kind in net.kinds and measured else "unseen"
     beyond = distance(device, facts["hardware"])
     trust = 1.0 if situation == "sibling" else float(np.exp(-((beyond / REACH) ** 2)))
     correction = trust * net(x_FR, kind if situation == "sibling" else f"{ANY}|{stack}|{kernels}")
-    width = facts["log_halfwidth"][situation] * (1 + WIDENING * max(0.0, beyond - 1))
-    return correction, width, situation
+    width = halfwidth(hardware(device), kernels, fold, situation) * (1 + WIDENING * max(0.0, beyond - FAR))
+    return correction, width * (1.0 if measured else SUBSTITUTE), situation
 
 
-def fold_name(fold: str | None) -> str:
+@functools.cache
+def halfwidth(here: tuple[float, ...], path: str, fold: str, situation: Situation) -> float:
+    """Half of the 90 % interval, as a logarithm: how far off the fit was on devices like this one when it lacked them.
+
+    Args:
+        here: The device's :func:`hardware`.
+        path: The kernels.
+        fold: Whose misses count: those of the devices that it kept, each from a fit without that device.
+        situation: ``sibling`` or ``unseen``.
+
+    Devices weigh by the closeness of their data sheets; siblings among them share one weight. The wider counts of this
+    path's misses and those of all paths.
+
+    References:
+        Tibshirani et al. 2019, Conformal prediction under covariate shift.
+    """
+    misses: Mapping[str, Mapping[str, list[float]]] = fitted()["folds"][fold]["misses"][situation]
+    known = {name: datasheet.load(name) for name in misses}
+    classes = [class_of(device) for device in known.values()]
+    away = [np.linalg.norm(np.asarray(here) - np.asarray(hardware(device))) / NEAR for device in known.values()]
+    values: list[float] = []
+    weights: list[float] = []
+    of_path: list[bool] = []
+    for paths, name, far in zip(misses.values(), classes, away, strict=True):
+        weight = float(np.exp(min(away) - far)) / classes.count(name)
+        for other, found in paths.items():
+            values += found
+            weights += [weight / len(found)] * len(found)
+            of_path += [other == path] * len(found)
+    value, share, mine = np.asarray(values), np.asarray(weights), np.asarray(of_path)
+    chosen = [np.ones_like(mine), mine] if mine.any() else [np.ones_like(mine)]
+    return max(_quantile(value[rows], share[rows]) for rows in chosen)
+
+
+def _quantile(values: Array, weights: Array) -> float:
+    order = np.argsort(values)
+    reached = np.cumsum(weights[order])
+    return float(values[order][np.searchsorted(reached, SHARE * reached[-1])])
+
+
+def fold_name(fold: str | None, device: DeviceProfile | None = None) -> str:
     """The name under which the model that leaves ``fold`` out is kept; that of all where it had nothing to leave out.
+
+    A family's fold may keep a device of another class (Blackwell's keeps the RTX PRO 6000, whose units are a quarter as
+    wide); asked for that ``device``, the fold without it answers.
 
     Raises:
         Unsupported: ``fold`` is neither None, ``device:NAME`` nor ``family:NAME``.
@@ -106,8 +154,19 @@ def fold_name(fold: str | None) -> str:
     what, _, name = fold.partition(":")
     if what not in ("device", "family") or not name:
         raise Unsupported(f"no fold {fold!r}; folds are device:NAME and family:NAME, such as device:h100-sxm")
+    folds, same = fitted()["folds"], fitted()["same_as"]
     key = f"device:{datasheet.load(name).name}" if what == "device" else f"family:{name.lower()}"
-    return str(fitted()["same_as"].get(key, key)) if key in fitted()["same_as"] or key in fitted()["folds"] else SHIPPED
+    key = same.get(key, key)
+    if key not in folds:
+        return SHIPPED
+    if (
+        device is not None
+        and what == "family"
+        and device.family == name.lower()
+        and device.name in folds[key]["hardware"]
+    ):
+        return f"device:{device.name}"
+    return str(key)
 
 
 def class_of(device: DeviceProfile) -> str:
@@ -122,8 +181,7 @@ def hardware(device: DeviceProfile) -> tuple[float, float, float, float]:
     if peak is None:
         raise Unsupported(f"{device.name} lists no arithmetic rate; add a peak to an engine of {device.name}.yaml")
     bandwidth = device.mem_bandwidth_bytes_per_s
-    units = device.units.number if device.units is not None else UNITS
-    clock = device.clock.number if device.clock is not None else CLOCK_HZ
+    units, clock = units_and_clock(device)
     each = peak / units / clock
     return (float(np.log2(bandwidth)), float(np.log2(peak / bandwidth)), float(np.log2(units)), float(np.log2(each)))
 

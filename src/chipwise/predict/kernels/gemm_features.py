@@ -13,7 +13,7 @@ Floats = npt.NDArray[np.float32]
 
 _WAVE_TILES = ((64, 64), (128, 64), (128, 128), (256, 128))
 _ROW_TILES, _COLUMN_TILES = (16, 64, 128, 256), (128, 256)
-COUNT = 36
+COUNT = 37
 
 
 def features(m: Any, n: Any, k: Any, machine: Machine, parts: Parts) -> Floats:
@@ -33,7 +33,8 @@ def features(m: Any, n: Any, k: Any, machine: Machine, parts: Parts) -> Floats:
     x[5] = np.log(k * np.float32(max(path.weight_bytes, path.activation_bytes) / STEP_BYTES))
     x[6], x[7], x[8] = np.log2(m) - 6, np.log2(n) - 11, np.log2(k) - 11
     x[9] = np.log(flops_s / moved_s)
-    row = 10
+    x[10] = parts.resident
+    row = 11
     for rows, columns in _WAVE_TILES:
         waves = np.ceil(m * np.float32(1 / rows)) * np.ceil(n * np.float32(1 / columns)) * np.float32(1 / units)
         whole = np.ceil(waves)

@@ -25,7 +25,9 @@ TILES = ((16, 64), (64, 64), (64, 128), (128, 128), (128, 256), (256, 128))  # r
 STEP_BYTES = 128.0  # along K
 CLOCK_HZ = 1.9e9  # constants in clocks are seconds at this clock
 FLOPS_PER_CLOCK = 4096.0  # 16-bit, of the SM that feeding is stated for
+JOULES_PER_FLOP = 0.7e-12  # board power over the 16-bit peak at which power does not slow a unit of FLOPS_PER_CLOCK
 UNITS = 16.0  # fallback where nobody publishes a unit count
+WIDEST_UNIT = 16384.0  # 16-bit FLOPs a clock: one systolic array that does more counts as several units
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,19 +37,54 @@ class Machine:
     units: float
     clock_hz: float
     bandwidth_bytes_per_s: float
+    cache_bytes: float  # shared by all units; 0 where none is published
     launch_ratio: float  # of an empty kernel to that of a GPU
+    power_ratio: float  # watts for a FLOP against those needed, see _power_ratio
+    least_rows: int  # that one instruction multiplies: 16 for matrix engines, 1 for vector engines
     path: KernelPath
 
     @classmethod
     def of(cls, device: DeviceProfile, path: KernelPath) -> Machine:
         """From the data sheet; without a unit count 16 units, without a clock 1.9 GHz."""
+        units, clock_hz = units_and_clock(device)
+        width = path.peak_flops_per_s * path.activation_bytes / 2 / clock_hz
+        matrix = any(e.kind == "matrix" and e.rate(path.multiplied_in) == path.peak_flops_per_s for e in device.engines)
         return cls(
-            units=device.units.number if device.units is not None else UNITS,
-            clock_hz=device.clock.number if device.clock is not None else CLOCK_HZ,
+            units=max(units, width / WIDEST_UNIT),
+            clock_hz=clock_hz,
             bandwidth_bytes_per_s=device.mem_bandwidth_bytes_per_s,
+            cache_bytes=_cache_bytes(device),
             launch_ratio=launch_s(device) / LAUNCH_S["gpu"],
+            power_ratio=_power_ratio(device, path, units * clock_hz),
+            least_rows=TILES[0][0] if matrix else 1,
             path=path,
         )
+
+
+def _cache_bytes(device: DeviceProfile) -> float:
+    shared = (level.capacity for level in device.memory if level.name in ("l2", "l3") and level.per == "device")
+    return max((capacity.number for capacity in shared if capacity is not None), default=0.0)
+
+
+def _power_ratio(device: DeviceProfile, path: KernelPath, unit_clocks_per_s: float) -> float:
+    """Power that a board has for a FLOP of the path, over what it needs; 1 where the board's power is unknown.
+
+    FLOPs of narrower formats need less, in proportion to their bytes. Wider units spread the cost of moving operands
+    over more FLOPs: what one needs falls with the root of its FLOPs a clock. More than enough is enough.
+    """
+    if device.board_power is None:
+        return 1.0
+    listed = device.peak_flops_per_s
+    wide = next((device.peak(name) for name in ("bf16", "fp16") if name in listed), path.peak_flops_per_s)
+    flops_per_s = path.peak_flops_per_s * path.activation_bytes / 2
+    width = wide / unit_clocks_per_s / FLOPS_PER_CLOCK
+    return float(np.clip(device.board_power.number / flops_per_s / JOULES_PER_FLOP * np.sqrt(width), 0.2, 1.0))
+
+
+def units_and_clock(device: DeviceProfile) -> tuple[float, float]:
+    """Units and clock of the data sheet, or the fallbacks."""
+    units = device.units.number if device.units is not None else UNITS
+    return units, device.clock.number if device.clock is not None else CLOCK_HZ
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +94,7 @@ class Parts:
     total_s: Array
     tiles_s: Array
     memory_s: Array
+    resident: Array  # share of the bytes that a cache still holds from the call before
     quantise_s: Array
     launch_s: Array
     bytes: Array
@@ -64,7 +102,11 @@ class Parts:
 
 SHARED: Mapping[str, tuple[float, float]] = {
     "compute_share": (np.log(0.85), 0.3),  # log of the share of the dense peak inside a step
+    "power": (0.4, 0.05),  # how that share falls where power is short: clocks go with its power 1/3 to 1/2
     "memory_share": (np.log(0.85), 0.2),  # log of the share of the bandwidth
+    "cache_share": (np.log(1 / 6), 0.3),  # log of the cache's share that one call's operands may take and stay in it
+    "cache_sharp": (np.log(4.0), 0.3),  # log of how sharply they stop to stay
+    "cache": (np.log(20.0), 0.4),  # log bytes a clock and unit from the cache
     "prologue": (np.log(2000.0), 1.0),  # log clocks that a tile costs besides its steps
     "step": (np.log(200.0), 1.0),  # log clocks that a step takes at least
     "feed": (np.log(64.0), 1.0),  # log bytes a clock into an SM of FLOPS_PER_CLOCK
@@ -81,10 +123,10 @@ SHARED: Mapping[str, tuple[float, float]] = {
 """Constants of all products: prior and its standard deviation."""
 
 OWN: Mapping[str, tuple[float, float]] = {
-    "launch": (np.log(3e-6), 1.0),  # log seconds
+    "launch": (np.log(3e-6), 2.0),  # log seconds
     "compute_share": (0.0, 0.1),
-    "quantise_row": (0.0, 1.0),
-    "quantise_bytes": (0.0, 1.0),
+    "quantise_row": (0.0, 2.0),
+    "quantise_bytes": (0.0, 2.0),
 }
 """Constants of one stack and path: the launch, and what is added to the shared ones."""
 
@@ -103,7 +145,7 @@ def parts(m: Any, n: Any, k: Any, machine: Machine, shared: Mapping[str, float],
     path, clock = machine.path, machine.clock_hz / CLOCK_HZ
     steps = np.ceil(k * (max(path.weight_bytes, path.activation_bytes) / STEP_BYTES))
     step_k = STEP_BYTES / max(path.weight_bytes, path.activation_bytes)
-    share = np.exp(shared["compute_share"] + own["compute_share"])
+    share = np.exp(shared["compute_share"] + own["compute_share"]) * machine.power_ratio ** shared["power"]
     unit_flops_per_s = path.peak_flops_per_s * share / machine.units
     width = path.peak_flops_per_s * path.activation_bytes / 2 / machine.units / machine.clock_hz / FLOPS_PER_CLOCK
     feed_bytes_per_s = np.exp(shared["feed"]) * machine.clock_hz * width ** shared["feed_power"]
@@ -113,7 +155,7 @@ def parts(m: Any, n: Any, k: Any, machine: Machine, shared: Mapping[str, float],
     whole = 1 / (1 + np.exp(-shared["wave"]))
     most_split = np.maximum(1.0, steps / 4)
     best: Any = np.inf
-    for rows, columns in TILES:
+    for rows, columns in ((machine.least_rows, TILES[0][1]), *TILES[1:]):
         tiles = np.ceil(m * (1 / rows)) * np.ceil(n * (1 / columns))
         split = np.clip(np.floor(machine.units / tiles), 1.0, most_split)
         waves = tiles * split / machine.units
@@ -123,7 +165,11 @@ def parts(m: Any, n: Any, k: Any, machine: Machine, shared: Mapping[str, float],
         )
         best = np.minimum(best, waves * (prologue_s + steps / split * one_s) + reduce_s * np.log2(split))
     moved = m * k * path.activation_bytes + n * k * path.weight_bytes + m * n * path.output_bytes
-    memory_s = moved / (machine.bandwidth_bytes_per_s * np.exp(shared["memory_share"]))
+    dram_bytes_per_s = machine.bandwidth_bytes_per_s * np.exp(shared["memory_share"])
+    cache_bytes_per_s = max(dram_bytes_per_s, machine.units * machine.clock_hz * np.exp(shared["cache"]))
+    room = machine.cache_bytes * np.exp(shared["cache_share"])
+    resident = 1 / (1 + (moved / room) ** np.exp(shared["cache_sharp"])) if room > 0 else np.zeros_like(moved)
+    memory_s = moved * ((1 - resident) / dram_bytes_per_s + resident / cache_bytes_per_s)
     launch = np.exp(own["launch"]) * machine.launch_ratio * clock ** -shared["launch_clock"]
     quantise_s = np.zeros_like(moved)
     if path.quantises:
@@ -137,6 +183,7 @@ def parts(m: Any, n: Any, k: Any, machine: Machine, shared: Mapping[str, float],
         total_s=launch + quantise_s + overlapped,
         tiles_s=best,
         memory_s=memory_s,
+        resident=resident,
         quantise_s=quantise_s,
         launch_s=np.full_like(moved, launch),
         bytes=moved,
