@@ -164,7 +164,7 @@ def test_models_with_experts_compute_what_torch_counts(name: str, changes: dict[
 
 @pytest.mark.parametrize("name", families.names())
 def test_a_pass_of_many_tokens_reads_every_weight_once(name: str) -> None:
-    """All but tables that are looked up, and the few scalars of heads and experts (decays, sinks, score corrections)."""
+    """All but tables that are looked up, and few scalars of heads and experts (decays, sinks, score corrections)."""
     arch = resolve(name)
     parts = [part for part in lowered(arch, batch=20_000, tokens=1) if not isinstance(part.op, EmbeddingOp)]
     read = sum(part.count * part.op.work().weight_bytes for part in parts) / 2
