@@ -28,13 +28,13 @@ _LEAST_LEVEL = 3  # llama.cpp's log: 3 is a warning, 4 an error
 _complaints: list[str] = []
 
 
-@llama_cpp.llama_log_callback
-def _log(level: int, text: bytes, _: Any) -> None:
+def _keep(level: int, text: bytes, _: Any) -> None:
     """Keeps what llama.cpp complains of, for error messages; the rest is dropped."""
     if level >= _LEAST_LEVEL and text.strip():
         _complaints.append(text.decode(errors="replace").strip())
 
 
+_log = llama_cpp.llama_log_callback(_keep)  # held here: llama.cpp calls it as long as the process lives
 llama_cpp.llama_log_set(_log, ctypes.c_void_p(0))
 
 

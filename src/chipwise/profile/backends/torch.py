@@ -39,7 +39,7 @@ class TorchSession:
         self.vocab_size: int = model.arch.vocab_size
         self._batch, self._capacity, self._length = batch, capacity, 0
         self._serving = Serving(model, capacity=capacity, batch=batch)
-        self._run: Any = torch.compile(self._serving) if mode == "compiled" else self._serving
+        self._prompt, self._step = _compiled(self._serving) if mode == "compiled" else (self._serving, self._serving)
         self._exact = mode == "eager"  # a step looks at the positions there are; else always at all, masked
         self._device = torch.device(device)
         self._token = torch.zeros(batch, 1, dtype=torch.int64, device=device)
@@ -57,7 +57,7 @@ class TorchSession:
         self._length = length
         with torch.inference_mode():
             positions = torch.arange(length, device=self._device)
-            logits = self._run(torch.from_numpy(tokens).to(self._device), positions, length, False)
+            logits = self._prompt(torch.from_numpy(tokens).to(self._device), positions, length, False)
             return self._host(logits)
 
     def decode(self, tokens: Array) -> Array:
@@ -72,9 +72,9 @@ class TorchSession:
                 graph, logits = self._graph
                 graph.replay()
             elif self._exact:
-                logits = self._run(self._token, self._position, self._length, False)
+                logits = self._step(self._token, self._position, self._length, False)
             else:
-                logits = self._run(self._token, self._position, self._capacity, True)
+                logits = self._step(self._token, self._position, self._capacity, True)
             return self._host(logits)
 
     def _host(self, logits: torch.Tensor) -> Array:
@@ -88,12 +88,19 @@ class TorchSession:
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
                 for _ in range(3):  # libraries choose their kernels and workspaces before the capture
-                    self._run(self._token, self._position, self._capacity, True)
+                    self._step(self._token, self._position, self._capacity, True)
             torch.cuda.current_stream().wait_stream(side)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
-                logits = self._run(self._token, self._position, self._capacity, True)
+                logits = self._step(self._token, self._position, self._capacity, True)
         return graph, logits
+
+
+def _compiled(serving: Serving) -> tuple[Any, Any]:
+    """What runs a prompt of any length, and what runs a step. Giving up on compiling is an error, never silence."""
+    torch._dynamo.config.recompile_limit = 256
+    torch._dynamo.config.fail_on_recompile_limit_hit = True
+    return torch.compile(serving, dynamic=True), torch.compile(serving, dynamic=False)
 
 
 class TorchRuntime:
