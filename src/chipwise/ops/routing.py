@@ -62,7 +62,7 @@ class ExpertsOp:
         return self.local_experts * (1 - missed)
 
     def work(self) -> Work:
-        """6·rows·d_model·width FLOPs where gated, else 4; six or one of the activation; experts that are met are read."""
+        """6·rows·d_model·width FLOPs where gated, else 4; six or one of the activation; met experts are read."""
         rows, inner = self.rows(), self.rows() * self.width
         matrices = 3 if self.gated else 2
         stored = weight_format(self.weights)
