@@ -63,20 +63,20 @@ def counts_parameters(problem) -> bool:
     return True
 
 
-def run(bench, problem, strategy: str, seed: int, *, prior: str, batch: int) -> tuple[list[float], float]:
-    """Scores at the checkpoints and the seconds that the strategy itself took."""
-    oracle = bench.Oracle(problem, CHECKPOINTS[-1])
+def run(bench, problem, strategy: str, seed: int, *, prior: str, batch: int, most: int) -> tuple[list[float], float]:
+    """Scores at the checkpoints up to ``most`` and the seconds that the strategy itself took."""
+    oracle = bench.Oracle(problem, most)
     start, spent = time.process_time(), 0.0
     search = make_strategy(strategy, describe(problem, oracle, prior=prior), seed=seed)
     while oracle.left:
-        rows = search.ask(min(batch if oracle.left <= 400 else max(1, batch // 2), oracle.left))
+        rows = search.ask(min(batch if most - oracle.left >= 100 else max(1, batch // 2), oracle.left))
         if not len(rows):
             break
         began = time.process_time()
         objectives, violations = oracle(rows)
         spent += time.process_time() - began
         search.tell(rows, objectives, violations)
-    return [oracle.score(n) for n in CHECKPOINTS], time.process_time() - start - spent
+    return [oracle.score(n) for n in CHECKPOINTS if n <= most], time.process_time() - start - spent
 
 
 def main() -> None:
@@ -88,6 +88,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--batch", type=int, default=10, help="rows asked for at once; half of it for the first 100")
+    parser.add_argument("--most", type=int, default=CHECKPOINTS[-1], help="evaluations, fewer for a slow strategy")
     parser.add_argument("--prior", choices=("parameters", "none"), default="parameters")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -99,9 +100,11 @@ def main() -> None:
     name = options.strategy if options.prior == "parameters" else f"{options.strategy} (no prior)"
     scores, found = [], []
     for seed in range(options.first_seed, options.first_seed + options.seeds):
-        got, seconds = run(bench, problem, options.strategy, seed, prior=options.prior, batch=options.batch)
+        got, seconds = run(
+            bench, problem, options.strategy, seed, prior=options.prior, batch=options.batch, most=options.most
+        )
         scores.append(got)
-        found += [(options.problem, name, seed, n, f"{value:.5f}") for n, value in zip(CHECKPOINTS, got, strict=True)]
+        found += [(options.problem, name, seed, n, f"{value:.5f}") for n, value in zip(CHECKPOINTS, got, strict=False)]
         print(options.problem, name, f"seed {seed}", np.round(got, 4), f"{seconds:.1f} CPU-s", flush=True)
     print(
         options.problem,

@@ -150,11 +150,12 @@ class Oracle:
         return self.problem.score(self.F[:evaluations], self.G[:evaluations])
 
 
-def near_front(problem, *, generations=4000, children=400, seed=0):
+def near_front(problem, *, children=400, seed=0):
     """The front that a long evolution with every value in sight finds, (n, m)."""
     from chipwise.search import crowding, non_dominated, ranks
 
     rng, cards = np.random.default_rng(seed), problem.cardinality
+    generations = 1500 if len(problem.objectives) > 1 else 4000
     level = rng.random((2000, 1))
     X = np.vstack([(rng.random((2000, len(cards))) * cards), np.clip(np.rint((cards - 1) * level), 0, cards - 1)])
     X = X.astype(int)

@@ -85,6 +85,27 @@ class Auto:
         """Learns, at the next ``ask``, from what trials gave."""
         self.history.tell(rows, objectives, violations)
 
+    def candidates(self) -> Rows:
+        """Rows that the pool holds once it was bred towards the front that is believed in, (n, d)."""
+        if self._pool is None:
+            self._pool = self._seeded()
+        self._fit()
+        self._breed(self._pool, generations=2 * _GENERATIONS)
+        return self._pool.rows
+
+    def believes(self, rows: Rows) -> tuple[Floats, Floats, Floats]:
+        """Mean and deviation of the objectives, to be minimised, (n, m), and the expected violations, (n, k)."""
+        self._fit()
+        mean, std = np.zeros((2, len(rows), len(self.problem.goals)))
+        excess = np.zeros((len(rows), len(self.problem.limits)))
+        mean[:, self.problem.free_goals], excess[:, self.problem.free_limits] = self.problem.price(rows)
+        columns = self._plain.columns(rows)
+        for column, model in self.models.items():
+            mean[:, column], std[:, column] = model.predict_columns(columns)
+        for column, model in self._limit_models.items():
+            excess[:, column] = model.predict_columns(columns)[0]
+        return mean, std, excess
+
     def _available(self, pool: Pool) -> NDArray[np.int64]:
         """Rows of the pool that hold the free limits and were not asked for."""
         held = np.flatnonzero(pool.excess <= 0)

@@ -20,6 +20,7 @@ from chipwise.search.pool import Pool
 from chipwise.search.strategies.base import Remembering
 from chipwise.search.strategy import Floats, Problem, Rows
 
+_SHORTLIST = 400  # rows of the first layers among which a batch is chosen
 _SEEDED, _GENERATIONS, _CHILDREN, _PARENTS, _KEPT = 3000, 30, 500, 150, 3000
 
 
@@ -49,6 +50,8 @@ class Proxy(Remembering):
         held = held[self.history.is_new(pool.rows[held])]
         if not len(held):
             return pool.rows[:0]
+        order = np.lexsort((-crowding(pool.columns[held]), ranks(pool.columns[held], most=12)))
+        held = held[order[: max(_SHORTLIST, 2 * count)]]
         points = pool.columns[held]
         tried = np.vstack([self.history.rows, self.history.pending])
         front = self._points(tried, *self.problem.price(tried))
@@ -56,14 +59,13 @@ class Proxy(Remembering):
         scaled, front = (points - low) / span, (front - low) / span
         certain = np.zeros_like(scaled)
         certain[:, 0] = 1e-9
-        order = np.lexsort((-crowding(scaled), ranks(scaled, most=12)))
         chosen: list[int] = []
         for _ in range(min(count, len(held))):
             worth = expected_gain(scaled, certain, front, np.full(scaled.shape[1], 1.1))
             worth[chosen] = -1.0
             best = int(np.argmax(worth))
             if worth[best] <= 0:
-                best = next(int(i) for i in order if int(i) not in chosen)
+                best = next(i for i in range(len(held)) if i not in chosen)
             chosen.append(best)
             front = np.vstack([front, scaled[best]])
         return pool.rows[held[chosen]]
