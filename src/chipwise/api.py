@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,11 @@ from chipwise.ops import Phase, Workload
 from chipwise.predict.learn import Learned
 from chipwise.predict.validation.score import LeaveOut, Score
 from chipwise.profile.backends import RUNTIMES
+from chipwise.profile.efficiency import Efficiency, efficiency
+from chipwise.profile.kept import keep_thermal, kept_profile
+from chipwise.profile.kept import profile_path as profile_path
 from chipwise.profile.measurement import Measurement
+from chipwise.profile.sustained import Sustained
 from chipwise.report.record import RunRecord
 from chipwise.run.folder import PROMISES, RunFolder
 from chipwise.run.progress import Observer, silent
@@ -325,21 +329,20 @@ def calibrate(
     *,
     runtime: str = "onnxruntime",
     threads: int = 1,
+    seconds: float = 45.0,
     out: str | Path | None = None,
     progress: Callable[[str, float], None] | None = None,
 ) -> tuple[MachineProfile, Path]:
-    """Profiles this machine in a runtime; returns the profile and the file it was written to."""
+    """Profiles this machine in a runtime for about ``seconds``; returns the profile and the file it was written to."""
     from chipwise.profile.calibrate import calibrate as profile_machine
 
     path = Path(out) if out is not None else profile_path(runtime, threads)
-    profile = profile_machine(runtime=runtime, threads=threads, progress=progress)
+    profile = profile_machine(runtime=runtime, threads=threads, seconds=seconds, progress=progress)
+    before = kept_profile(runtime, threads)
+    if before is not None and before.thermal is not None:  # heat is no matter of rates
+        profile = replace(profile, thermal=before.thermal)
     profile.save(path)
     return profile, path
-
-
-def profile_path(runtime: str, threads: int) -> Path:
-    """Where this machine's own profile is kept."""
-    return data_folder() / "profiles" / f"{runtime}-{threads}.json"
 
 
 @dataclass(frozen=True)
@@ -351,6 +354,9 @@ class Measured:
     predicted: CostEstimate | None
     promised: dict[str, Any] | None
     limits: tuple[Constraint, ...] = ()
+    used: Efficiency | None = None  # of the machine's measured ceilings, where they and the design are known
+    sustained: Sustained | None = None
+    thermal_kept: bool = False  # in this machine's profile
 
 
 def measure(
@@ -358,22 +364,32 @@ def measure(
     *,
     runtime: str | None = None,
     threads: int | None = None,
+    batch: int | None = None,
     prompt: int | None = None,
     new: int | None = None,
     weights: str = "fp32",
+    sustained_s: float | None = None,
+    remote: str | None = None,
+    keep: bool = True,
 ) -> Measured:
-    """Measures a model on this machine.
+    """Measures a model on this machine, or on another that is reached by ssh.
 
     Args:
         model: A winner's folder, an exported file (``.onnx``, ``.gguf``), a Hugging Face folder or ``config.json``, a
             spec file, or a known name. What has no weights is measured with random ones.
         runtime: The runtime to measure in; llama.cpp for GGUF files and ONNX Runtime for all else unless given.
         threads: Threads of the runtime; those of the run for a winner, else 1.
+        batch: Requests at once; those of the run for a winner, else 1.
         prompt: Prompt tokens; those of the run for a winner, else 64.
         new: New tokens, likewise.
         weights: The weight format where the model is built here.
+        sustained_s: Run without a pause for so long, and see how speed decays.
+        remote: ``user@host`` of a machine with Python, numpy and the runtime.
+        keep: Whether the store of measurements takes it.
     """
     from chipwise.profile.harness import measure as profile_model
+    from chipwise.profile.store import MeasurementStore
+    from chipwise.profile.sustained import measure_sustained
     from chipwise.run.measuring import metrics_of
 
     folder = Path(model)
@@ -381,20 +397,43 @@ def measure(
     promises = read_json(folder / PROMISES) if (folder / PROMISES).is_file() else None
     said = promises["workload"] if promises else {"prompt_tokens": 64, "new_tokens": 64, "batch": 1}
     workload = Workload(
-        prompt_tokens=prompt or said["prompt_tokens"], new_tokens=new or said["new_tokens"], batch=said["batch"]
+        prompt_tokens=prompt or said["prompt_tokens"],
+        new_tokens=new or said["new_tokens"],
+        batch=batch or said["batch"],
     )
     threads = threads or (promises["target"]["threads"] if promises else 1)
     with tempfile.TemporaryDirectory() as room:
         path, design = _exported(model, Path(room), runtime=runtime, weights=weights, workload=workload)
-        found = profile_model(path, workload, runtime=runtime, threads=threads)
+        profile = kept_profile(runtime, threads) if remote is None else None
+        settings: dict[str, Any] = {"runtime": runtime, "threads": threads, "remote": remote}
+        settings["calibrated"] = profile.anchors if profile is not None else None
+        watched = None
+        if sustained_s is None:
+            found = profile_model(path, workload, **settings)
+        else:
+            watched = measure_sustained(path, workload, seconds=sustained_s, **settings)
+            found = watched.measurement
+    if keep:
+        MeasurementStore().add(found, design=design, source="measure" if remote is None else f"measure on {remote}")
+    kept = watched is not None and remote is None and keep
     same = promises is not None and plain(workload) == promises["workload"]
     return Measured(
         measurement=found,
         metrics=metrics_of(found),
-        predicted=None if design is None else predict(design, workload, runtime=runtime, threads=threads),
+        predicted=None if design is None or remote else predict(design, workload, runtime=runtime, threads=threads),
         promised=promises["promised"] if promises is not None and same else None,
         limits=parse_constraints(promises["constraints"]) if promises is not None and same else (),
+        used=None if design is None or profile is None else _used(design, found, profile),
+        sustained=watched,
+        thermal_kept=watched is not None and kept and keep_thermal(watched.thermal, runtime=runtime, threads=threads),
     )
+
+
+def _used(design: Design, found: Measurement, profile: MachineProfile) -> Efficiency | None:
+    try:
+        return efficiency(design, found, profile)
+    except Unsupported:
+        return None
 
 
 def _exported(model: str, room: Path, *, runtime: str, weights: str, workload: Workload) -> tuple[Path, Design | None]:

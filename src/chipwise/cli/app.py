@@ -7,7 +7,20 @@ from typing import Annotated
 
 import typer
 
-from chipwise.cli import calibrate, devices, estimate, fit, measure, ops, report, search, space, strategies, validate
+from chipwise.cli import (
+    calibrate,
+    devices,
+    estimate,
+    fit,
+    measure,
+    measurements,
+    ops,
+    report,
+    search,
+    space,
+    strategies,
+    validate,
+)
 from chipwise.core.errors import ChipwiseError
 
 app = typer.Typer(
@@ -30,6 +43,7 @@ app.command("calibrate")(calibrate.command)
 app.command("measure")(measure.command)
 app.command("strategies")(strategies.command)
 app.add_typer(devices.app, name="devices")
+app.add_typer(measurements.app, name="measurements")
 
 
 @app.callback()

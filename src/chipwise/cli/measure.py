@@ -20,23 +20,56 @@ def command(
     threads: Annotated[
         int | None, typer.Option(help="Threads of the runtime; the run's own for a winner, else 1.", min=1)
     ] = None,
+    batch: Annotated[
+        int | None, typer.Option(help="Requests at once; the run's own for a winner, else 1.", min=1)
+    ] = None,
     prompt: Annotated[
         int | None, typer.Option(help="Prompt tokens; the run's own for a winner, else 64.", min=1)
     ] = None,
     new: Annotated[int | None, typer.Option(help="New tokens; the run's own for a winner, else 64.", min=1)] = None,
     weights: Annotated[str, typer.Option(help="Weight format where the model is built: fp32, int8, int4.")] = "fp32",
+    sustained: Annotated[
+        str | None, typer.Option(help="Run without a pause for so long (such as 10m): how speed decays as it gets hot.")
+    ] = None,
+    remote: Annotated[
+        str | None, typer.Option(help="user@host to measure on over ssh; it needs Python, numpy and the runtime.")
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep/--no-keep", help="Whether the store of measurements takes it.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the measurement as JSON, every sample kept.")] = False,
 ) -> None:
-    """Measure a model here: TTFT and TPOT at P50, P95, P99, peak memory of a fresh process, and whether to trust it.
+    """Measure a model: TTFT and TPOT at P50, P90, P99, memory, MFU, MBU, energy, and whether to trust it.
 
-    Models without weights (specs, configs, names) are measured with random ones.
+    Models without weights (specs, configs, names) are measured with random ones. Beside what was measured stands what
+    this machine's profile predicted (chipwise calibrate). What is measured is kept: chipwise measurements.
     """
     from chipwise import api
-    from chipwise.cli import show
+    from chipwise.cli import measured, show
+    from chipwise.core import units
 
+    seconds = None if sustained is None else units.parse(_minutes(sustained), "time")
     with show.waiting("measuring", quiet=as_json):
-        outcome = api.measure(model, runtime=runtime, threads=threads, prompt=prompt, new=new, weights=weights)
+        outcome = api.measure(
+            model,
+            runtime=runtime,
+            threads=threads,
+            batch=batch,
+            prompt=prompt,
+            new=new,
+            weights=weights,
+            sustained_s=seconds,
+            remote=remote,
+            keep=keep,
+        )
     if as_json:
         show.json_of(outcome)
-    else:
-        show.measurement(outcome)
+        return
+    predicted = {} if outcome.predicted is None else outcome.predicted.metrics
+    promised = outcome.promised or {name: (item.value, item.low, item.high) for name, item in predicted.items()}
+    measured.measurement_table(outcome.measurement, promised=promised, limits=outcome.limits, used=outcome.used)
+    if outcome.sustained is not None:
+        measured.sustained_lines(outcome.sustained, kept=outcome.thermal_kept)
+
+
+def _minutes(text: str) -> str:
+    """``10m`` is ten minutes: metres are no time."""
+    return f"{text[:-1]} min" if text[-1:] == "m" and text[:-1].strip().replace(".", "", 1).isdigit() else text

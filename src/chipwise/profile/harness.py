@@ -23,6 +23,7 @@ from chipwise.profile.backends import RUNTIMES, loading_s
 from chipwise.profile.drift import Drift, drift
 from chipwise.profile.exporting import reference_model
 from chipwise.profile.measurement import Measurement, percentile
+from chipwise.profile.remote import prepare_remote
 from chipwise.profile.statistics import two_speeds
 from chipwise.profile.verdict import Verdict, judge, spread
 
@@ -47,6 +48,7 @@ def measure(
     seed: int = 0,
     options: Mapping[str, Any] | None = None,
     calibrated: Mapping[str, float] | None = None,
+    remote: str | None = None,
 ) -> Measurement:
     """Times ``model`` under ``workload``; an attempt on a busy machine is repeated, and the quietest is returned.
 
@@ -66,6 +68,7 @@ def measure(
         seed: Of the prompt's tokens.
         options: What the runtime's ``open`` takes beyond the common arguments.
         calibrated: The anchors of this machine's profile; with them the measurement says how far it has drifted.
+        remote: ``user@host`` to measure on, reached by ssh; see ``remote.py``.
 
     Raises:
         MeasurementError: The model cannot be loaded, hangs, crashes, runs out of memory or gives no finite logits.
@@ -91,10 +94,10 @@ def measure(
             seed=seed,
             options=options,
         )
-        reply = ask_worker(request, timeout_s=timeout_s, threads=threads)
+        reply = ask_worker(request, timeout_s=timeout_s, threads=threads, remote=remote)
         verdict = judge(readings_of(reply, calibrated))
         if best is None or verdict.score < best[0].score:
-            best = (verdict, reply, cpus)
+            best = (verdict, reply, tuple(reply["cpus"]))
         if verdict.clean:
             break
     assert best is not None
@@ -217,15 +220,20 @@ def _joint_drift(found: Sequence[Drift]) -> Drift | None:
     )
 
 
-def ask_worker(request: Mapping[str, Any], *, timeout_s: float, threads: int) -> dict[str, Any]:
-    """Runs ``profile/worker.py`` on ``request`` in a fresh process and returns its reply.
+def ask_worker(
+    request: Mapping[str, Any], *, timeout_s: float, threads: int, remote: str | None = None
+) -> dict[str, Any]:
+    """Runs ``profile/worker.py`` on ``request`` in a fresh process, here or on ``remote``, and returns its reply.
 
     Raises:
         MeasurementError: The process hung, died, answered nonsense or reported an error.
     """
     environment = os.environ | {name: str(threads) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+    command, model = [sys.executable, "-m", "chipwise.profile.worker"], request["model"]
+    if remote is not None:
+        request, command = prepare_remote(request, host=remote)
     child = subprocess.Popen(
-        [sys.executable, "-m", "chipwise.profile.worker"],
+        command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -233,7 +241,6 @@ def ask_worker(request: Mapping[str, Any], *, timeout_s: float, threads: int) ->
         start_new_session=True,
         text=True,
     )
-    model = request["model"]
     try:
         answer, complaint = child.communicate(json.dumps(request), timeout=timeout_s)
     except subprocess.TimeoutExpired:
@@ -269,7 +276,7 @@ def measurement_of(
     calibrated: Mapping[str, float] | None = None,
 ) -> Measurement:
     """The worker's reply as a Measurement."""
-    machine = detect()
+    here = "machine" not in reply  # the worker describes its machine where that is not this one
     processor = {  # with one thread, what a sample would take if nothing else ran on its core
         f"{quantity}_cpu_p{share}": percentile(tuple(reply[f"{quantity}_cpu_s"]), share / 100)
         for quantity in ("ttft", "tpot")
@@ -283,7 +290,7 @@ def measurement_of(
         runtime_version=reply["runtime_version"],
         threads=threads,
         workload=workload,
-        device=machine.name,
+        device=detect().name if here else reply["machine"],
         ttft_s=tuple(reply["ttft_s"]),
         tpot_s=tuple(reply["tpot_s"]),
         cpu_s=reply["cpu_s"],
@@ -301,7 +308,6 @@ def measurement_of(
             "load_before": reply["load_before"],
             "load_after": reply["load_after"],
             **{name: reply[name] for name in ("clock_hz_before", "clock_hz_after", "temperature_c")},
-            "python": sys.version.split()[0],
-            "kernel": os.uname().release,
+            **({"python": sys.version.split()[0], "kernel": os.uname().release} if here else {}),
         },
     )

@@ -52,7 +52,7 @@ def measure_sustained(
     Raises:
         MeasurementError: The model cannot be measured, or the time is too short for a curve.
     """
-    calibrated = settings.pop("calibrated", None)
+    calibrated, remote = settings.pop("calibrated", None), settings.pop("remote", None)
     timeout_s = 2 * seconds + 60
     cpus = load.idlest_cpus(threads)
     request = make_request(
@@ -67,11 +67,18 @@ def measure_sustained(
         timeout_s=timeout_s,
         **settings,
     )
-    reply = ask_worker(request, timeout_s=timeout_s, threads=threads)
+    reply = ask_worker(request, timeout_s=timeout_s, threads=threads, remote=remote)
     windows = windowed(reply["tpot_at_s"], reply["tpot_s"], seconds=reply["wall_s"])
     verdict = judge(readings_of(reply, calibrated))
     found = measurement_of(
-        verdict, reply, cpus, model=model, workload=workload, runtime=runtime, threads=threads, calibrated=calibrated
+        verdict,
+        reply,
+        tuple(reply["cpus"]),
+        model=model,
+        workload=workload,
+        runtime=runtime,
+        threads=threads,
+        calibrated=calibrated,
     )
     return Sustained(measurement=found, windows=windows, thermal=fit_thermal(windows))
 

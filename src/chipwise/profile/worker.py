@@ -39,7 +39,8 @@ def main() -> int:
     try:
         reply = run(request)
     except MemoryError:
-        reply = {"error": f"out of memory (limit {request['memory_limit_bytes'] / 1e6:.0f} MB)"}
+        limit = request["memory_limit_bytes"]
+        reply = {"error": "out of memory" + (f" (limit {limit / 1e6:.0f} MB)" if limit else "")}
     except ChipwiseError as error:
         reply = {"error": str(error)}
     with os.fdopen(reply_to, "w") as stream:
@@ -49,9 +50,10 @@ def main() -> int:
 
 def run(request: dict[str, Any]) -> dict[str, Any]:
     """Measures as ``request`` says (see ``harness.py``) and returns samples and readings as plain data."""
-    cpus = request["cpus"]
+    cpus = request["cpus"] or load.idlest_cpus(request["threads"])
     load.pin(cpus)
-    _limit(resource.RLIMIT_AS, request["memory_limit_bytes"])
+    if request["memory_limit_bytes"] is not None:
+        _limit(resource.RLIMIT_AS, request["memory_limit_bytes"])
     runtime = RUNTIMES.load(request["runtime"])()
     prompt, new, batch = request["prompt_tokens"], request["new_tokens"], request["batch"]
     common = {"threads": request["threads"], "options": request["options"]}
@@ -83,6 +85,8 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     loop.check()
     seen = readings(before, after, threads=request["threads"], cpus=len(cpus))
     return {
+        "cpus": list(cpus),
+        **({"machine": _machine()} if request.get("describe") else {}),
         "runtime_version": runtime.version(),
         "facts": {"design": session.facts.get("design", ""), "name": session.facts.get("name", "")},
         "ttft_s": loop.ttft_s,
@@ -102,6 +106,13 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         "clock_hz_after": sensors.frequency_hz(cpus),
         "temperature_c": sensors.temperature_c(),
     }
+
+
+def _machine() -> str:
+    """This machine's name, for one who measures from elsewhere."""
+    from chipwise.hardware.detect import detect
+
+    return detect().name
 
 
 def _limit(what: int, amount: float) -> None:
