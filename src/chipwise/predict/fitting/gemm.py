@@ -327,6 +327,7 @@ def _write(out: Path, folds: Mapping[str, Any], nets: Mapping[str, Network]) -> 
         "same_as": SINGLE_FAMILIES,
         "networks": {name: {"kinds": net.kinds, "bound": net.bound} for name, net in nets.items()},
     }
+    out.mkdir(parents=True, exist_ok=True)
     (out / "gemm.json").write_text(json.dumps(_rounded(facts), separators=(",", ":")) + "\n", encoding="utf-8")
     arrays = {f"{name}/{part}": array for name, net in nets.items() for part, array in net.arrays().items()}
     stored: dict[str, Any] = {name: _half(name, array) for name, array in arrays.items()}

@@ -31,8 +31,8 @@ STACKS = ("vllm", "sglang", "trtllm")
 ANY = "*"  # the class of a device that has no sibling in the fit
 REACH = 3.0  # doublings of data-sheet figures over which trust in the correction falls to 1/e
 NEAR = 0.4  # doublings over which a left-out device's misses lose weight, by e, in the half-width of another
-FAR = 2.0  # doublings to the nearest device seen beyond which half-widths grow
-WIDENING = 0.25  # by this share for each doubling
+FAR = {"sibling": 0.75, "unseen": 2.0}  # doublings to the nearest device seen beyond which no half-width was checked
+WIDENING = 0.5  # it then grows by this share for each doubling
 SUBSTITUTE = 1.5  # how much wider they are where the kernels of another format stand for those that nobody measured
 SHARE = 0.9
 Facts = Mapping[str, Any]
@@ -96,7 +96,7 @@ def _corrected(
     beyond = distance(device, facts["hardware"])
     trust = 1.0 if situation == "sibling" else float(np.exp(-((beyond / REACH) ** 2)))
     correction = trust * net(x_FR, kind if situation == "sibling" else f"{ANY}|{stack}|{kernels}")
-    width = halfwidth(hardware(device), kernels, fold, situation) * (1 + WIDENING * max(0.0, beyond - FAR))
+    width = halfwidth(hardware(device), kernels, fold, situation) * (1 + WIDENING * max(0.0, beyond - FAR[situation]))
     return correction, width * (1.0 if measured else SUBSTITUTE), situation
 
 
