@@ -1,0 +1,155 @@
+"""What ``chipwise measure`` and ``chipwise measurements show`` print of one measurement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
+
+from chipwise.cli.show import console
+from chipwise.core import units
+
+if TYPE_CHECKING:
+    from chipwise.profile.efficiency import Efficiency
+    from chipwise.profile.measurement import Measurement
+    from chipwise.profile.sustained import Sustained
+    from chipwise.space.constraints import Constraint
+
+SHARES = (0.5, 0.9, 0.99)
+BARS = " ▁▂▃▄▅▆▇█"
+BINS = 48
+Interval = tuple[float, float, float]
+
+
+def measurement_table(
+    found: Measurement,
+    *,
+    promised: Mapping[str, Interval] | None = None,
+    limits: Sequence[Constraint] = (),
+    used: Efficiency | None = None,
+) -> None:
+    """Percentiles with their intervals, throughput, memory, use of the machine, energy, distribution and verdict.
+
+    Args:
+        found: The measurement.
+        promised: By metric the value, low and high end that were predicted or promised.
+        limits: What it was to keep.
+        used: MFU and MBU, where the design and the machine's ceilings are known.
+    """
+    from rich.table import Table
+
+    request = found.workload
+    table = Table(
+        title=f"{found.name} · measured on {found.device}, {found.runtime} {found.runtime_version}, "
+        f"{found.threads} thread{'s' if found.threads > 1 else ''} · batch {request.batch}, "
+        f"{request.prompt_tokens} prompt, {request.new_tokens} new tokens"
+    )
+    for name in ("metric", "measured", "95 % interval", "predicted", "limit", ""):
+        table.add_column(name, justify="left" if name in ("metric", "") else "right")
+    by_metric = {limit.metric: limit for limit in limits}
+    for quantity in ("ttft", "tpot"):
+        for share in SHARES:
+            table.add_row(*_percentile_row(found, quantity, share, promised or {}, by_metric))
+    table.add_row("tokens/s", units.show(request.batch / found.percentile("tpot", 0.5), "rate"), "", "", "", "")
+    table.add_row(*_memory_row(found, promised or {}, by_metric))
+    table.add_row("CPU time", units.show(found.cpu_s, "time"), "", "", "", "")
+    if used is not None:
+        peak = "unavailable" if used.mfu is None else f"{100 * used.mfu:.0f} %"
+        table.add_row("MFU of prefill", peak, "", "", "", "")
+        table.add_row(f"MBU of decode ({used.ceiling})", f"{100 * used.mbu:.0f} %", "", "", "", "")
+    energy = "unavailable" if found.energy_j is None else units.show(found.energy_j, "energy")
+    table.add_row("energy", energy, "", "", "", "")
+    console.print(table)
+    for quantity in ("ttft", "tpot"):
+        console.print(histogram(found, quantity), highlight=False)
+    _verdict(found)
+
+
+def _percentile_row(
+    found: Measurement,
+    quantity: str,
+    share: float,
+    promised: Mapping[str, Interval],
+    limits: Mapping[str, Constraint],
+) -> tuple[str, ...]:
+    from chipwise.profile.statistics import percentile_interval
+
+    name = f"{quantity}_p{share * 100:.0f}"
+    known = percentile_interval(found.ttft_s if quantity == "ttft" else found.tpot_s, share)
+    low, high = (end if end is None else units.show(end, "time") for end in (known.low, known.high))
+    interval = f"{low or 'unbounded'} to {high or 'unbounded'}"
+    limit = limits.get(name)
+    met = "" if limit is None else "[green]met[/green]" if limit.holds(known.value) else "[red]broken[/red]"
+    shown = _promise(promised, name, "time")
+    return name, units.show(known.value, "time"), interval, shown, "" if limit is None else limit.text, met
+
+
+def _memory_row(
+    found: Measurement, promised: Mapping[str, Interval], limits: Mapping[str, Constraint]
+) -> tuple[str, ...]:
+    peak = found.peak_memory_bytes
+    limit = limits.get("peak_memory")
+    met = ""
+    if limit is not None and peak is not None:
+        met = "[green]met[/green]" if limit.holds(peak) else "[red]broken[/red]"
+    value = "unavailable" if peak is None else units.show(peak, "bytes")
+    text = "" if limit is None else limit.text
+    return "peak_memory", value, "", _promise(promised, "peak_memory", "bytes"), text, met
+
+
+def _promise(promised: Mapping[str, Interval], metric: str, kind: str) -> str:
+    if metric not in promised:
+        return ""
+    value, low, high = promised[metric]
+    return f"{units.show(value, kind)} ({units.show(low, kind)} to {units.show(high, kind)})"
+
+
+def histogram(found: Measurement, quantity: Literal["ttft", "tpot"] | str) -> str:
+    """One line of bars over the samples' range up to P99.5, logarithmic; what is beyond is counted in words."""
+    import numpy as np
+
+    samples = np.asarray(found.ttft_s if quantity == "ttft" else found.tpot_s, np.float64)
+    low, high = float(samples.min()), float(np.quantile(samples, 0.995))
+    high = max(high, low * 1.0001)
+    counts, _ = np.histogram(np.log(samples[samples <= high]), bins=BINS, range=(np.log(low), np.log(high)))
+    top = max(int(counts.max()), 1)
+    bars = "".join(BARS[min(8, -(-8 * int(count) // top))] for count in counts)
+    beyond = int((samples > high).sum())
+    tail = f", {beyond} up to {units.show(float(samples.max()), 'time')}" if beyond else ""
+    return f"{quantity}  {units.show(low, 'time')} |{bars}| {units.show(high, 'time')}{tail}"
+
+
+def _verdict(found: Measurement) -> None:
+    samples = f"{len(found.ttft_s)} prefills and {len(found.tpot_s)} decode steps, all kept"
+    if found.clean:
+        console.print(f"[green]clean[/green]: the machine was quiet; {samples}")
+    else:
+        console.print(f"[yellow]unclean[/yellow]: {'; '.join(found.reasons)}; {samples}")
+    if found.drift is not None:
+        console.print(
+            f"since calibration fixed work takes {found.drift.prefill:.3f} (prefill) and {found.drift.decode:.3f} "
+            f"(decode) times as long, within {100 * found.drift.log_halfwidth:.1f} %",
+            highlight=False,
+        )
+
+
+def sustained_lines(found: Sustained, *, kept: bool) -> None:
+    """How speed went over the minutes, and the thermal model."""
+    medians = [window.tpot_p50_s for window in found.windows]
+    low, high = min(medians), max(medians)
+    span = max(high - low, 1e-12)
+    bars = "".join(BARS[1 + min(7, int(8 * (value - low) / span))] for value in medians)
+    thermal = found.thermal
+    console.print(
+        f"TPOT over {units.show(thermal.observed_s, 'time')}: {units.show(low, 'time')} |{bars}| "
+        f"{units.show(high, 'time')}",
+        highlight=False,
+    )
+    if thermal.throttle_s is None:
+        console.print("no speed was lost: the machine sustains what it starts with")
+    else:
+        console.print(
+            f"it keeps {100 * thermal.sustained_share:.0f} % of its speed; half of the loss is there after "
+            f"{units.show(thermal.throttle_s, 'time')}"
+        )
+    if not kept:
+        console.print("not kept for predictions: this machine is not calibrated in this runtime (chipwise calibrate)")

@@ -1,0 +1,163 @@
+"""``chipwise measurements``: what has been measured, on which machine and runtime; export, import, delete."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from chipwise.profile.store import Stored
+
+app = typer.Typer(rich_markup_mode=None)
+JSON = typer.Option("--json", help="Print as JSON, in SI units.")
+DEVICE = typer.Option(help="Only of this machine, as listed.")
+RUNTIME = typer.Option(help="Only of this runtime.")
+
+
+@app.callback(invoke_without_command=True)
+def table(
+    context: typer.Context,
+    device: Annotated[str | None, DEVICE] = None,
+    runtime: Annotated[str | None, RUNTIME] = None,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """List what has been measured, by all runs and commands of this user.
+
+    One store in the user's data folder (CHIPWISE_HOME if set), safe under concurrent writers.
+    """
+    if context.invoked_subcommand is None:
+        _list(device, runtime, as_json)
+
+
+@app.command("list")
+def listed(
+    device: Annotated[str | None, DEVICE] = None,
+    runtime: Annotated[str | None, RUNTIME] = None,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """List what has been measured."""
+    _list(device, runtime, as_json)
+
+
+def _list(device: str | None, runtime: str | None, as_json: bool) -> None:
+    from rich.table import Table
+
+    from chipwise.cli import show
+    from chipwise.core import units
+    from chipwise.profile.store import MeasurementStore
+
+    store = MeasurementStore()
+    rows = [summary(item) for item in store.entries(device=device, runtime=runtime)]
+    if as_json:
+        show.json_of(rows)
+        return
+    if not rows:
+        show.console.print(f"nothing has been measured yet ({store.path}); try: chipwise measure gpt2")
+        return
+    shown = Table(title=f"{len(rows)} measurements in {store.path}")
+    for head in ("id", "when", "model", "machine", "runtime", "TTFT P50", "TPOT P50", "memory", "clean", "by"):
+        shown.add_column(head, no_wrap=head == "id")
+    for row in rows:
+        memory = row["peak_memory_bytes"]
+        shown.add_row(
+            row["id"][:8],
+            row["added"],
+            row["name"],
+            row["device"],
+            f"{row['runtime']} {row['runtime_version']}, {row['threads']} thr.",
+            units.show(row["ttft_p50_s"], "time"),
+            units.show(row["tpot_p50_s"], "time"),
+            "unavailable" if memory is None else units.show(memory, "bytes"),
+            "yes" if row["clean"] else "no",
+            row["source"],
+        )
+    show.console.print(shown)
+
+
+def summary(item: Stored) -> dict[str, Any]:
+    """One line of the list."""
+    found = item.measurement
+    return {
+        "id": item.id,
+        "added": item.added,
+        "source": item.source,
+        "name": found.name,
+        "design": found.design,
+        "device": found.device,
+        "runtime": found.runtime,
+        "runtime_version": found.runtime_version,
+        "threads": found.threads,
+        "ttft_p50_s": found.percentile("ttft", 0.5),
+        "tpot_p50_s": found.percentile("tpot", 0.5),
+        "tpot_p99_s": found.percentile("tpot", 0.99),
+        "peak_memory_bytes": found.peak_memory_bytes,
+        "clean": found.clean,
+        "reasons": found.reasons,
+    }
+
+
+@app.command("show")
+def one(
+    identity: Annotated[str, typer.Argument(help="A measurement's id, or its first digits.")],
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Show one measurement; with --json every sample and reading of it."""
+    from chipwise.cli import show
+    from chipwise.cli.measured import measurement_table
+    from chipwise.profile.store import MeasurementStore
+
+    item = MeasurementStore().get(identity)
+    if as_json:
+        show.json_of(item.to_data())
+        return
+    show.console.print(f"{item.id}  measured {item.added} by {item.source}", highlight=False)
+    measurement_table(item.measurement)
+
+
+@app.command("export")
+def export(
+    out: Annotated[Path, typer.Argument(help="The file to write, JSON lines.")],
+    ids: Annotated[list[str] | None, typer.Argument(help="Ids; all unless given.")] = None,
+    device: Annotated[str | None, DEVICE] = None,
+    runtime: Annotated[str | None, RUNTIME] = None,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Write measurements to a file that another machine can import."""
+    from chipwise.profile.store import MeasurementStore
+
+    store = MeasurementStore()
+    items = [store.get(name) for name in ids] if ids else store.entries(device=device, runtime=runtime)
+    _say({"exported": store.export(out, items), "file": str(out)}, as_json)
+
+
+@app.command("import")
+def import_(
+    file: Annotated[Path, typer.Argument(help="A file that 'measurements export' wrote, here or elsewhere.")],
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Add measurements of another machine; those that are here already are left as they are."""
+    from chipwise.profile.store import MeasurementStore
+
+    _say({"imported": MeasurementStore().import_(file), "file": str(file)}, as_json)
+
+
+@app.command("delete")
+def delete(
+    ids: Annotated[list[str], typer.Argument(help="Ids, or their first digits.")],
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Forget measurements."""
+    from chipwise.profile.store import MeasurementStore
+
+    _say({"deleted": MeasurementStore().delete(ids)}, as_json)
+
+
+def _say(what: dict[str, Any], as_json: bool) -> None:
+    from chipwise.cli import show
+
+    if as_json:
+        show.json_of(what)
+    else:
+        show.console.print(", ".join(f"{name}: {value}" for name, value in what.items()), highlight=False)

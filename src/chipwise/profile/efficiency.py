@@ -1,0 +1,58 @@
+"""How much of the machine a measured model uses: FLOPs and bytes of a pass against the ceilings measured here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chipwise.blocks.lowering import lower
+from chipwise.cost.pricing import total_price, working_set_bytes
+from chipwise.hardware.device import MachineProfile
+from chipwise.ops import Phase
+from chipwise.profile.measurement import Measurement
+from chipwise.spec import Design
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Efficiency:
+    """Shares of what calibration found this machine to reach, at the measured medians.
+
+    ``mfu`` is FLOPs of prefill over the peak of matrix products in the weights' format; ``mbu`` is weights and cache
+    that a decode step reads over the bandwidth at its working set (``ceiling`` names the level of memory). A small
+    model lives in the caches, so that level counts; small products and launches are why shares are below 1.
+    """
+
+    mfu: float | None
+    mbu: float
+    peak_flops_per_s: float | None
+    bandwidth_bytes_per_s: float
+    ceiling: str
+
+
+def efficiency(design: Design, measured: Measurement, profile: MachineProfile) -> Efficiency:
+    """The shares that ``measured`` reaches of the ceilings in ``profile``.
+
+    Raises:
+        Unsupported: The design has an operator that the profile has no rates for.
+    """
+    flops = sum(placed.op.work().flops for placed in lower(design, measured.workload, Phase.PREFILL))
+    steps = [placed.op for placed in lower(design, measured.workload, Phase.DECODE)]
+    touched = float(working_set_bytes(total_price(steps, profile)))
+    ceiling, bandwidth = _level(touched, profile)
+    peak = profile.peaks.get(design.weights)
+    return Efficiency(
+        mfu=flops / measured.percentile("ttft", 0.5) / peak if peak else None,
+        mbu=touched / measured.percentile("tpot", 0.5) / bandwidth,
+        peak_flops_per_s=peak,
+        bandwidth_bytes_per_s=bandwidth,
+        ceiling=ceiling,
+    )
+
+
+def _level(working_set: float, profile: MachineProfile) -> tuple[str, float]:
+    """The smallest level of memory that holds the working set, and its measured bandwidth."""
+    machine = profile.machine
+    sizes = {"private caches": machine.l2_bytes, "shared cache": machine.l3_bytes}
+    for name, size in sizes.items():
+        if size is not None and working_set <= size and name in profile.roofs:
+            return name, profile.roofs[name]
+    return "DRAM", profile.roofs["DRAM"]

@@ -1,0 +1,73 @@
+"""Measuring on another machine over plain ssh: a board or a phone with Python, numpy and the runtime.
+
+Nothing need be installed of chipwise there: its own source, the model and the reference model travel in one archive,
+the measured process runs from a folder of its own, and the samples come back on its output. The folder is removed.
+
+``CHIPWISE_SSH`` is the command that reaches the machine (``ssh`` unless set), ``CHIPWISE_REMOTE_PYTHON`` its Python.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shlex
+import subprocess
+import tarfile
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import chipwise
+from chipwise.core.errors import InputError, MeasurementError
+
+CONNECT_S = 60.0  # to reach the machine and copy what it needs, besides measuring
+
+
+def prepare_remote(request: Mapping[str, Any], *, host: str) -> tuple[dict[str, Any], list[str]]:
+    """Copies what ``request`` needs to ``host``; the request as it reads there, and the command that measures.
+
+    Raises:
+        InputError: The host's name would be read as an option.
+        MeasurementError: The machine cannot be reached, or refuses.
+    """
+    if host.startswith("-") or not host:
+        raise InputError(f"--remote {host!r} is not a machine; write user@host")
+    ssh = [*shlex.split(os.environ.get("CHIPWISE_SSH", "ssh")), "-o", "BatchMode=yes", host]
+    python = shlex.quote(os.environ.get("CHIPWISE_REMOTE_PYTHON", "python3"))
+    folder = f"/tmp/chipwise-{uuid.uuid4().hex}"
+    files = {name: Path(request[name]) for name in ("model", "reference") if request[name]}
+    there = {name: f"{folder}/{name}{path.suffix}" for name, path in files.items()}
+    archive = _archive({Path(there[name]).name: path for name, path in files.items()})
+    _run(ssh, f"mkdir -m 700 {folder} && tar -x -C {folder} -f -", archive)
+    threads = int(request["threads"])
+    measuring = (
+        f"cd {folder} && PYTHONPATH={folder} OMP_NUM_THREADS={threads} OPENBLAS_NUM_THREADS={threads} "
+        f"{python} -m chipwise.profile.worker; status=$?; rm -rf {folder}; exit $status"
+    )
+    changed = {**request, **there, "cpus": None, "memory_limit_bytes": None, "describe": True}
+    return changed, [*ssh, measuring]
+
+
+def _archive(files: Mapping[str, Path]) -> bytes:
+    """A tar of this package's source and of ``files`` under their new names."""
+    package = Path(chipwise.__file__).parent
+    held = io.BytesIO()
+    with tarfile.open(fileobj=held, mode="w") as archive:
+        for path in sorted(package.rglob("*.py")):
+            archive.add(path, arcname=f"chipwise/{path.relative_to(package)}")
+        for name, path in files.items():
+            archive.add(path, arcname=name)
+    return held.getvalue()
+
+
+def _run(ssh: list[str], command: str, data: bytes) -> None:
+    try:
+        done = subprocess.run([*ssh, command], input=data, capture_output=True, timeout=CONNECT_S, check=False)
+    except FileNotFoundError:
+        raise MeasurementError(f"{ssh[0]}: there is no such program; install an ssh client") from None
+    except subprocess.TimeoutExpired:
+        raise MeasurementError(f"{ssh[-1]}: no answer within {CONNECT_S:g} s") from None
+    if done.returncode:
+        tail = " | ".join(done.stderr.decode(errors="replace").strip().splitlines()[-3:])
+        raise MeasurementError(f"{ssh[-1]}: cannot be used for measuring (code {done.returncode}). {tail}")
