@@ -1,0 +1,75 @@
+"""One search whose candidates hang, crash, eat memory and answer NaN: it finishes, and each says what became of it."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+
+import pytest
+
+from chipwise import api
+from chipwise.profile import exporting
+from chipwise.profile.backends import fake
+from chipwise.profile.calibrate import calibrate
+from chipwise.run import search
+from chipwise.run.measuring import Measuring
+
+SPEC = """
+name: faulty
+target: {runtime: fake}
+profiling: measured
+workload: {prompt_tokens: 8, new_tokens: 8}
+constraints: {tpot_p50: <= 50 ms}
+objectives: {bits_per_byte: minimize, tpot_p50: minimize}
+space:
+  d_model: [32, 64]
+  depth: [1, 2, 3]
+  vocab_size: [512]
+  weights: [fp32, int8]
+  layer: {heads: [1, 2], kv_heads: [1], ffn: [silu], ffn_width: [64, 128]}
+  head_size: [16]
+  max_tokens: 32
+data: {source: files, paths: [text.txt], entries: lines}
+budget: {cpu: 60 s, final: 3 s, workers: 2}
+"""
+FAULTS = {"hang": "no answer within", "crash": "SIGABRT", "memory": "out of memory", "nan": "not finite"}
+_left: list[str] = []
+
+
+def export(design, weights, path):
+    """The fake runtime's exporter; candidates take the next fault each while there are any."""
+    made = fake.export(design, weights, path)
+    if path.stem == "random" and design.arch.name != "baseline" and _left:
+        made.write_text(json.dumps(json.loads(made.read_text()) | {"fault": _left.pop()}))
+    return made
+
+
+@pytest.mark.slow
+def test_a_search_outlives_its_candidates(tmp_path: Path, monkeypatch) -> None:
+    _left[:] = list(FAULTS)
+    lines = (f"The {i}th patient has {i * 7 % 13} symptoms.\n" for i in range(20_000))
+    (tmp_path / "text.txt").write_text("".join(lines))
+    (tmp_path / "faulty.yaml").write_text(SPEC)
+    monkeypatch.setitem(exporting.EXPORTERS._rows, "fake", "test_faulty_candidates:export")
+    monkeypatch.setattr(search, "Measuring", functools.partial(Measuring, timeout_s=8.0))
+    monkeypatch.setattr(search, "calibrate", lambda **how: calibrate(**how | {"base": machine(), "seconds": 1.0}))
+    record = api.search(tmp_path / "faulty.yaml", out=tmp_path / "run")
+    reasons = [trial.reason for trial in record.trials if trial.state == "failed" and trial.reason]
+    for fault, words in FAULTS.items():
+        assert any(words in reason for reason in reasons), f"{fault}: {reasons}"
+    assert record.winner is not None
+    assert (tmp_path / "run" / "winner" / "model.json").is_file()
+
+
+def machine():
+    """Rates of an ordinary core: the fake runtime's own factors are fitted on top."""
+    import importlib.util
+
+    path = Path(__file__).parents[2] / "benchmarks" / "hybrid_profiling.py"
+    spec = importlib.util.spec_from_file_location("hybrid_profiling", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.machine()
