@@ -65,8 +65,13 @@ def fit(tables: Path, out: Path, *, progress: Progress = print, seed: int = 0) -
     progress(f"collective: {len(folds)} folds fitted")
     report: dict[str, dict[str, float]] = {}
     widths: dict[str, dict[str, float]] = {"device": {}, "host": {}, "all": {}}
-    families = list(devices.values())
-    several = [cell for cell in cells if families.count(cell.device.family) > 1]
+    whole = Fitted(facts=facts, networks={})
+
+    def sibling(device: datasheet.DeviceProfile) -> bool:
+        place = collective.position(collective.link(device))
+        return whole.situation(device, f"device:{device.name}", place) == "sibling"
+
+    several = [cell for cell in cells if sibling(cell.device)]
     for situation, kind, chosen in (("seen", "", cells), ("sibling", "device", several), ("unseen", "family", cells)):
         pairs = _crossed(cells, facts, seed) if not kind else []
         for cell in chosen if kind else ():
@@ -77,7 +82,8 @@ def fit(tables: Path, out: Path, *, progress: Progress = print, seed: int = 0) -
             if not part:
                 continue
             truth, answer = (np.concatenate([pair[index] for pair in part]) for index in (1, 2))
-            widths[group][situation] = round(conformal(truth, answer), 4)
+            which = np.concatenate([np.full(len(pair[1]), pair[0].device.name) for pair in part])
+            widths[group][situation] = round(conformal(truth, answer, devices=which), 4)
             report[situation if group == "all" else f"{situation}, link to {group}"] = errors(truth, answer)
         for device in sorted({pair[0].device.name for pair in pairs}):
             part = [pair for pair in pairs if pair[0].device.name == device]

@@ -224,7 +224,6 @@ def _judge(
     found, network = _fit_fold([c for c in kept if len(c.measured_s)], facts, seed=seed)
     progress("experts: sites fold fitted")
     seen = _answers([c for c in left if len(c.measured_s)], facts, lambda c: (found, network), None)
-    families = list(facts["devices"].values())
 
     def outside(kind: str, reach: float, chosen: Iterable[Cell]) -> Answers:
         def model(cell: Cell) -> tuple[dict[str, Any], Network]:
@@ -239,7 +238,12 @@ def _judge(
         return float(np.mean([np.concatenate(v).mean() for v in by.values()]))
 
     reach = min(REACHES, key=lambda r: mean(outside("family", r, cells)))
-    several = [c for c in cells if families.count(c.device.family) > 1]
+    final = Fitted(facts={**facts, "reach": reach}, networks={})
+
+    def sibling(device: datasheet.DeviceProfile) -> bool:
+        return final.situation(device, f"device:{device.name}", hardware(device)) == "sibling"
+
+    several = [cell for cell in cells if sibling(cell.device)]
     situations = {
         "seen": seen,
         "sibling": outside("device", reach, several),
@@ -252,7 +256,8 @@ def _judge(
             part = [(c, p) for c, p in answers if group in ("all", c.stack)]
             truth = np.concatenate([c.measured_s for c, _ in part])
             answer = np.concatenate([p for _, p in part])
-            table[group][situation] = round(conformal(truth, answer), 4)
+            names = np.concatenate([np.full(len(p), c.device.name) for c, p in part])
+            table[group][situation] = round(conformal(truth, answer, devices=names), 4)
             report[situation if group == "all" else f"{situation} {group}"] = errors(truth, answer)
         for name in sorted({c.device.name for c, _ in answers}):
             part = [(c, p) for c, p in answers if c.device.name == name]

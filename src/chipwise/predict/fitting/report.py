@@ -40,12 +40,19 @@ def errors(truth: npt.ArrayLike, predicted: npt.ArrayLike) -> dict[str, float]:
     }
 
 
-def conformal(truth: npt.ArrayLike, predicted: npt.ArrayLike, *, share: float = 0.9) -> float:
+def conformal(
+    truth: npt.ArrayLike, predicted: npt.ArrayLike, *, devices: npt.ArrayLike | None = None, share: float = 0.9
+) -> float:
     """Half-width on the log scale that holds ``share`` of the truths: a quantile of |log(truth / predicted)|.
+
+    With ``devices`` (which device each row is of) every device weighs the same, however many rows it has.
 
     References:
         Lei et al. 2018, Distribution-free predictive inference for regression (split conformal).
     """
-    misses = np.sort(np.abs(np.log(np.asarray(truth, dtype=np.float64) / np.asarray(predicted, dtype=np.float64))))
-    rank = min(int(np.ceil((len(misses) + 1) * share)), len(misses))
-    return float(misses[rank - 1])
+    misses = np.abs(np.log(np.asarray(truth, dtype=np.float64) / np.asarray(predicted, dtype=np.float64)))
+    which = np.zeros(len(misses), dtype=int) if devices is None else np.unique(devices, return_inverse=True)[1]
+    weights = 1 / np.bincount(which)[which]
+    order = np.argsort(misses)
+    below = np.cumsum(weights[order]) / (weights.sum() * (1 + 1 / len(misses)))
+    return float(misses[order][min(int(np.searchsorted(below, share)), len(misses) - 1)])

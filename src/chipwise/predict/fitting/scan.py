@@ -19,9 +19,10 @@ from chipwise.ops import ConvOp, ScanOp
 from chipwise.predict.fitting import bounded as training
 from chipwise.predict.fitting.report import Progress, Report, conformal, errors
 from chipwise.predict.kernels import scan
-from chipwise.predict.kernels.bounded import SHIPPED, hardware
+from chipwise.predict.kernels.bounded import SHIPPED, Fitted, hardware
 from chipwise.predict.kernels.times import Array
 
+REACH = 1.5  # as for experts
 ROWS = 1200  # of a cell, drawn at random
 
 
@@ -39,6 +40,7 @@ def fit(tables: Path, out: Path, *, progress: Progress = print, seed: int = 0) -
     """Reads ``tables`` (the package's ``systems`` folder), writes scan.json into ``out``."""
     cells = read(tables, seed=seed)
     devices = {cell.device.name: cell.device.family for cell in cells}
+    sheets = {c.device.name: [round(float(v), 4) for v in hardware(c.device)] for c in cells}
     own = {f"{cell.device.name}.{cell.name}": _constants([cell]) for cell in cells}
     folds = [SHIPPED, *(f"device:{name}" for name in devices), *(f"family:{f}" for f in sorted(set(devices.values())))]
     constants = {}
@@ -49,8 +51,12 @@ def fit(tables: Path, out: Path, *, progress: Progress = print, seed: int = 0) -
     progress(f"scan: {len(folds)} folds fitted")
     report: dict[str, dict[str, float]] = {}
     widths: dict[str, dict[str, float]] = {"gated_delta": {}, "conv": {}, "all": {}}
-    families = list(devices.values())
-    several = [cell for cell in cells if families.count(cell.device.family) > 1]
+    whole = Fitted(facts={"devices": devices, "hardware": sheets, "reach": REACH}, networks={})
+
+    def sibling(device: datasheet.DeviceProfile) -> bool:
+        return whole.situation(device, f"device:{device.name}", hardware(device)) == "sibling"
+
+    several = [cell for cell in cells if sibling(cell.device)]
     for situation, kind, chosen in (("seen", "", cells), ("sibling", "device", several), ("unseen", "family", cells)):
         pairs = []
         for cell in chosen:
@@ -63,7 +69,8 @@ def fit(tables: Path, out: Path, *, progress: Progress = print, seed: int = 0) -
         for group in widths:
             part = [pair for pair in pairs if group == "all" or f".{group}." in pair[0].name]
             truth, answer = (np.concatenate([pair[index] for pair in part]) for index in (1, 2))
-            widths[group][situation] = round(conformal(truth, answer), 4)
+            which = np.concatenate([np.full(len(pair[1]), pair[0].device.name) for pair in part])
+            widths[group][situation] = round(conformal(truth, answer, devices=which), 4)
             report[situation if group == "all" else f"{situation}, {group}"] = errors(truth, answer)
         for device in sorted({pair[0].device.name for pair in pairs}):
             part = [pair for pair in pairs if pair[0].device.name == device]
@@ -72,7 +79,8 @@ def fit(tables: Path, out: Path, *, progress: Progress = print, seed: int = 0) -
     facts = {
         "tables": "data/*/linear_attention/*/*/gdn_perf.parquet",
         "devices": devices,
-        "hardware": {c.device.name: [round(float(v), 4) for v in hardware(c.device)] for c in cells},
+        "hardware": sheets,
+        "reach": REACH,
         "constants": constants,
         "own": own,
         "log_halfwidth": widths,

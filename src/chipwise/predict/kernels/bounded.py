@@ -22,6 +22,7 @@ from chipwise.predict.kernels.times import Array, Situation
 
 DATA = Path(__file__).parents[1] / "data"
 SHIPPED = "all"  # the fold that left nothing out
+NEAR = 0.5  # nearness below which a relative tells little: an RTX PRO 6000 and a B200 are both Blackwell
 STACKS = ("vllm", "sglang", "trtllm")
 Floats = npt.NDArray[np.float32]
 
@@ -76,17 +77,17 @@ class Fitted:
             raise Unsupported(f"no fold {fold!r}; folds are device:NAME and family:NAME, such as device:{device.name}")
         return fold if fold in self.facts["constants"] else SHIPPED
 
-    def situation(self, device: DeviceProfile, fold: str | None) -> Situation:
-        """Whether such kernels of ``device``, or of its family, are in what ``fold`` was fitted on."""
-        kind, _, name = (fold or "").partition(":")
-        kept = {
-            known: family
-            for known, family in self.devices.items()
-            if not (kind == "device" and known == name) and not (kind == "family" and family == name)
-        }
+    def situation(self, device: DeviceProfile, fold: str | None, here: Array | None = None) -> Situation:
+        """Whether such kernels of ``device``, or of its family, are in what ``fold`` was fitted on.
+
+        With ``here`` (see :meth:`nearness`) a relative counts only if its data sheet is near.
+        """
+        kept = self._kept(fold or SHIPPED)
         if device.name in kept:
             return "seen"
-        return "sibling" if device.family in kept.values() else "unseen"
+        relatives = [name for name in kept if self.devices[name] == device.family]
+        near = here is None or any(self._near(here, name) >= NEAR for name in relatives)
+        return "sibling" if relatives and near else "unseen"
 
     def halfwidth(self, group: str, situation: Situation) -> float:
         """Half of the 90 % interval, as a logarithm; an unnamed group has that of all."""
@@ -99,14 +100,17 @@ class Fitted:
         The distance is that of ``here`` (logarithms of data-sheet figures, such as :func:`hardware`'s) to the nearest
         device seen.
         """
-        excluded_kind, _, name = fold.partition(":")
-        distances = [
-            float(np.linalg.norm(here - np.asarray(there)))
-            for known, there in self.facts["hardware"].items()
-            if not (excluded_kind == "device" and known == name)
-            and not (excluded_kind == "family" and self.devices[known] == name)
-        ]
-        return float(np.exp(-((min(distances) / self.facts["reach"]) ** 2)))
+        return max(self._near(here, name) for name in self._kept(fold))
+
+    def _near(self, here: Array, name: str) -> float:
+        distance = float(np.linalg.norm(here - np.asarray(self.facts["hardware"][name])))
+        return float(np.exp(-((distance / self.facts["reach"]) ** 2)))
+
+    def _kept(self, fold: str) -> list[str]:
+        """The devices that the fold was fitted on."""
+        kind, _, name = fold.partition(":")
+        out = {"device": lambda known: known == name, "family": lambda known: self.devices[known] == name}
+        return [known for known in self.devices if not (kind in out and out[kind](known))]
 
 
 def hardware(device: DeviceProfile) -> Array:

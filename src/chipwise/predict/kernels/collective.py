@@ -108,15 +108,14 @@ def times(op: CollectiveOp, device: DeviceProfile, *, stack: str = "vllm", fold:
     way = link(device)
     fitted = bounded.load("collective")
     chosen = fitted.fold(device, fold) if fitted is not None else bounded.SHIPPED
-    situation = fitted.situation(device, fold) if fitted is not None else "unseen"
+    near = fitted.nearness(position(way), chosen) if fitted is not None else 0.0
+    situation = fitted.situation(device, fold, position(way)) if fitted is not None else "unseen"
     name = named(op, stack)
     constants = _constants(fitted, chosen, name, way.to)
     latency = alpha_beta_s(op, way.bandwidth.number, constants)
     if fitted is not None and chosen in fitted.networks:
         inputs = features(op, device, latency, name=name, fitted=fitted, seen=situation == "seen")
-        latency = latency * np.exp(
-            fitted.networks[chosen](inputs).reshape(latency.shape) * fitted.nearness(position(way), chosen)
-        )
+        latency = latency * np.exp(fitted.networks[chosen](inputs).reshape(latency.shape) * near)
     work = op.work()
     sent = np.asarray(work.link_bytes, dtype=np.float64) / way.bandwidth.number
     local = np.asarray(work.bytes, dtype=np.float64) / device.mem_bandwidth_bytes_per_s

@@ -100,14 +100,15 @@ def times(
     constants = _constants(fitted, chosen, stack, kind)
     launch = launch_s(device)
     latency = base_s(numbers, constants, launch)
-    situation = fitted.situation(device, fold) if fitted is not None else "unseen"
+    near = fitted.nearness(hardware(device), chosen) if fitted is not None else 0.0
+    situation = fitted.situation(device, fold, hardware(device)) if fitted is not None else "unseen"
     halfwidth = fitted.halfwidth(stack, situation) if fitted is not None else LOG_HALFWIDTH
     if fitted is not None and chosen in fitted.networks and isinstance(op, ExpertsOp):
         inputs = features(
             op, device, numbers, latency, stack=stack, routing=routing, fitted=fitted, seen=situation == "seen"
         )
         correction = fitted.networks[chosen](inputs).reshape(latency.shape)
-        latency = latency * np.exp(correction * fitted.nearness(hardware(device), chosen))
+        latency = latency * np.exp(correction * near)
     return KernelTimes(
         latency_s=latency,
         log_halfwidth=np.full(latency.shape, halfwidth),

@@ -106,7 +106,7 @@ def times(op: ScanOp | ConvOp, device: DeviceProfile, *, stack: str = "vllm", fo
     fitted = bounded.load("scan")
     chosen = fitted.fold(device, fold) if fitted is not None else bounded.SHIPPED
     name = "conv" if isinstance(op, ConvOp) else "gated_delta"
-    situation = fitted.situation(device, fold) if fitted is not None else "unseen"
+    situation = fitted.situation(device, fold, bounded.hardware(device)) if fitted is not None else "unseen"
     own = device.name if situation == "seen" else ""
     compute, memory = limits(op, device)
     step, prompt = (

@@ -109,3 +109,17 @@ def test_what_ships_says_where_it_comes_from_and_is_small(kind: str) -> None:
     assert fitted.facts["provenance"]["package"].startswith("aiconfigurator-core ")
     assert set(fitted.facts["log_halfwidth"]["all"]) >= {"seen", "unseen"}
     assert sum(path.stat().st_size for path in Path(DATA).glob(f"{kind}.*")) < 400_000
+
+
+def test_a_relative_far_away_counts_as_unseen() -> None:
+    far = np.asarray(hardware(H100)) - np.array([3.0, 0, 0, 0])  # an eighth of the bandwidth
+    assert TWO.situation(H100, "device:h100-sxm", hardware(H100)) == "sibling"
+    assert TWO.situation(H100, "device:h100-sxm", far) == "unseen"
+    assert TWO.situation(H100, None, far) == "seen"
+
+
+def test_every_device_weighs_the_same_in_a_conformal_width() -> None:
+    # 98 rows of one device are exact, two of another are off by a half: with rows alone they would not count.
+    truth, devices = np.exp([0.0] * 98 + [0.5, 0.5]), ["a"] * 98 + ["b"] * 2
+    assert conformal(truth, np.ones(100)) == 0
+    assert conformal(truth, np.ones(100), devices=devices) == pytest.approx(0.5)
