@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from importlib.resources import files
 
 from chipwise.core.errors import MissingExtra
-from chipwise.report import facts, words
+from chipwise.report import explain, facts, words
 from chipwise.report.plots import Plot, draw
 from chipwise.report.record import RunRecord, Trial
 
@@ -35,7 +35,7 @@ def page(record: RunRecord) -> str:
     after = {"front": _failed(record), "promised": _promises(record), "budget": _budget(record)}
     sections = [_answer(record), _constraints(record), _contenders(record)]
     sections += [_plot(plot, after.get(plot.key, "")) for plot in plots]
-    sections += [_trials(record), _about(record), _notes(record)]
+    sections += [_explained(record), _elsewhere(record), _trials(record), _about(record), _notes(record)]
     title = f"{_e(record.name)} · chipwise"
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -82,6 +82,7 @@ def _head(record: RunRecord) -> str:
         ("memory", "Memory"),
         ("curves", "Training"),
         ("history", "History"),
+        ("explained", "Why"),
         ("trials", "Trials"),
         ("about", "Run"),
     )
@@ -308,6 +309,51 @@ def _budget(record: RunRecord) -> str:
     )
     table = _table(("phase", "CPU time (measured)"), rows, numbers={1})
     return f"<details><summary>As a table</summary>{table}</details>"
+
+
+def _explained(record: RunRecord) -> str:
+    answer = record.answer
+    parts = [f"<p>{_e(explain.knee(record))}</p>"]
+    if answer.growth:
+        parts.append(f"<p>{_e(explain.growth(answer))}</p>")
+    if answer.relaxed:
+        rows = [[_e(cell) for cell in explain.relaxed(item)] for item in answer.relaxed]
+        share = f"{answer.relaxed[0].share:.0%}"
+        head = ("constraint", f"relaxing it by {share} would buy", "best expected", "by a design such as")
+        parts.append(_table(head, rows))
+    if answer.importance:
+        head = ("choice", *[f"share of the variance of {words.label(name)}" for name in answer.importance])
+        rows = [[_e(cell) for cell in row] for row in explain.importance(answer)]
+        parts.append(_table(head, rows, numbers=set(range(1, len(head)))))
+    caption = (
+        "What the quality model of this run expects; nothing of it was measured. Shares are total Sobol indices over "
+        "the whole space; they add up to more than one where choices act together."
+    )
+    return _section("explained", "Why this answer", "".join(parts), caption if answer.importance else "")
+
+
+def _elsewhere(record: RunRecord) -> str:
+    if not record.elsewhere:
+        return ""
+    head = ("device", *[_e(name) for name in explain.contenders(record)], "its own front (trials)")
+    rows = [[_e(cell) for cell in explain.elsewhere(record, device)] for device in record.elsewhere]
+    names = [device.device for device in record.elsewhere]
+    carried = [
+        [_e(device.title), *[_carried(device.carried.get(name), device.ranks.get(name)) for name in names]]
+        for device in record.elsewhere
+    ]
+    transfer = _table(("front of … on …", *[_e(device.title) for device in record.elsewhere]), carried)
+    caption = (
+        "Predicted from data sheets, not measured. Below: the share of a device's front that another's reaches there, "
+        "and the rank correlation of what random candidates cost on the two."
+    )
+    return _section("elsewhere", "On other devices", _table(head, rows) + transfer, caption)
+
+
+def _carried(share: float | None, rank: float | None) -> str:
+    if share is None or rank is None:
+        return words.UNKNOWN
+    return f"{share:.0%} <small>τ {rank:.2f}</small>"
 
 
 def _trials(record: RunRecord) -> str:

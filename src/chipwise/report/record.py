@@ -197,6 +197,43 @@ class HistoryPoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Relaxed:
+    """What moving one limit by ``share`` of itself would buy, as the quality model expects it."""
+
+    limit: str  # the metric
+    share: float
+    best: dict[str, tuple[float | None, ...]] = field(default_factory=dict)  # objective -> (as it is, relaxed)
+    gain: float | None = None  # hypervolume of the expected front that it adds, as a share; None: there was none before
+    std: float | None = None  # of bits per byte at the design that adds most
+    summary: str | None = None  # of that design; None where relaxing adds none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The answer explained. Quality is what is believed of a candidate after a full training."""
+
+    knee: int | None = None
+    knee_why: str | None = None
+    knee_expected: float | None = None  # bits per byte
+    relaxed: tuple[Relaxed, ...] = ()
+    importance: dict[str, dict[str, float]] = field(default_factory=dict)  # objective -> choice -> share of variance
+    growth: tuple[float, ...] = ()  # hypervolume after each candidate
+    growth_random: tuple[float, ...] = ()  # on average, had candidates within the limits been drawn at random
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Elsewhere:
+    """One more device of the run, by its data sheet: what trials are predicted to cost, and which are its front."""
+
+    device: str
+    title: str
+    costs: dict[str, dict[str, float]] = field(default_factory=dict)  # trial -> metric -> value
+    front: tuple[int, ...] = ()
+    carried: dict[str, float] = field(default_factory=dict)  # device -> share of its front that this one's reaches
+    ranks: dict[str, float] = field(default_factory=dict)  # device -> rank correlation of costs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
     """One search, from what was asked to what was found.
 
@@ -231,6 +268,8 @@ class RunRecord:
     memory: tuple[MemoryPart, ...] = ()
     per_thousand: PerThousand = field(default_factory=PerThousand)
     history: tuple[HistoryPoint, ...] = ()
+    answer: Answer = field(default_factory=Answer)
+    elsewhere: tuple[Elsewhere, ...] = ()
     notes: tuple[str, ...] = ()  # limits, and anything unclean
 
     def __post_init__(self) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from chipwise.blocks.lowering import lower
 from chipwise.core.dtypes import DType
 from chipwise.core.errors import Unsupported
 from chipwise.cost.memory import block_activation_bytes, memory_parts
@@ -93,3 +94,17 @@ def device_metrics(table: PriceTable) -> Callable[[Rows], dict[str, Floats]]:
         }
 
     return metrics
+
+
+def design_costs(design: Design, workload: Workload, pricer: DevicePricer) -> dict[str, float]:
+    """What one design costs on a data sheet's device, inside a space or not: medians and memory."""
+    found = {}
+    for metric, phase in (("ttft_p50", Phase.PREFILL), ("tpot_p50", Phase.DECODE)):
+        found[metric] = sum(float(pricer.op_columns(placed.op)[0]) for placed in lower(design, workload, phase))
+    widest = max(
+        pricer.activation_bytes(block, design.arch.d_model, workload)
+        for layer in design.arch.layers
+        for block in (layer.attention, layer.ffn)
+        if isinstance(block, Attention | FeedForward)
+    )
+    return {**found, "peak_memory": pricer.stored_bytes(design, workload) + widest}

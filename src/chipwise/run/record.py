@@ -9,13 +9,17 @@ from typing import Any
 import numpy as np
 
 from chipwise.core.digest import plain
+from chipwise.core.files import build
 from chipwise.cost.model import CostEstimate, OpCost
+from chipwise.hardware import datasheet
 from chipwise.hardware.device import MachineProfile
 from chipwise.report import record as rec
 from chipwise.run.costing import Costing
+from chipwise.run.devices import DevicePricer, design_costs
 from chipwise.run.folder import RunFolder
 from chipwise.run.measuring import within
 from chipwise.run.spec import RunSpec
+from chipwise.run.targets import LOCAL, RunTargets
 from chipwise.run.trials import Candidate, Trials, now
 from chipwise.search.pareto import hypervolume, knee, non_dominated
 from chipwise.search.study import Study
@@ -33,6 +37,8 @@ def make_record(spec: RunSpec, study: Study, trials: Trials, space: SearchSpace,
     costing = Costing(space, spec.workload, profile) if profile is not None and chosen is not None else None
     cost = costing.estimate(chosen.design) if costing is not None and chosen is not None else None
     screened = memory.get("screened", {})
+    answer = build(rec.Answer, memory.get("answer", {}), field="answer")
+    knee = answer.knee if answer.knee is not None else _knee(spec, items, front)
     return rec.RunRecord(
         name=spec.name,
         created=now(),
@@ -56,7 +62,7 @@ def make_record(spec: RunSpec, study: Study, trials: Trials, space: SearchSpace,
         cloud=_cloud(screened.get("cloud", [])),
         winner=winner,
         baseline=baseline,
-        knee=_knee(spec, items, front),
+        knee=knee,
         front=tuple(item.number for item in front),
         promised_measured=tuple(_promises(items)),
         operators={} if cost is None else {"prefill": _operators(cost.prefill), "decode": _operators(cost.decode)},
@@ -67,6 +73,8 @@ def make_record(spec: RunSpec, study: Study, trials: Trials, space: SearchSpace,
         launch_overhead_s=None if profile is None else profile.terms.get("elementwise.mul", {}).get("node"),
         memory=() if cost is None or profile is None or chosen is None else _memory(cost, profile, chosen),
         history=tuple(_history(spec, items)),
+        answer=answer,
+        elsewhere=() if profile is None else tuple(_elsewhere(spec, space, items, profile, (winner, baseline, knee))),
         notes=tuple(_notes(spec, items, profile)),
     )
 
@@ -150,6 +158,42 @@ def _knee(spec: RunSpec, items: list[Candidate], front: list[Candidate]) -> int 
         return None
     found = knee(points)
     return None if found is None else kept[int(found)].number
+
+
+def _elsewhere(
+    spec: RunSpec,
+    space: SearchSpace,
+    items: list[Candidate],
+    profile: MachineProfile,
+    shown: tuple[int | None, ...],
+) -> list[rec.Elsewhere]:
+    """The run's other devices: what its contenders are predicted to cost there, and the front of its trials."""
+    if not spec.targets:
+        return []
+    kept = [item for item in items if item.quality is not None and item.alive and item.row is not None]
+    rows = space.canonical(np.array([item.row for item in kept], np.int64).reshape(len(kept), len(space.genes)))
+    quality = np.array([item.quality for item in kept], float)
+    targets = RunTargets(spec, space, Costing(space, spec.workload, profile).metrics).targets
+    fronts = targets.fronts(rows, quality, "tpot_p50")
+    transfer = targets.transfer(rows, quality, "tpot_p50")
+    found = []
+    for i, name in enumerate(targets.devices):
+        sheet = None if name == LOCAL else datasheet.load(name)
+        costs: dict[str, dict[str, float]] = {}
+        for item in items if sheet is not None else ():
+            if item.number in shown:
+                costs[str(item.number)] = design_costs(item.design, spec.workload, DevicePricer(sheet))
+        found.append(
+            rec.Elsewhere(
+                device=name,
+                title=f"{profile.machine.name} (calibrated)" if sheet is None else sheet.title,
+                costs=costs or {str(item.number): item.known for item in items if item.number in shown},
+                front=tuple(kept[int(j)].number for j in fronts[name]),
+                carried={} if not kept else dict(zip(targets.devices, transfer.fronts[i].tolist(), strict=True)),
+                ranks=dict(zip(targets.devices, transfer.costs[i].tolist(), strict=True)),
+            )
+        )
+    return found
 
 
 def _promises(items: list[Candidate]) -> list[rec.Promise]:

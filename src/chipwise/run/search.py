@@ -11,7 +11,8 @@ from chipwise.hardware.device import MachineProfile
 from chipwise.profile.calibrate import calibrate
 from chipwise.report import output
 from chipwise.report.record import RunRecord, save
-from chipwise.run.choose import Chooser
+from chipwise.run.answer import explained
+from chipwise.run.choose import Chooser, Observation
 from chipwise.run.contest import draw_baselines
 from chipwise.run.costing import Costing
 from chipwise.run.finish import Finish
@@ -147,10 +148,21 @@ class Search:
             [item for item in spare if item.number not in known and item.trial.notes.get("within")],
         )
         finish.write_winner(winner)
+        self._explain(chooser, halving.observations())
         for item in self.trials.all():
             if item.trial.state == "running":
                 self._close(item)
         self.study.remember(winner=winner.number, baseline=None if baseline is None else baseline.number)
+
+    def _explain(self, chooser: Chooser, observations: Sequence[Observation]) -> None:
+        """Keeps what the run can say of its answer; where it cannot, the answer stands without."""
+        self._phase("explaining the answer")
+        trained = [item for item in self.trials.all() if item.rungs and not item.is_baseline]
+        try:
+            found = explained(self.space, chooser, observations, trained, seed=self.spec.seed)
+        except ChipwiseError as error:
+            found = {"knee_why": f"not known: {error}"}
+        self.study.remember(answer=found)
 
     def _plan(self) -> tuple[Rung, ...]:
         """How the budget is spread; what calibration, measuring and the baseline take is set aside."""
