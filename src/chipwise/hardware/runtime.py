@@ -25,7 +25,7 @@ class Runtime:
 
     ``stack`` names whose kernels it runs, for kernel models that were fitted to several. ``graphs`` says whether decode
     steps are captured and replayed, so that the host is not asked for every kernel. ``mixes`` says whether a prompt's
-    chunks run in the same pass as other requests' decode steps.
+    chunks run in the same pass as other requests' decode steps, ``python`` whether its scheduler is written in Python.
     """
 
     name: str
@@ -34,6 +34,7 @@ class Runtime:
     fused: frozenset[Chain]
     graphs: bool = True
     mixes: bool = True
+    python: bool = True
     dispatch_s: float = 0.0  # host time per kernel where nothing is captured
     aliases: tuple[str, ...] = ()
 
@@ -52,6 +53,7 @@ RUNTIMES: Mapping[str, Runtime] = {
             title="TensorRT-LLM",
             stack="trtllm",
             fused=EVERY,
+            python=False,
             aliases=("tensorrt-llm", "tensorrt_llm", "tensorrtllm", "trt-llm", "trt"),
         ),
         Runtime(
@@ -78,6 +80,7 @@ RUNTIMES: Mapping[str, Runtime] = {
             stack="vllm",
             fused=frozenset({"attention"}),
             mixes=False,
+            python=False,
             aliases=("llamacpp", "llama-cpp", "gguf"),
         ),
         Runtime(
@@ -87,6 +90,7 @@ RUNTIMES: Mapping[str, Runtime] = {
             fused=frozenset({"qkv", "skip_norm", "rope_cache", "attention"}),
             graphs=False,
             mixes=False,
+            python=False,
             dispatch_s=1e-6,
             aliases=("ort", "onnx"),
         ),
@@ -97,6 +101,7 @@ RUNTIMES: Mapping[str, Runtime] = {
             fused=frozenset({"act_mul", "skip_norm", "rope_cache", "attention"}),
             graphs=False,
             mixes=False,
+            python=False,
             dispatch_s=1e-6,
         ),
     )

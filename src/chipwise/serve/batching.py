@@ -31,28 +31,39 @@ DATA = Path(__file__).parent / "data" / "serving.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constants:
-    """What served runs add to their kernels. Ten numbers for all models and devices."""
+    """What served runs add to their kernels. Eight numbers for all models and devices."""
 
-    host_s: dict[str, float]  # per stack: host time of a step that does not hide behind kernels
-    prefill_share: dict[str, float]  # per stack: part of the others' prefills that a request waits for
-    matmul_scale: float  # kernels in serving over kernels measured alone, launches left out
-    attention_scale: float
+    kernel_scale: float  # products and attention in serving over the same measured alone, launches left out
     experts_scale: float
     gap_s: float  # between one kernel of a captured graph and the next
-    log_halfwidth: dict[str, float]  # 90 % of served runs, by situation
+    host_s: dict[str, float]  # per stack: host time of a step that does not hide behind kernels
+    sequence_s: float  # host time of a step for each sequence, in engines whose scheduler is Python
+    prefill_share: float  # part of the others' prefills that a request waits for
+    log_halfwidth: dict[str, float]  # 90 % of served runs, by ``halfwidth_key``
 
-    def step_s(self, times: PassTimes, runtime: Runtime) -> Array:
-        """Seconds of one pass: its kernels without launches and with gaps, or as the host launches them one by one."""
+    def step_s(self, times: PassTimes, runtime: Runtime, sequences: Any) -> Array:
+        """Seconds of one pass: its kernels without launches and with gaps, or as the host launches them one by one.
+
+        Args:
+            times: The kernels.
+            runtime: Whose host overheads.
+            sequences: How many are decoded; 0 for a prompt's pass.
+        """
+        host_s = self.host_s[runtime.stack] + (self.sequence_s * sequences if runtime.python else 0.0)
         if not runtime.graphs:
-            return np.maximum(times.latency_s, runtime.dispatch_s * times.kernels) + self.host_s[runtime.stack]
+            return np.maximum(times.latency_s, runtime.dispatch_s * times.kernels) + host_s
         scaled: Array = (
-            self.matmul_scale * times.busy_s("matmul")
-            + self.attention_scale * times.busy_s("attention")
+            self.kernel_scale * times.busy_s("matmul", "attention")
             + self.experts_scale * times.busy_s("experts")
             + times.class_s("collective")
             + times.busy_s("other")
         )
-        return scaled + self.gap_s * times.kernels + self.host_s[runtime.stack]
+        return scaled + self.gap_s * times.kernels + host_s
+
+
+def halfwidth_key(*, mixture: bool, situation: str) -> str:
+    """Which runs an interval was read from: of models with experts or without, and what the fit had seen."""
+    return f"{'mixture' if mixture else 'dense'}, {situation}"
 
 
 def tpot_s(step_s: Any, prefill_s: Any, *, in_flight: Any, new_tokens: Any, share: float) -> Array:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from chipwise.core.errors import ChipwiseError, Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
-from chipwise.serve.batching import Constants, constants, tpot_s
+from chipwise.serve.batching import Constants, constants, halfwidth_key, tpot_s
 from chipwise.serve.lowering import lower_pass
 from chipwise.serve.memory import DeviceMemory, device_memory
 from chipwise.serve.request import Request, Resolved, resolved
@@ -130,10 +130,11 @@ def cost_groups(groups: Sequence[Group], *, fold: str | None = None) -> list[Gro
 
 def _cost(group: Group, prefill: PassTimes, decode: PassTimes, known: Constants) -> GroupCost:
     runtime = group.setting.runtime
-    prefill_s, step_s = known.step_s(prefill, runtime), known.step_s(decode, runtime)
-    share = known.prefill_share[runtime.stack] if runtime.mixes else 1.0
+    prefill_s, step_s = known.step_s(prefill, runtime, 0), known.step_s(decode, runtime, group.replica_batch)
+    share = known.prefill_share if runtime.mixes else 1.0
     situation = min((prefill.situation, decode.situation), key=("unseen", "sibling", "seen").index)
     replicas = group.setting.plan.dp
+    mixture = any(part.op.kind == "experts" for part in decode.parts)
     tpot = tpot_s(
         step_s,
         prefill_s,
@@ -149,7 +150,7 @@ def _cost(group: Group, prefill: PassTimes, decode: PassTimes, known: Constants)
         step_s=step_s,
         ttft_s=prefill_s,
         tpot_s=tpot,
-        log_halfwidth=np.full(len(tpot), known.log_halfwidth[situation]),
+        log_halfwidth=np.full(len(tpot), known.log_halfwidth[halfwidth_key(mixture=mixture, situation=situation)]),
         situation=situation,
         memory=device_memory(
             group.setting,

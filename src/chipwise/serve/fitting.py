@@ -16,23 +16,27 @@ import numpy.typing as npt
 from chipwise.core.errors import Unsupported
 from chipwise.core.files import write_json
 from chipwise.hardware import datasheet
-from chipwise.serve.batching import STACKS
+from chipwise.serve.batching import STACKS, halfwidth_key
 from chipwise.serve.estimate import grouped, price_groups
 from chipwise.serve.runs import ServedRun, read_runs
 
 Array = npt.NDArray[np.float64]
-SCALES = ("matmul", "attention", "experts")
 NAMES = (
-    *(f"{name}_scale" for name in SCALES),
+    "kernel_scale",
+    "experts_scale",
     "gap_s",
-    *(f"host_s.{s}" for s in STACKS),
-    *(f"prefill_share.{s}" for s in STACKS),
+    *(f"host_s.{stack}" for stack in STACKS),
+    "sequence_s",
+    "prefill_share",
 )
-EXPECTED = (1.0, 1.0, 1.0, 1e-6, 0.5e-3, 0.5e-3, 0.5e-3, 1.0, 1.0, 1.0)
-TRUST = (0.15, 0.15, 0.3, 1e-6, 0.5e-3, 0.5e-3, 0.5e-3, 0.3, 0.3, 0.3)
+EXPECTED = (1.0, 1.0, 1e-6, 0.5e-3, 0.5e-3, 0.5e-3, 20e-6, 1.0)
+TRUST = (0.05, 0.3, 0.5e-6, 0.3e-3, 0.3e-3, 0.3e-3, 20e-6, 0.1)
 """How far from the expected each constant may lie before the runs must pay for it: one standard deviation."""
-GAP_S = EXPECTED[3]  # in prefill, where few kernels take all the time
+EXPERTS = NAMES.index("experts_scale")
+GAP_S = EXPECTED[NAMES.index("gap_s")]  # in prefill, where few kernels take all the time
 RUN_WEIGHT = 0.02  # of a run against the expectation: thousands of runs are a few dozen independent settings
+ERROR = 0.1  # of one run, one standard deviation
+LEAST = 0.03  # errors below this weigh alike
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +45,7 @@ class Design:
 
     features: Array  # (runs, constants)
     fixed_s: Array
+    mixture: npt.NDArray[np.bool_]  # whether the model has experts
     tpot_s: Array
     devices: tuple[str, ...]
     families: tuple[str, ...]
@@ -51,6 +56,7 @@ def design_of(runs: Sequence[ServedRun], *, fold: str | None) -> Design:
     known = [run for run in runs if run.request is not None]
     groups, _ = grouped([run.request for run in known if run.request is not None])
     features, fixed, truth, devices, families = [], [], [], [], []
+    mixture: list[bool] = []
     for group, times in zip(groups, price_groups(groups, fold=fold), strict=True):
         if isinstance(times, Unsupported):
             continue
@@ -58,41 +64,56 @@ def design_of(runs: Sequence[ServedRun], *, fold: str | None) -> Design:
         stack = group.setting.runtime.stack
         waits = np.maximum(group.in_flight / group.setting.plan.dp - 1, 0) / group.new_tokens
         rows = np.zeros((len(group.rows), len(NAMES)))
-        for i, name in enumerate(SCALES):
-            rows[:, i] = decode.busy_s(name)
+        rows[:, NAMES.index("kernel_scale")] = decode.busy_s("matmul", "attention")
+        rows[:, EXPERTS] = decode.busy_s("experts")
         rows[:, NAMES.index("gap_s")] = decode.kernels
         rows[:, NAMES.index(f"host_s.{stack}")] = 1.0
-        prefill_s = prefill.busy_s(*SCALES, "other") + prefill.class_s("collective")
-        rows[:, NAMES.index(f"prefill_share.{stack}")] = waits * (prefill_s + GAP_S * prefill.kernels)
+        rows[:, NAMES.index("sequence_s")] = group.replica_batch * group.setting.runtime.python
+        prefill_s = prefill.busy_s("matmul", "attention", "experts", "other") + prefill.class_s("collective")
+        rows[:, NAMES.index("prefill_share")] = waits * (prefill_s + GAP_S * prefill.kernels)
         features.append(rows)
         fixed.append(decode.class_s("collective") + decode.busy_s("other"))
+        mixture += [bool(rows[:, EXPERTS].any())] * len(group.rows)
         truth.append([known[i].tpot_s for i in group.rows])
         devices += [group.device.name] * len(group.rows)
         families += [group.device.family] * len(group.rows)
     return Design(
         features=np.concatenate(features),
         fixed_s=np.concatenate(fixed),
+        mixture=np.array(mixture),
         tpot_s=np.concatenate(truth),
         devices=tuple(devices),
         families=tuple(families),
     )
 
 
-def solve(features: Array, fixed_s: Array, tpot_s: Array) -> Array:
-    """Constants of least absolute relative error, by re-weighted non-negative least squares."""
+def solve(design: Design, kept: npt.NDArray[np.bool_]) -> Array:
+    """Constants of the runs ``kept``: all but the experts' from dense models, then the experts' from mixtures."""
+    found = np.asarray(EXPECTED)
+    experts = np.arange(len(NAMES)) == EXPERTS
+    for runs, free in ((kept & ~design.mixture, ~experts), (kept & design.mixture, experts)):
+        if runs.any():
+            found = _solve(design, runs, free, found)
+    return found
+
+
+def _solve(design: Design, runs: npt.NDArray[np.bool_], free: npt.NDArray[np.bool_], found: Array) -> Array:
+    """Least absolute relative error over ``free`` constants, by re-weighted non-negative least squares."""
     from scipy.optimize import nnls
 
-    rows = features / tpot_s[:, None]
-    target = 1 - fixed_s / tpot_s
-    prior = np.diag(1 / np.asarray(TRUST))
-    prior_target = np.asarray(EXPECTED) / np.asarray(TRUST)
-    weight = np.ones(len(tpot_s))
-    found = np.asarray(EXPECTED)
-    for _ in range(50):
-        root = np.sqrt(RUN_WEIGHT * weight)[:, None] / 0.1  # an error of a tenth is one standard deviation
-        found, _ = nnls(np.vstack([rows * root, prior]), np.concatenate([target * root[:, 0], prior_target]))
-        weight = 1 / np.maximum(np.abs(rows @ found - target), 0.03) * 0.1
-    return np.asarray(found)
+    rows = design.features[runs] / design.tpot_s[runs, None]
+    target = 1 - design.fixed_s[runs] / design.tpot_s[runs] - rows[:, ~free] @ found[~free]
+    trust, expected = np.asarray(TRUST)[free], np.asarray(EXPECTED)[free]
+    weight = np.ones(len(target))
+    for _ in range(30):
+        root = np.sqrt(RUN_WEIGHT * weight) / ERROR
+        stacked = np.vstack([rows[:, free] * root[:, None], np.diag(1 / trust)])
+        part, _ = nnls(stacked * trust, np.concatenate([target * root, expected / trust]))
+        part = part * trust
+        weight = ERROR / np.maximum(np.abs(rows[:, free] @ part - target), LEAST)
+    solved = found.copy()
+    solved[free] = part
+    return solved
 
 
 def fit(source: Path, out: Path, *, progress: Callable[[str], None] = lambda text: None) -> dict[str, dict[str, float]]:
@@ -104,13 +125,13 @@ def fit(source: Path, out: Path, *, progress: Callable[[str], None] = lambda tex
     folds += [f"family:{name}" for name in sorted(set(whole.families)) if len(set(whole.families)) > 1]
     held: dict[str, dict[str, object]] = {}
     errors: dict[str, dict[str, float]] = {}
-    residuals: dict[str, list[Array]] = {"seen": [], "sibling": [], "unseen": []}
+    residuals: dict[str, list[Array]] = {}
     for fold in folds:
         progress(fold)
         design = whole if fold == "none" else design_of(runs, fold=fold)
         out_of_fit = left_out(design, fold)
         kept = ~out_of_fit
-        found = solve(design.features[kept], design.fixed_s[kept], design.tpot_s[kept])
+        found = solve(design, kept)
         predicted = design.features @ found + design.fixed_s
         scored = kept if fold == "none" else out_of_fit
         log_error = np.log(design.tpot_s[scored] / predicted[scored])
@@ -120,10 +141,11 @@ def fit(source: Path, out: Path, *, progress: Callable[[str], None] = lambda tex
             "mape": float(relative.mean()),
             "median": float(np.median(relative)),
         }
-        residuals[_situation(fold, design)].append(np.abs(log_error))
+        for mixture in (False, True):
+            key = halfwidth_key(mixture=mixture, situation=_situation(fold, design))
+            residuals.setdefault(key, []).append(np.abs(log_error[design.mixture[scored] == mixture]))
         held[fold] = _constants(found)
-    widths = {name: float(np.quantile(np.concatenate(items), 0.9)) for name, items in residuals.items() if items}
-    widths["sibling"] = widths.get("sibling", widths["unseen"])
+    widths = {name: float(np.quantile(np.concatenate(items), 0.9)) for name, items in residuals.items()}
     for fold in folds:
         held[fold]["log_halfwidth"] = widths
     provenance = f"{source.name}, {len(whole.tpot_s)} runs, {dt.date.today().isoformat()}, chipwise fit --kind serving"

@@ -43,6 +43,12 @@ EXPERTS_ONLY = frozenset({"nvfp4", "mxfp4"})
 """Checkpoints of mixtures in these formats (gpt-oss, NVIDIA's DeepSeek) quantise the experts alone."""
 
 
+def format_name(text: str) -> str:
+    """The name of a weight format that ``text`` stands for, in any case and by the usual other names."""
+    name = text.strip().lower()
+    return WEIGHT_ALIASES.get(name, name)
+
+
 def formats_of(
     weights: str | None, cache: str | None = None, *, default: str = "bf16", mixture: bool = False
 ) -> Formats:
@@ -57,8 +63,7 @@ def formats_of(
     Raises:
         UnknownName: No number format has this name.
     """
-    name = (weights or default).strip().lower()
-    name = WEIGHT_ALIASES.get(name, name)
+    name = format_name(weights or default)
     activations = name if name in ("fp32", "fp16", "bf16") else "bf16"
     only_experts = mixture and name in EXPERTS_ONLY
     return Formats(

@@ -10,7 +10,8 @@ from chipwise.core.errors import ChipwiseError, SpecError
 from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.hardware.runtime import Runtime, runtime_named
-from chipwise.serve.formats import Formats, formats_of
+from chipwise.serve.checkpoints import default_cache
+from chipwise.serve.formats import Formats, format_name, formats_of
 from chipwise.serve.lowering import check_plan
 from chipwise.serve.plan import Plan
 from chipwise.serve.setting import Setting
@@ -76,10 +77,11 @@ def _resolved(
 ) -> Resolved:
     arch = _model(model) if isinstance(model, str) else model
     found = _device(device) if isinstance(device, str) else device
+    found_runtime = _runtime(runtime)
     mixture = any(isinstance(layer.ffn, MixtureOfExperts) for layer in arch.layers)
-    formats = _formats(model if isinstance(model, str) else None, weights, kv, mixture)
+    formats = _formats(model if isinstance(model, str) else None, weights, kv, found_runtime, mixture)
     check_plan(arch, plan)
-    return Resolved(Setting(arch=arch, plan=plan, formats=formats, runtime=_runtime(runtime)), found)
+    return Resolved(Setting(arch=arch, plan=plan, formats=formats, runtime=found_runtime), found)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -98,9 +100,12 @@ def _runtime(name: str) -> Runtime:
 
 
 @functools.lru_cache(maxsize=4096)
-def _formats(model: str | None, weights: str | None, kv: str | None, mixture: bool) -> Formats:
-    own = default_weights(model) if model is not None and not Path(model).exists() else None
-    return formats_of(weights, kv, default=own or "bf16", mixture=mixture)
+def _formats(model: str | None, weights: str | None, kv: str | None, runtime: Runtime, mixture: bool) -> Formats:
+    if model is None or Path(model).exists():
+        return formats_of(weights, kv, mixture=mixture)
+    default = default_weights(model) or "bf16"
+    named = format_name(weights or default)
+    return formats_of(weights, kv or default_cache(model, named, runtime), default=default, mixture=mixture)
 
 
 def problem_of(error: ChipwiseError) -> str:

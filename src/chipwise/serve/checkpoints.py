@@ -1,0 +1,21 @@
+"""What quantised checkpoints say of the KV cache: facts of published files, not of number formats.
+
+NVIDIA's FP8 and NVFP4 checkpoints ask for an FP8 cache (``kv_cache_quant_algo: FP8`` in hf_quant_config.json of
+nvidia/Llama-3.1-70B-Instruct-FP8 and its siblings), and they are the ones that TensorRT-LLM serves Llama models from.
+"""
+
+from __future__ import annotations
+
+from chipwise.hardware.runtime import Runtime
+
+NARROW = frozenset({"fp8", "nvfp4"})
+
+
+def default_cache(model: str, weights: str, runtime: Runtime) -> str | None:
+    """The format that the KV cache has unless the user asks for another; None for that of the activations."""
+    if weights not in NARROW:
+        return None
+    owner, _, name = model.lower().rpartition("/")
+    if owner == "nvidia" or (runtime.name == "trtllm" and "llama" in name):
+        return "fp8"
+    return None
