@@ -89,6 +89,7 @@ def fit(tables: Path, out: Path, *, progress: Progress = print, seed: int = 0) -
             part = [pair for pair in pairs if pair[0].device.name == device]
             truth, answer = (np.concatenate([pair[index] for pair in part]) for index in (1, 2))
             report[f"{situation} {device}"] = errors(truth, answer)
+    widths["host"].setdefault("sibling", widths["host"]["unseen"])  # no family has two devices behind a host
     facts |= {"constants": constants, "log_halfwidth": widths, "errors": report}
     training.write("collective", out, facts, networks)
     return Report(kind="collective", rows=sum(len(cell.measured_s) for cell in cells), errors=report)

@@ -109,8 +109,9 @@ class Fitted:
     def _kept(self, fold: str) -> list[str]:
         """The devices that the fold was fitted on."""
         kind, _, name = fold.partition(":")
-        out = {"device": lambda known: known == name, "family": lambda known: self.devices[known] == name}
-        return [known for known in self.devices if not (kind in out and out[kind](known))]
+        if kind == "device":
+            return [known for known in self.devices if known != name]
+        return [known for known, family in self.devices.items() if kind != "family" or family != name]
 
 
 def hardware(device: DeviceProfile) -> Array:
