@@ -39,7 +39,8 @@ class TorchSession:
         self.vocab_size: int = model.arch.vocab_size
         self._batch, self._capacity, self._length = batch, capacity, 0
         self._serving = Serving(model, capacity=capacity, batch=batch)
-        self._prompt, self._step = _compiled(self._serving) if mode == "compiled" else (self._serving, self._serving)
+        pair: tuple[Any, Any] = _compiled(self._serving) if mode == "compiled" else (self._serving, self._serving)
+        self._prompt, self._step = pair
         self._exact = mode == "eager"  # a step looks at the positions there are; else always at all, masked
         self._device = torch.device(device)
         self._token = torch.zeros(batch, 1, dtype=torch.int64, device=device)
