@@ -61,6 +61,7 @@ def search(
     resume: bool = False,
     restart: bool = False,
     workers: int | None = None,
+    storage: str | None = None,
     observer: Observer = silent,
 ) -> RunRecord:
     """Searches what the YAML file ``spec`` asks for; returns the record of the finished run.
@@ -71,6 +72,8 @@ def search(
         resume: Go on with the run that the folder holds.
         restart: Put that run aside and begin anew.
         workers: Trainings side by side; the file's number unless given.
+        storage: Where trials are kept, ``postgresql://…``, ``sqlite:///…`` or a journal's path; in the folder unless
+            given.
         observer: Told of every change.
 
     Raises:
@@ -90,7 +93,7 @@ def search(
             raise error.inside(field="--workers") from None
     if wanted.target.runtime not in RUNTIMES.names():
         RUNTIMES.load(wanted.target.runtime)  # raises UnknownName
-    with RunFolder(run_folder(wanted, out), wanted, resume=resume, restart=restart) as folder:
+    with RunFolder(run_folder(wanted, out), wanted, resume=resume, restart=restart, storage=storage) as folder:
         return Search(wanted, folder, observer).run()
 
 
@@ -103,12 +106,12 @@ def report(folder: str | Path) -> RunRecord:
     from chipwise.run.search import Search
 
     path = Path(folder)
-    if not (path / "spec.json").exists() or not (path / "study.journal").exists():
+    held = read_json(path / "spec.json") if (path / "spec.json").exists() else None
+    if not isinstance(held, dict) or not ((path / "study.journal").exists() or "storage" in held):
         raise StudyError(
             f"{path}: this folder holds no run (no spec.json and study.journal); give a folder such as runs/clinic"
         )
-    held = read_json(path / "spec.json")
-    spec = run_spec(held.get("spec") if isinstance(held, dict) else None, file=str(path / "spec.json"))
+    spec = run_spec(held.get("spec"), file=str(path / "spec.json"))
     with RunFolder(path, spec, resume=True) as opened:
         return Search(spec, opened, silent).report()
 

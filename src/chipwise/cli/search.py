@@ -15,6 +15,10 @@ def command(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run that the folder holds.")] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Put that run aside and begin anew.")] = False,
     workers: Annotated[int | None, typer.Option(help="Trainings side by side; the file's number unless given.")] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option(help="Keep trials in postgresql://…, sqlite:///… or another journal; in the folder unless given."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and no progress.")] = False,
 ) -> None:
     """Search architectures and their quantisation under a budget, on real measurements.
@@ -29,10 +33,18 @@ def command(
         raise typer.BadParameter("choose one of --resume and --restart")
     try:
         if as_json:
-            show.json_of(api.search(spec, out=out, resume=resume, restart=restart, workers=workers))
+            show.json_of(api.search(spec, out=out, resume=resume, restart=restart, workers=workers, storage=storage))
             return
         with show.live() as observer:
-            record = api.search(spec, out=out, resume=resume, restart=restart, workers=workers, observer=observer)
+            record = api.search(
+                spec,
+                out=out,
+                resume=resume,
+                restart=restart,
+                workers=workers,
+                storage=storage,
+                observer=observer,
+            )
     except KeyboardInterrupt:
         print("stopped; what was finished is kept, go on with --resume", file=sys.stderr)
         raise typer.Exit(130) from None

@@ -22,8 +22,10 @@ from typing import IO
 
 from chipwise.core.digest import plain
 from chipwise.core.errors import StudyError
-from chipwise.core.files import read_json, storage, write_json
+from chipwise.core.files import read_json, write_json
+from chipwise.core.files import storage as disk
 from chipwise.run.spec import RunSpec
+from chipwise.search.storage import is_url, without_password
 from chipwise.spec import ArchSpec
 
 PROMISES = "chipwise.json"  # in the winner's folder: design, workload, limits and what was promised
@@ -37,25 +39,38 @@ class RunFolder:
         spec: What the run is asked to do.
         resume: Go on with what the folder holds.
         restart: Put what the folder holds aside, under a name with the time, and begin anew.
+        storage: Where trials are kept instead of in the folder: a database's URL, or another journal's path. A resumed
+            run goes on where it was kept.
 
     Raises:
         StudyError: The folder is in use, holds a run and neither resume nor restart is given, or is of another spec.
         StorageError: The folder cannot be written.
     """
 
-    def __init__(self, path: Path, spec: RunSpec, *, resume: bool = False, restart: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        spec: RunSpec,
+        *,
+        resume: bool = False,
+        restart: bool = False,
+        storage: str | None = None,
+    ) -> None:
         self.path, self.spec = path, spec
         self._lock: IO[str] | None = None
-        if restart and self.study.exists():
+        self._resumed = resume and self._begun
+        if restart and self._begun:
             aside = path.with_name(f"{path.name}-{time.strftime('%Y%m%d-%H%M%S')}")
-            with storage(path):
+            with disk(path):
                 path.rename(aside)
-        with storage(path):
+        with disk(path):
             path.mkdir(parents=True, exist_ok=True)
             self._acquire()
         try:
             self._check(resume)
-            write_json(path / "spec.json", {"identity": spec.identity, "spec": plain(spec)})
+            self.storage = self._where(storage, resume=resume)
+            kept = {} if self.storage is None else {"storage": without_password(self.storage)}
+            write_json(path / "spec.json", {"identity": spec.identity, "spec": plain(spec), **kept})
         except BaseException:
             self.close()
             raise
@@ -76,17 +91,61 @@ class RunFolder:
             ) from None
         self._lock = stream
 
+    @property
+    def _begun(self) -> bool:
+        """Whether the folder holds a run, wherever its trials are kept."""
+        return self.study.exists() or self._stored() is not None
+
+    def _stored(self) -> str | None:
+        known = self.path / "spec.json"
+        held = read_json(known) if known.exists() else None
+        found = held.get("storage") if isinstance(held, dict) else None
+        return None if found is None else str(found)
+
+    def _where(self, storage: str | None, *, resume: bool) -> str | None:
+        """Where the trials are: as given, else where they were; None for the folder's own journal."""
+        known = self._stored() if resume else None
+        if storage is None and known is not None and ":***@" in known:
+            raise StudyError(f"{self.path}: its trials are in {known}; name it again, with its password, by --storage")
+        if storage is not None and known is None and resume and self.study.exists():
+            raise StudyError(f"{self.path}: its trials are in {self.study}; go on without --storage")
+        return storage if storage is not None else known
+
+    @property
+    def where(self) -> str | Path:
+        """What the study is opened by."""
+        if self.storage is None:
+            return self.study
+        return self.storage if is_url(self.storage) else Path(self.storage)
+
+    @property
+    def study_name(self) -> str:
+        """In the folder's own journal the run's name; in a store for many, one that is its own."""
+        return self.spec.name if self.storage is None else f"{self.spec.name}-{self.spec.identity}"
+
+    def refuse_strangers(self, trials: int) -> None:
+        """Refuses trials that are in the store while the folder holds none of their trainings.
+
+        Raises:
+            StudyError: There are such.
+        """
+        if trials and not self._resumed:
+            raise StudyError(
+                f"{without_password(self.storage or self.study)}: it already holds {trials} trials of this search; go "
+                "on in their own folder with --resume, or change the search's name"
+            )
+
     def _check(self, resume: bool) -> None:
         known = self.path / "spec.json"
         if known.exists():
             held = read_json(known)
             identity = held.get("identity") if isinstance(held, dict) else None
-            if identity != self.spec.identity and self.study.exists():
+            if identity != self.spec.identity and self._begun:
                 raise StudyError(
                     f"{self.path}: this folder holds a run of another spec; choose another with --out, "
                     "or put it aside with --restart"
                 )
-        if self.study.exists() and not resume:
+        if self._begun and not resume:
             raise StudyError(
                 f"{self.path}: this folder already holds a run; go on with --resume, put it aside with --restart, "
                 "or choose another with --out"
@@ -107,7 +166,7 @@ class RunFolder:
 
     @property
     def study(self) -> Path:
-        """The journal of trials."""
+        """The journal of trials, unless they are kept elsewhere."""
         return self.path / "study.journal"
 
     @property

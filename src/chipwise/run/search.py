@@ -55,12 +55,14 @@ class Search:
         self.spec, self.folder, self._observer = spec, folder, observer
         self.space = SearchSpace(spec.space)
         self.study = Study(
-            folder.study,
-            name=spec.name,
+            folder.where,
+            name=folder.study_name,
             directions=[goal.direction for goal in spec.goals],
             identity=spec.identity,
             choices=choice_labels(self.space),
         )
+        if folder.storage is not None:
+            folder.refuse_strangers(len(self.study.trials()))
         self.trials = Trials(self.study, spec, self.space)
         self.ledger = Ledger(self.study.memory.get("spent", {}))
         self.status = Status(budget_cpu_s=spec.budget.cpu_s, workers=spec.budget.workers)

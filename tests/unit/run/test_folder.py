@@ -1,0 +1,53 @@
+"""Where a run's trials are kept, and what a folder refuses."""
+
+from __future__ import annotations
+
+import pytest
+from test_quality import SPEC
+
+from chipwise.core.errors import StudyError
+from chipwise.core.files import read_json
+from chipwise.run.folder import RunFolder
+
+
+def test_trials_are_in_the_folder_unless_named_elsewhere(tmp_path) -> None:
+    with RunFolder(tmp_path / "a", SPEC) as folder:
+        assert folder.where == tmp_path / "a" / "study.journal"
+        assert folder.study_name == "toy"
+    url = f"sqlite:///{tmp_path / 's.db'}"
+    with RunFolder(tmp_path / "b", SPEC, storage=url) as folder:
+        assert folder.where == url
+        assert folder.study_name == f"toy-{SPEC.identity}"
+    with RunFolder(tmp_path / "b", SPEC, resume=True) as folder:
+        assert folder.where == url  # a resumed run goes on where it was kept
+
+
+def test_a_folder_whose_trials_are_elsewhere_is_begun_all_the_same(tmp_path) -> None:
+    with RunFolder(tmp_path / "a", SPEC, storage=str(tmp_path / "shared.journal")):
+        pass
+    with pytest.raises(StudyError, match="--resume"):
+        RunFolder(tmp_path / "a", SPEC)
+    with RunFolder(tmp_path / "a", SPEC, restart=True) as folder:
+        assert folder.storage is None
+    assert len(list(tmp_path.glob("a-*"))) == 1
+
+
+def test_a_password_is_never_written_and_asked_for_again(tmp_path) -> None:
+    url = "postgresql://me:secret@host/x"
+    with RunFolder(tmp_path / "a", SPEC, storage=url) as folder:
+        assert folder.where == url
+    assert read_json(tmp_path / "a" / "spec.json")["storage"] == "postgresql://me:***@host/x"
+    with pytest.raises(StudyError, match="name it again, with its password"):
+        RunFolder(tmp_path / "a", SPEC, resume=True)
+    with RunFolder(tmp_path / "a", SPEC, resume=True, storage=url) as folder:
+        assert folder.where == url
+
+
+def test_trials_of_a_search_that_ran_in_another_folder_are_refused(tmp_path) -> None:
+    shared = str(tmp_path / "shared.journal")
+    with RunFolder(tmp_path / "a", SPEC, storage=shared) as first:
+        first.refuse_strangers(0)
+    with RunFolder(tmp_path / "a", SPEC, resume=True) as again:
+        again.refuse_strangers(5)
+    with RunFolder(tmp_path / "b", SPEC, storage=shared) as other, pytest.raises(StudyError, match="holds 5 trials"):
+        other.refuse_strangers(5)
