@@ -103,6 +103,8 @@ def times(
     near = fitted.nearness(hardware(device), chosen) if fitted is not None else 0.0
     situation = fitted.situation(device, fold, hardware(device)) if fitted is not None else "unseen"
     halfwidth = fitted.halfwidth(stack, situation) if fitted is not None else LOG_HALFWIDTH
+    if isinstance(op, GroupedMatmul):  # timed nowhere by itself
+        situation, halfwidth = "unseen", LOG_HALFWIDTH
     if fitted is not None and chosen in fitted.networks and isinstance(op, ExpertsOp):
         inputs = features(
             op, device, numbers, latency, stack=stack, routing=routing, fitted=fitted, seen=situation == "seen"

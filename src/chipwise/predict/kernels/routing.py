@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from chipwise.core.errors import Unsupported
+from chipwise.core.errors import SpecError, Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.ops import Op
 from chipwise.predict.kernels import stream
@@ -54,10 +54,17 @@ def load(tokens: Any, topk: Any, experts: Any, local: Any, *, routing: str, tile
 
     Uniform: E(1 - (1 - k/E)^tokens) experts are met, each by a Poisson number of rows. Balanced: each device
     has the same rows (one at least: the busiest is waited for), and min(local, rows) of its experts are met.
+
+    Raises:
+        SpecError: A size is below one.
+        Unsupported: The routing is unknown.
     """
     tokens, topk, experts, local, tile = np.broadcast_arrays(
         *(np.asarray(value, dtype=np.float64) for value in (tokens, topk, experts, local, tile))
     )
+    for name, values in (("tokens", tokens), ("topk", topk), ("experts", experts), ("local_experts", local)):
+        if not np.all(values >= 1):
+            raise SpecError(f"must be at least one, not {np.min(values):g}", field=name)
     exponent = skew(routing)
     pairs = tokens * topk
     if exponent is None:

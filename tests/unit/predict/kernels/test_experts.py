@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chipwise.core.errors import Unsupported
+from chipwise.core.errors import SpecError, Unsupported
 from chipwise.hardware import datasheet
 from chipwise.ops import ExpertsOp, GroupedMatmul
 from chipwise.predict.kernels import experts, routing
@@ -144,3 +144,8 @@ def test_unknown_routing_and_fold_are_refused() -> None:
         experts.times(DEEPSEEK, H100, routing="zipf")
     with pytest.raises(Unsupported, match="device:NAME"):
         experts.times(DEEPSEEK, H100, fold="h100-sxm")
+
+
+def test_no_tokens_are_refused() -> None:
+    with pytest.raises(SpecError, match="tokens: must be at least one, not 0"):
+        experts.times(replace(DEEPSEEK, tokens=np.array([4, 0])), H100)
