@@ -20,7 +20,7 @@ import numpy.typing as npt
 from chipwise.blocks.lowering import lower
 from chipwise.core.errors import Unsupported
 from chipwise.cost.terms import terms
-from chipwise.hardware.detect import detect
+from chipwise.hardware.detect import Machine, detect
 from chipwise.hardware.device import CheckError, Curve, MachineProfile, MemoryCost, PassCost, Tail
 from chipwise.ops import Phase, Workload
 from chipwise.profile.calibrate import on_footing, typical_anchors
@@ -129,32 +129,36 @@ def fit_profile(measured: Sequence[Sample], *, runtime: str, threads: int) -> Ma
 def fitted(blank: MachineProfile, wholes: Sequence[Observed]) -> MachineProfile:
     """``blank`` with everything that ``wholes`` teach."""
     rates = fit_rates(wholes)
-    peaks, bytes_per_s = best_seen(wholes)
-    profile = replace(
-        blank,
-        terms=rates.terms,
-        curves=rates.curves,
-        passes=rates.passes,
-        peaks=peaks,
-        roofs={"weights in a step": bytes_per_s},
-    )
+    peaks, roofs = best_seen(wholes, blank.machine)
+    profile = replace(blank, terms=rates.terms, curves=rates.curves, passes=rates.passes, peaks=peaks, roofs=roofs)
     return refit(profile, prepare(profile, wholes))
 
 
-def best_seen(wholes: Sequence[Observed]) -> tuple[dict[str, float], float]:
-    """The most that any model reached: FLOP/s of a prompt by weight format, and bytes/s of weights in a step."""
+def best_seen(wholes: Sequence[Observed], machine: Machine) -> tuple[dict[str, float], dict[str, float]]:
+    """The most that any model reached: FLOP/s of a prompt by weight format, bytes/s of a step by level of memory.
+
+    A step's level is the smallest that holds the weights and the cache that it reads; levels that no model was of are
+    left out. Small models spend their time on launches: what a slower level gave, a faster one gives too.
+    """
     peaks: dict[str, float] = {}
-    bytes_per_s = 0.0
+    roofs: dict[str, float] = {}
     for whole in wholes:
         prompt, step = (
-            [placed.op.work() for placed in lower(whole.design, whole.workload, phase)]
+            [placed.op for placed in lower(whole.design, whole.workload, phase)]
             for phase in (Phase.PREFILL, Phase.DECODE)
         )
-        rate = float(sum(work.flops for work in prompt)) / whole.seconds(Phase.PREFILL, 0.5)
-        peaks[whole.design.weights] = max(rate, peaks.get(whole.design.weights, 0.0))
-        streamed = float(sum(work.weight_bytes for work in step)) / whole.seconds(Phase.DECODE, 0.5)
-        bytes_per_s = max(streamed, bytes_per_s)
-    return peaks, bytes_per_s
+        flops = float(sum(op.work().flops for op in prompt))
+        weights, rate = whole.design.weights, flops / whole.seconds(Phase.PREFILL, 0.5)
+        peaks[weights] = max(rate, peaks.get(weights, 0.0))
+        touched = sum(term.streamed_bytes + term.resident_bytes for op in step for term in terms(op))
+        caches = (("private caches", machine.l2_bytes), ("shared cache", machine.l3_bytes))
+        level = next((name for name, size in caches if size is not None and touched <= size), "DRAM")
+        roofs[level] = max(touched / whole.seconds(Phase.DECODE, 0.5), roofs.get(level, 0.0))
+    fastest = 0.0
+    for level in ("DRAM", "shared cache", "private caches"):
+        if level in roofs:
+            roofs[level] = fastest = max(fastest, roofs[level])
+    return peaks, roofs
 
 
 def cross_check(blank: MachineProfile, wholes: Sequence[Sample], *, folds: int = FOLDS) -> dict[str, CheckError]:

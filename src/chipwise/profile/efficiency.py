@@ -49,10 +49,12 @@ def efficiency(design: Design, measured: Measurement, profile: MachineProfile) -
 
 
 def _level(working_set: float, profile: MachineProfile) -> tuple[str, float]:
-    """The smallest level of memory that holds the working set, and its measured bandwidth."""
+    """The smallest level of memory that holds the working set, and its measured bandwidth; else the slowest known."""
     machine = profile.machine
     sizes = {"private caches": machine.l2_bytes, "shared cache": machine.l3_bytes}
     for name, size in sizes.items():
         if size is not None and working_set <= size and name in profile.roofs:
             return name, profile.roofs[name]
-    return "DRAM", profile.roofs["DRAM"]
+    known = dict(sorted(profile.roofs.items(), key=lambda item: item[1]))
+    name = "DRAM" if "DRAM" in known else next(iter(known))
+    return name, known[name]

@@ -124,6 +124,7 @@ def test_best_rates_by_pencil() -> None:
     arch = ArchSpec(vocab_size=64, d_model=64, layers=(Layer(attention=None, ffn=ffn),), positions="none")
     workload = Workload(prompt_tokens=10, new_tokens=2)
     models = [Stopped(Design(arch=arch), workload, took_s=took_s) for took_s in (2.0, 1.0)]
-    peaks, bytes_per_s = best_seen(models)
-    assert peaks == {"fp32": pytest.approx(2 * 64 * 64 * 3, rel=0.05)}
-    assert bytes_per_s == pytest.approx(4 * 64 * 64 * 3, rel=0.05)  # up, down and head; norms are the rest
+    machine = Machine(name="toy", cpu="toy", cores=1, memory_bytes=10**9, l2_bytes=10_000, l3_bytes=100_000)
+    peaks, roofs = best_seen(models, machine)
+    assert peaks == {"fp32": pytest.approx(2 * 64 * 64 * 3, rel=0.05)}  # up, down and head; the norms are the rest
+    assert roofs == {"shared cache": 4 * 64 * 64 * 3}  # 49,152 bytes
