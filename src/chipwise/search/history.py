@@ -67,6 +67,12 @@ class History:
             self._known.add(row.tobytes())
             self._pending[row.tobytes()] = row.copy()
 
+    def withdrawn(self, rows: Rows) -> None:
+        """Takes :meth:`asked` back."""
+        for row in np.ascontiguousarray(rows):
+            self._known.discard(row.tobytes())
+            self._pending.pop(row.tobytes(), None)
+
     def tell(self, rows: ArrayLike, objectives: ArrayLike | None, violations: ArrayLike | None = None) -> None:
         """Keeps what trials gave; see :meth:`Strategy.tell`.
 

@@ -27,6 +27,7 @@ _KEPT = 2000  # rows that stay in the pool
 _CONSIDERED = 800  # candidates for the first trials
 _PARENTS = 120
 _ELITES = 12  # of every stratum, whatever the front says
+_AHEAD = 5  # rows chosen at once where fewer are asked for, and results after which they are chosen anew
 _BOLDNESS = (0.0, 1.0, 2.0)  # standard deviations of hope by which parents are ranked, in turn
 
 
@@ -56,9 +57,20 @@ class Auto:
         self._plain = QualityModel(problem, seed=seed, prior=problem.prior is not None, encoder=self._encoder)
         self._pool: Pool | None = None
         self._fitted_to = -1
+        self._plan: Rows = self.history.rows  # chosen and not asked for yet
+        self._planned_at = 0
 
     def ask(self, count: int) -> Rows:
-        """The batch expected to add most."""
+        """The batch expected to add most; single asks are served from a batch until a few results are in."""
+        plan = self._plan[self.history.is_new(self._plan)]
+        if len(plan) < count or self.history.told - self._planned_at >= _AHEAD:
+            plan = self._think(max(count, _AHEAD))
+            self._planned_at = self.history.told
+        chosen, self._plan = plan[:count], plan[count:]
+        self.history.asked(chosen)
+        return chosen
+
+    def _think(self, count: int) -> Rows:
         if self._pool is None:
             self._pool = self._seeded()
         chosen = self.history.rows[:0]
@@ -67,6 +79,7 @@ class Auto:
                 rows = propose(self._pool, count - len(chosen))
                 self.history.asked(rows)
                 chosen = np.vstack([chosen, rows])
+        self.history.withdrawn(chosen)
         return chosen
 
     def _seeded(self) -> Pool:

@@ -1,0 +1,226 @@
+#!/usr/bin/env python3
+"""The adapted strategies against the libraries that they adapt, on textbook fronts in whole numbers.
+
+    python benchmarks/search_fronts.py --strategy nsga2 --evaluations 1000 --seeds 5 --out benchmarks/search-fronts.csv
+
+ZDT1, DTLZ2, C1-DTLZ1 and BNH are pymoo's, every variable cut into equal steps. Objectives and constraints are dear:
+nothing is known before an evaluation. Ours and theirs begin from the same random rows and have the same evaluations:
+
+  nsga2      pymoo's NSGA-II by its own loop (generations of 40, integers by its rounding repair)
+  nsga3      pymoo's NSGA-III likewise
+  gp         Optuna's GPSampler in a study of its own, same seed
+  evolution  regularised evolution as in the paper, one child at a time, written out below
+
+The score is the hypervolume up to the worst of the shared start. Columns: problem, strategy, who (ours or theirs),
+seed, evaluations, score.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import warnings
+from collections import deque
+from pathlib import Path
+
+import numpy as np
+
+from chipwise.search import Goal, Limit, Problem, crowding, hypervolume, make_strategy, ranks
+
+PROBLEMS = {  # pymoo's name, its arguments, values of every variable
+    "zdt1": ({"n_var": 30}, 33),
+    "dtlz2": ({"n_var": 12, "n_obj": 3}, 33),
+    "c1dtlz1": ({"n_var": 5, "n_obj": 2}, 11),
+    "bnh": ({}, 65),
+}
+START, POPULATION = 40, 40
+
+
+class Steps:
+    """One of pymoo's problems over rows of integers."""
+
+    def __init__(self, name: str) -> None:
+        from pymoo.problems import get_problem
+
+        arguments, self.values = PROBLEMS[name]
+        self.inner = get_problem(name, **arguments)
+        self.variables = self.inner.n_var
+        self.low, self.high = (np.broadcast_to(b, self.variables) for b in self.inner.bounds())
+
+    def __call__(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Objectives (n, m) and violations (n, k)."""
+        X = self.low + (self.high - self.low) * np.asarray(rows, float) / (self.values - 1)
+        out = self.inner.evaluate(X, return_as_dictionary=True)
+        G = out.get("G")
+        return out["F"], G if self.inner.n_ieq_constr else np.zeros((len(X), 0))
+
+    def described(self) -> Problem:
+        """As strategies see it."""
+        return Problem(
+            cardinalities=np.full(self.variables, self.values),
+            goals=tuple(Goal(name=f"f{i}") for i in range(self.inner.n_obj)),
+            limits=tuple(Limit(name=f"g{i}") for i in range(self.inner.n_ieq_constr)),
+        )
+
+
+def ours(name: str, steps: Steps, start: np.ndarray, evaluations: int, seed: int) -> np.ndarray:
+    """Rows that our strategy tried."""
+    options = {"gp": {}, "evolution": {"population": POPULATION}}.get(name, {"population": POPULATION})
+    strategy = make_strategy(name, steps.described(), seed=seed, **options)
+    strategy.tell(start, *steps(start))
+    rows = start
+    while len(rows) < evaluations:
+        new = strategy.ask(1 if name == "gp" else min(10, evaluations - len(rows)))
+        strategy.tell(new, *steps(new))
+        rows = np.vstack([rows, new])
+    return rows
+
+
+def theirs(name: str, steps: Steps, start: np.ndarray, evaluations: int, seed: int) -> np.ndarray:
+    """Rows that the library tried."""
+    run = {"gp": _optuna, "evolution": _regularised}.get(name, _pymoo)
+    return run(name, steps, start, evaluations, seed)
+
+
+def _pymoo(name: str, steps: Steps, start: np.ndarray, evaluations: int, seed: int) -> np.ndarray:
+    from pymoo.algorithms.moo.nsga2 import NSGA2
+    from pymoo.algorithms.moo.nsga3 import NSGA3
+    from pymoo.core.problem import Problem as Described
+    from pymoo.operators.crossover.sbx import SBX
+    from pymoo.operators.mutation.pm import PM
+    from pymoo.operators.repair.rounding import RoundingRepair
+    from pymoo.optimize import minimize
+    from pymoo.util.ref_dirs import get_reference_directions
+
+    seen: list[np.ndarray] = []
+
+    class Watched(Described):
+        def __init__(self) -> None:
+            d = steps.variables
+            super().__init__(
+                n_var=d,
+                n_obj=steps.inner.n_obj,
+                n_ieq_constr=steps.inner.n_ieq_constr,
+                xl=np.zeros(d),
+                xu=np.full(d, steps.values - 1.0),
+                vtype=int,
+            )
+
+        def _evaluate(self, x, out, *args, **kwargs) -> None:
+            seen.append(np.asarray(x, int))
+            out["F"], out["G"] = steps(x)
+
+    two = name == "nsga2"
+    operators = {
+        "sampling": start.astype(float),
+        "pop_size": POPULATION,
+        "crossover": SBX(eta=15 if two else 30, prob=0.9 if two else 1.0, vtype=float, repair=RoundingRepair()),
+        "mutation": PM(eta=20, vtype=float, repair=RoundingRepair()),
+        "eliminate_duplicates": True,
+    }
+    m = steps.inner.n_obj
+    partitions = {2: POPULATION - 1, 3: 7}[m]
+    algorithm = (
+        NSGA2(**operators)
+        if two
+        else NSGA3(get_reference_directions("das-dennis", m, n_partitions=partitions), **operators)
+    )
+    minimize(Watched(), algorithm, ("n_eval", evaluations), seed=seed)
+    return np.vstack(seen)[:evaluations]
+
+
+def _optuna(name: str, steps: Steps, start: np.ndarray, evaluations: int, seed: int) -> np.ndarray:
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    warnings.simplefilter("ignore")
+    sampler = optuna.samplers.GPSampler(seed=seed, n_startup_trials=10)
+    study = optuna.create_study(sampler=sampler, directions=["minimize"] * steps.inner.n_obj)
+    space = {f"x{i}": optuna.distributions.IntDistribution(0, steps.values - 1) for i in range(steps.variables)}
+
+    def told(row: np.ndarray) -> None:
+        F, G = steps(row[None])
+        study.add_trial(
+            optuna.trial.create_trial(
+                params=dict(zip(space, map(int, row), strict=True)),
+                distributions=space,
+                values=F[0].tolist(),
+                constraints={f"c{i}": float(v) for i, v in enumerate(G[0])},
+            )
+        )
+
+    for row in start:
+        told(row)
+    rows = list(start)
+    while len(rows) < evaluations:
+        trial = study.ask(space)
+        rows.append(np.array([trial.params[key] for key in space]))
+        study.tell(trial, state=optuna.trial.TrialState.FAIL)
+        told(rows[-1])
+    return np.array(rows)
+
+
+def _regularised(name: str, steps: Steps, start: np.ndarray, evaluations: int, seed: int) -> np.ndarray:
+    rng = np.random.default_rng([seed, 1])
+    rows = list(start)
+    F, G = (list(part) for part in steps(start))
+    alive = deque(range(len(rows)), maxlen=POPULATION)
+    while len(rows) < evaluations:
+        members = np.array(alive)
+        points = np.array([F[i] for i in members])
+        excess = np.array([np.maximum(G[i], 0).sum() for i in members])
+        order = np.lexsort((-crowding(points), ranks(points, excess)))
+        place = np.argsort(order)
+        entrants = rng.integers(0, len(members), 10)
+        child = rows[members[entrants[place[entrants].argmin()]]].copy()
+        column = rng.integers(0, steps.variables)
+        child[column] = (child[column] + 1 + rng.integers(0, steps.values - 1)) % steps.values
+        rows.append(child)
+        f, g = steps(child[None])
+        F.append(f[0])
+        G.append(g[0])
+        alive.append(len(rows) - 1)
+    return np.array(rows)
+
+
+def score(steps: Steps, start: np.ndarray, rows: np.ndarray) -> float:
+    """Hypervolume of the feasible rows up to the worst of the start."""
+    F, G = steps(rows)
+    return hypervolume(F[(G <= 0).all(axis=1)], steps(start)[0].max(axis=0))
+
+
+def main() -> None:
+    """Runs, prints and writes."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--strategy", default="nsga2", choices=("nsga2", "nsga3", "gp", "evolution"))
+    parser.add_argument("--problem", choices=tuple(PROBLEMS), help="all by default")
+    parser.add_argument("--evaluations", type=int, default=1000)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    found = []
+    for name in [options.problem] if options.problem else PROBLEMS:
+        steps, scores = Steps(name), {"ours": [], "theirs": []}
+        for seed in range(options.seeds):
+            shape = (START if options.strategy != "gp" else 10, steps.variables)
+            start = np.random.default_rng([seed, 0]).integers(0, steps.values, shape)
+            for who, run in (("ours", ours), ("theirs", theirs)):
+                rows = run(options.strategy, steps, start, options.evaluations, seed)
+                scores[who].append(score(steps, start, rows))
+                found.append((name, options.strategy, who, seed, options.evaluations, f"{scores[who][-1]:.6g}"))
+        mine, other = (float(np.mean(scores[who])) for who in ("ours", "theirs"))
+        share = f"{mine / other:.4f}" if other else "none found a feasible row" if not mine else "only ours"
+        print(name, options.strategy, f"ours {mine:.6g} theirs {other:.6g} ours/theirs {share}", flush=True)
+    if options.out:
+        mine_too = {row[:2] for row in found}
+        kept = []
+        if options.out.exists():
+            with options.out.open(newline="") as stream:
+                kept = [tuple(row) for row in list(csv.reader(stream))[1:] if tuple(row[:2]) not in mine_too]
+        with options.out.open("w", newline="") as stream:
+            head = ("problem", "strategy", "who", "seed", "evaluations", "score")
+            csv.writer(stream).writerows([head, *kept, *found])
+
+
+if __name__ == "__main__":
+    main()
