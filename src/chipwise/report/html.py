@@ -322,9 +322,9 @@ def _explained(record: RunRecord) -> str:
         head = ("constraint", f"relaxing it by {share} would buy", "best expected", "by a design such as")
         parts.append(_table(head, rows))
     if answer.importance:
-        head = ("choice", *[f"share of the variance of {words.label(name)}" for name in answer.importance])
+        columns = ("choice", *[f"share of the variance of {words.label(name)}" for name in answer.importance])
         rows = [[_e(cell) for cell in row] for row in explain.importance(answer)]
-        parts.append(_table(head, rows, numbers=set(range(1, len(head)))))
+        parts.append(_table(columns, rows, numbers=set(range(1, len(columns)))))
     caption = (
         "What the quality model of this run expects; nothing of it was measured. Shares are total Sobol indices over "
         "the whole space; they add up to more than one where choices act together."

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,6 +19,7 @@ from chipwise.run.choose import Chooser, Observation
 from chipwise.search.answer import importance, relaxations, sweet_spot
 from chipwise.search.history import History
 from chipwise.search.pareto import hypervolume
+from chipwise.search.strategy import Problem
 from chipwise.space import SearchSpace
 from chipwise.space.designs import summary
 from chipwise.space.space import Rows
@@ -77,13 +79,9 @@ def explained(
         for item in relaxations(history, seed=seed, share=SHARE)
     ]
     dear = problem.goals[problem.dear_goals[0]].name
-    moved = {
-        dear: importance(problem, lambda r: chooser.expected(observations, r)[0], seed=seed, count=_IMPORTANCE_ROWS)
-    }
-    for place_of, i in enumerate(problem.free_goals):
-        moved[problem.goals[i].name] = importance(
-            problem, lambda r, k=place_of: problem.price(r)[0][:, k], seed=seed, count=_IMPORTANCE_ROWS
-        )
+    values = {dear: partial(_believed, chooser, observations)}
+    values |= {problem.goals[i].name: partial(_priced, problem, k) for k, i in enumerate(problem.free_goals)}
+    moved = {name: importance(problem, value, seed=seed, count=_IMPORTANCE_ROWS) for name, value in values.items()}
     number = None if spot is None else place[tuple(history.rows[spot.trial].tolist())]
     return {
         "knee": number,
@@ -97,6 +95,15 @@ def explained(
 
 def _known(value: float) -> float | None:
     return value if math.isfinite(value) else None
+
+
+def _believed(chooser: Chooser, observations: Sequence[Observation], rows: Rows) -> Floats:
+    return chooser.expected(observations, rows)[0]
+
+
+def _priced(problem: Problem, column: int, rows: Rows) -> Floats:
+    priced: Floats = problem.price(rows)[0][:, column]
+    return priced
 
 
 def _points(chooser: Chooser, observations: Sequence[Observation], rows: Rows) -> Floats:

@@ -46,7 +46,7 @@ class DevicePricer:
     def op_columns(self, op: Op) -> Floats:
         """Seconds, launch included: the one column, (1,)."""
         names = {field.name for field in dataclasses.fields(op)}  # type: ignore[arg-type]
-        changes = {name: self.activations for name in ("activations", "cache") if name in names}
+        changes: dict[str, str] = {name: self.activations for name in ("activations", "cache") if name in names}
         if op.kind == "embedding" and getattr(op, "weights", "") == "fp32":
             changes["weights"] = self.activations
         priced = dataclasses.replace(op, **changes)  # type: ignore[type-var]

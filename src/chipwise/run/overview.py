@@ -137,7 +137,8 @@ def _climbed(
     space: SearchSpace, metrics: Metrics, name: str, rows: Rows, values: NDArray[np.float64], sign: float
 ) -> NDArray[np.int64]:
     """The row with the least ``sign`` × metric that climbing from the best drawn ones reaches."""
-    best, reached = rows[0], np.inf
+    best: NDArray[np.int64] = rows[0]
+    reached = np.inf
     for start in np.argsort(sign * values, kind="stable")[:_STARTS]:
         row, value = rows[start], sign * values[start]
         for _ in range(_CLIMB):

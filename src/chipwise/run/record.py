@@ -179,15 +179,17 @@ def _elsewhere(
     found = []
     for i, name in enumerate(targets.devices):
         sheet = None if name == LOCAL else datasheet.load(name)
-        costs: dict[str, dict[str, float]] = {}
-        for item in items if sheet is not None else ():
-            if item.number in shown:
-                costs[str(item.number)] = design_costs(item.design, spec.workload, DevicePricer(sheet))
+        pricer = None if sheet is None else DevicePricer(sheet)
+        costs = {
+            str(item.number): item.known if pricer is None else design_costs(item.design, spec.workload, pricer)
+            for item in items
+            if item.number in shown
+        }
         found.append(
             rec.Elsewhere(
                 device=name,
                 title=f"{profile.machine.name} (calibrated)" if sheet is None else sheet.title,
-                costs=costs or {str(item.number): item.known for item in items if item.number in shown},
+                costs=costs,
                 front=tuple(kept[int(j)].number for j in fronts[name]),
                 carried={} if not kept else dict(zip(targets.devices, transfer.fronts[i].tolist(), strict=True)),
                 ranks=dict(zip(targets.devices, transfer.costs[i].tolist(), strict=True)),

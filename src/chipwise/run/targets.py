@@ -91,7 +91,8 @@ class Targets:
 
     def shares(self, rows: Rows, metric: str) -> Floats:
         """The metric over that of each device's typical candidate, (n, devices)."""
-        return self.costs(rows, metric) / np.array([self.typical[name][metric] for name in self.devices])
+        shares: Floats = self.costs(rows, metric) / np.array([self.typical[name][metric] for name in self.devices])
+        return shares
 
     def across(self, rows: Rows, metric: str, how: How) -> Floats:
         """One share for all devices, (n,): the worst, or the weighted geometric mean."""

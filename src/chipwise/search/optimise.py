@@ -303,7 +303,9 @@ class _Loop:
         self._known.add(event.ticket)
         self._tried.add(key)
         self._finished += 1
-        values, over, reason = None, None, str(event.value)
+        values: Floats | None = None
+        over: Any = None
+        reason = str(event.value)
         if event.kind == "result":
             values, over, reason = self._outcome(row, event.value)
         if values is None:

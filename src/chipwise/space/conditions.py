@@ -173,7 +173,8 @@ class Conditions:
         counts = table.sum(axis=1)
         ranked = np.argsort(~table, axis=1, kind="stable")  # what is left comes first, in the list's order
         codes = self._codes(self.rules[name], chosen, len(share))
-        return ranked[codes, (share * counts[codes]).astype(np.int64)]
+        picked: Index = ranked[codes, (share * counts[codes]).astype(np.int64)]
+        return picked
 
     @staticmethod
     def _codes(rules: Sequence[Rule], chosen: Mapping[str, Index], count: int) -> Index:
@@ -236,7 +237,8 @@ def _nearest(left: Flags) -> Index:
     if not left.any():
         return places
     kept = np.flatnonzero(left)
-    return kept[np.abs(places[:, None] - kept).argmin(axis=1)]
+    found: Index = kept[np.abs(places[:, None] - kept).argmin(axis=1)]
+    return found
 
 
 def _ancestors(name: str, rules: Sequence[Rule]) -> set[str]:

@@ -110,9 +110,9 @@ class Lookup:
         """What ``layer`` of each row chooses, (n,)."""
         slots = self._space.slots[name].of[:, :, layer].ravel()
         columns = self._space.columns[name]
-        if (slots == slots[0]).all():
-            return genes[columns[slots[0]]]
-        return genes[columns[slots][where], np.arange(genes.shape[1])]
+        alike = (slots == slots[0]).all()
+        read: Index = genes[columns[slots[0]]] if alike else genes[columns[slots][where], np.arange(genes.shape[1])]
+        return read
 
 
 def _places(prices: BlockPrices) -> list[tuple[Floats, Floats]]:
