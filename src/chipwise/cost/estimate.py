@@ -76,6 +76,9 @@ def operator_costs(graph: OpGraph, profile: MachineProfile, *, logits: int) -> t
                 latency_s=scale * (launch + compute + memory),
                 bound=max(bounds, key=lambda bound: bounds[bound]),
                 work=placed.op.work(),
+                compute_s=scale * compute,
+                memory_s=scale * memory,
+                launch_s=scale * launch,
             )
         )
     return tuple(costs)

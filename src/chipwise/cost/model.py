@@ -29,8 +29,8 @@ class OpCost:
     bound: Bound
     work: Work
     count: int = 1
-    compute_s: float | None = None  # all calls at the dense peak, where a data sheet says what that is
-    memory_s: float | None = None  # all calls' bytes at the memory's bandwidth
+    compute_s: float | None = None  # all calls at the dense peak of a data sheet; as calibrated, the part that computes
+    memory_s: float | None = None  # all calls' bytes at the memory's bandwidth; as calibrated, the part that streams
     launch_s: float | None = None
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from chipwise.core.errors import ChipwiseError
 from chipwise.cost.model import CostEstimate, OpCost, Predicted
 from chipwise.explain.advice import Advice, Gain, Proposal, Rule
-from chipwise.explain.question import Case
+from chipwise.explain.question import Case, PhaseName
 from chipwise.explain.rules import RULES
 
 OPERATOR_SPREAD = 0.08
@@ -29,7 +29,7 @@ def advise(case: Case, *, every: bool = False, chosen: Mapping[str, Rule] | None
 
     Args:
         case: The model, its workload, its chip, and what it takes now.
-        every: Keep also what is no sure gain.
+        every: Keep also what is no sure gain, or a loss.
         chosen: The rules; all unless given.
     """
     proposals = [(name, proposal) for name, rule in (chosen or rules()).items() for proposal in rule(case)]
@@ -37,38 +37,39 @@ def advise(case: Case, *, every: bool = False, chosen: Mapping[str, Rule] | None
     found = [
         advice
         for (name, proposal), answer in zip(proposals, answers, strict=True)
-        if not isinstance(answer, ChipwiseError)
-        and (advice := _advice(name, proposal, case.estimate, answer)) is not None
+        if not isinstance(answer, ChipwiseError) and (advice := _advice(name, proposal, case, answer)) is not None
     ]
     kept = [advice for advice in found if every or advice.sure]
     return sorted(kept, key=lambda advice: -advice.headline.ratio.value)
 
 
-def _advice(name: str, proposal: Proposal, before: CostEstimate, after: CostEstimate) -> Advice | None:
-    gains = gains_of(before, after)
-    if not gains:
-        return None
-    headline = next((gain for gain in gains if gain.metric == proposal.headline), None)
+def _advice(name: str, proposal: Proposal, case: Case, after: CostEstimate) -> Advice | None:
+    gains = gains_of(case.estimate, after, causal=case.arch.causal)
+    wanted = proposal.headline
+    if wanted == "tpot" and not case.arch.causal:
+        wanted = "ttft"
+    headline = next((gain for gain in gains if gain.metric == wanted), None)
     if headline is None:
         return None
     sure = headline.ratio.low > 1
     return Advice(rule=name, proposal=proposal, headline=headline, gains=tuple(gains), sure=sure)
 
 
-def gains_of(before: CostEstimate, after: CostEstimate) -> list[Gain]:
-    """Each metric that both know, before and after, with the interval of the ratio."""
+def gains_of(before: CostEstimate, after: CostEstimate, *, causal: bool = True) -> list[Gain]:
+    """Each metric that both know, before and after, with the interval of the ratio; of an encoder, its one pass."""
     spread = {
-        "ttft": changed_spread(before.prefill, after.prefill),
-        "tpot": changed_spread(before.decode, after.decode),
+        "ttft": ratio_spread(before, after, "prefill"),
+        "tpot": ratio_spread(before, after, "decode"),
+        "peak_memory": 0.0,  # counted, not predicted
     }
-    spread["peak_memory"] = 0.0  # counted, not predicted
+    both = max(spread["ttft"], spread["tpot"])
     old, new = _values(before), _values(after)
     gains = []
-    for metric in old:
+    for metric in old if causal else ("ttft", "peak_memory"):
         if metric not in new or old[metric] <= 0 or new[metric] <= 0:
             continue
         ratio = new[metric] / old[metric] if metric in RATES else old[metric] / new[metric]
-        factor = float(np.exp(Z90 * spread.get(metric, spread["tpot"])))
+        factor = float(np.exp(Z90 * spread.get(metric, both)))
         interval = Predicted(value=ratio, low=ratio / factor, high=ratio * factor)
         gains.append(Gain(metric=metric, before=old[metric], after=new[metric], ratio=interval))
     return gains
@@ -79,22 +80,32 @@ def _values(cost: CostEstimate) -> dict[str, float]:
     return {"ttft": cost.ttft_s, "tpot": cost.tpot_s} | found | {"peak_memory": cost.peak_memory_bytes}
 
 
-def changed_spread(before: Sequence[OpCost], after: Sequence[OpCost]) -> float:
-    """Standard deviation of the ratio of two passes in logarithms, from the operators in which they differ.
+def ratio_spread(before: CostEstimate, after: CostEstimate, phase: PhaseName) -> float:
+    """Standard deviation, in logarithms, of how many times faster a pass becomes.
 
-    Operators that both have alike are wrong alike. Those that one has and the other has not are wrong independently.
+    Each operator's time is wrong by a factor of its own, the same before and after, with OPERATOR_SPREAD. To first
+    order an operator then moves the ratio by the difference of its shares of the two passes: what both have alike
+    cancels, what only one has counts in full. Another device's kernels are another model's answers: nothing cancels
+    and both intervals count.
     """
-    old, new = _by_what(before), _by_what(after)
-    total = max(sum(old.values()), sum(new.values()))
-    changed = [old.get(key, 0.0) for key in old if old.get(key) != new.get(key)]
-    changed += [new.get(key, 0.0) for key in new if old.get(key) != new.get(key)]
-    return OPERATOR_SPREAD * float(np.sqrt(np.sum(np.square(changed)))) / total if total else 0.0
+    if before.device != after.device:
+        return float(np.hypot(_halfwidth(before, phase), _halfwidth(after, phase))) / Z90
+    old, new = (_shares(cost.prefill if phase == "prefill" else cost.decode) for cost in (before, after))
+    moved = [old.get(key, 0.0) - new.get(key, 0.0) for key in old | new]
+    return OPERATOR_SPREAD * float(np.sqrt(np.sum(np.square(moved))))
 
 
-def _by_what(costs: Sequence[OpCost]) -> dict[tuple[str, str, int, int], float]:
-    """Seconds by what is computed: kind, FLOPs and bytes of one call, and how many calls."""
-    found: dict[tuple[str, str, int, int], float] = {}
+def _halfwidth(cost: CostEstimate, phase: PhaseName) -> float:
+    name = "ttft" if phase == "prefill" else "tpot"
+    found = cost.metrics.get(name) or cost.metrics[f"{name}_p50"]
+    return float(np.log(found.high / found.value))
+
+
+def _shares(costs: Sequence[OpCost]) -> dict[tuple[str, int, int], float]:
+    """Share of the kernels' time by what is computed: kind, FLOPs and bytes of one call."""
+    total = sum(cost.latency_s for cost in costs)
+    found: dict[tuple[str, int, int], float] = {}
     for cost in costs:
-        key = (cost.place, cost.kind, round(cost.work.flops), round(cost.work.bytes))
-        found[key] = found.get(key, 0.0) + cost.latency_s
+        key = (cost.kind, round(cost.work.flops), round(cost.work.bytes))
+        found[key] = found.get(key, 0.0) + cost.latency_s / total
     return found

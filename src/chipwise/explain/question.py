@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 from chipwise.core.errors import ChipwiseError
 from chipwise.cost.model import CostEstimate, OpCost
 from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.hardware.runtime import Runtime, runtime_named
 from chipwise.spec import ArchSpec
 
 PhaseName = Literal["prefill", "decode"]
@@ -26,7 +27,7 @@ class Question:
     weights: str  # format of the matrices
     kv: str | None = None  # format of the cache; that of the activations
     device: str | None = None
-    runtime: str = "vllm"
+    runtime: str | Runtime = "vllm"
     tp: int = 1
     pp: int = 1
     ep: int = 1
@@ -38,6 +39,15 @@ class Question:
     def but(self, **changes: Any) -> Question:
         """The same question with some fields changed."""
         return replace(self, **changes)
+
+    @property
+    def served_by(self) -> Runtime:
+        """The runtime itself.
+
+        Raises:
+            UnknownName: There is none of this name.
+        """
+        return runtime_named(self.runtime) if isinstance(self.runtime, str) else self.runtime
 
 
 class Pricer(Protocol):
@@ -71,8 +81,21 @@ class Case:
         """The chip's data sheet, where it has one."""
         return self.pricer.sheet
 
+    @property
+    def phases(self) -> tuple[PhaseName, ...]:
+        """What the model does: an encoder has one pass over its input, and no decode."""
+        return ("prefill", "decode") if self.arch.causal else ("prefill",)
+
+    @property
+    def slower(self) -> str:
+        """The metric of the phase in which a request spends more of its time: ttft or tpot."""
+        answering_s = self.estimate.tpot_s * self.question.new_tokens
+        return "tpot" if "decode" in self.phases and answering_s > self.estimate.ttft_s else "ttft"
+
     def operators(self, phase: PhaseName) -> tuple[OpCost, ...]:
-        """The kernels of a pass."""
+        """The kernels of a pass; none of a phase that the model does not have."""
+        if phase not in self.phases:
+            return ()
         return self.estimate.prefill if phase == "prefill" else self.estimate.decode
 
     def share(self, phase: PhaseName, *, kind: str | None = None, place: str | None = None) -> float:

@@ -110,11 +110,14 @@ def _stack(layers: tuple[Layer, ...], setting: Setting, step: Step) -> Iterator[
 
 
 def _layer(layer: Layer, setting: Setting, step: Step) -> Iterator[tuple[str, Iterator[Part]]]:
+    """The blocks with their norms. Parallel blocks are summed once, on each device, before devices sum."""
     both = setting.arch.norm_place == "both"
+    joined = layer.parallel and layer.attention is not None and layer.ffn is not None
     if layer.attention is not None:
         if layer.attention_norm:
             yield "attention", setting.norm(step.tokens)
-        yield "attention", _mixer(layer.attention, setting, step)
+        mixed = _mixer(layer.attention, setting, step)
+        yield "attention", (part for part in mixed if part.op.kind != "all_reduce") if joined else mixed
         if both:
             yield "attention", setting.norm(step.tokens)
     if layer.cross is not None:
@@ -123,6 +126,8 @@ def _layer(layer: Layer, setting: Setting, step: Step) -> Iterator[tuple[str, It
     if layer.ffn is not None:
         if layer.ffn_norm:
             yield "ffn", setting.norm(step.tokens)
+        if joined:
+            yield "ffn", iter([setting.elementwise("join", "add", step.tokens * setting.arch.d_model)])
         if isinstance(layer.ffn, MixtureOfExperts):
             yield "ffn", feed_forward.mixture(layer.ffn, setting, step.tokens)
         elif isinstance(layer.ffn, FeedForward):
