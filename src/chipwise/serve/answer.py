@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from chipwise.core import units
 from chipwise.core.errors import ChipwiseError, DoesNotFit, Unsupported
@@ -21,17 +22,38 @@ from chipwise.serve.steps import PassTimes, class_of
 def answer(request: Request, *, fold: str | None = None) -> CostEstimate:
     """The estimate of one request, kernel by kernel.
 
+    Where memory holds fewer requests at once than are asked for, the engine lets the others wait: the estimate is of as
+    many as fit, and a note says so.
+
     Raises:
         UnknownName: A model, device, runtime or format that is not known.
         SpecError: A plan that does not divide the model.
         Unsupported: The device lacks a rate.
-        DoesNotFit: The model and its cache need more memory than the devices have.
+        DoesNotFit: The model and one request's cache need more memory than the devices have.
     """
     cost = cost_of(request, fold=fold)
-    lacking = shortage(cost, 0)
-    if lacking is not None:
-        raise DoesNotFit(f"{lacking}; {remedies(request)}")
-    return assemble(cost, 0)
+    fitting = fitting_requests(cost)[0]
+    if fitting == 0:
+        raise DoesNotFit(f"{shortage(cost, 0)}; {remedies(request)}")
+    if fitting == request.batch:
+        return assemble(cost, 0)
+    found = assemble(cost_of(replace(request, batch=int(fitting)), fold=fold), 0)
+    return replace(found, notes=(*found.notes, waiting(int(fitting), request.batch)))
+
+
+def waiting(fitting: int, asked: int) -> str:
+    """The sentence that says that not all requests fit at once."""
+    return f"memory holds {fitting} of {asked} requests at once; the others wait for the first token"
+
+
+def fitting_requests(cost: GroupCost) -> npt.NDArray[np.int64]:
+    """How many of each row's requests in flight fit in the devices' memory at once; 0 where not even one does."""
+    memory, asked = cost.memory, cost.group.in_flight
+    free = capacity_bytes(cost.group.device) - memory.weights - memory.activations - memory.runtime
+    replicas = cost.group.setting.plan.dp * cost.group.setting.plan.pp
+    each = memory.cache / cost.group.replica_batch
+    held = np.where(each > 0, np.floor(np.maximum(free, 0) / np.maximum(each, 1)), asked) * replicas
+    return np.where(free < 0, 0, np.minimum(held, asked)).astype(np.int64)
 
 
 def cost_of(request: Request, *, fold: str | None = None) -> GroupCost:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from chipwise.core.dtypes import DType, weight_format
+from chipwise.hardware.datasheet import DeviceProfile
 
 WEIGHT_ALIASES = {
     "bfloat16": "bf16",
@@ -49,22 +50,29 @@ def format_name(text: str) -> str:
     return WEIGHT_ALIASES.get(name, name)
 
 
-def formats_of(
-    weights: str | None, cache: str | None = None, *, default: str = "bf16", mixture: bool = False
-) -> Formats:
+def wide_format(device: DeviceProfile) -> str:
+    """The format of activations, and of weights that nobody asked to be narrower.
+
+    What the device multiplies, at 16 bits if it can: BF16, else FP16, else FP32.
+    """
+    listed = device.peak_flops_per_s
+    return next((name for name in ("bf16", "fp16", "fp32") if name in listed), "bf16")
+
+
+def formats_of(weights: str | None, cache: str | None = None, *, wide: str = "bf16", mixture: bool = False) -> Formats:
     """The formats that a user means by ``--weights`` and ``--kv``; activations are as wide as unquantised weights are.
 
     Args:
-        weights: The format of the matrices, ``default`` unless given.
+        weights: The format of the matrices; ``wide`` unless given.
         cache: The format of the KV cache, that of the activations unless given.
-        default: What the checkpoint is in.
+        wide: The format of activations between narrower weights, see :func:`wide_format`.
         mixture: Whether the model has experts.
 
     Raises:
         UnknownName: No number format has this name.
     """
-    name = format_name(weights or default)
-    activations = name if name in ("fp32", "fp16", "bf16") else "bf16"
+    name = format_name(weights or wide)
+    activations = name if name in ("fp32", "fp16", "bf16") else wide
     only_experts = mixture and name in EXPERTS_ONLY
     return Formats(
         weights=activations if only_experts else weight_format(name).name,

@@ -11,7 +11,7 @@ from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.hardware.runtime import Runtime, runtime_named
 from chipwise.serve.checkpoints import default_cache
-from chipwise.serve.formats import Formats, format_name, formats_of
+from chipwise.serve.formats import Formats, format_name, formats_of, wide_format
 from chipwise.serve.lowering import check_plan
 from chipwise.serve.plan import Plan
 from chipwise.serve.setting import Setting
@@ -29,7 +29,7 @@ class Request:
 
     model: str | ArchSpec
     device: str | DeviceProfile
-    runtime: str = "vllm"
+    runtime: str | Runtime = "vllm"
     weights: str | None = None
     kv: str | None = None
     tp: int = 1
@@ -73,13 +73,19 @@ def resolved(request: Request) -> Resolved:
 
 @functools.lru_cache(maxsize=65_536)
 def _resolved(
-    model: str | ArchSpec, device: str | DeviceProfile, runtime: str, weights: str | None, kv: str | None, plan: Plan
+    model: str | ArchSpec,
+    device: str | DeviceProfile,
+    runtime: str | Runtime,
+    weights: str | None,
+    kv: str | None,
+    plan: Plan,
 ) -> Resolved:
     arch = _model(model) if isinstance(model, str) else model
     found = _device(device) if isinstance(device, str) else device
-    found_runtime = _runtime(runtime)
+    found_runtime = _runtime(runtime) if isinstance(runtime, str) else runtime
     mixture = any(isinstance(layer.ffn, MixtureOfExperts) for layer in arch.layers)
-    formats = _formats(model if isinstance(model, str) else None, weights, kv, found_runtime, mixture)
+    name = model if isinstance(model, str) and not Path(model).exists() else None
+    formats = _formats(name, weights, kv, found_runtime, wide_format(found), mixture)
     check_plan(arch, plan)
     return Resolved(Setting(arch=arch, plan=plan, formats=formats, runtime=found_runtime), found)
 
@@ -100,12 +106,14 @@ def _runtime(name: str) -> Runtime:
 
 
 @functools.lru_cache(maxsize=4096)
-def _formats(model: str | None, weights: str | None, kv: str | None, runtime: Runtime, mixture: bool) -> Formats:
-    if model is None or Path(model).exists():
-        return formats_of(weights, kv, mixture=mixture)
-    default = default_weights(model) or "bf16"
-    named = format_name(weights or default)
-    return formats_of(weights, kv or default_cache(model, named, runtime), default=default, mixture=mixture)
+def _formats(
+    model: str | None, weights: str | None, kv: str | None, runtime: Runtime, wide: str, mixture: bool
+) -> Formats:
+    if model is not None:
+        weights = weights or default_weights(model)
+        if weights is not None:
+            kv = kv or default_cache(model, format_name(weights), runtime)
+    return formats_of(weights, kv, wide=wide, mixture=mixture)
 
 
 def problem_of(error: ChipwiseError) -> str:

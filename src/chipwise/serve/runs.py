@@ -23,7 +23,6 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "tp": ("tp", "tp_size"),
     "pp": ("pp", "pp_size"),
     "dp": ("attn_dp", "attention_dp_size", "dp"),
-    "moe_tp": ("moe_tp", "moe_tp_size"),
     "ep": ("moe_ep", "moe_ep_size", "ep"),
     "batch": ("batch", "batch_size"),
     "isl": ("isl",),
@@ -70,13 +69,7 @@ def _run(row: Mapping[str, str]) -> ServedRun:
 
 
 def _request(row: Mapping[str, str]) -> Request:
-    tp, dp, ep, moe_tp = (_whole(row, name) for name in ("tp", "dp", "ep", "moe_tp"))
-    batch = _whole(row, "batch")
-    devices = tp * dp
-    if ep > 1 and moe_tp == ep and devices == ep * moe_tp > NODE_DEVICES:
-        # These tables count a run on eight devices with both kinds of parallelism eight wide as 64 devices: the same
-        # runs stand there a second time with one device's worth of each expert, to the microsecond.
-        tp, dp, batch = (tp // moe_tp, dp, batch) if dp == 1 else (tp, dp // moe_tp, batch)
+    tp, dp, ep = node_plan(*(_whole(row, name) for name in ("tp", "dp", "ep")))
     return Request(
         model=_cell(row, "model"),
         device=_cell(row, "device"),
@@ -86,10 +79,21 @@ def _request(row: Mapping[str, str]) -> Request:
         pp=_whole(row, "pp"),
         ep=ep,
         dp=dp,
-        batch=batch * dp,
+        batch=_whole(row, "batch") * dp,
         prompt_tokens=_whole(row, "isl"),
         new_tokens=_whole(row, "osl"),
     )
+
+
+def node_plan(tp: int, dp: int, ep: int) -> tuple[int, int, int]:
+    """The plan that a row means: ``tp``, ``dp``, ``ep``.
+
+    Tables of served runs count eight devices with tensor and expert parallelism both eight wide as 64 devices. The same
+    runs stand there a second time with their eight, to the microsecond; no machine in them links 64.
+    """
+    if ep > 1 and tp * dp == ep * ep > NODE_DEVICES:
+        return (tp // ep, dp, ep) if dp == 1 else (tp, dp // ep, ep)
+    return tp, dp, ep
 
 
 def _weights(row: Mapping[str, str]) -> str | None:

@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
 
 from chipwise.core.csvfile import read_rows, whole, write_rows
 from chipwise.core.errors import ChipwiseError, SpecError, Unsupported
-from chipwise.serve.answer import bound_of, shortage
+from chipwise.serve.answer import bound_of, fitting_requests, shortage, waiting
 from chipwise.serve.energy import energies_j_per_token
 from chipwise.serve.estimate import GroupCost, cost_groups, grouped
 from chipwise.serve.request import Request, problem_of
+from chipwise.serve.runs import node_plan
 
 ASKED = ("row_id", "model", "device", "runtime", "weights", "kv", "tp", "pp", "ep", "dp", "batch", "isl", "osl")
 ANSWERED = (
@@ -62,6 +67,23 @@ def estimate_rows(rows: Sequence[Mapping[str, str]], *, fold: str | None = None)
             places.append(i)
         except ChipwiseError as error:
             answers[i]["error"] = problem_of(error)
+    fewer = _answer(answers, requests, places, fold=fold)
+    if fewer:
+        less = [replace(requests[i], batch=fitting) for i, fitting in fewer.items()]
+        _answer(answers, less, [places[i] for i in fewer], fold=fold, asked=[requests[i].batch for i in fewer])
+    return answers
+
+
+def _answer(
+    answers: list[dict[str, object]],
+    requests: Sequence[Request],
+    places: Sequence[int],
+    *,
+    fold: str | None,
+    asked: Sequence[int] | None = None,
+) -> dict[int, int]:
+    """Fills in the answers of ``requests``; returns those of which memory holds fewer than asked, with how many."""
+    fewer: dict[int, int] = {}
     groups, errors = grouped(requests)
     for i, problem in errors.items():
         answers[places[i]]["error"] = problem_of(problem)
@@ -70,8 +92,15 @@ def estimate_rows(rows: Sequence[Mapping[str, str]], *, fold: str | None = None)
             for i in group.rows:
                 answers[places[i]]["error"] = problem_of(cost)
             continue
-        _fill(answers, [places[i] for i in group.rows], cost)
-    return answers
+        fitting = fitting_requests(cost)
+        _fill(answers, [places[i] for i in group.rows], cost, fitting > 0)
+        for i, fits in zip(group.rows, fitting, strict=True):
+            if 0 < fits < requests[i].batch:
+                fewer[i] = int(fits)
+            elif asked is not None:
+                row = answers[places[i]]
+                row["provenance"] = f"{row['provenance']}; {waiting(int(fits), asked[i])}"
+    return fewer
 
 
 def request_of(row: Mapping[str, str]) -> Request:
@@ -83,23 +112,26 @@ def request_of(row: Mapping[str, str]) -> Request:
     for name in ("model", "device"):
         if not row.get(name):
             raise SpecError("is empty", field=name)
+    tp, dp, ep = node_plan(*(whole(row, name, default=1) for name in ("tp", "dp", "ep")))
     return Request(
         model=row["model"],
         device=row["device"],
         runtime=row.get("runtime") or "vllm",
         weights=row.get("weights") or None,
         kv=row.get("kv") or None,
-        tp=whole(row, "tp", default=1),
+        tp=tp,
         pp=whole(row, "pp", default=1),
-        ep=whole(row, "ep", default=1),
-        dp=whole(row, "dp", default=1),
+        ep=ep,
+        dp=dp,
         batch=whole(row, "batch", default=1),
         prompt_tokens=whole(row, "isl", default=None),
         new_tokens=whole(row, "osl", default=None),
     )
 
 
-def _fill(answers: list[dict[str, object]], places: Sequence[int], cost: GroupCost) -> None:
+def _fill(
+    answers: list[dict[str, object]], places: Sequence[int], cost: GroupCost, fits: npt.NDArray[np.bool_]
+) -> None:
     factor = [math.exp(value) for value in cost.log_halfwidth]
     energies = energies_j_per_token(cost)
     try:
@@ -110,9 +142,8 @@ def _fill(answers: list[dict[str, object]], places: Sequence[int], cost: GroupCo
     peak = cost.memory.peak_bytes
     bounds = bound_of(cost.decode)
     for i, place in enumerate(places):
-        lacking = shortage(cost, i)
-        if lacking is not None:
-            answers[place]["error"] = lacking
+        if not fits[i]:
+            answers[place]["error"] = shortage(cost, i)
             answers[place]["peak_memory_bytes"] = round(float(peak[i]))
             continue
         tpot = float(cost.tpot_s[i])

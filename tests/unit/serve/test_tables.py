@@ -112,3 +112,14 @@ def test_runs_that_count_a_node_twice_are_read_as_the_node(tmp_path: Path) -> No
     assert first.request == second.request
     assert first.request is not None
     assert (first.request.tp, first.request.ep, first.request.batch) == (8, 8, 16)
+
+
+def test_where_memory_holds_fewer_requests_the_others_wait() -> None:
+    # 128 requests of 32,768 tokens x 36 layers x 2 x 8 heads x 128 x 2 bytes are 618 GB of cache; an H100 holds 80 GB.
+    found = estimate_rows([row(batch=128, isl=32_000, osl=768)])[0]
+    assert found["error"] == ""
+    assert "of 128 requests at once" in str(found["provenance"])
+    assert float(str(found["peak_memory_bytes"])) <= 80e9
+    alone = api.estimate("Qwen/Qwen3-8B", device="h100-sxm", batch=128, prompt=32_000, new=768)
+    assert float(str(found["tpot_s"])) == pytest.approx(alone.tpot_s, rel=1e-5)
+    assert any("of 128 requests at once" in note for note in alone.notes)
