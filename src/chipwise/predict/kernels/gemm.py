@@ -19,10 +19,10 @@ from chipwise.core.errors import Unsupported
 from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.ops import Matmul
-from chipwise.predict.kernels.gemm_features import features
+from chipwise.predict.kernels.gemm_features import Floats, features
 from chipwise.predict.kernels.gemm_formats import path_of
 from chipwise.predict.kernels.gemm_network import ARRAYS, Network, from_arrays
-from chipwise.predict.kernels.gemm_physics import Machine, Parts, parts, units_and_clock
+from chipwise.predict.kernels.gemm_physics import Machine, parts, units_and_clock
 from chipwise.predict.kernels.times import Array, KernelTimes, Situation
 
 DATA = Path(__file__).parents[1] / "data"
@@ -35,6 +35,7 @@ FAR = {"sibling": 0.75, "unseen": 2.0}  # doublings to the nearest device seen b
 WIDENING = 0.5  # it then grows by this share for each doubling
 SUBSTITUTE = 1.5  # how much wider they are where the kernels of another format stand for those that nobody measured
 SHARE = 0.9
+GRID = 256.0
 Facts = Mapping[str, Any]
 
 
@@ -58,12 +59,16 @@ def times(op: Matmul, device: DeviceProfile, *, stack: str = "vllm", fold: str |
     facts = fitted()["folds"][name]
     machine = Machine.of(device, path)
     stack, kernels = _nearest(facts["own"], stack, path.name)
-    found = parts(m, n, k, machine, facts["shared"], facts["own"][f"{stack}|{kernels}"])
-    correction, halfwidth, situation = _corrected(m, n, k, found, machine, device, name, stack, kernels)
+    constants = facts["shared"], facts["own"][f"{stack}|{kernels}"]
+    found = parts(m, n, k, machine, *constants)
+    near_n, near_k = on_grid(n), on_grid(k)
+    on = np.array_equal(near_n, n) and np.array_equal(near_k, k)
+    x_FR = features(m, near_n, near_k, machine, found if on else parts(m, near_n, near_k, machine, *constants))
+    correction, width, situation = _correction(x_FR, device, path.name, name, stack, kernels)
     moved_s = found.bytes / device.mem_bandwidth_bytes_per_s
     return KernelTimes(
         latency_s=(found.total_s * np.exp(correction)).reshape(shape),
-        log_halfwidth=np.broadcast_to(halfwidth, m.shape).reshape(shape),
+        log_halfwidth=np.broadcast_to(width, m.shape).reshape(shape),
         compute_s=(2 * m * n * k / path.peak_flops_per_s).reshape(shape),
         memory_s=moved_s.reshape(shape),
         launch_s=found.launch_s.reshape(shape),
@@ -71,27 +76,27 @@ def times(op: Matmul, device: DeviceProfile, *, stack: str = "vllm", fold: str |
     )
 
 
-def _corrected(
-    m: Array,
-    n: Array,
-    k: Array,
-    found: Parts,
-    machine: Machine,
-    device: DeviceProfile,
-    fold: str,
-    stack: str,
-    kernels: str,
+def on_grid(size: Array) -> Array:
+    """The largest multiple of 256 (power of two below that) which is no larger: such widths and depths were measured.
+
+    Sizes between take the correction of this one, and the physics of their own: what a tile that is not full costs is
+    then what tiles say.
+    """
+    return np.where(size >= GRID, np.floor(size * (1 / GRID)) * GRID, np.exp2(np.floor(np.log2(np.maximum(size, 1.0)))))
+
+
+def _correction(
+    x_FR: Floats, device: DeviceProfile, path: str, fold: str, stack: str, kernels: str
 ) -> tuple[Array, float, Situation]:
     """The correction as a logarithm, the half-width, the situation."""
     facts = fitted()["folds"][fold]
     nets = networks()
-    x_FR = features(m, n, k, machine, found)
     kind = f"{device.name}|{stack}|{kernels}"
-    if fold == SHIPPED and kind in nets["seen"].kinds and kernels == machine.path.name:
+    if fold == SHIPPED and kind in nets["seen"].kinds and kernels == path:
         return nets["seen"](x_FR, kind), facts["log_halfwidth"]["seen"][kind], "seen"
     net = nets[fold]
     kind = f"{class_of(device)}|{stack}|{kernels}"
-    measured = kernels == machine.path.name
+    measured = kernels == path
     situation: Situation = "sibling" if kind in net.kinds and measured else "unseen"
     beyond = distance(device, facts["hardware"])
     trust = 1.0 if situation == "sibling" else float(np.exp(-((beyond / REACH) ** 2)))

@@ -114,7 +114,7 @@ SHARED: Mapping[str, tuple[float, float]] = {
     "wave": (-1.0, 1.0),  # logit: how much a wave that is not full costs as a full one
     "reduce": (np.log(1500.0), 1.0),  # log clocks for each doubling of the split along K
     "overlap": (np.log(2.0), 0.5),  # log p of the norm
-    "launch_clock": (0.5, 0.1),  # power of the clock in a launch, a step, a prologue
+    "launch_clock": (0.25, 0.05),  # power of the clock in a launch, a step, a prologue
     "step_clock": (0.5, 0.15),
     "prologue_clock": (0.5, 0.15),
     "quantise_row": (np.log(300.0), 1.0),  # log clocks for 512 values of a row

@@ -73,10 +73,17 @@ def test_one_column_too_many_starts_a_new_wave() -> None:
     assert over > 1.1 * full
 
 
-def test_a_column_beyond_a_tile_costs_more_than_its_share_as_measured() -> None:
-    # cuBLAS on an A100, 4096 rows: 32 columns of tiles become 33.
-    found = gemm.times(bf16(np.array([4096, 4096]), np.array([4096, 4097]), np.array([4096, 4096])), A100).latency_s
-    assert found[1] / found[0] > 1.005  # by FLOPs alone 1.0002
+@pytest.mark.parametrize("device", [A100, H100, datasheet.load("b200-sxm"), datasheet.load("l40s")])
+@pytest.mark.parametrize("weights", ["bf16", "fp8"])
+def test_a_column_beyond_a_tile_costs_more_than_its_share(device: datasheet.DeviceProfile, weights: str) -> None:
+    n = np.array([4096, 4097])
+    found = gemm.times(Matmul(m=4096, n=n, k=4096, weights=weights, activations="bf16"), device).latency_s
+    assert found[1] / found[0] > 1.001  # by FLOPs alone 1.0002
+
+
+def test_sizes_between_those_measured_take_the_correction_of_the_one_below() -> None:
+    sizes = np.array([1.0, 3.0, 64.0, 100.0, 255.0, 256.0, 1600.0, 4097.0])
+    assert gemm.on_grid(sizes).tolist() == [1, 2, 64, 64, 128, 256, 1536, 4096]
 
 
 def test_four_thousand_cubed_is_compute_bound_and_near_published_rates_on_an_a100() -> None:
