@@ -1,8 +1,27 @@
-"""What all tests share: nothing is written to the user's own data folder."""
+"""What all tests share: nothing is written to the user's own data folder, and one way to open a page in a browser."""
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+    "--enable-logging=stderr",
+    "--virtual-time-budget=60000",
+    "--dump-dom",
+)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -11,3 +30,26 @@ def own_data_folder(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CHIPWISE_HOME", str(tmp_path_factory.mktemp("home")))
         yield
+
+
+Visit = Callable[[Path], tuple[str, list[str]]]
+
+
+@pytest.fixture
+def visit(tmp_path: Path) -> Visit:
+    """Opens a page: the document after its scripts ran, and what they wrote to the console."""
+    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if found is None:
+        pytest.skip(f"needs {', '.join(BROWSERS[:-1])} or {BROWSERS[-1]} on the PATH")
+
+    def visit(file: Path) -> tuple[str, list[str]]:
+        done = subprocess.run(
+            [found, *FLAGS, f"--user-data-dir={tmp_path / 'browser'}", file.resolve().as_uri()],
+            capture_output=True,
+            text=True,
+            timeout=180,
+            check=True,
+        )
+        return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+
+    return visit

@@ -2,8 +2,6 @@
 
 import json
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,23 +10,7 @@ from example_record import example_record, least
 from chipwise.report.html import page
 from chipwise.report.plots import draw
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(BROWSER is None, reason="needs chromium, chromium-browser, google-chrome or chrome on the PATH"),
-]
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-    "--enable-logging=stderr",
-    "--virtual-time-budget=60000",
-    "--dump-dom",
-)
+pytestmark = pytest.mark.browser
 CHECK = """
 <script>
 "use strict";
@@ -82,31 +64,23 @@ async function check() {
 """
 
 
-def visit(html: str, folder: Path) -> tuple[str, list[str]]:
-    """The document after its scripts ran, and what they wrote to the console."""
+def stored(html: str, folder: Path) -> Path:
     (folder / "report.html").write_text(html, encoding="utf-8")
-    done = subprocess.run(
-        [BROWSER, *FLAGS, f"--user-data-dir={folder / 'profile'}", (folder / "report.html").as_uri()],
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=True,
-    )
-    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    return folder / "report.html"
 
 
-def checked(html: str, folder: Path) -> dict:
+def checked(html: str, folder: Path, visit) -> dict:
     """What the page says of itself when every plot was hovered and every button pressed."""
-    dom, console = visit(html.replace("</body>", CHECK + "</body>"), folder)
+    dom, console = visit(stored(html.replace("</body>", CHECK + "</body>"), folder))
     assert console == []
     found = re.search(r'<pre id="found">(.*?)</pre>', dom, re.DOTALL)
     assert found, "the page's scripts did not come to their end"
     return json.loads(found[1].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
 
 
-def test_every_plot_is_drawn_and_can_be_hovered(tmp_path):
+def test_every_plot_is_drawn_and_can_be_hovered(tmp_path, visit):
     record = example_record()
-    found = checked(page(record), tmp_path)
+    found = checked(page(record), tmp_path, visit)
     plots = draw(record)
     assert set(found["plots"]) == {f"plot-{plot.key}" for plot in plots}
     for plot in plots:
@@ -122,11 +96,11 @@ def test_every_plot_is_drawn_and_can_be_hovered(tmp_path):
     assert found["sorted"][len(values) :] == [""] * (len(record.trials) - len(values))
 
 
-def test_a_page_without_plots_is_quiet(tmp_path):
-    assert checked(page(least()), tmp_path)["plots"] == {}
+def test_a_page_without_plots_is_quiet(tmp_path, visit):
+    assert checked(page(least()), tmp_path, visit)["plots"] == {}
 
 
-def test_an_error_on_the_page_would_be_seen(tmp_path):
-    _, console = visit("<!doctype html><script>throw new Error('deliberate')</script>", tmp_path)
+def test_an_error_on_the_page_would_be_seen(tmp_path, visit):
+    _, console = visit(stored("<!doctype html><script>throw new Error('deliberate')</script>", tmp_path))
     assert len(console) == 1
     assert "deliberate" in console[0]
