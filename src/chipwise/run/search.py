@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from chipwise.core import units
 from chipwise.core.errors import ChipwiseError, MeasurementError
 from chipwise.hardware.device import MachineProfile
 from chipwise.profile.calibrate import calibrate
+from chipwise.profile.kept import kept_profile
 from chipwise.report import output
 from chipwise.report.record import RunRecord, save
 from chipwise.run.answer import explained
@@ -27,6 +29,7 @@ from chipwise.run.record import make_record
 from chipwise.run.screen import screen
 from chipwise.run.spec import RunSpec
 from chipwise.run.strategic import StrategyChooser
+from chipwise.run.sustained import with_cold_limits
 from chipwise.run.targets import RunTargets
 from chipwise.run.training import PoolTrainer
 from chipwise.run.trials import Candidate, Trials, choice_labels
@@ -88,6 +91,7 @@ class Search:
         self.study.remember(data=corpus.summary())
         plan = self._plan()
         profile = self._calibrate()
+        spec = self.spec = with_cold_limits(spec, profile)
         costing = self._costing = Costing(self.space, spec.workload, profile)
         self._measuring = Measuring(spec, anchors=profile.anchors)
         self._learn()
@@ -189,6 +193,9 @@ class Search:
 
         target = self.spec.target
         profile = calibrate(runtime=target.runtime, threads=target.threads, seconds=self._calibration_s, progress=told)
+        kept = kept_profile(target.runtime, target.threads)
+        if kept is not None:
+            profile = replace(profile, thermal=kept.thermal)
         profile.save(self.folder.profile)
         return profile
 

@@ -15,6 +15,7 @@ METRICS: dict[str, str] = {  # name -> kind of unit
     "ttft_p99": "time",
     "tpot_p50": "time",
     "tpot_p99": "time",
+    "tpot_sustained": "time",  # the median after minutes of load
     "peak_memory": "bytes",
     "parameters": "count",
     "bits_per_byte": "count",
