@@ -28,7 +28,7 @@ _LEANING = 4.0  # of a walk's first logits towards its stratum
 _WALKS, _STEPS, _RATE = 48, 100, 0.15
 _HOT, _COLD = 2.0, 0.3  # temperatures of the first and the last step
 _SAMPLES = 6  # hard rows drawn from the end of every walk, beside the likeliest
-_PENALTY = 20.0  # of expected violation, in spans of the objectives
+_PENALTY = 4.0  # of expected violation, in spans of the objectives
 _SHARPNESS = 20.0  # of the soft maximum over weighted objectives
 
 

@@ -54,7 +54,7 @@ class Reinforce(Remembering):
                 excess = self.violation(drawn)
                 usable = self.usable(drawn[excess <= 0])
                 usable = usable[~(usable[:, None] == found[None]).all(axis=2).any(axis=1)]
-                if (excess > 0).any():
+                if (excess > 0).mean() > 0.5:  # lessons for free, until most draws hold the limits
                     self._learn(policy, drawn, _FREE_RATE * (excess.mean() - excess) / (excess.std() + 1e-9))
                 if len(usable):
                     found = np.vstack([found, usable[:1]])
