@@ -1,0 +1,55 @@
+"""``chipwise measure`` and ``chipwise measurements`` as a user runs them, on the fake runtime."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from chipwise.cli.app import app
+from chipwise.spec import io, uniform
+
+RUN = CliRunner()
+
+
+@pytest.fixture
+def spec(tmp_path, monkeypatch) -> str:
+    monkeypatch.setenv("CHIPWISE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("COLUMNS", "200")
+    path = tmp_path / "spec.json"
+    io.save(uniform(vocab_size=64, d_model=32, depth=1, heads=1, ffn_width=64, max_tokens=64, name="tiny"), path)
+    return str(path)
+
+
+def ask(*arguments: str) -> str:
+    done = RUN.invoke(app, list(arguments), catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_measure_then_list_export_delete_import(spec: str, tmp_path) -> None:
+    said = ask("measure", spec, "--runtime", "fake", "--batch", "2", "--prompt", "4", "--new", "5")
+    for words in ("ttft_p50", "tpot_p99", "95 % interval", "tokens/s", "energy", "unavailable", "batch 2", "clean"):
+        assert words in said
+    (row,) = json.loads(ask("measurements", "--json"))
+    assert (row["runtime"], row["source"]) == ("fake", "measure")
+    assert row["id"] in ask("measurements", "show", row["id"][:8])
+    kept = json.loads(ask("measurements", "show", row["id"], "--json"))
+    assert len(kept["measurement"]["tpot_s"]) >= 200
+    out = str(tmp_path / "mine.jsonl")
+    assert json.loads(ask("measurements", "export", out, "--json"))["exported"] == 1
+    assert json.loads(ask("measurements", "delete", row["id"], "--json")) == {"deleted": 1}
+    assert json.loads(ask("measurements", "list", "--json")) == []
+    assert json.loads(ask("measurements", "import", out, "--json"))["imported"] == 1
+
+
+def test_what_is_not_to_be_kept_is_not(spec: str) -> None:
+    ask("measure", spec, "--runtime", "fake", "--prompt", "4", "--new", "5", "--no-keep", "--json")
+    assert "nothing has been measured yet" in ask("measurements")
+
+
+def test_sustained_load_shows_its_curve(spec: str) -> None:
+    said = ask("measure", spec, "--runtime", "fake", "--prompt", "4", "--new", "5", "--sustained", "2 s")
+    assert "TPOT over 2" in said
+    assert "not calibrated" in said
