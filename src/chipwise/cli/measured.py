@@ -127,9 +127,16 @@ def _verdict(found: Measurement) -> None:
     if found.drift is not None:
         console.print(
             f"since calibration fixed work takes {found.drift.prefill:.3f} (prefill) and {found.drift.decode:.3f} "
-            f"(decode) times as long, within {100 * found.drift.log_halfwidth:.1f} %",
+            f"(decode) times as long; without that TTFT P50 is {_corrected(found, 'ttft_p50')}, "
+            f"TPOT P50 {_corrected(found, 'tpot_p50')}",
             highlight=False,
         )
+
+
+def _corrected(found: Measurement, metric: str) -> str:
+    value, low, high = found.corrected_interval(metric)
+    ends = " to ".join("unbounded" if end is None else units.show(end, "time") for end in (low, high))
+    return f"{units.show(value, 'time')} ({ends})"
 
 
 def sustained_lines(found: Sustained, *, kept: bool) -> None:

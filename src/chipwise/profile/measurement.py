@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -11,6 +12,7 @@ from chipwise.core.errors import MeasurementError, SpecError, UnknownName
 from chipwise.core.files import build
 from chipwise.ops.workload import Workload
 from chipwise.profile.drift import Drift
+from chipwise.profile.statistics import percentile_interval
 
 SCHEMA = "chipwise.measurement/1"
 METRICS = ("ttft_p50", "ttft_p95", "ttft_p99", "tpot_p50", "tpot_p95", "tpot_p99", "peak_memory")
@@ -79,6 +81,26 @@ class Measurement:
         if self.drift is None or name == "peak_memory":
             return value
         return value / (self.drift.prefill if name.startswith("ttft") else self.drift.decode)
+
+    def corrected_interval(self, name: str) -> tuple[float, float | None, float | None]:
+        """:meth:`corrected` with the bounds of its interval: the percentile's own, widened by the drift's doubt.
+
+        A bound is None where the samples do not bound the percentile, or for peak memory.
+
+        Raises:
+            UnknownName: There is no such metric.
+            MeasurementError: This machine could not measure it.
+        """
+        value = self.corrected(name)
+        if name == "peak_memory":
+            return value, None, None
+        samples = self.ttft_s if name.startswith("ttft") else self.tpot_s
+        own = percentile_interval(samples, int(name.split("_p")[1]) / 100)
+        wide = math.exp(self.drift.log_halfwidth) if self.drift is not None else 1.0
+        factor = value / self.metric(name)
+        low = None if own.low is None else own.low * factor / wide
+        high = None if own.high is None else own.high * factor * wide
+        return value, low, high
 
     def settled(self, name: str) -> float:
         """What a model of the machine should learn: :meth:`corrected`, from processor time where others were busy.

@@ -62,5 +62,7 @@ def test_a_quarter_of_drift_between_sessions_is_corrected_to_within_5_percent(sl
     for metric, true_s in (("ttft_p50", 6e-4), ("tpot_p50", 3e-4)):
         assert second.metric(metric) == pytest.approx(slower * true_s, rel=0.15)
         assert second.corrected(metric) == pytest.approx(first.metric(metric), rel=0.05)
+        _, low, high = second.corrected_interval(metric)
+        assert low < first.metric(metric) < high
     assert not second.clean  # past a fifth it is for another hour, whatever was corrected
     assert any("drifted" in reason for reason in second.reasons)
