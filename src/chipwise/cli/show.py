@@ -12,14 +12,12 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
-from chipwise.api import Measured
 from chipwise.cli.output import console, json_of, notices
 from chipwise.core import units
 from chipwise.hardware.device import MachineProfile
 from chipwise.report.record import RunRecord
 from chipwise.report.tables import constraint_table, final_table
 from chipwise.run.progress import Observer, Status
-from chipwise.space.constraints import METRICS
 
 __all__ = ["bar", "console", "json_of", "live", "measurement", "notices", "result", "waiting"]
 
@@ -130,50 +128,3 @@ def profile(found: MachineProfile, path: Path) -> None:
     for note in found.notes:
         console.print(f"[yellow]note:[/yellow] {note}")
     console.print(f"profile: {path}")
-
-
-def measurement(outcome: Measured) -> None:
-    """A measurement beside what was predicted or promised."""
-    found = outcome.measurement
-    table = Table(
-        title=f"{found.name} · measured on {found.device}, {found.runtime} {found.runtime_version}, "
-        f"{found.threads} thread{'s' if found.threads > 1 else ''} · {found.workload.prompt_tokens} prompt, "
-        f"{found.workload.new_tokens} new tokens"
-    )
-    limits = {limit.metric: limit for limit in outcome.limits}
-    for name in ("metric", "measured", "predicted", "limit", ""):
-        table.add_column(name, justify="left" if name in ("metric", "") else "right")
-    for name, value in outcome.metrics.items():
-        kind = METRICS[name]
-        limit = limits.get(name)
-        verdict = "" if limit is None else "[green]met[/green]" if limit.holds(value) else "[red]broken[/red]"
-        table.add_row(
-            name, units.show(value, kind), _promise(outcome, name), limit.text if limit is not None else "", verdict
-        )
-    for quantity in ("ttft", "tpot"):
-        p95 = found.percentile("ttft" if quantity == "ttft" else "tpot", 0.95)
-        table.add_row(f"{quantity}_p95", units.show(p95, "time"), "", "", "")
-    table.add_row("throughput", units.show(1 / outcome.metrics["tpot_p50"], "rate"), "", "", "")
-    table.add_row("CPU time", units.show(found.cpu_s, "time"), "", "", "")
-    table.add_row(
-        "energy", "unavailable" if found.energy_j is None else units.show(found.energy_j, "energy"), "", "", ""
-    )
-    console.print(table)
-    samples = f"{len(found.ttft_s)} prefills and {len(found.tpot_s)} decode steps, all kept"
-    if found.clean:
-        console.print(f"[green]clean[/green]: the machine was quiet; {samples}")
-    else:
-        console.print(f"[yellow]unclean[/yellow]: {'; '.join(found.reasons)}; {samples}")
-
-
-def _promise(outcome: Measured, metric: str) -> str:
-    """What the run that made the model promised, else what this machine's profile predicts, with its interval."""
-    if outcome.promised is not None and metric in outcome.promised:
-        value, low, high = outcome.promised[metric]
-    elif outcome.predicted is not None and metric in outcome.predicted.metrics:
-        known = outcome.predicted.metrics[metric]
-        value, low, high = known.value, known.low, known.high
-    else:
-        return ""
-    kind = METRICS[metric]
-    return f"{units.show(value, kind)} ({units.show(low, kind)} to {units.show(high, kind)})"
