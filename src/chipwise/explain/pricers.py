@@ -9,6 +9,7 @@ from chipwise.blocks.lowering import lower
 from chipwise.core.errors import ChipwiseError, Unsupported
 from chipwise.cost.estimate import estimate
 from chipwise.cost.model import CostEstimate
+from chipwise.explain.prefix import request_of
 from chipwise.explain.question import Question
 from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import DeviceProfile
@@ -38,7 +39,7 @@ class DataSheetPricer:
         places: list[int] = []
         for i, question in enumerate(questions):
             try:
-                requests.append(self._request(question))
+                requests.append(request_of(question, self.device))
                 places.append(i)
             except ChipwiseError as error:
                 answers[i] = error
@@ -49,22 +50,6 @@ class DataSheetPricer:
             for i, row in enumerate(group.rows):
                 answers[places[row]] = cost if isinstance(cost, Unsupported) else assemble(cost, i)
         return [answer for answer in answers if answer is not None]
-
-    def _request(self, question: Question) -> Request:
-        return Request(
-            model=question.arch,
-            device=question.device or self.device,
-            runtime=question.runtime,
-            weights=question.weights,
-            kv=question.kv,
-            tp=question.tp,
-            pp=question.pp,
-            ep=question.ep,
-            dp=question.dp,
-            batch=question.batch,
-            prompt_tokens=question.prompt_tokens,
-            new_tokens=question.new_tokens,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,161 @@
+"""The answer: what a person asks of a model on a chip, in one value that screens, pages and JSON show alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from chipwise.core import units
+from chipwise.core.errors import Unsupported
+from chipwise.cost.model import Bound, CostEstimate
+from chipwise.explain.advice import Advice
+from chipwise.explain.engine import advise
+from chipwise.explain.prefix import Shared, shared_context
+from chipwise.explain.question import Case, PhaseName
+from chipwise.explain.saturation import Curve, batch_curve, token_curve
+from chipwise.explain.verdict import verdict
+from chipwise.explain.waterfall import Part, waterfall
+
+SHOWN = 0.02  # of a pass: operators below it are summed up
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """One kernel of a pass, all its calls together. ``ridge`` is the intensity at which its two limits are equal."""
+
+    place: str
+    kind: str
+    count: int
+    seconds: float
+    share: float
+    bound: Bound
+    flops: float
+    bytes: float
+    intensity: float | None
+    ridge: float | None
+    reached: float | None  # of its limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseAnswer:
+    """One phase: the sentence, the parts that add up to its time, its kernels, the largest first."""
+
+    phase: PhaseName
+    seconds: float
+    verdict: str
+    parts: tuple[Part, ...]
+    operators: tuple[Operator, ...]
+    mfu: float | None
+    mbu: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Why a model takes what it takes on a chip, and what would change that."""
+
+    case: Case
+    phases: tuple[PhaseAnswer, ...]
+    saturation: tuple[Curve, ...]
+    memory_bytes: Mapping[str, float]
+    capacity_bytes: float | None
+    advice: tuple[Advice, ...]
+    shared: Shared | None
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def estimate(self) -> CostEstimate:
+        """What it takes now."""
+        return self.case.estimate
+
+
+def explain_case(case: Case, *, every: bool = False) -> Explanation:
+    """All of it. ``every`` keeps advice that is no sure gain."""
+    curves = (token_curve(case), batch_curve(case))
+    held = case.estimate.memory_bytes or _calibrated_memory(case)
+    capacity = case.sheet.mem_capacity_bytes if case.sheet is not None else None
+    return Explanation(
+        case=case,
+        phases=tuple(_phase(case, phase) for phase in case.phases),
+        saturation=tuple(curve for curve in curves if curve is not None),
+        memory_bytes=held,
+        capacity_bytes=capacity,
+        advice=tuple(advise(case, every=every)),
+        shared=shared_context(case),
+        notes=(*_notes(case, capacity), *case.estimate.notes),
+    )
+
+
+def _phase(case: Case, phase: PhaseName) -> PhaseAnswer:
+    parts = waterfall(case, phase)
+    return PhaseAnswer(
+        phase=phase,
+        seconds=sum(part.seconds for part in parts),
+        verdict=verdict(case, phase, parts),
+        parts=parts,
+        operators=operators(case, phase),
+        mfu=case.estimate.mfu.get(phase),
+        mbu=case.estimate.mbu.get(phase),
+    )
+
+
+def operators(case: Case, phase: PhaseName) -> tuple[Operator, ...]:
+    """The kernels of a pass, the largest first."""
+    costs = case.operators(phase)
+    total = sum(cost.latency_s for cost in costs)
+    found = []
+    for cost in costs:
+        flops, moved = float(cost.work.flops * cost.count), float(cost.work.bytes * cost.count)
+        compute, memory = cost.compute_s, cost.memory_s
+        known = case.sheet is not None and compute is not None and memory is not None
+        intensity = flops / moved if moved and flops else None
+        ridge = intensity * memory / compute if known and intensity and compute and memory else None
+        found.append(
+            Operator(
+                place=cost.place,
+                kind=cost.kind,
+                count=cost.count,
+                seconds=cost.latency_s,
+                share=cost.latency_s / total,
+                bound=cost.bound,
+                flops=flops,
+                bytes=moved,
+                intensity=intensity,
+                ridge=ridge,
+                reached=min(1.0, max(compute or 0.0, memory or 0.0) / cost.latency_s) if known else None,
+            )
+        )
+    return tuple(sorted(found, key=lambda each: -each.seconds))
+
+
+def _calibrated_memory(case: Case) -> Mapping[str, float]:
+    return {"process": case.estimate.peak_memory_bytes}
+
+
+def _notes(case: Case, capacity: float | None) -> list[str]:
+    notes = []
+    needed = case.estimate.peak_memory_bytes
+    if capacity is not None and needed > capacity:
+        notes.append(
+            f"it does not fit: {units.show(needed, 'bytes')} are needed and there are {units.show(capacity, 'bytes')}; "
+            "times are as if it did"
+        )
+    power = _power(case)
+    if power:
+        notes.append(power)
+    return notes
+
+
+def _power(case: Case) -> str | None:
+    """How much of the board's power serving takes, and what is left before clocks fall."""
+    energy = case.estimate.metrics.get("energy_per_token")
+    if case.sheet is None or energy is None or not case.arch.causal:
+        return None
+    try:
+        limit_w = case.sheet.board_power_w * case.estimate.devices
+    except Unsupported:
+        return None
+    drawn_w = energy.value * case.estimate.metrics["tokens_per_s"].value
+    return (
+        f"power: about {units.show(drawn_w, 'power')} of {units.show(limit_w, 'power')} while serving, "
+        f"{max(0.0, 1 - drawn_w / limit_w):.0%} head-room before the board's limit lowers clocks"
+    )

@@ -1,0 +1,134 @@
+"""From the ideal to the predicted time of a pass, in parts that add up to it.
+
+The ideal is what the chip's published rates allow if every kernel were perfect and every chain that some runtime fuses
+were fused. What comes on top is told apart by cause, so that a person sees what a change could win at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from chipwise.core.errors import ChipwiseError
+from chipwise.cost.model import CostEstimate, OpCost
+from chipwise.explain.question import Case, PhaseName
+from chipwise.hardware.runtime import EVERY
+from chipwise.serve.batching import Constants, constants
+from chipwise.serve.steps import class_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Seconds of a pass with one cause. ``ideal`` parts are limits of the chip, the others what keeps it from them."""
+
+    name: str
+    seconds: float
+    ideal: bool = False
+    why: str = ""
+
+
+WAITING = "waiting for other requests' prompts"
+
+
+def waterfall(case: Case, phase: PhaseName) -> tuple[Part, ...]:
+    """The parts of a prompt's pass or of one token, in order; they add up to the predicted TTFT or TPOT."""
+    total_s = case.estimate.ttft_s if phase == "prefill" else case.estimate.tpot_s
+    parts = _calibrated(case, phase, total_s) if case.sheet is None else _data_sheet(case, phase, total_s)
+    return tuple(part for part in parts if abs(part.seconds) > 1e-9 * total_s)
+
+
+def step_s(parts: Sequence[Part]) -> float:
+    """Seconds of the pass itself, without waiting for other requests."""
+    return sum(part.seconds for part in parts if part.name != WAITING)
+
+
+def reached(parts: Sequence[Part]) -> float:
+    """Share of the pass that the chip's limits explain."""
+    return sum(part.seconds for part in parts if part.ideal) / step_s(parts)
+
+
+def _calibrated(case: Case, phase: PhaseName, total_s: float) -> list[Part]:
+    costs = case.operators(phase)
+    sums = {name: sum(getattr(cost, name) or 0.0 for cost in costs) for name in ("compute_s", "memory_s", "launch_s")}
+    rest_s = total_s - sum(sums.values())
+    return [
+        Part(name="computing", seconds=sums["compute_s"], ideal=True, why="at the rates that calibration measured"),
+        Part(name="streaming weights", seconds=sums["memory_s"], ideal=True, why="at the bandwidth of the working set"),
+        Part(name="launching nodes", seconds=sums["launch_s"], why=f"{len(costs)} nodes of the graph"),
+        Part(name="the pass itself", seconds=rest_s, why="calling the runtime, choosing a token"),
+    ]
+
+
+def _data_sheet(case: Case, phase: PhaseName, total_s: float) -> list[Part]:
+    """Kernels as :meth:`Constants.step_s` adds them, each split into its limit and the rest."""
+    known, runtime = constants(), case.question.served_by
+    costs = case.operators(phase)
+    kernels = [cost for cost in costs if class_of(cost.kind) != "collective"]
+    link_s = sum(cost.latency_s for cost in costs if class_of(cost.kind) == "collective")
+    count = sum(cost.count for cost in costs)
+    fused = _fused(case, phase)
+    fused_s = [sum(each) for each in zip(*(_ideals(cost, known, runtime.graphs) for cost in fused), strict=True)]
+    now_s = [sum(each) for each in zip(*(_ideals(cost, known, runtime.graphs) for cost in kernels), strict=True)]
+    compute_s, memory_s = fused_s if sum(fused_s) <= sum(now_s) else now_s
+    waste = dict.fromkeys(("compute", "memory"), 0.0)
+    for cost in kernels:
+        kind = "compute" if (cost.compute_s or 0.0) >= (cost.memory_s or 0.0) else "memory"
+        captured = runtime.graphs
+        waste[kind] += _busy_s(cost, known, captured=captured) - _limit_s(cost, known, captured=captured)
+    if runtime.graphs:
+        launch_s, launch_why = known.gap_s * count, f"between {count} kernels of a captured graph"
+        stall_s = 0.0
+    else:
+        launch_s, launch_why = sum(cost.launch_s or 0.0 for cost in kernels), f"of {count} kernels, one by one"
+        stall_s = max(0.0, runtime.dispatch_s * count - sum(cost.latency_s for cost in costs))
+    sequences = -(-case.question.batch // (case.question.dp * case.question.pp)) if phase == "decode" else 0
+    host_s = known.host_s[runtime.stack] + (known.sequence_s * sequences if runtime.python else 0.0)
+    parts = [
+        Part(name="compute limit", seconds=compute_s, ideal=True, why="FLOPs at the dense peak, where that is slower"),
+        Part(name="bandwidth limit", seconds=memory_s, ideal=True, why="bytes at the memory's bandwidth, elsewhere"),
+        Part(name="unfused traffic", seconds=sum(now_s) - compute_s - memory_s, why="chains that runtimes can fuse"),
+        Part(name="tiles, waves and clocks", seconds=waste["compute"], why="of kernels bound by compute"),
+        Part(name="bandwidth not reached", seconds=waste["memory"], why="of kernels bound by memory"),
+        Part(name="launches and gaps", seconds=launch_s, why=launch_why),
+        Part(name="communication", seconds=link_s, why="between devices"),
+        Part(name="host", seconds=host_s + stall_s, why="scheduling and dispatch that kernels do not hide"),
+    ]
+    rest_s = total_s - sum(part.seconds for part in parts)
+    if phase == "decode" and case.question.batch > 1:
+        return [*parts, Part(name=WAITING, seconds=rest_s, why="their prefills delay this request's steps")]
+    return [*parts[:-1], Part(name="host", seconds=parts[-1].seconds + rest_s, why=parts[-1].why)]
+
+
+def _fused(case: Case, phase: PhaseName) -> Sequence[OpCost]:
+    """The kernels as they would be if all chains were fused."""
+    runtime = case.question.served_by
+    whole: CostEstimate | ChipwiseError = case.estimate
+    if runtime.fused != EVERY:
+        whole = case.pricer.price([case.question.but(runtime=replace(runtime, fused=EVERY))])[0]
+    if isinstance(whole, ChipwiseError):
+        whole = case.estimate
+    costs = whole.prefill if phase == "prefill" else whole.decode
+    return [cost for cost in costs if class_of(cost.kind) != "collective"]
+
+
+def _scale(cost: OpCost, known: Constants) -> float:
+    scales = {"matmul": known.kernel_scale, "attention": known.kernel_scale, "experts": known.experts_scale}
+    return scales.get(class_of(cost.kind), 1.0)
+
+
+def _busy_s(cost: OpCost, known: Constants, *, captured: bool) -> float:
+    """Seconds without the launch."""
+    launch_s, limit_s = cost.launch_s or 0.0, max(cost.compute_s or 0.0, cost.memory_s or 0.0)
+    if captured:
+        return _scale(cost, known) * max(cost.latency_s - launch_s, limit_s)
+    return cost.latency_s - launch_s
+
+
+def _limit_s(cost: OpCost, known: Constants, *, captured: bool) -> float:
+    """What the chip's rates allow, at most what is predicted (caches serve some kernels faster than memory could)."""
+    return min(max(cost.compute_s or 0.0, cost.memory_s or 0.0), _busy_s(cost, known, captured=captured))
+
+
+def _ideals(cost: OpCost, known: Constants, captured: bool) -> tuple[float, float]:
+    limit_s = _limit_s(cost, known, captured=captured)
+    return (limit_s, 0.0) if (cost.compute_s or 0.0) >= (cost.memory_s or 0.0) else (0.0, limit_s)
