@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from chipwise.search.history import History
 from chipwise.search.pareto import hypervolume, knee, non_dominated
@@ -114,10 +115,10 @@ def relaxations(history: History, *, seed: int, share: float = 0.10) -> list[Rel
     found = np.unique(np.vstack([*rows, history.rows]), axis=0)
     mean, std, violations = judge.believes(found)
     sign = problem.to_minimise(np.ones(len(problem.goals)))[0]
-    held = (violations <= 0).all(axis=1)
+    held = np.asarray((violations <= 0).all(axis=1))
     told = []
     for limit, one in zip(problem.limits, slack, strict=True):
-        more = (violations <= one).all(axis=1)
+        more = np.asarray((violations <= one).all(axis=1))
         gain, adds = _gain(mean, held, more)
         first = (problem.dear_goals or [0])[0]
         pairs = zip(_best(mean[held]) * sign, _best(mean[more]) * sign, strict=True)
@@ -151,7 +152,7 @@ def _best(points: Floats) -> Floats:
     return points.min(axis=0) if len(points) else np.full(points.shape[1], np.nan)
 
 
-def _gain(mean: Floats, held: np.ndarray, more: np.ndarray) -> tuple[float, int | None]:
+def _gain(mean: Floats, held: NDArray[np.bool_], more: NDArray[np.bool_]) -> tuple[float, int | None]:
     """How much better the front of the rows ``more`` is than that of ``held``, and which row adds most."""
     new = np.flatnonzero(more & ~held)
     if not len(new):

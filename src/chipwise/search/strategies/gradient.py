@@ -113,8 +113,8 @@ class Gradient(Remembering):
         weights = 0.02 + weights / weights.sum(axis=1, keepdims=True)
         logits = 0.5 * self.rng.standard_normal((_WALKS, self._table.width))
         for column in self._encoder.strata_columns:  # walks begin in all strata
-            value = self.rng.integers(0, self.problem.cardinalities[column], _WALKS)
-            logits[np.arange(_WALKS), self._table.start[column] + value] += _LEANING
+            drawn = self.rng.integers(0, self.problem.cardinalities[column], _WALKS)
+            logits[np.arange(_WALKS), self._table.start[column] + drawn] += _LEANING
         first, second = np.zeros_like(logits), np.zeros_like(logits)
         for step in range(_STEPS):
             heat = _HOT * (_COLD / _HOT) ** (step / (_STEPS - 1))
