@@ -34,6 +34,7 @@ NEAR = 0.4  # doublings over which a left-out device's misses lose weight, by e,
 FAR = {"sibling": 0.75, "unseen": 2.0}  # doublings to the nearest device seen beyond which no half-width was checked
 WIDENING = 0.5  # it then grows by this share for each doubling
 SUBSTITUTE = 1.5  # how much wider they are where the kernels of another format stand for those that nobody measured
+WIDEST = 1.5  # half-width that says: nobody knows, to a factor of 4.5 either way
 SHARE = 0.9
 GRID = 256.0
 Facts = Mapping[str, Any]
@@ -102,7 +103,7 @@ def _correction(
     trust = 1.0 if situation == "sibling" else float(np.exp(-((beyond / REACH) ** 2)))
     correction = trust * net(x_FR, kind if situation == "sibling" else f"{ANY}|{stack}|{kernels}")
     width = halfwidth(hardware(device), kernels, fold, situation) * (1 + WIDENING * max(0.0, beyond - FAR[situation]))
-    return correction, width * (1.0 if measured else SUBSTITUTE), situation
+    return correction, min(WIDEST, width * (1.0 if measured else SUBSTITUTE)), situation
 
 
 @functools.cache

@@ -25,6 +25,7 @@ TILES = ((16, 64), (64, 64), (64, 128), (128, 128), (128, 256), (256, 128))  # r
 STEP_BYTES = 128.0  # along K
 CLOCK_HZ = 1.9e9  # constants in clocks are seconds at this clock
 FLOPS_PER_CLOCK = 4096.0  # 16-bit, of the SM that feeding is stated for
+NARROWEST = 0.1  # of FLOPS_PER_CLOCK: units that multiply less are not fed less
 JOULES_PER_FLOP = 0.7e-12  # board power over the 16-bit peak at which power does not slow a unit of FLOPS_PER_CLOCK
 UNITS = 16.0  # fallback where nobody publishes a unit count
 WIDEST_UNIT = 16384.0  # 16-bit FLOPs a clock: one systolic array that does more counts as several units
@@ -148,7 +149,7 @@ def parts(m: Any, n: Any, k: Any, machine: Machine, shared: Mapping[str, float],
     share = np.exp(shared["compute_share"] + own["compute_share"]) * machine.power_ratio ** shared["power"]
     unit_flops_per_s = path.peak_flops_per_s * share / machine.units
     width = path.peak_flops_per_s * path.activation_bytes / 2 / machine.units / machine.clock_hz / FLOPS_PER_CLOCK
-    feed_bytes_per_s = np.exp(shared["feed"]) * machine.clock_hz * width ** shared["feed_power"]
+    feed_bytes_per_s = np.exp(shared["feed"]) * machine.clock_hz * max(width, NARROWEST) ** shared["feed_power"]
     step_s = np.exp(shared["step"]) / CLOCK_HZ * clock ** -shared["step_clock"]
     prologue_s = np.exp(shared["prologue"]) / CLOCK_HZ * clock ** -shared["prologue_clock"]
     reduce_s = np.exp(shared["reduce"]) / CLOCK_HZ * clock ** -shared["prologue_clock"]

@@ -203,3 +203,19 @@ def test_a_systolic_array_counts_as_several_units() -> None:
     here = machine(datasheet.load("tpu-v5e"))
     assert here.units == pytest.approx(8.0, rel=0.03)
     assert gemm_physics.WIDEST_UNIT == 16384
+
+
+def test_one_row_on_a_vector_engine_is_not_padded_to_sixteen() -> None:
+    # A phone's GPU streams 34 MB of weights at 77 GB/s in 0.44 ms; sixteen rows of arithmetic would take 2.5 ms.
+    found = gemm.times(
+        Matmul(m=1, n=4096, k=4096, weights="fp16", activations="fp16"), datasheet.load("snapdragon-8-gen-3")
+    )
+    assert float(found.latency_s) < 4 * float(found.memory_s)
+    assert found.situation == "unseen"
+    assert float(found.log_halfwidth) == gemm.WIDEST
+
+
+def test_kernels_that_stand_for_others_have_wider_intervals() -> None:
+    measured = gemm.times(bf16(64, 4096, 4096), H100, fold="family:hopper").log_halfwidth
+    wide = gemm.times(Matmul(m=64, n=4096, k=4096, weights="fp32", activations="fp32"), H100, fold="family:hopper")
+    assert float(wide.log_halfwidth) == pytest.approx(gemm.SUBSTITUTE * float(measured))
