@@ -19,7 +19,7 @@ from chipwise.report.record import RunRecord
 from chipwise.report.tables import constraint_table, final_table
 from chipwise.run.progress import Observer, Status
 
-__all__ = ["bar", "console", "json_of", "live", "measurement", "notices", "result", "waiting"]
+__all__ = ["bar", "console", "json_of", "live", "notices", "result", "waiting"]
 
 
 @contextlib.contextmanager
