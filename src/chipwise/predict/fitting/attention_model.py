@@ -338,7 +338,9 @@ def _left_out(cells: list[Cell], model: Fitted, recipe: Recipe) -> dict[tuple[st
 def _halfwidths(misses: dict[tuple[str, str, Kinship], Misses], devices: dict[str, str], folds: list[str]) -> Any:
     """schedule -> fold -> kinship -> group of head sizes -> half-width.
 
-    The mean over the devices of a kinship that the fold has not left out; where none is of that kinship, the widest.
+    The median over the devices of a kinship that the fold has not left out; where they are fewer than three, wider by
+    sqrt(1 + 1/devices), as a mean's prediction interval is. Their mean for designs that nothing was seen of, so that
+    the worst counts; where none is of that kinship, the widest of all.
     """
     widths: dict[str, Any] = {}
     for schedule in SCHEDULES:
@@ -351,5 +353,12 @@ def _halfwidths(misses: dict[tuple[str, str, Kinship], Misses], devices: dict[st
                 for group in ("usual", "wide"):
                     alike = [m.halfwidth(group) for key, m in others.items() if key[2] == kinship]
                     widest = max(m.halfwidth(group) for m in others.values())
-                    widths[schedule][fold][kinship][group] = round(float(np.mean(alike)) if alike else widest, 4)
+                    widths[schedule][fold][kinship][group] = round(_middle(alike, kinship) if alike else widest, 4)
     return widths
+
+
+def _middle(halfwidths: list[float], kinship: Kinship) -> float:
+    if kinship == "unseen":
+        return float(np.mean(halfwidths))
+    few = len(halfwidths) < 3
+    return float(np.median(halfwidths)) * (float(np.sqrt(1 + 1 / len(halfwidths))) if few else 1.0)
