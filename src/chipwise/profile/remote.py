@@ -18,7 +18,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import chipwise
 from chipwise.core.errors import InputError, MeasurementError
 
 CONNECT_S = 60.0  # to reach the machine and copy what it needs, besides measuring
@@ -51,7 +50,7 @@ def prepare_remote(request: Mapping[str, Any], *, host: str) -> tuple[dict[str, 
 
 def _archive(files: Mapping[str, Path]) -> bytes:
     """A tar of this package's source and of ``files`` under their new names."""
-    package = Path(chipwise.__file__).parent
+    package = Path(__file__).parents[1]
     held = io.BytesIO()
     with tarfile.open(fileobj=held, mode="w") as archive:
         for path in sorted(package.rglob("*.py")):
