@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from chipwise.api import calibrate, estimate, measure, report, search
+    from chipwise.api import calibrate, compare, estimate, measure, report, search
     from chipwise.blocks.lowering import lower
     from chipwise.core.errors import ChipwiseError
     from chipwise.cost.model import CostEstimate
@@ -38,6 +38,7 @@ _HOMES = {
     "SearchSpace": "chipwise.space",
     "Workload": "chipwise.ops",
     "calibrate": "chipwise.api",
+    "compare": "chipwise.api",
     "estimate": "chipwise.api",
     "load_run": "chipwise.run.spec",
     "lower": "chipwise.blocks.lowering",
@@ -64,6 +65,7 @@ __all__ = [
     "SearchSpace",
     "Workload",
     "calibrate",
+    "compare",
     "estimate",
     "load_run",
     "lower",

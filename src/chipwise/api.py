@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from chipwise.blocks.lowering import lower
 from chipwise.core.csvfile import write_rows
@@ -36,6 +36,10 @@ from chipwise.space.constraints import Constraint, parse_constraints
 from chipwise.spec import ArchSpec, Design
 from chipwise.spec import io as spec_io
 from chipwise.spec.hf import resolve
+
+if TYPE_CHECKING:
+    from chipwise.explain.answer import Explanation
+    from chipwise.explain.compare import Comparison
 
 
 def data_folder() -> Path:
@@ -184,6 +188,55 @@ def estimate_devices(
         except (DoesNotFit, Unsupported) as error:
             answers.append(DeviceAnswer(name, None, str(error)))
     return sorted(answers, key=lambda each: each.estimate.tpot_s if each.estimate else float("inf"))
+
+
+def explain(
+    model: str | ArchSpec, *, device: str = "h100-sxm", threads: int = 1, every: bool = False, **asked: Any
+) -> Explanation:
+    """Why ``model`` takes what it takes on a chip, and what to change: verdict, waterfall, operators, priced advice.
+
+    Args:
+        model: As in :func:`estimate`.
+        device: A data sheet, or ``here``: this machine, as it was calibrated.
+        threads: Of this machine's runtime.
+        every: Keep also advice that is no sure gain.
+        **asked: ``runtime``, ``weights``, ``kv``, ``tp``, ``pp``, ``ep``, ``dp``, ``batch``, ``prompt``, ``new``.
+
+    Raises:
+        InputError: ``here`` was not calibrated in this runtime.
+        UnknownName: A name that is not known; the nearest are offered.
+        SpecError: A plan that does not divide the model.
+        Unsupported: The chip has no rate for a format, or the profile none for a block.
+    """
+    from chipwise.explain.answer import explain_case
+    from chipwise.explain.asking import calibrated_case, data_sheet_case
+
+    asked = {{"prompt": "prompt_tokens", "new": "new_tokens"}.get(name, name): value for name, value in asked.items()}
+    if device != "here":
+        return explain_case(data_sheet_case(model, device, **asked), every=every)
+    runtime = asked.pop("runtime", "onnxruntime")
+    profile = kept_profile(runtime, threads)
+    if profile is None:
+        raise InputError(
+            f"this machine was not calibrated in {runtime} with {threads} threads; run: chipwise calibrate "
+            f"--runtime {runtime} --threads {threads}"
+        )
+    return explain_case(calibrated_case(model, profile, **asked), every=every)
+
+
+def compare(models: Sequence[str], *, devices: Sequence[str] | None = None, **asked: Any) -> Comparison:
+    """Models side by side on ``devices`` (all that ship unless given); the other arguments are those of :func:`estimate`.
+
+    Raises:
+        UnknownName: A model or device that is not known.
+    """
+    from chipwise.explain.compare import compare as compare_requests
+    from chipwise.explain.compare import requests_of
+
+    for model in models:
+        resolve(model)
+    asked = {{"prompt": "prompt_tokens", "new": "new_tokens"}.get(name, name): value for name, value in asked.items()}
+    return compare_requests(*requests_of(models, devices or datasheet.names(), **asked))
 
 
 def estimate_table(

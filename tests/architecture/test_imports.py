@@ -30,6 +30,7 @@ PUBLIC = [
     "SearchSpace",
     "Workload",
     "calibrate",
+    "compare",
     "estimate",
     "load_run",
     "lower",

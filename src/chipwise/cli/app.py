@@ -9,8 +9,10 @@ import typer
 
 from chipwise.cli import (
     calibrate,
+    compare,
     devices,
     estimate,
+    explain,
     fit,
     measure,
     measurements,
@@ -36,6 +38,8 @@ app.command("search")(search.command)
 app.command("space")(space.command)
 app.command("report")(report.command)
 app.command("estimate")(estimate.command)
+app.command("explain")(explain.command)
+app.command("compare")(compare.command)
 app.command("ops")(ops.command)
 app.command("validate")(validate.command)
 app.command("fit")(fit.command)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from chipwise.core import units
 from chipwise.core.errors import Unsupported
-from chipwise.cost.model import Bound, CostEstimate
+from chipwise.cost.model import Bound, CostEstimate, OpCost
 from chipwise.explain.advice import Advice
 from chipwise.explain.engine import advise
 from chipwise.explain.prefix import Shared, shared_context
@@ -99,32 +100,36 @@ def _phase(case: Case, phase: PhaseName) -> PhaseAnswer:
 
 
 def operators(case: Case, phase: PhaseName) -> tuple[Operator, ...]:
-    """The kernels of a pass, the largest first."""
+    """The kernels of a pass, the largest first. Those of alike layers are one row."""
     costs = case.operators(phase)
     total = sum(cost.latency_s for cost in costs)
-    found = []
+    alike: dict[tuple[str, str, float, float], list[OpCost]] = {}
     for cost in costs:
-        flops, moved = float(cost.work.flops * cost.count), float(cost.work.bytes * cost.count)
-        compute, memory = cost.compute_s, cost.memory_s
-        known = case.sheet is not None and compute is not None and memory is not None
-        intensity = flops / moved if moved and flops else None
-        ridge = intensity * memory / compute if known and intensity and compute and memory else None
-        found.append(
-            Operator(
-                place=cost.place,
-                kind=cost.kind,
-                count=cost.count,
-                seconds=cost.latency_s,
-                share=cost.latency_s / total,
-                bound=cost.bound,
-                flops=flops,
-                bytes=moved,
-                intensity=intensity,
-                ridge=ridge,
-                reached=min(1.0, max(compute or 0.0, memory or 0.0) / cost.latency_s) if known else None,
-            )
-        )
+        place = re.sub(r"^layers\.\d+\.", "layers.", cost.place)
+        alike.setdefault((place, cost.kind, float(cost.work.flops), float(cost.work.bytes)), []).append(cost)
+    found = [_operator(place, same, total, known=case.sheet is not None) for (place, *_), same in alike.items()]
     return tuple(sorted(found, key=lambda each: -each.seconds))
+
+
+def _operator(place: str, same: Sequence[OpCost], total: float, *, known: bool) -> Operator:
+    """One row; ``known`` says that the chip's limits are."""
+    seconds, count = sum(cost.latency_s for cost in same), sum(cost.count for cost in same)
+    flops, moved = float(same[0].work.flops * count), float(same[0].work.bytes * count)
+    compute, memory = (sum(getattr(cost, name) or 0.0 for cost in same) for name in ("compute_s", "memory_s"))
+    intensity = flops / moved if moved and flops else None
+    return Operator(
+        place=place,
+        kind=same[0].kind,
+        count=count,
+        seconds=seconds,
+        share=seconds / total,
+        bound=same[0].bound,
+        flops=flops,
+        bytes=moved,
+        intensity=intensity,
+        ridge=intensity * memory / compute if known and intensity and compute else None,
+        reached=min(1.0, max(compute, memory) / seconds) if known else None,
+    )
 
 
 def _calibrated_memory(case: Case) -> Mapping[str, float]:

@@ -1,12 +1,13 @@
-"""The verdict: one sentence a phase that says what bounds it, what that is spent on, and how far from the limit it is."""
+"""The verdict: one sentence a phase on what bounds it, what that is spent on, and how far from the limit it is."""
 
 from __future__ import annotations
 
 from chipwise.cost.model import Bound, OpCost
 from chipwise.explain.question import Case, PhaseName
-from chipwise.explain.waterfall import Part, reached
+from chipwise.explain.waterfall import WAITING, Part, reached
 from chipwise.serve.steps import class_of
 
+OVERHEADS = ("launches and gaps", "communication", "host", WAITING, "launching nodes", "the pass itself")
 _WORDS = {Bound.COMPUTE: "compute-bound", Bound.MEMORY: "memory-bound", Bound.LINK: "bound by communication"}
 _SPENT = {
     ("matmul", "memory"): "streams weights",
@@ -35,9 +36,9 @@ def verdict(case: Case, phase: PhaseName, parts: tuple[Part, ...]) -> str:
     bound, share = bound_of(costs)
     name = "the pass" if "decode" not in case.phases else phase
     whole = sum(part.seconds for part in parts)
-    largest = max((part for part in parts if not part.ideal), key=lambda part: part.seconds, default=None)
+    largest = max((part for part in parts if part.name in OVERHEADS), key=lambda part: part.seconds, default=None)
     limits = reached(parts)
-    if case.sheet is not None and largest is not None and largest.seconds > 0.5 * whole:
+    if largest is not None and largest.seconds > 0.5 * whole:
         return f"{name} is bound by {largest.name}: {_percent(largest.seconds / whole)} of its time, {largest.why}"
     if bound is Bound.LAUNCH:
         return f"{name} is bound by launching its kernels: {_percent(share)} of their time; {_percent(limits)} is work"

@@ -1,0 +1,57 @@
+"""Asking: names as a user writes them into a case that rules can read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chipwise.core.errors import ChipwiseError, InputError
+from chipwise.explain.pricers import CalibratedPricer, DataSheetPricer
+from chipwise.explain.question import Case, Pricer, Question
+from chipwise.hardware.device import MachineProfile
+from chipwise.serve.request import Request, resolved
+from chipwise.spec import ArchSpec
+from chipwise.spec.hf import default_weights, resolve
+
+
+def case_of(question: Question, pricer: Pricer) -> Case:
+    """The question with its answer.
+
+    Raises:
+        ChipwiseError: Why there is no answer.
+    """
+    answer = pricer.price([question])[0]
+    if isinstance(answer, ChipwiseError):
+        raise answer
+    return Case(question=question, estimate=answer, pricer=pricer)
+
+
+def data_sheet_case(model: str | ArchSpec, device: str, **asked: Any) -> Case:
+    """A model on a chip of which there is a data sheet; formats that are not asked for are those of its checkpoint.
+
+    Raises:
+        UnknownName: A name that is not known.
+        SpecError: A plan that does not divide the model.
+        Unsupported: The chip has no rate for a format.
+    """
+    setting = resolved(Request(model=model, device=device, **asked)).setting
+    formats = setting.formats
+    weights = asked.pop("weights", None) or (default_weights(model) if isinstance(model, str) else None)
+    asked.pop("kv", None)
+    kv = formats.cache if formats.cache != formats.activations else None
+    question = Question(arch=setting.arch, weights=weights or formats.weights, kv=kv, **asked)
+    return case_of(question, DataSheetPricer(device=device))
+
+
+def calibrated_case(model: str | ArchSpec, profile: MachineProfile, **asked: Any) -> Case:
+    """A model on this machine, in the runtime of ``profile``.
+
+    Raises:
+        InputError: More than one device.
+        Unsupported: A block or format that the profile knows nothing of.
+    """
+    if any(asked.get(name, 1) != 1 for name in ("tp", "pp", "ep", "dp")):
+        raise InputError("this machine is one device: --tp, --pp, --ep and --dp are for data sheets")
+    arch = resolve(model) if isinstance(model, str) else model
+    asked["weights"] = asked.get("weights") or "fp32"
+    asked["runtime"] = profile.runtime
+    return case_of(Question(arch=arch, **asked), CalibratedPricer(profile=profile))

@@ -1,0 +1,148 @@
+"""Models side by side on several chips: what each costs, who wins where, and what bound decides that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from chipwise.core.errors import ChipwiseError
+from chipwise.cost.model import Bound, CostEstimate
+from chipwise.hardware import datasheet
+from chipwise.serve.answer import assemble, fitting_requests, shortage
+from chipwise.serve.estimate import cost_groups, grouped
+from chipwise.serve.request import Request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One model on one chip: its estimate, or why there is none."""
+
+    model: str
+    device: str
+    estimate: CostEstimate | None
+    problem: str = ""
+    generates: bool = True  # an encoder does not: its one pass is its TTFT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Winner:
+    """The best model on one chip by one metric, by how much, and why."""
+
+    device: str
+    metric: str
+    model: str
+    times_better: float | None  # than the next; None where no other has an answer
+    sure: bool  # that the intervals of the two do not meet
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """All cells, device by device, and the winners."""
+
+    models: tuple[str, ...]
+    devices: tuple[str, ...]
+    cells: tuple[Cell, ...]
+    winners: tuple[Winner, ...]
+
+    def at(self, model: str, device: str) -> Cell:
+        """The cell of a model and a device."""
+        return next(cell for cell in self.cells if (cell.model, cell.device) == (model, device))
+
+
+def compare(requests: Sequence[Request], names: Sequence[tuple[str, str]]) -> Comparison:
+    """The comparison of ``requests``, which are called by ``names`` (model, device); all are priced in one call."""
+    cells: list[Cell | None] = [None] * len(requests)
+    groups, errors = grouped(requests)
+    for row, error in errors.items():
+        cells[row] = Cell(model=names[row][0], device=names[row][1], estimate=None, problem=str(error))
+    for group, cost in zip(groups, cost_groups(groups), strict=True):
+        for i, row in enumerate(group.rows):
+            model, device = names[row]
+            if isinstance(cost, ChipwiseError):
+                cells[row] = Cell(model=model, device=device, estimate=None, problem=str(cost))
+            elif fitting_requests(cost)[i] < group.in_flight[i]:
+                cells[row] = Cell(model=model, device=device, estimate=None, problem=shortage(cost, i) or "")
+            else:
+                cells[row] = Cell(
+                    model=model, device=device, estimate=assemble(cost, i), generates=group.setting.arch.causal
+                )
+    known = tuple(cell for cell in cells if cell is not None)
+    models, devices = (tuple(dict.fromkeys(name[k] for name in names)) for k in (0, 1))
+    winners = [
+        winner for device in devices for metric in ("ttft", "tpot") if (winner := _winner(known, device, metric))
+    ]
+    return Comparison(models=models, devices=devices, cells=known, winners=tuple(winners))
+
+
+def _winner(cells: Sequence[Cell], device: str, metric: str) -> Winner | None:
+    ranked = sorted(
+        (
+            (cell.estimate.metrics[metric], cell, cell.estimate)
+            for cell in cells
+            if cell.device == device and cell.estimate and (cell.generates or metric == "ttft")
+        ),
+        key=lambda each: each[0].value,
+    )
+    if not ranked:
+        return None
+    best, cell, estimate = ranked[0]
+    if len(ranked) == 1:
+        why = "no other has an answer here"
+        return Winner(device=device, metric=metric, model=cell.model, times_better=None, sure=False, why=why)
+    second, _, other = ranked[1]
+    times = second.value / best.value
+    return Winner(
+        device=device,
+        metric=metric,
+        model=cell.model,
+        times_better=times,
+        sure=times > 1 and best.high < second.low,
+        why=_why(estimate, other, "prefill" if metric == "ttft" else "decode"),
+    )
+
+
+def _why(best: CostEstimate, other: CostEstimate, phase: str) -> str:
+    """The bound under which most of the difference lies, with what each spends there."""
+    spent = [_by_bound(cost, phase) for cost in (best, other)]
+    difference = {bound: spent[1].get(bound, 0.0) - spent[0].get(bound, 0.0) for bound in spent[0] | spent[1]}
+    bound = max(difference, key=lambda name: difference[name])
+    words = {
+        Bound.MEMORY: "moves {share} of the bytes",
+        Bound.COMPUTE: "does {share} of the FLOPs",
+        Bound.LAUNCH: "launches {share} of the kernels",
+        Bound.LINK: "communicates {share} of the bytes",
+    }
+    ours, theirs = (_amount(cost, phase, bound) for cost in (best, other))
+    share = f"{ours / theirs:.0%}" if theirs else "none"
+    return f"{bound.value}: it {words[bound].format(share=share)} under this bound"
+
+
+def _by_bound(cost: CostEstimate, phase: str) -> dict[Bound, float]:
+    found: dict[Bound, float] = {}
+    for each in cost.prefill if phase == "prefill" else cost.decode:
+        found[each.bound] = found.get(each.bound, 0.0) + each.latency_s
+    return found
+
+
+def _amount(cost: CostEstimate, phase: str, bound: Bound) -> float:
+    costs = [each for each in (cost.prefill if phase == "prefill" else cost.decode) if each.bound is bound]
+    if bound is Bound.COMPUTE:
+        return float(sum(each.work.flops * each.count for each in costs))
+    if bound is Bound.LAUNCH:
+        return float(sum(each.count for each in costs))
+    return float(sum(each.work.bytes * each.count for each in costs))
+
+
+def requests_of(
+    models: Sequence[str], devices: Sequence[str], **asked: object
+) -> tuple[list[Request], list[tuple[str, str]]]:
+    """A request for every model on every device, with their names.
+
+    Raises:
+        UnknownName: A device that is not known.
+    """
+    names = {device: datasheet.load(device).name for device in devices}
+    pairs = [(model, device) for device in devices for model in models]
+    requests = [Request(model=model, device=device, **asked) for model, device in pairs]  # type: ignore[arg-type]
+    return requests, [(model, names[device]) for model, device in pairs]
