@@ -31,16 +31,18 @@ def trained(record: RunRecord, trial: Trial) -> str:
 
 def relaxed(item: Relaxed) -> list[str]:
     """A table's row: limit, what it would buy, each objective before and after, the design."""
+    metric, _, device = item.limit.partition("@")
+    name = f"{words.label(metric)} on {device}" if device else words.label(metric)
     gain = "a first candidate" if item.gain is None else f"{item.gain:+.1%} of the front"
     changes = [
-        f"{words.short(name)} {words.show(before, name)} → {words.show(after, name)}"
-        for name, (before, after) in item.best.items()
+        f"{words.short(goal)} {words.show(before, goal)} → {words.show(after, goal)}"
+        for goal, (before, after) in item.best.items()
         if before != after and after is not None
     ]
     if item.summary is None:
-        return [words.label(item.limit), "nothing", "", ""]
+        return [name, "nothing", "", ""]
     doubt = f" (± {item.std:.3f} bits per byte)" if item.std is not None else ""
-    return [words.label(item.limit), gain, "; ".join(changes) + doubt, item.summary]
+    return [name, gain, "; ".join(changes) + doubt, item.summary]
 
 
 def importance(answer: Answer) -> list[list[str]]:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import html
 import json
-import re
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
 
 from chipwise.core.errors import MissingExtra
-from chipwise.report import explain, facts, words
+from chipwise.report import facts, why, words
+from chipwise.report.markup import empty, safe, section, table
 from chipwise.report.plots import Plot, draw
 from chipwise.report.record import RunRecord, Trial
 
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
-_QUANTITY = re.compile(r"(?<=\d) (?=(?:%|[nµm]?s|min|h|[kMGT]?B)(?![A-Za-z]))")
 _BADGES = {
     "met": ("met", "met"),
     "broken": ("broken", "broken"),
@@ -35,8 +33,8 @@ def page(record: RunRecord) -> str:
     after = {"front": _failed(record), "promised": _promises(record), "budget": _budget(record)}
     sections = [_answer(record), _constraints(record), _contenders(record)]
     sections += [_plot(plot, after.get(plot.key, "")) for plot in plots]
-    sections += [_explained(record), _elsewhere(record), _trials(record), _about(record), _notes(record)]
-    title = f"{_e(record.name)} · chipwise"
+    sections += [why.explained(record), why.elsewhere(record), _trials(record), _about(record), _notes(record)]
+    title = f"{safe(record.name)} · chipwise"
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -65,11 +63,6 @@ def _json(value: object) -> str:
     return json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
-def _e(text: object) -> str:
-    """The text escaped, its quantities kept on one line."""
-    return _QUANTITY.sub("\u00a0", html.escape(str(text)))
-
-
 def _head(record: RunRecord) -> str:
     state = "" if record.status == "finished" else _partial()
     links = (
@@ -88,9 +81,9 @@ def _head(record: RunRecord) -> str:
     )
     nav = "".join(f'<a href="#{key}">{label}</a>' for key, label in links)
     return (
-        f'<header><div class="brand">chipwise</div><h1>{_e(record.name)}</h1>'
-        f'<div class="muted">Target: {_e(facts.where(record))} · {_e(facts.workload(record))}'
-        f" · {_e(record.created.replace('T', ' ')[:16])}</div></header><nav>{nav}</nav>{state}"
+        f'<header><div class="brand">chipwise</div><h1>{safe(record.name)}</h1>'
+        f'<div class="muted">Target: {safe(facts.where(record))} · {safe(facts.workload(record))}'
+        f" · {safe(record.created.replace('T', ' ')[:16])}</div></header><nav>{nav}</nav>{state}"
     )
 
 
@@ -104,14 +97,13 @@ def _partial() -> str:
 def _answer(record: RunRecord) -> str:
     winner = record.trial(record.winner)
     if winner is None:
-        return (
-            f'<div class="answer open"><h2>No winner yet</h2><p class="verdict">{_e(facts.no_winner(record))}</p></div>'
-        )
+        reason = safe(facts.no_winner(record))
+        return f'<div class="answer open"><h2>No winner yet</h2><p class="verdict">{reason}</p></div>'
     tiles = "".join(_tile(record, winner, metrics, title) for title, metrics in _TILES)
     return (
         f'<div class="answer"><h2>The winner is trial {winner.number}</h2>'
-        f'<p class="summary">{_e(winner.summary)}</p><div class="tiles">{tiles}</div>'
-        f'<p class="verdict">{_e(facts.comparison(record))}</p></div>'
+        f'<p class="summary">{safe(winner.summary)}</p><div class="tiles">{tiles}</div>'
+        f'<p class="verdict">{safe(facts.comparison(record))}</p></div>'
     )
 
 
@@ -126,45 +118,35 @@ _TILES = (
 
 def _tile(record: RunRecord, trial: Trial, metrics: Sequence[str], title: str) -> str:
     known = facts.value(trial, metrics[0])
-    shown = _e(words.show(known.value, metrics[0]))
+    shown = safe(words.show(known.value, metrics[0]))
     if len(metrics) > 1:
         tail = facts.value(trial, metrics[1])
-        shown += f" <small>P50</small><br>{_e(words.show(tail.value, metrics[1]))} <small>P99</small>"
+        shown += f" <small>P50</small><br>{safe(words.show(tail.value, metrics[1]))} <small>P99</small>"
     source = facts.quality_of(trial) if metrics[0] == "bits_per_byte" else known.source
-    lines = [_e(f"trained, {source}" if metrics[0] == "bits_per_byte" else source)]
+    lines = [safe(f"trained, {source}" if metrics[0] == "bits_per_byte" else source)]
     baseline = record.trial(record.baseline)
     if baseline is not None and baseline.number != trial.number and known.value is not None:
         other = facts.value(baseline, metrics[0])
         if other.value and other.source == known.source:
             which = " P50" if len(metrics) > 1 else ""
             difference = words.signed(known.value, other.value)
-            lines.append(_e(f"baseline{which} {words.show(other.value, metrics[0])} ({difference})"))
+            lines.append(safe(f"baseline{which} {words.show(other.value, metrics[0])} ({difference})"))
     return (
-        f'<div class="tile"><div class="label">{_e(title)}</div><div class="value">{shown}</div>'
+        f'<div class="tile"><div class="label">{safe(title)}</div><div class="value">{shown}</div>'
         f'<div class="from">{"<br>".join(lines)}</div></div>'
     )
-
-
-def _section(key: str, title: str, body: str, caption: str = "", kind: str = "") -> str:
-    note = f'<p class="caption">{caption}</p>' if caption else ""
-    extra = f' class="{kind}"' if kind else ""
-    return f'<section id="{key}"{extra}><h2>{_e(title)}</h2>{note}{body}</section>\n'
-
-
-def _empty(reason: str) -> str:
-    return f'<div class="empty">{_e(reason)}</div>'
 
 
 def _constraints(record: RunRecord) -> str:
     title = "Constraints"
     if not record.constraints:
-        return _section("constraints", title, _empty("The specification states no constraint."))
+        return section("constraints", title, empty("The specification states no constraint."))
     trial = record.trial(record.winner) or record.trial(record.baseline)
     if trial is None:
         rows = [
             [
-                _e(words.label(c.metric)),
-                _e(words.limit(c.text)),
+                safe(words.label(c.metric)),
+                safe(words.limit(c.text)),
                 words.UNKNOWN,
                 words.NOT_MEASURED,
                 "",
@@ -176,11 +158,11 @@ def _constraints(record: RunRecord) -> str:
     else:
         rows = [_check_row(item) for item in facts.checks(record, trial)]
         caption = (
-            f"Of the {_e(facts.name(record, trial))}. Promised is what was predicted before measuring; "
-            f"measured on {_e(facts.where(record))}."
+            f"Of the {safe(facts.name(record, trial))}. Promised is what was predicted before measuring; "
+            f"measured on {safe(facts.where(record))}."
         )
     head = ("constraint", "limit", "promised", "measured", "share of the limit", "")
-    return _section("constraints", title, _table(head, rows, numbers={2, 3, 4}), caption)
+    return section("constraints", title, table(head, rows, numbers={2, 3, 4}), caption)
 
 
 def _check_row(check: facts.Check) -> list[str]:
@@ -188,10 +170,10 @@ def _check_row(check: facts.Check) -> list[str]:
     metric = constraint.metric
     used = words.UNKNOWN if check.measured is None else f"{check.measured / constraint.limit * 100:.0f} %"
     return [
-        _e(words.label(metric)),
-        _e(words.limit(constraint.text)),
-        _e(words.span(promise.value, promise.low, promise.high, metric)),
-        _e(words.show(check.measured, metric, missing=words.NOT_MEASURED)),
+        safe(words.label(metric)),
+        safe(words.limit(constraint.text)),
+        safe(words.span(promise.value, promise.low, promise.high, metric)),
+        safe(words.show(check.measured, metric, missing=words.NOT_MEASURED)),
         used,
         _badge(check.status),
     ]
@@ -206,17 +188,17 @@ def _contenders(record: RunRecord) -> str:
     numbers = dict.fromkeys((record.winner, record.baseline, record.knee))
     trials = [trial for number in numbers if (trial := record.trial(number))]
     if not trials:
-        return _section("contenders", "Winner and baseline", _empty("No winner, no baseline and no knee is known yet."))
-    head = ["", *[_e(_contender(record, trial)) for trial in trials]]
-    rows = [["design", *[f"<small>{_e(trial.summary)}</small>" for trial in trials]]]
+        return section("contenders", "Winner and baseline", empty("No winner, no baseline and no knee is known yet."))
+    head = ["", *[safe(_contender(record, trial)) for trial in trials]]
+    rows = [["design", *[f"<small>{safe(trial.summary)}</small>" for trial in trials]]]
     shown = ("bits_per_byte", "perplexity", *words.SERVED, "parameters")
-    rows += [[_e(words.label(metric)), *[_cell(trial, metric) for trial in trials]] for metric in shown]
-    rows.append(["training", *[_e(_training(trial)) for trial in trials]])
+    rows += [[safe(words.label(metric)), *[_cell(trial, metric) for trial in trials]] for metric in shown]
+    rows.append(["training", *[safe(_training(trial)) for trial in trials]])
     caption = (
         "The baseline is the strongest hand-designed transformer that meets the same constraints, trained with the "
         "same budget. The knee is where the front bends most."
     )
-    return _section("contenders", "Winner and baseline", _table(head, rows), caption)
+    return section("contenders", "Winner and baseline", table(head, rows), caption)
 
 
 def _contender(record: RunRecord, trial: Trial) -> str:
@@ -234,8 +216,8 @@ def _cell(trial: Trial, metric: str) -> str:
     guess = trial.predicted.get(metric)
     promise = "" if guess is None else f"; predicted {words.span(guess.value, guess.low, guess.high, metric)}"
     if known.source == "predicted" and guess is not None:
-        return f"{_e(words.span(guess.value, guess.low, guess.high, metric))} <small>predicted</small>"
-    return f"<b>{_e(text)}</b> <small>{_e(source)}{_e(promise)}</small>"
+        return f"{safe(words.span(guess.value, guess.low, guess.high, metric))} <small>predicted</small>"
+    return f"<b>{safe(text)}</b> <small>{safe(source)}{safe(promise)}</small>"
 
 
 def _training(trial: Trial) -> str:
@@ -247,18 +229,18 @@ def _training(trial: Trial) -> str:
 
 def _plot(plot: Plot, after: str) -> str:
     if not plot.views:
-        return _section(plot.key, plot.title, _empty(plot.empty) + after)
+        return section(plot.key, plot.title, empty(plot.empty) + after)
     buttons = ""
     if len(plot.views) > 1:
         buttons = "".join(
             f'<button type="button" data-plot="{plot.key}" data-view="{i}" aria-pressed="{str(i == 0).lower()}">'
-            f"{_e(view.label)}</button>"
+            f"{safe(view.label)}</button>"
             for i, view in enumerate(plot.views)
         )
         buttons = f'<div class="views">{buttons}</div>'
     height = plot.views[0].figure["layout"]["height"]
     drawn = f'<div class="plot" id="plot-{plot.key}" style="min-height:{height}px"></div>'
-    return _section(plot.key, plot.title, buttons + drawn + after, _e(plot.caption))
+    return section(plot.key, plot.title, buttons + drawn + after, safe(plot.caption))
 
 
 def _failed(record: RunRecord) -> str:
@@ -266,7 +248,7 @@ def _failed(record: RunRecord) -> str:
     if not failed:
         return ""
     items = "".join(
-        f"<li>trial {trial.number} ({_e(trial.summary)}): {_e(trial.reason or 'for an unknown reason')}</li>"
+        f"<li>trial {trial.number} ({safe(trial.summary)}): {safe(trial.reason or 'for an unknown reason')}</li>"
         for trial in failed
     )
     count = words.times(len(failed), "trial")
@@ -281,18 +263,18 @@ def _promises(record: RunRecord) -> str:
         trial = record.trial(item.trial)
         rows.append(
             [
-                (_e(facts.name(record, trial)) if trial else str(item.trial), item.trial),
-                (_e(words.label(item.metric)), item.metric),
-                (_e(words.span(item.promised, item.low, item.high, item.metric)), item.promised),
-                (_e(words.show(item.measured, item.metric, missing=words.NOT_MEASURED)), item.measured),
+                (safe(facts.name(record, trial)) if trial else str(item.trial), item.trial),
+                (safe(words.label(item.metric)), item.metric),
+                (safe(words.span(item.promised, item.low, item.high, item.metric)), item.promised),
+                (safe(words.show(item.measured, item.metric, missing=words.NOT_MEASURED)), item.measured),
                 (words.UNKNOWN, None)
                 if item.measured is None
                 else (words.signed(item.measured, item.promised), item.measured / item.promised - 1),
             ]
         )
     head = ("trial", "metric", "promised", "measured", "measured against promised")
-    table = _sortable(head, rows, numbers={2, 3, 4})
-    return f'<details><summary>All promises as a table</summary><div class="long">{table}</div></details>'
+    promises = _sortable(head, rows, numbers={2, 3, 4})
+    return f'<details><summary>All promises as a table</summary><div class="long">{promises}</div></details>'
 
 
 def _budget(record: RunRecord) -> str:
@@ -300,88 +282,43 @@ def _budget(record: RunRecord) -> str:
     if not budget.spent:
         return ""
     spent = sum(budget.spent.values())
-    rows = [[_e(phase), _e(words.quantity(seconds, "time"))] for phase, seconds in budget.spent.items()]
+    rows = [[safe(phase), safe(words.quantity(seconds, "time"))] for phase, seconds in budget.spent.items()]
     rows.append(
         [
             "<b>spent of the budget</b>",
-            f"<b>{_e(words.quantity(spent, 'time'))}</b> of {_e(words.quantity(budget.cpu_s, 'time'))}",
+            f"<b>{safe(words.quantity(spent, 'time'))}</b> of {safe(words.quantity(budget.cpu_s, 'time'))}",
         ]
     )
-    table = _table(("phase", "CPU time (measured)"), rows, numbers={1})
-    return f"<details><summary>As a table</summary>{table}</details>"
-
-
-def _explained(record: RunRecord) -> str:
-    answer = record.answer
-    parts = [f"<p>{_e(explain.knee(record))}</p>"]
-    if answer.growth:
-        parts.append(f"<p>{_e(explain.growth(answer))}</p>")
-    if answer.relaxed:
-        rows = [[_e(cell) for cell in explain.relaxed(item)] for item in answer.relaxed]
-        share = f"{answer.relaxed[0].share:.0%}"
-        head = ("constraint", f"relaxing it by {share} would buy", "best expected", "by a design such as")
-        parts.append(_table(head, rows))
-    if answer.importance:
-        columns = ("choice", *[f"share of the variance of {words.label(name)}" for name in answer.importance])
-        rows = [[_e(cell) for cell in row] for row in explain.importance(answer)]
-        parts.append(_table(columns, rows, numbers=set(range(1, len(columns)))))
-    caption = (
-        "What the quality model of this run expects; nothing of it was measured. Shares are total Sobol indices over "
-        "the whole space; they add up to more than one where choices act together."
-    )
-    return _section("explained", "Why this answer", "".join(parts), caption if answer.importance else "")
-
-
-def _elsewhere(record: RunRecord) -> str:
-    if not record.elsewhere:
-        return ""
-    head = ("device", *[_e(name) for name in explain.contenders(record)], "its own front (trials)")
-    rows = [[_e(cell) for cell in explain.elsewhere(record, device)] for device in record.elsewhere]
-    names = [device.device for device in record.elsewhere]
-    carried = [
-        [_e(device.title), *[_carried(device.carried.get(name), device.ranks.get(name)) for name in names]]
-        for device in record.elsewhere
-    ]
-    transfer = _table(("front of … on …", *[_e(device.title) for device in record.elsewhere]), carried)
-    caption = (
-        "Predicted from data sheets, not measured. Below: the share of a device's front that another's reaches there, "
-        "and the rank correlation of what random candidates cost on the two."
-    )
-    return _section("elsewhere", "On other devices", _table(head, rows) + transfer, caption)
-
-
-def _carried(share: float | None, rank: float | None) -> str:
-    if share is None or rank is None:
-        return words.UNKNOWN
-    return f"{share:.0%} <small>τ {rank:.2f}</small>"
+    drawn = table(("phase", "CPU time (measured)"), rows, numbers={1})
+    return f"<details><summary>As a table</summary>{drawn}</details>"
 
 
 def _trials(record: RunRecord) -> str:
     if not record.trials:
-        return _section("trials", "All trials", _empty("No candidate has been tried yet."))
+        return section("trials", "All trials", empty("No candidate has been tried yet."))
     rows, classes = [], []
     for trial in record.trials:
         quality = facts.quality(trial)
         cells: list[tuple[str, object]] = [
             (str(trial.number), trial.number),
             (
-                _e(record.role(trial) if trial.number != record.knee else f"{record.role(trial)}, knee"),
+                safe(record.role(trial) if trial.number != record.knee else f"{record.role(trial)}, knee"),
                 record.role(trial),
             ),
-            (_e(trial.state), trial.state),
-            (f'<div class="text">{_e(trial.summary)}</div>', trial.summary),
-            (_e(words.show(trial.parameters, "parameters")), trial.parameters),
-            (_e(words.show(quality.value, "bits_per_byte", missing="not trained")), quality.value),
-            (_e(words.quantity(trial.train_cpu_s, "time", missing="not trained")), trial.train_cpu_s),
+            (safe(trial.state), trial.state),
+            (f'<div class="text">{safe(trial.summary)}</div>', trial.summary),
+            (safe(words.show(trial.parameters, "parameters")), trial.parameters),
+            (safe(words.show(quality.value, "bits_per_byte", missing="not trained")), quality.value),
+            (safe(words.quantity(trial.train_cpu_s, "time", missing="not trained")), trial.train_cpu_s),
         ]
         for metric in ("tpot_p50", "tpot_p99", "ttft_p50", "ttft_p99", "peak_memory"):
             guess, real = trial.predicted.get(metric), (trial.measured or {}).get(metric)
-            cells.append((_e(words.show(guess.value if guess else None, metric)), guess.value if guess else None))
-            cells.append((_e(words.show(real, metric, missing=words.NOT_MEASURED)), real))
+            cells.append((safe(words.show(guess.value if guess else None, metric)), guess.value if guess else None))
+            cells.append((safe(words.show(real, metric, missing=words.NOT_MEASURED)), real))
         fits = {True: "yes", False: "no", None: words.UNKNOWN}[trial.feasible]
         basis = "" if trial.feasible is None else " (measured)" if trial.measured else " (predicted)"
         cells.append((fits + basis, fits))
-        cells.append((f'<div class="text">{_e(trial.reason or "")}</div>', trial.reason))
+        cells.append((f'<div class="text">{safe(trial.reason or "")}</div>', trial.reason))
         rows.append(cells)
         classes.append(record.role(trial))
     head = ["#", "role", "state", "design", "parameters", "bits per byte (trained)", "training CPU time"]
@@ -394,7 +331,7 @@ def _trials(record: RunRecord) -> str:
         for state in dict.fromkeys(t.state for t in record.trials)
     }
     caption = ", ".join(f"{count} {state}" for state, count in counts.items())
-    return _section("trials", "All trials", body, _e(f"{caption}. Click a heading to sort."), kind="long")
+    return section("trials", "All trials", body, safe(f"{caption}. Click a heading to sort."), kind="long")
 
 
 def _about(record: RunRecord) -> str:
@@ -413,7 +350,7 @@ def _about(record: RunRecord) -> str:
     )
     parts.append("<h3>Data</h3>")
     if data is None:
-        parts.append(_empty("No data was read yet."))
+        parts.append(empty("No data was read yet."))
     else:
         parts.append(
             _facts(
@@ -448,7 +385,7 @@ def _about(record: RunRecord) -> str:
             }
         )
     )
-    return _section("about", "Space, data and machine", "".join(parts))
+    return section("about", "Space, data and machine", "".join(parts))
 
 
 def _text(entries: int | None, size: int | None) -> str:
@@ -469,30 +406,21 @@ def _listed(values: object) -> str:
 
 def _notes(record: RunRecord) -> str:
     if not record.notes:
-        return _section("notes", "Notes and limits", _empty("Nothing to note."))
-    return _section("notes", "Notes and limits", f"<ul>{''.join(f'<li>{_e(note)}</li>' for note in record.notes)}</ul>")
+        return section("notes", "Notes and limits", empty("Nothing to note."))
+    return section(
+        "notes", "Notes and limits", f"<ul>{''.join(f'<li>{safe(note)}</li>' for note in record.notes)}</ul>"
+    )
 
 
 def _foot(record: RunRecord) -> str:
     return (
-        f"<footer>Made by chipwise {_e(record.version)}, seed {record.seed}. Predicted: by the cost model, with its "
+        f"<footer>Made by chipwise {safe(record.version)}, seed {record.seed}. Predicted: by the cost model, with its "
         "interval. Measured: on the target, in its runtime. Trained: on validation text, after training.</footer>\n"
     )
 
 
 def _facts(items: dict[str, str]) -> str:
-    return '<dl class="facts">' + "".join(f"<dt>{_e(k)}</dt><dd>{_e(v)}</dd>" for k, v in items.items()) + "</dl>"
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: set[int] | None = None) -> str:
-    """A table of cells that are HTML already."""
-    kinds = [' class="number"' if i in (numbers or set()) else "" for i in range(len(head))]
-    top = "".join(f"<th{kind}>{cell}</th>" for kind, cell in zip(kinds, head, strict=True))
-    body = "".join(
-        "<tr>" + "".join(f"<td{kind}>{cell}</td>" for kind, cell in zip(kinds, row, strict=True)) + "</tr>"
-        for row in rows
-    )
-    return f'<div class="scroll"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+    return '<dl class="facts">' + "".join(f"<dt>{safe(k)}</dt><dd>{safe(v)}</dd>" for k, v in items.items()) + "</dl>"
 
 
 def _sortable(
@@ -503,14 +431,14 @@ def _sortable(
 ) -> str:
     """A table whose cells are (HTML, value to sort by)."""
     kinds = [' class="number"' if i in numbers else "" for i in range(len(head))]
-    top = "".join(f"<th{kind}>{_e(cell)}</th>" for kind, cell in zip(kinds, head, strict=True))
+    top = "".join(f"<th{kind}>{safe(cell)}</th>" for kind, cell in zip(kinds, head, strict=True))
     body = []
     for i, row in enumerate(rows):
         cells = "".join(
-            f'<td{kind} data-value="{"" if value is None else _e(value)}">{cell}</td>'
+            f'<td{kind} data-value="{"" if value is None else safe(value)}">{cell}</td>'
             for kind, (cell, value) in zip(kinds, row, strict=True)
         )
-        body.append(f'<tr class="{_e(classes[i])}">{cells}</tr>' if classes else f"<tr>{cells}</tr>")
+        body.append(f'<tr class="{safe(classes[i])}">{cells}</tr>' if classes else f"<tr>{cells}</tr>")
     return (
         f'<div class="scroll"><table class="sortable"><thead><tr>{top}</tr></thead>'
         f"<tbody>{''.join(body)}</tbody></table></div>"

@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from chipwise.core.errors import InputError
+from chipwise.core.digest import plain
+from chipwise.core.errors import InputError, SpecError
 from chipwise.core.files import build
 from chipwise.ops import Workload
-from chipwise.run.targets import Targets, kendall, sheet_metrics
+from chipwise.run.spec import run_spec
+from chipwise.run.targets import RunTargets, Targets, kendall, sheet_metrics
 from chipwise.space import SearchSpace, SpaceSpec
 
 SPACE = SearchSpace(
@@ -81,3 +83,40 @@ def test_data_sheets_price_the_space_and_no_device_is_refused() -> None:
     assert (fast > 0).all()
     with pytest.raises(InputError, match="at least one device"):
         Targets(SPACE, {}, seed=0)
+
+
+def test_a_run_counts_seconds_across_its_devices_and_keeps_their_limits() -> None:
+    spec = run_spec(
+        {
+            "name": "two",
+            "workload": {"prompt_tokens": 16, "new_tokens": 16},
+            "space": plain(SPACE.spec),
+            "data": {},
+            "targets": ["raspberry-pi-5", {"device": "jetson-agx-orin", "constraints": {"tpot_p50": "<= 1 ms"}}],
+        },
+        file="two.yaml",
+    )
+    local = lambda rows: {  # noqa: E731
+        name: SPACE.values(rows, "d_model") * 1e-6 for name in ("ttft_p50", "tpot_p50", "peak_memory", "parameters")
+    }
+    targets = RunTargets(spec, SPACE, local)
+    (limit,) = targets.limits
+    assert (limit.metric, limit.limit) == ("tpot_p50@jetson-agx-orin", 1e-3)
+    assert "ms" in limit.show(1e-3)
+    rows = SPACE.sample(40, np.random.default_rng(0))
+    known = targets.metrics(rows)
+    shares = targets.targets.shares(rows, "tpot_p50")
+    typical = targets.targets.typical["local"]["tpot_p50"]
+    assert known["across.tpot_p50"] == pytest.approx(shares.max(axis=1) * typical)
+    assert known["tpot_p50"] == pytest.approx(
+        local(rows)["tpot_p50"]
+    )  # the limits are on this
+    assert known["tpot_p50@jetson-agx-orin"].shape == (40,)
+
+
+def test_targets_are_refused_by_field() -> None:
+    data = {"name": "two", "workload": {}, "space": plain(SPACE.spec), "data": {}}
+    with pytest.raises(SpecError, match=r"targets\[0\]\.constraints\.tpot_p99: no data sheet tells it"):
+        run_spec(data | {"targets": [{"device": "a10", "constraints": {"tpot_p99": "<= 1 ms"}}]}, file="x.yaml")
+    with pytest.raises(SpecError, match="listed twice"):
+        run_spec(data | {"targets": ["a10", "a10"]}, file="x.yaml")

@@ -186,6 +186,26 @@ def test_what_a_silent_machine_left_is_tried_again(tmp_path) -> None:
     assert not study.finish(left, (1.0, 2.0))
 
 
+def test_a_result_that_comes_after_its_trial_was_given_back_is_kept(tmp_path) -> None:
+    where, seen = tmp_path / "s", []
+
+    def slow(row):
+        if not seen:  # while the first is evaluated, another machine takes this one for dead
+            seen.append(row.tolist())
+            study = opened(where)
+            study.fail(study.trials()[0].number, "given back: its worker fell silent", **{GIVEN_BACK: True})
+        return evaluations.toy(row)
+
+    found = optimise(PROBLEM, slow, evaluations=6, strategy="random", storage=where)
+    first, *_, last = opened(where).trials()
+    assert first.state == "failed"
+    late = [trial for trial in opened(where).trials() if trial.notes.get("late") == first.number]
+    assert [trial.notes["row"] for trial in late] == seen
+    assert seen[0] in found.rows.tolist()
+    assert len(found.rows) == 6
+    assert last.state == "complete"
+
+
 def test_a_clock_that_jumps_changes_nothing(monkeypatch, tmp_path) -> None:
     straight = optimise(PROBLEM, evaluations.toy, evaluations=15, strategy="evolution", seed=1)
     jumps = iter(range(10**6))

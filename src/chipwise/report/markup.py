@@ -1,0 +1,37 @@
+"""Pieces of the page: escaped text, sections, tables."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterable, Sequence
+
+_QUANTITY = re.compile(r"(?<=\d) (?=(?:%|[nµm]?s|min|h|[kMGT]?B)(?![A-Za-z]))")
+
+
+def safe(text: object) -> str:
+    """The text escaped, its quantities kept on one line."""
+    return _QUANTITY.sub("\u00a0", html.escape(str(text)))
+
+
+def section(key: str, title: str, body: str, caption: str = "", kind: str = "") -> str:
+    """A section of the page; body and caption are HTML already."""
+    note = f'<p class="caption">{caption}</p>' if caption else ""
+    extra = f' class="{kind}"' if kind else ""
+    return f'<section id="{key}"{extra}><h2>{safe(title)}</h2>{note}{body}</section>\n'
+
+
+def empty(reason: str) -> str:
+    """What stands where there is nothing to show."""
+    return f'<div class="empty">{safe(reason)}</div>'
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: set[int] | None = None) -> str:
+    """A table of cells that are HTML already."""
+    kinds = [' class="number"' if i in (numbers or set()) else "" for i in range(len(head))]
+    top = "".join(f"<th{kind}>{cell}</th>" for kind, cell in zip(kinds, head, strict=True))
+    body = "".join(
+        "<tr>" + "".join(f"<td{kind}>{cell}</td>" for kind, cell in zip(kinds, row, strict=True)) + "</tr>"
+        for row in rows
+    )
+    return f'<div class="scroll"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
