@@ -49,7 +49,7 @@ def worth_measuring(
 
 
 def next_to_measure(
-    low: Floats, high: Floats, measured: Floats, limits: Floats, reference: Floats, *, tolerance: float = 0.002
+    low: Floats, high: Floats, measured: Floats, limits: Floats, reference: Floats, *, tolerance: float = 0.0005
 ) -> int | None:
     """The candidate whose measurement may add most to the measured, feasible front; None where none adds enough.
 
