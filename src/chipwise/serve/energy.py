@@ -2,27 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
 from chipwise.core.errors import Unsupported
 from chipwise.cost.model import Predicted
+from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.predict.power import floor_w, power
 from chipwise.serve.estimate import GroupCost
+from chipwise.serve.pricing import Call, batches
 from chipwise.serve.steps import PassTimes, class_of
 
 Array = npt.NDArray[np.float64]
 
 
-def energies_j_per_token(cost: GroupCost) -> Array | None:
-    """Joules of all devices for one new token of one request, its share of the prompt's pass included.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Energies:
+    """Joules for one new token of one request, its share of the prompt's pass included; one value a request.
 
-    None where the device lists no board power.
+    ``log_halfwidth`` is the half width of the 90 % interval of the power alone, in logarithms.
     """
-    try:
-        return _energies(cost)[0]
-    except Unsupported:
-        return None
+
+    token_j: Array
+    log_halfwidth: Array
+
+
+def energies(costs: Sequence[GroupCost]) -> list[Energies | Unsupported]:
+    """The energy of every group's requests; the reason where a device lists no board power."""
+    answers: list[Energies | Unsupported | None] = [_refusal(cost.group.device) for cost in costs]
+    asked = [cost for cost, refused in zip(costs, answers, strict=True) if refused is None]
+    drawn = iter(_pass_energies([each for cost in asked for each in _passes(cost)]))
+    for i, cost in enumerate(costs):
+        if answers[i] is None:
+            (prefill_j, _), (step_j, spread) = next(drawn), next(drawn)
+            group = cost.group
+            token_j = group.setting.plan.tp * (step_j / group.replica_batch + prefill_j / group.new_tokens)
+            answers[i] = Energies(token_j=token_j, log_halfwidth=spread)
+    return [answer for answer in answers if answer is not None]
 
 
 def energy_j_per_token(cost: GroupCost, i: int) -> Predicted:
@@ -31,34 +50,64 @@ def energy_j_per_token(cost: GroupCost, i: int) -> Predicted:
     Raises:
         Unsupported: The device lists no board power.
     """
-    energy, log_halfwidth = _energies(cost)
-    value, factor = float(energy[i]), float(np.exp(np.hypot(log_halfwidth[i], cost.log_halfwidth[i])))
+    found = energies([cost])[0]
+    if isinstance(found, Unsupported):
+        raise found
+    value = float(found.token_j[i])
+    factor = float(np.exp(np.hypot(found.log_halfwidth[i], cost.log_halfwidth[i])))
     return Predicted(value=value, low=value / factor, high=value * factor)
 
 
-def _energies(cost: GroupCost) -> tuple[Array, Array]:
-    group = cost.group
-    step_j, spread = _pass_energy(cost.decode, cost, total_s=cost.step_s)
-    prefill_j, _ = _pass_energy(cost.prefill, cost, total_s=cost.prefill_s)
-    plan = group.setting.plan
-    replica_tokens = group.replica_batch
-    return plan.tp * (step_j / replica_tokens + prefill_j / group.new_tokens), spread
+def _refusal(device: DeviceProfile) -> Unsupported | None:
+    try:
+        floor_w(device)
+    except Unsupported as error:
+        return error
+    return None
 
 
-def _pass_energy(times: PassTimes, cost: GroupCost, *, total_s: Array) -> tuple[Array, Array]:
-    """Joules of one device in a pass, and the half width of its kernels' power in logarithms."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Drawing:
+    """A pass on a device, and how long it takes with its gaps and the host."""
+
+    device: DeviceProfile
+    times: PassTimes
+    total_s: Array
+
+
+def _passes(cost: GroupCost) -> tuple[_Drawing, _Drawing]:
     device = cost.group.device
-    energy = np.zeros_like(total_s)
-    spread = np.zeros_like(total_s)
-    busy_s = np.zeros_like(total_s)
-    floor = floor_w(device)
-    for part, each in zip(times.parts, times.times, strict=True):
-        if class_of(part.op.kind) == "collective":
-            continue
-        spent_s = part.count * each.latency_s
-        drawn = power(part.op, device, each.latency_s)
-        energy += drawn.power_w * spent_s
-        spread += drawn.log_halfwidth * drawn.power_w * spent_s
-        busy_s += spent_s
-    energy += floor * np.maximum(total_s - busy_s, 0.0)
-    return energy, spread / energy
+    return (
+        _Drawing(device=device, times=cost.prefill, total_s=cost.prefill_s),
+        _Drawing(device=device, times=cost.decode, total_s=cost.step_s),
+    )
+
+
+def _pass_energies(passes: Sequence[_Drawing]) -> list[tuple[Array, Array]]:
+    """Joules of one device in each pass, and the half width of its kernels' power in logarithms.
+
+    Communication and the host's time draw the floor.
+    """
+    calls: list[Call] = []
+    places: list[tuple[int, int]] = []  # pass, part
+    for p, each in enumerate(passes):
+        for k, part in enumerate(each.times.parts):
+            if class_of(part.op.kind) != "collective":
+                calls.append(Call(op=part.op, device=each.device, stack="", rows=len(each.total_s)))
+                places.append((p, k))
+    energy, spread, busy_s = ([np.zeros_like(each.total_s) for each in passes] for _ in range(3))
+    for batch in batches(calls):
+        spent = [passes[p].times.times[k].latency_s for p, k in (places[i] for i in batch.members)]
+        drawn = power(batch.op, batch.device, np.concatenate(spent))
+        for i, rows in batch.slices():
+            p, k = places[i]
+            times = passes[p].times
+            seconds = times.parts[k].count * times.times[k].latency_s
+            joules = drawn.power_w[rows] * seconds
+            energy[p] += joules
+            spread[p] += drawn.log_halfwidth[rows] * joules
+            busy_s[p] += seconds
+    for p, each in enumerate(passes):
+        energy[p] += floor_w(each.device) * np.maximum(each.total_s - busy_s[p], 0.0)
+        spread[p] /= energy[p]
+    return list(zip(energy, spread, strict=True))

@@ -11,7 +11,6 @@ import numpy.typing as npt
 from chipwise.core.errors import ChipwiseError, Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.serve.batching import Constants, constants, halfwidth_key, tpot_s
-from chipwise.serve.lowering import lower_pass
 from chipwise.serve.memory import DeviceMemory, device_memory
 from chipwise.serve.request import Request, Resolved, resolved
 from chipwise.serve.setting import Setting, Step
@@ -44,12 +43,6 @@ class Group:
         ones = np.ones(len(self.rows), dtype=np.int64)
         step = Step(batch=self.replica_batch, query_tokens=ones, past_tokens=self.prompt_tokens + self.new_tokens // 2)
         return Pass(setting=self.setting, step=step, device=self.device, rows=len(self.rows))
-
-    def fullest(self) -> Step:
-        """The last step of generation, when the cache is fullest."""
-        ones = np.ones(len(self.rows), dtype=np.int64)
-        past = self.prompt_tokens + self.new_tokens - 1
-        return Step(batch=self.replica_batch, query_tokens=ones, past_tokens=past)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +149,8 @@ def _cost(group: Group, prefill: PassTimes, decode: PassTimes, known: Constants)
             group.setting,
             group.device,
             prefill=prefill.parts,
-            decode=lower_pass(group.setting, group.fullest()),
+            decode=decode.parts,
+            tokens=group.prompt_tokens + group.new_tokens,
             rows=len(group.rows),
         ),
     )

@@ -49,7 +49,7 @@ class DeviceMemory:
 
 
 def device_memory(
-    setting: Setting, device: DeviceProfile, *, prefill: Sequence[Part], decode: Sequence[Part], rows: int
+    setting: Setting, device: DeviceProfile, *, prefill: Sequence[Part], decode: Sequence[Part], tokens: Any, rows: int
 ) -> DeviceMemory:
     """What the fullest device of ``setting`` holds.
 
@@ -57,7 +57,8 @@ def device_memory(
         setting: Model, plan, formats, runtime.
         device: The device.
         prefill: Kernels of one prompt's pass.
-        decode: Kernels of a decode step at the end of generation, when the cache is fullest.
+        decode: Kernels of a decode step.
+        tokens: Positions of each sequence that the cache holds in the end.
         rows: Requests that the parts' arrays stand for.
     """
     pp = setting.plan.pp
@@ -65,7 +66,7 @@ def device_memory(
     if setting.arch.tie_embeddings and pp == 1:
         width = DType(setting.formats.activations).size_bytes
         weights = weights - setting.arch.vocab_size * setting.arch.d_model * width / setting.plan.tp
-    cache: Any = sum(part.count * cache_bytes(part.op) for part in decode)
+    cache: Any = sum(part.count * cache_bytes(part.op, tokens) for part in decode)
     stream = np.minimum(_rows(prefill), CHUNK_TOKENS) if setting.runtime.mixes else _rows(prefill)
     live: Any = np.zeros(rows)
     for part in (*prefill, *decode):
@@ -99,15 +100,16 @@ def resident_bytes(op: Any) -> Any:
     return 0
 
 
-def cache_bytes(op: Any) -> Any:
-    """Bytes that ``op`` keeps from pass to pass: keys and values, or a latent or recurrent state."""
+def cache_bytes(op: Any, tokens: Any) -> Any:
+    """Bytes that ``op`` keeps from pass to pass for ``tokens`` positions of each sequence.
+
+    Keys and values (of another sequence, where it attends to one), a latent, or a recurrent state.
+    """
     if isinstance(op, AttentionOp):
-        seen = op.past_tokens + op.query_tokens
-        kept = seen if op.window is None else np.minimum(seen, op.window)
+        kept = op.past_tokens if op.cross else tokens if op.window is None else np.minimum(tokens, op.window)
         return 2 * op.batch * kept * op.kv_heads * op.head_size * DType(op.cache).size_bytes
     if isinstance(op, LatentAttentionOp):
-        seen = op.past_tokens + op.query_tokens
-        return op.batch * seen * (op.kv_rank + op.rope_size) * DType(op.cache).size_bytes
+        return op.batch * tokens * (op.kv_rank + op.rope_size) * DType(op.cache).size_bytes
     if isinstance(op, ScanOp):
         return values_bytes(op.state_values, op.state)
     return 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,29 +27,59 @@ class Call:
     rows: int
 
 
-def price(calls: Sequence[Call], *, fold: str | None = None) -> list[KernelTimes]:
-    """Times of every call, each an array of its ``rows``.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Calls that differ only in their sizes as one operator: call ``members[j]`` has the rows up to ``stops[j]``."""
 
-    Calls that differ only in their sizes are one question to the kernel model.
-    """
+    op: Op
+    device: DeviceProfile
+    stack: str
+    members: tuple[int, ...]
+    stops: tuple[int, ...]
+
+    def slices(self) -> Iterator[tuple[int, slice]]:
+        """Each call's number, and which rows are its own."""
+        for i, start, stop in zip(self.members, (0, *self.stops), self.stops, strict=False):
+            yield i, slice(start, stop)
+
+
+def batches(calls: Sequence[Call]) -> Iterator[Batch]:
+    """The calls put end to end where they differ only in their sizes."""
     groups: dict[tuple[Any, ...], list[int]] = {}
     split = [_split(call.op) for call in calls]
     for i, (call, (sizes, rest)) in enumerate(zip(calls, split, strict=True)):
         key = (type(call.op), call.device.name, call.stack, tuple(sizes), tuple(sorted(rest.items())))
         groups.setdefault(key, []).append(i)
-    found: list[KernelTimes | None] = [None] * len(calls)
     for members in groups.values():
         first = calls[members[0]]
-        rows = [calls[i].rows for i in members]
-        sizes = {
-            name: np.concatenate([np.broadcast_to(np.asarray(split[i][0][name]), calls[i].rows) for i in members])
-            for name in split[members[0]][0]
-        }
-        op = type(first.op)(**sizes, **split[members[0]][1])
-        times = times_of(op, first.device, stack=first.stack, fold=fold)
-        stops = np.cumsum(rows)
-        for i, stop in zip(members, stops, strict=True):
-            found[i] = _slice(times, int(stop) - calls[i].rows, int(stop))
+        rows = np.array([calls[i].rows for i in members])
+        sizes = {name: _joined([split[i][0][name] for i in members], rows) for name in split[members[0]][0]}
+        yield Batch(
+            op=type(first.op)(**sizes, **split[members[0]][1]),
+            device=first.device,
+            stack=first.stack,
+            members=tuple(members),
+            stops=tuple(int(stop) for stop in np.cumsum(rows)),
+        )
+
+
+def _joined(values: Sequence[Any], rows: npt.NDArray[np.int64]) -> Any:
+    """One array of all rows; numbers stand for as many rows as their call has."""
+    if not any(np.ndim(value) for value in values):
+        return np.repeat(np.asarray(values), rows)
+    return np.concatenate([np.broadcast_to(np.asarray(value), n) for value, n in zip(values, rows, strict=True)])
+
+
+def price(calls: Sequence[Call], *, fold: str | None = None) -> list[KernelTimes]:
+    """Times of every call, each an array of its ``rows``.
+
+    Calls that differ only in their sizes are one question to the kernel model.
+    """
+    found: list[KernelTimes | None] = [None] * len(calls)
+    for batch in batches(calls):
+        times = times_of(batch.op, batch.device, stack=batch.stack, fold=fold)
+        for i, rows in batch.slices():
+            found[i] = _slice(times, rows)
     return [times for times in found if times is not None]
 
 
@@ -72,12 +102,10 @@ def _split(op: Op) -> tuple[dict[str, Any], dict[str, Any]]:
     return sizes, rest
 
 
-def _slice(times: KernelTimes, start: int, stop: int) -> KernelTimes:
-    count = stop - start
-
+def _slice(times: KernelTimes, rows: slice) -> KernelTimes:
     def part(values: Array) -> Array:
         values = np.asarray(values, dtype=np.float64)
-        return values[start:stop] if values.ndim else np.full(count, float(values))
+        return values[rows] if values.ndim else np.full(rows.stop - rows.start, float(values))
 
     return KernelTimes(
         latency_s=part(times.latency_s),

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from chipwise.core.csvfile import read_rows, whole, write_rows
 from chipwise.core.errors import ChipwiseError, SpecError, Unsupported
 from chipwise.serve.answer import bound_of, fitting_requests, shortage, waiting
-from chipwise.serve.energy import energies_j_per_token
+from chipwise.serve.energy import Energies, energies
 from chipwise.serve.estimate import GroupCost, cost_groups, grouped
 from chipwise.serve.request import Request, problem_of
 from chipwise.serve.runs import node_plan
@@ -87,13 +87,17 @@ def _answer(
     groups, errors = grouped(requests)
     for i, problem in errors.items():
         answers[places[i]]["error"] = problem_of(problem)
-    for group, cost in zip(groups, cost_groups(groups, fold=fold), strict=True):
-        if isinstance(cost, Unsupported):
+    costs: list[GroupCost] = []
+    for group, found in zip(groups, cost_groups(groups, fold=fold), strict=True):
+        if isinstance(found, Unsupported):
             for i in group.rows:
-                answers[places[i]]["error"] = problem_of(cost)
-            continue
+                answers[places[i]]["error"] = problem_of(found)
+        else:
+            costs.append(found)
+    for cost, energy in zip(costs, energies(costs), strict=True):
+        group = cost.group
         fitting = fitting_requests(cost)
-        _fill(answers, [places[i] for i in group.rows], cost, fitting > 0)
+        _fill(answers, [places[i] for i in group.rows], cost, fitting > 0, energy)
         for i, fits in zip(group.rows, fitting, strict=True):
             if 0 < fits < requests[i].batch:
                 fewer[i] = int(fits)
@@ -130,10 +134,13 @@ def request_of(row: Mapping[str, str]) -> Request:
 
 
 def _fill(
-    answers: list[dict[str, object]], places: Sequence[int], cost: GroupCost, fits: npt.NDArray[np.bool_]
+    answers: list[dict[str, object]],
+    places: Sequence[int],
+    cost: GroupCost,
+    fits: npt.NDArray[np.bool_],
+    energy: Energies | Unsupported,
 ) -> None:
     factor = [math.exp(value) for value in cost.log_halfwidth]
-    energies = energies_j_per_token(cost)
     try:
         rate = cost.group.device.price_usd_per_s * cost.group.setting.plan.devices
     except Unsupported:
@@ -153,7 +160,7 @@ def _fill(
             "low_s": f"{tpot / factor[i]:.6g}",
             "high_s": f"{tpot * factor[i]:.6g}",
             "peak_memory_bytes": round(float(peak[i])),
-            "joules_per_token": "" if energies is None else f"{energies[i]:.4g}",
+            "joules_per_token": "" if isinstance(energy, Unsupported) else f"{energy.token_j[i]:.4g}",
             "usd_per_1k_tokens": "" if rate is None else f"{1000 * rate / tokens_per_s[i]:.4g}",
             "bound": bounds[i].value,
             "provenance": f"predicted ({cost.situation} device)",
