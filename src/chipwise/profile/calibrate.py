@@ -47,6 +47,8 @@ CASE_S = 0.015
 MODEL_S = 1.35  # starting, warming up and timing one whole model
 CASES_S = 16.0
 LEAST_MODELS, MOST_MODELS = 12, 120
+DEFAULT_S = 45.0
+TIMED = "onnxruntime"  # the runtime whose single nodes are timed
 LEAST_SCALE = 0.05  # of its nodes' own time that a pass takes
 NODES_TIMED = ("onnxruntime", "fake")  # runtimes whose own small graphs are timed (the fake one stands for any)
 
@@ -55,7 +57,7 @@ def calibrate(
     *,
     runtime: str = "onnxruntime",
     threads: int = 1,
-    seconds: float = 45.0,
+    seconds: float = DEFAULT_S,
     seed: int = 0,
     progress: Progress | None = None,
     base: MachineProfile | None = None,
