@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
+from chipwise.search.encoding import Encoder
 from chipwise.search.history import History
+from chipwise.search.pool import Pool
 from chipwise.search.strategies.random_search import draw_new
 from chipwise.search.strategy import Floats, Problem, Rows
 
 _REPAIR_ROUNDS, _MUTANTS = 40, 48
+_OPENING = 600  # rows drawn in each of two ways, among which a search begins
 
 
 class Remembering:
@@ -23,6 +26,8 @@ class Remembering:
     def __init__(self, problem: Problem, *, seed: int) -> None:
         self.problem, self.history = problem, History(problem)
         self.rng = np.random.default_rng(seed)
+        self._seed = seed
+        self._opening: Rows | None = None
 
     def propose(self, count: int) -> Rows:
         """Up to ``count`` rows; those that were tried or break free limits are left out by the caller."""
@@ -41,6 +46,22 @@ class Remembering:
     def tell(self, rows: Rows, objectives: ArrayLike | None, violations: ArrayLike | None = None) -> None:
         """Keeps what trials gave."""
         self.history.tell(rows, objectives, violations)
+
+    def opening(self, count: int) -> Rows:
+        """Rows to begin with: as even over the strata as the free limits allow; none (so random ones) without such.
+
+        A search that begins where most feasible rows are may never leave for where the good ones are.
+        """
+        if not self.problem.free_limits:
+            return self.history.rows[:0]
+        if self._opening is None:
+            encoder = Encoder(self.problem, seed=self._seed)
+            pool = Pool(self.problem, encoder, lambda rows, costs, violations: costs[:, :0], self._seed)
+            pool.seed(_OPENING)
+            rows = pool.rows[pool.excess <= 0]
+            rows = rows[self.rng.permutation(len(rows))]
+            self._opening = rows[turns(encoder.strata(rows))]
+        return self.usable(self._opening)[:count]
 
     def usable(self, rows: Rows) -> Rows:
         """Those of ``rows``, made canonical, that are new and within the free limits."""
@@ -65,6 +86,18 @@ class Remembering:
                 near = near[self.rng.permutation(len(near))]
             near = near[:_MUTANTS]
         return near[:0]
+
+
+def turns(groups: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The order (n,) in which groups take turns, each with its members in their order.
+
+    >>> turns(np.array([7, 7, 7, 5])).tolist()
+    [3, 0, 1, 2]
+    """
+    order = np.argsort(groups, kind="stable")
+    begins = np.r_[True, np.diff(groups[order]) > 0][: len(order)]
+    since = np.arange(len(order)) - np.maximum.accumulate(np.where(begins, np.arange(len(order)), 0))
+    return np.asarray(order[np.argsort(since, kind="stable")])
 
 
 def mutated(problem: Problem, rows: Rows, rng: np.random.Generator) -> Rows:

@@ -31,10 +31,10 @@ class Evolution(Remembering):
         self.population, self.tournament = population, tournament
 
     def propose(self, count: int) -> Rows:
-        """Children of the population; none until there is one."""
+        """Children of the population, once there is one."""
         if self.history.told + len(self.history.pending) >= self.population and len(self.history):
             return self._children(count)
-        return self.history.rows[:0]
+        return self.opening(count)
 
     def _children(self, count: int) -> Rows:
         alive = slice(max(0, len(self.history) - self.population), None)

@@ -17,13 +17,11 @@ import numpy as np
 from chipwise.search.acquisition import expected_gain, frame, lattice
 from chipwise.search.encoding import Encoder
 from chipwise.search.pareto import non_dominated
-from chipwise.search.pool import Pool
 from chipwise.search.price_table import ChoiceTable
 from chipwise.search.strategies.base import Remembering
 from chipwise.search.strategy import Floats, Problem, Rows
 
 _PRICED = 3000  # free rows to which the cost tables are fitted
-_FIRST = 600  # rows of which the first trials are chosen
 _LEANING = 4.0  # of a walk's first logits towards its stratum
 _WALKS, _STEPS, _RATE = 48, 100, 0.15
 _HOT, _COLD = 2.0, 0.3  # temperatures of the first and the last step
@@ -46,7 +44,6 @@ class Gradient(Remembering):
         self.initial = min(10 + len(problem.cardinalities) // 2, 40) if initial is None else initial
         self._encoder = Encoder(problem, seed=seed)
         self._table = ChoiceTable(problem, self._encoder.strata_columns)
-        self._seed = seed
         rows = problem.draw(_PRICED, self.rng)
         prior = np.zeros(len(rows)) if problem.prior is None else problem.opinion(rows)
         self._prior_scale = float(prior.std()) or 1.0
@@ -58,7 +55,7 @@ class Gradient(Remembering):
     def propose(self, count: int) -> Rows:
         """Where the walks end, as far as each adds to the front; at first, rows from all strata."""
         if len(self.history) < 2 or self.history.told < self.initial:
-            return self._first(count)
+            return self.opening(count)
         goals, limits = self._weights()
         known = self.history.objectives
         low, span = frame(known)
@@ -70,16 +67,6 @@ class Gradient(Remembering):
             rows = np.vstack([rows, *(self.mended(row) for row in self._table.rows(ends)[:count])])
             rows = self.usable(rows)
         return self._spread(rows, goals, known[self.history.feasible], low, span, count)
-
-    def _first(self, count: int) -> Rows:
-        """Rows within the limits, as even over the strata as these allow."""
-        pool = Pool(self.problem, self._encoder, lambda rows, costs, violations: costs[:, :0], self._seed)
-        pool.seed(_FIRST)
-        rows = self.usable(pool.rows)
-        rows = rows[self.rng.permutation(len(rows))]
-        _, place = np.unique(self._encoder.strata(rows), return_inverse=True)
-        turn = np.array([(place[:i] == place[i]).sum() for i in range(len(rows))])
-        return rows[np.argsort(turn, kind="stable")[:count]]
 
     def _weights(self) -> tuple[Floats, Floats]:
         """Tables of all goals, (features, m), and of all limits, (features, k)."""

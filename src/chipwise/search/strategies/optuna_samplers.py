@@ -54,9 +54,11 @@ class OptunaSampler(Remembering):
 
     def propose(self, count: int) -> Rows:
         """What the sampler suggests, one row after the other."""
-        found = self.history.rows[:0]
         if len(self.history) < self.initial:
-            return found
+            rows = self.opening(count)
+            self.history.asked(rows)
+            return rows
+        found = self.history.rows[:0]
         for _ in range(count):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")

@@ -49,9 +49,9 @@ class Nsga2(Remembering):
         self._algorithm.random_state = self.rng
 
     def propose(self, count: int) -> Rows:
-        """Children of the population; none until it is full."""
+        """Children of the population, once it is full."""
         if self.history.told + len(self.history.pending) < self.population or len(self.history) < 2:
-            return self.history.rows[:0]
+            return self.opening(count)
         parents = self._survivors()
         found = self.history.rows[:0]
         for _ in range(_BREEDINGS):

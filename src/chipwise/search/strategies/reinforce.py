@@ -22,6 +22,7 @@ _POLICIES = 10  # trade-offs, where there are several objectives
 _RATE, _FREE_RATE = 0.35, 0.05
 _CLIP = 2.0
 _DRAWN, _ROUNDS = 48, 12
+_OPENING = 20  # trials from all strata before the policies draw, where limits are free
 _FORGET = 0.995  # what is left of the logits after each lesson, so that no choice is ruled out for good
 
 
@@ -45,6 +46,8 @@ class Reinforce(Remembering):
 
     def propose(self, count: int) -> Rows:
         """Draws of the policies, in turns."""
+        if self.history.told + len(self.history.pending) < _OPENING and self.problem.free_limits:
+            return self.opening(count)
         found = self.history.rows[:0]
         for _ in range(count):
             policy = self._turn % len(self._logits)
