@@ -6,8 +6,9 @@ Candidates of examples/clinic.yaml have a made-up quality that grows with their 
 own. The model believes a machine with one set of rates; the device has others: every rate off by a factor of up to
 exp(0.5), every candidate by an accident of 8 %, a measurement by 1 %. Hybrid profiling starts from a calibration on a
 dozen designs of another kind, measures one candidate at a time, learns from it, and stops when no interval reaches past
-the front, or at a quarter of all candidates. What it measured within the limit is compared with the front of everything;
-beside it stands what believing the calibrated model alone gives: of its front, those that really keep the limit.
+the front, or at a quarter of all candidates. What it measured within the limit is compared with the front of
+everything; beside it stands what believing the calibrated model alone gives: of its front, those that really keep the
+limit.
 """
 
 from __future__ import annotations
