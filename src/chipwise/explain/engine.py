@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
 from chipwise.core.errors import ChipwiseError
-from chipwise.cost.model import CostEstimate, OpCost, Predicted
+from chipwise.cost.model import CostEstimate, Predicted
 from chipwise.explain.advice import Advice, Gain, Proposal, Rule
 from chipwise.explain.question import Case, PhaseName
 from chipwise.explain.rules import RULES
@@ -15,6 +15,9 @@ from chipwise.explain.rules import RULES
 OPERATOR_SPREAD = 0.08
 """Error of one operator's time that its neighbours do not share: the standard deviation, in logarithms, of what is left
 of a kernel model's error for products on a device that it has seen. Errors that operators share cancel in a ratio."""
+OVERHEAD_SPREAD = 0.3
+"""The same of what a pass takes beside its kernels: host, launches that graphs hide, waiting for other prompts."""
+BESIDE = ("beside kernels", 0, 0)
 Z90 = 1.645
 RATES = frozenset({"tokens_per_s"})  # more is better
 
@@ -83,16 +86,18 @@ def _values(cost: CostEstimate) -> dict[str, float]:
 def ratio_spread(before: CostEstimate, after: CostEstimate, phase: PhaseName) -> float:
     """Standard deviation, in logarithms, of how many times faster a pass becomes.
 
-    Each operator's time is wrong by a factor of its own, the same before and after, with OPERATOR_SPREAD. To first
+    Each operator's time is wrong by a factor of its own, the same before and after, with OPERATOR_SPREAD; all that a
+    pass takes beside its kernels by another, with OVERHEAD_SPREAD. To first
     order an operator then moves the ratio by the difference of its shares of the two passes: what both have alike
     cancels, what only one has counts in full. Another device's kernels are another model's answers: nothing cancels
     and both intervals count.
     """
     if before.device != after.device:
         return float(np.hypot(_halfwidth(before, phase), _halfwidth(after, phase))) / Z90
-    old, new = (_shares(cost.prefill if phase == "prefill" else cost.decode) for cost in (before, after))
-    moved = [old.get(key, 0.0) - new.get(key, 0.0) for key in old | new]
-    return OPERATOR_SPREAD * float(np.sqrt(np.sum(np.square(moved))))
+    old, new = _shares(before, phase), _shares(after, phase)
+    moved = {key: old.get(key, 0.0) - new.get(key, 0.0) for key in old | new}
+    beside = OVERHEAD_SPREAD * moved.pop(BESIDE)
+    return float(np.hypot(OPERATOR_SPREAD * np.sqrt(np.sum(np.square(list(moved.values())))), beside))
 
 
 def _halfwidth(cost: CostEstimate, phase: PhaseName) -> float:
@@ -101,11 +106,14 @@ def _halfwidth(cost: CostEstimate, phase: PhaseName) -> float:
     return float(np.log(found.high / found.value))
 
 
-def _shares(costs: Sequence[OpCost]) -> dict[tuple[str, int, int], float]:
-    """Share of the kernels' time by what is computed: kind, FLOPs and bytes of one call."""
-    total = sum(cost.latency_s for cost in costs)
+def _shares(cost: CostEstimate, phase: PhaseName) -> dict[tuple[str, int, int], float]:
+    """Share of the pass by what is computed: kind, FLOPs and bytes of one call; and what is not kernels' own time.
+
+    The latter is below zero where a captured graph hides launches.
+    """
+    costs, total = (cost.prefill, cost.ttft_s) if phase == "prefill" else (cost.decode, cost.tpot_s)
     found: dict[tuple[str, int, int], float] = {}
-    for cost in costs:
-        key = (cost.kind, round(cost.work.flops), round(cost.work.bytes))
-        found[key] = found.get(key, 0.0) + cost.latency_s / total
-    return found
+    for each in costs:
+        key = (each.kind, round(each.work.flops), round(each.work.bytes))
+        found[key] = found.get(key, 0.0) + each.latency_s / total
+    return found | {BESIDE: 1 - sum(found.values())}

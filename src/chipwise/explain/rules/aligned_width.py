@@ -17,21 +17,21 @@ def rule(case: Case) -> Iterator[Proposal]:
     """The FFN width to the multiples of the tile below and above, on every device."""
     multiple = columns_of_tile(case.sheet, "bf16")
     blocks = feed_forwards(case.arch)
-    headline = "ttft" if case.estimate.ttft_s > case.estimate.tpot_s * case.question.new_tokens else "tpot"
-    if not blocks:
+    if not blocks or len({block.width for block in blocks}) > 1:
         return
     width, step = blocks[0].width, multiple * case.question.tp
     if width % step:
         for aligned in (width // step * step, up_to(width, step)):
             if not aligned:
                 continue
+            difference = (aligned - width) / width
             changed = each_ffn(case.arch, functools.partial(replace, width=aligned))
             yield Proposal(
                 title=f"FFN width {width} -> {aligned}, a multiple of {multiple}",
                 touches="architecture",
                 how=f"set intermediate_size to {aligned} and train so",
                 changed=case.question.but(arch=changed),
-                headline=headline,
-                quality="none to speak of: the model is as large as before",
+                headline=case.slower,
+                quality=f"{'a little better' if difference > 0 else 'a little worse'}: {difference:+.1%} of the FFN",
                 source=SOURCE,
             )

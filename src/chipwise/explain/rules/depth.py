@@ -22,6 +22,7 @@ def rule(case: Case) -> Iterator[Proposal]:
         touches="architecture",
         how=f"hidden_size {wider.d_model}, {len(wider.layers)} layers, FFN and heads in proportion; train so",
         changed=case.question.but(arch=wider),
+        headline=case.slower,
         quality="usually a little worse: at equal size deeper models are better; measure with a short training",
         source="Levine et al. 2020, arXiv:2006.12467; Liu et al. 2024, MobileLLM, arXiv:2402.14905",
     )

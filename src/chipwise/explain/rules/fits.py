@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from chipwise.core.errors import ChipwiseError, Unsupported
-from chipwise.explain.advice import Proposal
+from chipwise.explain.advice import Proposal, Touches
 from chipwise.explain.question import Case, Question
 
 
@@ -31,10 +31,16 @@ def rule(case: Case) -> Iterator[Proposal]:
             if not isinstance(answer, ChipwiseError) and answer.peak_memory_bytes <= capacity:
                 yield Proposal(
                     title=f"{title}, so that it fits",
-                    touches="parallelism" if question.tp != now.tp else "precision",
+                    touches=_touches(question, now),
                     how=f"serve with {title}",
                     changed=question,
                     headline="peak_memory",
                     source="memory counted from the kernels: chipwise estimate",
                 )
                 break
+
+
+def _touches(question: Question, now: Question) -> Touches:
+    if question.tp != now.tp:
+        return "parallelism"
+    return "precision" if question.weights != now.weights else "batching"

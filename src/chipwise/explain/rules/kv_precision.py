@@ -11,7 +11,8 @@ from chipwise.explain.question import Case
 
 def rule(case: Case) -> Iterator[Proposal]:
     """An FP8 cache where the device computes in FP8 and attention takes a tenth of a decode step or more."""
-    if case.sheet is None or case.question.kv in ("fp8", "int8") or case.share("decode", kind="attention") < 0.1:
+    share = case.share("decode", kind="attention") + case.share("decode", kind="latent_attention")
+    if case.sheet is None or case.question.kv in ("fp8", "int8") or share < 0.1:
         return
     try:
         case.sheet.peak("fp8")

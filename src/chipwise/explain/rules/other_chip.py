@@ -13,7 +13,7 @@ from chipwise.hardware import datasheet
 
 def rule(case: Case) -> Iterator[Proposal]:
     """Of all chips with a price on which the model fits."""
-    if case.sheet is None or "usd_per_1k_tokens" not in case.estimate.metrics:
+    if case.sheet is None or not case.arch.causal or "usd_per_1k_tokens" not in case.estimate.metrics:
         return
     chips = [
         sheet
@@ -26,10 +26,10 @@ def rule(case: Case) -> Iterator[Proposal]:
         for sheet, answer in zip(chips, answers, strict=True)
         if not isinstance(answer, ChipwiseError) and answer.peak_memory_bytes <= sheet.mem_capacity_bytes
     ]
-    as_fast = [item for item in fitting if item[1].tpot_s <= case.estimate.tpot_s]
+    as_fast = [item for item in fitting if _seconds(case, item[1]) <= _seconds(case, case.estimate)]
     for chosen, headline in (
         (min(as_fast, key=lambda item: item[1].metrics["usd_per_1k_tokens"].value, default=None), "usd_per_1k_tokens"),
-        (min(fitting, key=lambda item: item[1].tpot_s, default=None), "tpot"),
+        (min(fitting, key=lambda item: _seconds(case, item[1]), default=None), case.slower),
     ):
         if chosen is not None:
             yield Proposal(
@@ -40,3 +40,7 @@ def rule(case: Case) -> Iterator[Proposal]:
                 headline=headline,
                 source="prices and rates of the data sheets: chipwise devices show",
             )
+
+
+def _seconds(case: Case, cost: CostEstimate) -> float:
+    return cost.ttft_s if case.slower == "ttft" else cost.tpot_s

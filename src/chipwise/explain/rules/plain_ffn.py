@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from chipwise.explain.advice import Proposal
-from chipwise.explain.question import Case
+from chipwise.explain.question import Case, PhaseName
 from chipwise.explain.rules.change import each_ffn, feed_forwards, up_to
 
 
 def rule(case: Case) -> Iterator[Proposal]:
     """A plain squared-ReLU or GELU feed-forward of equal parameters, where activations are kernels that take time."""
     blocks = feed_forwards(case.arch)
-    if not blocks or not blocks[0].gated or case.share("decode", kind="elementwise") < 0.05:
+    if not blocks or not blocks[0].gated or _share(case) < 0.03:
         return
     width = up_to(blocks[0].width * 3 // 2, 64)
     changed = each_ffn(case.arch, lambda block: replace(block, width=width, gated=False, activation="relu"))
@@ -22,6 +22,13 @@ def rule(case: Case) -> Iterator[Proposal]:
         touches="architecture",
         how=f"two matrices of width {width} and a ReLU between; train so",
         changed=case.question.but(arch=changed),
+        headline=case.slower,
         quality="gated units are a little better at equal size",
         source="Shazeer 2020, GLU Variants Improve Transformer, arXiv:2002.05202",
     )
+
+
+def _share(case: Case) -> float:
+    """What activations take of the phase in which a request spends more of its time."""
+    phase: PhaseName = "decode" if case.slower == "tpot" else "prefill"
+    return case.share(phase, place="ffn.act")

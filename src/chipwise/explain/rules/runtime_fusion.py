@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from chipwise.explain.advice import Proposal
 from chipwise.explain.question import Case
-from chipwise.hardware.runtime import RUNTIMES, runtime_named
+from chipwise.hardware.runtime import RUNTIMES
 
 BETTER = ("torch-compile", "vllm", "trtllm")
 
@@ -15,7 +15,7 @@ def rule(case: Case) -> Iterator[Proposal]:
     """Each runtime that fuses what this one leaves, or captures decode in a graph; on GPUs."""
     if case.sheet is None or case.sheet.kind != "gpu":
         return
-    now = runtime_named(case.question.runtime)
+    now = case.question.served_by
     for name in BETTER:
         other = RUNTIMES[name]
         fused = sorted(other.fused - now.fused)

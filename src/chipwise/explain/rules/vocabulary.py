@@ -14,11 +14,12 @@ def rule(case: Case) -> Iterator[Proposal]:
     """Pads the vocabulary to the next multiple of the tile's columns, at most of 128."""
     arch = case.arch
     multiple = min(128, columns_of_tile(case.sheet, "bf16"))
-    padded = up_to(arch.vocab_size, multiple)
+    padded = up_to(arch.vocab_size, multiple * case.question.tp)
     if padded == arch.vocab_size or arch.head != "lm":
         return
+    shards = f" on each of {case.question.tp} devices" if case.question.tp > 1 else ""
     yield Proposal(
-        title=f"vocabulary {arch.vocab_size} -> {padded}, a multiple of {multiple}",
+        title=f"vocabulary {arch.vocab_size} -> {padded}, a multiple of {multiple}{shards}",
         touches="architecture",
         how=f"set vocab_size to {padded}; the {padded - arch.vocab_size} new rows are never chosen",
         changed=case.question.but(arch=replace(arch, vocab_size=padded)),

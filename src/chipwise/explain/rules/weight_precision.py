@@ -39,5 +39,6 @@ def rule(case: Case) -> Iterator[Proposal]:
             how=f"quantise the checkpoint to {name} and serve that (--weights {name})",
             changed=case.question.but(weights=name),
             quality=quality,
-            source="rates: the data sheet; what is lost: Dettmers and Zettlemoyer 2022, arXiv:2212.09720",
+            headline=case.slower,
+            source="what is lost: Dettmers and Zettlemoyer 2022, arXiv:2212.09720",
         )
