@@ -20,7 +20,7 @@ sys.path.insert(0, str(SEARCH_TESTS))
 
 import evaluations  # noqa: E402
 
-from chipwise.search.optimise import found, optimise  # noqa: E402
+from chipwise.search.optimise import found, optimise, study_of  # noqa: E402
 
 PROBLEM = evaluations.toy_problem()
 BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
@@ -90,12 +90,7 @@ def begin(url: str, name: str) -> subprocess.Popen[str]:
 
 def stored(url: str, name: str):
     """The study as anybody may read it."""
-    from chipwise.search import optimise as module
-    from chipwise.search.study import Study
-
-    choices = {module._variable(PROBLEM, i): int(c) for i, c in enumerate(PROBLEM.cardinalities)}
-    directions = [goal.direction for goal in PROBLEM.goals]
-    return Study(url, name=name, directions=directions, identity=module._identity(PROBLEM), choices=choices)
+    return study_of(PROBLEM, url, name=name)
 
 
 @pytest.mark.slow

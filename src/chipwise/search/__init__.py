@@ -1,6 +1,7 @@
 """Search: problems, strategies that ask and tell, fronts, and the model of quality."""
 
 from chipwise.search.acquisition import most_informative
+from chipwise.search.optimise import Found, Outcome, optimise
 from chipwise.search.pareto import crowding, hypervolume, knee, non_dominated, ranks
 from chipwise.search.quality_model import QualityModel
 from chipwise.search.strategies import STRATEGIES, About, about, make_strategy
@@ -9,8 +10,10 @@ from chipwise.search.strategy import Goal, Limit, Problem, Strategy
 __all__ = [
     "STRATEGIES",
     "About",
+    "Found",
     "Goal",
     "Limit",
+    "Outcome",
     "Problem",
     "QualityModel",
     "Strategy",
@@ -21,5 +24,6 @@ __all__ = [
     "make_strategy",
     "most_informative",
     "non_dominated",
+    "optimise",
     "ranks",
 ]

@@ -51,7 +51,7 @@ class Found:
         rows: What was evaluated, (n, d).
         objectives: In the goals' directions, (n, m).
         violations: At most 0 where a limit holds, (n, k).
-        front: Indices of those that hold every limit and that no other such dominates.
+        front: Indices of those that hold every hard limit, at full fidelity, and that no other such dominates.
         failed: How many evaluations failed.
     """
 
@@ -110,13 +110,7 @@ def optimise(
     """
     if evaluations < 1 or batch < 1:
         raise InputError(f"evaluations and batch must be at least 1, not {evaluations} and {batch}")
-    study = Study(
-        storage,
-        name=name,
-        directions=[goal.direction for goal in problem.goals],
-        identity=_identity(problem),
-        choices={_variable(problem, i): int(c) for i, c in enumerate(problem.cardinalities)},
-    )
+    study = study_of(problem, storage, name=name)
     loop = _Loop(problem, study, strategy, seed, evaluations, batch, beat_s, grace_s, clock, told)
     pool = executor(evaluate, workers, on=on, timeout_s=timeout_s)
     try:
@@ -127,6 +121,22 @@ def optimise(
     return found(problem, study)
 
 
+def study_of(problem: Problem, storage: str | Path | None, *, name: str = "search") -> Study:
+    """The study of ``problem`` in a storage; it is created when missing.
+
+    Raises:
+        StudyError: The study is of another problem.
+        StorageError: The storage refuses.
+    """
+    return Study(
+        storage,
+        name=name,
+        directions=[goal.direction for goal in problem.goals],
+        identity=_identity(problem),
+        choices={_variable(problem, i): int(c) for i, c in enumerate(problem.cardinalities)},
+    )
+
+
 def found(problem: Problem, study: Study) -> Found:
     """What a study of ``problem`` holds."""
     trials = study.trials()
@@ -134,7 +144,11 @@ def found(problem: Problem, study: Study) -> Found:
     rows = np.array([trial.notes["row"] for trial in done], np.int64).reshape(-1, len(problem.cardinalities))
     values = np.array([trial.values for trial in done], float).reshape(-1, len(problem.goals))
     over = np.array([trial.notes["violations"] for trial in done], float).reshape(len(done), len(problem.limits))
-    held = np.flatnonzero((over <= 0).all(axis=1))
+    hard = [i for i, limit in enumerate(problem.limits) if limit.penalty is None]
+    counts = (over[:, hard] <= 0).all(axis=1)
+    if problem.fidelities:  # the last variable is the share of a full trial
+        counts &= rows[:, -1] == len(problem.fidelities) - 1
+    held = np.flatnonzero(counts)
     front = held[non_dominated(problem.to_minimise(values[held]))] if len(held) else held
     failed = sum(trial.state == "failed" and GIVEN_BACK not in trial.notes for trial in trials)
     return Found(rows, values, over, tuple(int(i) for i in front), failed)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-import pickle
 import threading
 import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, Literal, Protocol
 
 from chipwise.core.errors import InputError, MissingExtra
@@ -117,8 +117,8 @@ class Processes:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         try:
-            pickle.dumps(work)
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            ForkingPickler.dumps(work)
+        except Exception as error:
             raise InputError(
                 f"what is to be evaluated cannot be sent to worker processes ({error}); define it at the top level "
                 "of a module, or use workers=1"
@@ -181,7 +181,7 @@ class Processes:
             if place.ticket is not None and place.pipe.poll():
                 kind, value = place.pipe.recv()
                 return Event(place.ticket, kind, value)
-        except (EOFError, OSError, pickle.UnpicklingError):
+        except (EOFError, OSError):
             return None  # it died while it answered
         return None
 

@@ -12,6 +12,7 @@ from chipwise.run.screen import screen
 from chipwise.run.spec import run_spec
 from chipwise.run.strategic import StrategyChooser
 from chipwise.run.trials import Trials, choice_labels
+from chipwise.search.strategies import STRATEGIES
 from chipwise.search.study import Study
 
 
@@ -33,7 +34,7 @@ def make(path, trainer, name, seed=0):
     return trials, halving
 
 
-@pytest.mark.parametrize("name", ["random", "evolution"])
+@pytest.mark.parametrize("name", [name for name in STRATEGIES.names() if name != "auto"])
 def test_a_strategy_spends_the_same_budget_within_the_same_limits(tmp_path, name) -> None:
     trainer = FakeTrainer()
     trials, halving = make(tmp_path / "s", trainer, name)

@@ -108,9 +108,7 @@ def test_a_run_counts_seconds_across_its_devices_and_keeps_their_limits() -> Non
     shares = targets.targets.shares(rows, "tpot_p50")
     typical = targets.targets.typical["local"]["tpot_p50"]
     assert known["across.tpot_p50"] == pytest.approx(shares.max(axis=1) * typical)
-    assert known["tpot_p50"] == pytest.approx(
-        local(rows)["tpot_p50"]
-    )  # the limits are on this
+    assert known["tpot_p50"] == pytest.approx(local(rows)["tpot_p50"])  # the limits are on this
     assert known["tpot_p50@jetson-agx-orin"].shape == (40,)
 
 

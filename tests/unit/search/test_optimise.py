@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 import time
@@ -12,7 +13,8 @@ import numpy as np
 import pytest
 
 from chipwise.core.errors import InputError, StudyError
-from chipwise.search.optimise import GIVEN_BACK, Watch, optimise
+from chipwise.search import Limit
+from chipwise.search.optimise import GIVEN_BACK, Watch, optimise, study_of
 from chipwise.search.strategies import make_strategy
 from chipwise.search.study import Study, Trial
 
@@ -21,11 +23,7 @@ HERE = Path(__file__).parent
 
 
 def opened(where, problem=PROBLEM) -> Study:
-    from chipwise.search import optimise as module
-
-    choices = {module._variable(problem, i): int(c) for i, c in enumerate(problem.cardinalities)}
-    directions = [goal.direction for goal in problem.goals]
-    return Study(where, name="search", directions=directions, identity=module._identity(problem), choices=choices)
+    return study_of(problem, where)
 
 
 def test_the_loop_asks_and_tells_as_one_would_by_hand() -> None:
@@ -47,6 +45,15 @@ def test_what_is_returned_may_be_everything() -> None:
     whole = optimise(PROBLEM, evaluations.whole, evaluations=12, strategy="random")
     assert (part.rows == whole.rows).all()
     assert part.objectives == pytest.approx(whole.objectives)
+
+
+def test_the_front_holds_hard_limits_and_may_break_soft_ones() -> None:
+    soft = dataclasses.replace(PROBLEM, limits=(Limit(name="size", free=True, penalty=0.01),))
+    hard, loose = (optimise(p, evaluations.whole, evaluations=60, strategy="random") for p in (PROBLEM, soft))
+    assert (hard.violations[list(hard.front)] <= 0).all()
+    assert len(loose.front) >= 1
+    best = loose.objectives[:, 0].argmin()
+    assert best in loose.front  # whether it breaks the soft limit or not
 
 
 def test_evaluations_that_raise_or_answer_nonsense_fail_with_their_reason(tmp_path) -> None:
