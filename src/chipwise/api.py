@@ -32,6 +32,7 @@ from chipwise.report.record import RunRecord
 from chipwise.run.folder import PROMISES, RunFolder
 from chipwise.run.progress import Observer, silent
 from chipwise.run.spec import RunSpec, load_run, run_spec
+from chipwise.serve.training import TrainingEstimate
 from chipwise.space.constraints import Constraint, parse_constraints
 from chipwise.spec import ArchSpec, Design
 from chipwise.spec import io as spec_io
@@ -166,6 +167,53 @@ def estimate(
             batch=batch, prompt_tokens=prompt, new_tokens=new,
         )
     )  # fmt: skip
+
+
+def estimate_training(
+    model: str | ArchSpec,
+    *,
+    device: str | DeviceProfile = "h100-sxm",
+    runtime: str = "torch-compile",
+    tokens: int = 1024,
+    batch: int = 1,
+    microbatches: int = 1,
+    checkpoint: bool = False,
+    weights: str | None = None,
+    tp: int = 1,
+    pp: int = 1,
+    ep: int = 1,
+    dp: int = 1,
+) -> TrainingEstimate:
+    """Predicted cost of one optimiser step: seconds, tokens per second, MFU, memory of the fullest device.
+
+    Args:
+        model: As in :func:`estimate`.
+        device: A data sheet's name, alias or file.
+        runtime: Whose kernels and fusion.
+        tokens: Positions of each sequence.
+        batch: Sequences of a step, over all replicas.
+        microbatches: Parts that a replica's share is run in.
+        checkpoint: Whether activations are recomputed.
+        weights: The 16-bit format that is multiplied; what the device multiplies unless given.
+        tp: Devices that share every matrix.
+        pp: Pipeline stages.
+        ep: Groups that a mixture's experts are dealt out to.
+        dp: Replicas, which share the batch and sum gradients.
+
+    Raises:
+        UnknownName: A name that is not known.
+        SpecError: A plan or batch that does not divide.
+        Unsupported: The device has no rate for a format.
+        DoesNotFit: Too little memory; by how much, and what would help.
+    """
+    from chipwise.serve.request import Request, resolved
+    from chipwise.serve.training import training_step
+
+    asked = Request(model=model, device=device, runtime=runtime, weights=weights, tp=tp, pp=pp, ep=ep, dp=dp)
+    found = resolved(asked)
+    return training_step(
+        found.setting, found.device, batch=batch, tokens=tokens, microbatches=microbatches, checkpoint=checkpoint
+    )
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ MODELS = (
     "deepseek-ai/DeepSeek-V3",
     "Qwen/Qwen3-Next-80B-A3B-Instruct",
 )
-DEVICES = ("a100-sxm-80gb", "h100-sxm", "b200-sxm", "l40s", "mi300x", "apple-m4-max")
+DEVICES = ("a100-sxm-80gb", "h100-sxm", "b200-sxm", "l40s", "mi300x", "apple-m4")
 TOLERANCE = 1e-3
 
 

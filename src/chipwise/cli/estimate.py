@@ -10,6 +10,7 @@ import typer
 if TYPE_CHECKING:
     from chipwise.api import DeviceAnswer
     from chipwise.cost.model import CostEstimate, OpCost, Predicted
+    from chipwise.serve.training import TrainingEstimate
 
 
 def command(
@@ -30,6 +31,9 @@ def command(
     pp: Annotated[int, typer.Option(help="Pipeline stages.", min=1)] = 1,
     ep: Annotated[int, typer.Option(help="Groups that a mixture's experts are dealt out to.", min=1)] = 1,
     dp: Annotated[int, typer.Option(help="Replicas of attention.", min=1)] = 1,
+    train: Annotated[bool, typer.Option("--train", help="One optimiser step of --batch sequences instead.")] = False,
+    checkpoint: Annotated[bool, typer.Option("--checkpoint", help="With --train: recompute activations.")] = False,
+    microbatches: Annotated[int, typer.Option(help="With --train: parts that a step is run in.", min=1)] = 1,
     table: Annotated[Path | None, typer.Option(help="Answer every row of this CSV file instead.")] = None,
     out: Annotated[Path | None, typer.Option(help="Where the answered table goes.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON, in SI units.")] = False,
@@ -39,6 +43,7 @@ def command(
     One device:   chipwise estimate meta-llama/Llama-3.1-8B --device h100-sxm --weights fp8 --batch 16
     All devices:  chipwise estimate meta-llama/Llama-3.1-8B --device all
     Many rows:    chipwise estimate --table rows.csv --out out.csv
+    Training:     chipwise estimate Qwen/Qwen3-0.6B --train --batch 8 --prompt 2048
     Columns read: row_id, model, device, runtime, weights, kv, tp, pp, ep, dp, batch, isl, osl.
     """
     from chipwise import api
@@ -56,6 +61,13 @@ def command(
         return
     if model is None:
         raise typer.BadParameter("name a MODEL, or a file with --table")
+    if train:
+        step = api.estimate_training(
+            model, device=device, tokens=prompt, batch=batch, microbatches=microbatches, checkpoint=checkpoint,
+            weights=weights, tp=tp, pp=pp, ep=ep, dp=dp,
+        )  # fmt: skip
+        json_of(step) if as_json else _print_training(model, step)
+        return
     sizes = {"runtime": runtime, "weights": weights, "kv": kv, "tp": tp, "pp": pp, "ep": ep, "dp": dp}
     sizes |= {"prompt": prompt, "new": new, "batch": batch}
     if device == "all":
@@ -71,6 +83,34 @@ def _between(value: Predicted, kind: str) -> str:
 
     shown = units.show(value.value, kind)
     return f"{shown}  ({units.show(value.low, kind)} to {units.show(value.high, kind)})"
+
+
+def _print_training(model: str, step: TrainingEstimate) -> None:
+    from rich.table import Table
+
+    from chipwise.cli.output import console
+    from chipwise.core import units
+
+    several = f"{step.devices} x " if step.devices > 1 else ""
+    console.print(f"{model}, one training step on {several}{step.device}: {step.provenance}, 90 % interval")
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_row("step", _between(step.step, "time"))
+    parts = {
+        "forward": step.forward_s,
+        "backward": step.backward_s,
+        "recomputed": step.recompute_s,
+        "optimiser": step.optimiser_s,
+        "communication": step.communication_s,
+    }
+    for name, seconds in parts.items():
+        if seconds:
+            share = units.show(seconds / step.step.value, "share")
+            table.add_row(f"  {name}", f"{units.show(seconds, 'time')}  {share}")
+    table.add_row("throughput", units.show(step.tokens_per_s, "rate"))
+    table.add_row("MFU", units.show(step.mfu, "share"))
+    held = ", ".join(f"{name} {units.show(size, 'bytes')}" for name, size in step.memory_bytes.items())
+    table.add_row("memory of a device", f"{units.show(step.peak_memory_bytes, 'bytes')}  ({held})")
+    console.print(table)
 
 
 def _print(model: str, found: CostEstimate) -> None:

@@ -143,7 +143,7 @@ def _cost(group: Group, prefill: PassTimes, decode: PassTimes, known: Constants)
         step_s=step_s,
         ttft_s=prefill_s,
         tpot_s=tpot,
-        log_halfwidth=np.full(len(tpot), known.log_halfwidth[halfwidth_key(mixture=mixture, situation=situation)]),
+        log_halfwidth=_halfwidth(known, decode, mixture=mixture, situation=situation),
         situation=situation,
         memory=device_memory(
             group.setting,
@@ -154,3 +154,9 @@ def _cost(group: Group, prefill: PassTimes, decode: PassTimes, known: Constants)
             rows=len(group.rows),
         ),
     )
+
+
+def _halfwidth(known: Constants, decode: PassTimes, *, mixture: bool, situation: str) -> Array:
+    """Half width of served runs in this situation; on a device unlike any that was measured, at least its kernels'."""
+    width = np.full(len(decode.latency_s), known.log_halfwidth[halfwidth_key(mixture=mixture, situation=situation)])
+    return np.maximum(width, decode.log_halfwidth) if situation == "unseen" else width
