@@ -11,7 +11,7 @@ from chipwise.spec.feed_forward import MixtureOfExperts
 
 
 def rule(case: Case) -> Iterator[Proposal]:
-    """As many devices a replica of attention as it has KV heads, and more replicas; of mixtures, which share experts."""
+    """As many devices a replica of attention as it has KV heads, and more replicas; of mixtures that share experts."""
     found, tp = attentions(case.arch), case.question.tp
     if not found or not any(isinstance(layer.ffn, MixtureOfExperts) for layer in case.arch.layers):
         return

@@ -1,0 +1,96 @@
+"""Every rule proposes where it applies and keeps quiet where it does not; what it proposes can be priced."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from explain_cases import case
+
+from chipwise.core.errors import ChipwiseError
+from chipwise.explain.engine import RATES, rules
+from chipwise.spec import ArchSpec, uniform
+from chipwise.spec.hf import resolve
+
+LLAMA2, LLAMA3 = "meta-llama/Llama-2-7b-hf", "meta-llama/Llama-3.1-8B"
+BERT, MIXTRAL = "bert-base-uncased", "mistralai/Mixtral-8x7B-v0.1"
+
+
+def small(**changes: Any) -> ArchSpec:
+    """A Llama of 0.3 G parameters with everything a multiple of 128."""
+    shape: dict[str, Any] = {"vocab_size": 32_768, "d_model": 1024, "depth": 16, "heads": 8, "ffn_width": 2816}
+    return uniform(**(shape | {"tie_embeddings": False} | changes))
+
+
+def shared(arch: ArchSpec) -> ArchSpec:
+    """Every second layer with the weights of the one before."""
+    layers = tuple(replace(layer, shares=i - 1) if i % 2 else layer for i, layer in enumerate(arch.layers))
+    return replace(arch, layers=layers)
+
+
+Where = tuple[str | ArchSpec, dict[str, Any]]
+CASES: dict[str, tuple[Where, Where]] = {  # where it applies, where not
+    "aligned_width": ((small(ffn_width=2730), {}), (small(), {})),
+    "batch": ((LLAMA3, {}), (BERT, {})),
+    "depth": ((small(), {}), (small(depth=4), {})),
+    "fits": (("meta-llama/Llama-2-70b-hf", {}), (LLAMA3, {})),
+    "fused_chains": ((LLAMA3, {"runtime": "torch-eager"}), (LLAMA3, {"runtime": "vllm"})),
+    "graphs": ((LLAMA3, {"runtime": "torch-eager"}), (LLAMA3, {"runtime": "vllm"})),
+    "head_size": (("EleutherAI/pythia-2.8b", {}), (LLAMA3, {})),
+    "hidden_size": ((small(d_model=1000, head_size=128), {}), (small(), {})),
+    "kv_heads": ((LLAMA2, {"prompt_tokens": 32_000}), (BERT, {"prompt_tokens": 512})),
+    "kv_heads_by_layer": ((LLAMA2, {"prompt_tokens": 32_000}), (LLAMA2, {"prompt_tokens": 64})),
+    "kv_precision": ((LLAMA2, {"prompt_tokens": 32_000, "device": "h100-sxm"}), (LLAMA2, {"prompt_tokens": 32_000})),
+    "latent_attention": ((LLAMA2, {"prompt_tokens": 32_000}), ("google/gemma-2-9b", {"prompt_tokens": 32_000})),
+    "other_chip": ((LLAMA3, {}), (BERT, {})),
+    "parallel_blocks": ((LLAMA3, {}), (BERT, {})),
+    "plain_ffn": ((small(), {"prompt_tokens": 4096, "new_tokens": 1}), (small(gated=False), {})),
+    "prefill_chunks": ((LLAMA3, {"runtime": "torch-eager", "batch": 8}), (LLAMA3, {"batch": 8})),
+    "replicated_kv": ((MIXTRAL, {"tp": 16, "batch": 64}), (LLAMA3, {"tp": 8, "batch": 64})),
+    "runtime_fusion": ((LLAMA3, {"runtime": "torch-eager"}), (LLAMA3, {"device": "xeon-8480-plus"})),
+    "small_vocabulary": ((small(vocab_size=131_072, depth=6), {}), (LLAMA3, {})),
+    "tensor_parallel": ((LLAMA3, {}), (LLAMA3, {"device": "rtx-4090"})),
+    "tied_embeddings": ((small(), {}), (small(tie_embeddings=True), {})),
+    "vocabulary": (("gpt2", {}), (small(), {})),
+    "wave_quantisation": ((small(ffn_width=2816), {"prompt_tokens": 2048}), (BERT, {"device": "tpu-v5e"})),
+    "weight_precision": ((LLAMA3, {}), (LLAMA3, {"weights": "int4"})),
+    "weight_sharing": ((small(), {}), (shared(small()), {})),
+    "window": ((LLAMA2, {"prompt_tokens": 32_000}), (LLAMA2, {"prompt_tokens": 512})),
+}
+
+
+def test_every_rule_is_asked_about_here() -> None:
+    assert set(CASES) == set(rules())
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_a_rule_proposes_where_it_applies(name: str) -> None:
+    model, asked = CASES[name][0]
+    asked_case = case(model, **asked)
+    proposals = list(rules()[name](asked_case))
+    assert proposals
+    answers = asked_case.pricer.price([proposal.changed for proposal in proposals])
+    assert not all(isinstance(answer, ChipwiseError) for answer in answers), answers
+    for proposal in proposals:
+        assert proposal.changed != asked_case.question
+        assert proposal.title
+        assert proposal.how
+        assert proposal.source
+        assert proposal.headline in {"ttft", "tpot", "peak_memory", "usd_per_1k_tokens", *RATES}
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_a_rule_is_silent_where_it_does_not_apply(name: str) -> None:
+    model, asked = CASES[name][1]
+    assert list(rules()[name](case(model, **asked))) == []
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_no_rule_speaks_of_decode_to_an_encoder(name: str) -> None:
+    arch = resolve(BERT)
+    assert not arch.causal
+    for proposal in rules()[name](case(arch, prompt_tokens=512)):
+        assert proposal.changed.arch.layers[0].attention.causal is False
+        assert proposal.headline in {"ttft", "peak_memory", "tpot"}  # the engine reads tpot as the one pass there is
+        assert proposal.touches != "batching"
