@@ -143,6 +143,31 @@ class StrategySuite:
             strategy.tell(rows, toy_objectives(rows), excess)
         assert 0 < broken < _ROUNDS * _BATCH
 
+    def test_nothing_but_infeasible_trials(self) -> None:
+        """Asking goes on, without repeats, when every trial broke the limit."""
+        strategy = self.make(toy_problem(dear_limit=True), 3)
+        seen = []
+        for _ in range(_ROUNDS):
+            rows = strategy.ask(_BATCH)
+            strategy.tell(rows, toy_objectives(rows), 1.0 + rows.mean(axis=1, keepdims=True))
+            seen.append(rows)
+        found = np.vstack(seen)
+        assert len(np.unique(found, axis=0)) == len(found) == _ROUNDS * _BATCH
+
+    def test_workers_tell_in_any_order(self) -> None:
+        """Four workers ask one by one and tell whenever they are done, the latest first; no two try the same."""
+        strategy = self.make(toy_problem(), 4)
+        out: list[Rows] = []
+        seen = []
+        for turn in range(_ROUNDS * _BATCH):
+            out.append(strategy.ask(1))
+            seen.append(out[-1])
+            if len(out) == 4:
+                rows = out.pop(-1 if turn % 3 else 0)
+                strategy.tell(rows, toy_objectives(rows))
+        found = np.vstack(seen)
+        assert len(np.unique(found, axis=0)) == len(found) == _ROUNDS * _BATCH
+
     def test_a_told_row_is_not_asked_for(self) -> None:
         """Rows that others tried count as known, also when they are told twice."""
         problem = toy_problem(values=2, variables=4, limit=None)
