@@ -62,7 +62,7 @@ def growth(answer: Answer) -> str:
     against = f"{last / drawn - 1:+.1%}" if drawn > 0 else "more than nothing"
     return (
         f"The front of {len(answer.growth)} candidates covers {against} against as many drawn at random within the "
-        f"limits; {reached} were enough to be level. (Hypervolume in spans of the candidates, by believed quality.)"
+        f"limits; {reached} were enough to be level. (Hypervolume in the span of both, by believed quality.)"
     )
 
 

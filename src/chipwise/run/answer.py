@@ -120,7 +120,8 @@ def _growth(chooser: Chooser, observations: Sequence[Observation], points: Float
     rng = np.random.default_rng([seed, 17])
     pool = chooser.pool
     drawn = _points(chooser, observations, pool[rng.permutation(len(pool))[:_DRAWN]])
-    low, high = points.min(axis=0), points.max(axis=0)
+    both = np.vstack([points, drawn])
+    low, high = both.min(axis=0), both.max(axis=0)
     span = np.where(high > low, high - low, 1.0)
     ours, random = (points - low) / span, (drawn - low) / span
     corner = np.full(points.shape[1], 1.1)

@@ -154,11 +154,11 @@ class Search:
             [item for item in spare if item.number not in known and item.trial.notes.get("within")],
         )
         finish.write_winner(winner)
-        self._explain(chooser, halving.observations())
         for item in self.trials.all():
             if item.trial.state == "running":
                 self._close(item)
         self.study.remember(winner=winner.number, baseline=None if baseline is None else baseline.number)
+        self._explain(chooser, halving.observations())
 
     def _explain(self, chooser: Chooser, observations: Sequence[Observation]) -> None:
         """Keeps what the run can say of its answer; where it cannot, the answer stands without."""
