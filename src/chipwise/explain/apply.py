@@ -56,7 +56,7 @@ def _config(arch: ArchSpec, original: str | None) -> dict[str, Any] | None:
     return new if _same(new, arch) else None
 
 
-def _read(original: str | None) -> Mapping[str, Any]:
+def _read(original: str | None) -> dict[str, Any]:
     if original is None or not Path(original).exists():
         return {}
     path = Path(original)

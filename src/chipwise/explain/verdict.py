@@ -44,7 +44,7 @@ def verdict(case: Case, phase: PhaseName, parts: tuple[Part, ...]) -> str:
         return f"{name} is bound by launching its kernels: {_percent(share)} of their time; {_percent(limits)} is work"
     if bound is Bound.LINK:
         return f"{name} is bound by communication: {_percent(share)} of its kernels' time"
-    spent = {}
+    spent: dict[str, float] = {}
     for cost in costs:
         if cost.bound is bound:
             what = _SPENT.get((class_of(cost.kind), bound.value), "")
