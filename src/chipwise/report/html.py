@@ -1,18 +1,15 @@
-"""The page: one HTML file that needs no network. Everything that comes from a file is escaped."""
+"""The report as a page: its sections in order. Everything that comes from a file is escaped."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
-from importlib.resources import files
 
-from chipwise.core.errors import MissingExtra
+from chipwise.page.document import document
+from chipwise.page.markup import empty, safe, section, table
 from chipwise.report import facts, why, words
-from chipwise.report.markup import empty, safe, section, table
 from chipwise.report.plots import Plot, draw
 from chipwise.report.record import RunRecord, Trial
 
-_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 _BADGES = {
     "met": ("met", "met"),
     "broken": ("broken", "broken"),
@@ -34,33 +31,8 @@ def page(record: RunRecord) -> str:
     sections = [_answer(record), _constraints(record), _contenders(record)]
     sections += [_plot(plot, after.get(plot.key, "")) for plot in plots]
     sections += [why.explained(record), why.elsewhere(record), _trials(record), _about(record), _notes(record)]
-    title = f"{safe(record.name)} · chipwise"
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
-        f'<title>{title}</title>\n<link rel="icon" href="data:,">\n<style>\n{_asset("page.css")}</style>\n</head>\n'
-        f"<body>\n<main>\n{_head(record)}\n{''.join(sections)}{_foot(record)}</main>\n"
-        f'<script type="application/json" id="figures">{_json(figures)}</script>\n'
-        f"<script>{_plotly()}</script>\n<script>\n{_asset('page.js')}</script>\n</body>\n</html>\n"
-    )
-
-
-def _plotly() -> str:
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError:
-        raise MissingExtra("plotly", "search") from None
-    return str(get_plotlyjs()).replace("</script", "<\\/script")
-
-
-def _asset(name: str) -> str:
-    return files("chipwise.report").joinpath(name).read_text(encoding="utf-8")
-
-
-def _json(value: object) -> str:
-    """JSON that cannot end the script element it stands in."""
-    return json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    body = f"{_head(record)}\n{''.join(sections)}{_foot(record)}"
+    return document(f"{record.name} · chipwise", body, figures=figures)
 
 
 def _head(record: RunRecord) -> str:

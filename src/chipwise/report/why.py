@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from chipwise.page.markup import safe, section, table
 from chipwise.report import explain, words
-from chipwise.report.markup import safe, section, table
 from chipwise.report.record import RunRecord
 
 

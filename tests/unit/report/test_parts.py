@@ -41,7 +41,7 @@ def test_a_run_with_parts_missing_is_reported(lost, share, seed):
         refer = ("winner", "baseline", "knee", "front", "promised_measured", "memory")
         kept |= {name: getattr(EMPTY, name) for name in refer}
     record = dataclasses.replace(WHOLE, **{"trials": trials, **kept})
-    with mock.patch("chipwise.report.html._plotly", return_value=""):  # 5 MB that say nothing here
+    with mock.patch("chipwise.page.document._plotly", return_value=""):  # 5 MB that say nothing here
         shown = page(record).split("<script>")[0]
     for text in (shown, card(record)):
         assert not re.search(r"\b(nan|None)\b", text)

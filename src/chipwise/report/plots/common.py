@@ -1,28 +1,42 @@
-"""What all plots share: axes in human units, hover texts, colours by name.
-
-Figures are plain dictionaries of plotly's schema, so drawing loads no plotly. Colours are theme tokens such as
-``@winner``; the page replaces them by the light or dark theme's value.
-"""
+"""What all plots of a run share: what a section is, hover texts, the colours of roles."""
 
 from __future__ import annotations
 
-import html
-import math
 import textwrap
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
 
-from chipwise.core import units
+from chipwise.page.figures import (
+    BOUND_COLOURS,
+    Figure,
+    Trace,
+    axis,
+    escape,
+    figure,
+    linear_ticks,
+    log_ticks,
+    span,
+    tick_text,
+)
 from chipwise.report import facts, words
 from chipwise.report.record import RunRecord, Trial
 
-Figure = dict[str, Any]
-Trace = dict[str, Any]
-_FONT: Final = "system-ui, -apple-system, 'Segoe UI', sans-serif"
-_CLOCK: Final = (10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 18_000, 36_000, 86_400, 172_800)  # seconds
-_FINE_CLOCK: Final = (15, 40, 50, 90, 180, 240, 420, 480, 900, 2400, 5400, 10_800, 14_400, 28_800, 57_600)
-BOUND_COLOURS: Final = {"compute": "@compute", "memory": "@memory", "launch": "@launch"}
+__all__ = [
+    "BOUND_COLOURS",
+    "Figure",
+    "Plot",
+    "Trace",
+    "View",
+    "axis",
+    "colour",
+    "detail",
+    "escape",
+    "figure",
+    "linear_ticks",
+    "log_ticks",
+    "no_data",
+    "span",
+    "tick_text",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,117 +56,6 @@ class Plot:
     caption: str
     views: tuple[View, ...] = ()
     empty: str = ""
-
-
-def escape(text: object) -> str:
-    """Text from a file, safe inside plotly's labels (which read a little HTML) and inside the page."""
-    return html.escape(str(text), quote=False)
-
-
-def figure(traces: list[Trace], *, height: int = 430, **layout: Any) -> Figure:
-    """A figure in the page's style."""
-    margin = {"l": 88, "r": 44, "t": 18, "b": 58}
-    base: Figure = {
-        "height": height,
-        "margin": margin,
-        "paper_bgcolor": "@plot",
-        "plot_bgcolor": "@plot",
-        "font": {"family": _FONT, "size": 13, "color": "@ink"},
-        "hovermode": "closest",
-        "hoverlabel": {
-            "align": "left",
-            "bgcolor": "@card",
-            "bordercolor": "@line",
-            "font": {"family": _FONT, "color": "@ink", "size": 12},
-        },
-        "legend": {
-            "orientation": "h",
-            "x": 0,
-            "y": 1.02,
-            "xanchor": "left",
-            "yanchor": "bottom",
-            "font": {"size": 12},
-            "traceorder": "normal",
-        },
-        "modebar": {"orientation": "v", "bgcolor": "@plot", "color": "@grey", "activecolor": "@accent"},
-    }
-    base["margin"] = {**margin, "t": 64} if any(trace.get("showlegend", True) for trace in traces) else margin
-    return {"data": traces, "layout": {**base, **layout}}
-
-
-def axis(
-    values: Iterable[float],
-    unit_kind: str,
-    title: str,
-    *,
-    log: bool | None = None,
-    pad: float = 0.06,
-    zero: bool = False,
-) -> dict[str, Any]:
-    """An axis around ``values`` with ticks in the unit a person would choose; logarithmic where they span much."""
-    known = [value for value in values if math.isfinite(value)]
-    low, high = min(known), max(known)
-    if log is None:
-        log = not zero and low > 0 and high / low > 5
-    axis: dict[str, Any] = {
-        "title": {"text": title, "standoff": 12},
-        "gridcolor": "@grid",
-        "linecolor": "@line",
-        "zeroline": False,
-        "ticks": "outside",
-        "tickcolor": "@line",
-        "ticklen": 4,
-        "automargin": True,
-    }
-    if log:
-        room = max((math.log10(high) - math.log10(low)) * pad, 0.02)
-        start, end = math.log10(low) - room, math.log10(high) + room
-        ticks = log_ticks(10**start, 10**end, unit_kind)
-        axis |= {"type": "log", "range": [start, end]}
-    else:
-        room = (high - low) * pad or abs(high) * 0.1 or 1.0
-        start, end = (0.0, high * (1 + pad) or 1.0) if zero else (low - room, high + room)
-        ticks = linear_ticks(start, end, unit_kind)
-        axis |= {"type": "linear", "range": [start, end]}
-    return axis | {"tickvals": ticks, "ticktext": [tick_text(tick, unit_kind) for tick in ticks]}
-
-
-def span(axis: dict[str, Any]) -> tuple[float, float]:
-    """The first and last value that the axis shows."""
-    start, end = axis["range"]
-    return (10**start, 10**end) if axis["type"] == "log" else (start, end)
-
-
-def log_ticks(low: float, high: float, unit_kind: str = "count", *, most: int = 9) -> list[float]:
-    """Ticks 1-2-5 per decade between ``low`` and ``high``; coarser over many decades, finer over less than one."""
-    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    levels = [
-        [step * 10.0**e for e in exponents for step in steps]
-        for steps in ((1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8), (1, 1.5, 2, 3, 4, 6, 8), (1, 2, 5), (1, 3), (1,))
-    ]
-    if unit_kind == "time" and high > 60:  # nobody reads 1.667 minutes
-        levels = [[tick for tick in ticks if tick < 10] + list(_CLOCK) for ticks in levels[2:]] + levels
-        levels = [sorted({*levels[0], *_FINE_CLOCK}), *levels]
-    shown = [[tick for tick in ticks if low <= tick <= high] for ticks in levels]
-    found = next((ticks for ticks in shown if 2 <= len(ticks) <= most), shown[-1] or shown[0])
-    return found[:: max(1, -(-len(found) // most))]
-
-
-def linear_ticks(low: float, high: float, unit_kind: str = "count", *, most: int = 8) -> list[float]:
-    """Ticks at multiples of 1, 2 or 5 times a power of ten; of whole minutes or hours where times are long."""
-    raw = (high - low) / most
-    power = 10.0 ** math.floor(math.log10(raw))
-    step = next(step * power for step in (1, 2, 5, 10) if step * power >= raw * 0.9999)
-    if unit_kind == "time" and raw > 5:
-        step = next((tick for tick in _CLOCK if tick >= raw), step)
-    return [i * step for i in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
-
-
-def tick_text(value: float, unit_kind: str) -> str:
-    """A tick's label: as many digits as the ticks have."""
-    if value == 0:
-        return "0"
-    return units.show(value, unit_kind, digits=4)
 
 
 def no_data(plot: Plot, reason: str) -> Plot:
