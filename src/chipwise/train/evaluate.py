@@ -61,11 +61,11 @@ def evaluate(
     if data.vocab_size != model.arch.vocab_size:
         raise InputError(f"the model has {model.arch.vocab_size} tokens, the text was encoded with {data.vocab_size}")
     stream, size_bytes = data.validation_prefix(max_bytes)
-    tokens = torch.from_numpy(stream.astype(np.int64))
+    tokens = torch.from_numpy(stream.astype(np.int64)).to(model.head_table.device)
     count, nats = len(tokens) - 1, 0.0
     window = min(WINDOW_TOKENS, model.arch.max_tokens)
     full = count // window
-    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+    with torch.no_grad(), torch.autocast(tokens.device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
         inputs, targets = (tokens[i : i + full * window].view(full, window) for i in (0, 1))
         for start in range(0, full, _ROWS):
             nats += _nats(model, inputs[start : start + _ROWS], targets[start : start + _ROWS])
@@ -133,6 +133,6 @@ def rounded(weight_NK: Tensor, form: str) -> Tensor:
 
 def mean_loss(model: Transformer, inputs: Tensor, targets: Tensor, dtype: torch.dtype) -> Tensor:
     """Mean cross entropy in nats of a batch (rows, tokens), differentiable; products run in ``dtype``."""
-    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+    with torch.autocast(inputs.device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
         x, _ = model.hidden(inputs)
     return head_loss(x.reshape(-1, x.shape[-1]).to(dtype), model.head_table, targets.reshape(-1))

@@ -39,6 +39,12 @@ def read(spec: DataSpec, base: Path) -> RawText:
 
 
 def installed(package: str, pattern: str) -> Path:
+    """The data file that ``package`` installs (the last one that matches ``pattern``).
+
+    Raises:
+        MissingExtra: The package is not installed.
+        DataError: It holds no such file.
+    """
     found = find_spec(package)
     if found is None or not found.submodule_search_locations:
         raise MissingExtra(package.replace("_", "-"), "medical")
@@ -69,6 +75,7 @@ def _terms(path: Path) -> tuple[str, tuple[Entry, ...]]:
 
 
 def unescape(text: str) -> str:
+    """``text`` of an ontology's file without its backslashes."""
     return re.sub(r"\\(.)", lambda match: {"n": "\n", "t": " "}.get(match[1], match[1]), text)
 
 

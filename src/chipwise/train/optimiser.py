@@ -64,7 +64,9 @@ class Optimiser:
         self._shapes: dict[tuple[int, ...], list[tuple[str, nn.Parameter]]] = {}
         for name, p in matrices:
             self._shapes.setdefault(tuple(p.shape), []).append((name, p))
-        self._averages = {shape: torch.zeros(len(group), *shape) for shape, group in self._shapes.items()}
+        self._averages = {
+            shape: torch.zeros(len(group), *shape, device=group[0][1].device) for shape, group in self._shapes.items()
+        }
         self._adam = torch.optim.AdamW(
             [p for _, p in self._rest],
             lr=table_rate,

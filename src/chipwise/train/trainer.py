@@ -56,12 +56,12 @@ class Recipe:
         if not 0 < self.decay_share <= 1:
             raise SpecError(f"must lie between 0 and 1, not {self.decay_share}", field="decay_share")
 
-    def scale(self, progress: Progress, cpu_budget_s: float) -> float:
-        """The share of the full learning rate that the next step takes."""
+    def scale(self, progress: Progress, spent: float, budget: float) -> float:
+        """The share of the full learning rate that the next step takes; ``spent`` of ``budget`` is, in its unit."""
         scale = progress.rate_scale * min(1.0, (progress.steps + 1) / self.warmup_steps)
         if progress.decay_from is None:
             return scale
-        left = (cpu_budget_s - progress.cpu_s) / (cpu_budget_s - progress.decay_from)
+        left = (budget - spent) / (budget - progress.decay_from)
         return scale * min(1.0, max(0.0, left))
 
 
@@ -116,27 +116,24 @@ def train(
         raise InputError(f"a training needs a positive budget of CPU seconds, not {cpu_budget_s}")
     if data.vocab_size != arch.vocab_size:
         raise InputError(f"the model has {arch.vocab_size} tokens, the text was encoded with {data.vocab_size}")
-    run = _Run(arch, data, cpu_budget_s, seed, Path(folder), recipe or Recipe(), clock)
-    finished = run.finished()
-    if finished is not None:
-        return finished
-    run.resume()
-    run.loop(progress, checkpoint_every_s)
-    return run.finish(max_validation_bytes)
+    run = Run(arch, data, cpu_budget_s, seed, Path(folder), recipe or Recipe(), clock)
+    return run.go(progress, checkpoint_every_s, max_validation_bytes)
 
 
-class _Run:
+class Run:
+    """One training: its state, its loop, and what of it is kept. ``extended`` says otherwise where a GPU is used."""
+
     def __init__(
         self,
         arch: ArchSpec,
         data: TokenData,
-        cpu_budget_s: float,
+        budget: float,
         seed: int,
         folder: Path,
         recipe: Recipe,
         clock: Callable[[], float],
     ) -> None:
-        self.arch, self.data, self.budget_s, self.seed = arch, data, cpu_budget_s, seed
+        self.arch, self.data, self.budget, self.seed = arch, data, budget, seed
         self.folder, self.recipe, self.clock = folder, recipe, clock
         self.dtype = fastest_dtype()
         self.window = min(recipe.window_tokens, arch.max_tokens)
@@ -144,14 +141,33 @@ class _Run:
             self.window = max(1, len(data.train) // 4)
         text = [len(data.train), data.bytes_train, data.train[:4096].tolist()]
         self.key = digest([arch.digest, text, seed, recipe])
-        self.stable_path = folder / "stable.safetensors"
-        self.branch_path = folder / f"decay-{cpu_budget_s:g}.safetensors"
-        self.weights_path = folder / f"weights-{cpu_budget_s:g}.safetensors"
-        self.result_path = folder / f"result-{cpu_budget_s:g}.json"
-        self.decay_start_s = cpu_budget_s * (1 - recipe.decay_share)
+        self.name_files(f"{budget:g}")
+        self.decay_start = budget * (1 - recipe.decay_share)
         self.spent_s = 0.0
         self.recent_s: deque[float] = deque(maxlen=60)
         self.start()
+
+    def name_files(self, budget: str) -> None:
+        """Says where things are kept; the state before the fall is common to all budgets."""
+        self.stable_path = self.folder / "stable.safetensors"
+        self.branch_path = self.folder / f"decay-{budget}.safetensors"
+        self.weights_path = self.folder / f"weights-{budget}.safetensors"
+        self.result_path = self.folder / f"result-{budget}.json"
+
+    def spent(self, at: Progress) -> float:
+        """What of the budget is spent at ``at``, in the budget's unit: CPU seconds."""
+        return at.cpu_s
+
+    def go(
+        self, report: Callable[[Update], None] | None, checkpoint_every_s: float, max_validation_bytes: int | None
+    ) -> TrainResult:
+        """The result that is kept, or that of training on from what is kept."""
+        finished = self.finished()
+        if finished is not None:
+            return finished
+        self.resume()
+        self.loop(report, checkpoint_every_s)
+        return self.finish(max_validation_bytes)
 
     def start(self) -> None:
         """A model that has learnt nothing."""
@@ -182,28 +198,36 @@ class _Run:
 
     def resume(self) -> bool:
         """Takes up the furthest state that leads to this budget; False where there is none."""
-        for path, furthest_s in ((self.branch_path, self.budget_s), (self.stable_path, self.decay_start_s)):
+        for path, furthest in ((self.branch_path, self.budget), (self.stable_path, self.decay_start)):
             kept = checkpoint.load(path, self.key)
-            if kept is not None and kept[0].cpu_s <= furthest_s * (1 + 1e-9) + 1.0:
+            if kept is not None and self.spent(kept[0]) <= furthest * (1 + 1e-9) + 1.0:
                 self.at, weights, averages = kept
-                self.model.load_state_dict(weights)
+                self.take(weights)
                 self.optimiser = self._optimiser()
                 self.optimiser.load(averages)
                 return True
         return False
 
+    def take(self, weights: dict[str, Tensor]) -> None:
+        """Gives the model these weights."""
+        self.model.load_state_dict(weights)
+
+    def weights(self) -> dict[str, Tensor]:
+        """The model's weights, whole, on this machine's own memory."""
+        return dict(self.model.state_dict())
+
     def save(self, path: Path) -> None:
         """Writes where the training is."""
-        checkpoint.save(path, self.key, self.at, dict(self.model.state_dict()), self.optimiser.state())
+        checkpoint.save(path, self.key, self.at, self.weights(), self.optimiser.state())
 
     def loop(self, report: Callable[[Update], None] | None, checkpoint_every_s: float) -> None:
         """Steps until the budget is spent."""
         at, saved_s, told_s = self.at, self.at.cpu_s, self.at.cpu_s
         retried = False
-        while at.cpu_s < self.budget_s:
-            if at.decay_from is None and at.cpu_s >= self.decay_start_s:
+        while self.spent(at) < self.budget:
+            if at.decay_from is None and self.spent(at) >= self.decay_start:
                 self._keep_stable()
-                at.decay_from = at.cpu_s
+                at.decay_from = self.spent(at)
             before = self.clock()
             loss = self._step()
             elapsed_s = self.clock() - before
@@ -220,14 +244,22 @@ class _Run:
                 at = self._fall_back()
                 continue
             self._record(loss)
+            self.after_step()
             if at.cpu_s - told_s >= 1.0 and report is not None:
                 told_s = at.cpu_s
                 report(self._update())
             if at.cpu_s - saved_s >= checkpoint_every_s:
                 saved_s = at.cpu_s
-                self.save(self.stable_path if at.decay_from is None else self.branch_path)
+                self.save_here()
         if report is not None:
             report(self._update())
+
+    def after_step(self) -> None:
+        """Called when a step is done and counted; the state is whole."""
+
+    def save_here(self) -> None:
+        """Writes where the training is to the file of its phase."""
+        self.save(self.stable_path if self.at.decay_from is None else self.branch_path)
 
     def _charge(self, elapsed_s: float) -> float:
         """What a step costs the budget: what such steps cost when nobody disturbs (the second quickest of late).
@@ -242,7 +274,7 @@ class _Run:
         at = self.at
         return Update(
             cpu_s=at.cpu_s,
-            cpu_budget_s=self.budget_s,
+            cpu_budget_s=self.budget,
             tokens=at.tokens,
             bits_per_byte=None if math.isnan(at.bits_per_byte) else at.bits_per_byte,
         )
@@ -250,7 +282,7 @@ class _Run:
     def _keep_stable(self) -> None:
         """Saves the state before the fall, unless a larger budget has already carried it further."""
         kept = checkpoint.load(self.stable_path, self.key)
-        if kept is None or kept[0].cpu_s <= self.at.cpu_s:
+        if kept is None or self.spent(kept[0]) <= self.spent(self.at):
             self.save(self.stable_path)
 
     def _fall_back(self) -> Progress:
@@ -258,26 +290,40 @@ class _Run:
         spent_s, scale = self.at.cpu_s, self.at.rate_scale / 2
         self.start()
         self.resume()
-        self.at.cpu_s = max(self.at.cpu_s, min(spent_s, self.budget_s * 0.5))
+        self.at.cpu_s = max(self.at.cpu_s, self.lost(spent_s))
         self.at.rate_scale = scale
         return self.at
 
-    def _step(self) -> float:
-        """One step of the optimiser; the batch's loss in nats, NaN when loss or gradient are not finite."""
+    def lost(self, spent_s: float) -> float:
+        """What a failed attempt of ``spent_s`` is charged: at most half of the budget."""
+        return min(spent_s, self.budget * 0.5)
+
+    def backward(self) -> Tensor:
+        """Adds the gradient of the next step's batch to the parameters'; the batch's mean loss in nats."""
         inputs, targets = batch(self.data.train, self.window, self.recipe.batch_windows, self.at.steps, self.seed)
         loss = mean_loss(self.model, inputs, targets, self.dtype)
         loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    def _step(self) -> float:
+        """One step of the optimiser; the batch's loss in nats, NaN when loss or gradient are not finite."""
+        loss = self.backward()
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip_norm)
         if not (torch.isfinite(norm) and torch.isfinite(loss)):
             return math.nan
-        self.optimiser.step(self.recipe.scale(self.at, self.budget_s))
+        self.optimiser.step(self.recipe.scale(self.at, self.spent(self.at), self.budget))
         self.model.zero_grad(set_to_none=True)
-        return float(loss.detach())
+        return float(loss)
+
+    @property
+    def step_tokens(self) -> int:
+        """Tokens that one step learns from."""
+        return self.window * self.recipe.batch_windows
 
     def _record(self, loss: float) -> None:
         at = self.at
         at.steps += 1
-        at.tokens += self.window * self.recipe.batch_windows
+        at.tokens += self.step_tokens
         now = loss / math.log(2) / self.data.bytes_per_token
         keep = min(0.95, 1 - 1 / at.steps)
         at.bits_per_byte = now if math.isnan(at.bits_per_byte) else keep * at.bits_per_byte + (1 - keep) * now
@@ -290,7 +336,7 @@ class _Run:
         from safetensors.torch import save as to_bytes
 
         at = self.at
-        quality = evaluate(self.model.eval(), self.data, max_bytes=max_validation_bytes, dtype=self.dtype)
+        quality = evaluate(self.judged().eval(), self.data, max_bytes=max_validation_bytes, dtype=self.dtype)
         if not math.isfinite(quality.bits_per_byte):
             raise TrainingDiverged(f"the weights after step {at.steps} give no finite loss; lower the recipe's rates")
         curve = (*at.curve, (round(at.cpu_s, 3), at.tokens, round(at.bits_per_byte, 5), quality.bits_per_byte))
@@ -305,11 +351,19 @@ class _Run:
             weights=str(self.weights_path),
             dtype="bf16" if self.dtype == torch.bfloat16 else "fp32",
         )
+        self.keep(result, to_bytes(self.weights()))
+        return result
+
+    def judged(self) -> Transformer:
+        """The model as it is judged."""
+        return self.model
+
+    def keep(self, result: TrainResult, weights: bytes) -> None:
+        """Writes weights and result; the checkpoint of the fall is no longer needed."""
         with storage(self.weights_path):
-            write_atomic(self.weights_path, to_bytes(dict(self.model.state_dict())))
+            write_atomic(self.weights_path, weights)
         write_json(self.result_path, {"key": self.key, **dataclasses.asdict(result)})
         self.branch_path.unlink(missing_ok=True)
-        return result
 
 
 def batch(tokens: Tokens, window: int, count: int, step: int, seed: int) -> tuple[Tensor, Tensor]:
