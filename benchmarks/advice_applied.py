@@ -40,7 +40,12 @@ SHORT, LONG = Workload(prompt_tokens=64, new_tokens=64), Workload(prompt_tokens=
 def models() -> list[tuple[str, ArchSpec, str, Workload]]:
     """Name, model, weight format, workload: a bad one and a usual one in turns, so that a short run sees both."""
     bad = [
-        ("misaligned", uniform(vocab_size=8009, d_model=392, depth=8, heads=4, ffn_width=1037), "int8", SHORT),
+        (
+            "misaligned",
+            uniform(vocab_size=8009, d_model=392, depth=8, heads=4, head_size=96, ffn_width=1037),
+            "int8",
+            SHORT,
+        ),
         ("too deep", uniform(vocab_size=4096, d_model=192, depth=48, heads=3, ffn_width=512), "int8", SHORT),
         (
             "multi-head, long context",

@@ -11,22 +11,6 @@ if TYPE_CHECKING:
     from chipwise.explain.advice import Advice
     from chipwise.explain.answer import Explanation, PhaseAnswer
 
-KINDS = {
-    "ttft": "time",
-    "tpot": "time",
-    "tokens_per_s": "rate",
-    "energy_per_token": "energy",
-    "usd_per_1k_tokens": "price",
-    "peak_memory": "bytes",
-}
-WORDS = {
-    "ttft": "TTFT",
-    "tpot": "TPOT",
-    "tokens_per_s": "throughput",
-    "energy_per_token": "energy of a token",
-    "usd_per_1k_tokens": "price of a token",
-    "peak_memory": "memory",
-}
 WIDTH = 20  # characters of the longest bar
 
 
@@ -179,23 +163,21 @@ def _print_phase(phase: PhaseAnswer, found: Explanation) -> None:
 
 def _print_advice(advice: tuple[Advice, ...]) -> None:
     from chipwise.cli.output import console
-    from chipwise.core import units
+    from chipwise.explain.words import gain_text, metric_word
 
     console.print(f"\n[bold]Advice[/]{'' if advice else ': nothing that is surely a gain; --all shows what was tried'}")
     for number, each in enumerate(advice, start=1):
         gain, proposal = each.headline, each.proposal
-        kind = KINDS.get(gain.metric, "count")
         doubt = "" if each.sure else "  (not sure)"
         console.print(
-            f"{number:>2}. [bold]{proposal.title}[/]: {WORDS.get(gain.metric, gain.metric)} "
-            f"{units.show(gain.before, kind)} -> {units.show(gain.after, kind)}, {gain.ratio.value:.2f} times better "
+            f"{number:>2}. [bold]{proposal.title}[/]: {gain_text(gain)}, {gain.ratio.value:.2f} times better "
             f"({gain.ratio.low:.2f} to {gain.ratio.high:.2f}){doubt}",
             highlight=False,
         )
         others = [
-            f"{WORDS[g.metric]} {g.ratio.value:.2f}"
+            f"{metric_word(g.metric)} {g.ratio.value:.2f}"
             for g in each.gains
-            if g.metric != gain.metric and g.metric in WORDS and abs(g.ratio.value - 1) > 0.01
+            if g.metric != gain.metric and abs(g.ratio.value - 1) > 0.01
         ]
         console.print(f"    touches {proposal.touches}; {proposal.how}", highlight=False, markup=False)
         if others:
