@@ -26,7 +26,7 @@ from chipwise.ops import (
 )
 from chipwise.predict.kernels import times_of
 from chipwise.predict.kernels.unfused import unfused_times
-from chipwise.spec import uniform
+from chipwise.spec import families, uniform
 
 HERE = Path(__file__).parent
 A100 = "a100-sxm-80gb"
@@ -204,6 +204,9 @@ def online_softmax() -> None:
 
 def alignment() -> None:
     """Widths on and off the tile."""
+    widths = [chipwise.resolve(name).d_model for name in families.names()]
+    aligned = [sum(width % multiple == 0 for width in widths) for multiple in (128, 64)]
+    say("bundled models, of them a multiple of 128, of 64", len(widths), *aligned)
     for width in (2048, 4096, 5120, 6144, 8192):
         op = product(4096, width, width)
         tiles = math.ceil(4096 / 128) * math.ceil(width / 256)
