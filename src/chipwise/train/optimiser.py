@@ -73,7 +73,7 @@ class Optimiser:
             betas=(momentum - 0.1, 0.95),
             eps=1e-10,
             weight_decay=0.0,
-            fused=True,
+            fused=not any(_is_divided(p) for _, p in self._rest),
         )
 
     @torch.no_grad()
@@ -84,13 +84,13 @@ class Optimiser:
         self._adam.step()
         rate = self._matrix_rate * scale
         for shape, group in self._shapes.items():
-            grads = torch.stack([p.grad if p.grad is not None else torch.zeros_like(p) for _, p in group])
+            grads = torch.stack([_whole(p.grad if p.grad is not None else torch.zeros_like(p)) for _, p in group])
             average = self._averages[shape].lerp_(grads, 1 - self._momentum)
             update = orthogonalise(grads.lerp_(average, self._momentum), rounds=self._rounds)
             update.mul_(rate * 0.2 * max(shape) ** 0.5)
             parameters: list[Tensor] = [p for _, p in group]
             torch._foreach_mul_(parameters, 1 - rate * self._weight_decay)
-            torch._foreach_sub_(parameters, [*update])
+            torch._foreach_sub_(parameters, [_part(whole, p) for whole, p in zip(update, parameters, strict=True)])
 
     def state(self) -> dict[str, Tensor]:
         """All averages by the names of their parameters."""
@@ -100,7 +100,7 @@ class Optimiser:
                 kept[f"muon.{name}"] = average.clone()
         for name, p in self._rest:
             for key, value in self._adam.state.get(p, {}).items():
-                kept[f"adam.{key}.{name}"] = value.clone()
+                kept[f"adam.{key}.{name}"] = _whole(value).clone()
         return kept
 
     def load(self, state: Mapping[str, Tensor]) -> None:
@@ -110,4 +110,26 @@ class Optimiser:
                 self._averages[shape][row].copy_(state[f"muon.{name}"])
         for name, p in self._rest:
             keys = [key for key in ("step", "exp_avg", "exp_avg_sq") if f"adam.{key}.{name}" in state]
-            self._adam.state[p] = {key: state[f"adam.{key}.{name}"].clone() for key in keys}
+            self._adam.state[p] = {
+                key: (_part(value, p) if value.ndim else value).clone()
+                for key in keys
+                for value in [state[f"adam.{key}.{name}"].to(p.device)]
+            }
+
+
+def _whole(value: Tensor) -> Tensor:
+    """A tensor of which each process may hold a part, put together on every one."""
+    return value.full_tensor() if _is_divided(value) else value  # type: ignore[no-any-return, operator]
+
+
+def _part(whole: Tensor, like: Tensor) -> Tensor:
+    """This process's part of ``whole``, divided as ``like`` is."""
+    if not _is_divided(like):
+        return whole
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(whole, like.device_mesh, like.placements)  # type: ignore[attr-defined]
+
+
+def _is_divided(value: Tensor) -> bool:
+    return hasattr(value, "full_tensor")  # a DTensor, whose class not every build of torch has
