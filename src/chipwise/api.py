@@ -41,6 +41,7 @@ from chipwise.spec.hf import resolve
 if TYPE_CHECKING:
     from chipwise.explain.answer import Explanation
     from chipwise.explain.compare import Comparison
+    from chipwise.explain.measured import MeasuredExplanation
 
 
 def data_folder() -> Path:
@@ -263,17 +264,46 @@ def explain(
     if device != "here":
         return explain_case(data_sheet_case(model, device, **asked), every=every)
     runtime = asked.pop("runtime", "onnxruntime")
+    return explain_case(calibrated_case(model, _kept_here(runtime, threads), **asked), every=every)
+
+
+def _kept_here(runtime: str, threads: int) -> MachineProfile:
+    """This machine's profile.
+
+    Raises:
+        InputError: There is none.
+    """
     profile = kept_profile(runtime, threads)
     if profile is None:
         raise InputError(
             f"this machine was not calibrated in {runtime} with {threads} threads; run: chipwise calibrate "
             f"--runtime {runtime} --threads {threads}"
         )
-    return explain_case(calibrated_case(model, profile, **asked), every=every)
+    return profile
+
+
+def explain_measured(model: str | ArchSpec, *, threads: int = 1, seed: int = 0, **asked: Any) -> MeasuredExplanation:
+    """What ONNX Runtime's profiler sees of ``model`` on this machine, beside what calibration predicts.
+
+    The arguments are those of :func:`explain`.
+
+    Raises:
+        InputError: This machine was not calibrated, or another runtime was asked for.
+        Unsupported: The model cannot be exported.
+    """
+    from chipwise.explain.asking import calibrated_case
+    from chipwise.explain.measured import measure_case
+
+    asked = {{"prompt": "prompt_tokens", "new": "new_tokens"}.get(name, name): value for name, value in asked.items()}
+    runtime = asked.pop("runtime", "onnxruntime")
+    if runtime != "onnxruntime":
+        raise InputError(f"--measured reads ONNX Runtime's profiler; {runtime} has none that is read here")
+    profile = _kept_here(runtime, threads)
+    return measure_case(calibrated_case(model, profile, **asked), threads=threads, seed=seed)
 
 
 def compare(models: Sequence[str], *, devices: Sequence[str] | None = None, **asked: Any) -> Comparison:
-    """Models side by side on ``devices`` (all that ship unless given); the other arguments are those of :func:`estimate`.
+    """Models side by side on ``devices`` (all that ship unless given); other arguments are those of :func:`estimate`.
 
     Raises:
         UnknownName: A model or device that is not known.

@@ -41,11 +41,15 @@ def session_options(threads: int) -> Any:
 class OnnxRuntimeSession:
     """One exported file, loaded. See :class:`chipwise.profile.backends.Session`."""
 
-    def __init__(self, path: str | Path, *, capacity: int, batch: int = 1, threads: int = 1) -> None:
+    def __init__(
+        self, path: str | Path, *, capacity: int, batch: int = 1, threads: int = 1, profile: str | None = None
+    ) -> None:
+        """Loads the file; ``profile`` is how the name of the runtime's own profile begins, where one is wanted."""
+        settings = session_options(threads)
+        if profile is not None:
+            settings.enable_profiling, settings.profile_file_prefix = True, profile
         try:
-            self._session = ort.InferenceSession(
-                str(path), session_options(threads), providers=["CPUExecutionProvider"]
-            )
+            self._session = ort.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
             facts = json.loads(self._session.get_modelmeta().custom_metadata_map["chipwise"])
         except KeyError:
             raise MeasurementError(f"{path}: this ONNX file carries no chipwise metadata; export it again") from None
@@ -87,6 +91,10 @@ class OnnxRuntimeSession:
         self._total.fill(self._length)
         self._session.run_with_iobinding(self._step)
         return self._logits[:, 0]
+
+    def end_profile(self) -> Path:
+        """Ends the runtime's own profile; the file that holds it."""
+        return Path(self._session.end_profiling())
 
     def all_logits(self, tokens: Array) -> Array:
         """Logits of every position (batch, tokens, vocab) of a model exported with ``logits="all"``."""
