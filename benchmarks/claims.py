@@ -13,6 +13,7 @@ import statistics
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import chipwise
 from chipwise.explain.prefix import shared_context
@@ -221,7 +222,7 @@ def saturation() -> None:
 
 def equal_parameters() -> dict[str, ArchSpec]:
     """154 M parameters in layers, three shapes."""
-    base = {"vocab_size": 32_000, "max_tokens": 4096}
+    base: dict[str, Any] = {"vocab_size": 32_000, "max_tokens": 4096}
     return {
         "48 x 512": uniform(**base, d_model=512, depth=48, heads=8, ffn_width=1408),
         "12 x 1,024": uniform(**base, d_model=1024, depth=12, heads=16, ffn_width=2816),

@@ -26,7 +26,7 @@ from chipwise.ops import (
 )
 from chipwise.predict.kernels import times_of
 from chipwise.predict.kernels.unfused import unfused_times
-from chipwise.spec import families, uniform
+from chipwise.spec import FeedForward, families, uniform
 
 HERE = Path(__file__).parent
 A100 = "a100-sxm-80gb"
@@ -249,12 +249,13 @@ def activations() -> None:
         say(f"{kind}: share of the FLOPs of an FFN of width 4,096", flops / (2 * 2 * 4096 + flops))
     ops = {kind: Elementwise(function=kind, elements=4096 * 11_008, activations="bf16") for kind in ("relu", "gelu")}
     say("gelu over relu on 4,096 x 11,008 values, A100: seconds", seconds(ops["gelu"]) / seconds(ops["relu"]))
-    base = {"vocab_size": 32_000, "d_model": 4096, "depth": 32, "heads": 32, "max_tokens": 4096}
+    base: dict[str, Any] = {"vocab_size": 32_000, "d_model": 4096, "depth": 32, "heads": 32, "max_tokens": 4096}
     plain = uniform(**base, ffn_width=16_384, activation="gelu", gated=False)
     same = uniform(**base, ffn_width=16_384, activation="gelu", gated=True)
     usual = uniform(**base, ffn_width=10_923, activation="gelu", gated=True)
     want = [chipwise.estimate(arch, device=A100, weights="bf16") for arch in (plain, same, usual)]
-    per_layer = [arch.layers[0].ffn.parameters(4096) for arch in (plain, same, usual)]
+    sizes = ((16_384, False), (16_384, True), (10_923, True))
+    per_layer = [FeedForward(width=width, gated=gate).parameters(4096) for width, gate in sizes]
     say("gated FFN at the same width: parameters and FLOPs", per_layer[1] / per_layer[0])
     say("gated FFN at two thirds of the width", per_layer[2] / per_layer[0])
     say("TTFT over the plain FFN's: same width, two thirds", *(cost.ttft_s / want[0].ttft_s for cost in want[1:]))
