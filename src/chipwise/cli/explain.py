@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -46,7 +46,7 @@ def command(
     from chipwise import api
     from chipwise.cli.output import json_of, notices
 
-    asked: dict[str, object] = {"weights": weights, "kv": kv, "tp": tp, "pp": pp, "ep": ep, "dp": dp}
+    asked: dict[str, Any] = {"weights": weights, "kv": kv, "tp": tp, "pp": pp, "ep": ep, "dp": dp}
     asked |= {"prompt": prompt, "new": new, "batch": batch} | ({"runtime": runtime} if runtime else {})
     if measured:
         _measured(model, asked, threads, as_json=as_json)
@@ -188,7 +188,7 @@ def _print_advice(advice: tuple[Advice, ...]) -> None:
             console.print(f"    source: {proposal.source}", highlight=False, markup=False)
 
 
-def _measured(model: str, asked: dict[str, object], threads: int, *, as_json: bool) -> None:
+def _measured(model: str, asked: dict[str, Any], threads: int, *, as_json: bool) -> None:
     from rich.table import Table
 
     from chipwise import api

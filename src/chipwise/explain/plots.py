@@ -72,7 +72,7 @@ def roofline_figure(sheet: DeviceProfile, phases: Sequence[PhaseAnswer]) -> Figu
 
 
 def _slopes(sheet: DeviceProfile) -> dict[str, float]:
-    found = {}
+    found: dict[str, float] = {}
     for level in sheet.memory:
         if level.name not in ("registers", "host"):
             try:

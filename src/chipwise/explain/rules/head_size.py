@@ -33,9 +33,7 @@ def rule(case: Case) -> Iterator[Proposal]:
             touches="architecture",
             how=f"set num_attention_heads to {heads} (head size {size}) and train so",
             changed=case.question.but(arch=each_attention(case.arch, change)),
-            headline="ttft"
-            if case.share("prefill", kind="attention") > case.share("decode", kind="attention")
-            else "tpot",
+            headline=case.slower,
             quality="none found at equal width between heads of 64 and 128",
             source=SOURCE,
         )
