@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from chipwise.explain.answer import Explanation
     from chipwise.explain.compare import Comparison
     from chipwise.explain.measured import MeasuredExplanation
+    from chipwise.train.command import Trained
+    from chipwise.train.extended import Sign
+    from chipwise.train.tasks import TaskResult
 
 
 def data_folder() -> Path:
@@ -101,6 +104,100 @@ def search(
         RUNTIMES.load(wanted.target.runtime)  # raises UnknownName
     with RunFolder(run_folder(wanted, out), wanted, resume=resume, restart=restart, storage=storage) as folder:
         return Search(wanted, folder, observer).run()
+
+
+def train(
+    spec: str | Path,
+    *,
+    data: Sequence[str | Path] | Mapping[str, Any] = ("medical-definitions",),
+    steps: int | None = None,
+    tokens: int | None = None,
+    cpu_seconds: float | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    device: str | None = None,
+    precision: str | None = None,
+    accumulate: int = 1,
+    checkpoint_activations: bool = False,
+    sharing: str = "ddp",
+    batch: int | None = None,
+    window: int | None = None,
+    rate: float = 1.0,
+    peak: str | None = None,
+    seed: int = 0,
+    progress: Callable[[Sign], None] | None = None,
+) -> Trained:
+    """Trains a model for a budget of steps, tokens or CPU seconds and writes a Hugging Face folder.
+
+    Args:
+        spec: A spec file, a Hugging Face config or known name, or a folder with weights to go on from.
+        data: A text source, text files, a run file (its ``data``), or the fields of such.
+        steps: Steps of the optimiser; exactly one of the three budgets.
+        tokens: Tokens to learn from.
+        cpu_seconds: CPU seconds of training, on one process without a GPU.
+        out: The folder; ``runs/train-<name>`` unless given.
+        resume: Go on with the training that the folder holds.
+        device: ``cpu`` or ``cuda``; a GPU where there is one.
+        precision: ``bf16`` or ``fp32`` of matrix products; the faster one unless given.
+        accumulate: Batches whose gradients make one step.
+        checkpoint_activations: Compute activations again instead of keeping them.
+        sharing: Under ``torchrun``, ``ddp`` or ``fsdp``.
+        batch: Windows in a batch of one process.
+        window: Tokens in a window.
+        rate: Share of the recipe's learning rates.
+        peak: Peak for MFU: a rate, a chip's name, or ``unknown``; measured unless given.
+        seed: Of weights and order of the text.
+        progress: Told about once a second.
+
+    Raises:
+        InputError: The model, the text, the budget or an option is wrong.
+        StudyError: The folder holds another training, or one and ``resume`` is not given.
+        TrainingDiverged: The loss was no longer finite; the last good state is kept.
+    """
+    from chipwise.train.command import means_of, recipe_of, train_model
+
+    return train_model(
+        spec,
+        data=data,
+        steps=steps,
+        tokens=tokens,
+        cpu_seconds=cpu_seconds,
+        out=out,
+        resume=resume,
+        means=means_of(device, precision, accumulate, recompute=checkpoint_activations, sharing=sharing),
+        recipe=recipe_of(batch, window, rate),
+        peak=peak,
+        seed=seed,
+        progress=progress,
+    )
+
+
+def evaluate(
+    model: str | Path,
+    task: str | Path,
+    *,
+    kind: str | None = None,
+    method: str | None = None,
+    with_baseline: bool = True,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> tuple[TaskResult, TaskResult | None]:
+    """How well a model's folder does on a task, and what a bag of words reaches on the same items.
+
+    Args:
+        model: A folder with weights and tokenizer, such as a winner's.
+        task: ``organ-system``, ``chapters``, or a CSV or JSON Lines file.
+        kind: What a file's labels are, where that is not plain: ``classification`` or ``regression``.
+        method: ``tune`` (a copy of the model is trained on the task) or ``probe``; ``tune`` unless given.
+        with_baseline: Whether the bag of words is asked too.
+        progress: Told how much of how much is done.
+
+    Raises:
+        InputError: The model or the task cannot be used.
+        MissingExtra: A package that the task or the baseline needs is not installed.
+    """
+    from chipwise.train.command import evaluate_folder
+
+    return evaluate_folder(model, task, kind=kind, method=method, with_baseline=with_baseline, progress=progress)
 
 
 def report(folder: str | Path) -> RunRecord:

@@ -12,6 +12,7 @@ from chipwise.cli import (
     compare,
     devices,
     estimate,
+    evaluate,
     explain,
     fit,
     measure,
@@ -21,6 +22,7 @@ from chipwise.cli import (
     search,
     space,
     strategies,
+    train,
     validate,
 )
 from chipwise.core.errors import ChipwiseError
@@ -36,6 +38,8 @@ app = typer.Typer(
 )
 app.command("search")(search.command)
 app.command("space")(space.command)
+app.command("train")(train.command)
+app.command("evaluate")(evaluate.command)
 app.command("report")(report.command)
 app.command("estimate")(estimate.command)
 app.command("explain")(explain.command)

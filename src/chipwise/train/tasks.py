@@ -12,7 +12,7 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from chipwise.deploy.torch import Transformer
 from chipwise.train.tasks_data import Question, Task
 
 Method = Literal["tune", "probe", "likelihood"]
+METHODS: tuple[Method, ...] = get_args(Method)
 
 _ROWS = 64  # texts at a time
 _DECAY = 1e-3  # of the probe's matrix, times its squares
@@ -72,6 +73,8 @@ def evaluate_task(
         InputError: The tokenizer is of another vocabulary, or the method does not go with the task.
         TrainingDiverged: The copy that was tuned lost its finite loss.
     """
+    if not all(bool(torch.isfinite(p).all()) for p in model.parameters()):
+        raise InputError("the model's weights are not all finite; train it again, at lower rates")
     if tokenizer.get_vocab_size() > model.arch.vocab_size:
         raise InputError(
             f"the tokenizer has {tokenizer.get_vocab_size()} tokens, the model {model.arch.vocab_size}; give the "
@@ -236,7 +239,7 @@ def _tune(
 ) -> None:
     """Trains model and head together; the rate falls to zero over the passes."""
     groups = [
-        {"params": [p for p in model.parameters()], "lr": _TUNE_RATE},
+        {"params": [*model.parameters()], "lr": _TUNE_RATE},
         {"params": [*head.parameters()], "lr": _HEAD_RATE},
     ]
     adam = torch.optim.AdamW(groups, betas=(0.9, 0.98), weight_decay=0.01)

@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 from xml.etree import ElementTree
 
 from chipwise.core.errors import DataError, SpecError, UnknownName, nearest
@@ -25,6 +25,7 @@ from chipwise.train.data import normal_form
 from chipwise.train.medical import installed, unescape
 
 Kind = Literal["classification", "regression", "choice"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 HELD_OUT = 0.2  # share of the items that are asked; the others are learnt from
 FEWEST_HELD_OUT = 10

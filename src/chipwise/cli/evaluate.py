@@ -1,0 +1,74 @@
+"""``chipwise evaluate``: a model on the user's own task, beside a bag of words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from chipwise.train.tasks import TaskResult
+
+
+def command(
+    model: Annotated[str, typer.Argument(help="A folder with weights and tokenizer, such as a winner's.")],
+    task: Annotated[str, typer.Option(help="organ-system, chapters, or a .csv or .jsonl file of text and label.")],
+    kind: Annotated[
+        str | None,
+        typer.Option(help="What a file's labels are: classification or regression; told apart unless given."),
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(help="tune (a copy is trained on the task) or probe (one matrix is); tune unless given."),
+    ] = None,
+    baseline: Annotated[
+        bool, typer.Option("--baseline/--no-baseline", help="Whether TF-IDF is asked too (needs scikit-learn).")
+    ] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print both results as JSON.")] = False,
+) -> None:
+    """Evaluate a model on held-out items of a task: accuracy with its 95 % interval, and what it takes for what."""
+    from chipwise import api
+    from chipwise.cli.output import json_of, progress_bar
+
+    with progress_bar("tuning", quiet=as_json) as advance:
+        reached, bar = api.evaluate(model, task, kind=kind, method=method, with_baseline=baseline, progress=advance)
+    if as_json:
+        json_of({"model": reached, "baseline": bar})
+        return
+    _print(model, reached, bar)
+
+
+def _print(model: str, reached: TaskResult, bar: TaskResult | None) -> None:
+    from rich.table import Table
+
+    from chipwise.cli.output import console
+
+    table = Table(title=f"{reached.task}: {reached.train_items:,} items learnt from, {reached.test_items:,} held out")
+    for name in ("", reached.metric, "95 % interval"):
+        table.add_column(name, justify="left" if not name else "right")
+    for name, result in ((f"{model} ({reached.method})", reached), ("" if bar is None else bar.method, bar)):
+        if result is not None:
+            table.add_row(
+                name, _show(result, result.value), f"{_show(result, result.low)} to {_show(result, result.high)}"
+            )
+    console.print(table)
+    if reached.confusion:
+        console.print(_confusion(reached))
+
+
+def _show(result: TaskResult, value: float) -> str:
+    return f"{100 * value:.1f} %" if result.metric == "accuracy" else f"{value:.3f}"
+
+
+def _confusion(result: TaskResult) -> object:
+    """True classes down, answered ones across, both numbered; zeros left blank."""
+    from rich.table import Table
+
+    table = Table(title="true class (down), answered (across)", padding=(0, 0), show_lines=False)
+    table.add_column("class")
+    for number in range(len(result.classes)):
+        table.add_column(str(number + 1), justify="right")
+    for number, (name, row) in enumerate(zip(result.classes, result.confusion, strict=True), 1):
+        short = name if len(name) <= 40 else name[:39] + "…"
+        table.add_row(f"{number} {short}", *(str(count) if count else "" for count in row))
+    return table
