@@ -1,0 +1,48 @@
+"""Comparisons: every pair has an answer or a reason, and winners win by the bound that is named."""
+
+from __future__ import annotations
+
+import pytest
+
+from chipwise import api
+from chipwise.core.errors import UnknownName
+
+MODELS = ("meta-llama/Llama-2-7b-hf", "meta-llama/Llama-3.1-8B")
+
+
+def test_fewer_kv_heads_win_long_decodes_by_moving_less() -> None:
+    found = api.compare(MODELS, devices=["a100-sxm-80gb", "h100-sxm"], prompt=32_000)
+    assert found.devices == ("a100-sxm-80gb", "h100-sxm")
+    for device in found.devices:
+        winner = next(each for each in found.winners if (each.device, each.metric) == (device, "tpot"))
+        assert winner.model == MODELS[1]
+        assert winner.why.startswith("memory: ")
+        times = found.at(MODELS[0], device).estimate.tpot_s / found.at(MODELS[1], device).estimate.tpot_s  # type: ignore[union-attr]
+        assert winner.times_better == pytest.approx(times)
+
+
+def test_what_does_not_fit_says_so_and_does_not_win() -> None:
+    found = api.compare(MODELS, devices=["rtx-4080"], prompt=8192)
+    cell = found.at(MODELS[0], "rtx-4080")
+    assert cell.estimate is None
+    assert "too much" in cell.problem
+
+
+def test_answers_are_those_of_estimate() -> None:
+    found = api.compare(["gpt2"], devices=["l4"], prompt=100, new=20)
+    assert found.at("gpt2", "l4").estimate.tpot_s == pytest.approx(  # type: ignore[union-attr]
+        api.estimate("gpt2", device="l4", prompt=100, new=20).tpot_s
+    )
+    assert found.winners[0].times_better is None
+
+
+def test_an_encoder_wins_no_decode() -> None:
+    found = api.compare(["bert-base-uncased", "gpt2"], devices=["l4"], prompt=128)
+    assert {(each.metric, each.model) for each in found.winners if each.metric == "tpot"} == {("tpot", "gpt2")}
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(UnknownName):
+        api.compare(["gpt-2000"], devices=["l4"])
+    with pytest.raises(UnknownName):
+        api.compare(["gpt2"], devices=["l44"])

@@ -1,0 +1,89 @@
+"""``chipwise explain`` and ``chipwise compare`` as a user types them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from explain_cases import toy_machine
+from typer.testing import CliRunner
+
+from chipwise import api
+from chipwise.cli.app import app
+from chipwise.core.errors import InputError
+from chipwise.spec import uniform
+from chipwise.spec.io import save
+
+runner = CliRunner()
+
+
+def printed(*arguments: str) -> str:
+    outcome = runner.invoke(app, list(arguments), catch_exceptions=False)
+    assert outcome.exit_code == 0, outcome.output
+    return outcome.output
+
+
+def test_the_screen_says_verdict_waterfall_memory_and_advice() -> None:
+    text = printed("explain", "meta-llama/Llama-3.1-8B", "--device", "a100-sxm-80gb")
+    for wanted in ("Decode is memory-bound", "bandwidth limit", "Memory", "Saturation", "Advice", "weights in int8"):
+        assert wanted in text
+    assert "(not sure)" not in text
+
+
+def test_all_shows_what_was_tried() -> None:
+    assert "(not sure)" in printed("explain", "gpt2", "--device", "a100-sxm-80gb", "--all")
+
+
+def test_json_holds_the_same(tmp_path: Path) -> None:
+    data = json.loads(printed("explain", "gpt2", "--device", "l4", "--json"))
+    assert data["schema"] == "chipwise.explanation/1"
+    assert sum(part["seconds"] for part in data["phases"][1]["parts"]) == pytest.approx(data["phases"][1]["seconds"])
+
+
+def test_advice_is_applied_by_its_number(tmp_path: Path) -> None:
+    data = json.loads(
+        printed("explain", "meta-llama/Llama-2-7b-hf", "--device", "a100-sxm-80gb", "--prompt", "32000", "--json")
+    )
+    number = next(each["number"] for each in data["advice"] if each["rule"] == "kv_heads")
+    out = tmp_path / "new-config.json"
+    printed(
+        *("explain", "meta-llama/Llama-2-7b-hf", "--device", "a100-sxm-80gb", "--prompt", "32000"),
+        *("--apply", str(number), "--out", str(out)),
+    )
+    assert json.loads(out.read_text())["num_key_value_heads"] == 8
+
+
+def test_a_number_beyond_the_advice_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there are"):
+        runner.invoke(
+            app, ["explain", "gpt2", "--apply", "99", "--out", str(tmp_path / "x.json")], catch_exceptions=False
+        )
+
+
+def test_the_page_stands_alone(tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    printed("explain", "gpt2", "--device", "a100-sxm-80gb", "--html", str(out))
+    page = out.read_text()
+    assert page.count("plotly.js v") <= 1
+    assert "<script src" not in page
+    assert 'rel="stylesheet"' not in page
+    for key in ("waterfall-prefill", "waterfall-decode", "roofline", "curve-0", "curve-1", "curve-2"):
+        assert f'id="plot-{key}"' in page
+
+
+def test_here_is_this_machine_as_calibrated(tmp_path: Path) -> None:
+    spec = tmp_path / "tiny.json"
+    save(uniform(vocab_size=512, d_model=64, depth=8, heads=4, ffn_width=128, max_tokens=256), spec)
+    with pytest.raises(InputError, match="chipwise calibrate"):
+        api.explain(str(spec), device="here", threads=7)
+    toy_machine().save(api.profile_path("onnxruntime", 5))
+    text = printed("explain", str(spec), "--device", "here", "--threads", "5", "--prompt", "32", "--new", "8")
+    assert "this machine was measured to do" in " ".join(text.split())
+
+
+def test_models_are_compared_in_a_table() -> None:
+    text = printed("compare", "gpt2", "openai-community/gpt2-medium", "--device", "l4,t4", "--weights", "fp16")
+    assert "l4, TPOT: gpt2" in text
+    data = json.loads(printed("compare", "gpt2", "--device", "l4", "--json"))
+    assert data["cells"][0]["metrics"]["tpot"]["value"] > 0
