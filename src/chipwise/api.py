@@ -361,7 +361,15 @@ def explain(
     if device != "here":
         return explain_case(data_sheet_case(model, device, **asked), every=every)
     runtime = asked.pop("runtime", "onnxruntime")
+    asked["weights"] = asked.get("weights") or _weights_of_winner(model)
     return explain_case(calibrated_case(model, _kept_here(runtime, threads), **asked), every=every)
+
+
+def _weights_of_winner(model: str | ArchSpec) -> str | None:
+    """The weight format that a winner's folder was exported in; None of anything else."""
+    if not isinstance(model, str) or not (Path(model) / PROMISES).is_file():
+        return None
+    return str(read_json(Path(model) / PROMISES)["weights"])
 
 
 def _kept_here(runtime: str, threads: int) -> MachineProfile:

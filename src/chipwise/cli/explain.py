@@ -89,9 +89,7 @@ def _print(model: str, found: Explanation) -> None:
     question = found.case.question
     weights = f"weights in {question.weights}"
     console.print(f"[bold]{model}[/] on {several}{cost.device}, {cost.runtime}, {weights}: {cost.provenance}")
-    console.print(
-        f"{question.batch} in flight, {question.prompt_tokens:,} prompt and {question.new_tokens:,} new tokens\n"
-    )
+    console.print(f"{found.case.asked}\n")
     for phase in found.phases:
         console.print(f"[bold]{phase.verdict[0].upper()}{phase.verdict[1:]}.[/]")
     for phase in found.phases:

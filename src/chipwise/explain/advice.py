@@ -24,6 +24,7 @@ class Proposal:
         headline: What it is about: tpot, ttft, tokens_per_s, peak_memory, energy_per_token or usd_per_1k_tokens.
         quality: What it may cost or gain in quality, and what would have to be trained; empty where nothing.
         source: Where the advice comes from: a paper, a white paper, a measurement of ours.
+        urgent: Whether nothing else counts before it is done: the model does not run as it is.
     """
 
     title: str
@@ -33,6 +34,7 @@ class Proposal:
     headline: str = "tpot"
     quality: str = ""
     source: str = ""
+    urgent: bool = False
 
 
 class Rule(Protocol):

@@ -26,7 +26,9 @@ def to_data(found: Explanation) -> dict[str, Any]:
         "prompt_tokens": question.prompt_tokens,
         "new_tokens": question.new_tokens,
         "provenance": cost.provenance,
-        "metrics": plain(cost.metrics),
+        "metrics": plain(
+            {name: value for name, value in cost.metrics.items() if found.case.arch.causal or "ttft" in name}
+        ),
         "phases": plain(found.phases),
         "saturation": plain(found.saturation),
         "memory_bytes": dict(found.memory_bytes),

@@ -28,7 +28,7 @@ def rules() -> dict[str, Rule]:
 
 
 def advise(case: Case, *, every: bool = False, chosen: Mapping[str, Rule] | None = None) -> list[Advice]:
-    """What to change, the largest gain first.
+    """What to change: what is urgent first, then the largest gain.
 
     Args:
         case: The model, its workload, its chip, and what it takes now.
@@ -43,7 +43,7 @@ def advise(case: Case, *, every: bool = False, chosen: Mapping[str, Rule] | None
         if not isinstance(answer, ChipwiseError) and (advice := _advice(name, proposal, case, answer)) is not None
     ]
     kept = [advice for advice in found if every or advice.sure]
-    return sorted(kept, key=lambda advice: -advice.headline.ratio.value)
+    return sorted(kept, key=lambda advice: (not advice.proposal.urgent, -advice.headline.ratio.value))
 
 
 def _advice(name: str, proposal: Proposal, case: Case, after: CostEstimate) -> Advice | None:

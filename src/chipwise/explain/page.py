@@ -50,7 +50,6 @@ def _head(model: str, found: Explanation) -> str:
     several = f"{cost.devices} × " if cost.devices > 1 else ""
     verdicts = "".join(f'<p class="verdict">{safe(phase.verdict.capitalize())}.</p>' for phase in found.phases)
     where = f"{several}{cost.device} · {cost.runtime} · weights in {question.weights} · {cost.provenance}"
-    asked = f"{question.batch} in flight, {question.prompt_tokens:,} prompt and {question.new_tokens:,} new tokens"
     tiles = "".join(
         f'<div class="tile"><div class="label">{safe(label)}</div><div class="value">{safe(value)}</div>'
         f'<div class="from">{safe(of)}</div></div>'
@@ -58,7 +57,7 @@ def _head(model: str, found: Explanation) -> str:
     )
     return (
         f'<header><div class="brand">chipwise</div><h1>{safe(model)}</h1>'
-        f'<div class="muted">{safe(where)} · {safe(asked)}</div></header>'
+        f'<div class="muted">{safe(where)} · {safe(found.case.asked)}</div></header>'
         f'<div class="answer"><h2>What bounds it</h2><div class="tiles">{tiles}</div>{verdicts}</div>'
     )
 

@@ -87,6 +87,14 @@ class Case:
         return ("prefill", "decode") if self.arch.causal else ("prefill",)
 
     @property
+    def asked(self) -> str:
+        """The workload in words."""
+        question = self.question
+        if not self.arch.causal:
+            return f"one pass over {question.prompt_tokens:,} tokens"
+        return f"{question.batch} in flight, {question.prompt_tokens:,} prompt and {question.new_tokens:,} new tokens"
+
+    @property
     def slower(self) -> str:
         """The metric of the phase in which a request spends more of its time: ttft or tpot."""
         answering_s = self.estimate.tpot_s * self.question.new_tokens

@@ -9,7 +9,8 @@ import pytest
 from explain_cases import case
 
 from chipwise.core.errors import ChipwiseError
-from chipwise.explain.engine import RATES, rules
+from chipwise.cost.model import CostEstimate
+from chipwise.explain.engine import RATES, advise, rules
 from chipwise.spec import ArchSpec, uniform
 from chipwise.spec.hf import resolve
 
@@ -94,3 +95,24 @@ def test_no_rule_speaks_of_decode_to_an_encoder(name: str) -> None:
         assert proposal.changed.arch.layers[0].attention.causal is False
         assert proposal.headline in {"ttft", "peak_memory", "tpot"}  # the engine reads tpot as the one pass there is
         assert proposal.touches != "batching"
+
+
+def test_what_does_not_fit_is_advised_before_all_else() -> None:
+    told = advise(case("meta-llama/Llama-2-70b-hf"))
+    urgent = [advice.proposal.urgent for advice in told]
+    assert urgent[0]
+    assert urgent == sorted(urgent, reverse=True)
+
+
+def test_parallel_blocks_sum_over_devices_once_a_layer() -> None:
+    """Two sums a layer of 32 become one; the head's gathering stays."""
+    asked = case(LLAMA3, tp=2)
+    proposal = next(iter(rules()["parallel_blocks"](asked)))
+    answer = asked.pricer.price([proposal.changed])[0]
+    assert isinstance(answer, CostEstimate)
+    sums = [
+        sum(cost.count for cost in costs if cost.kind == "all_reduce")
+        for costs in (asked.estimate.decode, answer.decode)
+    ]
+    assert sums == [64, 32]
+    assert list(rules()["parallel_blocks"](case(proposal.changed.arch))) == []

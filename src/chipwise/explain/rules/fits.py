@@ -35,6 +35,7 @@ def rule(case: Case) -> Iterator[Proposal]:
                     how=f"serve with {title}",
                     changed=question,
                     headline="peak_memory",
+                    urgent=True,
                     source="memory counted from the kernels: chipwise estimate",
                 )
                 break

@@ -30,6 +30,6 @@ def rule(case: Case) -> Iterator[Proposal]:
 
 
 def _parallel(layer: Layer) -> Layer:
-    if layer.attention is None or not isinstance(layer.ffn, FeedForward) or layer.cross is not None:
+    if layer.parallel or layer.attention is None or not isinstance(layer.ffn, FeedForward) or layer.cross is not None:
         return layer
     return replace(layer, parallel=True, ffn_norm=False)
