@@ -107,6 +107,10 @@ def _print(model: str, found: Explanation) -> None:
             f"{shared.context_tokens:,} cost {shared.shared_s[last] / shared.shared_s[0]:.1f} times one "
             f"({shared.saving(last):.1f} times less than apart)"
         )
+    if found.training is not None:
+        from chipwise.explain.checkpointing import sentence
+
+        console.print(f"note: {sentence(found.training)}")
     _print_advice(found.advice)
     for note in found.notes:
         console.print(f"note: {note}")

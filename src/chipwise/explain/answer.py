@@ -10,6 +10,7 @@ from chipwise.core import units
 from chipwise.core.errors import Unsupported
 from chipwise.cost.model import Bound, CostEstimate, OpCost
 from chipwise.explain.advice import Advice
+from chipwise.explain.checkpointing import Checkpointing, checkpointing
 from chipwise.explain.engine import advise
 from chipwise.explain.prefix import Shared, shared_context
 from chipwise.explain.question import Case, PhaseName
@@ -61,6 +62,7 @@ class Explanation:
     capacity_bytes: float | None
     advice: tuple[Advice, ...]
     shared: Shared | None
+    training: Checkpointing | None
     notes: tuple[str, ...] = field(default=())
 
     @property
@@ -82,6 +84,7 @@ def explain_case(case: Case, *, every: bool = False) -> Explanation:
         capacity_bytes=capacity,
         advice=tuple(advise(case, every=every)),
         shared=shared_context(case),
+        training=checkpointing(case),
         notes=(*_notes(case, capacity), *case.estimate.notes),
     )
 

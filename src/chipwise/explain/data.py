@@ -34,6 +34,7 @@ def to_data(found: Explanation) -> dict[str, Any]:
         "memory_bytes": dict(found.memory_bytes),
         "peak_memory_bytes": cost.peak_memory_bytes,
         "capacity_bytes": found.capacity_bytes,
+        "training": plain(found.training),
         "shared_context": plain(found.shared),
         "advice": [_advice(number, each) for number, each in enumerate(found.advice, start=1)],
         "notes": list(found.notes),
