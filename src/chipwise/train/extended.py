@@ -197,9 +197,10 @@ class ExtendedRun(Run):
         if self.means.sharing == "ddp":
             self.loss = nn.parallel.DistributedDataParallel(self.loss)
             return
+        from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
-        mesh = dist.init_device_mesh(torch.device(self.means.device).type, (self.world,))
+        mesh = init_device_mesh(torch.device(self.means.device).type, (self.world,))
         for layer in self.model.layers.values():
             fully_shard(layer, mesh=mesh)
         fully_shard(self.loss, mesh=mesh)
@@ -341,7 +342,7 @@ def _recompute(layer: nn.Module) -> None:
             return plain(x, angles, cache)
         return recomputed(lambda y: plain(y, angles, cache)[0], x, use_reentrant=False), None
 
-    layer.forward = forward  # type: ignore[method-assign]
+    layer.forward = forward  # type: ignore[method-assign, assignment]
 
 
 def _whole(value: Tensor) -> Tensor:

@@ -230,7 +230,7 @@ def _probe(features_IF: Tensor, targets: Tensor) -> _Head:
         loss.backward()  # type: ignore[no-untyped-call]
         return float(loss.detach())
 
-    newton.step(closure)
+    newton.step(closure)  # type: ignore[no-untyped-call]
     return head
 
 
