@@ -50,7 +50,9 @@ def test_a_certain_candidate_is_expected_to_add_its_gain(F: np.ndarray) -> None:
         sure[0, 0] = 1e-9  # one dear objective, known almost exactly
     front = F[1:][non_dominated(F[1:])] if len(F) > 1 else F[:0]
     expected = expected_gain(F[:1], sure, front, corner)[0]
-    assert expected == pytest.approx(gain(F[0], front, corner), abs=1e-6)
+    # Exact for one and two objectives; for more an integral over evenly spread places, a percent of the space coarse.
+    coarse = 1e-6 if F.shape[1] <= 2 else 0.01 * float(np.prod(corner - F.min(axis=0)))
+    assert expected == pytest.approx(gain(F[0], front, corner), abs=coarse)
 
 
 @quick
