@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -53,22 +54,26 @@ def _print(model: str, reached: TaskResult, bar: TaskResult | None) -> None:
             )
     console.print(table)
     if reached.confusion:
-        console.print(_confusion(reached))
+        console.print(_confusion(reached), highlight=False, markup=False, soft_wrap=True)
 
 
 def _show(result: TaskResult, value: float) -> str:
     return f"{100 * value:.1f} %" if result.metric == "accuracy" else f"{value:.3f}"
 
 
-def _confusion(result: TaskResult) -> object:
-    """True classes down, answered ones across, both numbered; zeros left blank."""
-    from rich.table import Table
-
-    table = Table(title="true class (down), answered (across)", padding=(0, 0), show_lines=False)
-    table.add_column("class")
-    for number in range(len(result.classes)):
-        table.add_column(str(number + 1), justify="right")
+def _confusion(result: TaskResult) -> str:
+    """True classes down, answered ones across, both by number; nothing where none was. Below, what the numbers mean."""
+    count = len(result.classes)
+    width = 1 + max(len(str(count)), max(len(str(cell)) for row in result.confusion for cell in row))
+    lines = ["true class (down), answered (across):", " " * width + _cells(range(1, count + 1), width)]
+    for number, row in enumerate(result.confusion, 1):
+        lines.append(f"{number:>{width}}" + _cells(row, width))
+    lines.append("")
     for number, (name, row) in enumerate(zip(result.classes, result.confusion, strict=True), 1):
-        short = name if len(name) <= 40 else name[:39] + "…"
-        table.add_row(f"{number} {short}", *(str(count) if count else "" for count in row))
-    return table
+        right = f"{row[number - 1]} of {sum(row)} right" if sum(row) else "none held out"
+        lines.append(f"{number:>{width}}  {name}: {right}")
+    return "\n".join(lines)
+
+
+def _cells(counts: Iterable[int], width: int) -> str:
+    return "".join(f"{count or '':>{width}}" for count in counts).rstrip()

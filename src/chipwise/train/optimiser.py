@@ -119,7 +119,7 @@ class Optimiser:
 
 def _whole(value: Tensor) -> Tensor:
     """A tensor of which each process may hold a part, put together on every one."""
-    return value.full_tensor() if _is_divided(value) else value  # type: ignore[attr-defined, no-any-return]
+    return value.full_tensor() if _is_divided(value) else value  # type: ignore[attr-defined]
 
 
 def _part(whole: Tensor, like: Tensor) -> Tensor:

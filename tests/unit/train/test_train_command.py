@@ -190,8 +190,8 @@ def test_kill_9_in_the_middle_loses_nothing_that_was_written(
         "from chipwise.train.command import train_model\nfrom chipwise.train.extended import Means\n"
         "from chipwise.train.trainer import Recipe\n"
         f"train_model({str(spec)!r}, data={fast['data']!r}, steps=4000, out={str(tmp_path / 'out')!r},\n"
-        "    peak='unknown', recipe=Recipe(window_tokens=24, batch_windows=4, warmup_steps=5), means=Means(precision='fp32'),\n"
-        "    checkpoint_every_s=0.05)\n"
+        "    peak='unknown', recipe=Recipe(window_tokens=24, batch_windows=4, warmup_steps=5),\n"
+        "    means=Means(precision='fp32'), checkpoint_every_s=0.05)\n"
     )
     state = tmp_path / "out" / "state" / "stable.safetensors"
     process = subprocess.Popen([sys.executable, str(program)], env={**os.environ, "OMP_NUM_THREADS": "1"})
@@ -400,4 +400,6 @@ def test_the_command_line_trains_and_evaluates(spec: Path, text: Path, tmp_path:
     assert reached["model"]["low"] <= reached["model"]["value"] <= reached["model"]["high"]
     shown = runner.invoke(app, asked)
     assert "95 % interval" in shown.output
-    assert "true class" in shown.output
+    assert "true class (down), answered (across):\n" in shown.output
+    held = [sum(row) for row in reached["model"]["confusion"]]
+    assert [f"of {count} right" in shown.output for count in held] == [True] * 3
