@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,6 +22,11 @@ from chipwise.serve.request import Request
 from chipwise.spec import Design
 
 
+@functools.cache
+def _sheet(device: str) -> DeviceProfile:
+    return datasheet.load(device)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSheetPricer:
     """Any chip from its data sheet; questions that name another device are answered for that one."""
@@ -30,7 +36,7 @@ class DataSheetPricer:
     @property
     def sheet(self) -> DeviceProfile:
         """The chip's data sheet."""
-        return datasheet.load(self.device)
+        return _sheet(self.device)
 
     def price(self, questions: Sequence[Question]) -> list[CostEstimate | ChipwiseError]:
         """One answer a question, whether the model fits the device's memory or not: the estimate says what it needs."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from chipwise.core.errors import ChipwiseError
 from chipwise.cost.model import CostEstimate
 from chipwise.explain.question import Case, Question
-from chipwise.explain.waterfall import step_s, waterfall
+from chipwise.explain.waterfall import decode_step_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ def _curve(case: Case, unit: str, sizes: Sequence[int], field: str, phase: str) 
 def _latency_s(case: Case, question: Question, answer: CostEstimate, phase: str) -> float:
     if phase == "prefill":
         return answer.ttft_s
-    return step_s(waterfall(Case(question=question, estimate=answer, pricer=case.pricer), "decode"))
+    return decode_step_s(Case(question=question, estimate=answer, pricer=case.pricer))
 
 
 def _tokens(question: Question, phase: str) -> int:

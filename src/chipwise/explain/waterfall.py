@@ -42,6 +42,15 @@ def step_s(parts: Sequence[Part]) -> float:
     return sum(part.seconds for part in parts if part.name != WAITING)
 
 
+def decode_step_s(case: Case) -> float:
+    """Seconds of one decode step by itself: of the predicted time of a token, what no other prompt is waited for."""
+    if case.sheet is None:
+        return case.estimate.tpot_s
+    return sum(part.seconds for part in _beside(case, "decode")) + sum(
+        _busy_s(cost, constants(), captured=case.question.served_by.graphs) for cost in _kernels(case, "decode")
+    )
+
+
 def reached(parts: Sequence[Part]) -> float:
     """Share of the pass that the chip's limits explain."""
     return sum(part.seconds for part in parts if part.ideal) / step_s(parts)
@@ -61,42 +70,52 @@ def _calibrated(case: Case, phase: PhaseName, total_s: float) -> list[Part]:
 
 def _data_sheet(case: Case, phase: PhaseName, total_s: float) -> list[Part]:
     """Kernels as :meth:`Constants.step_s` adds them, each split into its limit and the rest."""
-    known, runtime = constants(), case.question.served_by
-    costs = case.operators(phase)
-    kernels = [cost for cost in costs if class_of(cost.kind) != "collective"]
-    link_s = sum(cost.latency_s for cost in costs if class_of(cost.kind) == "collective")
-    count = sum(cost.count for cost in costs)
-    fused = _fused(case, phase)
-    fused_s = [sum(each) for each in zip(*(_ideals(cost, known, runtime.graphs) for cost in fused), strict=True)]
-    now_s = [sum(each) for each in zip(*(_ideals(cost, known, runtime.graphs) for cost in kernels), strict=True)]
-    compute_s, memory_s = fused_s if sum(fused_s) <= sum(now_s) else now_s
-    waste = dict.fromkeys(("compute", "memory"), 0.0)
+    known, captured = constants(), case.question.served_by.graphs
+    kernels = _kernels(case, phase)
+    ideal = [sum(each) for each in zip(*(_ideals(cost, known, captured) for cost in kernels), strict=True)]
+    fused = [sum(each) for each in zip(*(_ideals(cost, known, captured) for cost in _fused(case, phase)), strict=True)]
+    compute_s, memory_s = fused if sum(fused) <= sum(ideal) else ideal
+    waste = {"compute": 0.0, "memory": 0.0}
     for cost in kernels:
         kind = "compute" if (cost.compute_s or 0.0) >= (cost.memory_s or 0.0) else "memory"
-        captured = runtime.graphs
         waste[kind] += _busy_s(cost, known, captured=captured) - _limit_s(cost, known, captured=captured)
-    if runtime.graphs:
-        launch_s, launch_why = known.gap_s * count, f"between {count} kernels of a captured graph"
-        stall_s = 0.0
-    else:
-        launch_s, launch_why = sum(cost.launch_s or 0.0 for cost in kernels), f"of {count} kernels, one by one"
-        stall_s = max(0.0, runtime.dispatch_s * count - sum(cost.latency_s for cost in costs))
-    sequences = -(-case.question.batch // (case.question.dp * case.question.pp)) if phase == "decode" else 0
-    host_s = known.host_s[runtime.stack] + (known.sequence_s * sequences if runtime.python else 0.0)
     parts = [
         Part(name="compute limit", seconds=compute_s, ideal=True, why="FLOPs at the dense peak, where that is slower"),
         Part(name="bandwidth limit", seconds=memory_s, ideal=True, why="bytes at the memory's bandwidth, elsewhere"),
-        Part(name="unfused traffic", seconds=sum(now_s) - compute_s - memory_s, why="chains that runtimes can fuse"),
+        Part(name="unfused traffic", seconds=sum(ideal) - compute_s - memory_s, why="chains that runtimes can fuse"),
         Part(name="tiles, waves and clocks", seconds=waste["compute"], why="of kernels bound by compute"),
         Part(name="bandwidth not reached", seconds=waste["memory"], why="of kernels bound by memory"),
-        Part(name="launches and gaps", seconds=launch_s, why=launch_why),
+        *_beside(case, phase),
+    ]
+    if phase == "decode" and case.question.batch > 1:
+        rest_s = total_s - sum(part.seconds for part in parts)
+        parts.append(Part(name=WAITING, seconds=rest_s, why="their prefills delay this request's steps"))
+    return parts
+
+
+def _kernels(case: Case, phase: PhaseName) -> list[OpCost]:
+    """What computes: all but communication."""
+    return [cost for cost in case.operators(phase) if class_of(cost.kind) != "collective"]
+
+
+def _beside(case: Case, phase: PhaseName) -> list[Part]:
+    """What a pass takes beside its kernels' own work: launches, communication, the host."""
+    known, runtime, question = constants(), case.question.served_by, case.question
+    costs = case.operators(phase)
+    count = sum(cost.count for cost in costs)
+    link_s = sum(cost.latency_s for cost in costs if class_of(cost.kind) == "collective")
+    if runtime.graphs:
+        launch_s, why, stall_s = known.gap_s * count, f"between {count} kernels of a captured graph", 0.0
+    else:
+        launch_s, why = sum(cost.launch_s or 0.0 for cost in _kernels(case, phase)), f"of {count} kernels, one by one"
+        stall_s = max(0.0, runtime.dispatch_s * count - sum(cost.latency_s for cost in costs))
+    sequences = -(-question.batch // (question.dp * question.pp)) if phase == "decode" else 0
+    host_s = known.host_s[runtime.stack] + (known.sequence_s * sequences if runtime.python else 0.0)
+    return [
+        Part(name="launches and gaps", seconds=launch_s, why=why),
         Part(name="communication", seconds=link_s, why="between devices"),
         Part(name="host", seconds=host_s + stall_s, why="scheduling and dispatch that kernels do not hide"),
     ]
-    rest_s = total_s - sum(part.seconds for part in parts)
-    if phase == "decode" and case.question.batch > 1:
-        return [*parts, Part(name=WAITING, seconds=rest_s, why="their prefills delay this request's steps")]
-    return [*parts[:-1], Part(name="host", seconds=parts[-1].seconds + rest_s, why=parts[-1].why)]
 
 
 def _fused(case: Case, phase: PhaseName) -> Sequence[OpCost]:
