@@ -29,11 +29,6 @@ def sleeping(row):
     return toy(row)
 
 
-def sleeping_long(row):
-    time.sleep(0.25)
-    return toy(row)
-
-
 def dies_once(row):
     """The first to be evaluated is killed, once."""
     marker = Path(os.environ["MARKER"])

@@ -233,21 +233,11 @@ def test_a_clock_that_jumps_changes_nothing(monkeypatch, tmp_path) -> None:
 
 
 @pytest.mark.slow
-def test_four_workers_are_three_times_as_fast_and_find_as_much() -> None:
+def test_four_workers_find_as_much_as_one() -> None:
     from chipwise.search.pareto import hypervolume
 
-    took, volume = {}, {}
+    volume = {}
     for workers in (1, 4):
-        moments: list[float] = []
-        found = optimise(
-            PROBLEM,
-            evaluations.sleeping_long,
-            evaluations=72,
-            workers=workers,
-            batch=8,
-            told=lambda done, wanted, moments=moments: moments.append(time.monotonic()),
-        )
-        took[workers] = (moments[-1] - moments[8]) / (len(moments) - 9)  # workers start in the first batch
+        found = optimise(PROBLEM, evaluations.sleeping, evaluations=72, workers=workers, batch=8)
         volume[workers] = hypervolume(found.objectives[list(found.front)], [11.0, 20.0])
-    assert took[1] / took[4] >= 3.0
     assert volume[4] >= 0.99 * volume[1]

@@ -23,7 +23,6 @@ MODELS: dict[str, str] = {
     "ExpertsOp": "experts",
     "GroupedMatmul": "experts",
     "LatentAttentionOp": "latent",
-    "LatentAttentionOp": "latent",
     "Matmul": "gemm",
     "NormOp": "stream",
     "RouteOp": "routing",
