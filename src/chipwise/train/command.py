@@ -108,8 +108,9 @@ def train_model(
     origin = read_origin(spec)
     wanted, base = data_spec(data)
     target = Path(out) if out is not None else Path("runs") / f"train-{origin.arch.name.replace('/', '-')}"
-    rate, said = peak_of(peak, means)
-    with joined(dataclasses.replace(means, peak_flops_per_s=rate)) as joint:
+    with joined(means) as joint:
+        rate, said = peak_of(peak, joint)
+        joint = dataclasses.replace(joint, peak_flops_per_s=rate)
         if rank() == 0:
             _claim(target, origin, wanted, seed, resume=resume)
         stream, tokenizer = _tokens(origin, wanted, base, target / "corpus")
