@@ -47,8 +47,8 @@ class Predicted:
 class CostEstimate:
     """Predicted cost of one design under one workload on one machine, or on several that share it.
 
-    ``memory_bytes`` says what one device holds, ``memory`` what a calibrated process does. Energy and price are absent where
-    nobody publishes what they need; ``notes`` say so.
+    ``memory_bytes`` says what one device holds, ``memory`` what a calibrated process does. Energy and price are absent
+    where nobody publishes what they need; ``notes`` say so.
     """
 
     ttft_s: float  # median
