@@ -11,12 +11,16 @@ from chipwise.cost.model import CostEstimate, Predicted
 from chipwise.explain.advice import Advice, Gain, Proposal, Rule
 from chipwise.explain.question import Case, PhaseName
 from chipwise.explain.rules import RULES
+from chipwise.serve.steps import class_of
 
+Shares = dict[tuple[str, int, int], float]
 OPERATOR_SPREAD = 0.08
 """Error of one operator's time that its neighbours do not share: the standard deviation, in logarithms, of what is left
 of a kernel model's error for products on a device that it has seen. Errors that operators share cancel in a ratio."""
 OVERHEAD_SPREAD = 0.3
 """The same of what a pass takes beside its kernels: host, launches that graphs hide, waiting for other prompts."""
+FORMAT_SPREAD = 0.15
+"""The same of all products in one number format together: what their kernels' model has wrong of the format as such."""
 BESIDE = ("beside kernels", 0, 0)
 Z90 = 1.645
 RATES = frozenset({"tokens_per_s"})  # more is better
@@ -47,7 +51,8 @@ def advise(case: Case, *, every: bool = False, chosen: Mapping[str, Rule] | None
 
 
 def _advice(name: str, proposal: Proposal, case: Case, after: CostEstimate) -> Advice | None:
-    gains = gains_of(case.estimate, after, causal=case.arch.causal)
+    recast = proposal.changed.weights != case.question.weights
+    gains = gains_of(case.estimate, after, causal=case.arch.causal, recast=recast)
     wanted = proposal.headline
     if wanted == "tpot" and not case.arch.causal:
         wanted = "ttft"
@@ -58,11 +63,14 @@ def _advice(name: str, proposal: Proposal, case: Case, after: CostEstimate) -> A
     return Advice(rule=name, proposal=proposal, headline=headline, gains=tuple(gains), sure=sure)
 
 
-def gains_of(before: CostEstimate, after: CostEstimate, *, causal: bool = True) -> list[Gain]:
-    """Each metric that both know, before and after, with the interval of the ratio; of an encoder, its one pass."""
+def gains_of(before: CostEstimate, after: CostEstimate, *, causal: bool = True, recast: bool = False) -> list[Gain]:
+    """Each metric that both know, before and after, with the interval of the ratio; of an encoder, its one pass.
+
+    ``recast`` says that the weights are in another format afterwards.
+    """
     spread = {
-        "ttft": ratio_spread(before, after, "prefill"),
-        "tpot": ratio_spread(before, after, "decode"),
+        "ttft": ratio_spread(before, after, "prefill", recast=recast),
+        "tpot": ratio_spread(before, after, "decode", recast=recast),
         "peak_memory": 0.0,  # counted, not predicted
     }
     both = max(spread["ttft"], spread["tpot"])
@@ -83,21 +91,28 @@ def _values(cost: CostEstimate) -> dict[str, float]:
     return {"ttft": cost.ttft_s, "tpot": cost.tpot_s} | found | {"peak_memory": cost.peak_memory_bytes}
 
 
-def ratio_spread(before: CostEstimate, after: CostEstimate, phase: PhaseName) -> float:
+def ratio_spread(before: CostEstimate, after: CostEstimate, phase: PhaseName, *, recast: bool = False) -> float:
     """Standard deviation, in logarithms, of how many times faster a pass becomes.
 
     Each operator's time is wrong by a factor of its own, the same before and after, with OPERATOR_SPREAD; all that a
-    pass takes beside its kernels by another, with OVERHEAD_SPREAD. To first
-    order an operator then moves the ratio by the difference of its shares of the two passes: what both have alike
-    cancels, what only one has counts in full. Another device's kernels are another model's answers: nothing cancels
-    and both intervals count.
+    pass takes beside its kernels by another, with OVERHEAD_SPREAD. To first order an operator then moves the ratio by
+    the difference of its shares of the two passes: what both have alike cancels, what only one has counts in full.
+    Products in another format (``recast``) have a FORMAT_SPREAD in common. Another device's kernels are another model's
+    answers: nothing cancels and both intervals count.
     """
     if before.device != after.device:
         return float(np.hypot(_halfwidth(before, phase), _halfwidth(after, phase))) / Z90
     old, new = _shares(before, phase), _shares(after, phase)
     moved = {key: old.get(key, 0.0) - new.get(key, 0.0) for key in old | new}
     beside = OVERHEAD_SPREAD * moved.pop(BESIDE)
-    return float(np.hypot(OPERATOR_SPREAD * np.sqrt(np.sum(np.square(list(moved.values())))), beside))
+    own = OPERATOR_SPREAD * np.sqrt(np.sum(np.square(list(moved.values()))))
+    common = FORMAT_SPREAD * np.hypot(_products(old, new), _products(new, old)) if recast else 0.0
+    return float(np.sqrt(own**2 + common**2 + beside**2))
+
+
+def _products(here: Shares, there: Shares) -> float:
+    """Share of the products that only ``here`` has."""
+    return sum(share for key, share in here.items() if class_of(key[0]) in ("matmul", "experts") and key not in there)
 
 
 def _halfwidth(cost: CostEstimate, phase: PhaseName) -> float:
@@ -106,13 +121,13 @@ def _halfwidth(cost: CostEstimate, phase: PhaseName) -> float:
     return float(np.log(found.high / found.value))
 
 
-def _shares(cost: CostEstimate, phase: PhaseName) -> dict[tuple[str, int, int], float]:
+def _shares(cost: CostEstimate, phase: PhaseName) -> Shares:
     """Share of the pass by what is computed: kind, FLOPs and bytes of one call; and what is not kernels' own time.
 
     The latter is below zero where a captured graph hides launches.
     """
     costs, total = (cost.prefill, cost.ttft_s) if phase == "prefill" else (cost.decode, cost.tpot_s)
-    found: dict[tuple[str, int, int], float] = {}
+    found: Shares = {}
     for each in costs:
         key = (each.kind, round(each.work.flops), round(each.work.bytes))
         found[key] = found.get(key, 0.0) + each.latency_s / total

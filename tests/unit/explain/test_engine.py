@@ -11,7 +11,7 @@ from explain_cases import case
 
 from chipwise.cost.model import Bound, CostEstimate, OpCost
 from chipwise.explain.advice import Proposal
-from chipwise.explain.engine import OPERATOR_SPREAD, advise, gains_of, ratio_spread
+from chipwise.explain.engine import FORMAT_SPREAD, OPERATOR_SPREAD, advise, gains_of, ratio_spread
 from chipwise.explain.question import Case
 from chipwise.ops import Work
 
@@ -42,6 +42,13 @@ def test_an_operator_counts_by_the_difference_of_its_shares() -> None:
     after = passes(kernel("a", 1.0, 1), kernel("c", 1.0, 3))  # 1/2, and 1/2 of another
     expected = OPERATOR_SPREAD * math.sqrt(0.25**2 + 0.75**2 + 0.5**2)
     assert ratio_spread(before, after, "decode") == pytest.approx(expected)
+
+
+def test_products_in_another_format_err_together() -> None:
+    before, after = passes(kernel("a", 1.0, 1), kernel("b", 1.0, 2)), passes(kernel("a", 1.0, 3), kernel("b", 1.0, 4))
+    own = ratio_spread(before, after, "decode")
+    recast = ratio_spread(before, after, "decode", recast=True)  # all of both passes: 1 and 1
+    assert recast == pytest.approx(math.sqrt(own**2 + 2 * FORMAT_SPREAD**2))
 
 
 def test_gains_are_before_over_after_with_memory_counted_exactly() -> None:
