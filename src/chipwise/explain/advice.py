@@ -60,7 +60,7 @@ class Gain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """A proposal that was priced. ``sure`` says that no ratio of its headline lies within its interval of 1."""
+    """A proposal that was priced. ``sure``: its headline's whole interval lies above 1, and by enough to be said."""
 
     rule: str
     proposal: Proposal

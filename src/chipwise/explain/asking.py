@@ -54,4 +54,8 @@ def calibrated_case(model: str | ArchSpec, profile: MachineProfile, **asked: Any
     arch = resolve(model) if isinstance(model, str) else model
     asked["weights"] = asked.get("weights") or "fp32"
     asked["runtime"] = profile.runtime
-    return case_of(Question(arch=arch, **asked), CalibratedPricer(profile=profile))
+    question = Question(arch=arch, **asked)
+    total = question.prompt_tokens + question.new_tokens
+    if total > arch.max_tokens:
+        raise InputError(f"{arch.name} has {arch.max_tokens} positions; prompt and new tokens ask for {total}")
+    return case_of(question, CalibratedPricer(profile=profile))

@@ -22,6 +22,7 @@ OVERHEAD_SPREAD = 0.3
 FORMAT_SPREAD = 0.15
 """The same of all products in one number format together: what their kernels' model has wrong of the format as such."""
 BESIDE = ("beside kernels", 0, 0)
+WORTH = 1.01  # times better: what buys less than a hundredth is not said unasked
 Z90 = 1.645
 RATES = frozenset({"tokens_per_s"})  # more is better
 
@@ -59,7 +60,7 @@ def _advice(name: str, proposal: Proposal, case: Case, after: CostEstimate) -> A
     headline = next((gain for gain in gains if gain.metric == wanted), None)
     if headline is None:
         return None
-    sure = headline.ratio.low > 1
+    sure = headline.ratio.low > 1 and headline.ratio.value >= WORTH
     return Advice(rule=name, proposal=proposal, headline=headline, gains=tuple(gains), sure=sure)
 
 

@@ -80,6 +80,8 @@ def test_here_is_this_machine_as_calibrated(tmp_path: Path) -> None:
     toy_machine().save(api.profile_path("onnxruntime", 5))
     text = printed("explain", str(spec), "--device", "here", "--threads", "5", "--prompt", "32", "--new", "8")
     assert "this machine was measured to do" in " ".join(text.split())
+    with pytest.raises(InputError, match="256 positions"):
+        api.explain(str(spec), device="here", threads=5, prompt=300)
 
 
 def test_models_are_compared_in_a_table() -> None:
