@@ -27,13 +27,14 @@ from chipwise.hardware import datasheet
 from chipwise.spec import ArchSpec
 from chipwise.spec.hf import resolve
 from chipwise.spec.io import to_data
+from chipwise.spec.plain import require_plain
 from chipwise.train.data import SOURCES, Corpus, DataSpec, load_corpus
 from chipwise.train.evaluate import load_model
 from chipwise.train.extended import Means, Sign, joined, measured_peak, processes, rank, train_with
 from chipwise.train.tasks import METHODS, TaskResult, evaluate_task
 from chipwise.train.tasks_baseline import baseline
 from chipwise.train.tasks_data import KINDS, load_task
-from chipwise.train.tokenizer import SEPARATOR, TokenData, TokenStore, load_tokens
+from chipwise.train.tokenizer import LARGEST, SEPARATOR, SMALLEST, TokenData, TokenStore, load_tokens
 from chipwise.train.trainer import Recipe, TrainResult
 
 ABOUT = "training.json"
@@ -96,6 +97,7 @@ def train_model(
 
     Raises:
         InputError: The model, the text, the budget or the means are wrong.
+        Unsupported: The model has blocks that are not trained here.
         StudyError: The folder holds another training, or one and ``resume`` is not given.
         TrainingDiverged: The loss was no longer finite; the last good state is kept.
     """
@@ -106,6 +108,10 @@ def train_model(
         if value is not None and not 0 < value < math.inf:
             raise InputError(f"--{name} must be positive, not {value}")
     origin = read_origin(spec)
+    require_plain(origin.arch, work="trained")
+    size = origin.arch.vocab_size
+    if not SMALLEST <= size <= LARGEST:
+        raise InputError(f"{spec}: its vocabulary of {size} tokens is not between {SMALLEST} and {LARGEST}")
     wanted, base = data_spec(data)
     target = Path(out) if out is not None else Path("runs") / f"train-{origin.arch.name.replace('/', '-')}"
     with joined(means) as joint:

@@ -18,7 +18,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from chipwise.core.errors import InputError, SpecError, StudyError, TrainingDiverged, UnknownName
+from chipwise.core.errors import InputError, SpecError, StudyError, TrainingDiverged, UnknownName, Unsupported
 from chipwise.deploy.hf import load_pretrained
 from chipwise.spec import ArchSpec, Layer, io
 from chipwise.train import command, extended
@@ -314,6 +314,16 @@ def test_a_folder_is_taken_up_only_when_asked_and_only_by_its_own_training(
 def test_a_budget_is_one_positive_number(spec: Path, fast: dict[str, object], budget: dict, said: str) -> None:
     with pytest.raises(InputError, match=said):
         train_model(spec, **budget, **fast)
+
+
+def test_what_cannot_be_trained_is_refused_before_any_text_is_read(fast: dict[str, object], tmp_path: Path) -> None:
+    with pytest.raises(Unsupported, match="cannot be trained"):
+        train_model("Mixtral-8x7B-v0.1", steps=5, out=tmp_path / "out", **fast)
+    with pytest.raises(InputError, match="vocabulary of 128256 tokens"):
+        train_model("Llama-3.1-8B", steps=5, out=tmp_path / "out", **fast)
+    with pytest.raises(UnknownName, match="gpt2"):
+        train_model("gpt-2", steps=5, out=tmp_path / "out", **fast)
+    assert not (tmp_path / "out").exists()
 
 
 def test_options_that_cannot_be_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
