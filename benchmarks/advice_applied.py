@@ -63,7 +63,12 @@ def models() -> list[tuple[str, ArchSpec, str, Workload]]:
     ]
     usual = [
         ("small", uniform(vocab_size=8192, d_model=256, depth=8, heads=4, ffn_width=704), "fp32", SHORT),
-        ("grouped", uniform(vocab_size=8192, d_model=512, depth=8, heads=8, kv_heads=2, ffn_width=1408), "int8", SHORT),
+        (
+            "grouped",
+            uniform(vocab_size=16_384, d_model=512, depth=8, heads=8, kv_heads=2, ffn_width=1408, tie_embeddings=False),
+            "int8",
+            SHORT,
+        ),
         ("wide", uniform(vocab_size=16_384, d_model=768, depth=6, heads=12, kv_heads=4, ffn_width=2048), "fp32", SHORT),
         (
             "plain FFN",
