@@ -6,6 +6,8 @@ The public names load what they need when they are first used, so importing the 
 from __future__ import annotations
 
 import importlib
+import sys
+import types
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -75,6 +77,17 @@ __all__ = [
     "search",
     "uniform",
 ]
+
+
+class _Package(types.ModuleType):
+    """Keeps public functions public: importing the room of the same name (``search``) does not hide them."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in _HOMES and isinstance(value, types.ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:
