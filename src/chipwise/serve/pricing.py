@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -67,7 +68,11 @@ def _joined(values: Sequence[Any], rows: npt.NDArray[np.int64]) -> Any:
     """One array of all rows; numbers stand for as many rows as their call has."""
     if not any(np.ndim(value) for value in values):
         return np.repeat(np.asarray(values), rows)
-    return np.concatenate([np.broadcast_to(np.asarray(value), n) for value, n in zip(values, rows, strict=True)])
+    spread = [
+        value if isinstance(value, np.ndarray) and value.ndim else np.full(n, value)
+        for value, n in zip(values, rows, strict=True)
+    ]
+    return np.concatenate(spread)
 
 
 def price(calls: Sequence[Call], *, fold: str | None = None) -> list[KernelTimes]:
@@ -95,11 +100,18 @@ def _split(op: Op) -> tuple[dict[str, Any], dict[str, Any]]:
     """Fields that are sizes, and fields that are not."""
     sizes: dict[str, Any] = {}
     rest: dict[str, Any] = {}
-    for field in dataclasses.fields(op):  # type: ignore[arg-type]
-        value = getattr(op, field.name)
-        numeric = isinstance(value, np.ndarray | int | float | np.number) and not isinstance(value, bool)
-        (sizes if numeric else rest)[field.name] = value
+    for name in _fields(type(op)):
+        value = getattr(op, name)
+        (sizes if type(value) in _NUMBERS else rest)[name] = value
     return sizes, rest
+
+
+_NUMBERS = frozenset({int, float, np.ndarray, np.int64, np.float64})
+
+
+@functools.cache
+def _fields(kind: type) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind))
 
 
 def _slice(times: KernelTimes, rows: slice) -> KernelTimes:
