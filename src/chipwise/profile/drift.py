@@ -15,6 +15,9 @@ from chipwise.core.errors import SpecError
 
 ANCHORS = ("compute_s", "memory_s", "reference_prefill_s", "reference_decode_s")
 FLOOR = 0.01  # half width in logarithms that even perfect agreement leaves
+NOISE = 1.1
+"""Factor within which anchors scatter on a quiet machine (quartiles 0.96 and 1.02, most within 0.91 to 1.12, over 60
+measurements): in a clean measurement so small a drift is no drift."""
 DOUBT = 0.15  # of the drift's logarithm, added to the interval: anchors are not the model
 
 

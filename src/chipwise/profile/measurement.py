@@ -11,7 +11,7 @@ from chipwise.core.digest import digest, plain
 from chipwise.core.errors import MeasurementError, SpecError, UnknownName
 from chipwise.core.files import build
 from chipwise.ops.workload import Workload
-from chipwise.profile.drift import Drift
+from chipwise.profile.drift import NOISE, Drift
 from chipwise.profile.statistics import percentile_interval
 
 SCHEMA = "chipwise.measurement/1"
@@ -73,12 +73,14 @@ class Measurement:
     def corrected(self, name: str) -> float:
         """A metric on the calibration's footing: latencies without the machine's drift since then, SI units.
 
+        A clean measurement is taken as it is while the drift is within what the anchors themselves scatter.
+
         Raises:
             UnknownName: There is no such metric.
             MeasurementError: This machine could not measure it.
         """
         value = self.metric(name)
-        if self.drift is None or name == "peak_memory":
+        if self.drift is None or name == "peak_memory" or (self.clean and self.drift.size < NOISE):
             return value
         return value / (self.drift.prefill if name.startswith("ttft") else self.drift.decode)
 

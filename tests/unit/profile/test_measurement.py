@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from chipwise.core.errors import MeasurementError, SpecError, UnknownName
 from chipwise.ops import Workload
+from chipwise.profile.drift import Drift
 from chipwise.profile.load import Reading
 from chipwise.profile.measurement import Measurement, percentile
 from chipwise.profile.verdict import LIMITS, judge, spread
@@ -43,6 +44,14 @@ def test_metrics_by_hand() -> None:
         m.metric("tpot_p98")
     with pytest.raises(MeasurementError):
         measurement(peak_memory_bytes=None).metric("peak_memory")
+
+
+def test_small_drift_of_a_clean_measurement_is_the_anchors_own_scatter() -> None:
+    small = Drift(prefill=1.05, decode=0.95, log_halfwidth=0.02)
+    large = Drift(prefill=1.05, decode=1.15, log_halfwidth=0.03)
+    assert measurement(drift=small).corrected("tpot_p50") == 0.002
+    assert measurement(drift=small, clean=False, reasons=("busy",)).corrected("tpot_p50") == pytest.approx(0.002 / 0.95)
+    assert measurement(drift=large).corrected("tpot_p50") == pytest.approx(0.002 / 1.15)
 
 
 @given(st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=50), st.floats(0, 1))
