@@ -44,8 +44,8 @@ test: $(STAMP)
 check: lint types layers
 
 lint: $(STAMP)
-	@$(BIN)/ruff check .
-	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check --no-cache .
+	@$(BIN)/ruff format --no-cache --check .
 
 types: $(STAMP)
 	@$(BIN)/mypy

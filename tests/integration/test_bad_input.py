@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 import yaml
+
 from conftest import EXAMPLES, chipwise
 
 SMOKE = yaml.safe_load((EXAMPLES / "smoke.yaml").read_text())

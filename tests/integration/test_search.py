@@ -8,12 +8,12 @@ import shutil
 
 import numpy as np
 import pytest
-from conftest import EXAMPLES, chipwise
 
 from chipwise.api import report
 from chipwise.report.record import load
 from chipwise.run import load_run
 from chipwise.space.constraints import broken
+from conftest import EXAMPLES, chipwise
 
 
 @pytest.fixture(scope="module")
