@@ -38,18 +38,21 @@ def measurement_table(
     from rich.table import Table
 
     request = found.workload
+    asked = "tokens a text" if found.encodes else f"prompt, {request.new_tokens} new tokens"
+    quantities = ("ttft",) if found.encodes else ("ttft", "tpot")
     table = Table(
         title=f"{found.name} · measured on {found.device}, {found.runtime} {found.runtime_version}, "
         f"{found.threads} thread{'s' if found.threads > 1 else ''} · batch {request.batch}, "
-        f"{request.prompt_tokens} prompt, {request.new_tokens} new tokens"
+        f"{request.prompt_tokens} {asked}"
     )
     for name in ("metric", "measured", "95 % interval", "predicted", "limit", ""):
         table.add_column(name, justify="left" if name in ("metric", "") else "right")
     by_metric = {limit.metric: limit for limit in limits}
-    for quantity in ("ttft", "tpot"):
+    for quantity in quantities:
         for share in SHARES:
             table.add_row(*_percentile_row(found, quantity, share, promised or {}, by_metric))
-    table.add_row("tokens/s", units.show(request.batch / found.percentile("tpot", 0.5), "rate"), "", "", "", "")
+    each = request.batch * request.prompt_tokens if found.encodes else request.batch
+    table.add_row("tokens/s", units.show(each / found.percentile(quantities[-1], 0.5), "rate"), "", "", "", "")
     table.add_row(*_memory_row(found, promised or {}, by_metric))
     table.add_row("CPU time", units.show(found.cpu_s, "time"), "", "", "", "")
     if used is not None:
@@ -59,7 +62,7 @@ def measurement_table(
     energy = "unavailable" if found.energy_j is None else units.show(found.energy_j, "energy")
     table.add_row("energy", energy, "", "", "", "")
     console.print(table)
-    for quantity in ("ttft", "tpot"):
+    for quantity in quantities:
         console.print(histogram(found, quantity), highlight=False)
     _verdict(found)
 
@@ -119,7 +122,8 @@ def histogram(found: Measurement, quantity: Literal["ttft", "tpot"] | str) -> st
 
 
 def _verdict(found: Measurement) -> None:
-    samples = f"{len(found.ttft_s)} prefills and {len(found.tpot_s)} decode steps, all kept"
+    steps = "" if found.encodes else f" and {len(found.tpot_s)} decode steps"
+    samples = f"{len(found.ttft_s)} {'passes' if found.encodes else 'prefills'}{steps}, all kept"
     if found.clean:
         console.print(f"[green]clean[/green]: the machine was quiet; {samples}")
     else:
@@ -127,8 +131,8 @@ def _verdict(found: Measurement) -> None:
     if found.drift is not None:
         console.print(
             f"since calibration fixed work takes {found.drift.prefill:.3f} (prefill) and {found.drift.decode:.3f} "
-            f"(decode) times as long; without that TTFT P50 is {_corrected(found, 'ttft_p50')}, "
-            f"TPOT P50 {_corrected(found, 'tpot_p50')}",
+            f"(decode) times as long; without that TTFT P50 is {_corrected(found, 'ttft_p50')}"
+            + ("" if found.encodes else f", TPOT P50 {_corrected(found, 'tpot_p50')}"),
             highlight=False,
         )
 

@@ -1,7 +1,8 @@
-"""Hugging Face folders: a design and its weights as ``AutoModelForCausalLM`` reads them, and back.
+"""Hugging Face folders: a design and its weights as ``AutoModelForCausalLM`` (``AutoModel``) reads them, and back.
 
-A model that transformers computes with its own code is saved as such (Llama, mostly). Any other one brings
-``modeling_chipwise.py`` along, found by ``auto_map`` and loaded with ``trust_remote_code=True``.
+A model that transformers computes with its own code is saved as such (Llama, mostly; BERT). Any other one brings
+``modeling_chipwise.py`` along (encoders: ``modeling_chipwise_encoder.py``), found by ``auto_map`` and loaded with
+``trust_remote_code=True``.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import numpy.typing as npt
 
 from chipwise.core.errors import SpecError, Unsupported
 from chipwise.core.files import read_json, storage, write_atomic, write_json
+from chipwise.deploy.hf_encoder import bert_config, bert_name, from_bert, is_bert, tokenizer_words
 from chipwise.spec import ArchSpec
+from chipwise.spec.encoder import is_encoder, without_head
 from chipwise.spec.hf import OWN_TYPE, family_of, read_config, to_config
 from chipwise.spec.io import to_data
 from chipwise.spec.plain import require_plain
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[np.float32]
 
-MODELLING = "modeling_chipwise.py"
+MODELLING, ENCODER_MODELLING = "modeling_chipwise.py", "modeling_chipwise_encoder.py"
 _IGNORED = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")  # buffers that old files carry
 _BLOCKS = {
     "attention_norm": "input_layernorm",
@@ -42,7 +45,15 @@ _BLOCKS = {
     "ffn.up": "mlp.up_proj",
     "ffn.down": "mlp.down_proj",
 }
-_LOADED = ("gpt2", "llama", "mistral", "qwen2", "qwen3", OWN_TYPE)  # families whose weights' names are known here
+_LOADED = (
+    "bert",
+    "gpt2",
+    "llama",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    OWN_TYPE,
+)  # families whose weights' names are known here
 _OUTSIDE = {
     "embedding.weight": "model.embed_tokens.weight",
     "norm.weight": "model.norm.weight",
@@ -74,10 +85,14 @@ def save_pretrained(
 
     target = Path(folder)
     arrays = _checked(arch, {name: _numpy(value) for name, value in weights.items()}, where="weights")
-    family = family_of(arch)
-    if family is None:
-        config: dict[str, Any] = _own_config(arch)
-        write_atomic(target / MODELLING, Path(__file__).with_name(MODELLING).read_bytes())
+    encoder = is_encoder(arch)
+    if encoder and is_bert(arch):
+        config: dict[str, Any] = bert_config(arch)
+        arrays = {bert_name(name): value for name, value in arrays.items()}
+    elif encoder or family_of(arch) is None:
+        module = ENCODER_MODELLING if encoder else MODELLING
+        config = _own_config(arch, module)
+        write_atomic(target / module, Path(__file__).with_name(module).read_bytes())
     else:
         config = to_config(arch)
         arrays = {_llama_name(name): value for name, value in arrays.items()}
@@ -91,15 +106,15 @@ def save_pretrained(
     return target
 
 
-def _own_config(arch: ArchSpec) -> dict[str, Any]:
-    module = MODELLING.removesuffix(".py")
+def _own_config(arch: ArchSpec, modelling: str) -> dict[str, Any]:
+    module = modelling.removesuffix(".py")
+    auto, name = ("AutoModelForCausalLM", "ChipwiseForCausalLM")
+    if modelling == ENCODER_MODELLING:
+        auto, name = ("AutoModel", "ChipwiseEncoder")
     return {
-        "architectures": ["ChipwiseForCausalLM"],
+        "architectures": [name],
         "model_type": OWN_TYPE,
-        "auto_map": {
-            "AutoConfig": f"{module}.ChipwiseConfig",
-            "AutoModelForCausalLM": f"{module}.ChipwiseForCausalLM",
-        },
+        "auto_map": {"AutoConfig": f"{module}.ChipwiseConfig", auto: f"{module}.{name}"},
         "arch": to_data(arch),
         "vocab_size": arch.vocab_size,
         "hidden_size": arch.d_model,
@@ -125,6 +140,10 @@ def _save_tokenizer(path: Path, target: Path, arch: ArchSpec) -> dict[str, Any]:
             ids[f"{role}_token_id"] = special[0]["id"]
     with storage(target):
         write_atomic(target / "tokenizer.json", path.read_bytes())
+    if is_encoder(arch):
+        added = {token["content"]: token["id"] for token in special}
+        write_json(target / "tokenizer_config.json", tokenizer_words(added, arch.max_tokens))
+        return {"pad_token_id": added["[PAD]"]} if "[PAD]" in added else {}
     write_json(target / "tokenizer_config.json", words)
     write_json(target / "generation_config.json", ids)
     return ids
@@ -152,12 +171,17 @@ def load_pretrained(folder: str | Path) -> tuple[ArchSpec, dict[str, Array]]:
             "predicted and measured all the same, from its config.json"
         )
     arch, family = reading.arch, config["model_type"]
-    require_plain(arch, work="loaded with its weights")
+    if not is_encoder(arch):
+        require_plain(arch, work="loaded with its weights")
     if family not in _LOADED:
         raise Unsupported(f"{source}: weights of {family} models are not read (those of {', '.join(_LOADED)} are)")
     kept = {name: value for name, value in _tensors(source) if not name.endswith(_IGNORED)}
     if family == "gpt2":
         weights = dict(_from_gpt2(kept))
+    elif family == "bert":
+        if not any(name.endswith("pooler.dense.weight") for name in kept):
+            arch = without_head(arch)  # encoders that were trained without it are kept without it
+        weights = from_bert(kept, weight_shapes(arch))
     elif family == OWN_TYPE:
         weights = kept
     else:

@@ -23,7 +23,9 @@ from chipwise.blocks.lowering import last_attention
 from chipwise.blocks.norm.onnx import add_head_norm, add_norm
 from chipwise.blocks.onnx_graph import MICROSOFT, GraphBuilder
 from chipwise.core.files import write_atomic
+from chipwise.deploy.onnx_encoder import Output, encoder_graph, encoder_metadata
 from chipwise.spec import ArchSpec, Design
+from chipwise.spec.encoder import encoder_shapes, is_encoder
 from chipwise.spec.io import to_data
 from chipwise.spec.plain import require_plain
 
@@ -33,11 +35,18 @@ OPSET, IR_VERSION = 18, 9
 
 
 def export(
-    design: Design, weights: Mapping[str, npt.NDArray[Any]], path: str | Path, *, logits: Logits = "last"
+    design: Design,
+    weights: Mapping[str, npt.NDArray[Any]],
+    path: str | Path,
+    *,
+    logits: Logits = "last",
+    output: Output = "mean",
+    padded: bool = False,
 ) -> Path:
     """Writes ``design`` with ``weights`` (named as the torch module's state dict) to ``path``, atomically.
 
-    ``logits`` says which positions leave the model: the last of each sequence (to generate) or all (to judge).
+    ``logits`` says which positions leave a decoder: the last of each sequence (to generate) or all (to judge);
+    ``output`` and ``padded`` what an encoder gives and takes, see ``onnx_encoder.py``.
 
     Raises:
         SpecError: A weight is missing or has the wrong shape.
@@ -45,14 +54,29 @@ def export(
         StorageError: The disk refused.
     """
     target = Path(path)
-    write_atomic(target, build(design, weights, logits=logits).SerializeToString())
+    write_atomic(target, build(design, weights, logits=logits, output=output, padded=padded).SerializeToString())
     return target
 
 
-def build(design: Design, weights: Mapping[str, npt.NDArray[Any]], *, logits: Logits = "last") -> ModelProto:
+def build(
+    design: Design,
+    weights: Mapping[str, npt.NDArray[Any]],
+    *,
+    logits: Logits = "last",
+    output: Output = "mean",
+    padded: bool = False,
+) -> ModelProto:
     """The ONNX model of ``design``. See :func:`export`."""
+    if is_encoder(design.arch):
+        nodes = encoder_graph(design, weights, output=output, padded=padded)
+        return _model(nodes, design, metadata(design, "all") | encoder_metadata(output, padded=padded))
+    require_plain(design.arch, work="exported to ONNX")
+    return _model(_decoder(design, weights, logits), design, metadata(design, logits))
+
+
+def _decoder(design: Design, weights: Mapping[str, npt.NDArray[Any]], logits: Logits) -> GraphBuilder:
+    """The nodes of a decoder."""
     arch = design.arch
-    require_plain(arch, work="exported to ONNX")
     graph = GraphBuilder(weights=weights, format=design.weights)
     x = add_embedding(graph, arch)
     cut_layer = last_attention(arch) if logits == "last" else None
@@ -94,13 +118,18 @@ def build(design: Design, weights: Mapping[str, npt.NDArray[Any]], *, logits: Lo
     normed, _ = add_norm(graph, arch, "norm", "norm", x, skip)
     add_head(graph, arch, normed)
     graph.output("logits", ["batch", 1 if logits == "last" else "tokens", arch.vocab_size])
+    return graph
+
+
+def _model(graph: GraphBuilder, design: Design, facts: Mapping[str, Any]) -> ModelProto:
+    """The nodes as a model that says of itself what ``facts`` hold."""
     model = helper.make_model(
-        helper.make_graph(graph.nodes, arch.name, graph.inputs, graph.outputs, list(graph.stored.values())),
+        helper.make_graph(graph.nodes, design.arch.name, graph.inputs, graph.outputs, list(graph.stored.values())),
         opset_imports=[helper.make_opsetid("", OPSET), helper.make_opsetid(MICROSOFT, 1)],
         ir_version=IR_VERSION,
         producer_name="chipwise",
     )
-    helper.set_model_props(model, {"chipwise": json.dumps(metadata(design, logits))})
+    helper.set_model_props(model, {"chipwise": json.dumps(facts)})
     return model
 
 
@@ -128,6 +157,8 @@ def random_weights(arch: ArchSpec, *, seed: int) -> dict[str, npt.NDArray[np.flo
     Raises:
         Unsupported: A model that is not built.
     """
+    if is_encoder(arch):
+        return _random_encoder(arch, seed=seed)
     require_plain(arch, work="given random weights")
     generator = np.random.default_rng(seed)
     weights: dict[str, npt.NDArray[np.float32]] = {}
@@ -173,4 +204,16 @@ def random_weights(arch: ArchSpec, *, seed: int) -> dict[str, npt.NDArray[np.flo
     norm("norm")
     if not arch.tie_embeddings:
         matrix("head", arch.vocab_size, d)
+    return weights
+
+
+def _random_encoder(arch: ArchSpec, *, seed: int) -> dict[str, npt.NDArray[np.float32]]:
+    generator = np.random.default_rng(seed)
+    weights: dict[str, npt.NDArray[np.float32]] = {}
+    for name, shape in encoder_shapes(arch):
+        if len(shape) == 2:
+            values = generator.standard_normal(shape, dtype=np.float32)
+            weights[name] = values * np.float32(1 / math.sqrt(shape[1]))
+        else:
+            weights[name] = np.full(shape, float(name.endswith("weight")), np.float32)
     return weights

@@ -1,4 +1,4 @@
-"""Causal attention written out for short sequences.
+"""Attention written out for short sequences.
 
 On a CPU the fused kernel's backward pass is several times slower than the two matrix products it stands for, and at a
 few hundred tokens there is no memory to save. Axes: B batch, N heads, K KV heads, T tokens, H head size.
@@ -27,6 +27,18 @@ def causal_attention(q_BNTH: Tensor, k_BKTH: Tensor, v_BKTH: Tensor) -> Tensor:
     scores = torch.baddbmm(hidden, q, k.transpose(1, 2), alpha=1 / math.sqrt(size))
     seen = torch.softmax(scores, dim=-1, dtype=q.dtype)
     return torch.bmm(seen, v).view(batch, heads, tokens, size)
+
+
+def full_attention(q_BNTH: Tensor, k_BNTH: Tensor, v_BNTH: Tensor, hidden_BT: Tensor | None) -> Tensor:
+    """Softmax attention of every token to all, (B, N, T, H); ``hidden_BT`` is added to the scores of its positions."""
+    batch, heads, tokens, size = q_BNTH.shape
+    q, k, v = (part.reshape(batch * heads, tokens, size) for part in (q_BNTH, k_BNTH, v_BNTH))
+    if hidden_BT is None:
+        added = q.new_zeros(1, 1, 1)
+    else:
+        added = hidden_BT.to(q.dtype)[:, None, None].expand(batch, heads, 1, tokens).reshape(-1, 1, tokens)
+    scores = torch.baddbmm(added, q, k.transpose(1, 2), alpha=1 / math.sqrt(size))
+    return torch.bmm(torch.softmax(scores, dim=-1, dtype=q.dtype), v).view(batch, heads, tokens, size)
 
 
 @functools.lru_cache(maxsize=64)

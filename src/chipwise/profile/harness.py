@@ -145,10 +145,12 @@ def make_request(
 
 def readings_of(reply: Mapping[str, Any], calibrated: Mapping[str, float] | None) -> dict[str, float | None]:
     """What the verdict looks at: the worker's own readings, and what its samples and anchors say."""
-    steps = reply["tpot_s"]
+    steps, steps_cpu = reply["tpot_s"], reply["tpot_cpu_s"]
+    if not steps:  # an encoder: what repeats is its pass over the text
+        steps, steps_cpu = reply["ttft_s"], reply["ttft_cpu_s"]
     spreads = [wide for name in SPREAD_OF if (wide := spread(reply["anchors"].get(name, []))) is not None]
     middle = percentile(tuple(steps), 0.5)
-    processor = percentile(tuple(reply["tpot_cpu_s"]), 0.5)
+    processor = percentile(tuple(steps_cpu), 0.5)
     split = two_speeds(steps)
     since = drift(medians(reply["anchors"]), calibrated) if calibrated else None
     alone = reply["readings"]["lost"] is not None  # one thread: its processor time is comparable with the clock's
@@ -281,6 +283,7 @@ def measurement_of(
         f"{quantity}_cpu_p{share}": percentile(tuple(reply[f"{quantity}_cpu_s"]), share / 100)
         for quantity in ("ttft", "tpot")
         for share in (50, 99)
+        if reply[f"{quantity}_cpu_s"]
     }
     anchors = medians(reply["anchors"])
     return Measurement(

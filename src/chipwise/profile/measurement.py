@@ -23,7 +23,8 @@ class Measurement:
     """One model, one workload, one machine. Samples are seconds of wall time, in the order taken, none dropped.
 
     A ``ttft`` sample is one prefill with the choice of the first token; a ``tpot`` sample is one decode step: feeding
-    the token, running the model, choosing the next.
+    the token, running the model, choosing the next. An encoder has no such steps: its ``ttft`` samples are passes over
+    the text, its ``tpot_s`` is empty.
     """
 
     design: str  # digest of the design
@@ -44,14 +45,25 @@ class Measurement:
     drift: Drift | None = None  # since calibration; None where there was nothing to compare with
 
     def __post_init__(self) -> None:
-        if not self.ttft_s or not self.tpot_s:
-            raise SpecError("a measurement needs samples of prefill and decode", field="ttft_s")
+        if not self.ttft_s:
+            raise SpecError("a measurement needs samples", field="ttft_s")
         if self.clean == bool(self.reasons):
             raise SpecError("an unclean measurement has reasons, a clean one none", field="reasons")
 
+    @property
+    def encodes(self) -> bool:
+        """Whether this is of an encoder, which generates nothing."""
+        return not self.tpot_s
+
     def percentile(self, quantity: Literal["ttft", "tpot"], share: float) -> float:
-        """The sample below which ``share`` of all samples lie, seconds, interpolated between neighbours."""
+        """The sample below which ``share`` of all samples lie, seconds, interpolated between neighbours.
+
+        Raises:
+            MeasurementError: Decode steps of an encoder.
+        """
         samples = {"ttft": self.ttft_s, "tpot": self.tpot_s}[quantity]
+        if not samples:
+            raise MeasurementError(f"{self.name} encodes and generates nothing: it has ttft, the pass over a text")
         return percentile(samples, share)
 
     def metric(self, name: str) -> float:

@@ -59,7 +59,9 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     common = {"threads": request["threads"], "options": request["options"]}
     session = runtime.open(Path(request["model"]), capacity=prompt + new, batch=batch, **common)
     generator = np.random.default_rng(request["seed"])
-    loop = Loop(session, generator.integers(0, session.vocab_size, (batch, prompt)), steps=max(1, new - 1))
+    encodes = "encodes" in session.facts
+    steps = 0 if encodes else max(1, new - 1)
+    loop = Loop(session, generator.integers(0, session.vocab_size, (batch, prompt)), steps=steps)
     steady = _warm_up(loop, request["warm_up_s"])
     peak_memory_bytes = load.status_bytes("VmHWM")  # before the anchors take memory of their own
     reference: Session | None = None
@@ -76,7 +78,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     started = time.perf_counter()
     while True:
         elapsed = time.perf_counter() - started
-        enough_steps = len(loop.tpot_s) >= request["min_steps"]
+        enough_steps = len(loop.ttft_s if encodes else loop.tpot_s) >= request["min_steps"]
         if enough_steps and len(loop.ttft_s) >= request["min_prefills"] and elapsed >= request["seconds"]:
             break
         loop.cycle(decode=not enough_steps or elapsed < request["seconds"])
@@ -123,7 +125,7 @@ def _limit(what: int, amount: float) -> None:
 
 
 class Loop:
-    """Prefills and decode steps, each timed with the choice of the next token."""
+    """Prefills and decode steps, each timed with the choice of the next token; with no ``steps``, prefills alone."""
 
     def __init__(self, session: Session, tokens: Array, *, steps: int) -> None:
         self._session, self._tokens, self._steps = session, tokens, steps
@@ -197,7 +199,8 @@ def _warm_up(loop: Loop, limit_s: float) -> bool:
         loop.clear()
         loop.cycle()
         prefills += loop.ttft_s
-        median = sorted(loop.tpot_s)[len(loop.tpot_s) // 2]
+        timed = loop.tpot_s or loop.ttft_s
+        median = sorted(timed)[len(timed) // 2]
         ordered = sorted(prefills)
         prefill_steady = len(prefills) < 2 or prefills[-1] < (1 + 5 * _STEADY) * ordered[len(ordered) // 2]
         if abs(median / previous - 1) < _STEADY and prefill_steady:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from chipwise.spec.arch import ArchSpec, Attention, FeedForward
+from chipwise.spec.encoder import encoder_shapes, is_encoder
 from chipwise.spec.plain import require_plain
 
 Shape = tuple[int, ...]
@@ -16,6 +17,8 @@ def weight_shapes(arch: ArchSpec) -> dict[str, Shape]:
     Raises:
         Unsupported: A model that is not built.
     """
+    if is_encoder(arch):
+        return dict(encoder_shapes(arch))
     require_plain(arch, work="given weights by name")
     return dict(_all(arch))
 

@@ -64,7 +64,7 @@ def test_doubt_needs_reasons_and_reasons_need_doubt() -> None:
         with pytest.raises(SpecError):
             measurement(clean=clean, reasons=reasons)
     with pytest.raises(SpecError):
-        measurement(tpot_s=())
+        measurement(ttft_s=())
 
 
 def test_a_quiet_machine_is_clean_and_unknown_readings_count_for_nothing() -> None:
@@ -105,3 +105,11 @@ def test_readings_by_hand() -> None:
     assert found["steal"] == pytest.approx(0.01)
     assert found["switches_per_s"] == pytest.approx(10)
     assert readings(before, after, threads=2, cpus=2)["lost"] is None
+
+
+def test_an_encoder_has_passes_and_no_steps() -> None:
+    found = measurement(tpot_s=())
+    assert found.encodes
+    assert found.metric("ttft_p50") == measurement().metric("ttft_p50")
+    with pytest.raises(MeasurementError, match="generates nothing"):
+        found.metric("tpot_p50")

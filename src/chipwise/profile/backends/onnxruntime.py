@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chipwise.core.errors import MeasurementError, MissingExtra
+from chipwise.profile.backends import Session
 
 try:
     import onnxruntime as ort
@@ -38,23 +39,44 @@ def session_options(threads: int) -> Any:
     return options
 
 
+def load(path: str | Path, *, threads: int, profile: str | None = None) -> tuple[Any, dict[str, Any]]:
+    """The runtime's session on ``path``, and what the file says of itself.
+
+    Raises:
+        MeasurementError: The file is not one that chipwise wrote, or the runtime refuses it.
+    """
+    settings = session_options(threads)
+    if profile is not None:
+        settings.enable_profiling, settings.profile_file_prefix = True, profile
+    try:
+        session = ort.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
+        return session, json.loads(session.get_modelmeta().custom_metadata_map["chipwise"])
+    except KeyError:
+        raise MeasurementError(f"{path}: this ONNX file carries no chipwise metadata; export it again") from None
+    except Exception as error:
+        raise MeasurementError(f"{path}: ONNX Runtime cannot load this model: {error}") from None
+
+
 class OnnxRuntimeSession:
     """One exported file, loaded. See :class:`chipwise.profile.backends.Session`."""
 
     def __init__(
-        self, path: str | Path, *, capacity: int, batch: int = 1, threads: int = 1, profile: str | None = None
+        self,
+        path: str | Path,
+        *,
+        capacity: int,
+        batch: int = 1,
+        threads: int = 1,
+        profile: str | None = None,
+        loaded: tuple[Any, dict[str, Any]] | None = None,
     ) -> None:
-        """Loads the file; ``profile`` is how the name of the runtime's own profile begins, where one is wanted."""
-        settings = session_options(threads)
-        if profile is not None:
-            settings.enable_profiling, settings.profile_file_prefix = True, profile
-        try:
-            self._session = ort.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
-            facts = json.loads(self._session.get_modelmeta().custom_metadata_map["chipwise"])
-        except KeyError:
-            raise MeasurementError(f"{path}: this ONNX file carries no chipwise metadata; export it again") from None
-        except Exception as error:
-            raise MeasurementError(f"{path}: ONNX Runtime cannot load this model: {error}") from None
+        """Loads the file, unless ``loaded`` is what loading it gave.
+
+        ``profile`` is how the name of the runtime's own profile begins, where one is wanted.
+        """
+        self._session, facts = loaded or load(path, threads=threads, profile=profile)
+        if "encodes" in facts:
+            raise MeasurementError(f"{path}: this model encodes and does not generate; open it as an encoder")
         if capacity > facts["max_tokens"]:
             raise MeasurementError(
                 f"{path}: the model has {facts['max_tokens']} positions; the workload asks for {capacity}"
@@ -153,10 +175,13 @@ class OnnxRuntime:
         """The runtime's own version."""
         return str(ort.__version__)
 
-    def open(
-        self, path: Path, *, capacity: int, batch: int, threads: int, options: dict[str, Any]
-    ) -> OnnxRuntimeSession:
-        """Loads an exported file."""
+    def open(self, path: Path, *, capacity: int, batch: int, threads: int, options: dict[str, Any]) -> Session:
+        """Loads an exported file, a decoder's or an encoder's."""
         if options:
             raise MeasurementError(f"the onnxruntime backend takes no options, not {sorted(options)}")
-        return OnnxRuntimeSession(path, capacity=capacity, batch=batch, threads=threads)
+        loaded = load(path, threads=threads)
+        if "encodes" in loaded[1]:
+            from chipwise.profile.backends.onnxruntime_encoder import OnnxEncoder
+
+            return OnnxEncoder(path, loaded=loaded)
+        return OnnxRuntimeSession(path, capacity=capacity, batch=batch, threads=threads, loaded=loaded)

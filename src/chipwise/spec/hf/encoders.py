@@ -22,7 +22,10 @@ def read_bert(fields: Fields) -> dict[str, Any]:
             bias=True,
         ),
     )
-    fields.maybe("position_embedding_type")
+    if fields.take("position_embedding_type", str, "absolute") != "absolute":
+        fields.notes.append("position_embedding_type: positions relative to each other are not computed")
+    for dropout in ("attention_probs_dropout_prob", "hidden_dropout_prob", "classifier_dropout", "tie_word_embeddings"):
+        fields.maybe(dropout)  # say nothing of what an encoder computes
     return {
         "vocab_size": fields.take("vocab_size", int, 30522),
         "d_model": fields.take("hidden_size", int),

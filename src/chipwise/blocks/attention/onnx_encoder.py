@@ -1,0 +1,46 @@
+"""Attention without causality as ONNX nodes: packed projection, MultiHeadAttention, output projection."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from chipwise.blocks.attention.onnx import add_output
+from chipwise.blocks.onnx_graph import MICROSOFT, GraphBuilder
+from chipwise.core.errors import Unsupported
+from chipwise.spec import Attention
+
+
+def add_encoder_attention(
+    graph: GraphBuilder, block: Attention, *, layer: int, x: str, d_model: int, mask: str | None
+) -> str:
+    """The block's output of ``x`` (B, T, D), without the residual; ``mask`` is an int32 (B, T) with 0 at padding.
+
+    Raises:
+        Unsupported: Heads of a size that the runtime's kernel refuses.
+    """
+    if block.head_size % 8:
+        raise Unsupported(
+            f"layer {layer}: ONNX Runtime takes heads whose size is a multiple of 8, not {block.head_size}"
+        )
+    key = place = f"layers.{layer}.attention"
+    width = block.query_width
+    packed = graph.projection(
+        f"{place}.qkv",
+        x,
+        parts=[f"{key}.q", f"{key}.k", f"{key}.v"],
+        key=f"{key}.qkv",
+        k=d_model,
+        widths=[width] * 3,
+        bias=block.qkv_bias,
+    )
+    thirds = graph.store(f"thirds.{width}", lambda: np.full(3, width, np.int64))
+    parts = [f"{place}.{name}" for name in ("query", "key", "value")]
+    graph.node("Split", [packed, thirds], parts, axis=-1)
+    heads = graph.node(
+        "MultiHeadAttention",
+        [*parts, *(["", mask] if mask is not None else [])],
+        f"{place}.attend",
+        domain=MICROSOFT,
+        num_heads=block.heads,
+    )
+    return add_output(graph, block, layer=layer, key=key, x=heads, d_model=d_model)

@@ -1,0 +1,120 @@
+"""BERT-style encoders: the second kind of model that chipwise builds, trains and exports itself (see ``plain``).
+
+Norms stand after each sum, positions are learned, every position sees all others; the head is a pooler or none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from typing import Any
+
+from chipwise.core.errors import Unsupported
+from chipwise.spec.arch import ArchSpec, Layer
+from chipwise.spec.feed_forward import FeedForward
+from chipwise.spec.mixers import Attention
+
+Shape = tuple[int, ...]
+_FREE = {"norm_place", "embedding_norm", "head", "token_types", "final_norm", "causal"}  # later fields with a say
+
+
+def is_encoder(arch: ArchSpec) -> bool:
+    """Whether ``arch`` is an encoder that chipwise can build."""
+    return _encodes(arch) and next(_departures(arch), None) is None
+
+
+def require_encoder(arch: ArchSpec, *, work: str) -> None:
+    """That ``arch`` is an encoder which is built.
+
+    Raises:
+        Unsupported: It is not; names the block or field, and where it stands.
+    """
+    found = next(_departures(arch), None) if _encodes(arch) else "it is no encoder with norms after its blocks"
+    if found is not None:
+        raise Unsupported(f"{arch.name} cannot be {work}: {found}; its costs can be estimated all the same")
+
+
+def without_head(arch: ArchSpec) -> ArchSpec:
+    """``arch`` without its pooler, which embeddings by the mean of the positions do not need."""
+    return replace(arch, head="none")
+
+
+def encoder_shapes(arch: ArchSpec) -> Iterator[tuple[str, Shape]]:
+    """Name and shape of every weight of an encoder, in the order of its torch module."""
+    d = arch.d_model
+    yield "embedding.weight", (arch.vocab_size, d)
+    yield "positions.weight", (arch.max_tokens, d)
+    if arch.token_types:
+        yield "token_types.weight", (arch.token_types, d)
+    if arch.embedding_norm:
+        yield from _norm(arch, "embedding_norm")
+    for i, layer in enumerate(arch.layers):
+        if (attention := layer.attention) is not None:
+            place = f"layers.{i}.attention"
+            for name in ("q", "k", "v"):
+                yield from _linear(f"{place}.{name}", attention.query_width, d, bias=attention.qkv_bias)
+            yield from _linear(f"{place}.out", d, attention.query_width, bias=attention.out_bias)
+            yield from _norm(arch, f"{place}_norm")
+        if (ffn := layer.ffn) is not None:
+            place = f"layers.{i}.ffn"
+            for name in ("gate", "up") if ffn.gated else ("up",):
+                yield from _linear(f"{place}.{name}", ffn.width, d, bias=ffn.bias)
+            yield from _linear(f"{place}.down", d, ffn.width, bias=ffn.bias)
+            yield from _norm(arch, f"{place}_norm")
+    if arch.head == "pooler":
+        yield from _linear("pooler", d, d, bias=True)
+
+
+def _norm(arch: ArchSpec, place: str) -> Iterator[tuple[str, Shape]]:
+    yield f"{place}.weight", (arch.d_model,)
+    if arch.norm_bias:
+        yield f"{place}.bias", (arch.d_model,)
+
+
+def _linear(place: str, rows: int, columns: int, *, bias: bool) -> Iterator[tuple[str, Shape]]:
+    yield f"{place}.weight", (rows, columns)
+    if bias:
+        yield f"{place}.bias", (rows,)
+
+
+def _encodes(arch: ArchSpec) -> bool:
+    return arch.norm_place == "post" and arch.head in ("pooler", "none")
+
+
+def _departures(arch: ArchSpec) -> Iterator[str]:
+    yield from _departed(arch)
+    if arch.final_norm:
+        yield "final_norm = True is not built after norms that follow the blocks"
+    if arch.positions != "learned":
+        yield f"positions = {arch.positions!r} is not built in encoders"
+    for i, layer in enumerate(arch.layers):
+        for name in _departed(layer):
+            yield f"layers[{i}].{name}"
+        if layer.shares is not None:
+            yield f"layers[{i}].shares is not built in encoders"
+        for name, block, built in (("attention", layer.attention, Attention), ("ffn", layer.ffn, FeedForward)):
+            if block is not None and not isinstance(block, built):
+                yield f"layers[{i}].{name} is a {type(block).__name__} block, which is not built"
+        if isinstance(layer.attention, Attention):
+            yield from (f"layers[{i}].attention.{name}" for name in _departed_attention(layer.attention))
+        if isinstance(layer.ffn, FeedForward) and layer.ffn.activation == "relu2":
+            yield f"layers[{i}].ffn.activation relu2 is not built"
+
+
+def _departed_attention(block: Attention) -> Iterator[str]:
+    yield from _departed(block)
+    if block.causal:
+        yield "causal = True is not built in encoders"
+    if block.kv_heads != block.heads:
+        yield "kv_heads other than heads is not built in encoders"
+    for name in ("rope", "qk_norm", "window"):
+        if getattr(block, name):
+            yield f"{name} is not built in encoders"
+
+
+def _departed(value: ArchSpec | Layer | Attention) -> Iterator[str]:
+    """Later fields that are not at their default and that no encoder has a say in."""
+    for field in fields(value):
+        found: Any = getattr(value, field.name)
+        if field.metadata.get("later") and field.name not in _FREE and found != field.default:
+            yield f"{field.name} = {found!r:.60} is not built"
