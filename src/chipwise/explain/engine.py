@@ -99,16 +99,24 @@ def ratio_spread(before: CostEstimate, after: CostEstimate, phase: PhaseName, *,
     pass takes beside its kernels by another, with OVERHEAD_SPREAD. To first order an operator then moves the ratio by
     the difference of its shares of the two passes: what both have alike cancels, what only one has counts in full.
     Products in another format (``recast``) have a FORMAT_SPREAD in common. Another device's kernels are another model's
-    answers: nothing cancels and both intervals count.
+    answers: nothing cancels and both intervals count. What rests on published timings alone errs together, with the
+    half-widths that kernels carry.
     """
     if before.device != after.device:
         return float(np.hypot(_halfwidth(before, phase), _halfwidth(after, phase))) / Z90
     old, new = _shares(before, phase), _shares(after, phase)
+    published = abs(_doubt(before, phase) - _doubt(after, phase)) / Z90
     moved = {key: old.get(key, 0.0) - new.get(key, 0.0) for key in old | new}
     beside = OVERHEAD_SPREAD * moved.pop(BESIDE)
     own = OPERATOR_SPREAD * np.sqrt(np.sum(np.square(list(moved.values()))))
     common = FORMAT_SPREAD * np.hypot(_products(old, new), _products(new, old)) if recast else 0.0
-    return float(np.sqrt(own**2 + common**2 + beside**2))
+    return float(np.sqrt(own**2 + common**2 + beside**2 + published**2))
+
+
+def _doubt(cost: CostEstimate, phase: PhaseName) -> float:
+    """Half-width, in logarithms, of a pass for what in it rests on published timings alone."""
+    costs, total_s = (cost.prefill, cost.ttft_s) if phase == "prefill" else (cost.decode, cost.tpot_s)
+    return sum(each.doubt * each.latency_s for each in costs) / total_s
 
 
 def _products(here: Shares, there: Shares) -> float:

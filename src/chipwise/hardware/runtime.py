@@ -26,6 +26,7 @@ class Runtime:
     ``stack`` names whose kernels it runs, for kernel models that were fitted to several. ``graphs`` says whether decode
     steps are captured and replayed, so that the host is not asked for every kernel. ``mixes`` says whether a prompt's
     chunks run in the same pass as other requests' decode steps, ``python`` whether its scheduler is written in Python.
+    ``vocabulary_multiple`` is what it pads the head's rows to.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Runtime:
     mixes: bool = True
     python: bool = True
     dispatch_s: float = 0.0  # host time per kernel where nothing is captured
+    vocabulary_multiple: int = 1
     aliases: tuple[str, ...] = ()
 
     def fuses(self, chain: Chain) -> bool:
@@ -46,8 +48,9 @@ class Runtime:
 RUNTIMES: Mapping[str, Runtime] = {
     runtime.name: runtime
     for runtime in (
-        Runtime(name="vllm", title="vLLM", stack="vllm", fused=EVERY),
-        Runtime(name="sglang", title="SGLang", stack="sglang", fused=EVERY),
+        # Both pad the vocabulary: DEFAULT_VOCAB_PADDING_SIZE in layers/vocab_parallel_embedding.py
+        Runtime(name="vllm", title="vLLM", stack="vllm", fused=EVERY, vocabulary_multiple=64),
+        Runtime(name="sglang", title="SGLang", stack="sglang", fused=EVERY, vocabulary_multiple=64),
         Runtime(
             name="trtllm",
             title="TensorRT-LLM",

@@ -193,6 +193,7 @@ def _operator_costs(times: PassTimes, i: int) -> Iterator[OpCost]:
             compute_s=compute,
             memory_s=memory,
             launch_s=launch,
+            doubt=0.0 if each.doubt is None else float(each.doubt[i]),
         )
 
 

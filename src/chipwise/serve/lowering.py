@@ -81,7 +81,8 @@ def _parts(setting: Setting, step: Step) -> Iterator[Part]:
         yield setting.plain_matmul("pooler", step.batch, arch.d_model, arch.d_model, bias=True).inside("head")
     if arch.head != "lm":
         return
-    vocabulary = -(-arch.vocab_size // plan.tp)
+    multiple = setting.runtime.vocabulary_multiple
+    vocabulary = -(-(-(-arch.vocab_size // multiple) * multiple) // plan.tp)
     yield setting.plain_matmul("logits", rows, arch.d_model, vocabulary).inside("head")
     for part in setting.collective("all_gather", rows * vocabulary * plan.tp, plan.tp):
         yield part.inside("head")

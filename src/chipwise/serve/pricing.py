@@ -126,4 +126,5 @@ def _slice(times: KernelTimes, rows: slice) -> KernelTimes:
         memory_s=part(times.memory_s),
         launch_s=part(times.launch_s),
         situation=times.situation,
+        doubt=None if times.doubt is None else part(times.doubt),
     )

@@ -38,7 +38,6 @@ def teraflops(m: float, k: float, n: float) -> float:
     return float(2 * m * k * n / times_of(op, A100).latency_s) / 1e12
 
 
-@pytest.mark.xfail(strict=True, reason="the model of products knows no alignment of rows: no measured shape was odd")
 def test_padding_the_vocabulary_of_nanogpt_helps_on_an_a100() -> None:
     """Karpathy: a quarter faster by 50257 -> 50304 (multiples of 8 values are what 16-byte loads need)."""
     gpt2 = resolve("gpt2")
@@ -46,7 +45,7 @@ def test_padding_the_vocabulary_of_nanogpt_helps_on_an_a100() -> None:
         train(replace(gpt2, vocab_size=size), RUNTIMES["torch-compile"], batch=12, tokens=1024)
         for size in (50_257, 50_304)
     )
-    assert before.step.value / after.step.value > 1.02
+    assert before.step.value / after.step.value > 1.1
 
 
 def test_llama_2_7b_and_llama_3_8b_differ_by_their_kv_heads_at_32k() -> None:

@@ -19,6 +19,7 @@ from chipwise.core.errors import Unsupported
 from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.ops import Matmul
+from chipwise.predict.kernels import alignment
 from chipwise.predict.kernels.gemm_features import Floats, features
 from chipwise.predict.kernels.gemm_formats import path_of
 from chipwise.predict.kernels.gemm_network import ARRAYS, Network, from_arrays
@@ -67,9 +68,14 @@ def times(op: Matmul, device: DeviceProfile, *, stack: str = "vllm", fold: str |
     x_FR = features(m, near_n, near_k, machine, found if on else parts(m, near_n, near_k, machine, *constants))
     correction, width, situation = _correction(x_FR, device, path.name, name, stack, kernels)
     moved_s = found.bytes / device.mem_bandwidth_bytes_per_s
+    total_s, doubt = found.total_s, None
+    halved = alignment.halvings(m, _unmeasured(n, near_n), _unmeasured(k, near_k), path, device)
+    if halved.any():
+        total_s, doubt = _misaligned(m, n, k, machine, constants, alignment.for_each_halving(device.name) * halved)
     return KernelTimes(
-        latency_s=(found.total_s * np.exp(correction)).reshape(shape),
-        log_halfwidth=np.broadcast_to(width, m.shape).reshape(shape),
+        latency_s=(total_s * np.exp(correction)).reshape(shape),
+        log_halfwidth=np.broadcast_to(width if doubt is None else np.hypot(width, doubt), m.shape).reshape(shape),
+        doubt=None if doubt is None else doubt.reshape(shape),
         compute_s=(2 * m * n * k / path.peak_flops_per_s).reshape(shape),
         memory_s=moved_s.reshape(shape),
         launch_s=found.launch_s.reshape(shape),
@@ -84,6 +90,22 @@ def on_grid(size: Array) -> Array:
     then what tiles say.
     """
     return np.where(size >= GRID, np.floor(size * (1 / GRID)) * GRID, np.exp2(np.floor(np.log2(np.maximum(size, 1.0)))))
+
+
+def _misaligned(
+    m: Array, n: Array, k: Array, machine: Machine, constants: tuple[Facts, Facts], cost: Array
+) -> tuple[Array, Array]:
+    """Seconds with tiles that take exp(``cost``) times as long, and the half-width, in logarithms, of knowing that."""
+    low_s, total_s, high_s = (
+        parts(m, n, k, machine, *constants, slower=np.exp(cost * share)).total_s
+        for share in (1 - alignment.DOUBT, 1.0, 1 + alignment.DOUBT)
+    )
+    return total_s, np.log(np.maximum(high_s / total_s, total_s / low_s))
+
+
+def _unmeasured(size: Array, near: Array) -> Array:
+    """Sizes off the grid of those that were measured; an aligned one in place of the others."""
+    return np.where(near == size, GRID, size)
 
 
 def _correction(

@@ -132,7 +132,16 @@ OWN: Mapping[str, tuple[float, float]] = {
 """Constants of one stack and path: the launch, and what is added to the shared ones."""
 
 
-def parts(m: Any, n: Any, k: Any, machine: Machine, shared: Mapping[str, float], own: Mapping[str, float]) -> Parts:
+def parts(
+    m: Any,
+    n: Any,
+    k: Any,
+    machine: Machine,
+    shared: Mapping[str, float],
+    own: Mapping[str, float],
+    *,
+    slower: Any = 1.0,
+) -> Parts:
     """Seconds of an (m, k) by (k, n) product; sizes are float arrays of one shape.
 
     Args:
@@ -142,6 +151,7 @@ def parts(m: Any, n: Any, k: Any, machine: Machine, shared: Mapping[str, float],
         machine: The device and path.
         shared: A value for each name of ``SHARED``.
         own: A value for each name of ``OWN``.
+        slower: How many times longer tiles take than those of aligned rows.
     """
     path, clock = machine.path, machine.clock_hz / CLOCK_HZ
     steps = np.ceil(k * (max(path.weight_bytes, path.activation_bytes) / STEP_BYTES))
@@ -165,6 +175,7 @@ def parts(m: Any, n: Any, k: Any, machine: Machine, shared: Mapping[str, float],
             2 * rows * columns * step_k / unit_flops_per_s, (rows + columns) * STEP_BYTES / feed_bytes_per_s, step_s
         )
         best = np.minimum(best, waves * (prologue_s + steps / split * one_s) + reduce_s * np.log2(split))
+    best = best * slower
     moved = m * k * path.activation_bytes + n * k * path.weight_bytes + m * n * path.output_bytes
     dram_bytes_per_s = machine.bandwidth_bytes_per_s * np.exp(shared["memory_share"])
     cache_bytes_per_s = max(dram_bytes_per_s, machine.units * machine.clock_hz * np.exp(shared["cache"]))

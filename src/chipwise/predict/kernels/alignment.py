@@ -1,0 +1,111 @@
+"""Rows that cannot be loaded 16 bytes at a time: how much longer the tiles of such a product take.
+
+Kernels load rows in the largest power of two of bytes that divides them, at most 16. Each halving below 16 doubles the
+loads of a tile, and takes away what kernels rest on: asynchronous copies below 4 bytes, the tensor memory access of
+Hopper and later below 16. No table that the model of products was fitted to has such rows. What stands here are
+published timings (``data/alignment.yaml``): the tiles' time grows by the same factor for each halving. The bytes that
+move are the same, so products that wait for memory hardly change.
+
+References:
+    NVIDIA, Matrix Multiplication Background User's Guide, section 2.2.
+    Anthony et al. 2024, The Case for Co-Designing Model Architectures with Hardware, arXiv:2401.14489, section III.
+"""
+
+from __future__ import annotations
+
+import functools
+import statistics
+from dataclasses import dataclass
+from math import log, log2
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chipwise.core.errors import SpecError
+from chipwise.core.files import build, read_yaml
+from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.predict.kernels.gemm_formats import KernelPath
+from chipwise.predict.kernels.times import Array
+
+DATA = Path(__file__).parents[1] / "data" / "alignment.yaml"
+LOAD_BYTES = 16  # of one load at most
+DOUBT = 0.75  # half of the 90 % interval of what a halving costs, as a share of its logarithm: stated, see the docs
+MADE_BY = "NVIDIA"  # nobody published such timings of another maker's chips
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saying:
+    """Something that somebody published, in words."""
+
+    what: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Seconds with misaligned rows over seconds with aligned ones, on a device."""
+
+    device: str
+    slower: float
+    what: str
+    source: str
+    row_bytes: int = 2  # the largest power of two that divides a row
+    measured: bool = False  # here, with this package: such rows decide for their device
+
+    def __post_init__(self) -> None:
+        if self.slower <= 0:
+            raise SpecError("must be above zero", field="slower")
+        if self.row_bytes not in (1, 2, 4, 8):
+            raise SpecError("must be 1, 2, 4 or 8: rows of 16 bytes are aligned", field="row_bytes")
+
+    @property
+    def for_each_halving(self) -> float:
+        """The logarithm of the factor for each halving of the load."""
+        return log(self.slower) / log2(LOAD_BYTES / self.row_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """The file: what is needed, what was timed, what else was said, and whole training steps to check against."""
+
+    needs: tuple[Saying, ...]
+    products: tuple[Timing, ...]
+    others: tuple[Saying, ...]
+    steps: tuple[Timing, ...]
+
+
+@functools.cache
+def published() -> Published:
+    """What ``data/alignment.yaml`` says."""
+    return build(Published, read_yaml(DATA), file=str(DATA))
+
+
+@functools.cache
+def for_each_halving(device: str) -> float:
+    """The logarithm of how much longer tiles take for each halving of the load: the median of the published timings.
+
+    Timings that were made with this package on ``device`` stand in their place.
+    """
+    known = published().products
+    here = [timing for timing in known if timing.measured and timing.device == device]
+    return statistics.median(timing.for_each_halving for timing in here or known)
+
+
+def halvings(m: Array, n: Array, k: Array, path: KernelPath, device: DeviceProfile) -> Array:
+    """How many times the load of the narrower rows is halved below 16 bytes: rows of k going in, of n coming out.
+
+    Zero for all widths and depths that are multiples of 16 bytes, and on chips of which nothing was published. A single
+    row coming out starts where it likes.
+    """
+    if device.kind != "gpu" or device.vendor != MADE_BY:
+        return np.zeros_like(m)
+    going_in, coming_out = _load_bytes(k, path.multiplied_in.size_bytes), _load_bytes(n, path.output_bytes)
+    return np.log2(LOAD_BYTES / np.minimum(going_in, np.where(m > 1, coming_out, LOAD_BYTES)))
+
+
+def _load_bytes(size: Array, value_bytes: float) -> Array:
+    """The largest power of two, at most 16, that divides a row of ``size`` values in bytes."""
+    row = np.maximum(np.floor(size * value_bytes), 1).astype(np.int64)
+    lowest: Any = np.minimum(row & -row, LOAD_BYTES)
+    return np.asarray(lowest, dtype=np.float64)
