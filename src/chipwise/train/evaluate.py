@@ -87,13 +87,18 @@ def _nats(model: Transformer, inputs: Tensor, targets: Tensor) -> float:
 
 def load_model(arch: ArchSpec, weights: Weights | str | Path) -> Transformer:
     """The torch module of ``arch`` with these weights, in FP32."""
-    arrays = _read(weights) if isinstance(weights, str | Path) else weights
+    arrays = read(weights) if isinstance(weights, str | Path) else weights
     model = Transformer(arch)
     model.load_state_dict({name: torch.from_numpy(np.array(value, np.float32)) for name, value in arrays.items()})
     return model.eval()
 
 
-def _read(path: str | Path) -> dict[str, NDArray[np.floating]]:
+def read(path: str | Path) -> dict[str, NDArray[np.floating]]:
+    """The weights that a safetensors file holds, by name.
+
+    Raises:
+        InputError: It cannot be read.
+    """
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 

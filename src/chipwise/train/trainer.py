@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import math
 import time
 from collections import deque
@@ -27,9 +28,10 @@ from chipwise.core.errors import InputError, SpecError, TrainingDiverged
 from chipwise.core.files import read_json, storage, write_atomic, write_json
 from chipwise.deploy.torch import Transformer, build
 from chipwise.spec import ArchSpec
+from chipwise.spec.weights import weight_shapes
 from chipwise.train import checkpoint
 from chipwise.train.checkpoint import CurvePoint, Progress
-from chipwise.train.evaluate import WINDOW_TOKENS, evaluate, mean_loss
+from chipwise.train.evaluate import WINDOW_TOKENS, Weights, evaluate, mean_loss, read
 from chipwise.train.optimiser import Optimiser
 from chipwise.train.tokenizer import TokenData, Tokens
 
@@ -98,6 +100,7 @@ def train(
     seed: int,
     folder: str | Path,
     recipe: Recipe | None = None,
+    start: Weights | str | Path | None = None,
     progress: Callable[[Update], None] | None = None,
     max_validation_bytes: int | None = None,
     checkpoint_every_s: float = 10.0,
@@ -105,23 +108,28 @@ def train(
 ) -> TrainResult:
     """Trains ``arch`` on ``data`` for ``cpu_budget_s`` and judges it on the validation text.
 
-    A training of the same architecture, data, seed and recipe that ``folder`` holds is continued: from its last
-    checkpoint if it was killed, from its state before the fall if a smaller budget was finished.
+    A training of the same architecture, data, seed, recipe and start that ``folder`` holds is continued: from its last
+    checkpoint if it was killed, from its state before the fall if a smaller budget was finished. ``start`` holds the
+    weights to begin with (Transformer keys, or a safetensors file of them), such as those of a supernet; random ones
+    unless given.
 
     Raises:
         TrainingDiverged: Loss or weights were no longer finite, and again at half the learning rate.
-        InputError: A budget that is not positive, or data of another vocabulary.
+        InputError: A budget that is not positive, data of another vocabulary, or weights of another architecture.
     """
     if not (cpu_budget_s > 0 and math.isfinite(cpu_budget_s)):
         raise InputError(f"a training needs a positive budget of CPU seconds, not {cpu_budget_s}")
     if data.vocab_size != arch.vocab_size:
         raise InputError(f"the model has {arch.vocab_size} tokens, the text was encoded with {data.vocab_size}")
-    run = Run(arch, data, cpu_budget_s, seed, Path(folder), recipe or Recipe(), clock)
+    given = read(start) if isinstance(start, str | Path) else start
+    run = Run(arch, data, cpu_budget_s, seed, Path(folder), recipe or Recipe(), clock, given=given)
     return run.go(progress, checkpoint_every_s, max_validation_bytes)
 
 
 class Run:
     """One training: its state, its loop, and what of it is kept. ``extended`` says otherwise where a GPU is used."""
+
+    given: Weights | None = None  # weights to begin with; random ones unless given
 
     def __init__(
         self,
@@ -132,6 +140,8 @@ class Run:
         folder: Path,
         recipe: Recipe,
         clock: Callable[[], float],
+        *,
+        given: Weights | None = None,
     ) -> None:
         self.arch, self.data, self.budget, self.seed = arch, data, budget, seed
         self.folder, self.recipe, self.clock = folder, recipe, clock
@@ -141,6 +151,9 @@ class Run:
             self.window = max(1, len(data.train) // 4)
         text = [len(data.train), data.bytes_train, data.train[:4096].tolist()]
         self.key = digest([arch.digest, text, seed, recipe])
+        if given is not None:
+            self.given = checked(given, arch)
+            self.key = digest([self.key, fingerprint(given)])
         self.name_files(f"{budget:g}")
         self.decay_start = budget * (1 - recipe.decay_share)
         self.spent_s = 0.0
@@ -170,8 +183,10 @@ class Run:
         return self.finish(max_validation_bytes)
 
     def start(self) -> None:
-        """A model that has learnt nothing."""
+        """The model before its first step: with the weights given, or random ones."""
         self.model: Transformer = build(self.arch, seed=self.seed).train()
+        if self.given is not None:
+            self.take({name: torch.from_numpy(np.array(value, np.float32)) for name, value in self.given.items()})
         self.optimiser = self._optimiser()
         self.at = Progress()
 
@@ -364,6 +379,34 @@ class Run:
             write_atomic(self.weights_path, weights)
         write_json(self.result_path, {"key": self.key, **dataclasses.asdict(result)})
         self.branch_path.unlink(missing_ok=True)
+
+
+def checked(weights: Weights, arch: ArchSpec) -> Weights:
+    """``weights``, if they are those of ``arch``.
+
+    Raises:
+        InputError: Names or shapes differ.
+    """
+    wanted = weight_shapes(arch)
+    found = {name: tuple(value.shape) for name, value in weights.items()}
+    odd = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
+    if odd:
+        name = odd[0]
+        raise InputError(
+            f"the weights to start from are of another architecture: {name} is {found.get(name, 'missing')}, where the "
+            f"model has {wanted.get(name, 'none')}"
+        )
+    return weights
+
+
+def fingerprint(weights: Weights) -> str:
+    """Identity of weights: names, shapes and every bit of their values."""
+    hashed = hashlib.sha256()
+    for name in sorted(weights):
+        value = np.ascontiguousarray(weights[name], np.float32)
+        hashed.update(f"{name}{value.shape}".encode())
+        hashed.update(value.data)
+    return hashed.hexdigest()
 
 
 def batch(tokens: Tokens, window: int, count: int, step: int, seed: int) -> tuple[Tensor, Tensor]:

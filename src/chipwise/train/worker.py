@@ -34,6 +34,7 @@ class TrainJob:
     seed: int
     formats: tuple[str, ...] = ()  # such as int8 and int4
     max_validation_bytes: int | None = None
+    start: str | None = None  # safetensors file of the weights to begin with
     recipe: dict[str, Any] = dataclasses.field(default_factory=dict)  # fields of Recipe that differ from its defaults
 
     def to_line(self, number: int) -> str:
@@ -62,6 +63,7 @@ def run_job(job: TrainJob, tell: Any) -> dict[str, Any]:
         seed=job.seed,
         folder=job.folder,
         recipe=build(Recipe, job.recipe, field="recipe"),
+        start=job.start,
         progress=tell,
         max_validation_bytes=job.max_validation_bytes,
     )

@@ -1,0 +1,35 @@
+"""Which part of a larger model's weight is the weight of a smaller one. No torch: only names and numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+Index = slice | list[int]  # a run of rows, or rows by number where they are not one run
+
+
+class Cut(NamedTuple):
+    """A weight of the whole model by name, and what is taken of each of its axes."""
+
+    source: str
+    axes: tuple[Index, ...]
+
+    def of(self, weights: Mapping[str, Any]) -> Any:
+        """That part of ``weights`` (arrays or tensors by name); a view of it where every axis is a run."""
+        part = weights[self.source]
+        for axis, index in enumerate(self.axes):
+            part = part[(slice(None),) * axis + (index,)]
+        return part
+
+
+def first(count: int) -> Index:
+    """The first ``count`` rows."""
+    return slice(0, count)
+
+
+def rows(numbers: Sequence[int]) -> Index:
+    """These rows in this order; as a run where they are one, because a run is a view and costs no copy."""
+    start = numbers[0]
+    if list(numbers) == list(range(start, start + len(numbers))):
+        return slice(start, start + len(numbers))
+    return list(numbers)

@@ -1,0 +1,18 @@
+"""Which weights of a gated feed-forward make a plain one: widths are cut from the front, the gate is left unused."""
+
+from __future__ import annotations
+
+from chipwise.core.errors import SpecError
+from chipwise.spec import FeedForward
+
+
+def slice_feed_forward(sub: FeedForward, whole: FeedForward) -> None:
+    """That ``sub`` can be cut from ``whole``: every weight is the beginning of the one of its name.
+
+    Raises:
+        SpecError: ``sub`` is wider than ``whole``, or gated where ``whole`` has no gate.
+    """
+    if sub.width > whole.width:
+        raise SpecError(f"{sub.width} is more than the whole's {whole.width}", field="width")
+    if sub.gated and not whole.gated:
+        raise SpecError("the whole has no gate to cut one from", field="gated")

@@ -1,0 +1,100 @@
+"""Shared weights as pure index rules: which rows and columns of a whole model's weights make a sub-model's.
+
+Widths and vocabularies are cut from the front (the smaller vocabularies are prefixes of the larger), heads stay with
+their KV heads (``attention/slicing.py``), layers are taken evenly over the depth. What has no weights (activations,
+windows) each sub-model has as its own. Layers that share weights in the sub-model share those of the first of them.
+"""
+
+from __future__ import annotations
+
+from chipwise.blocks.attention.slicing import slice_attention
+from chipwise.blocks.cut import Cut, Index, first
+from chipwise.blocks.ffn.slicing import slice_feed_forward
+from chipwise.core.errors import SpecError
+from chipwise.spec import ArchSpec, Attention, FeedForward, Layer
+from chipwise.spec.weights import weight_shapes
+
+
+def cuts(sub: ArchSpec, whole: ArchSpec) -> dict[str, Cut]:
+    """Of every weight of ``sub``, by name, the weight of ``whole`` that it is part of, and the part.
+
+    Raises:
+        SpecError: ``sub`` does not fit into ``whole``; names the field.
+        Unsupported: A model that is not built.
+    """
+    for name in ("norm", "positions", "norm_bias"):
+        if getattr(sub, name) != getattr(whole, name):
+            raise SpecError(f"{getattr(sub, name)} differs from the whole's {getattr(whole, name)}", field=name)
+    shapes, axes = weight_shapes(whole), _axes(sub, whole)
+    owners = _owners(sub, whole)
+    found: dict[str, Cut] = {}
+    for name, shape in weight_shapes(sub).items():
+        source = _source(name, owners)
+        if source == "head.weight" and whole.tie_embeddings:
+            source = "embedding.weight"
+        if source not in shapes:
+            raise SpecError(f"the whole has no {source}, so the smaller model cannot have one", field=name)
+        if any(small > large for small, large in zip(shape, shapes[source], strict=True)):
+            raise SpecError(f"{shape} does not fit into the whole's {shapes[source]}", field=name)
+        chosen = axes.get(name, {})
+        found[name] = Cut(source, tuple(chosen.get(axis, first(size)) for axis, size in enumerate(shape)))
+    return found
+
+
+def kept_layers(depth: int, whole_depth: int) -> list[int]:
+    """Which layers of a deep model make one of ``depth`` layers: the first, the last, and evenly between.
+
+    >>> kept_layers(3, 6), kept_layers(4, 6), kept_layers(1, 6)
+    ([0, 3, 5], [0, 2, 3, 5], [0])
+    """
+    if depth > whole_depth:
+        raise SpecError(f"{depth} layers are more than the whole's {whole_depth}", field="layers")
+    if depth == 1:
+        return [0]
+    return [(2 * i * (whole_depth - 1) + depth - 1) // (2 * (depth - 1)) for i in range(depth)]
+
+
+def _owners(sub: ArchSpec, whole: ArchSpec) -> dict[int, int]:
+    """Of each layer of ``sub`` with weights of its own, the layer of ``whole`` that holds them."""
+    kept = kept_layers(len(sub.layers), len(whole.layers))
+    shares = [whole.layers[number].shares for number in kept]
+    return {i: kept[i] if shares[i] is None else shares[i] for i, _ in sub.owned_layers()}  # type: ignore[misc]
+
+
+def _source(name: str, owners: dict[int, int]) -> str:
+    stack, _, rest = name.partition(".")
+    if stack != "layers":
+        return name
+    number, _, rest = rest.partition(".")
+    return f"layers.{owners[int(number)]}.{rest}"
+
+
+def _axes(sub: ArchSpec, whole: ArchSpec) -> dict[str, dict[int, Index]]:
+    """By weight of ``sub``, the axes of which something else than the beginning is taken."""
+    axes: dict[str, dict[int, Index]] = {}
+    owners = _owners(sub, whole)
+    for i, layer in sub.owned_layers():
+        try:
+            for name, chosen in _layer(layer, whole.layers[owners[i]]).items():
+                axes[f"layers.{i}.{name}"] = chosen
+        except SpecError as error:
+            raise error.inside(field=f"layers[{i}]") from None
+    return axes
+
+
+def _layer(layer: Layer, whole: Layer) -> dict[str, dict[int, Index]]:
+    axes: dict[str, dict[int, Index]] = {}
+    if isinstance(layer.attention, Attention) and isinstance(whole.attention, Attention):
+        try:
+            axes = {
+                f"attention.{name}": chosen
+                for name, chosen in slice_attention(layer.attention, whole.attention).items()
+            }
+        except SpecError as error:
+            raise error.inside(field="attention") from None
+    if isinstance(layer.ffn, FeedForward) and isinstance(whole.ffn, FeedForward):
+        try:
+            slice_feed_forward(layer.ffn, whole.ffn)
+        except SpecError as error:
+            raise error.inside(field="ffn") from None
+    return axes

@@ -1,0 +1,89 @@
+"""A sub-model that runs on views of a larger model's weights: the module of a stand-alone model, called on slices.
+
+Nothing is written twice: the module is the one that is trained alone, made without memory of its own, and
+``torch.func.functional_call`` lends it the slices that ``blocks.slicing`` names.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from chipwise.blocks.cut import Cut
+from chipwise.blocks.slicing import cuts
+from chipwise.deploy.torch import Transformer
+from chipwise.spec import ArchSpec
+
+T = TypeVar("T")
+
+
+class _Lent(nn.Module):
+    """A model whose weights are lent for the time of one call, whatever is done with it."""
+
+    def __init__(self, arch: ArchSpec) -> None:
+        super().__init__()
+        with torch.device("meta"):
+            self.model = Transformer(arch)
+
+    def forward(self, work: Callable[[Transformer], Any]) -> Any:
+        return work(self.model)
+
+
+def with_weights(arch: ArchSpec, weights: Mapping[str, Tensor], work: Callable[[Transformer], T]) -> T:
+    """What ``work`` makes of the model of ``arch`` with these weights, which it must not keep."""
+    lent = {f"model.{name}": value for name, value in weights.items()}
+    result: T = functional_call(_lent(arch), lent, (work,))
+    return result
+
+
+def part_of(sub: ArchSpec, whole: ArchSpec, weights: Mapping[str, Any]) -> dict[str, Any]:
+    """The weights of ``sub``: views of ``weights`` of ``whole`` wherever a view can be (arrays or tensors)."""
+    return {name: cut.of(weights) for name, cut in _cuts(sub, whole).items()}
+
+
+def extract(sub: ArchSpec, whole: ArchSpec, weights: Mapping[str, Any]) -> dict[str, Any]:
+    """The weights of ``sub`` as a model of its own: copies, by the names of the stand-alone module.
+
+    Raises:
+        SpecError: ``sub`` does not fit into ``whole``.
+    """
+    parts = part_of(sub, whole, weights)
+    return {name: (part.detach().clone() if isinstance(part, Tensor) else part.copy()) for name, part in parts.items()}
+
+
+def add_gradients(sub: ArchSpec, whole: ArchSpec, parts: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> None:
+    """Adds the gradients of ``parts``, which were detached, to those of the whole where they belong.
+
+    Left to autograd, each slice would fill a tensor as large as the whole's weight with zeros first.
+    """
+    for name, cut in _cuts(sub, whole).items():
+        part = parts[name].grad
+        if part is not None:
+            _add(gradients[cut.source], cut, part)
+
+
+def _add(target: Tensor, cut: Cut, part: Tensor) -> None:
+    for axis, index in enumerate(cut.axes):
+        if isinstance(index, slice):
+            target = target.narrow(axis, index.start, index.stop - index.start)
+    listed = [(axis, index) for axis, index in enumerate(cut.axes) if not isinstance(index, slice)]
+    if not listed:
+        target.add_(part)
+        return
+    ((axis, index),) = listed  # heads are one axis of each weight
+    target.index_add_(axis, torch.tensor(index), part)
+
+
+@functools.lru_cache(maxsize=1024)
+def _lent(arch: ArchSpec) -> _Lent:
+    return _Lent(arch)
+
+
+@functools.lru_cache(maxsize=4096)
+def _cuts(sub: ArchSpec, whole: ArchSpec) -> dict[str, Cut]:
+    return cuts(sub, whole)

@@ -1,0 +1,97 @@
+"""The smallest model that holds every one of some designs, so that all of them can be cut from its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TypeVar
+
+from chipwise.blocks.slicing import kept_layers
+from chipwise.core.errors import InputError
+from chipwise.space import SearchSpace
+from chipwise.space.designs import design_of
+from chipwise.spec import ArchSpec, Attention, FeedForward, Layer
+
+T = TypeVar("T")
+
+
+def whole_of(archs: Iterable[ArchSpec], *, name: str = "whole") -> ArchSpec:
+    """The smallest model that holds all of ``archs``. Its layers own their weights and are causal, without windows.
+
+    Raises:
+        InputError: There are none, or they differ in what no cut can give: norm, positions, rotary base.
+    """
+    archs = list(dict.fromkeys(archs))
+    if not archs:
+        raise InputError("no design is given to share weights")
+    one = archs[0]
+    for field in ("norm", "norm_bias", "norm_eps", "positions", "rope_theta"):
+        kinds = {getattr(arch, field) for arch in archs}
+        if len(kinds) > 1:
+            raise InputError(f"designs that share weights must agree in {field}, not be {sorted(map(str, kinds))}")
+    depth = max(len(arch.layers) for arch in archs)
+    layers = [Layer(attention=None, ffn=None)] * depth
+    for arch in archs:
+        for number, layer in zip(kept_layers(len(arch.layers), depth), arch.layers, strict=True):
+            layers[number] = _holding(layers[number], layer)
+    return replace(
+        one,
+        name=name,
+        vocab_size=max(arch.vocab_size for arch in archs),
+        d_model=max(arch.d_model for arch in archs),
+        max_tokens=max(arch.max_tokens for arch in archs),
+        tie_embeddings=all(arch.tie_embeddings for arch in archs),
+        layers=tuple(layers),
+    )
+
+
+def whole_of_space(space: SearchSpace, *, name: str = "whole") -> ArchSpec:
+    """The smallest model that holds every design of ``space``."""
+    spec = space.spec
+    depth = max(spec.depth)
+    common = {field: max(getattr(spec, field)) for field in ("d_model", "vocab_size", "head_size")}
+    common |= {"depth": depth, "sharing": "none", "weights": "fp32", "tie_embeddings": all(spec.tie_embeddings)}
+    archs = []
+    for heads, kv_heads in spec.attention_choices():
+        for kind in spec.layer.ffn:
+            layer = {"heads": heads, "kv_heads": kv_heads, "ffn": kind, "ffn_width": max(spec.layer.ffn_width)}
+            archs.append(design_of({**common, "layers": [layer] * depth}, spec=spec).arch)
+    return whole_of(archs, name=name)
+
+
+def _holding(large: Layer, small: Layer) -> Layer:
+    """The layer that holds both."""
+    return Layer(
+        attention=_either(large.attention, small.attention, _attention),
+        ffn=_either(large.ffn, small.ffn, _feed_forward),
+    )
+
+
+def _attention(one: Attention, other: Attention) -> Attention:
+    kv_heads = max(one.kv_heads, other.kv_heads)
+    heads = -(-max(one.heads, other.heads) // kv_heads) * kv_heads
+    return replace(
+        one,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_size=max(one.head_size, other.head_size),
+        qkv_bias=one.qkv_bias or other.qkv_bias,
+        out_bias=one.out_bias or other.out_bias,
+        qk_norm=one.qk_norm or other.qk_norm,
+        window=None,
+    )
+
+
+def _feed_forward(one: FeedForward, other: FeedForward) -> FeedForward:
+    return replace(
+        one,
+        width=max(one.width, other.width),
+        gated=one.gated or other.gated,
+        bias=one.bias or other.bias,
+    )
+
+
+def _either(one: T | None, other: T | None, both: Callable[[T, T], T]) -> T | None:
+    if one is None or other is None:
+        return one if other is None else other
+    return both(one, other)
