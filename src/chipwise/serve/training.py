@@ -21,16 +21,17 @@ import numpy as np
 from chipwise.core import units
 from chipwise.core.dtypes import values_bytes
 from chipwise.core.errors import DoesNotFit, SpecError
-from chipwise.cost.model import Predicted
+from chipwise.cost.model import Bound, OpCost, Predicted
 from chipwise.hardware.datasheet import DeviceProfile
-from chipwise.ops import AttentionOp, CollectiveOp, Elementwise, ExpertsOp, Matmul, NormOp
+from chipwise.ops import AttentionOp, CollectiveOp, Elementwise, ExpertsOp, Matmul, NormOp, Work
 from chipwise.predict.kernels import times_of
 from chipwise.predict.kernels.stream import SHARE
+from chipwise.serve.answer import operator_costs
 from chipwise.serve.lowering import lower_pass
 from chipwise.serve.memory import CONTEXT_BYTES, resident_bytes
 from chipwise.serve.pricing import Call, price
 from chipwise.serve.setting import Part, Setting, Step
-from chipwise.serve.steps import class_of
+from chipwise.serve.steps import PassTimes, class_of
 
 STATE_BYTES = 16.0  # a parameter: weight and gradient in 16 bits, master weight and Adam's two moments in 32
 OPTIMISER_BYTES = 30.0  # moved a parameter: gradient, master and moments read; master, moments and weight written
@@ -40,7 +41,11 @@ STREAM_BACKWARD = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingEstimate:
-    """Predicted cost of one optimiser step. Seconds, bytes of the fullest device, tokens of all devices."""
+    """Predicted cost of one optimiser step. Seconds, bytes of the fullest device, tokens of all devices.
+
+    ``operators`` are the kernels of one device: of the forward pass, of ``backward``, ``again`` (what is recomputed), and
+    the optimiser.
+    """
 
     step: Predicted
     forward_s: float
@@ -55,12 +60,29 @@ class TrainingEstimate:
     device: str
     devices: int
     provenance: str
+    operators: tuple[OpCost, ...]
 
 
 def training_step(
     setting: Setting, device: DeviceProfile, *, batch: int, tokens: int, microbatches: int = 1, checkpoint: bool = False
 ) -> TrainingEstimate:
-    """One optimiser step over ``batch`` sequences of ``tokens`` positions.
+    """:func:`price_step` of what fits.
+
+    Raises:
+        SpecError: The batch does not divide over replicas and microbatches.
+        Unsupported: The device lacks a rate.
+        DoesNotFit: By how much, and what would fit.
+    """
+    found = price_step(setting, device, batch=batch, tokens=tokens, microbatches=microbatches, checkpoint=checkpoint)
+    if found.peak_memory_bytes > device.mem_capacity_bytes:
+        raise DoesNotFit(_lacking(setting, device, found.peak_memory_bytes, found.memory_bytes, checkpoint=checkpoint))
+    return found
+
+
+def price_step(
+    setting: Setting, device: DeviceProfile, *, batch: int, tokens: int, microbatches: int = 1, checkpoint: bool = False
+) -> TrainingEstimate:
+    """One optimiser step over ``batch`` sequences of ``tokens`` positions, whether the device has the memory or not.
 
     Args:
         setting: Model, plan (``dp`` replicas share the batch), formats, runtime.
@@ -73,7 +95,6 @@ def training_step(
     Raises:
         SpecError: The batch does not divide over replicas and microbatches.
         Unsupported: The device lacks a rate.
-        DoesNotFit: By how much, and what would fit.
     """
     plan = setting.plan
     if batch % (plan.dp * microbatches):
@@ -85,9 +106,10 @@ def training_step(
     forward = lower_pass(one, Step(batch=rows, query_tokens=tokens, past_tokens=0, every_logit=True))
     forward = tuple(part for part in forward if part.op.kind != "sample")
     layers = [part for part in forward if not part.place.startswith(("head", "embedding"))]
-    forward_s, halfwidth = _seconds([(part, 1.0) for part in forward], one, device)
-    backward_s, _ = _seconds(list(_backward(forward)), one, device)
-    recompute_s = _seconds([(part, 1.0) for part in layers], one, device)[0] if checkpoint else 0.0
+    first, halfwidth = _costs([(part, 1.0) for part in forward], one, device)
+    back, _ = _costs(list(_backward(forward)), one, device, inside="backward.")
+    again = _costs([(part, 1.0) for part in layers], one, device, inside="again.")[0] if checkpoint else []
+    forward_s, backward_s, recompute_s = (sum(cost.latency_s for cost in costs) for costs in (first, back, again))
     parameters = sum(float(np.max(resident_parameters(part.op))) * part.owned for part in forward) / plan.pp
     optimiser_s = parameters * OPTIMISER_BYTES / (SHARE * device.mem_bandwidth_bytes_per_s)
     passes_s = microbatches * (forward_s + backward_s + recompute_s)
@@ -102,9 +124,6 @@ def training_step(
         "activations": _kept_bytes(forward, one, checkpoint=checkpoint) / plan.pp,
         "runtime": CONTEXT_BYTES[device.kind],
     }
-    peak = sum(memory.values())
-    if peak > device.mem_capacity_bytes:
-        raise DoesNotFit(_lacking(setting, device, peak, memory, checkpoint=checkpoint))
     total_tokens = batch * tokens
     flops = 6 * setting.arch.active_parameters() * total_tokens
     factor = float(np.exp(halfwidth))
@@ -118,22 +137,55 @@ def training_step(
         tokens_per_s=total_tokens / step_s,
         mfu=flops / (step_s * plan.devices * device.peak(setting.formats.activations)),
         memory_bytes=memory,
-        peak_memory_bytes=peak,
+        peak_memory_bytes=sum(memory.values()),
         device=device.name,
         devices=plan.devices,
         provenance="predicted (kernels fitted to inference)",
+        operators=(
+            *(_times(cost, microbatches / plan.pp) for cost in (*first, *back, *again)),
+            _optimiser(parameters, optimiser_s, device),
+        ),
     )
 
 
-def _seconds(parts: Sequence[tuple[Part, float]], setting: Setting, device: DeviceProfile) -> tuple[float, float]:
-    """Seconds of kernels, each so many times its forward's, and the half width of their errors in logarithms."""
-    calls = [Call(op=part.op, device=device, stack=setting.runtime.stack, rows=1) for part, _ in parts]
-    total = spread = 0.0
-    for (part, scale), times in zip(parts, price(calls), strict=True):
-        seconds = scale * part.count * float(times.latency_s[0])
-        total += seconds
-        spread += seconds * float(times.log_halfwidth[0])
-    return total, spread / total
+def _costs(
+    parts: Sequence[tuple[Part, float]], setting: Setting, device: DeviceProfile, *, inside: str = ""
+) -> tuple[list[OpCost], float]:
+    """Kernels, each so many times its forward's, and the half width of their errors in logarithms."""
+    times = tuple(price([Call(op=part.op, device=device, stack=setting.runtime.stack, rows=1) for part, _ in parts]))
+    passed = PassTimes(parts=tuple(part for part, _ in parts), times=times)
+    scales = [scale for _, scale in parts]
+    costs = [
+        _times(replace(cost, place=f"{inside}{cost.place}"), scale)
+        for cost, scale in zip(operator_costs(passed, 0), scales, strict=True)
+    ]
+    spread = sum(cost.latency_s * float(each.log_halfwidth[0]) for cost, each in zip(costs, times, strict=True))
+    return costs, spread / sum(cost.latency_s for cost in costs)
+
+
+def _times(cost: OpCost, scale: float) -> OpCost:
+    """The same kernels so many times as long."""
+    if scale == 1:
+        return cost
+    compute_s, memory_s, launch_s = (
+        None if value is None else scale * value for value in (cost.compute_s, cost.memory_s, cost.launch_s)
+    )
+    return replace(cost, latency_s=scale * cost.latency_s, compute_s=compute_s, memory_s=memory_s, launch_s=launch_s)
+
+
+def _optimiser(parameters: float, seconds: float, device: DeviceProfile) -> OpCost:
+    """Adam's one pass over the states."""
+    moved = parameters * OPTIMISER_BYTES
+    return OpCost(
+        place="optimiser",
+        kind="elementwise",
+        latency_s=seconds,
+        bound=Bound.MEMORY,
+        work=Work(flops=0, read_bytes=round(moved), write_bytes=0),
+        compute_s=0.0,
+        memory_s=moved / device.mem_bandwidth_bytes_per_s,
+        launch_s=0.0,
+    )
 
 
 def _backward(parts: Sequence[Part]) -> Iterator[tuple[Part, float]]:
