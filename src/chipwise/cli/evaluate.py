@@ -20,7 +20,10 @@ def command(
     ] = None,
     method: Annotated[
         str | None,
-        typer.Option(help="tune (a copy is trained on the task) or probe (one matrix is); tune unless given."),
+        typer.Option(
+            help="tune (a copy is trained on the task) or probe (one matrix is). Unless given, the classifier that the "
+            "folder ships for these items answers, else tune."
+        ),
     ] = None,
     baseline: Annotated[
         bool, typer.Option("--baseline/--no-baseline", help="Whether TF-IDF is asked too (needs scikit-learn).")
@@ -47,7 +50,10 @@ def _print(model: str, reached: TaskResult, bar: TaskResult | None) -> None:
     table = Table(title=f"{reached.task}: {reached.train_items:,} items learnt from, {reached.test_items:,} held out")
     for name in ("", reached.metric, "95 % interval"):
         table.add_column(name, justify="left" if not name else "right")
-    for name, result in ((f"{model} ({reached.method})", reached), ("" if bar is None else bar.method, bar)):
+    for name, result in (
+        (f"{model} ({reached.judged}, {reached.method})", reached),
+        ("" if bar is None else bar.method, bar),
+    ):
         if result is not None:
             table.add_row(
                 name, _show(result, result.value), f"{_show(result, result.low)} to {_show(result, result.high)}"

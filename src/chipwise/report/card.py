@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from chipwise.report import facts, words
+from chipwise.report import facts, scored, words
 from chipwise.report.record import RunRecord, Trial
 
 _LOAD = """\
@@ -41,8 +41,12 @@ def card(record: RunRecord) -> str:
     parts += ["## Was it designed for this chip?", _designed(record, winner)]
     parts += ["## Promised and measured", _promises(record, winner)]
     parts += ["## Against the baseline", _baseline(record, winner)]
+    if record.tasks:
+        parts += ["## On its tasks", _tasks(record, winner)]
     parts += ["## Data", _data(record)]
     parts += ["## Training", _training(record, winner)]
+    if record.rankings:
+        parts += ["## How well candidates were ranked early", _rankings(record)]
     parts += ["## Limits", _limits(record, winner)]
     if winner is not None:
         parts += ["## How to load it", _LOAD]
@@ -127,14 +131,9 @@ def _promises(record: RunRecord, winner: Trial | None) -> str:
         real = known.value if known.source in ("measured", "trained", "counted") else None
         if promise.value is None and real is None:
             continue
-        promised = words.UNKNOWN
-        if promise.value is not None:
-            promised = words.span(promise.value, promise.low, promise.high, metric)
         off = words.UNKNOWN if real is None or not promise.value else words.signed(real, promise.value)
-        measured = words.show(real, metric, missing=words.NOT_MEASURED)
-        rows.append(
-            (words.label(metric), promised, measured, off, _m(limits.get(metric, "no limit")), checks.get(metric, ""))
-        )
+        shown = facts.promise_text(promise, metric), facts.measured_text(known, metric)
+        rows.append((_m(words.label(metric)), *shown, off, _m(limits.get(metric, "no limit")), checks.get(metric, "")))
     if not rows:
         return "No prediction and no measurement of the winner was recorded."
     head = ("metric", "promised (predicted)", "measured", "difference", "limit", "status")
@@ -157,6 +156,22 @@ def _baseline(record: RunRecord, winner: Trial | None) -> str:
         rows.append((words.label(metric), _sourced(ours, metric), _sourced(theirs, metric)))
     head = ("metric", f"winner (trial {winner.number})", f"baseline (trial {baseline.number})")
     return f"{text}\n\n{_table(head, rows)}"
+
+
+def _tasks(record: RunRecord, winner: Trial | None) -> str:
+    rows = [[_m(cell) for cell in row] for row in scored.task_rows(record)]
+    text = f"{scored.TASK_NOTE}\n\n{_table(scored.TASK_HEAD, rows)}"
+    if winner is not None and any(score.confusion for score in winner.tasks.values()):
+        text += "\n\nWhat is taken for what stands in `report.html`; the tuned classifiers in `winner/tasks/`."
+    return text
+
+
+def _rankings(record: RunRecord) -> str:
+    parts = [_m(scored.RANKING_NOTE)]
+    for ranking in record.rankings:
+        rows = [[_m(cell) for cell in row] for row in scored.ranking_rows(ranking)]
+        parts.append(f"{_m(scored.ranking_title(ranking))}\n\n{_table(scored.RANKING_HEAD, rows)}")
+    return "\n\n".join(parts)
 
 
 def _sourced(known: facts.Value, metric: str) -> str:
@@ -190,5 +205,6 @@ def _limits(record: RunRecord, winner: Trial | None) -> str:
     if winner is not None and (missed := facts.promises_missed(record, winner.number)):
         names = ", ".join(words.label(metric) for metric in missed)
         lines.append(f"Promised and measured differ by 25 % or more: {names}.")
-    lines.append("Quality is validation bits per byte on the data named above; nothing else was evaluated.")
+    asked = "the tasks above were asked too" if record.tasks else "nothing else was evaluated"
+    lines.append(f"Quality is validation bits per byte on the data named above; {asked}.")
     return "\n".join(f"- {_m(line)}" for line in lines)

@@ -27,7 +27,8 @@ def columns(record: RunRecord) -> list[str]:
             f"measured_{words.si_name(metric)}",
         )
     ]
-    return [*_FIRST, *_QUALITY, *served, *_LAST]
+    asked = [f"{part}_{task.name}" for task in record.tasks for part in ("reached", "reached_low", "reached_high")]
+    return [*_FIRST, *_QUALITY, *served, *asked, *_LAST]
 
 
 def _metrics(record: RunRecord) -> list[str]:
@@ -56,4 +57,7 @@ def _row(record: RunRecord, trial: Trial) -> dict[str, object]:
             row[f"predicted_{name}"] = guess.value
             row[f"predicted_low_{name}"], row[f"predicted_high_{name}"] = guess.low, guess.high
         row[f"measured_{name}"] = (trial.measured or {}).get(metric)
+    for name, score in trial.tasks.items():
+        row[f"reached_{name}"] = score.value
+        row[f"reached_low_{name}"], row[f"reached_high_{name}"] = score.low, score.high
     return row

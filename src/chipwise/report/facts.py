@@ -15,7 +15,7 @@ Status = Literal["met", "broken", "expected", "at risk", "unknown"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Value:
-    """A number of a trial and where it comes from; bounds where it is predicted."""
+    """A number of a trial and where it comes from; bounds where it is predicted, or measured on a sample of items."""
 
     value: float | None
     source: Source
@@ -31,6 +31,7 @@ class Check:
     promised: Value
     measured: float | None
     status: Status
+    shown: tuple[str, str]  # promised and measured, with their intervals
 
 
 def where(record: RunRecord) -> str:
@@ -80,6 +81,11 @@ def value(trial: Trial, metric: str) -> Value:
         return Value(value=trial.parameters, source="counted")
     if trial.measured and metric in trial.measured:
         return Value(value=trial.measured[metric], source="measured")
+    if (asked := words.of_task(metric)) is not None:
+        score = trial.tasks.get(asked[1])
+        if score is None or score.value is None or score.metric != asked[0]:
+            return Value(value=None, source="unknown")
+        return Value(value=score.value, low=score.low, high=score.high, source="measured")
     if metric in trial.predicted:
         guess = trial.predicted[metric]
         return Value(value=guess.value, low=guess.low, high=guess.high, source="predicted")
@@ -112,7 +118,22 @@ def _check(record: RunRecord, trial: Trial, constraint: Constraint) -> Check:
     elif promise.value is not None:
         worst = (promise.high if constraint.op == "<=" else promise.low) or promise.value
         status = "expected" if constraint.holds(worst) else "at risk"
-    return Check(constraint=constraint, promised=promise, measured=measured, status=status)
+    shown = (promise_text(promise, constraint.metric), measured_text(known, constraint.metric))
+    return Check(constraint=constraint, promised=promise, measured=measured, status=status, shown=shown)
+
+
+def promise_text(promise: Value, metric: str) -> str:
+    """A prediction with its interval; what a model reaches on a task is never predicted."""
+    if promise.value is None and words.of_task(metric) is not None:
+        return "not predicted"
+    return words.span(promise.value, promise.low, promise.high, metric)
+
+
+def measured_text(known: Value, metric: str) -> str:
+    """What was measured, trained or counted; with the interval over items where it is a task's."""
+    if known.value is None or known.source == "predicted":
+        return words.NOT_MEASURED
+    return words.span(known.value, known.low, known.high, metric)
 
 
 def latency_metric(record: RunRecord) -> str:

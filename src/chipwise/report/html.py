@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from chipwise.page.document import document
 from chipwise.page.markup import empty, safe, section, table
-from chipwise.report import facts, why, words
+from chipwise.report import facts, scored, why, words
 from chipwise.report.plots import Plot, draw
 from chipwise.report.record import RunRecord, Trial
 
@@ -28,9 +28,16 @@ def page(record: RunRecord) -> str:
     plots = draw(record)
     figures = {plot.key: [view.figure for view in plot.views] for plot in plots if plot.views}
     after = {"front": _failed(record), "promised": _promises(record), "budget": _budget(record)}
-    sections = [_answer(record), _constraints(record), _contenders(record)]
+    sections = [_answer(record), _constraints(record), _contenders(record), scored.tasks(record)]
     sections += [_plot(plot, after.get(plot.key, "")) for plot in plots]
-    sections += [why.explained(record), why.elsewhere(record), _trials(record), _about(record), _notes(record)]
+    sections += [
+        why.explained(record),
+        scored.rankings(record),
+        why.elsewhere(record),
+        _trials(record),
+        _about(record),
+        _notes(record),
+    ]
     body = f"{_head(record)}\n{''.join(sections)}{_foot(record)}"
     return document(f"{record.name} · chipwise", body, figures=figures)
 
@@ -40,6 +47,7 @@ def _head(record: RunRecord) -> str:
     links = (
         ("constraints", "Constraints"),
         ("contenders", "Winner and baseline"),
+        *([("tasks", "Tasks")] if record.tasks else []),
         ("front", "Front"),
         ("promised", "Promised and measured"),
         ("roofline", "Roofline"),
@@ -48,6 +56,7 @@ def _head(record: RunRecord) -> str:
         ("curves", "Training"),
         ("history", "History"),
         ("explained", "Why"),
+        *([("rankings", "Rankings")] if record.rankings else []),
         ("trials", "Trials"),
         ("about", "Run"),
     )
@@ -138,14 +147,12 @@ def _constraints(record: RunRecord) -> str:
 
 
 def _check_row(check: facts.Check) -> list[str]:
-    constraint, promise = check.constraint, check.promised
-    metric = constraint.metric
+    constraint = check.constraint
     used = words.UNKNOWN if check.measured is None else f"{check.measured / constraint.limit * 100:.0f} %"
     return [
-        safe(words.label(metric)),
+        safe(words.label(constraint.metric)),
         safe(words.limit(constraint.text)),
-        safe(words.span(promise.value, promise.low, promise.high, metric)),
-        safe(words.show(check.measured, metric, missing=words.NOT_MEASURED)),
+        *map(safe, check.shown),
         used,
         _badge(check.status),
     ]

@@ -16,6 +16,7 @@ from typing import Any, Final, Literal
 from chipwise.core.errors import SpecError
 from chipwise.core.files import build, read_json, write_json
 from chipwise.ops import Workload
+from chipwise.report.scores import Ranking, TaskScore, TaskSummary
 from chipwise.space.constraints import Constraint, Objective
 
 SCHEMA: Final = "chipwise.run/1"
@@ -105,6 +106,7 @@ class Trial:
     curve: tuple[CurvePoint, ...] = ()
     predicted: dict[str, Interval] = field(default_factory=dict)
     measured: dict[str, float] | None = None
+    tasks: dict[str, TaskScore] = field(default_factory=dict)  # by the task's name
     clean: bool | None = None  # whether the machine was quiet while measuring
     feasible: bool | None = None  # by measurement where there is one, else by prediction
     reason: str | None = None  # why it failed, was pruned, or is not clean
@@ -269,6 +271,8 @@ class RunRecord:
     per_thousand: PerThousand = field(default_factory=PerThousand)
     history: tuple[HistoryPoint, ...] = ()
     answer: Answer = field(default_factory=Answer)
+    tasks: tuple[TaskSummary, ...] = ()
+    rankings: tuple[Ranking, ...] = ()  # longest trainings first
     elsewhere: tuple[Elsewhere, ...] = ()
     notes: tuple[str, ...] = ()  # limits, and anything unclean
 

@@ -50,15 +50,12 @@ def constraint_table(record: RunRecord) -> Table:
         table.add_column(name, justify="left" if name in ("constraint", "status") else "right")
     checks = {item.constraint: item for item in facts.checks(record, trial)} if trial else {}
     for constraint in record.constraints:
-        metric, check = constraint.metric, checks.get(constraint)
-        promise = check.promised if check else facts.Value(value=None, source="unknown")
-        measured = check.measured if check else None
+        check = checks.get(constraint)
         text, colour = _STATUS[check.status if check else "unknown"]
         table.add_row(
-            Text(words.short(metric)),
+            Text(words.short(constraint.metric)),
             Text(words.limit(constraint.text)),
-            Text(words.span(promise.value, promise.low, promise.high, metric)),
-            Text(words.show(measured, metric, missing=words.NOT_MEASURED)),
+            *map(Text, check.shown if check else (words.UNKNOWN, words.NOT_MEASURED)),
             Text(text, style=colour),
         )
     return table

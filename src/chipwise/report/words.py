@@ -6,7 +6,7 @@ import math
 from typing import Final
 
 from chipwise.core import units
-from chipwise.space.constraints import METRICS
+from chipwise.space.constraints import METRICS, TASK_METRICS
 
 UNKNOWN: Final = "unknown"
 NOT_MEASURED: Final = "not measured"
@@ -33,19 +33,32 @@ SHORT: Final = {
 SERVED: Final = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "peak_memory")  # what a measurement may hold
 
 
+_OF_TASKS: Final = {"accuracy": "accuracy", "spearman": "rank correlation"}
+
+
+def of_task(metric: str) -> tuple[str, str] | None:
+    """What ``accuracy@organ-system`` measures, and on which task; None of other metrics."""
+    name, _, task = metric.partition("@")
+    return (name, task) if name in TASK_METRICS else None
+
+
 def label(metric: str) -> str:
     """The metric in words; one that has none keeps its name."""
+    if (found := of_task(metric)) is not None:
+        return f"{_OF_TASKS[found[0]]} on {found[1]}, held-out items"
     return LABELS.get(metric, metric.replace("_", " "))
 
 
 def short(metric: str) -> str:
     """The metric for a table's head."""
+    if (found := of_task(metric)) is not None:
+        return f"{found[0]} on {found[1]}"
     return SHORT.get(metric, metric.replace("_", " "))
 
 
 def kind(metric: str) -> str:
     """The kind of unit that the metric has."""
-    return METRICS.get(metric, "count")
+    return (TASK_METRICS | METRICS).get(metric.partition("@")[0], "count")
 
 
 def si_name(metric: str) -> str:
@@ -59,6 +72,8 @@ def show(value: float | None, metric: str, *, missing: str = UNKNOWN) -> str:
         return missing
     if metric in ("bits_per_byte", "perplexity"):
         return f"{value:.3f}" if abs(value) < 100 else f"{value:.0f}"
+    if (found := of_task(metric)) is not None:
+        return f"{100 * value:.1f} %" if found[0] == "accuracy" else f"{value:.3f}"
     return units.show(value, kind(metric))
 
 

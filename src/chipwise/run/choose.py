@@ -46,7 +46,7 @@ def make_problem(
 ) -> Problem:
     """The search as the strategies see it: bits per byte is dear, all else is free."""
     free_goals = [goal for goal in goals if goal.metric != "bits_per_byte"]
-    free_limits = [limit for limit in limits if limit.metric != "bits_per_byte"]
+    free_limits = [limit for limit in limits if limit.metric != "bits_per_byte" and limit.task is None]
 
     def free(rows: Rows) -> tuple[Floats, Floats]:
         known = metrics(rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from chipwise.deploy.onnx import export
 from chipwise.profile.exporting import export_for, suffix_of
 from chipwise.profile.measurement import Measurement
 from chipwise.run.folder import PROMISES, RunFolder
+from chipwise.run.judging import SPARE, Judging
 from chipwise.run.measuring import Measuring, exported_bits_per_byte, notes_of, within
 from chipwise.run.spec import RunSpec
 from chipwise.run.trials import Candidate, Trials
@@ -26,38 +27,91 @@ ATTEMPTS = 2  # rounds of measuring, where the machine was busy in the first
 
 
 class Finish:
-    """Exports, judges and measures the finalists, and writes the winner's folder."""
+    """Exports, judges and measures the finalists, and writes the winner's folder.
 
-    def __init__(self, trials: Trials, spec: RunSpec, folder: RunFolder, store: TokenStore) -> None:
+    Args:
+        trials: Where everything is kept.
+        spec: The run.
+        folder: Its folder.
+        store: Tokenised text.
+        judging: Asks contenders the run's tasks, if it has some.
+        begun: Told the name of each stage.
+    """
+
+    def __init__(
+        self,
+        trials: Trials,
+        spec: RunSpec,
+        folder: RunFolder,
+        store: TokenStore,
+        *,
+        judging: Judging | None = None,
+        begun: Callable[[str], None] = lambda stage: None,
+    ) -> None:
         self._trials, self._spec, self._folder, self._store = trials, spec, folder, store
+        self._judging, self._begun = judging, begun
         self._measuring = Measuring(spec)
 
     def decide(
         self, finalists: Sequence[Candidate], baseline: Candidate | None, others: Sequence[Candidate] = ()
     ) -> Candidate:
-        """The finalist of fewest bits per byte, as exported, that was measured within the limits.
+        """The finalist of fewest bits per byte, as exported, that was measured within the limits and keeps the floors.
 
         One that was measured to be slower than the baseline can only win where there is no other. Where no finalist
-        keeps the limits, ``others`` are exported as far as they were trained and measured, in their order.
+        keeps the limits, ``others`` are exported as far as they were trained and measured, in their order; of those
+        within the limits at most ``SPARE`` are asked the tasks.
 
         Raises:
-            Infeasible: Nothing that was trained was measured within the limits.
+            Infeasible: Nothing that was trained was measured within the limits, or none of that keeps the floors.
         """
-        self._measure_final([*finalists, *([baseline] if baseline is not None else [])])
+        self._begun("measuring the finalists")
+        drawn = [baseline] if baseline is not None else []
+        self._measure_final([*finalists, *drawn])
         tried = [self._trials[item.number] for item in finalists]
-        good = [item for item in tried if item.alive and within(self._spec.limits, item.measured or {})]
+        fitting = [item for item in tried if self._fits(item)]
+        good = self._judged(fitting, beside=drawn)
+        asked = 0
         for other in others:
-            if good:
+            if good or asked >= SPARE:
                 break
+            self._begun("measuring the finalists")
             self._measure_final([other])
             tried.append(self._trials[other.number])
-            good = [item for item in tried[-1:] if item.alive and within(self._spec.limits, item.measured or {})]
-        if not good:
+            if self._fits(tried[-1]):
+                asked += self._judging is not None
+                fitting.append(tried[-1])
+                good = self._judged(tried[-1:])
+        if not fitting:
             told = "; ".join(f"trial {item.number}: {self._against_limits(item)}" for item in tried)
             raise Infeasible(f"no trained candidate was measured within the limits: {told}")
+        if not good:
+            raise Infeasible(self._below_floors(fitting))
         cap = ((self._trials[baseline.number].measured or {}).get("tpot_p50")) if baseline is not None else None
         faster = [item for item in good if cap is None or (item.measured or {}).get("tpot_p50", 0.0) <= cap]
         return min(faster or good, key=lambda item: (item.trial.notes["exported_bits_per_byte"], item.number))
+
+    def _fits(self, item: Candidate) -> bool:
+        return item.alive and within(self._spec.limits, item.measured or {})
+
+    def _judged(self, items: Sequence[Candidate], *, beside: Sequence[Candidate] = ()) -> list[Candidate]:
+        """Those that keep the floors of all tasks; ``beside`` are asked too, for the report."""
+        if self._judging is None:
+            return list(items)
+        self._begun("asking the tasks")
+        self._judging.ask([item for item in (*items, *beside) if self._trials[item.number].alive])
+        known = [self._trials[item.number] for item in items]
+        return [item for item in known if not self._judging.missed(item)]
+
+    def _below_floors(self, items: Sequence[Candidate]) -> str:
+        assert self._judging is not None
+        told = "; ".join(
+            f"trial {self._trials[item.number].number}: {', '.join(self._judging.said(self._trials[item.number]))}"
+            for item in items
+        )
+        return (
+            f"no trained candidate within the limits keeps the floors of its tasks: {told}; lower the floor, loosen "
+            "limits so that larger models fit, or raise budget.final"
+        )
 
     def _against_limits(self, item: Candidate) -> str:
         measured = item.measured or {}
@@ -125,6 +179,8 @@ class Finish:
             "measured": winner.measured,
             "bits_per_byte": winner.trial.notes["exported_bits_per_byte"],
         }
+        if self._judging is not None:
+            promises["tasks"] = self._judging.ship(winner, self._folder.winner)
         save_pretrained(
             winner.design.arch,
             self._weights(winner),

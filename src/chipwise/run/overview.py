@@ -193,7 +193,7 @@ def overview_of(
     try:
         space = _space(whole["space"], "space" if "space" in data else None)
         workload = build(Workload, whole.get("workload", {}), field="workload")
-        constraints = parse_constraints(whole.get("constraints", {}))
+        constraints = parse_constraints(whole.get("constraints", {}), tasks=None)
     except SpecError as error:
         raise error.inside(file=str(file)) from None
     if max(draws, samples) < 1 or min(draws, samples) < 0:

@@ -35,7 +35,7 @@ def plan_rungs(*, training_s: float, final_s: float, finalists: int = 2) -> tupl
     """
     if training_s < final_s:
         raise SpecError(
-            f"after calibration, measuring and the baseline {max(training_s, 0):.0f} s of CPU time are left, "
+            f"after calibration, measuring, tasks and the baseline {max(training_s, 0):.0f} s of CPU time are left, "
             f"less than one final training of {final_s:.0f} s; raise budget.cpu or lower budget.final",
             field="budget",
         )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from importlib.metadata import version
 from typing import Any
 
@@ -14,6 +15,7 @@ from chipwise.cost.model import CostEstimate, OpCost
 from chipwise.hardware import datasheet
 from chipwise.hardware.device import MachineProfile
 from chipwise.report import record as rec
+from chipwise.report.scores import TaskScore, TaskSummary
 from chipwise.run.costing import Costing
 from chipwise.run.devices import DevicePricer, design_costs
 from chipwise.run.folder import RunFolder
@@ -74,6 +76,7 @@ def make_record(spec: RunSpec, study: Study, trials: Trials, space: SearchSpace,
         memory=() if cost is None or profile is None or chosen is None else _memory(cost, profile, chosen),
         history=tuple(_history(spec, items)),
         answer=answer,
+        tasks=tuple(_tasks(spec, items, memory.get("bars", {}))),
         elsewhere=() if profile is None else tuple(_elsewhere(spec, space, items, profile, (winner, baseline, knee))),
         notes=tuple(_notes(spec, items, profile)),
     )
@@ -124,12 +127,32 @@ def _trial(spec: RunSpec, item: Candidate) -> rec.Trial:
             for metric, bounds in notes["predicted"].items()
         },
         measured=item.measured,
+        tasks={name: _score(result) for name, result in item.tasks.items()},
         clean=notes.get("clean"),
         feasible=within(spec.limits, item.known),
         reason=reason,
         started=notes.get("started"),
         ended=notes.get("ended"),
     )
+
+
+def _score(result: Mapping[str, Any]) -> TaskScore:
+    """A noted result as the record holds it."""
+    if "failed" in result:
+        return TaskScore(failed=str(result["failed"]))
+    known = {item.name: result[item.name] for item in fields(TaskScore) if item.name in result}
+    return build(TaskScore, known, field="tasks")
+
+
+def _tasks(spec: RunSpec, items: list[Candidate], bars: Mapping[str, Any]) -> Iterator[TaskSummary]:
+    for task in spec.tasks:
+        bar = bars.get(task.label)
+        known = [item.tasks.get(task.label, {}) for item in items] + ([bar] if bar is not None else [])
+        yield TaskSummary(
+            name=task.label,
+            classes=next((tuple(one["classes"]) for one in known if one.get("classes")), ()),
+            bar=None if bar is None else _score(bar),
+        )
 
 
 def _points(spec: RunSpec, items: list[Candidate]) -> tuple[list[Candidate], Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from chipwise.run.contest import draw_baselines
 from chipwise.run.costing import Costing
 from chipwise.run.finish import Finish
 from chipwise.run.folder import RunFolder
+from chipwise.run.judging import Judging, load_tasks, planned_cpu_s
 from chipwise.run.ledger import Ledger
 from chipwise.run.measuring import HEADROOM, Measuring, notes_of, within
 from chipwise.run.plan import Rung, plan_rungs
@@ -38,6 +39,7 @@ from chipwise.space import Constraint, SearchSpace
 from chipwise.space.designs import summary
 from chipwise.train.data import load_corpus
 from chipwise.train.pool import WorkerPool
+from chipwise.train.tasks_data import Task
 from chipwise.train.tokenizer import TokenStore
 
 CALIBRATION_S, CALIBRATION_SHARE = 45.0, 0.2  # CPU seconds, and at most this share of the budget
@@ -85,11 +87,12 @@ class Search:
     def _search(self) -> None:
         spec = self.spec
         self._phase("reading text")
+        tasks = load_tasks(spec)
         corpus = load_corpus(spec.data, base=spec.folder)
         store = TokenStore(corpus, self.folder.corpus, spec.space.vocab_size)
         store.prepare()
         self.study.remember(data=corpus.summary())
-        plan = self._plan()
+        plan = self._plan(set_aside_s=planned_cpu_s(tasks))
         profile = self._calibrate()
         spec = self.spec = with_cold_limits(spec, profile)
         costing = self._costing = Costing(self.space, spec.workload, profile)
@@ -144,8 +147,11 @@ class Search:
                     if item.alive and item.rungs and item.measured is None:
                         self._measure(item)
             finalists, baseline = halving.promote(baselines)
-        self._phase("measuring the finalists")
-        finish = Finish(self.trials, spec, self.folder, store)
+        judging = self._judging(spec, tasks, store) if tasks else None
+        if judging is not None:
+            self._phase("asking the tasks")
+            self.study.remember(bars=judging.bars(self.study.memory.get("bars", {})))
+        finish = Finish(self.trials, spec, self.folder, store, judging=judging, begun=self._phase)
         spare = [item for item in halving.ranked(self.trials.all()) if item.alive and item.rungs]
         known = {item.number for item in finalists}
         winner = finish.decide(
@@ -170,10 +176,18 @@ class Search:
             found = {"knee_why": f"not known: {error}"}
         self.study.remember(answer=found)
 
-    def _plan(self) -> tuple[Rung, ...]:
-        """How the budget is spread; what calibration, measuring and the baseline take is set aside."""
+    def _judging(self, spec: RunSpec, tasks: Mapping[str, Task], store: TokenStore) -> Judging:
+        def told(detail: str) -> None:
+            self.status.detail = detail
+            self._tell()
+
+        return Judging(spec, tasks, self.trials, self.folder, store, told=told)
+
+    def _plan(self, *, set_aside_s: float = 0.0) -> tuple[Rung, ...]:
+        """How the budget is spread; what calibration, measuring, tasks and the baseline take is set aside."""
         budget, vocabularies = self.spec.budget, len(self.spec.space.vocab_size)
-        trained_s = (budget.cpu_s * (1 - OVERHEAD) - self._calibration_s) / JUDGING - budget.final_s
+        left_s = budget.cpu_s * (1 - OVERHEAD) - self._calibration_s - set_aside_s
+        trained_s = left_s / JUDGING - budget.final_s
         plan = plan_rungs(training_s=trained_s, final_s=budget.final_s)
         first = plan[0].cpu_s if len(plan) > 1 else 0.0
         return plan_rungs(training_s=trained_s - first * (vocabularies - 1), final_s=budget.final_s)

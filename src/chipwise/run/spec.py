@@ -14,10 +14,11 @@ from chipwise.core.files import build, read_yaml
 from chipwise.ops import Workload
 from chipwise.search.strategies import STRATEGIES
 from chipwise.space import Constraint, Objective, SearchSpace, SpaceSpec, parse_constraints, parse_objectives
+from chipwise.train.tasks_data import TASKS, Kind
 
 DEVICES = ("local",)
 LEAST_CPU_S = 20.0
-_LATER = {"targets": [], "across": "worst", "profiling": "hybrid"}  # fields after the first release, as it did it
+_LATER = {"targets": [], "across": "worst", "profiling": "hybrid", "tasks": []}  # after the first release, as it did it
 ON_SHEETS = ("ttft_p50", "tpot_p50", "peak_memory", "parameters")  # what a data sheet's price table tells
 
 
@@ -93,6 +94,38 @@ class BudgetSpec:
         return _seconds(self.final, "final") if self.final is not None else self.cpu_s / 5
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSpec:
+    """What the finalists are asked at the end: a shipped task by its name, or a CSV or JSON Lines file of one's own.
+
+    A file's path starts at the run file's folder; its name without the ending is the task's name in constraints.
+    """
+
+    name: str | None = None
+    file: str | None = None
+    kind: Kind | None = None  # what a file's labels are, where that is not plain
+
+    def __post_init__(self) -> None:
+        if (self.name is None) == (self.file is None):
+            raise SpecError("give either the name of a shipped task or a file", field="name")
+        if self.name is not None and self.name not in TASKS.names():
+            known = [*TASKS.names(), "or a .csv or .jsonl file"]
+            raise SpecError(f"unknown task {self.name!r}; {nearest(self.name, known)}", field="name")
+        if self.name is not None and self.kind is not None:
+            raise SpecError("only of a file", field="kind")
+        if self.file is not None and Path(self.file).suffix.lower() not in (".csv", ".jsonl"):
+            raise SpecError(f"{self.file!r} is neither .csv nor .jsonl", field="file")
+
+    @property
+    def label(self) -> str:
+        """What constraints and reports call it."""
+        return self.name if self.name is not None else Path(str(self.file)).stem
+
+    def where(self, base: str | Path) -> str:
+        """The shipped task's name, or the file's path from ``base``."""
+        return self.name if self.name is not None else str(Path(base) / str(self.file))
+
+
 def _seconds(text: str, field: str) -> float:
     try:
         value = units.parse(text, "time")
@@ -130,6 +163,7 @@ class RunSpec:
     targets: tuple[AlsoOn, ...] = ()
     across: Literal["worst", "weighted"] = "worst"  # how objectives in seconds count where there are targets
     profiling: Literal["simulated", "measured", "hybrid"] = "hybrid"  # which candidates are measured before they go on
+    tasks: tuple[TaskSpec, ...] = ()  # what finalists and baseline are asked at the end
     seed: int = 0
     folder: str = "."  # the file's own folder, against which data paths are read; not a field of the file
 
@@ -143,6 +177,9 @@ class RunSpec:
         names = [item.device for item in self.targets]
         if len(set(names)) != len(names):
             raise SpecError(f"a device is listed twice in {names}", field="targets")
+        labels = [item.label for item in self.tasks]
+        if len(set(labels)) != len(labels):
+            raise SpecError(f"two tasks have one name in {labels}", field="tasks")
         limits, goals = self.limits, self.goals
         if not any(goal.metric == "bits_per_byte" for goal in goals):
             raise SpecError("bits_per_byte: minimize must be among them", field="objectives")
@@ -157,7 +194,12 @@ class RunSpec:
     @property
     def limits(self) -> tuple[Constraint, ...]:
         """The constraints, parsed."""
-        return parse_constraints(self.constraints)
+        return parse_constraints(self.constraints, tasks=[item.label for item in self.tasks])
+
+    @property
+    def floors(self) -> tuple[Constraint, ...]:
+        """The constraints that are a task's."""
+        return tuple(limit for limit in self.limits if limit.task is not None)
 
     @property
     def goals(self) -> tuple[Objective, ...]:
@@ -194,7 +236,7 @@ def load_run(path: str | Path) -> RunSpec:
 
 
 def run_spec(data: object, *, file: str) -> RunSpec:
-    """A search as a file or a run's folder states it. A name alone is enough for a strategy, and for a target.
+    """A search as a file or a run's folder states it. A name alone is enough for a strategy, a target and a task.
 
     Raises:
         SpecError: A field is unknown, missing or wrong; ``file`` and field are named.
@@ -204,4 +246,10 @@ def run_spec(data: object, *, file: str) -> RunSpec:
     if isinstance(data, Mapping) and isinstance(data.get("targets"), list | tuple):
         named = [{"device": item} if isinstance(item, str) else item for item in data["targets"]]
         data = {**data, "targets": named}
+    if isinstance(data, Mapping) and isinstance(data.get("tasks"), list | tuple):
+        data = {**data, "tasks": [_named_task(item) if isinstance(item, str) else item for item in data["tasks"]]}
     return build(RunSpec, data, file=file)
+
+
+def _named_task(text: str) -> dict[str, str]:
+    return {"file" if Path(text).suffix.lower() in (".csv", ".jsonl") else "name": text}

@@ -62,10 +62,21 @@ class Candidate:
         return measured
 
     @property
+    def tasks(self) -> dict[str, dict[str, Any]]:
+        """What was reached on each task: fields of a TaskResult, or ``failed`` with the reason."""
+        tasks: dict[str, dict[str, Any]] = self.trial.notes.get("tasks", {})
+        return tasks
+
+    @property
+    def reached(self) -> dict[str, float]:
+        """Values on tasks, by ``metric@task``."""
+        return {f"{item['metric']}@{name}": item["value"] for name, item in self.tasks.items() if "value" in item}
+
+    @property
     def known(self) -> dict[str, float]:
-        """Metrics as measured, or as predicted where they were not."""
+        """Metrics as measured, or as predicted where they were not; and what was reached on tasks."""
         predicted = {metric: bounds[0] for metric, bounds in self.trial.notes["predicted"].items()}
-        return predicted | (self.measured or {})
+        return predicted | (self.measured or {}) | self.reached
 
     def after(self, rung: int) -> dict[str, Any] | None:
         """The result of one rung, if it is finished."""

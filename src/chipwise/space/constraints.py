@@ -1,4 +1,8 @@
-"""Metrics, limits on them and directions, as a user writes them: ``tpot_p99: "<= 3 ms"``."""
+"""Metrics, limits on them and directions, as a user writes them: ``tpot_p99: "<= 3 ms"``.
+
+What a metric is of stands behind an ``@``: a device in ``tpot_p50@h100-sxm`` (a run's own limits on other devices), a
+task in ``accuracy@organ-system``, whose limits are floors.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +25,7 @@ METRICS: dict[str, str] = {  # name -> kind of unit
     "bits_per_byte": "count",
 }
 MEASURED_METRICS = frozenset({"ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "peak_memory"})
+TASK_METRICS: dict[str, str] = {"accuracy": "share", "spearman": "count"}  # of a task: ``metric@task``
 _LIMIT = re.compile(r"^\s*(<=|>=|<|>|≤|≥)\s*(.+)$")
 
 
@@ -43,7 +48,13 @@ class Constraint:
 
     def show(self, value: float) -> str:
         """``value`` in the metric's unit."""
-        return units.show(value, METRICS[self.metric.partition("@")[0]])  # metric@device: on another device
+        return units.show(value, unit_of(self.metric))
+
+    @property
+    def task(self) -> str | None:
+        """The task that it is a floor of; None for all other limits."""
+        metric, _, task = self.metric.partition("@")
+        return task if metric in TASK_METRICS else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,17 +65,35 @@ class Objective:
     direction: Literal["minimize", "maximize"]
 
 
-def parse_constraints(data: Mapping[str, object], *, field: str = "constraints") -> tuple[Constraint, ...]:
+def unit_of(metric: str) -> str:
+    """The kind of unit of a metric, whatever device or task it is of."""
+    name = metric.partition("@")[0]
+    return TASK_METRICS.get(name) or METRICS[name]
+
+
+def parse_constraints(
+    data: Mapping[str, object], *, field: str = "constraints", tasks: Iterable[str] | None = ()
+) -> tuple[Constraint, ...]:
     """Limits from ``metric -> "<= quantity"``; a metric may carry a list of limits.
 
+    Args:
+        data: The limits.
+        field: Where they stand, for messages.
+        tasks: Tasks that may have a floor; None where any may.
+
     Raises:
-        SpecError: An unknown metric, a limit that cannot be read, or limits that contradict each other.
+        SpecError: An unknown metric or task, a limit that cannot be read, or limits that contradict each other.
     """
     found: list[Constraint] = []
     for metric, value in data.items():
         where = f"{field}.{metric}"
+        limits = value if isinstance(value, list) else [value]
+        if metric.partition("@")[0] in TASK_METRICS:
+            _known_task(metric, where, tasks)
+            found += [_floor(metric, item, where) for item in limits]
+            continue
         _known(metric, where)
-        found += [_limit(metric, item, where) for item in (value if isinstance(value, list) else [value])]
+        found += [_limit(metric, item, where) for item in limits]
     for metric in {item.metric for item in found}:
         upper = [item for item in found if item.metric == metric and item.op == "<="]
         lower = [item for item in found if item.metric == metric and item.op == ">="]
@@ -89,7 +118,40 @@ def parse_constraints(data: Mapping[str, object], *, field: str = "constraints")
 
 def _known(metric: str, field: str) -> None:
     if metric not in METRICS:
-        raise SpecError(f"unknown metric; {nearest(metric, METRICS)}", field=field)
+        name, sign, _ = metric.partition("@")
+        raise SpecError(f"unknown metric; {nearest(name, TASK_METRICS if sign else METRICS)}", field=field)
+
+
+def _known_task(metric: str, field: str, tasks: Iterable[str] | None) -> None:
+    name, _, task = metric.partition("@")
+    known = None if tasks is None else list(tasks)
+    if not task:
+        example = known[0] if known else "organ-system"
+        raise SpecError(f"say of which task, such as {name}@{example}", field=field)
+    if known == []:
+        raise SpecError(f"no task is asked here; list {task!r} under tasks", field=field)
+    if known is not None and task not in known:
+        raise SpecError(f"{task!r} is not among tasks; {nearest(task, known)}", field=field)
+
+
+def _floor(metric: str, value: object, field: str) -> Constraint:
+    """A limit on what a task's held-out items say: at least a share, or a correlation."""
+    match = _LIMIT.match(str(value))
+    example = "'>= 85 %'" if metric.startswith("accuracy") else "'>= 0.6'"
+    if not match:
+        raise SpecError(f"{value!r} is not a limit; write one such as {example}", field=field)
+    if match[1] not in (">=", ">", "≥"):
+        raise SpecError(f"{value!r} is no floor; of a task write the least, such as {example}", field=field)
+    try:
+        limit = units.parse(match[2], "share")
+    except UnitError:
+        raise SpecError(
+            f"{match[2]!r} is neither percent nor a share; write a floor such as {example}", field=field
+        ) from None
+    if not 0 < limit <= 1:
+        percent = f"; for percent write '>= {match[2].strip()} %'" if 1 < limit <= 100 else ""
+        raise SpecError(f"a floor lies above 0 and is at most 1 (100 %), not {match[2]}{percent}", field=field)
+    return Constraint(metric=metric, op=">=", limit=limit, text=f">= {match[2].strip()}")
 
 
 def _limit(metric: str, value: object, field: str) -> Constraint:

@@ -31,8 +31,9 @@ from chipwise.spec.plain import require_plain
 from chipwise.train.data import SOURCES, Corpus, DataSpec, load_corpus
 from chipwise.train.evaluate import load_model
 from chipwise.train.extended import Means, Sign, joined, measured_peak, processes, rank, train_with
-from chipwise.train.tasks import METHODS, TaskResult, evaluate_task
+from chipwise.train.tasks import METHODS, TaskResult, evaluate_task, judge
 from chipwise.train.tasks_baseline import baseline
+from chipwise.train.tasks_classifier import FOLDER, Classifier
 from chipwise.train.tasks_data import KINDS, load_task
 from chipwise.train.tokenizer import LARGEST, SEPARATOR, SMALLEST, TokenData, TokenStore, load_tokens
 from chipwise.train.trainer import Recipe, TrainResult
@@ -205,13 +206,23 @@ def evaluate_folder(
     with_baseline: bool = True,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[TaskResult, TaskResult | None]:
-    """What the model in a folder reaches on a task, and what a bag of words does. See :func:`chipwise.api.evaluate`."""
+    """What the model in a folder reaches on a task, and what a bag of words does. See :func:`chipwise.api.evaluate`.
+
+    Where the folder ships a classifier that was tuned on the very same items, it answers; a method asks anew.
+    """
     from tokenizers import Tokenizer
 
     for option, value, known in (("kind", kind, KINDS), ("method", method, METHODS)):
         if value is not None and value not in known:
             raise UnknownName(option, value, known)
     asked = load_task(task, kind=kind)
+    shipped = Path(model) / FOLDER / asked.name
+    if method is None and (shipped / "classifier.json").is_file():
+        classifier = Classifier(shipped)
+        if classifier.knows(asked):
+            scores = classifier.scores([item.text for item in asked.test])
+            reached = judge(asked, scores, method="tune", judged=f"shipped classifier: {classifier.judged}")
+            return reached, baseline(asked) if with_baseline else None
     origin = read_origin(model)
     if origin.weights is None or origin.tokenizer is None:
         raise InputError(f"{model}: a task needs a folder with weights and tokenizer, such as a winner's")

@@ -26,6 +26,7 @@ from chipwise.train.tasks_data import Question, Task
 Method = Literal["tune", "probe", "likelihood"]
 METHODS: tuple[Method, ...] = get_args(Method)
 
+AS_THEY_ARE = "weights as they are, in torch"
 _ROWS = 64  # texts at a time
 _DECAY = 1e-3  # of the probe's matrix, times its squares
 _PROBE_STEPS = 60
@@ -33,6 +34,7 @@ _TUNE_PASSES = 6
 _TUNE_ROWS = 32  # texts a step
 _TUNE_RATE = 2e-3
 _HEAD_RATE = 1e-2
+_TUNE_S_PER_BYTE = 7e-6  # CPU seconds for a byte of one pass of a model of a million parameters (docs/tasks.md)
 _Z = 1.959964  # 95 % of a normal distribution lie within so many deviations
 
 
@@ -50,6 +52,7 @@ class TaskResult:
     test_items: int
     classes: tuple[str, ...] = ()
     confusion: tuple[tuple[int, ...], ...] = ()  # [true class][answered class], counts
+    judged: str = ""  # which form of a model answered
 
 
 def evaluate_task(
@@ -73,6 +76,49 @@ def evaluate_task(
         InputError: The tokenizer is of another vocabulary, or the method does not go with the task.
         TrainingDiverged: The copy that was tuned lost its finite loss.
     """
+    if (task.kind == "choice") != (method == "likelihood") and method is not None:
+        raise InputError(f"{task.name} is {task.kind}; the method {method!r} does not go with it")
+    if task.kind == "choice":
+        _check(model, tokenizer)
+        return _answered(task, [_likeliest(model, tokenizer, question) for question in task.questions])
+    chosen = method or "tune"
+    tuned, head = learn(model, tokenizer, task, method=chosen, progress=progress)
+    asked = [encode(tokenizer, item.text, model.arch.max_tokens) for item in task.test]
+    with torch.no_grad():
+        answers = head(pooled(tuned, asked))
+    return judge(task, answers.numpy(), method=chosen, judged=AS_THEY_ARE)
+
+
+def expected_cpu_s(task: Task) -> float:
+    """CPU seconds that tuning one small model on ``task`` and judging it are planned with; nothing for questions."""
+    return _TUNE_PASSES * _TUNE_S_PER_BYTE * sum(len(item.text.encode()) for item in task.train)
+
+
+def learn(
+    model: Transformer,
+    tokenizer: Any,
+    task: Task,
+    *,
+    method: Method = "tune",
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> tuple[Transformer, Head]:
+    """A copy of ``model`` that learnt ``task``, and the matrix that reads its hidden states. See :func:`evaluate_task`.
+
+    Raises:
+        InputError: The tokenizer is of another vocabulary, or a weight is not finite.
+        TrainingDiverged: The copy that was tuned lost its finite loss.
+    """
+    _check(model, tokenizer)
+    model = copy.deepcopy(model).eval()
+    texts = [encode(tokenizer, item.text, model.arch.max_tokens) for item in task.train]
+    targets = _targets(task)
+    head = _probe(pooled(model, texts), targets)
+    if method == "tune":
+        _tune(model, head, texts, targets, progress)
+    return model, head
+
+
+def _check(model: Transformer, tokenizer: Any) -> None:
     if not all(bool(torch.isfinite(p).all()) for p in model.parameters()):
         raise InputError("the model's weights are not all finite; train it again, at lower rates")
     if tokenizer.get_vocab_size() > model.arch.vocab_size:
@@ -80,26 +126,11 @@ def evaluate_task(
             f"the tokenizer has {tokenizer.get_vocab_size()} tokens, the model {model.arch.vocab_size}; give the "
             "model's own tokenizer"
         )
-    if (task.kind == "choice") != (method == "likelihood") and method is not None:
-        raise InputError(f"{task.name} is {task.kind}; the method {method!r} does not go with it")
-    model = copy.deepcopy(model).eval()
-    if task.kind == "choice":
-        return _answered(task, [_likeliest(model, tokenizer, question) for question in task.questions])
-    chosen = method or "tune"
-    ids = [encode(tokenizer, item.text, model.arch.max_tokens) for item in (*task.train, *task.test)]
-    learnt, asked = ids[: len(task.train)], ids[len(task.train) :]
-    targets = _targets(task)
-    head = _probe(pooled(model, learnt), targets)
-    if chosen == "tune":
-        _tune(model, head, learnt, targets, progress)
-    with torch.no_grad():
-        answers = head(pooled(model, asked))
-    return judge(task, answers.numpy(), method=chosen)
 
 
-def judge(task: Task, answers_IC: NDArray[np.floating], *, method: str) -> TaskResult:
+def judge(task: Task, answers_IC: NDArray[np.floating], *, method: str, judged: str = "") -> TaskResult:
     """The result of answers to the held-out items: a score for each class, or (I, 1) amounts."""
-    counts: dict[str, Any] = {"task": task.name, "method": method, "train_items": len(task.train)}
+    counts: dict[str, Any] = {"task": task.name, "method": method, "train_items": len(task.train), "judged": judged}
     counts["test_items"] = len(task.test)
     if task.kind == "regression":
         value = spearman(answers_IC[:, 0], np.array([float(item.label) for item in task.test]))
@@ -189,7 +220,7 @@ def _pool(model: Transformer, texts: Sequence[list[int]]) -> Tensor:
     return torch.cat((mean, largest, hidden[torch.arange(len(texts)), lengths - 1]), dim=1)
 
 
-class _Head(nn.Module):
+class Head(nn.Module):
     """One matrix on standardised features; for amounts its answer is in deviations, as the targets are."""
 
     def __init__(self, features_IF: Tensor, outputs: int) -> None:
@@ -200,6 +231,7 @@ class _Head(nn.Module):
         nn.init.zeros_(self.linear.bias)
 
     def forward(self, features_IF: Tensor) -> Tensor:
+        """Scores of the classes (I, C), or amounts (I, 1)."""
         answers: Tensor = self.linear((features_IF - self.mean) / self.deviation)
         return answers
 
@@ -218,10 +250,10 @@ def _loss(answers: Tensor, targets: Tensor) -> Tensor:
     return nn.functional.mse_loss(answers, targets) if amounts else nn.functional.cross_entropy(answers, targets)
 
 
-def _probe(features_IF: Tensor, targets: Tensor) -> _Head:
+def _probe(features_IF: Tensor, targets: Tensor) -> Head:
     """The matrix of least loss, found by a quasi-Newton method from zero."""
     outputs = 1 if targets.is_floating_point() else int(targets.max()) + 1
-    head = _Head(features_IF, outputs)
+    head = Head(features_IF, outputs)
     newton = torch.optim.LBFGS(head.parameters(), max_iter=_PROBE_STEPS, line_search_fn="strong_wolfe")
 
     def closure() -> float:
@@ -235,7 +267,7 @@ def _probe(features_IF: Tensor, targets: Tensor) -> _Head:
 
 
 def _tune(
-    model: Transformer, head: _Head, texts: Sequence[list[int]], targets: Tensor, progress: Callable[[int, int], None]
+    model: Transformer, head: Head, texts: Sequence[list[int]], targets: Tensor, progress: Callable[[int, int], None]
 ) -> None:
     """Trains model and head together; the rate falls to zero over the passes."""
     groups = [
@@ -296,4 +328,5 @@ def _answered(task: Task, right: Sequence[bool]) -> TaskResult:
         high=high,
         train_items=0,
         test_items=len(right),
+        judged=AS_THEY_ARE,
     )

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 from xml.etree import ElementTree
 
+from chipwise.core.digest import digest
 from chipwise.core.errors import DataError, SpecError, UnknownName, nearest
 from chipwise.core.tables import Table
 from chipwise.train.data import normal_form
@@ -83,6 +84,16 @@ class Task:
         if self.kind != "classification":
             return ()
         return tuple(sorted({item.label for item in (*self.train, *self.test)}))
+
+    @property
+    def identity(self) -> str:
+        """Digest of what is learnt from and asked; the name and the file do not matter."""
+        return digest([self.kind, self.train, self.test, self.questions])
+
+    @property
+    def metric(self) -> str:
+        """What it is judged by."""
+        return "spearman" if self.kind == "regression" else "accuracy"
 
 
 def load_task(name: str | Path, *, kind: Kind | None = None) -> Task:

@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from chipwise.core.errors import SpecError
@@ -46,3 +48,44 @@ def test_objectives_need_a_known_metric_and_direction() -> None:
     for bad in ({}, {"speed": "up"}, {"tpot_p50": "left"}):
         with pytest.raises(SpecError):
             parse_objectives(bad)
+
+
+def test_a_floor_of_a_task_is_a_share_and_kept_apart_from_devices() -> None:
+    (floor,) = parse_constraints({"accuracy@organ-system": ">= 85 %"}, tasks=["organ-system"])
+    assert (floor.task, floor.op, floor.limit) == ("organ-system", ">=", 0.85)
+    assert floor.holds(0.85)
+    assert not floor.holds(0.8499)
+    assert floor.show(0.9034) == "90.3 %"
+    assert parse_constraints({"accuracy@t": ">= 0.85"}, tasks=["t"])[0].limit == floor.limit
+    (device,) = parse_constraints({"tpot_p99": "<= 3 ms"})
+    assert device.task is None
+
+
+def test_a_floor_on_amounts_is_a_correlation() -> None:
+    (floor,) = parse_constraints({"spearman@sizes": ">= 0.6"}, tasks=["sizes"])
+    assert (floor.limit, floor.show(0.6123)) == (0.6, "0.612")
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"accuracy@organ-systems": ">= 85 %"}, "did you mean 'organ-system'"),
+        ({"accuracy": ">= 85 %"}, "say of which task, such as accuracy@organ-system"),
+        ({"acuracy@organ-system": ">= 85 %"}, "did you mean 'accuracy'"),
+        ({"accuracy@organ-system": ">= 85"}, "for percent write '>= 85 %'"),
+        ({"accuracy@organ-system": ">= 85 ms"}, "neither percent nor a share"),
+        ({"accuracy@organ-system": "<= 85 %"}, "no floor"),
+        ({"accuracy@organ-system": "85 %"}, "not a limit"),
+        ({"accuracy@organ-system": ">= 0 %"}, "above 0"),
+        ({"accuracy@organ-system": ">= 101 %"}, "at most 1"),
+    ],
+)
+def test_bad_floors_say_what_is_wrong(data, message) -> None:
+    with pytest.raises(SpecError, match=re.escape(message)):
+        parse_constraints(data, tasks=["organ-system"])
+
+
+def test_without_tasks_no_floor_makes_sense_and_where_any_may_be_all_are_read() -> None:
+    with pytest.raises(SpecError, match="list 'x' under tasks"):
+        parse_constraints({"accuracy@x": ">= 85 %"})
+    assert parse_constraints({"accuracy@x": ">= 85 %"}, tasks=None)[0].task == "x"

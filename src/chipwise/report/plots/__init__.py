@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chipwise.report.plots import cloud, curves, front, history, memory, operators, promised, roofline
+from chipwise.report.plots import cloud, confusion, curves, front, history, memory, operators, promised, roofline
 from chipwise.report.plots.common import Figure, Plot, View
 from chipwise.report.record import RunRecord
 
@@ -12,6 +12,7 @@ __all__ = ["Figure", "Plot", "View", "draw"]
 def draw(record: RunRecord) -> tuple[Plot, ...]:
     """Every plot of the record; one without data says why."""
     return (
+        *([confusion.draw(record)] if record.tasks else []),
         front.draw(record),
         promised.draw(record),
         roofline.draw(record),
