@@ -14,6 +14,7 @@ from chipwise.core.csvfile import write_rows
 from chipwise.core.digest import plain
 from chipwise.core.errors import DoesNotFit, InputError, MissingExtra, SpecError, StudyError, UnknownName, Unsupported
 from chipwise.core.files import read_json
+from chipwise.core.units import parse
 from chipwise.cost.estimate import estimate as calibrated_estimate
 from chipwise.cost.model import CostEstimate
 from chipwise.hardware import datasheet
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from chipwise.explain.answer import Explanation
     from chipwise.explain.compare import Comparison
     from chipwise.explain.measured import MeasuredExplanation
+    from chipwise.search.laws import ExpectedQuality
     from chipwise.train.command import Trained
     from chipwise.train.extended import Sign
     from chipwise.train.tasks import TaskResult
@@ -187,7 +189,8 @@ def evaluate(
         model: A folder with weights and tokenizer, such as a winner's.
         task: ``organ-system``, ``chapters``, or a CSV or JSON Lines file.
         kind: What a file's labels are, where that is not plain: ``classification`` or ``regression``.
-        method: ``tune`` (a copy of the model is trained on the task) or ``probe``; ``tune`` unless given.
+        method: ``tune`` (a copy of the model is trained on the task) or ``probe``. Unless given, the classifier answers
+            that a winner ships for these very items, else ``tune``.
         with_baseline: Whether the bag of words is asked too.
         progress: Told how much of how much is done.
 
@@ -314,6 +317,30 @@ def estimate_training(
     )
 
 
+def quality(model: str | ArchSpec, *, tokens: float | str, run: str | Path | None = None) -> ExpectedQuality:
+    """What a training of ``model`` is expected to reach, with its interval: by the published law, or by a run's own.
+
+    Args:
+        model: As in :func:`estimate`.
+        tokens: Of training: a number, or words such as ``2T``. The published law counts one pass over the text.
+        run: The folder of a search: its trainings' law, in bits per byte of its text, instead of the published one.
+
+    Raises:
+        InputError: Too small a model or too little text for the published law.
+        Unsupported: The model does not predict next tokens.
+        StudyError: ``run`` holds too few trainings.
+    """
+    arch = resolve(model) if isinstance(model, str) else model
+    count = parse(tokens, "count")
+    if run is not None:
+        from chipwise.run.fitted import fitted_quality
+
+        return fitted_quality(arch, tokens=count, run=run)
+    from chipwise.search.laws import published_quality
+
+    return published_quality(arch, tokens=count)
+
+
 @dataclass(frozen=True)
 class DeviceAnswer:
     """A model on one device: its estimate, or why there is none."""
@@ -346,7 +373,9 @@ def explain(
         device: A data sheet, or ``here``: this machine, as it was calibrated.
         threads: Of this machine's runtime.
         every: Keep also advice that is no sure gain.
-        **asked: ``runtime``, ``weights``, ``kv``, ``tp``, ``pp``, ``ep``, ``dp``, ``batch``, ``prompt``, ``new``.
+        **asked: ``runtime``, ``weights``, ``kv``, ``tp``, ``pp``, ``ep``, ``dp``, ``batch``, ``prompt``, ``new``;
+            ``shared``, tokens of each prompt that all requests have in common; ``train`` for one optimiser step over
+            ``batch`` sequences of ``prompt`` tokens, and with it ``checkpoint``: whether activations are recomputed.
 
     Raises:
         InputError: ``here`` was not calibrated in this runtime.
@@ -357,7 +386,10 @@ def explain(
     from chipwise.explain.answer import explain_case
     from chipwise.explain.asking import calibrated_case, data_sheet_case
 
-    asked = {{"prompt": "prompt_tokens", "new": "new_tokens"}.get(name, name): value for name, value in asked.items()}
+    names = {"prompt": "prompt_tokens", "new": "new_tokens", "shared": "shared_tokens"}
+    asked = {names.get(name, name): value for name, value in asked.items()}
+    if asked.pop("train", False):
+        asked = {"runtime": "torch-compile", "task": "train"} | asked
     if device != "here":
         return explain_case(data_sheet_case(model, device, **asked), every=every)
     runtime = asked.pop("runtime", "onnxruntime")
@@ -659,13 +691,20 @@ def measure(
     return Measured(
         measurement=found,
         metrics=metrics_of(found),
-        predicted=None if design is None or remote else predict(design, workload, runtime=runtime, threads=threads),
+        predicted=None
+        if design is None or remote or found.encodes
+        else predict(design, workload, runtime=runtime, threads=threads),
         promised=promises["promised"] if promises is not None and same else None,
-        limits=parse_constraints(promises["constraints"]) if promises is not None and same else (),
+        limits=_limits_of(promises) if promises is not None and same else (),
         used=None if design is None or profile is None else _used(design, found, profile),
         sustained=watched,
         thermal_kept=watched is not None and kept and keep_thermal(watched.thermal, runtime=runtime, threads=threads),
     )
+
+
+def _limits_of(promises: Mapping[str, Any]) -> tuple[Constraint, ...]:
+    """The limits of a winner that a measurement can tell of; a task's floor is for :func:`evaluate`."""
+    return tuple(item for item in parse_constraints(promises["constraints"], tasks=None) if item.task is None)
 
 
 def _used(design: Design, found: Measurement, profile: MachineProfile) -> Efficiency | None:

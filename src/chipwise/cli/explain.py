@@ -29,6 +29,9 @@ def command(
     pp: Annotated[int, typer.Option(help="Pipeline stages.", min=1)] = 1,
     ep: Annotated[int, typer.Option(help="Groups that a mixture's experts are dealt out to.", min=1)] = 1,
     dp: Annotated[int, typer.Option(help="Replicas of attention.", min=1)] = 1,
+    shared: Annotated[int, typer.Option(help="Tokens of each prompt that all requests have in common.", min=0)] = 0,
+    train: Annotated[bool, typer.Option("--train", help="One optimiser step of --batch sequences instead.")] = False,
+    checkpoint: Annotated[bool, typer.Option("--checkpoint", help="With --train: recompute activations.")] = False,
     threads: Annotated[int, typer.Option(help="Threads of this machine's runtime.", min=1)] = 1,
     every: Annotated[bool, typer.Option("--all", help="Show advice too that is no sure gain.")] = False,
     apply: Annotated[int | None, typer.Option(help="Write the model as changed by advice number N.", min=1)] = None,
@@ -41,6 +44,7 @@ def command(
 
     A chip:        chipwise explain meta-llama/Llama-2-7b-hf --device a100-sxm-80gb --prompt 32000
     This machine:  chipwise explain spec.json --device here --prompt 64 --new 64
+    Training:      chipwise explain gpt2 --device a100-sxm-80gb --train --batch 12 --prompt 1024
     Advice:        chipwise explain config.json --device l4 --apply 1 --out new-config.json
     """
     from chipwise import api
@@ -48,6 +52,7 @@ def command(
 
     asked: dict[str, Any] = {"weights": weights, "kv": kv, "tp": tp, "pp": pp, "ep": ep, "dp": dp}
     asked |= {"prompt": prompt, "new": new, "batch": batch} | ({"runtime": runtime} if runtime else {})
+    asked |= ({"train": True, "checkpoint": checkpoint} if train else {}) | ({"shared": shared} if shared else {})
     if measured:
         _measured(model, asked, threads, as_json=as_json)
         return
@@ -126,9 +131,9 @@ def _print_phase(phase: PhaseAnswer, found: Explanation) -> None:
     used = ", ".join(
         f"{name} {units.show(value, 'share')}" for name, value in (("MFU", phase.mfu), ("MBU", phase.mbu)) if value
     )
-    name = {"prefill": "prefill (TTFT)", "decode": "a token (TPOT)"}[phase.phase]
-    name = "the pass" if not found.case.arch.causal else name
-    console.print(f"\n[bold]{name}[/] {units.show(phase.seconds, 'time')}{'  ' + used if used else ''}")
+    console.print(
+        f"\n[bold]{found.case.title(phase.phase)}[/] {units.show(phase.seconds, 'time')}{'  ' + used if used else ''}"
+    )
     table = Table(box=None, show_header=False, pad_edge=False)
     for _ in range(4):
         table.add_column(no_wrap=True)

@@ -84,7 +84,7 @@ def explain_case(case: Case, *, every: bool = False) -> Explanation:
         capacity_bytes=capacity,
         advice=tuple(advise(case, every=every)),
         shared=shared_context(case),
-        training=checkpointing(case),
+        training=None if case.training else checkpointing(case),
         notes=(*_notes(case, capacity), *case.estimate.notes),
     )
 
@@ -156,7 +156,7 @@ def _notes(case: Case, capacity: float | None) -> list[str]:
 def _power(case: Case) -> str | None:
     """How much of the board's power serving takes, and what is left before clocks fall."""
     energy = case.estimate.metrics.get("energy_per_token")
-    if case.sheet is None or energy is None or not case.arch.causal:
+    if case.sheet is None or energy is None or not case.generates:
         return None
     try:
         limit_w = case.sheet.board_power_w * case.estimate.devices

@@ -12,6 +12,8 @@ from chipwise.serve.request import Request, resolved
 from chipwise.spec import ArchSpec
 from chipwise.spec.hf import default_weights, resolve
 
+TASK = ("task", "checkpoint", "shared_tokens")  # of a question, that no request has
+
 
 def case_of(question: Question, pricer: Pricer) -> Case:
     """The question with its answer.
@@ -33,12 +35,15 @@ def data_sheet_case(model: str | ArchSpec, device: str, **asked: Any) -> Case:
         SpecError: A plan that does not divide the model.
         Unsupported: The chip has no rate for a format.
     """
+    task = {name: asked.pop(name) for name in TASK if name in asked}
     setting = resolved(Request(model=model, device=device, **asked)).setting
     formats = setting.formats
     weights = asked.pop("weights", None) or (default_weights(model) if isinstance(model, str) else None)
     asked.pop("kv", None)
     kv = formats.cache if formats.cache != formats.activations else None
-    question = Question(arch=setting.arch, weights=weights or formats.weights, kv=kv, **asked)
+    if task.get("task") == "train":
+        weights, kv = formats.activations, None
+    question = Question(arch=setting.arch, weights=weights or formats.weights, kv=kv, **asked, **task)
     return case_of(question, DataSheetPricer(device=device))
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from chipwise.core import units
 from chipwise.core.errors import ChipwiseError, DoesNotFit
-from chipwise.explain.prefix import request_of
 from chipwise.explain.question import Case
+from chipwise.explain.requests import request_of
 from chipwise.serve.formats import wide_format
 from chipwise.serve.request import resolved
 from chipwise.serve.training import training_step

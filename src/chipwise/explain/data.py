@@ -22,12 +22,17 @@ def to_data(found: Explanation) -> dict[str, Any]:
         "runtime": cost.runtime,
         "weights": question.weights,
         "kv": question.kv,
+        "task": question.task,
         "batch": question.batch,
         "prompt_tokens": question.prompt_tokens,
         "new_tokens": question.new_tokens,
         "provenance": cost.provenance,
         "metrics": plain(
-            {name: value for name, value in cost.metrics.items() if found.case.arch.causal or "ttft" in name}
+            {
+                name: value
+                for name, value in cost.metrics.items()
+                if found.case.generates or found.case.training or "ttft" in name
+            }
         ),
         "phases": plain(found.phases),
         "saturation": plain(found.saturation),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -13,7 +13,9 @@ from chipwise.explain.question import Case, PhaseName
 from chipwise.explain.rules import RULES
 from chipwise.serve.steps import class_of
 
-Shares = dict[tuple[str, int, int], float]
+Key = tuple[str, int, int]  # kind, FLOPs and bytes of one call
+Shares = dict[Key, float]
+ALIKE = 0.002  # sizes that differ by less are one kernel to the errors of a model of kernels
 OPERATOR_SPREAD = 0.08
 """Error of one operator's time that its neighbours do not share: the standard deviation, in logarithms, of what is left
 of a kernel model's error for products on a device that it has seen. Errors that operators share cancel in a ratio."""
@@ -25,6 +27,7 @@ BESIDE = ("beside kernels", 0, 0)
 WORTH = 1.01  # times better: what buys less than a hundredth is not said unasked
 Z90 = 1.645
 RATES = frozenset({"tokens_per_s"})  # more is better
+SERVING_ALONE = frozenset({"precision", "batching"})  # kinds of change that mean nothing to a training step
 
 
 def rules() -> dict[str, Rule]:
@@ -40,7 +43,12 @@ def advise(case: Case, *, every: bool = False, chosen: Mapping[str, Rule] | None
         every: Keep also what is no sure gain, or a loss.
         chosen: The rules; all unless given.
     """
-    proposals = [(name, proposal) for name, rule in (chosen or rules()).items() for proposal in rule(case)]
+    proposals = [
+        (name, proposal)
+        for name, rule in (chosen or rules()).items()
+        for proposal in rule(case)
+        if not (case.training and proposal.touches in SERVING_ALONE)
+    ]
     answers = case.pricer.price([proposal.changed for _, proposal in proposals])
     found = [
         advice
@@ -53,10 +61,13 @@ def advise(case: Case, *, every: bool = False, chosen: Mapping[str, Rule] | None
 
 def _advice(name: str, proposal: Proposal, case: Case, after: CostEstimate) -> Advice | None:
     recast = proposal.changed.weights != case.question.weights
-    gains = gains_of(case.estimate, after, causal=case.arch.causal, recast=recast)
+    metrics = None
     wanted = proposal.headline
-    if wanted == "tpot" and not case.arch.causal:
-        wanted = "ttft"
+    if not case.generates:
+        only = "step" if case.training else "ttft"
+        metrics = (only, "tokens_per_s", "usd_per_1k_tokens", "peak_memory") if case.training else (only, "peak_memory")
+        wanted = only if wanted in ("ttft", "tpot") else wanted
+    gains = gains_of(case.estimate, after, metrics=metrics, recast=recast)
     headline = next((gain for gain in gains if gain.metric == wanted), None)
     if headline is None:
         return None
@@ -64,25 +75,25 @@ def _advice(name: str, proposal: Proposal, case: Case, after: CostEstimate) -> A
     return Advice(rule=name, proposal=proposal, headline=headline, gains=tuple(gains), sure=sure)
 
 
-def gains_of(before: CostEstimate, after: CostEstimate, *, causal: bool = True, recast: bool = False) -> list[Gain]:
-    """Each metric that both know, before and after, with the interval of the ratio; of an encoder, its one pass.
+def gains_of(
+    before: CostEstimate, after: CostEstimate, *, metrics: Sequence[str] | None = None, recast: bool = False
+) -> list[Gain]:
+    """Each metric that both know (of ``metrics``, if these are given), before and after, with the ratio's interval.
 
     ``recast`` says that the weights are in another format afterwards.
     """
-    spread = {
-        "ttft": ratio_spread(before, after, "prefill", recast=recast),
-        "tpot": ratio_spread(before, after, "decode", recast=recast),
-        "peak_memory": 0.0,  # counted, not predicted
-    }
-    both = max(spread["ttft"], spread["tpot"])
+    first = _margins(before, after, "prefill", recast=recast)
+    decoding = _margins(before, after, "decode", recast=recast) if before.decode and after.decode else first
+    margins = {"ttft": first, "step": first, "tpot": decoding, "peak_memory": (0.0, 0.0)}  # the last is counted
+    both = max(first[0], decoding[0]), max(first[1], decoding[1])
     old, new = _values(before), _values(after)
     gains = []
-    for metric in old if causal else ("ttft", "peak_memory"):
-        if metric not in new or old[metric] <= 0 or new[metric] <= 0:
+    for metric in metrics or old:
+        if metric not in old or metric not in new or old[metric] <= 0 or new[metric] <= 0:
             continue
         ratio = new[metric] / old[metric] if metric in RATES else old[metric] / new[metric]
-        factor = float(np.exp(Z90 * spread.get(metric, both)))
-        interval = Predicted(value=ratio, low=ratio / factor, high=ratio * factor)
+        down, up = np.exp(margins.get(metric, both))
+        interval = Predicted(value=ratio, low=float(ratio / down), high=float(ratio * up))
         gains.append(Gain(metric=metric, before=old[metric], after=new[metric], ratio=interval))
     return gains
 
@@ -99,24 +110,47 @@ def ratio_spread(before: CostEstimate, after: CostEstimate, phase: PhaseName, *,
     pass takes beside its kernels by another, with OVERHEAD_SPREAD. To first order an operator then moves the ratio by
     the difference of its shares of the two passes: what both have alike cancels, what only one has counts in full.
     Products in another format (``recast``) have a FORMAT_SPREAD in common. Another device's kernels are another model's
-    answers: nothing cancels and both intervals count. What rests on published timings alone errs together, with the
-    half-widths that kernels carry.
+    answers: nothing cancels and both intervals count.
     """
     if before.device != after.device:
         return float(np.hypot(_halfwidth(before, phase), _halfwidth(after, phase))) / Z90
     old, new = _shares(before, phase), _shares(after, phase)
-    published = abs(_doubt(before, phase) - _doubt(after, phase)) / Z90
+    new = _matched(new, old)
     moved = {key: old.get(key, 0.0) - new.get(key, 0.0) for key in old | new}
     beside = OVERHEAD_SPREAD * moved.pop(BESIDE)
     own = OPERATOR_SPREAD * np.sqrt(np.sum(np.square(list(moved.values()))))
     common = FORMAT_SPREAD * np.hypot(_products(old, new), _products(new, old)) if recast else 0.0
-    return float(np.sqrt(own**2 + common**2 + beside**2 + published**2))
+    return float(np.sqrt(own**2 + common**2 + beside**2))
 
 
-def _doubt(cost: CostEstimate, phase: PhaseName) -> float:
-    """Half-width, in logarithms, of a pass for what in it rests on published timings alone."""
+def _margins(before: CostEstimate, after: CostEstimate, phase: PhaseName, *, recast: bool) -> tuple[float, float]:
+    """How far below and above the ratio its 90 % interval goes, in logarithms.
+
+    What rests on published timings alone errs together, before and after, by the half-widths that operators carry.
+    """
+    spread = Z90 * ratio_spread(before, after, phase, recast=recast)
+    below, above = (_doubted(before, phase, sign) - _doubted(after, phase, sign) for sign in (-1, 1))
+    return float(np.hypot(spread, below)), float(np.hypot(spread, above))
+
+
+def _doubted(cost: CostEstimate, phase: PhaseName, sign: int) -> float:
+    """The logarithm of how much longer a pass takes with every doubted operator at the end of its interval."""
     costs, total_s = (cost.prefill, cost.ttft_s) if phase == "prefill" else (cost.decode, cost.tpot_s)
-    return sum(each.doubt * each.latency_s for each in costs) / total_s
+    return float(np.log1p(sum(each.latency_s * np.expm1(sign * each.doubt) for each in costs) / total_s))
+
+
+def _matched(shares: Shares, known: Shares) -> Shares:
+    """The shares under the names of those kernels of ``known`` that are the same but for ``ALIKE`` of their size."""
+    found: Shares = {}
+    for key, share in shares.items():
+        near = (other for other in known if other[0] == key[0] and _near(key[1:], other[1:]))
+        name = key if key in known else next(near, key)
+        found[name] = found.get(name, 0.0) + share
+    return found
+
+
+def _near(sizes: tuple[int, ...], others: tuple[int, ...]) -> bool:
+    return all(abs(a - b) <= ALIKE * b for a, b in zip(sizes, others, strict=True))
 
 
 def _products(here: Shares, there: Shares) -> float:
@@ -125,8 +159,8 @@ def _products(here: Shares, there: Shares) -> float:
 
 
 def _halfwidth(cost: CostEstimate, phase: PhaseName) -> float:
-    name = "ttft" if phase == "prefill" else "tpot"
-    found = cost.metrics.get(name) or cost.metrics[f"{name}_p50"]
+    names = ("step", "ttft", "ttft_p50") if phase == "prefill" else ("tpot", "tpot_p50")
+    found = next(cost.metrics[name] for name in names if name in cost.metrics)
     return float(np.log(found.high / found.value))
 
 

@@ -15,6 +15,9 @@ from chipwise.explain.words import gain_text, metric_word
 from chipwise.page.document import document
 from chipwise.page.markup import safe, section, table
 
+_LABELS = {"prefill": "TTFT", "decode": "TPOT"}
+_TITLES = {"prefill": "Where a prompt's pass goes", "decode": "Where a token's time goes"}
+
 
 def page(model: str, found: Explanation) -> str:
     """One self-contained HTML document.
@@ -68,7 +71,7 @@ def _tiles(found: Explanation) -> list[tuple[str, str, str]]:
         used = [
             f"{name} {units.show(value, 'share')}" for name, value in (("MFU", phase.mfu), ("MBU", phase.mbu)) if value
         ]
-        label = "The pass" if not found.case.arch.causal else {"prefill": "TTFT", "decode": "TPOT"}[phase.phase]
+        label = _LABELS[phase.phase] if found.case.generates else found.case.title(phase.phase).capitalize()
         tiles.append((label, units.show(phase.seconds, "time"), ", ".join(used)))
     of = f"of {units.show(found.capacity_bytes, 'bytes')}" if found.capacity_bytes else ""
     tiles.append(("Memory", units.show(found.estimate.peak_memory_bytes, "bytes"), of))
@@ -81,7 +84,7 @@ def _tiles(found: Explanation) -> list[tuple[str, str, str]]:
 
 
 def _waterfall(found: Explanation, phase: PhaseAnswer, key: str, height: int) -> str:
-    title = {"prefill": "Where a prompt's pass goes", "decode": "Where a token's time goes"}[phase.phase]
+    title = _TITLES[phase.phase] if found.case.generates else f"Where {found.case.title(phase.phase)} goes"
     caption = "From the chip's limits to the predicted time; the parts add up to it."
     rows = [
         [

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from chipwise.core.errors import ChipwiseError
-from chipwise.explain.question import Case, Question
+from chipwise.explain.question import Case
+from chipwise.explain.requests import request_of
 from chipwise.serve.batching import constants
 from chipwise.serve.estimate import grouped
-from chipwise.serve.request import Request
 from chipwise.serve.setting import Step
 from chipwise.serve.steps import Pass, price_passes
 
@@ -43,7 +43,7 @@ class Shared:
 
 def shared_context(case: Case) -> Shared | None:
     """The curve for the question's prompt as the context; None where nothing is cached or the chip is this machine."""
-    if case.sheet is None or not case.arch.causal or case.arch.encoder:
+    if case.sheet is None or not case.generates or case.arch.encoder:
         return None
     context, count = case.question.prompt_tokens, np.array(CANDIDATES, dtype=np.int64)
     groups, errors = grouped([request_of(case.question, case.sheet.name)])
@@ -69,22 +69,4 @@ def shared_context(case: Case) -> Shared | None:
         candidates=CANDIDATES,
         shared_s=tuple(map(float, once + own)),
         separate_s=tuple(map(float, count * whole)),
-    )
-
-
-def request_of(question: Question, device: str) -> Request:
-    """The question as the serving model reads it."""
-    return Request(
-        model=question.arch,
-        device=question.device or device,
-        runtime=question.runtime,
-        weights=question.weights,
-        kv=question.kv,
-        tp=question.tp,
-        pp=question.pp,
-        ep=question.ep,
-        dp=question.dp,
-        batch=question.batch,
-        prompt_tokens=question.prompt_tokens,
-        new_tokens=question.new_tokens,
     )

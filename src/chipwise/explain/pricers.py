@@ -10,8 +10,9 @@ from chipwise.blocks.lowering import lower
 from chipwise.core.errors import ChipwiseError, Unsupported
 from chipwise.cost.estimate import estimate
 from chipwise.cost.model import CostEstimate
-from chipwise.explain.prefix import request_of
 from chipwise.explain.question import Question
+from chipwise.explain.requests import request_of
+from chipwise.explain.training import train_estimate
 from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.hardware.device import MachineProfile
@@ -45,8 +46,11 @@ class DataSheetPricer:
         places: list[int] = []
         for i, question in enumerate(questions):
             try:
-                requests.append(request_of(question, self.device))
-                places.append(i)
+                if question.task == "train":
+                    answers[i] = train_estimate(question, question.device or self.device)
+                else:
+                    requests.append(request_of(question, self.device))
+                    places.append(i)
             except ChipwiseError as error:
                 answers[i] = error
         groups, errors = grouped(requests)

@@ -17,11 +17,17 @@ from chipwise.hardware.runtime import Runtime, runtime_named
 from chipwise.spec import ArchSpec
 
 PhaseName = Literal["prefill", "decode"]
+Task = Literal["serve", "train"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """One model, as deployed, under one workload. ``device`` None is this machine, as calibrated."""
+    """One model, as deployed, under one workload. ``device`` None is this machine, as calibrated.
+
+    To ``train`` is one optimiser step over ``batch`` sequences of ``prompt_tokens``; ``checkpoint`` says that
+    activations are recomputed for it. Of each prompt, ``shared_tokens`` are the same in all requests, and
+    ``cached_tokens`` are found in the cache.
+    """
 
     arch: ArchSpec
     weights: str  # format of the matrices
@@ -35,6 +41,10 @@ class Question:
     batch: int = 1
     prompt_tokens: int = 1024
     new_tokens: int = 128
+    task: Task = "serve"
+    checkpoint: bool = False
+    shared_tokens: int = 0
+    cached_tokens: int = 0
 
     def but(self, **changes: Any) -> Question:
         """The same question with some fields changed."""
@@ -82,17 +92,40 @@ class Case:
         return self.pricer.sheet
 
     @property
+    def training(self) -> bool:
+        """Whether the question is about an optimiser step."""
+        return self.question.task == "train"
+
+    @property
+    def generates(self) -> bool:
+        """Whether tokens are made one by one."""
+        return self.arch.causal and not self.training
+
+    @property
     def phases(self) -> tuple[PhaseName, ...]:
-        """What the model does: an encoder has one pass over its input, and no decode."""
-        return ("prefill", "decode") if self.arch.causal else ("prefill",)
+        """What the model does: an encoder has one pass over its input and no decode, and training has one step."""
+        return ("prefill", "decode") if self.generates else ("prefill",)
+
+    def title(self, phase: PhaseName) -> str:
+        """What the phase is called on screen."""
+        if self.training:
+            return "a training step"
+        if not self.generates:
+            return "the pass"
+        return {"prefill": "prefill (TTFT)", "decode": "a token (TPOT)"}[phase]
 
     @property
     def asked(self) -> str:
         """The workload in words."""
         question = self.question
+        if self.training:
+            again = ", activations recomputed" if question.checkpoint else ""
+            return f"one optimiser step over {question.batch} x {question.prompt_tokens:,} tokens{again}"
         if not self.arch.causal:
             return f"one pass over {question.prompt_tokens:,} tokens"
-        return f"{question.batch} in flight, {question.prompt_tokens:,} prompt and {question.new_tokens:,} new tokens"
+        shared = f" ({question.shared_tokens:,} of them shared by all)" if question.shared_tokens else ""
+        prompt = f"{question.prompt_tokens:,} prompt{shared}"
+        return f"{question.batch} in flight, {prompt} and {question.new_tokens:,} new tokens"
 
     @property
     def slower(self) -> str:

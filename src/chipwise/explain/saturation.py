@@ -40,13 +40,15 @@ def saturation_point(sizes: Sequence[int], latency_s: Sequence[float]) -> float 
 
 def batch_curve(case: Case, *, most: int = 1024) -> Curve | None:
     """Requests in flight against the seconds of a step; None for what does not generate."""
-    if not case.arch.causal:
+    if not case.generates:
         return None
     return _curve(case, "requests in flight", [2**i for i in range(most.bit_length())], "batch", "decode")
 
 
 def token_curve(case: Case, *, most: int = 16_384) -> Curve | None:
-    """Tokens of one pass against its seconds, with what attention adds to long inputs."""
+    """Tokens of one pass against its seconds, with what attention adds to long inputs; None for training."""
+    if case.training:
+        return None
     longest = min(most, case.arch.max_tokens) if case.arch.positions == "learned" else most
     sizes = [2**i for i in range(longest.bit_length()) if 2**i <= longest]
     return _curve(case, "tokens of a pass", sizes, "prompt_tokens", "prefill")
@@ -54,7 +56,7 @@ def token_curve(case: Case, *, most: int = 16_384) -> Curve | None:
 
 def context_curve(case: Case, *, most: int = 131_072) -> Curve | None:
     """Tokens of context against the seconds of a step."""
-    if not case.arch.causal:
+    if not case.generates:
         return None
     sizes = [2**i for i in range(7, 18) if 2**i <= min(most, case.arch.max_tokens)]
     return _curve(case, "tokens of context", sizes, "prompt_tokens", "decode")

@@ -34,7 +34,7 @@ def verdict(case: Case, phase: PhaseName, parts: tuple[Part, ...]) -> str:
     """Such as ``decode is memory-bound: 93 % of its kernels' time streams weights; 61 % of the limit is reached``."""
     costs = case.operators(phase)
     bound, share = bound_of(costs)
-    name = "the pass" if "decode" not in case.phases else phase
+    name = phase if case.generates else "training" if case.training else "the pass"
     whole = sum(part.seconds for part in parts)
     largest = max((part for part in parts if part.name in OVERHEADS), key=lambda part: part.seconds, default=None)
     limits = reached(parts)

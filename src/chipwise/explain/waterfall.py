@@ -28,12 +28,16 @@ class Part:
 
 
 WAITING = "waiting for other requests' prompts"
+AGAIN = "again."  # where kernels stand that checkpointing runs a second time
 
 
 def waterfall(case: Case, phase: PhaseName) -> tuple[Part, ...]:
     """The parts of a prompt's pass or of one token, in order; they add up to the predicted TTFT or TPOT."""
     total_s = case.estimate.ttft_s if phase == "prefill" else case.estimate.tpot_s
-    parts = _calibrated(case, phase, total_s) if case.sheet is None else _data_sheet(case, phase, total_s)
+    if case.training:
+        parts = _training(case, total_s)
+    else:
+        parts = _calibrated(case, phase, total_s) if case.sheet is None else _data_sheet(case, phase, total_s)
     return tuple(part for part in parts if abs(part.seconds) > 1e-9 * total_s)
 
 
@@ -91,6 +95,29 @@ def _data_sheet(case: Case, phase: PhaseName, total_s: float) -> list[Part]:
         rest_s = total_s - sum(part.seconds for part in parts)
         parts.append(Part(name=WAITING, seconds=rest_s, why="their prefills delay this request's steps"))
     return parts
+
+
+def _training(case: Case, total_s: float) -> list[Part]:
+    """A step's kernels, each split into its limit and the rest; what is computed a second time by itself."""
+    kernels = _kernels(case, "prefill")
+    again_s = sum(cost.latency_s for cost in kernels if cost.place.startswith(AGAIN))
+    once = [cost for cost in kernels if not cost.place.startswith(AGAIN)]
+    limits = {"compute": 0.0, "memory": 0.0}
+    waste = dict(limits)
+    for cost in once:
+        kind = "compute" if (cost.compute_s or 0.0) >= (cost.memory_s or 0.0) else "memory"
+        limit_s = min(cost.latency_s, max(cost.compute_s or 0.0, cost.memory_s or 0.0))
+        limits[kind] += limit_s
+        waste[kind] += cost.latency_s - limit_s
+    rest_s = total_s - again_s - sum(limits.values()) - sum(waste.values())
+    return [
+        Part(name="compute limit", seconds=limits["compute"], ideal=True, why="FLOPs at the dense peak"),
+        Part(name="bandwidth limit", seconds=limits["memory"], ideal=True, why="bytes at the memory's bandwidth"),
+        Part(name="tiles, waves and clocks", seconds=waste["compute"], why="of kernels bound by compute"),
+        Part(name="bandwidth not reached", seconds=waste["memory"], why="of kernels bound by memory"),
+        Part(name="computed again", seconds=again_s, why="activations that were not kept"),
+        Part(name="communication", seconds=rest_s, why="between devices, and stages that wait"),
+    ]
 
 
 def _kernels(case: Case, phase: PhaseName) -> list[OpCost]:

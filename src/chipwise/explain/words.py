@@ -8,6 +8,7 @@ from chipwise.explain.advice import Gain
 KINDS = {
     "ttft": "time",
     "tpot": "time",
+    "step": "time",
     "tokens_per_s": "rate",
     "energy_per_token": "energy",
     "usd_per_1k_tokens": "price",
@@ -16,6 +17,7 @@ KINDS = {
 _WORDS = {
     "ttft": "TTFT",
     "tpot": "TPOT",
+    "step": "a step",
     "tokens_per_s": "throughput",
     "energy_per_token": "energy of a token",
     "usd_per_1k_tokens": "price of 1,000 tokens",

@@ -139,6 +139,7 @@ def assemble(cost: GroupCost, i: int) -> CostEstimate:
     except Unsupported as error:
         notes.append(f"no price: {error}")
     prefill, decode = operator_costs(cost.prefill, i), operator_costs(cost.decode, i)
+    notes += misaligned((*prefill, *decode))
     return CostEstimate(
         ttft_s=float(cost.ttft_s[i]),
         tpot_s=float(cost.tpot_s[i]),
@@ -163,6 +164,15 @@ def assemble(cost: GroupCost, i: int) -> CostEstimate:
         provenance=f"predicted ({cost.situation} device)",
         notes=tuple(notes),
     )
+
+
+def misaligned(costs: Sequence[OpCost]) -> list[str]:
+    """A note on products whose rows cannot be loaded whole: what that costs is published and not measured here."""
+    places = sorted({cost.place for cost in costs if cost.doubt})
+    if not places:
+        return []
+    named = ", ".join(places[:3]) + (f" and {len(places) - 3} more" if len(places) > 3 else "")
+    return [f"rows of {named} are no multiple of 16 bytes: what that costs is published, not measured here"]
 
 
 def _share(costs: tuple[OpCost, ...], total_s: float, limit: str) -> float:

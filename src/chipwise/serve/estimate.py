@@ -31,11 +31,13 @@ class Group:
     in_flight: npt.NDArray[np.int64]
     prompt_tokens: npt.NDArray[np.int64]
     new_tokens: npt.NDArray[np.int64]
+    cached_tokens: npt.NDArray[np.int64]  # of the prompt, found in the cache
 
     def prefill(self) -> Pass:
-        """One prompt's pass."""
+        """One prompt's pass: over what the cache does not hold."""
         ones = np.ones(len(self.rows), dtype=np.int64)
-        step = Step(batch=ones, query_tokens=self.prompt_tokens, past_tokens=0 * ones)
+        new = self.prompt_tokens - self.cached_tokens
+        step = Step(batch=ones, query_tokens=new, past_tokens=self.cached_tokens)
         return Pass(setting=self.setting, step=step, device=self.device, rows=len(self.rows))
 
     def decode(self) -> Pass:
@@ -82,9 +84,7 @@ def grouped(requests: Sequence[Request]) -> tuple[list[Group], dict[int, Chipwis
     groups = []
     for found, rows in together.values():
         plan = found.setting.plan
-        sizes = np.array(
-            [(requests[i].batch, requests[i].prompt_tokens, requests[i].new_tokens) for i in rows], dtype=np.int64
-        )
+        sizes = np.array([_sizes(requests[i]) for i in rows], dtype=np.int64)
         groups.append(
             Group(
                 setting=found.setting,
@@ -94,9 +94,14 @@ def grouped(requests: Sequence[Request]) -> tuple[list[Group], dict[int, Chipwis
                 in_flight=sizes[:, 0],
                 prompt_tokens=sizes[:, 1],
                 new_tokens=sizes[:, 2],
+                cached_tokens=sizes[:, 3],
             )
         )
     return groups, errors
+
+
+def _sizes(request: Request) -> tuple[int, int, int, int]:
+    return request.batch, request.prompt_tokens, request.new_tokens, request.cached_tokens
 
 
 def price_groups(

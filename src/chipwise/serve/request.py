@@ -25,7 +25,11 @@ MAX_TOKENS = 100_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One row of a table. ``batch`` is the number of requests in flight, over all replicas of attention."""
+    """One row of a table. ``batch`` is the number of requests in flight, over all replicas of attention.
+
+    ``cached_tokens`` of each prompt are found in the cache and not computed again; memory is counted as if each request
+    kept its own.
+    """
 
     model: str | ArchSpec
     device: str | DeviceProfile
@@ -39,11 +43,17 @@ class Request:
     batch: int = 1
     prompt_tokens: int = 1024
     new_tokens: int = 128
+    cached_tokens: int = 0
 
     def __post_init__(self) -> None:
         for field in ("batch", "prompt_tokens", "new_tokens"):
             if not 1 <= getattr(self, field) <= MAX_TOKENS:
                 raise SpecError(f"must be from 1 to {MAX_TOKENS:,}, not {getattr(self, field)}", field=field)
+        if not 0 <= self.cached_tokens < self.prompt_tokens:
+            raise SpecError(
+                f"must be from 0 to one less than the prompt's {self.prompt_tokens:,}, not {self.cached_tokens}",
+                field="cached_tokens",
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,8 +43,8 @@ STREAM_BACKWARD = 2.0
 class TrainingEstimate:
     """Predicted cost of one optimiser step. Seconds, bytes of the fullest device, tokens of all devices.
 
-    ``operators`` are the kernels of one device: of the forward pass, of ``backward``, ``again`` (what is recomputed), and
-    the optimiser.
+    ``operators`` are the kernels of one device: of the forward pass, of ``backward``, ``again`` (what is recomputed),
+    and the optimiser.
     """
 
     step: Predicted

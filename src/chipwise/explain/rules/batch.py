@@ -13,7 +13,7 @@ SLOWER = 1.5  # times the present time of a token that a larger batch may take
 
 def rule(case: Case) -> Iterator[Proposal]:
     """The largest power of two times the requests in flight that fits, with a token at most half again as slow."""
-    if case.sheet is None or not case.arch.causal:
+    if case.sheet is None or not case.generates:
         return
     try:
         capacity = case.sheet.mem_capacity_bytes

@@ -13,7 +13,7 @@ from chipwise.hardware import datasheet
 
 def rule(case: Case) -> Iterator[Proposal]:
     """Of all chips with a price on which the model fits."""
-    if case.sheet is None or not case.arch.causal or "usd_per_1k_tokens" not in case.estimate.metrics:
+    if case.sheet is None or not (case.generates or case.training) or "usd_per_1k_tokens" not in case.estimate.metrics:
         return
     chips = [
         sheet

@@ -12,7 +12,7 @@ from chipwise.explain.question import Case
 def rule(case: Case) -> Iterator[Proposal]:
     """Where several requests are served by a runtime that runs a prompt in a pass of its own."""
     runtime = case.question.served_by
-    if case.sheet is None or runtime.mixes or case.question.batch < 2 or not case.arch.causal:
+    if case.sheet is None or runtime.mixes or case.question.batch < 2 or not case.generates:
         return
     yield Proposal(
         title="prompts in chunks that share steps with decode",

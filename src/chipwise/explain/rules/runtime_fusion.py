@@ -8,7 +8,7 @@ from chipwise.explain.advice import Proposal
 from chipwise.explain.question import Case
 from chipwise.hardware.runtime import RUNTIMES
 
-BETTER = ("torch-compile", "vllm", "trtllm")
+BETTER = ("torch-compile", "vllm", "trtllm")  # the first trains too
 
 
 def rule(case: Case) -> Iterator[Proposal]:
@@ -16,7 +16,7 @@ def rule(case: Case) -> Iterator[Proposal]:
     if case.sheet is None or case.sheet.kind != "gpu":
         return
     now = case.question.served_by
-    for name in BETTER:
+    for name in BETTER[:1] if case.training else BETTER:
         other = RUNTIMES[name]
         fused = sorted(other.fused - now.fused)
         captured = other.graphs and not now.graphs
