@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from toy_profile import US, toy_profile
 
 from chipwise.blocks.lowering import lower
 from chipwise.core.errors import SpecError, UnknownName, Unsupported
@@ -20,6 +19,7 @@ from chipwise.hardware import MachineProfile
 from chipwise.ops import AttentionOp, Elementwise, Matmul, NormOp, Phase, Workload
 from chipwise.profile.samples import random_designs
 from chipwise.spec import Design, uniform
+from chipwise.testing.machines import US, round_machine
 
 NS = 1e-9
 WORKLOAD = Workload(prompt_tokens=8, new_tokens=8)
@@ -32,7 +32,7 @@ def estimated(design: Design, profile: MachineProfile):
 
 def test_price_of_a_matrix_vector_product() -> None:
     """(1, 8) times (8, 16): a node, 8 in, 16 out; 512 bytes streamed."""
-    price = dict(zip(PRICE_COLUMNS, op_price(Matmul(m=1, k=8, n=16), toy_profile()), strict=True))
+    price = dict(zip(PRICE_COLUMNS, op_price(Matmul(m=1, k=8, n=16), round_machine()), strict=True))
     assert price["fixed_s"] == pytest.approx(US + 24 * NS)
     assert price["matmul.fp32.vector"] == 512
     assert price["resident_bytes"] == 0
@@ -41,15 +41,15 @@ def test_price_of_a_matrix_vector_product() -> None:
 def test_price_of_attention() -> None:
     """One query over 3 + 1 keys, two heads of 16: 8 scores, 128 products, 16·(2 + 2·1) values, 16·3 rotated."""
     op = AttentionOp(batch=1, query_tokens=1, past_tokens=3, heads=2, kv_heads=1, head_size=16)
-    price = op_price(op, toy_profile())
+    price = op_price(op, round_machine())
     assert price[0] == pytest.approx(US + (2 + 8 + 128 + 64 + 48) * NS)
     assert price[1] == 2 * 4 * 16 * 4  # keys and values of four positions
 
 
 def test_a_bias_is_a_node_of_its_own_in_fp32_alone() -> None:
-    plain, biased = (op_price(Matmul(m=1, k=8, n=16, bias=b), toy_profile()) for b in (False, True))
+    plain, biased = (op_price(Matmul(m=1, k=8, n=16, bias=b), round_machine()) for b in (False, True))
     assert (biased - plain)[0] == pytest.approx(US + 16 * NS)
-    plain, biased = (op_price(Matmul(m=1, k=8, n=16, weights="int8", bias=b), toy_profile()) for b in (False, True))
+    plain, biased = (op_price(Matmul(m=1, k=8, n=16, weights="int8", bias=b), round_machine()) for b in (False, True))
     assert biased.tolist() == plain.tolist()
 
 
@@ -57,12 +57,12 @@ def test_combine_by_hand() -> None:
     """2,048 bytes lie half way (in logarithm) between the knots: 2 ns a byte. Twice the nodes, a call, 7 logits."""
     price = np.zeros(len(PRICE_COLUMNS))
     price[0], price[PRICE_COLUMNS.index("matmul.int8.vector")] = 5 * US, 2048
-    seconds = combine(price, toy_profile(), Phase.DECODE, logits=7)
+    seconds = combine(price, round_machine(), Phase.DECODE, logits=7)
     assert float(seconds) == pytest.approx(2 * (5 * US + 2048 * 2 * NS) + 10 * US + 7 * NS)
 
 
 def test_many_candidates_are_priced_as_each_alone() -> None:
-    profile = toy_profile()
+    profile = round_machine()
     designs = random_designs(6, seed=3)
     prices = [total_price((p.op for p in lower(d, WORKLOAD, Phase.DECODE)), profile) for d in designs]
     logits = np.array([d.arch.vocab_size for d in designs])
@@ -74,7 +74,7 @@ def test_many_candidates_are_priced_as_each_alone() -> None:
 
 @pytest.mark.parametrize("design", random_designs(6, seed=1), ids=lambda d: f"{d.arch.name}-{d.weights}")
 def test_the_parts_add_up_to_the_pass(design: Design) -> None:
-    cost = estimated(design, toy_profile())
+    cost = estimated(design, round_machine())
     rest = 10 * US + design.arch.vocab_size * NS
     assert sum(op.latency_s for op in cost.decode) + rest == pytest.approx(cost.tpot_s)
     assert sum(op.latency_s for op in cost.prefill) + rest == pytest.approx(cost.ttft_s)
@@ -82,7 +82,7 @@ def test_the_parts_add_up_to_the_pass(design: Design) -> None:
 
 
 def test_tails_and_intervals() -> None:
-    cost = estimated(random_designs(1, seed=0)[0], toy_profile())
+    cost = estimated(random_designs(1, seed=0)[0], round_machine())
     tpot = cost.metric("tpot_p50")
     assert cost.metric("tpot_p99").value == pytest.approx(2 * tpot.value + US)
     assert math.log(tpot.high / tpot.value) == pytest.approx(0.1645)
@@ -94,14 +94,14 @@ def test_tails_and_intervals() -> None:
 @given(st.integers(1, 8), st.floats(1, 10))
 def test_slower_memory_never_makes_a_model_faster(seed: int, factor: float) -> None:
     design = random_designs(1, seed=seed)[0]
-    fast, slow = toy_profile(), toy_profile(s_per_byte=(1e-9, 3e-9 * factor))
+    fast, slow = round_machine(), round_machine(s_per_byte=(1e-9, 3e-9 * factor))
     assert estimated(design, slow).tpot_s >= estimated(design, fast).tpot_s
 
 
 def test_bounds() -> None:
     """A relu of one value is all node; a long one is its values; a big vector product is its weights."""
     arch = uniform(vocab_size=256, d_model=64, depth=1, heads=1, ffn_width=4096, activation="relu", gated=False)
-    ops = {op.place: op for op in estimated(Design(arch=arch), toy_profile()).decode}
+    ops = {op.place: op for op in estimated(Design(arch=arch), round_machine()).decode}
     assert ops["layers.0.ffn.up"].bound is Bound.MEMORY
     assert ops["layers.0.ffn.activation"].bound is Bound.COMPUTE
     assert ops["layers.0.ffn.norm"].bound is Bound.LAUNCH
@@ -109,11 +109,11 @@ def test_bounds() -> None:
 
 def test_an_unknown_rate_is_an_error() -> None:
     with pytest.raises(Unsupported, match=r"matmul\.bf16\.vector.*calibrate"):
-        op_price(Matmul(m=1, k=8, n=8, weights="bf16"), toy_profile())
+        op_price(Matmul(m=1, k=8, n=8, weights="bf16"), round_machine())
 
 
 def test_a_skip_before_layernorm_is_a_node_of_its_own() -> None:
-    profile = toy_profile()
+    profile = round_machine()
     apart = op_price(NormOp(rows=1, width=8, norm="layernorm"), profile) + op_price(
         Elementwise(function="add", elements=8, inputs=2), profile
     )
@@ -138,12 +138,12 @@ def test_peak_memory_by_hand() -> None:
     assert parts.matrix_bytes == 4 * (4 * 16 * 16 + 3 * 16 * 32)
     assert parts.kv_bytes == 4 * 2 * 16 * 16
     assert parts.activation_bytes == 4 * (3 * 8 * 32 + 2 * 8 * 16)
-    peak = estimated(Design(arch=arch), toy_profile()).peak_memory_bytes
+    peak = estimated(Design(arch=arch), round_machine()).peak_memory_bytes
     assert peak == 1e6 + parts.table_bytes + 2 * parts.matrix_bytes + parts.kv_bytes + parts.activation_bytes
 
 
 def test_a_profile_survives_its_file(tmp_path) -> None:
-    profile = toy_profile()
+    profile = round_machine()
     profile.save(tmp_path / "toy.json")
     again = MachineProfile.load(tmp_path / "toy.json")
     assert again.digest == profile.digest

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,15 +13,13 @@ from chipwise.profile.measurement import Measurement
 from chipwise.profile.refit import predict_seconds
 from chipwise.profile.samples import random_designs
 from chipwise.profile.store import MeasurementStore
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "profile"))
-from known_machine import machine, other
+from chipwise.testing.machines import core_like, other
 
 WORKLOAD = Workload(prompt_tokens=16, new_tokens=16)
 
 
 def filled(path: Path, count: int, *, device: str = "known", runtime: str = "fake") -> MeasurementStore:
-    store, truth = MeasurementStore(path), other(machine(), attention=1.5, int8=0.75)
+    store, truth = MeasurementStore(path), other(core_like(), attention=1.5, int8=0.75)
     for design in random_designs(count, seed=0):
         ttft, tpot = (predict_seconds(truth, design, phase, WORKLOAD) for phase in (Phase.PREFILL, Phase.DECODE))
         found = Measurement(
@@ -44,24 +41,24 @@ def filled(path: Path, count: int, *, device: str = "known", runtime: str = "fak
 
 
 def test_errors_on_what_was_left_out_fall(tmp_path) -> None:
-    learned = fit_from_measurements(machine(), filled(tmp_path / "s", 30))
+    learned = fit_from_measurements(core_like(), filled(tmp_path / "s", 30))
     assert len(learned.used) == 30
     assert learned.profile.learned_from == 30
     assert learned.after["decode"].mape < 0.5 * learned.before["decode"].mape
     assert learned.after["decode"].models == 30
-    assert learned.profile.checks["decode"].spread < machine().checks["decode"].spread
+    assert learned.profile.checks["decode"].spread < core_like().checks["decode"].spread
 
 
 def test_few_shot_takes_as_many_as_it_is_told_and_the_same_by_seed(tmp_path) -> None:
     store = filled(tmp_path / "s", 20)
-    first, again = (fit_from_measurements(machine(), store, count=8, seed=1) for _ in range(2))
+    first, again = (fit_from_measurements(core_like(), store, count=8, seed=1) for _ in range(2))
     assert len(first.used) == 8
     assert first.used == again.used
-    assert first.used != fit_from_measurements(machine(), store, count=8, seed=2).used
+    assert first.used != fit_from_measurements(core_like(), store, count=8, seed=2).used
     assert first.after["decode"].mape < first.before["decode"].mape
 
 
 @pytest.mark.parametrize("where", [{"device": "phone"}, {"runtime": "onnxruntime"}])
 def test_measurements_of_other_machines_and_runtimes_do_not_count(where, tmp_path) -> None:
     with pytest.raises(InputError, match=r"holds 0 measurements of known in fake"):
-        fit_from_measurements(machine(), filled(tmp_path / "s", 5, **where))
+        fit_from_measurements(core_like(), filled(tmp_path / "s", 5, **where))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -13,9 +11,7 @@ from chipwise.ops import Phase, Workload
 from chipwise.profile.efficiency import efficiency
 from chipwise.profile.measurement import Measurement
 from chipwise.spec import Design, uniform
-
-sys.path.insert(0, str(Path(__file__).parent))
-from known_machine import machine
+from chipwise.testing.machines import core_like
 
 WORKLOAD = Workload(prompt_tokens=8, new_tokens=8)
 DESIGN = Design(arch=uniform(vocab_size=256, d_model=64, depth=1, heads=1, ffn_width=128, max_tokens=32))
@@ -40,7 +36,7 @@ def measured(ttft_s: float, tpot_s: float) -> Measurement:
 
 def test_a_prefill_at_half_the_peak() -> None:
     flops = sum(placed.op.work().flops for placed in lower(DESIGN, WORKLOAD, Phase.PREFILL))
-    used = efficiency(DESIGN, measured(flops / (0.5 * 1e11), 1e-3), machine())
+    used = efficiency(DESIGN, measured(flops / (0.5 * 1e11), 1e-3), core_like())
     assert used.mfu == pytest.approx(0.5)
     assert used.peak_flops_per_s == 1e11
 
@@ -48,16 +44,16 @@ def test_a_prefill_at_half_the_peak() -> None:
 def test_a_decode_step_reads_its_weights_and_cache_once() -> None:
     """Products: 64·192 + 64·64 + 64·128·3 and the head's 64·256, in FP32; keys and values of 13 positions, 64 wide."""
     touched = 4 * (64 * 192 + 64 * 64 + 3 * 64 * 128 + 64 * 256) + 4 * 2 * 13 * 64
-    used = efficiency(DESIGN, measured(1e-3, touched / 8e10), machine())
+    used = efficiency(DESIGN, measured(1e-3, touched / 8e10), core_like())
     assert used.mbu == pytest.approx(1.0)
     assert used.ceiling == "private caches"
 
 
 def test_what_no_cache_holds_is_judged_by_dram() -> None:
-    small = replace(machine(), machine=replace(machine().machine, l2_bytes=1000, l3_bytes=None))
+    small = replace(core_like(), machine=replace(core_like().machine, l2_bytes=1000, l3_bytes=None))
     used = efficiency(DESIGN, measured(1e-3, 1e-3), small)
     assert (used.ceiling, used.bandwidth_bytes_per_s) == ("DRAM", 2e10)
 
 
 def test_a_format_without_a_measured_peak_has_no_mfu() -> None:
-    assert efficiency(replace(DESIGN, weights="int4"), measured(1e-3, 1e-3), machine()).mfu is None
+    assert efficiency(replace(DESIGN, weights="int4"), measured(1e-3, 1e-3), core_like()).mfu is None

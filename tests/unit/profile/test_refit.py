@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,9 +13,7 @@ from chipwise.ops import Phase, Workload
 from chipwise.profile.refit import Table, cross_check, errors, predict_seconds, predictions, prepare, refit
 from chipwise.profile.samples import random_designs
 from chipwise.spec import Design
-
-sys.path.insert(0, str(Path(__file__).parent))
-from known_machine import machine, other
+from chipwise.testing.machines import core_like, other
 
 WORKLOAD = Workload(prompt_tokens=16, new_tokens=16)
 
@@ -41,8 +37,8 @@ def truths(device: MachineProfile, count: int, *, seed: int) -> list[Truth]:
 
 
 def test_a_device_that_is_as_believed_changes_nothing() -> None:
-    seen = prepare(machine(), truths(machine(), 12, seed=0))
-    fitted = refit(machine(), seen, memory=False)
+    seen = prepare(core_like(), truths(core_like(), 12, seed=0))
+    fitted = refit(core_like(), seen, memory=False)
     for phase in Phase:
         scales = fitted.residuals[phase.value].scales
         assert all(scale == pytest.approx(1.0, abs=1e-6) for scale in scales.values())
@@ -50,45 +46,45 @@ def test_a_device_that_is_as_believed_changes_nothing() -> None:
 
 
 def test_a_kind_of_node_that_is_dearer_gets_a_larger_factor() -> None:
-    device = other(machine(), attention=1.6)
-    fitted = refit(machine(), prepare(machine(), truths(device, 40, seed=0)), memory=False)
+    device = other(core_like(), attention=1.6)
+    fitted = refit(core_like(), prepare(core_like(), truths(device, 40, seed=0)), memory=False)
     scales = fitted.residuals["decode"].scales
     assert scales["attention"] > 1.05  # its launches are the part called node
     assert {"node", "attention"} == set(sorted(scales, key=scales.__getitem__)[-2:])
 
 
 def test_models_that_were_never_seen_are_predicted_better() -> None:
-    device = other(machine(), attention=1.5, int8=1.4, int4=0.7, norm=1.3)
-    fitted = refit(machine(), prepare(machine(), truths(device, 40, seed=0)), memory=False)
-    fresh = prepare(machine(), truths(device, 30, seed=1))
-    before, after = errors(machine(), fresh)["decode"], errors(fitted, fresh)["decode"]
+    device = other(core_like(), attention=1.5, int8=1.4, int4=0.7, norm=1.3)
+    fitted = refit(core_like(), prepare(core_like(), truths(device, 40, seed=0)), memory=False)
+    fresh = prepare(core_like(), truths(device, 30, seed=1))
+    before, after = errors(core_like(), fresh)["decode"], errors(fitted, fresh)["decode"]
     assert before.mape > 0.08
     assert after.mape < 0.03
 
 
 def test_what_estimates_say_is_what_refitting_predicted() -> None:
-    device = other(machine(), attention=1.5)
-    seen = prepare(machine(), truths(device, 20, seed=0))
-    fitted = refit(machine(), seen, memory=False)
+    device = other(core_like(), attention=1.5)
+    seen = prepare(core_like(), truths(device, 20, seed=0))
+    fitted = refit(core_like(), seen, memory=False)
     quick = predictions(fitted, seen)["decode"]
     slow = [predict_seconds(fitted, item.design, Phase.DECODE, WORKLOAD) for item in seen.observed]
     np.testing.assert_allclose(quick, slow, rtol=1e-9)
 
 
 def test_lessons_are_learnt_from_with_the_first_measurement() -> None:
-    device = other(machine(), attention=1.5, int8=0.8)
-    taught = prepare(machine(), truths(device, 20, seed=0))
+    device = other(core_like(), attention=1.5, int8=0.8)
+    taught = prepare(core_like(), truths(device, 20, seed=0))
     lessons = {phase.value: table.lessons() for phase, table in taught.tables.items()}
-    profile = replace(refit(machine(), taught, memory=False), lessons=lessons)
-    fresh = prepare(machine(), truths(device, 20, seed=1))
+    profile = replace(refit(core_like(), taught, memory=False), lessons=lessons)
+    fresh = prepare(core_like(), truths(device, 20, seed=1))
     one = refit(profile, fresh[[0]], memory=False)
     assert errors(one, fresh)["decode"].mape < 0.05
 
 
 def test_a_profile_with_lessons_survives_its_file(tmp_path) -> None:
-    seen = prepare(machine(), truths(other(machine(), int8=0.7), 8, seed=0))
+    seen = prepare(core_like(), truths(other(core_like(), int8=0.7), 8, seed=0))
     lessons = {phase.value: table.lessons() for phase, table in seen.tables.items()}
-    profile = replace(refit(machine(), seen, memory=False), lessons=lessons)
+    profile = replace(refit(core_like(), seen, memory=False), lessons=lessons)
     profile.save(tmp_path / "profile.json")
     again = MachineProfile.load(tmp_path / "profile.json")
     assert again == profile
@@ -96,25 +92,25 @@ def test_a_profile_with_lessons_survives_its_file(tmp_path) -> None:
 
 
 def test_one_disturbed_model_does_not_spoil_the_others() -> None:
-    device = other(machine(), attention=1.3)
+    device = other(core_like(), attention=1.3)
     items = truths(device, 24, seed=0)
     items[5] = Truth(items[5].design, other(device, attention=4.0, fp32=3.0, int8=3.0, int4=3.0, norm=3.0))
-    fitted = refit(machine(), prepare(machine(), items), memory=False)
-    fresh = prepare(machine(), truths(device, 20, seed=1))
+    fitted = refit(core_like(), prepare(core_like(), items), memory=False)
+    fresh = prepare(core_like(), truths(device, 20, seed=1))
     assert errors(fitted, fresh)["decode"].mape < 0.05
 
 
 def test_the_check_leaves_out_what_it_judges() -> None:
     """Quality of fit on the models themselves is better than on models left out, and the check reports the latter."""
-    device = other(machine(), attention=1.5, int8=0.7, norm=1.4)
-    seen = prepare(machine(), truths(device, 12, seed=3))
-    own = errors(refit(machine(), seen, memory=False), seen)["decode"].mape
-    assert cross_check(machine(), seen, memory=False)["decode"].mape > own
+    device = other(core_like(), attention=1.5, int8=0.7, norm=1.4)
+    seen = prepare(core_like(), truths(device, 12, seed=3))
+    own = errors(refit(core_like(), seen, memory=False), seen)["decode"].mape
+    assert cross_check(core_like(), seen, memory=False)["decode"].mape > own
 
 
 def test_doubt_is_small_where_models_were_measured_and_whole_far_away() -> None:
-    seen = prepare(machine(), truths(machine(), 20, seed=0))
-    residual = refit(machine(), seen, memory=False).residuals["decode"]
+    seen = prepare(core_like(), truths(core_like(), 20, seed=0))
+    residual = refit(core_like(), seen, memory=False).residuals["decode"]
     figures = seen.tables[Phase.DECODE].figures
     assert doubt(figures, residual).max() < 0.7 * AMPLITUDE
     assert doubt(figures + 100.0, residual).min() == pytest.approx(AMPLITUDE)

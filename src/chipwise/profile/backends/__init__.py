@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from chipwise.core.errors import MeasurementError
 from chipwise.core.tables import Table
 
 Tokens = npt.NDArray[np.int64]  # (batch, tokens)
@@ -94,6 +95,19 @@ NEEDS = {
     "torch-cuda-compiled": Needs(module="torch", extra="search", gpu=True, loading_s=300.0),
     "torch-cuda-graphs": Needs(module="torch", extra="search", gpu=True),
 }
+
+
+def prompt_shape(tokens: Tokens, *, batch: int, capacity: int) -> tuple[int, int]:
+    """Sequences and tokens each of a prompt.
+
+    Raises:
+        MeasurementError: They are not what the model was opened for.
+    """
+    sequences, length = tokens.shape
+    if sequences != batch or not 1 <= length <= capacity:
+        opened = f"{batch} sequence{'s' if batch > 1 else ''} of up to {capacity} tokens"
+        raise MeasurementError(f"tokens have shape {tokens.shape}; the model was opened for {opened}")
+    return sequences, length
 
 
 def loading_s(runtime: str) -> float:

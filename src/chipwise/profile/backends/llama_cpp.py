@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chipwise.core.errors import MeasurementError, MissingExtra, UnknownName
+from chipwise.profile.backends import prompt_shape
 
 try:
     import llama_cpp
@@ -105,12 +106,7 @@ class LlamaCppSession:
 
     def prefill(self, tokens: Array) -> Array:
         """Forgets what was cached and runs ``tokens`` (batch, prompt)."""
-        batch, length = tokens.shape
-        if batch != self._batch or not 1 <= length <= self._capacity:
-            raise MeasurementError(
-                f"tokens have shape {tokens.shape}; this session runs {self._batch} sequences of up to "
-                f"{self._capacity} tokens"
-            )
+        batch, length = prompt_shape(tokens, batch=self._batch, capacity=self._capacity)
         llama_cpp.llama_memory_clear(self._memory, False)
         if length not in self._prompts:
             self._prompts = {length: _Batch(batch, length)}

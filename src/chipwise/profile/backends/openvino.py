@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chipwise.core.errors import MeasurementError, MissingExtra, Unsupported
+from chipwise.profile.backends import prompt_shape
 
 try:
     import openvino
@@ -47,6 +48,8 @@ class OpenVinoSession:
             "INFERENCE_PRECISION_HINT": "f32",
             "KV_CACHE_PRECISION": "f32",
         }
+        if self.facts.get("conv"):
+            raise MeasurementError(f"{path}: OpenVINO has no CausalConvWithState, which this model's attention needs")
         try:
             compiled = openvino.Core().compile_model(model, "CPU", settings)
         except RuntimeError as error:
@@ -64,11 +67,7 @@ class OpenVinoSession:
 
     def prefill(self, tokens: Array) -> Array:
         """Forgets what was cached and runs ``tokens`` (1, prompt)."""
-        batch, length = tokens.shape
-        if batch != 1 or not 1 <= length <= self._capacity:
-            raise MeasurementError(
-                f"tokens have shape {tokens.shape}; this session runs 1 sequence of up to {self._capacity} tokens"
-            )
+        prompt_shape(tokens, batch=1, capacity=self._capacity)
         self._length = 0
         return self._run(tokens)
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy.typing as npt
 
 from chipwise.core.errors import MeasurementError, MissingExtra, SpecError, Unsupported
+from chipwise.profile.backends import prompt_shape
 
 try:
     import torch
@@ -49,12 +50,7 @@ class TorchSession:
 
     def prefill(self, tokens: Array) -> Array:
         """Forgets what was cached and runs ``tokens`` (batch, prompt)."""
-        batch, length = tokens.shape
-        if batch != self._batch or not 1 <= length <= self._capacity:
-            raise MeasurementError(
-                f"tokens have shape {tokens.shape}; this session runs {self._batch} sequences of up to "
-                f"{self._capacity} tokens"
-            )
+        _, length = prompt_shape(tokens, batch=self._batch, capacity=self._capacity)
         self._length = length
         with torch.inference_mode():
             positions = torch.arange(length, device=self._device)
