@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from chipwise.core import units
-from chipwise.core.errors import Unsupported
 from chipwise.cost.model import Bound, CostEstimate, OpCost
 from chipwise.explain.advice import Advice
 from chipwise.explain.checkpointing import Checkpointing, checkpointing
 from chipwise.explain.engine import advise
+from chipwise.explain.power import drawn, sentence
 from chipwise.explain.prefix import Shared, shared_context
 from chipwise.explain.question import Case, PhaseName
 from chipwise.explain.saturation import Curve, batch_curve, token_curve
@@ -147,23 +147,7 @@ def _notes(case: Case, capacity: float | None) -> list[str]:
             f"it does not fit: {units.show(needed, 'bytes')} are needed and there are {units.show(capacity, 'bytes')}; "
             "times are as if it did"
         )
-    power = _power(case)
-    if power:
-        notes.append(power)
+    power = drawn(case)
+    if power is not None:
+        notes.append(sentence(power))
     return notes
-
-
-def _power(case: Case) -> str | None:
-    """How much of the board's power serving takes, and what is left before clocks fall."""
-    energy = case.estimate.metrics.get("energy_per_token")
-    if case.sheet is None or energy is None or not case.generates:
-        return None
-    try:
-        limit_w = case.sheet.board_power_w * case.estimate.devices
-    except Unsupported:
-        return None
-    drawn_w = energy.value * case.estimate.metrics["tokens_per_s"].value
-    return (
-        f"power: about {units.show(drawn_w, 'power')} of {units.show(limit_w, 'power')} while serving, "
-        f"{max(0.0, 1 - drawn_w / limit_w):.0%} head-room before the board's limit lowers clocks"
-    )

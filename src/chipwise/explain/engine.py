@@ -92,7 +92,7 @@ def gains_of(
         if metric not in old or metric not in new or old[metric] <= 0 or new[metric] <= 0:
             continue
         ratio = new[metric] / old[metric] if metric in RATES else old[metric] / new[metric]
-        down, up = np.exp(margins.get(metric, both))
+        down, up = np.exp(_own_margins(before, after, metric) or margins.get(metric, both))
         interval = Predicted(value=ratio, low=float(ratio / down), high=float(ratio * up))
         gains.append(Gain(metric=metric, before=old[metric], after=new[metric], ratio=interval))
     return gains
@@ -131,6 +131,17 @@ def _margins(before: CostEstimate, after: CostEstimate, phase: PhaseName, *, rec
     spread = Z90 * ratio_spread(before, after, phase, recast=recast)
     below, above = (_doubted(before, phase, sign) - _doubted(after, phase, sign) for sign in (-1, 1))
     return float(np.hypot(spread, below)), float(np.hypot(spread, above))
+
+
+def _own_margins(before: CostEstimate, after: CostEstimate, metric: str) -> tuple[float, float] | None:
+    """Between devices nothing cancels: both metrics' own intervals, where they have any."""
+    if before.device == after.device or metric == "peak_memory":
+        return None
+    both = [cost.metrics[metric] for cost in (before, after) if metric in cost.metrics]
+    if len(both) < 2:
+        return None
+    wide = float(np.hypot(*(np.log(each.high / each.value) for each in both)))
+    return wide, wide
 
 
 def _doubted(cost: CostEstimate, phase: PhaseName, sign: int) -> float:

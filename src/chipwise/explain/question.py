@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
-from chipwise.core.errors import ChipwiseError
+from chipwise.core.errors import ChipwiseError, SpecError
 from chipwise.cost.model import CostEstimate, OpCost
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.hardware.runtime import Runtime, runtime_named
@@ -45,6 +45,13 @@ class Question:
     checkpoint: bool = False
     shared_tokens: int = 0
     cached_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.shared_tokens <= self.prompt_tokens:
+            raise SpecError(
+                f"prompts of {self.prompt_tokens:,} tokens cannot have {self.shared_tokens:,} in common",
+                field="shared_tokens",
+            )
 
     def but(self, **changes: Any) -> Question:
         """The same question with some fields changed."""

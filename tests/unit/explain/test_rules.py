@@ -34,6 +34,7 @@ Where = tuple[str | ArchSpec, dict[str, Any]]
 CASES: dict[str, tuple[Where, Where]] = {  # where it applies, where not
     "aligned_width": ((small(ffn_width=2730), {}), (small(), {})),
     "batch": ((LLAMA3, {}), (BERT, {})),
+    "checkpointing": ((LLAMA3, {"task": "train"}), (LLAMA3, {})),
     "depth": ((small(), {}), (small(depth=4), {})),
     "fits": (("meta-llama/Llama-2-70b-hf", {}), (LLAMA3, {})),
     "fused_chains": ((LLAMA3, {"runtime": "torch-eager"}), (LLAMA3, {"runtime": "vllm"})),
@@ -47,6 +48,8 @@ CASES: dict[str, tuple[Where, Where]] = {  # where it applies, where not
     "other_chip": ((LLAMA3, {}), (BERT, {})),
     "parallel_blocks": ((LLAMA3, {}), (BERT, {})),
     "plain_ffn": ((small(), {"prompt_tokens": 4096, "new_tokens": 1}), (small(gated=False), {})),
+    "power": ((LLAMA3, {"batch": 256, "prompt_tokens": 2048}), (LLAMA3, {"batch": 1, "prompt_tokens": 64})),
+    "prefix_sharing": ((LLAMA3, {"shared_tokens": 900}), (LLAMA3, {})),
     "prefill_chunks": ((LLAMA3, {"runtime": "torch-eager", "batch": 8}), (LLAMA3, {"batch": 8})),
     "replicated_kv": ((MIXTRAL, {"tp": 16, "batch": 64}), (LLAMA3, {"tp": 8, "batch": 64})),
     "runtime_fusion": ((LLAMA3, {"runtime": "torch-eager"}), (LLAMA3, {"device": "xeon-8480-plus"})),
@@ -78,7 +81,7 @@ def test_a_rule_proposes_where_it_applies(name: str) -> None:
         assert proposal.title
         assert proposal.how
         assert proposal.source
-        assert proposal.headline in {"ttft", "tpot", "peak_memory", "usd_per_1k_tokens", *RATES}
+        assert proposal.headline in {"ttft", "tpot", "peak_memory", "usd_per_1k_tokens", "energy_per_token", *RATES}
 
 
 @pytest.mark.parametrize("name", sorted(CASES))

@@ -13,6 +13,7 @@ RULES = Table(
         for name in (
             "aligned_width",
             "batch",
+            "checkpointing",
             "depth",
             "fits",
             "fused_chains",
@@ -26,7 +27,9 @@ RULES = Table(
             "other_chip",
             "parallel_blocks",
             "plain_ffn",
+            "power",
             "prefill_chunks",
+            "prefix_sharing",
             "replicated_kv",
             "runtime_fusion",
             "small_vocabulary",
