@@ -170,7 +170,8 @@ def _rankings(record: RunRecord) -> str:
     parts = [_m(scored.RANKING_NOTE)]
     for ranking in record.rankings:
         rows = [[_m(cell) for cell in row] for row in scored.ranking_rows(ranking)]
-        parts.append(f"{_m(scored.ranking_title(ranking))}\n\n{_table(scored.RANKING_HEAD, rows)}")
+        shown = f"\n\n{_table(scored.RANKING_HEAD, rows)}" if rows else ": too few to tell."
+        parts.append(f"{_m(scored.ranking_title(ranking))}{shown}")
     return "\n\n".join(parts)
 
 

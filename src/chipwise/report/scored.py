@@ -19,7 +19,8 @@ RANKING_NOTE: Final = (
     "Kendall's τ between an early judgement and the bits per byte that longer training found: 1 is the same order, 0 "
     "chance. Brackets: 95 % of resamplings of the candidates. Equal latency: pairs whose predicted time per token lies "
     "within 5 % of one value. More parameters and FLOPs count as better. The longer trainings were given to candidates "
-    "that looked good, which makes them harder to rank than candidates at large."
+    "that looked good, which makes them harder to rank than candidates at large. Law and quality model speak of a full "
+    "training, whatever length a table is of."
 )
 
 
@@ -90,5 +91,5 @@ def rankings(record: RunRecord) -> str:
     for ranking in record.rankings:
         rows = [[safe(cell) for cell in row] for row in ranking_rows(ranking)]
         parts.append(f"<h3>{safe(ranking_title(ranking))}</h3>")
-        parts.append(table(RANKING_HEAD, rows, numbers={1, 2, 3, 4}) if rows else empty("Nothing to compare."))
+        parts.append(table(RANKING_HEAD, rows, numbers={1, 2, 3, 4}) if rows else empty("Too few to tell."))
     return section("rankings", "How well candidates were ranked early", "".join(parts), safe(RANKING_NOTE))

@@ -153,6 +153,10 @@ class Chooser:
         """The row of the space that is closest to a design drawn by hand."""
         return [int(i) for i in self._space.nearest(choices)]
 
+    def law(self, rows: Rows) -> Floats:
+        """Bits per byte of ``rows`` after a full training, as the law says before anything was trained, (n,)."""
+        return self._law([])(rows)
+
     def expected(self, observations: Sequence[Observation], rows: Rows) -> tuple[Floats, Floats]:
         """Mean and standard deviation of bits per byte of ``rows`` after a full final training."""
         mean, std, _ = self._believe(observations, rows, self._model.columns(rows))

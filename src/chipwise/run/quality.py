@@ -18,6 +18,7 @@ from chipwise.run.trials import Candidate, Trials
 from chipwise.space.space import Rows
 
 BATCH_PER_WORKER = 2
+FEWEST = 3  # trainings before the quality model is asked
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,10 @@ class Choosing(Protocol):
 
     def nearest(self, choices: Mapping[str, Any]) -> list[int]:
         """The row of the space that is closest to a design drawn by hand."""
+        ...
+
+    def law(self, rows: Rows) -> Floats:
+        """Bits per byte of ``rows`` after a full training, as believed before anything was trained."""
         ...
 
     def expected(self, observations: Sequence[Observation], rows: Rows) -> tuple[Floats, Floats]:
@@ -110,6 +115,7 @@ class Halving:
                 if not len(rows):
                     return
                 numbers = [self._trials.add(row, predicted=self._predict(row[None])) for row in rows]
+                self._note_beliefs(numbers, rows)
                 unfinished = [self._trials[number] for number in numbers]
             self._run([*full, *(Job(item, self._plan[0].cpu_s, 0) for item in unfinished)])
             full = []
@@ -135,6 +141,20 @@ class Halving:
         trained = [item for item in map(self._fresh, baselines) if item.alive and item.after(last) is not None]
         return finalists, trained[0] if trained else None
 
+    def _note_beliefs(self, numbers: Sequence[int], rows: Rows) -> None:
+        """Keeps what was believed of candidates before their first training; a report says how good it was."""
+        observations = self.observations()
+        believed = self._chooser.expected(observations, rows) if len(observations) >= FEWEST else None
+        for i, (number, law) in enumerate(zip(numbers, self._chooser.law(rows), strict=True)):
+            self._trials.note(number, law=float(law))
+            if believed is not None:
+                self._note_belief(self._trials[number], 0, float(believed[0][i]), float(believed[1][i]))
+
+    def _note_belief(self, item: Candidate, rung: int, mean: float, std: float) -> None:
+        held = item.trial.notes.get("believed", {})
+        if str(rung) not in held:
+            self._trials.note(item.number, believed={**held, str(rung): [mean, std]})
+
     def _fresh(self, item: Candidate) -> Candidate:
         return self._trials[item.number]
 
@@ -151,13 +171,15 @@ class Halving:
         """
         already = [item for item in self._mine() if item.trial.notes.get("promoted", 0) >= rung and item.alive]
         count = self._plan[rung].count
-        for item in self.ranked([item for item in self._mine() if item.after(rung - 1) is not None]):
+        for item, belief in self._believed([item for item in self._mine() if item.after(rung - 1) is not None]):
             if len(already) >= count:
                 break
             if item.number in {other.number for other in already} or not item.alive:
                 continue
             if measured_within(item, self._measure):
                 self._trials.note(item.number, promoted=rung)
+                if belief is not None:
+                    self._note_belief(self._trials[item.number], rung, *belief)
                 already.append(self._trials[item.number])
         if not already:
             raise Infeasible(
@@ -180,13 +202,18 @@ class Halving:
 
     def ranked(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Candidates by the bits per byte they are believed to reach after a full training."""
+        return [item for item, _ in self._believed(candidates)]
+
+    def _believed(self, candidates: Sequence[Candidate]) -> list[tuple[Candidate, tuple[float, float] | None]]:
+        """The same with mean and standard deviation of what is believed; None where nobody was asked yet."""
         candidates = [item for item in candidates if item.row is not None]
         observations = self.observations()
-        if len(observations) < 3 or not candidates:
-            return sorted(candidates, key=lambda item: (-len(item.rungs), item.quality or np.inf))
+        if len(observations) < FEWEST or not candidates:
+            ordered = sorted(candidates, key=lambda item: (-len(item.rungs), item.quality or np.inf))
+            return [(item, None) for item in ordered]
         rows = np.array([item.row for item in candidates])
-        mean, _ = self._chooser.expected(observations, rows)
-        return [candidates[i] for i in np.argsort(mean, kind="stable")]
+        mean, std = self._chooser.expected(observations, rows)
+        return [(candidates[i], (float(mean[i]), float(std[i]))) for i in np.argsort(mean, kind="stable")]
 
     def observations(self) -> list[Observation]:
         """Every finished training; a hand-drawn design speaks for the candidate of the space that is closest to it."""

@@ -20,6 +20,7 @@ from chipwise.run.costing import Costing
 from chipwise.run.devices import DevicePricer, design_costs
 from chipwise.run.folder import RunFolder
 from chipwise.run.measuring import within
+from chipwise.run.ranking import rankings
 from chipwise.run.spec import RunSpec
 from chipwise.run.targets import LOCAL, RunTargets
 from chipwise.run.trials import Candidate, Trials, now
@@ -77,6 +78,7 @@ def make_record(spec: RunSpec, study: Study, trials: Trials, space: SearchSpace,
         history=tuple(_history(spec, items)),
         answer=answer,
         tasks=tuple(_tasks(spec, items, memory.get("bars", {}))),
+        rankings=rankings(items, spec.workload),
         elsewhere=() if profile is None else tuple(_elsewhere(spec, space, items, profile, (winner, baseline, knee))),
         notes=tuple(_notes(spec, items, profile)),
     )

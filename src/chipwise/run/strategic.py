@@ -95,6 +95,10 @@ class StrategyChooser:
         """See :meth:`chipwise.run.choose.Chooser.nearest`."""
         return self._own.nearest(choices)
 
+    def law(self, rows: Rows) -> Floats:
+        """See :meth:`chipwise.run.choose.Chooser.law`."""
+        return self._own.law(rows)
+
     def expected(self, observations: Sequence[Observation], rows: Rows) -> tuple[Floats, Floats]:
         """See :meth:`chipwise.run.choose.Chooser.expected`: promotions do not depend on the strategy."""
         return self._own.expected(observations, rows)
