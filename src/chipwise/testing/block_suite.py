@@ -10,6 +10,7 @@ Subclass it in a test module, and return the models to try from ``archs``; pytes
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -21,11 +22,14 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from chipwise.blocks.lowering import lower
+from chipwise.blocks.slicing import cuts
 from chipwise.deploy.torch import Transformer, build
 from chipwise.ops import AttentionOp, Matmul, OpGraph, Phase, Workload
-from chipwise.spec import ArchSpec, Design
+from chipwise.spec import ArchSpec, Attention, Design
 from chipwise.spec.weights import weight_shapes
 from chipwise.testing.specs import arch_specs
+from chipwise.train.supernet import extract, whole_of
+from chipwise.train.supernet.sliced import add_gradients, part_of, with_weights
 
 TOLERANCE = 1e-4
 PROMPT, STEPS = 7, 6
@@ -63,14 +67,18 @@ class BlockSuite:
         """The ONNX graph gives the module's logits and has the operators that lowering says."""
         self._each(check_export)
 
+    def test_slices_agree(self) -> None:
+        """Cut from a larger model's weights, the model runs on views as it does alone."""
+        self._each(check_slice)
+
 
 def shaken(arch: ArchSpec, *, seed: int) -> Transformer:
-    """A random model in which norms and biases are not ones and zeros, so that forgetting one shows."""
+    """A random model in which norms, biases and convolutions are not ones and zeros, so that forgetting one shows."""
     model = build(arch, seed=seed).eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
-            if parameter.ndim == 1:
+            if parameter.ndim != 2:
                 parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.3)
     return model
 
@@ -135,6 +143,53 @@ def check_cache(arch: ArchSpec, *, tolerance: float = TOLERANCE) -> None:
             parts.append(logits)
             start += length
     torch.testing.assert_close(torch.cat(parts, dim=1), expected, atol=tolerance, rtol=tolerance)
+
+
+def check_slice(arch: ArchSpec, *, tolerance: float = TOLERANCE) -> None:
+    """Asserts that a model on views of a larger one's weights gives what it gives with the extracted weights.
+
+    Also that a step's gradients reach the larger model where those of the model alone are, and nowhere else.
+    """
+    larger = wider(arch)
+    whole = whole_of([arch, larger])
+    weights = {name: value.detach().requires_grad_() for name, value in shaken(whole, seed=0).named_parameters()}
+    alone = Transformer(arch)
+    alone.load_state_dict(extract(arch, whole, weights))
+    tokens = random_tokens(arch, length=PROMPT, batch=2)
+    expected = alone(tokens)[0]
+    given = with_weights(arch, part_of(arch, whole, weights), lambda model: model(tokens)[0])
+    torch.testing.assert_close(given, expected, atol=tolerance, rtol=tolerance)
+    expected.pow(2).mean().backward()
+    given.pow(2).mean().backward()
+    gradients = {name: torch.zeros_like(w) if w.grad is None else w.grad for name, w in weights.items()}
+    for name, cut in cuts(arch, whole).items():
+        assert tuple(cut.of(weights).shape) == weight_shapes(arch)[name]
+    wanted = {name: torch.zeros_like(w) for name, w in weights.items()}
+    add_gradients(arch, whole, dict(alone.named_parameters()), wanted)
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(gradient, wanted[name], atol=tolerance, rtol=tolerance)
+
+
+def wider(arch: ArchSpec) -> ArchSpec:
+    """A model of the same kind that is larger in everything that has a size."""
+    layers = tuple(
+        replace(
+            layer,
+            shares=None,
+            attention=layer.attention and _wider_attention(layer.attention),
+            ffn=layer.ffn and replace(layer.ffn, width=layer.ffn.width + 12),
+        )
+        for layer in (*arch.layers, *arch.layers)
+    )
+    return replace(
+        arch, vocab_size=arch.vocab_size + 5, d_model=arch.d_model + 8, max_tokens=arch.max_tokens + 1, layers=layers
+    )
+
+
+def _wider_attention(block: Attention) -> Attention:
+    return replace(
+        block, heads=2 * (block.heads + block.kv_heads), kv_heads=2 * block.kv_heads, head_size=block.head_size + 6
+    )
 
 
 def check_export(arch: ArchSpec, *, tolerance: float = TOLERANCE) -> None:

@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from chipwise.core.errors import WorkerError
-from chipwise.train.worker import TrainJob
+from chipwise.train.worker import Job
 
 _STARTS = 3  # deaths before the first sign of life, after which the pool gives up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """What a worker said of a job: progress (fields of Update), result (fields of TrainResult and ``quantised``), or
+    """What a worker said of a job: progress (fields of Update), result (what the job's ``run`` gave), or
     failed (``kind`` of error and ``message``)."""
 
     job: int
@@ -54,7 +54,7 @@ class WorkerPool:
     def __init__(self, count: int, *, silence_s: float = 600.0) -> None:
         self._silence_s = silence_s
         self._heard: queue.SimpleQueue[tuple[_Worker, dict[str, Any] | None]] = queue.SimpleQueue()
-        self._waiting: deque[tuple[int, TrainJob]] = deque()
+        self._waiting: deque[tuple[int, Job]] = deque()
         self._submitted = 0
         self._failed_starts = 0
         self._closed = False
@@ -71,7 +71,7 @@ class WorkerPool:
         """Jobs that wait or run."""
         return len(self._waiting) + sum(worker.job is not None for worker in self._workers)
 
-    def submit(self, job: TrainJob) -> int:
+    def submit(self, job: Job) -> int:
         """Puts ``job`` in the queue; its number appears in its events."""
         if self._closed:
             raise WorkerError("the pool is closed")

@@ -12,15 +12,20 @@ import os
 import queue
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from chipwise.core.digest import plain
 from chipwise.core.errors import ChipwiseError
 from chipwise.core.files import build
 from chipwise.spec import ArchSpec
 from chipwise.spec.io import from_data, to_data
+
+if TYPE_CHECKING:
+    from chipwise.train.trainer import Update
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,31 +53,50 @@ class TrainJob:
         fields = dict(data)
         return build(cls, {**fields, "arch": from_data(fields.get("arch"))})
 
+    def run(self, tell: Callable[[Update], None]) -> dict[str, Any]:
+        """Trains and judges; the result as JSON can hold it. ``tell`` gets an ``Update`` about once a second."""
+        from chipwise.train.evaluate import quantised_bits_per_byte
+        from chipwise.train.tokenizer import load_tokens
+        from chipwise.train.trainer import Recipe, train
 
-def run_job(job: TrainJob, tell: Any) -> dict[str, Any]:
-    """Trains and judges; the result as JSON can hold it. ``tell`` gets an ``Update`` about once a second."""
-    from chipwise.train.evaluate import quantised_bits_per_byte
-    from chipwise.train.tokenizer import load_tokens
-    from chipwise.train.trainer import Recipe, train
+        data = load_tokens(Path(self.tokens))
+        result = train(
+            self.arch,
+            data,
+            cpu_budget_s=self.cpu_budget_s,
+            seed=self.seed,
+            folder=self.folder,
+            recipe=build(Recipe, self.recipe, field="recipe"),
+            start=self.start,
+            progress=tell,
+            max_validation_bytes=self.max_validation_bytes,
+        )
+        values: dict[str, Any] = plain(result)
+        judged = partial(quantised_bits_per_byte, data=data, max_bytes=self.max_validation_bytes)
+        values["quantised"] = {form: judged(self.arch, result.weights, form).bits_per_byte for form in self.formats}
+        return values
 
-    data = load_tokens(Path(job.tokens))
-    result = train(
-        job.arch,
-        data,
-        cpu_budget_s=job.cpu_budget_s,
-        seed=job.seed,
-        folder=job.folder,
-        recipe=build(Recipe, job.recipe, field="recipe"),
-        start=job.start,
-        progress=tell,
-        max_validation_bytes=job.max_validation_bytes,
-    )
-    values: dict[str, Any] = plain(result)
-    values["quantised"] = {
-        form: quantised_bits_per_byte(job.arch, result.weights, form, data, job.max_validation_bytes).bits_per_byte
-        for form in job.formats
-    }
-    return values
+
+class Job(Protocol):
+    """What a worker can do: a training alone, or one of shared weights (``train/supernet/job.py``)."""
+
+    def to_line(self, number: int) -> str:
+        """The job as a line of the worker's input."""
+        ...
+
+    def run(self, tell: Callable[[Update], None]) -> dict[str, Any]:
+        """Does it; the result as JSON can hold it. ``tell`` gets an ``Update`` about once a second."""
+        ...
+
+
+def read_job(data: dict[str, Any]) -> Job:
+    """The job that a line held."""
+    fields = dict(data)
+    if fields.pop("kind", None) == "supernet":
+        from chipwise.train.supernet.job import SupernetJob
+
+        return SupernetJob.from_data(fields)
+    return TrainJob.from_data(fields)
 
 
 def serve(jobs: IO[str], events: IO[str]) -> None:
@@ -89,6 +113,9 @@ def serve(jobs: IO[str], events: IO[str]) -> None:
         events.write(json.dumps({"event": event, "job": number, **values}) + "\n")
         events.flush()
 
+    def tell(number: Any, update: Update) -> None:
+        say("progress", number, **dataclasses.asdict(update))
+
     threading.Thread(target=watch, daemon=True).start()
     _limit_threads()
     say("ready", None, pid=os.getpid())
@@ -96,8 +123,7 @@ def serve(jobs: IO[str], events: IO[str]) -> None:
         data = waiting.get() or {}
         number = data.pop("job", None)
         try:
-            job = TrainJob.from_data(data)
-            result = run_job(job, lambda update, number=number: say("progress", number, **dataclasses.asdict(update)))
+            result = read_job(data).run(partial(tell, number))
         except ChipwiseError as error:
             say("error", number, kind=type(error).__name__, message=str(error))
         except MemoryError:
