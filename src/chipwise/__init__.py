@@ -11,7 +11,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from chipwise.api import calibrate, compare, estimate, measure, report, search
+    from chipwise.api import calibrate, compare, estimate, measure, quality, report, search
     from chipwise.blocks.lowering import lower
     from chipwise.core.errors import ChipwiseError
     from chipwise.cost.model import CostEstimate
@@ -45,6 +45,7 @@ _HOMES = {
     "load_run": "chipwise.run.spec",
     "lower": "chipwise.blocks.lowering",
     "measure": "chipwise.api",
+    "quality": "chipwise.api",
     "report": "chipwise.api",
     "resolve": "chipwise.spec.hf",
     "search": "chipwise.api",
@@ -72,6 +73,7 @@ __all__ = [
     "load_run",
     "lower",
     "measure",
+    "quality",
     "report",
     "resolve",
     "search",

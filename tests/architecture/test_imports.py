@@ -35,6 +35,7 @@ PUBLIC = [
     "load_run",
     "lower",
     "measure",
+    "quality",
     "report",
     "resolve",
     "search",

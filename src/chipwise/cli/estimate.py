@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from chipwise.cli import quality
+
 if TYPE_CHECKING:
     from chipwise.api import DeviceAnswer
     from chipwise.cost.model import CostEstimate, OpCost, Predicted
@@ -36,6 +38,7 @@ def command(
     microbatches: Annotated[int, typer.Option(help="With --train: parts that a step is run in.", min=1)] = 1,
     table: Annotated[Path | None, typer.Option(help="Answer every row of this CSV file instead.")] = None,
     out: Annotated[Path | None, typer.Option(help="Where the answered table goes.")] = None,
+    train_tokens: Annotated[str | None, typer.Option(help=quality.HELP)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON, in SI units.")] = False,
 ) -> None:
     """Estimate TTFT, TPOT, memory, energy and price of serving a model, kernel by kernel.
@@ -44,12 +47,15 @@ def command(
     All devices:  chipwise estimate meta-llama/Llama-3.1-8B --device all
     Many rows:    chipwise estimate --table rows.csv --out out.csv
     Training:     chipwise estimate Qwen/Qwen3-0.6B --train --batch 8 --prompt 2048
+    Quality:      chipwise estimate meta-llama/Llama-3.1-8B --train-tokens 2T
     Columns read: row_id, model, device, runtime, weights, kv, tp, pp, ep, dp, batch, isl, osl.
     """
     from chipwise import api
     from chipwise.cli.output import json_of, notices, progress_bar
 
     if table is not None:
+        if train_tokens is not None:
+            raise typer.BadParameter("--train-tokens is for one model, not for --table")
         if out is None:
             raise typer.BadParameter("--table needs --out, the file that the answers go to")
         with progress_bar("estimating", quiet=as_json) as advance:
@@ -66,16 +72,19 @@ def command(
             model, device=device, tokens=prompt, batch=batch, microbatches=microbatches, checkpoint=checkpoint,
             weights=weights, tp=tp, pp=pp, ep=ep, dp=dp,
         )  # fmt: skip
-        json_of(step) if as_json else _print_training(model, step)
+        json_of(quality.with_quality(step, model, train_tokens)) if as_json else _print_training(model, step)
+        quality.print_quality(model, None if as_json else train_tokens)
         return
     sizes = {"runtime": runtime, "weights": weights, "kv": kv, "tp": tp, "pp": pp, "ep": ep, "dp": dp}
     sizes |= {"prompt": prompt, "new": new, "batch": batch}
     if device == "all":
         answers = api.estimate_devices(model, **sizes)  # type: ignore[arg-type]
-        json_of(answers) if as_json else _print_devices(model, answers)
+        json_of(quality.with_quality(answers, model, train_tokens)) if as_json else _print_devices(model, answers)
+        quality.print_quality(model, None if as_json else train_tokens)
         return
     found = api.estimate(model, device=device, **sizes)  # type: ignore[arg-type]
-    json_of(found) if as_json else _print(model, found)
+    json_of(quality.with_quality(found, model, train_tokens)) if as_json else _print(model, found)
+    quality.print_quality(model, None if as_json else train_tokens)
 
 
 def _between(value: Predicted, kind: str) -> str:

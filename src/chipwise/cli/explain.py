@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from chipwise.cli import quality
+
 if TYPE_CHECKING:
     from chipwise.explain.advice import Advice
     from chipwise.explain.answer import Explanation, PhaseAnswer
@@ -37,6 +39,7 @@ def command(
     apply: Annotated[int | None, typer.Option(help="Write the model as changed by advice number N.", min=1)] = None,
     out: Annotated[Path | None, typer.Option(help="Where --apply writes to.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write a page with roofline, waterfall and curves.")] = None,
+    train_tokens: Annotated[str | None, typer.Option(help=quality.HELP)] = None,
     measured: Annotated[bool, typer.Option("--measured", help="Profile it on this machine, node by node.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON, in SI units.")] = False,
 ) -> None:
@@ -62,9 +65,10 @@ def command(
     if as_json:
         from chipwise.explain.data import to_data
 
-        json_of(to_data(found))
+        json_of(quality.with_quality(to_data(found), found.case.arch, train_tokens))
     else:
         _print(model, found)
+        quality.print_quality(found.case.arch, train_tokens, advice=found.advice)
     if html is not None:
         from chipwise.explain.page import page
 

@@ -20,9 +20,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from chipwise.cost.model import Predicted
+
 Floats = NDArray[np.float64]
 EXPONENTS = (0.2, 0.3, 0.4, 0.5)
 BELIEF = 0.15  # weight of START's predictions among the observations, each counted this much
+CONSTANTS = 6  # of the law
+Z90 = 1.645  # standard deviations to each side that hold nine of ten
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,3 +120,32 @@ def fit_pace(layer_parameters: ArrayLike, head_parameters: ArrayLike, tokens_per
     columns = np.column_stack([np.ones(len(target)), np.r_[layers, more_layers], np.r_[head, more_head]])
     token, layer, top = (float(v) for v in non_negative(columns * weight[:, None], target * weight))
     return Pace(token_s=token, layer_parameter_s=layer, head_parameter_s=top)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trainings:
+    """Finished trainings: parameters of layers and head, bytes of text read, bits per byte reached, each (n,)."""
+
+    layers: Floats
+    head: Floats
+    text_bytes: Floats
+    bits_per_byte: Floats
+
+    def __len__(self) -> int:
+        return len(self.bits_per_byte)
+
+    def expect(self, layers: float, head: float, text_bytes: float, *, seed: int, draws: int = 40) -> Predicted:
+        """What the law fitted to them says of another training, with the interval that nine of ten should be in.
+
+        The interval adds how far the law moves when the trainings are drawn anew, and their scatter around it.
+        """
+        held = np.column_stack([self.layers, self.head, self.text_bytes, self.bits_per_byte])
+        law = fit_law(*held.T)
+        value = float(law.bits_per_byte(layers, head, text_bytes))
+        off = self.bits_per_byte / law.bits_per_byte(self.layers, self.head, self.text_bytes) - 1
+        scatter = float(np.sqrt((off**2).sum() / max(1, len(self) - CONSTANTS)))
+        rng = np.random.default_rng(seed)
+        others = [fit_law(*held[rng.integers(0, len(self), len(self))].T) for _ in range(draws)]
+        moved = np.array([other.bits_per_byte(layers, head, text_bytes) for other in others]) - value
+        half = Z90 * float(np.sqrt((moved**2).mean() + (scatter * value) ** 2))
+        return Predicted(value=value, low=value - half, high=value + half)

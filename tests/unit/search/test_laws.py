@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from chipwise.core.errors import InputError, Unsupported
 from chipwise.search import laws
-from chipwise.search.laws import BESIROGLU, HOFFMANN, best_depth, published_quality, shape_cost
+from chipwise.search.laws import BESIROGLU, HOFFMANN, best_depth, published_change, published_quality, shape_cost
 from chipwise.spec import Attention, FeedForward, Layer, uniform
 from chipwise.spec.feed_forward import MixtureOfExperts
 from chipwise.spec.hf import resolve
@@ -139,3 +139,23 @@ def test_feed_forward_width_is_part_of_size_and_not_of_shape() -> None:
     narrow = replace(wide, layers=tuple(replace(x, ffn=FeedForward(width=1024)) for x in wide.layers))
     values = [published_quality(arch, tokens=1e11).loss.value for arch in (wide, narrow)]
     assert values[0] < values[1]
+
+
+def test_a_change_is_surer_than_either_figure() -> None:
+    before, after = llama(32, 4096), llama(28, 4096)
+    values = [published_quality(arch, tokens=2e12).loss for arch in (before, after)]
+    change = published_change(before, after, tokens=2e12)
+    assert change.value == pytest.approx(values[1].value - values[0].value)
+    assert 0 < change.low < change.value < change.high
+    assert change.high - change.low < 0.1 * (values[0].high - values[0].low)
+    nothing = published_change(before, before, tokens=2e12)
+    assert (nothing.low, nothing.value, nothing.high) == (0, 0, 0)
+
+
+def test_sharing_layers_costs_nothing_at_best_and_half_the_parameters_at_worst() -> None:
+    whole = llama(24, 1024)
+    layers = tuple(replace(layer, shares=i - 1) if i % 2 else layer for i, layer in enumerate(whole.layers))
+    change = published_change(whole, replace(whole, layers=layers), tokens=1e11)
+    halved = sum(layer is not None for layer in layers) // 2 * whole.layer_parameters(whole.layers[0])
+    laws_of = [BESIROGLU.nats_per_token(n, 1e11) for n in (whole.parameters(), whole.parameters() - halved)]
+    assert change.low < 0 < change.value < laws_of[1] - laws_of[0] < change.high

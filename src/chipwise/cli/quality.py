@@ -1,0 +1,48 @@
+"""What a model may be worth after training on so many tokens, beside what it costs; never without the interval."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from chipwise.explain.advice import Advice
+    from chipwise.spec import ArchSpec
+
+HELP = "Say too what loss so much training would reach, such as 2T (published law)."
+
+
+def with_quality(data: object, model: str | ArchSpec, tokens: str | None) -> object:
+    """``data`` as JSON shows it, with the expected quality beside it where tokens are given."""
+    if tokens is None:
+        return data
+    from chipwise import api
+    from chipwise.core.digest import plain
+
+    fields = plain(data)
+    fields = fields if isinstance(fields, dict) else {"devices": fields}
+    return fields | {"quality": plain(api.quality(model, tokens=tokens))}
+
+
+def print_quality(model: str | ArchSpec, tokens: str | None, *, advice: Sequence[Advice] = ()) -> None:
+    """One line for the model, and one for each advice that changes what the law sees of it; none without tokens."""
+    if tokens is None:
+        return
+    from chipwise import api
+    from chipwise.cli.output import console
+    from chipwise.search.laws import published_change
+
+    found = api.quality(model, tokens=tokens)
+    console.print(f"loss after {tokens} tokens: {found}", highlight=False, markup=False)
+    for note in found.notes:
+        console.print(f"note: {note}", highlight=False, markup=False)
+    for number, each in enumerate(advice, start=1):
+        changed = each.proposal.changed.arch
+        if isinstance(model, str) or changed == model:
+            continue
+        change = published_change(model, changed, tokens=found.tokens)
+        console.print(
+            f"  with advice {number} by size and shape: {change.value:+.3f} [{change.low:+.3f}, {change.high:+.3f}]",
+            highlight=False,
+            markup=False,
+        )

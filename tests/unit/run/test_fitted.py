@@ -1,0 +1,90 @@
+import json
+from pathlib import Path
+
+import pytest
+
+import chipwise
+from chipwise.core.errors import InputError, StudyError
+from chipwise.search.scaling import Law
+from chipwise.spec import uniform
+
+LAW = Law(floor=0.6, layers=8.0, head=4.0, text=100.0, size_exponent=0.3, text_exponent=0.3)
+BYTES_PER_TOKEN = {1024: 3.0, 4096: 4.0}
+
+
+def model(d: int, depth: int, vocabulary: int):
+    return uniform(vocab_size=vocabulary, d_model=d, depth=depth, heads=d // 32, ffn_width=4 * d)
+
+
+def trial(number: int, d: int, depth: int, vocabulary: int, tokens: int) -> dict:
+    arch = model(d, depth, vocabulary)
+    head = vocabulary * d
+    text = tokens * BYTES_PER_TOKEN[vocabulary]
+    quality = float(LAW.bits_per_byte(arch.parameters() - head, head, text)) * (1.01 if number % 2 else 0.99)
+    choices = {"d_model": d, "depth": depth, "vocab_size": vocabulary, "tie_embeddings": True}
+    return {
+        "number": number,
+        "state": "trained",
+        "summary": "",
+        "weights": "fp32",
+        "choices": choices,
+        "parameters": arch.parameters(),
+        "bits_per_byte": quality,
+        "perplexity": 2 ** (quality * BYTES_PER_TOKEN[vocabulary]),
+        "curve": [{"cpu_s": 1.0, "tokens": tokens}],
+    }
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    shapes = [(d, depth, v) for d in (64, 128, 256) for depth in (1, 4) for v in BYTES_PER_TOKEN]
+    trials = [trial(i, *shape, 500_000 * (1 + i % 5)) for i, shape in enumerate(shapes * 2)]
+    write(tmp_path, trials)
+    return tmp_path
+
+
+def write(folder: Path, trials: list[dict]) -> None:
+    from chipwise.report.record import SCHEMA
+
+    record = {"schema": SCHEMA, "name": "x", "created": "2026-11-21", "version": "0", "status": "finished", "seed": 0}
+    record |= {"target": {"device": "local", "runtime": "onnxruntime"}, "workload": {}, "budget": {"cpu_s": 1.0}}
+    record |= {"space": {"size": 1}}
+    (folder / "record.json").write_text(json.dumps(record | {"trials": trials}))
+
+
+def test_a_run_that_follows_a_law_is_read_ahead_with_an_honest_interval(run: Path) -> None:
+    arch = model(192, 3, 4096)
+    found = chipwise.quality(arch, tokens="2M", run=run)
+    truth = float(LAW.bits_per_byte(arch.parameters() - 4096 * 192, 4096 * 192, 2e6 * 4.0))
+    assert found.loss.low < truth < found.loss.high
+    assert found.loss.value == pytest.approx(truth, rel=0.02)
+    assert 0.02 < found.loss.high / found.loss.low - 1 < 0.1  # trainings scatter by 1 %
+    assert found.unit == "bits/byte"
+    assert "fitted to 24 trainings" in str(found)
+    assert not found.notes
+
+
+def test_far_ahead_it_says_so_and_is_less_sure(run: Path) -> None:
+    near, far = (chipwise.quality(model(192, 3, 4096), tokens=t, run=run) for t in (2e6, 1e9))
+    assert far.loss.value < near.loss.value
+    width = [(q.loss.high - q.loss.low) / q.loss.value for q in (near, far)]
+    assert width[1] > width[0]
+    assert any("text in bytes" in note for note in far.notes)
+
+
+def test_a_vocabulary_between_the_runs_own_is_read_between_them(run: Path) -> None:
+    between = chipwise.quality(model(128, 2, 2048), tokens=1e6, run=run)
+    arch = model(128, 2, 2048)
+    truth = float(LAW.bits_per_byte(arch.parameters() - 2048 * 128, 2048 * 128, 1e6 * 3.5))  # 2048 = √(1024 · 4096)
+    assert between.loss.value == pytest.approx(truth, rel=0.02)
+
+
+def test_too_few_trainings_no_record_and_no_tokens_are_refused(run: Path, tmp_path: Path) -> None:
+    arch = model(128, 2, 1024)
+    with pytest.raises(InputError, match="positive"):
+        chipwise.quality(arch, tokens=-1, run=run)
+    write(run, [])
+    with pytest.raises(StudyError, match="too few"):
+        chipwise.quality(arch, tokens=1e6, run=run)
+    with pytest.raises(StudyError, match="no record"):
+        chipwise.quality(arch, tokens=1e6, run=tmp_path / "none")
