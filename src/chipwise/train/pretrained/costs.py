@@ -1,0 +1,153 @@
+"""Seconds that each size of each block takes, measured in the runtime that will serve.
+
+A block is timed inside the whole model, where it finds the caches as it will find them: the model with all its
+attention (or feed-forward) blocks at one size, against the model without them, over the number of layers. Timings go
+in turns and processor time counts, so that another process on the machine changes little.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chipwise.core.errors import InputError
+from chipwise.deploy.onnx import export, random_weights
+from chipwise.ops import Workload
+from chipwise.profile.backends.onnxruntime import OnnxRuntime
+from chipwise.spec import ArchSpec, Design
+from chipwise.spec.encoder import is_encoder
+from chipwise.train.pretrained.sizes import Sizes, blocks, cut_arch, whole_sizes
+
+KINDS = ("attention", "ffn")
+_TABLE_ROWS = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """Seconds of one request: what is always there, and each block's by kind and size (size 0 takes none)."""
+
+    base_s: float
+    block_s: Mapping[str, Mapping[int, float]]
+
+    def of(self, kind: str, size: int) -> float:
+        """Seconds of one block.
+
+        Raises:
+            InputError: A size that was not timed.
+        """
+        if size not in self.block_s[kind]:
+            known = ", ".join(map(str, self.block_s[kind]))
+            raise InputError(f"{kind} of size {size} was not timed; known: {known}")
+        return self.block_s[kind][size]
+
+    def request_s(self, arch: ArchSpec, sizes: Sizes) -> float:
+        """Seconds of one request of the cut; a narrower stream makes every block's products smaller in proportion."""
+        share = sizes.width / arch.d_model
+        return self.base_s + share * sum(self.of(kind, sizes.block(i, kind)) for i, kind in blocks(arch))
+
+
+def measure_costs(
+    arch: ArchSpec,
+    options: Mapping[str, Sequence[int]],
+    workload: Workload,
+    *,
+    weights: str = "fp32",
+    seconds: float = 1.0,
+    rounds: int = 3,
+    told: Callable[[int, int], None] = lambda done, total: None,
+) -> Costs:
+    """Times every size in ``options`` (by kind; of the blocks that ``arch`` has) on one thread.
+
+    Args:
+        arch: The original.
+        options: Sizes by kind of block; the whole size and 0 are added.
+        workload: An encoder's text is ``prompt_tokens`` long; a decoder also generates.
+        weights: The format in which it will be served.
+        seconds: Of timing for each variant, over all rounds.
+        rounds: Turns.
+        told: Hears how many timings are done.
+    """
+    if is_encoder(arch):  # a row of its table is looked up whatever its size
+        arch = replace(arch, vocab_size=min(arch.vocab_size, _TABLE_ROWS))
+    whole = whole_sizes(arch)
+    variants: dict[tuple[str, int], ArchSpec] = {}
+    counts = {kind: sum(k == kind for _, k in blocks(arch)) for kind in KINDS}
+    for kind in KINDS:
+        if not counts[kind]:
+            continue
+        name = "heads" if kind == "attention" else "neurons"
+        top = max(getattr(whole, name))
+        for size in sorted({0, top, *options.get(kind, ())}):
+            sizes = replace(whole, **{name: tuple(min(size, own) for own in getattr(whole, name))})
+            variants[kind, size] = cut_arch(arch, sizes)
+    taken = _timed(list(variants.values()), workload, weights, seconds, rounds, told)
+    found = dict(zip(variants, taken, strict=True))
+    block_s: dict[str, dict[int, float]] = {kind: {0: 0.0} for kind in KINDS}
+    full_s = []
+    for (kind, size), value in found.items():
+        block_s[kind][size] = max(0.0, value - found[kind, 0]) / counts[kind]
+        if size == max(getattr(whole, "heads" if kind == "attention" else "neurons")):
+            full_s.append(value)
+    every = sum(counts[kind] * max(sizes.values()) for kind, sizes in block_s.items())
+    return Costs(base_s=max(0.0, float(np.mean(full_s)) - every), block_s=block_s)
+
+
+def time_requests(
+    archs: Sequence[ArchSpec], workload: Workload, *, weights: str = "fp32", seconds: float = 2.0, rounds: int = 4
+) -> list[float]:
+    """Median processor seconds of a request of each model, with random weights, measured in turns on one thread."""
+    return _timed(archs, workload, weights, seconds, rounds, lambda done, total: None)
+
+
+def request_seconds(session: Any, workload: Workload, prompt: Any, *, encodes: bool) -> float:
+    """Processor seconds of one request."""
+    start = time.process_time()
+    logits = session.prefill(prompt)
+    if not encodes:
+        for _ in range(workload.new_tokens - 1):
+            logits = session.decode(logits.argmax(axis=-1)[:, None])
+    return time.process_time() - start
+
+
+def _timed(
+    archs: Sequence[ArchSpec],
+    workload: Workload,
+    weights: str,
+    seconds: float,
+    rounds: int,
+    told: Callable[[int, int], None],
+) -> list[float]:
+    """The median processor seconds of a request of each model, measured in turns."""
+    samples: list[list[float]] = [[] for _ in archs]
+    with tempfile.TemporaryDirectory() as room:
+        files: dict[ArchSpec, Path] = {}
+        for arch in archs:
+            if arch not in files:
+                path = Path(room) / f"{len(files)}.onnx"
+                files[arch] = export(Design(arch=arch, weights=weights), random_weights(arch, seed=0), path)
+        for turn in range(rounds):
+            order = range(len(archs)) if turn % 2 == 0 else range(len(archs) - 1, -1, -1)
+            for done, i in enumerate(order):
+                samples[i] += _samples(files[archs[i]], archs[i], workload, seconds / rounds)
+                told(turn * len(archs) + done + 1, rounds * len(archs))
+    return [float(np.median(values)) for values in samples]
+
+
+def _samples(path: Path, arch: ArchSpec, workload: Workload, seconds: float) -> list[float]:
+    """Processor seconds of requests for ``seconds``, loading and the first request not among them; at least three."""
+    session = OnnxRuntime().open(path, capacity=workload.total_tokens, batch=workload.batch, threads=1, options={})
+    shape = (workload.batch, workload.prompt_tokens)
+    prompt = np.random.default_rng(0).integers(0, arch.vocab_size, shape)
+    encodes = is_encoder(arch)
+    request_seconds(session, workload, prompt, encodes=encodes)
+    found: list[float] = []
+    until = time.process_time() + seconds
+    while len(found) < 3 or time.process_time() < until:
+        found.append(request_seconds(session, workload, prompt, encodes=encodes))
+    return found

@@ -1,0 +1,110 @@
+"""Any cut of a model run on its weights: encoders and decoders alike give states; texts and what they are held against.
+
+Axes: B batch, T tokens, D width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from chipwise.deploy.torch import Transformer
+from chipwise.deploy.torch_encoder import Encoder, mean_pooled
+from chipwise.spec import ArchSpec
+from chipwise.spec.encoder import is_encoder
+
+Weights = Mapping[str, Tensor]
+
+
+class _States(nn.Module):
+    """A model whose forward pass gives the states before the head."""
+
+    def __init__(self, arch: ArchSpec) -> None:
+        super().__init__()
+        self.model: nn.Module = Encoder(arch) if is_encoder(arch) else Transformer(arch)
+
+    def forward(self, tokens_BT: Tensor, mask_BT: Tensor) -> Tensor:
+        """States (B, T, D); a decoder needs no mask, as padding comes last."""
+        if isinstance(self.model, Encoder):
+            return self.model(tokens_BT, None if bool(mask_BT.all()) else mask_BT)  # type: ignore[no-any-return]
+        return self.model.hidden(tokens_BT)[0]  # type: ignore[operator,no-any-return]
+
+
+@functools.lru_cache(maxsize=256)
+def _module(arch: ArchSpec) -> _States:
+    with torch.device("meta"):  # the weights come with each call
+        return _States(arch)
+
+
+def states(arch: ArchSpec, weights: Weights, tokens_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """What the head (or the mean) sees, (B, T, D), of ``arch`` run on ``weights``."""
+    named = {f"model.{name}": value for name, value in weights.items()}
+    found: Tensor = functional_call(_module(arch), named, (tokens_BT, mask_BT))
+    return found
+
+
+@contextlib.contextmanager
+def watching(arch: ArchSpec, watch: Mapping[str, Callable[[Any, Any], None]]) -> Any:
+    """While it lasts, ``watch`` hears the input and output of the named modules (``layers.0.ffn.down``) of ``arch``."""
+    model = _module(arch).model
+    handles = [
+        model.get_submodule(name).register_forward_hook(lambda _m, given, out, told=told: told(given[0], out))
+        for name, told in watch.items()
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def autocast(dtype: torch.dtype) -> Any:
+    """Matrix products in ``dtype`` while it lasts."""
+    return torch.autocast("cpu", dtype=dtype, enabled=dtype != torch.float32)
+
+
+def distance(
+    arch: ArchSpec, found_BTD: Tensor, target_BTD: Tensor, mask_BT: Tensor, heads: tuple[Tensor, Tensor]
+) -> Tensor:
+    """How far a cut is from the original on a batch; 0 where they agree.
+
+    An encoder: mean of the states' squared error over the original's variance, plus one minus the cosine of the texts'
+    embeddings, plus the squared error of the cosines between the batch's texts. A decoder: the divergence of the next
+    token's distribution in nats. A narrower cut is held against the original's first (most important) entries.
+
+    Args:
+        arch: The cut.
+        found_BTD: Its states.
+        target_BTD: The original's.
+        mask_BT: Where there is text.
+        heads: Of a decoder, the cut's and the original's head (V, D).
+    """
+    found, target = found_BTD[mask_BT].float(), target_BTD[mask_BT].float()
+    if not is_encoder(arch):
+        own, original = heads
+        logits = F.log_softmax(F.linear(found, own.float()), dim=-1)
+        wanted = F.log_softmax(F.linear(target, original.float()), dim=-1)
+        return F.kl_div(logits, wanted, log_target=True, reduction="batchmean")
+    narrow = found.shape[-1] < target.shape[-1]
+    aim = target[:, : found.shape[-1]] if narrow else target
+    error = (found - aim).square().mean() / aim.var()
+    ours = F.normalize(mean_pooled(found_BTD.float(), mask_BT), dim=-1)
+    full = mean_pooled(target_BTD.float(), mask_BT)
+    theirs = F.normalize(full[:, : ours.shape[-1]] if narrow else full, dim=-1)
+    whole = F.normalize(full, dim=-1)
+    alike = (ours @ ours.T - whole @ whole.T).square().mean()
+    return error + (1 - (ours * theirs).sum(-1)).mean() + 10 * alike
+
+
+def head_of(arch: ArchSpec, weights: Weights) -> Tensor:
+    """A decoder's head (V, D); an encoder's is empty."""
+    if is_encoder(arch):
+        return torch.empty(0)
+    return weights["embedding.weight" if arch.tie_embeddings else "head.weight"]

@@ -1,0 +1,169 @@
+"""Smaller models inside a pretrained one: what can be cut, and which rows and columns of the weights are left.
+
+Every axis of every weight has a label: ``width`` (the residual stream), ``layers.3.query`` and ``layers.3.kv`` (rows of
+heads), ``layers.3.ffn`` (neurons), or none. One order of a label's entries reorders the model without changing what it
+computes; the first entries of an ordered label are the smaller model.
+
+Heads are cut by KV head with all the query heads that were trained with it: a query head on another's keys is lost.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from chipwise.core.errors import SpecError, Unsupported
+from chipwise.spec import ArchSpec
+from chipwise.spec.weights import weight_shapes
+
+Index = npt.NDArray[np.int64]
+Labels = tuple[str | None, ...]
+WIDTH = "width"
+_INNER = {"q": "query", "k": "kv", "v": "kv", "gate": "ffn", "up": "ffn"}  # projections into a block, and their rows
+_BACK = {"out": "query", "down": "ffn"}  # projections back to the stream, and their columns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """How much of a model is kept: KV heads and FFN neurons of each layer (0 leaves the block out), and the width."""
+
+    heads: tuple[int, ...]  # KV heads a layer, each with its query heads
+    neurons: tuple[int, ...]
+    width: int
+
+    def block(self, layer: int, kind: str) -> int:
+        """The size of one block; ``kind`` is ``attention`` or ``ffn``."""
+        return self.heads[layer] if kind == "attention" else self.neurons[layer]
+
+    def with_block(self, layer: int, kind: str, size: int) -> Sizes:
+        """The same but for one block."""
+        name = "heads" if kind == "attention" else "neurons"
+        values = list(getattr(self, name))
+        values[layer] = size
+        return replace(self, heads=tuple(values)) if name == "heads" else replace(self, neurons=tuple(values))
+
+
+def whole_sizes(arch: ArchSpec) -> Sizes:
+    """All of ``arch``."""
+    return Sizes(
+        heads=tuple(0 if layer.attention is None else layer.attention.kv_heads for layer in arch.layers),
+        neurons=tuple(0 if layer.ffn is None else layer.ffn.width for layer in arch.layers),
+        width=arch.d_model,
+    )
+
+
+def blocks(arch: ArchSpec) -> Iterator[tuple[int, str]]:
+    """Layer and kind of each block, in order."""
+    for i, layer in enumerate(arch.layers):
+        if layer.attention is not None:
+            yield i, "attention"
+        if layer.ffn is not None:
+            yield i, "ffn"
+
+
+def cut_arch(whole: ArchSpec, sizes: Sizes) -> ArchSpec:
+    """The smaller model, with as many layers as ``whole``: a layer may be left without blocks.
+
+    Raises:
+        SpecError: Something is larger than in ``whole``.
+    """
+    _check(whole, sizes)
+    layers = []
+    for layer, heads, neurons in zip(whole.layers, sizes.heads, sizes.neurons, strict=True):
+        attention = ffn = None
+        if layer.attention is not None and heads:
+            group = layer.attention.heads // layer.attention.kv_heads
+            attention = replace(layer.attention, heads=heads * group, kv_heads=heads)
+        if layer.ffn is not None and neurons:
+            ffn = replace(layer.ffn, width=neurons)
+        layers.append(replace(layer, attention=attention, ffn=ffn))
+    return replace(whole, layers=tuple(layers), d_model=sizes.width)
+
+
+def cut_weights(whole: ArchSpec, sizes: Sizes, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The smaller model's weights: views of those of ``whole``, by the names of :func:`cut_arch`."""
+    sub = cut_arch(whole, sizes)
+    length = {WIDTH: sizes.width}
+    for i, layer in enumerate(sub.layers):
+        if layer.attention is not None:
+            length[f"layers.{i}.query"] = layer.attention.query_width
+            length[f"layers.{i}.kv"] = layer.attention.kv_width
+        if layer.ffn is not None:
+            length[f"layers.{i}.ffn"] = layer.ffn.width
+    found = {}
+    for name in weight_shapes(sub):
+        value = weights[name]
+        for axis, label in enumerate(labels(name)):
+            if label is not None and length[label] != value.shape[axis]:
+                value = value.narrow(axis, 0, length[label])
+        found[name] = value
+    return found
+
+
+def reorder(weights: Mapping[str, Tensor], order: Mapping[str, Index]) -> dict[str, Tensor]:
+    """``weights`` with the entries of each label in ``order`` in that order; the model computes what it did."""
+    found = {}
+    for name, value in weights.items():
+        for axis, label in enumerate(labels(name)):
+            if label is not None and label in order:
+                value = value.index_select(axis, torch.from_numpy(order[label]))
+        found[name] = value.contiguous()
+    return found
+
+
+def labels(name: str) -> Labels:
+    """The label of each axis of the weight ``name``."""
+    place, _, kind = name.rpartition(".")
+    layer = re.match(r"layers\.\d+", place)
+    last = place.rpartition(".")[2]
+    if last in ("q_norm", "k_norm"):
+        return (None,)
+    if layer is None or last.endswith("_norm"):
+        matrix = kind == "weight" and last in ("embedding", "positions", "token_types", "head")
+        return (None, WIDTH) if matrix else (WIDTH,)
+    if last in _INNER:
+        inner = f"{layer[0]}.{_INNER[last]}"
+        return (inner, WIDTH) if kind == "weight" else (inner,)
+    return (WIDTH, f"{layer[0]}.{_BACK[last]}") if kind == "weight" else (WIDTH,)
+
+
+def compact(arch: ArchSpec, weights: Mapping[str, Tensor]) -> tuple[ArchSpec, dict[str, Tensor]]:
+    """The same model without the layers that have no block (a model keeps at least one layer)."""
+    kept = [i for i, layer in enumerate(arch.layers) if any(layer.blocks())] or [0]
+    number = {old: new for new, old in enumerate(kept)}
+    renamed = {}
+    for name, value in weights.items():
+        match = re.match(r"layers\.(\d+)\.(.*)", name)
+        renamed[f"layers.{number[int(match[1])]}.{match[2]}" if match else name] = value
+    return replace(arch, layers=tuple(arch.layers[i] for i in kept)), renamed
+
+
+def require_cuttable(arch: ArchSpec) -> None:
+    """That smaller models can be cut from ``arch``.
+
+    Raises:
+        Unsupported: Layers share weights, or there is a pooler, whose outputs no cut keeps.
+    """
+    if any(layer.shares is not None for layer in arch.layers):
+        raise Unsupported(f"{arch.name}: layers that share weights cannot be cut one by one")
+    if arch.head == "pooler":
+        raise Unsupported(f"{arch.name}: a pooler is not cut; start from the encoder without it (embeddings by mean)")
+
+
+def _check(whole: ArchSpec, sizes: Sizes) -> None:
+    most = whole_sizes(whole)
+    if not 1 <= sizes.width <= most.width:
+        raise SpecError(f"must lie between 1 and {most.width}, not {sizes.width}", field="width")
+    for name in ("heads", "neurons"):
+        found, limit = getattr(sizes, name), getattr(most, name)
+        if len(found) != len(limit):
+            raise SpecError(f"has {len(found)} layers, the model {len(limit)}", field=name)
+        for i, (size, top) in enumerate(zip(found, limit, strict=True)):
+            if not 0 <= size <= top:
+                raise SpecError(f"must lie between 0 and {top}, not {size}", field=f"{name}[{i}]")
