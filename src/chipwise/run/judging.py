@@ -32,6 +32,7 @@ BAR_SHARE = 0.3  # CPU seconds of the bag of words beside those of one model's t
 CONTENDERS = 3  # two finalists and the baseline
 SPARE = 3  # candidates beyond the finalists that are asked where no finalist reaches a floor
 LOG = "worker.log"  # what a process said, until it is done
+COMMAND = [sys.executable, "-m", "chipwise.train.tasks_worker"]
 _LOOK_S = 0.1
 
 
@@ -169,7 +170,8 @@ def run_side_by_side(
     told: Callable[[Sequence[tuple[int, str]]], None] = lambda running: None,
 ) -> list[tuple[tuple[int, str], dict[str, Any]]]:
     """Runs jobs in processes, ``workers`` at a time; results, or ``failed`` with the reason, in the order of jobs."""
-    waiting, running = list(jobs), dict[tuple[int, str], subprocess.Popen[str]]()
+    waiting = list(jobs)
+    running: dict[tuple[int, str], subprocess.Popen[str]] = {}
     found: dict[tuple[int, str], dict[str, Any]] = {}
     try:
         while waiting or running:
@@ -197,7 +199,7 @@ def _start(job: TaskJob) -> subprocess.Popen[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     with storage(folder), (folder / LOG).open("w", encoding="utf-8") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "chipwise.train.tasks_worker"],
+            COMMAND,
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,

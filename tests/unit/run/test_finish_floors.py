@@ -1,0 +1,113 @@
+"""Who wins where tasks have floors: what was measured decides, others are tried in order, and a miss is told whole."""
+
+from __future__ import annotations
+
+import pytest
+
+from chipwise.core.errors import Infeasible
+from chipwise.run.finish import Finish
+from chipwise.run.judging import SPARE, Judging
+from chipwise.run.spec import run_spec
+from chipwise.run.trials import Trials, choice_labels
+from chipwise.search.study import Study
+from chipwise.space import SearchSpace
+
+SPEC = run_spec(
+    {
+        "name": "toy",
+        "workload": {"prompt_tokens": 8, "new_tokens": 8},
+        "space": {
+            "d_model": [32, 64, 96, 128, 160],
+            "depth": [1, 2],
+            "vocab_size": [512],
+            "layer": {"heads": [1], "kv_heads": [1], "ffn": ["relu"], "ffn_width": [64]},
+            "max_tokens": 64,
+        },
+        "data": {},
+        "tasks": ["mine.csv"],
+        "constraints": {"tpot_p99": "<= 1 ms", "accuracy@mine": ">= 85 %"},
+    },
+    file="toy.yaml",
+)
+SPACE = SearchSpace(SPEC.space)
+
+
+class Judge(Judging):
+    """Knows what everybody reaches, and who was asked."""
+
+    def __init__(self, trials: Trials, truth: list[float | None]) -> None:
+        super().__init__(SPEC, {}, trials, None, None)
+        self.truth, self.asked = truth, []
+
+    def ask(self, contenders) -> None:
+        for item in contenders:
+            self.asked.append(item.number)
+            value = self.truth[item.number]
+            result = {"failed": "lost its finite loss"}
+            if value is not None:
+                result = {"metric": "accuracy", "value": value, "low": value - 0.01, "high": value + 0.01}
+            self._trials.note(item.number, tasks={"mine": result})
+
+
+class Finishing(Finish):
+    """Measures from notes instead of the machine."""
+
+    def _measure_final(self, contenders) -> None:
+        for item in contenders:
+            notes = item.trial.notes
+            self._trials.note(item.number, measured={"tpot_p99": notes["seconds"], "tpot_p50": notes["seconds"] / 2})
+            self._trials.note(item.number, exported_bits_per_byte=notes["bits"])
+
+
+def contest(truth: list[float | None], *, seconds: list[float] | None = None):
+    study = Study(None, name="toy", directions=["minimize", "minimize"], identity="toy", choices=choice_labels(SPACE))
+    trials = Trials(study, SPEC, SPACE)
+    predicted = {"tpot_p99": [1e-4, 1e-4, 1e-4]}
+    trials.add_baseline(SPACE.choices([0] * len(SPACE.genes)), predicted=predicted)
+    for row in SPACE.canonical(SPACE.sample(12, __import__("numpy").random.default_rng(0)))[: len(truth) - 1]:
+        trials.add(row, predicted=predicted)
+    for i in range(len(truth)):
+        trials.note(i, seconds=(seconds or [1e-4] * len(truth))[i], bits=1.0 + i / 10)
+    judge = Judge(trials, truth)
+    return judge, Finishing(trials, SPEC, None, None, judging=judge), trials.all()
+
+
+def test_the_best_that_keeps_the_floor_wins_though_another_predicts_text_better() -> None:
+    judge, finish, items = contest([0.95, 0.84, 0.86])
+    assert finish.decide(items[1:3], items[0]).number == 2
+    assert judge.asked == [1, 2, 0]
+
+
+def test_a_floor_counts_by_its_value_not_by_its_interval() -> None:
+    _, finish, items = contest([0.95, 0.85])  # its interval begins at 84 %
+    assert finish.decide(items[1:2], items[0]).number == 1
+
+
+def test_where_no_finalist_keeps_it_the_next_are_tried_in_their_order() -> None:
+    judge, finish, items = contest([0.95, 0.8, 0.8, 0.7, 0.9, 0.99])
+    assert finish.decide(items[1:3], items[0], items[3:]).number == 4
+    assert judge.asked == [1, 2, 0, 3, 4]  # and nobody after the first that keeps it
+
+
+def test_who_breaks_a_limit_of_the_device_is_not_asked() -> None:
+    judge, finish, items = contest([0.95, 0.99, 0.9], seconds=[1e-4, 2e-3, 1e-4])
+    assert finish.decide(items[1:3], items[0]).number == 2
+    assert judge.asked == [2, 0]
+
+
+def test_when_nobody_keeps_it_one_error_says_what_was_reached() -> None:
+    judge, finish, items = contest([0.95, 0.8, None, *[0.7] * (SPARE + 1)])
+    with pytest.raises(Infeasible) as caught:
+        finish.decide(items[1:3], items[0], items[3:])
+    said = str(caught.value)
+    assert "trial 1: accuracy@mine 80 % [79 % to 81 %] (floor >= 85 %)" in said
+    assert "trial 2: accuracy@mine unknown (lost its finite loss)" in said
+    assert "lower the floor" in said
+    assert len(judge.asked) == 3 + SPARE
+
+
+def test_nobody_within_the_limits_is_said_of_the_limits() -> None:
+    judge, finish, items = contest([0.95, 0.99], seconds=[1e-4, 2e-3])
+    with pytest.raises(Infeasible, match="measured within the limits: trial 1: tpot_p99 2 ms"):
+        finish.decide(items[1:2], items[0])
+    assert judge.asked == [0]

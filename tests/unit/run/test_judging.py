@@ -1,0 +1,74 @@
+"""Judging in processes of their own: noted once, failures said, and the record that a report draws."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from chipwise.run import judging
+from chipwise.run.judging import run_side_by_side
+from chipwise.spec import uniform
+from chipwise.train.tasks_worker import TaskJob
+
+ARCH = uniform(vocab_size=256, d_model=32, depth=1, heads=2, ffn_width=32, max_tokens=64)
+
+
+def job(folder: Path) -> TaskJob:
+    return TaskJob(task="t.csv", arch=ARCH, form="int8", weights="w", tokenizer="t", folder=str(folder))
+
+
+@pytest.fixture
+def worker(monkeypatch, tmp_path: Path):
+    """Puts a small program in the worker's place; it is given the job's folder as ``folder``."""
+
+    def put(program: str) -> None:
+        script = tmp_path / "worker.py"
+        script.write_text(
+            "import json, os, signal, sys, time\nfolder = json.loads(sys.stdin.readline())['folder']\n" + program
+        )
+        monkeypatch.setattr(judging, "COMMAND", [sys.executable, str(script)])
+
+    return put
+
+
+def test_results_come_in_the_order_of_jobs_and_no_more_run_than_workers(worker, tmp_path: Path) -> None:
+    worker(
+        "time.sleep(0.2 if folder.endswith('0') else 0.0)\n"
+        "json.dump({'key': '', 'result': {'of': folder[-1]}}, open(folder + '/result.json', 'w'))\n"
+    )
+    most: list[int] = []
+    jobs = {(i, "t"): job(tmp_path / str(i)) for i in range(4)}
+    found = run_side_by_side(jobs, workers=2, told=lambda running: most.append(len(running)))
+    assert found == [((i, "t"), {"of": str(i)}) for i in range(4)]
+    assert max(most) == 2
+    assert not (tmp_path / "0" / judging.LOG).exists()
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        (
+            "print(json.dumps({'kind': 'DataError', 'message': 'line 3: no label'}), file=sys.stderr); sys.exit(1)",
+            "line 3",
+        ),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "killed by signal 9"),
+        ("print('strange words'); sys.exit(7)", "exit code 7"),
+    ],
+)
+def test_a_failure_says_why_and_costs_the_others_nothing(worker, tmp_path: Path, program: str, said: str) -> None:
+    worker(
+        f"if folder.endswith('0'):\n    {program}\n"
+        "json.dump({'key': '', 'result': {'of': folder[-1]}}, open(folder + '/result.json', 'w'))\n"
+    )
+    found = dict(run_side_by_side({(i, "t"): job(tmp_path / str(i)) for i in range(2)}, workers=1))
+    assert said in found[0, "t"]["failed"]
+    assert found[1, "t"] == {"of": "1"}
+
+
+def test_a_job_travels_as_one_line(tmp_path: Path) -> None:
+    line = job(tmp_path).to_line()
+    assert "\n" not in line
+    assert json.loads(line)["form"] == "int8"
