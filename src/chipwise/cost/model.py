@@ -32,7 +32,7 @@ class OpCost:
     compute_s: float | None = None  # all calls at the dense peak of a data sheet; as calibrated, the part that computes
     memory_s: float | None = None  # all calls' bytes at the memory's bandwidth; as calibrated, the part that streams
     launch_s: float | None = None
-    doubt: float = 0.0  # log half-width of what rests on published timings alone; such operators err together
+    doubt: float = 0.0  # log half-width of what rests on published timings or on none; such operators err together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

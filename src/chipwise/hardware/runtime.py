@@ -12,11 +12,12 @@ from typing import Literal
 
 from chipwise.core.errors import UnknownName
 
-Chain = Literal["qkv", "gate_up", "act_mul", "skip_norm", "rope_cache", "attention"]
+Chain = Literal["qkv", "gate_up", "act_mul", "skip_norm", "rope_cache", "attention", "experts"]
 """``qkv``: one product for q, k and v · ``gate_up``: one for both FFN inputs · ``act_mul``: activation and gating ·
 ``skip_norm``: residual sum and norm · ``rope_cache``: rotation and cache write · ``attention``: scores, softmax and
-values without the scores in memory."""
-EVERY: frozenset[Chain] = frozenset({"qkv", "gate_up", "act_mul", "skip_norm", "rope_cache", "attention"})
+values without the scores in memory · ``experts``: the products of a mixture's experts, grouped (transformers 4, which
+PyTorch runs here, loops over the experts that are met: modeling_mixtral.py)."""
+EVERY: frozenset[Chain] = frozenset({"qkv", "gate_up", "act_mul", "skip_norm", "rope_cache", "attention", "experts"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +82,7 @@ RUNTIMES: Mapping[str, Runtime] = {
             name="llama.cpp",
             title="llama.cpp",
             stack="vllm",
-            fused=frozenset({"attention"}),
+            fused=frozenset({"attention", "experts"}),
             mixes=False,
             python=False,
             aliases=("llamacpp", "llama-cpp", "gguf"),
@@ -90,7 +91,7 @@ RUNTIMES: Mapping[str, Runtime] = {
             name="onnxruntime",
             title="ONNX Runtime",
             stack="vllm",
-            fused=frozenset({"qkv", "skip_norm", "rope_cache", "attention"}),
+            fused=frozenset({"qkv", "skip_norm", "rope_cache", "attention", "experts"}),
             graphs=False,
             mixes=False,
             python=False,
@@ -101,7 +102,7 @@ RUNTIMES: Mapping[str, Runtime] = {
             name="openvino",
             title="OpenVINO",
             stack="vllm",
-            fused=frozenset({"act_mul", "skip_norm", "rope_cache", "attention"}),
+            fused=frozenset({"act_mul", "skip_norm", "rope_cache", "attention", "experts"}),
             graphs=False,
             mixes=False,
             python=False,

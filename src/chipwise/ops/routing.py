@@ -34,6 +34,7 @@ class ExpertsOp:
 
     Each token goes to ``topk`` experts, uniformly and independently; counts are expectations. Two grouped products with
     the activation between, whose width goes through memory; choosing and summing up are operators of their own.
+    Not ``grouped``, experts run one after another.
     """
 
     tokens: Size
@@ -46,11 +47,12 @@ class ExpertsOp:
     weights: str = "fp32"
     activations: str = "fp32"
     bias: bool = False
+    grouped: bool = True
 
     @property
     def kind(self) -> str:
-        """``experts``."""
-        return "experts"
+        """``experts``, or ``looped_experts``."""
+        return "experts" if self.grouped else "looped_experts"
 
     def rows(self) -> Size:
         """Expected rows over all local experts."""

@@ -168,7 +168,7 @@ def assemble(cost: GroupCost, i: int) -> CostEstimate:
 
 def misaligned(costs: Sequence[OpCost]) -> list[str]:
     """A note on products whose rows cannot be loaded whole: what that costs is published and not measured here."""
-    places = sorted({cost.place for cost in costs if cost.doubt})
+    places = sorted({cost.place for cost in costs if cost.doubt and cost.kind == "matmul"})
     if not places:
         return []
     named = ", ".join(places[:3]) + (f" and {len(places) - 3} more" if len(places) > 3 else "")

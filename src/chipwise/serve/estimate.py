@@ -132,7 +132,7 @@ def _cost(group: Group, prefill: PassTimes, decode: PassTimes, known: Constants)
     share = known.prefill_share if runtime.mixes else 1.0
     situation = min((prefill.situation, decode.situation), key=("unseen", "sibling", "seen").index)
     replicas = group.setting.plan.dp
-    mixture = any(part.op.kind == "experts" for part in decode.parts)
+    mixture = any(part.op.kind in ("experts", "looped_experts") for part in decode.parts)
     tpot = tpot_s(
         step_s,
         prefill_s,

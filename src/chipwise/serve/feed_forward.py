@@ -71,6 +71,7 @@ def mixture(block: MixtureOfExperts, setting: Setting, tokens: Size) -> Iterator
         weights=setting.formats.experts,
         activations=setting.formats.activations,
         bias=block.expert.bias,
+        grouped=setting.runtime.fuses("experts"),
     )
     yield Part(place="experts", op=op)
     if plan.dp > 1:

@@ -22,6 +22,7 @@ _CLASS = {
     "matmul": "matmul",
     "grouped_matmul": "experts",
     "experts": "experts",
+    "looped_experts": "experts",
     "attention": "attention",
     "latent_attention": "attention",
     "mamba2": "attention",

@@ -15,7 +15,7 @@ from chipwise.spec import ArchSpec, uniform
 from chipwise.spec.hf import resolve
 
 LLAMA2, LLAMA3 = "meta-llama/Llama-2-7b-hf", "meta-llama/Llama-3.1-8B"
-BERT, MIXTRAL = "bert-base-uncased", "mistralai/Mixtral-8x7B-v0.1"
+BERT, MIXTRAL, QWEN_MOE = "bert-base-uncased", "mistralai/Mixtral-8x7B-v0.1", "Qwen/Qwen3-30B-A3B"
 
 
 def small(**changes: Any) -> ArchSpec:
@@ -38,6 +38,7 @@ CASES: dict[str, tuple[Where, Where]] = {  # where it applies, where not
     "depth": ((small(), {}), (small(depth=4), {})),
     "fits": (("meta-llama/Llama-2-70b-hf", {}), (LLAMA3, {})),
     "fused_chains": ((LLAMA3, {"runtime": "torch-eager"}), (LLAMA3, {"runtime": "vllm"})),
+    "grouped_experts": ((QWEN_MOE, {"runtime": "torch-eager"}), (LLAMA3, {"runtime": "torch-eager"})),
     "graphs": ((LLAMA3, {"runtime": "torch-eager"}), (LLAMA3, {"runtime": "vllm"})),
     "head_size": (("EleutherAI/pythia-2.8b", {}), (LLAMA3, {})),
     "hidden_size": ((small(d_model=1000, head_size=128), {}), (small(), {})),

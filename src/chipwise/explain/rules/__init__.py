@@ -18,6 +18,7 @@ RULES = Table(
             "fits",
             "fused_chains",
             "graphs",
+            "grouped_experts",
             "head_size",
             "hidden_size",
             "kv_heads",

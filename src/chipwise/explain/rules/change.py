@@ -9,6 +9,7 @@ from typing import Any
 from chipwise.core.errors import Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.spec import ArchSpec, Attention, FeedForward
+from chipwise.spec.feed_forward import MixtureOfExperts
 
 
 def each_attention(arch: ArchSpec, change: Callable[[Attention], Any]) -> ArchSpec:
@@ -36,6 +37,11 @@ def attentions(arch: ArchSpec) -> list[Attention]:
 def feed_forwards(arch: ArchSpec) -> list[FeedForward]:
     """Every plain feed-forward, in order."""
     return [layer.ffn for layer in arch.layers if isinstance(layer.ffn, FeedForward)]
+
+
+def mixture(arch: ArchSpec) -> bool:
+    """Whether any layer has experts."""
+    return any(isinstance(layer.ffn, MixtureOfExperts) for layer in arch.layers)
 
 
 def up_to(value: int, multiple: int) -> int:

@@ -1,4 +1,4 @@
-"""Activation checkpointing: memory for time in training. Layers keep their inputs alone and run again on the way back."""
+"""Activation checkpointing: memory for time in training. Layers keep their inputs alone and run a second time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Little head-room under the board's power limit: under sustained load clocks fall. The chip that needs least a token."""
+"""Little head-room under the board's power limit: under sustained load clocks fall. The chip that needs least."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HEAD_ROOM = 0.2  # of the limit: boards with less of it left are warm
 
 
 def rule(case: Case) -> Iterator[Proposal]:
-    """Where serving draws four fifths of the limit: the chip of this kind that is as fast at the least energy a token."""
+    """Where serving draws four fifths of the limit: the chip of this kind that is as fast at the least energy."""
     here = drawn(case)
     if case.sheet is None or here is None or here.share < 1 - HEAD_ROOM:
         return
@@ -38,8 +38,8 @@ def rule(case: Case) -> Iterator[Proposal]:
     yield Proposal(
         title=f"{case.sheet.name} draws {here.share:.0%} of its limit -> {chosen.name}, for the energy of a token",
         touches="hardware",
-        how=f"rent or buy {chosen.title}; where that is no choice, measure what load lasts: chipwise measure --sustained",
+        how=f"rent or buy {chosen.title}; or see what lasts on the machine itself: chipwise measure --sustained",
         changed=case.question.but(device=chosen.name),
         headline="energy_per_token",
-        source="Patel et al. 2023, POLCA, arXiv:2308.12908, on power limits under language models; rates of data sheets",
+        source="Patel et al. 2023, POLCA, arXiv:2308.12908, on power limits under language models",
     )

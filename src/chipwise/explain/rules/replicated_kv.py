@@ -6,14 +6,13 @@ from collections.abc import Iterator
 
 from chipwise.explain.advice import Proposal
 from chipwise.explain.question import Case
-from chipwise.explain.rules.change import attentions
-from chipwise.spec.feed_forward import MixtureOfExperts
+from chipwise.explain.rules.change import attentions, mixture
 
 
 def rule(case: Case) -> Iterator[Proposal]:
     """As many devices a replica of attention as it has KV heads, and more replicas; of mixtures that share experts."""
     found, tp = attentions(case.arch), case.question.tp
-    if not found or not any(isinstance(layer.ffn, MixtureOfExperts) for layer in case.arch.layers):
+    if not found or not mixture(case.arch):
         return
     heads = min(block.kv_heads for block in found)
     if heads >= tp or tp % heads or case.question.batch < case.question.dp * tp // heads:

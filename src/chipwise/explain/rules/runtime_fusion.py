@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from chipwise.explain.advice import Proposal
 from chipwise.explain.question import Case
-from chipwise.hardware.runtime import RUNTIMES
+from chipwise.explain.rules.change import mixture
+from chipwise.hardware.runtime import EVERY, RUNTIMES
 
 BETTER = ("torch-compile", "vllm", "trtllm")  # the first trains too
 
@@ -16,11 +17,12 @@ def rule(case: Case) -> Iterator[Proposal]:
     if case.sheet is None or case.sheet.kind != "gpu":
         return
     now = case.question.served_by
+    known = EVERY if mixture(case.arch) else EVERY - {"experts"}
     for name in BETTER[:1] if case.training else BETTER:
         other = RUNTIMES[name]
-        fused = sorted(other.fused - now.fused)
+        fused = sorted(known & other.fused - now.fused)
         captured = other.graphs and not now.graphs
-        if other.name == now.name or not (fused or captured) or now.fused - other.fused:
+        if other.name == now.name or not (fused or captured) or known & now.fused - other.fused:
             continue
         what = [f"fuses {', '.join(fused)}"] if fused else []
         what += ["replays decode as one graph"] if captured else []

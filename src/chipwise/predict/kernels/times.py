@@ -28,7 +28,9 @@ class KernelTimes:
     memory_s: Array  # bytes over the bandwidth of the device's own memory
     launch_s: Array  # an empty kernel
     situation: Situation
-    doubt: Array | None = None  # the part of log_halfwidth that rests on published timings alone; None where none does
+    doubt: Array | None = (
+        None  # the part of log_halfwidth that rests on published timings, or on none
+    )
 
     @property
     def low_s(self) -> Array:
