@@ -1,4 +1,4 @@
-"""Whether the best learning rate moves with a model's width: with the recipe's optimiser, and with AdamW alone.
+"""Whether the best learning rate moves with a model's width: as the recipe scales it, unscaled, and with AdamW alone.
 
     python benchmarks/learning_rate_transfer.py --tokens runs/clinic/corpus --out learning-rate-transfer.csv
 
@@ -8,10 +8,10 @@ three constants), a line through those says by how many powers of two the best f
 Steps are counted by a clock that ticks once a step, so a busy machine changes nothing. Rows that the file holds are
 not trained again.
 
-  recipe    Muon for the layers' matrices and AdamW for all else, both rates times the factor
-  matrices  the same, Muon's rate alone times the factor
-  tables    the same, AdamW's rate alone times the factor
-  adamw     AdamW for everything, one rate of 0.006, times the factor
+  scaled    Muon for the layers' matrices and AdamW for all else, both rates times the factor and √(128 / width)
+  unscaled  the same without the root
+  tables    unscaled, AdamW's rate alone times the factor
+  adamw     AdamW for everything, one rate of 0.006, unscaled
 
 Columns: optimiser, width, factor, seed, steps, bits_per_byte, cpu_s.
 """
@@ -39,19 +39,17 @@ from training_recipe import SIZES, AdamWOnly, shape
 COLUMNS = ("optimiser", "width", "factor", "seed", "steps", "bits_per_byte", "cpu_s")
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 ADAMW_RATE = 0.006
-OPTIMISERS = ("recipe", "matrices", "tables", "adamw")
+WIDTH = 128  # at which the recipe's rates hold
+OPTIMISERS = ("scaled", "unscaled", "tables", "adamw")
 
 
 def recipe_of(optimiser: str, factor: float) -> Recipe:
     """The recipe with the rates that ``optimiser`` names times ``factor``."""
-    usual = Recipe()
+    usual = replace(Recipe(), rate_width=WIDTH if optimiser == "scaled" else None)
     if optimiser == "adamw":
         return replace(usual, matrix_rate=ADAMW_RATE * factor, table_rate=ADAMW_RATE * factor)
-    return replace(
-        usual,
-        matrix_rate=usual.matrix_rate * (1 if optimiser == "tables" else factor),
-        table_rate=usual.table_rate * (1 if optimiser == "matrices" else factor),
-    )
+    matrices = usual.matrix_rate * (1 if optimiser == "tables" else factor)
+    return replace(usual, matrix_rate=matrices, table_rate=usual.table_rate * factor)
 
 
 def trained(optimiser: str, width: int, factor: float, seed: int, steps: int, depth: int, store: TokenStore) -> dict:
@@ -121,7 +119,7 @@ def report(rows: list[dict]) -> None:
 def main() -> None:
     """Trains what the file lacks, writes after each training, prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--optimisers", nargs="*", default=["recipe", "adamw"], choices=OPTIMISERS)
+    parser.add_argument("--optimisers", nargs="*", default=list(OPTIMISERS), choices=OPTIMISERS)
     parser.add_argument("--widths", nargs="*", type=int, default=[64, 128, 256])
     parser.add_argument("--factors", nargs="*", type=float, default=list(FACTORS))
     parser.add_argument("--depth", type=int, default=2)

@@ -28,6 +28,7 @@ from chipwise.core.errors import InputError, SpecError, TrainingDiverged
 from chipwise.core.files import read_json, storage, write_atomic, write_json
 from chipwise.deploy.torch import Transformer, build
 from chipwise.spec import ArchSpec
+from chipwise.spec.field import later
 from chipwise.spec.weights import weight_shapes
 from chipwise.train import checkpoint
 from chipwise.train.checkpoint import CurvePoint, Progress
@@ -50,6 +51,7 @@ class Recipe:
     warmup_steps: int = 20
     decay_share: float = 0.5  # of the budget
     clip_norm: float = 1.0
+    rate_width: int | None = later(None)  # at which both rates hold; at width d they are √(rate_width / d) times that
 
     def __post_init__(self) -> None:
         for name in ("window_tokens", "batch_windows"):
@@ -57,6 +59,11 @@ class Recipe:
                 raise SpecError(f"must be at least 1, not {getattr(self, name)}", field=name)
         if not 0 < self.decay_share <= 1:
             raise SpecError(f"must lie between 0 and 1, not {self.decay_share}", field="decay_share")
+
+    def rates(self, d_model: int) -> tuple[float, float]:
+        """The full rates of the layers' matrices, and of all else, for a model of this width."""
+        share = 1.0 if self.rate_width is None else math.sqrt(self.rate_width / d_model)
+        return self.matrix_rate * share, self.table_rate * share
 
     def scale(self, progress: Progress, spent: float, budget: float) -> float:
         """The share of the full learning rate that the next step takes; ``spent`` of ``budget`` is, in its unit."""
@@ -192,10 +199,11 @@ class Run:
 
     def _optimiser(self) -> Optimiser:
         recipe = self.recipe
+        matrix_rate, table_rate = recipe.rates(self.arch.d_model)
         return Optimiser(
             self.model,
-            matrix_rate=recipe.matrix_rate,
-            table_rate=recipe.table_rate,
+            matrix_rate=matrix_rate,
+            table_rate=table_rate,
             weight_decay=recipe.weight_decay,
             rounds=recipe.rounds,
             momentum=recipe.momentum,

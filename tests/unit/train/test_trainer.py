@@ -187,3 +187,11 @@ def test_a_disturbed_step_is_charged_like_an_undisturbed_one(arch: ArchSpec, dat
     result = run(arch, data, tmp_path, lambda: disturbed(next(looks)), budget=1.0)
     assert result.steps == 64
     assert result.spent_cpu_s > 4.0
+
+
+def test_rates_hold_at_one_width_and_fall_by_the_root_of_wider() -> None:
+    recipe = Recipe(matrix_rate=0.01, table_rate=0.024, rate_width=128)
+    assert recipe.rates(128) == (0.01, 0.024)
+    assert recipe.rates(32) == pytest.approx((0.02, 0.048))  # √(128 / 32) = 2
+    assert recipe.rates(512) == pytest.approx((0.005, 0.012))
+    assert dataclasses.replace(recipe, rate_width=None).rates(512) == (0.01, 0.024)
