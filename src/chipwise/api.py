@@ -374,7 +374,8 @@ def explain(
         threads: Of this machine's runtime.
         every: Keep also advice that is no sure gain.
         **asked: ``runtime``, ``weights``, ``kv``, ``tp``, ``pp``, ``ep``, ``dp``, ``batch``, ``prompt``, ``new``;
-            ``shared``, tokens of each prompt that all requests have in common; ``train`` for one optimiser step over
+            ``shared``, tokens of each prompt that all requests have in common; ``sensitivity``, the loss that each
+            layer alone costs in a narrow format, as a list or a JSON file of one; ``train`` for one optimiser step over
             ``batch`` sequences of ``prompt`` tokens, and with it ``checkpoint``: whether activations are recomputed.
 
     Raises:
@@ -384,12 +385,14 @@ def explain(
         Unsupported: The chip has no rate for a format, or the profile none for a block.
     """
     from chipwise.explain.answer import explain_case
-    from chipwise.explain.asking import calibrated_case, data_sheet_case
+    from chipwise.explain.asking import calibrated_case, data_sheet_case, read_sensitivity
 
     names = {"prompt": "prompt_tokens", "new": "new_tokens", "shared": "shared_tokens"}
     asked = {names.get(name, name): value for name, value in asked.items()}
     if asked.pop("train", False):
         asked = {"runtime": "torch-compile", "task": "train"} | asked
+    if "sensitivity" in asked:
+        asked["sensitivity"] = read_sensitivity(asked["sensitivity"])
     if device != "here":
         return explain_case(data_sheet_case(model, device, **asked), every=every)
     runtime = asked.pop("runtime", "onnxruntime")

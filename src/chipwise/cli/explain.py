@@ -34,6 +34,9 @@ def command(
     shared: Annotated[int, typer.Option(help="Tokens of each prompt that all requests have in common.", min=0)] = 0,
     train: Annotated[bool, typer.Option("--train", help="One optimiser step of --batch sequences instead.")] = False,
     checkpoint: Annotated[bool, typer.Option("--checkpoint", help="With --train: recompute activations.")] = False,
+    sensitivity: Annotated[
+        Path | None, typer.Option(help="JSON list: the loss that each layer alone costs in a narrow format.")
+    ] = None,
     threads: Annotated[int, typer.Option(help="Threads of this machine's runtime.", min=1)] = 1,
     every: Annotated[bool, typer.Option("--all", help="Show advice too that is no sure gain.")] = False,
     apply: Annotated[int | None, typer.Option(help="Write the model as changed by advice number N.", min=1)] = None,
@@ -56,6 +59,7 @@ def command(
     asked: dict[str, Any] = {"weights": weights, "kv": kv, "tp": tp, "pp": pp, "ep": ep, "dp": dp}
     asked |= {"prompt": prompt, "new": new, "batch": batch} | ({"runtime": runtime} if runtime else {})
     asked |= ({"train": True, "checkpoint": checkpoint} if train else {}) | ({"shared": shared} if shared else {})
+    asked |= {"sensitivity": sensitivity} if sensitivity else {}
     if measured:
         _measured(model, asked, threads, as_json=as_json)
         return

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from chipwise.core.errors import ChipwiseError, InputError
+from chipwise.core.errors import ChipwiseError, InputError, SpecError
+from chipwise.core.files import read_json
 from chipwise.explain.pricers import CalibratedPricer, DataSheetPricer
 from chipwise.explain.question import Case, Pricer, Question
 from chipwise.hardware.device import MachineProfile
@@ -12,7 +15,19 @@ from chipwise.serve.request import Request, resolved
 from chipwise.spec import ArchSpec
 from chipwise.spec.hf import default_weights, resolve
 
-TASK = ("task", "checkpoint", "shared_tokens")  # of a question, that no request has
+TASK = ("task", "checkpoint", "shared_tokens", "sensitivity")  # of a question, that no request has
+
+
+def read_sensitivity(given: str | Path | Sequence[float]) -> tuple[float, ...]:
+    """The loss that each layer alone costs in a narrow format: a list, or a JSON file of one.
+
+    Raises:
+        SpecError: No list of numbers.
+    """
+    found = read_json(given) if isinstance(given, str | Path) else given
+    if not isinstance(found, list | tuple) or not found or not all(isinstance(loss, int | float) for loss in found):
+        raise SpecError("must be a list of numbers, one a layer", field="sensitivity")
+    return tuple(float(loss) for loss in found)
 
 
 def case_of(question: Question, pricer: Pricer) -> Case:
@@ -51,11 +66,15 @@ def calibrated_case(model: str | ArchSpec, profile: MachineProfile, **asked: Any
     """A model on this machine, in the runtime of ``profile``.
 
     Raises:
-        InputError: More than one device.
+        InputError: More than one device, or training.
         Unsupported: A block or format that the profile knows nothing of.
     """
     if any(asked.get(name, 1) != 1 for name in ("tp", "pp", "ep", "dp")):
         raise InputError("this machine is one device: --tp, --pp, --ep and --dp are for data sheets")
+    if asked.get("task") == "train":
+        raise InputError(
+            "training on this machine is measured, not predicted: chipwise train; --train is for data sheets"
+        )
     arch = resolve(model) if isinstance(model, str) else model
     asked["weights"] = asked.get("weights") or "fp32"
     asked["runtime"] = profile.runtime

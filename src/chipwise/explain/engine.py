@@ -60,7 +60,8 @@ def advise(case: Case, *, every: bool = False, chosen: Mapping[str, Rule] | None
 
 
 def _advice(name: str, proposal: Proposal, case: Case, after: CostEstimate) -> Advice | None:
-    recast = proposal.changed.weights != case.question.weights
+    changed, question = proposal.changed, case.question
+    recast = (changed.weights, changed.wide_layers) != (question.weights, question.wide_layers)
     metrics = None
     wanted = proposal.headline
     if not case.generates:

@@ -26,7 +26,8 @@ class Question:
 
     To ``train`` is one optimiser step over ``batch`` sequences of ``prompt_tokens``; ``checkpoint`` says that
     activations are recomputed for it. Of each prompt, ``shared_tokens`` are the same in all requests, and
-    ``cached_tokens`` are found in the cache.
+    ``cached_tokens`` are found in the cache. Layers of ``wide_layers`` keep 16-bit matrices; ``sensitivity`` is what
+    narrow matrices of each layer alone cost in loss, where somebody measured that.
     """
 
     arch: ArchSpec
@@ -45,12 +46,19 @@ class Question:
     checkpoint: bool = False
     shared_tokens: int = 0
     cached_tokens: int = 0
+    wide_layers: frozenset[int] = frozenset()
+    sensitivity: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.shared_tokens <= self.prompt_tokens:
             raise SpecError(
                 f"prompts of {self.prompt_tokens:,} tokens cannot have {self.shared_tokens:,} in common",
                 field="shared_tokens",
+            )
+        if self.sensitivity and len(self.sensitivity) != len(self.arch.layers):
+            raise SpecError(
+                f"needs a loss for each of {len(self.arch.layers)} layers, got {len(self.sensitivity)}",
+                field="sensitivity",
             )
 
     def but(self, **changes: Any) -> Question:

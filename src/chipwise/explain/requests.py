@@ -22,4 +22,5 @@ def request_of(question: Question, device: str) -> Request:
         prompt_tokens=question.prompt_tokens,
         new_tokens=question.new_tokens,
         cached_tokens=question.cached_tokens,
+        wide_layers=question.wide_layers,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from chipwise.core.dtypes import DType, weight_format
 from chipwise.hardware.datasheet import DeviceProfile
@@ -25,13 +25,20 @@ WEIGHT_ALIASES = {
 class Formats:
     """``weights`` of every matrix but head, routers and token table, which stay in the format of the activations.
 
-    ``experts`` of a mixture's experts, where they are kept narrower than the rest.
+    ``experts`` of a mixture's experts, where they are kept narrower than the rest. Layers whose numbers are in
+    ``wide_layers`` keep their matrices in the format of the activations.
     """
 
     weights: str = "bf16"
     experts: str = "bf16"
     activations: str = "bf16"
     cache: str = "bf16"
+    wide_layers: frozenset[int] = frozenset()
+
+    @property
+    def wide(self) -> Formats:
+        """Those of a layer that is kept wide."""
+        return replace(self, weights=self.activations, experts=self.activations, wide_layers=frozenset())
 
     def __post_init__(self) -> None:
         weight_format(self.weights)

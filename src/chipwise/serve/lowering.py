@@ -72,7 +72,7 @@ def _parts(setting: Setting, step: Step) -> Iterator[Part]:
     if arch.embedding_norm:
         for part in setting.norm(step.tokens):
             yield part.inside("embedding")
-    yield from _stack(arch.layers, setting, step)
+    yield from _stack(arch.layers, setting, step, wide=setting.formats.wide_layers)
     rows = step.tokens if step.every_logit or arch.head == "none" else step.batch
     if arch.final_norm:
         for part in setting.norm(rows):
@@ -103,11 +103,28 @@ def _embedding(setting: Setting, step: Step) -> Part:
     return Part(place="embedding", op=op)
 
 
-def _stack(layers: tuple[Layer, ...], setting: Setting, step: Step) -> Iterator[Part]:
-    for group in alike(layers):
-        for name, parts in _layer(group.layer, setting, step):
-            for part in parts:
-                yield part.inside(f"{group.name}.{name}", group.count, group.owned)
+def _stack(
+    layers: tuple[Layer, ...], setting: Setting, step: Step, *, wide: frozenset[int] = frozenset()
+) -> Iterator[Part]:
+    for whole in alike(layers):
+        for group, asked in _by_format(whole, layers, setting, wide):
+            for name, parts in _layer(group.layer, asked, step):
+                for part in parts:
+                    yield part.inside(f"{group.name}.{name}", group.count, group.owned)
+
+
+def _by_format(
+    group: Alike, layers: tuple[Layer, ...], setting: Setting, wide: frozenset[int]
+) -> Iterator[tuple[Alike, Setting]]:
+    """The layers of a group whose matrices are narrow, and those that are kept wide."""
+    kept = [i for i in group.numbers if i in wide]
+    if not kept:
+        yield group, setting
+        return
+    rest = [i for i in group.numbers if i not in wide]
+    if rest:
+        yield _group(rest, layers), setting
+    yield _group(kept, layers), replace(setting, formats=setting.formats.wide)
 
 
 def _layer(layer: Layer, setting: Setting, step: Step) -> Iterator[tuple[str, Iterator[Part]]]:
@@ -151,12 +168,17 @@ def _mixer(block: Any, setting: Setting, step: Step) -> Iterator[Part]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alike:
-    """Layers that are alike: their name in breakdowns, how many there are, how many of them own their weights."""
+    """Layers that are alike: their name in breakdowns, their numbers, how many of them own their weights."""
 
     name: str
-    count: int
+    numbers: tuple[int, ...]
     owned: int
     layer: Layer
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self.numbers)
 
 
 def alike(layers: tuple[Layer, ...]) -> tuple[Alike, ...]:
@@ -178,8 +200,12 @@ def _alike(layers: tuple[Layer, ...]) -> Iterator[Alike]:
     for i, layer in enumerate(layers):
         groups.setdefault(replace(layer, shares=None), []).append(i)
     for numbers in groups.values():
-        first, last = numbers[0], numbers[-1]
-        spread = f"{first}" if first == last else f"{first}-{last}"
-        every = "" if len(numbers) == last - first + 1 else f" ({len(numbers)} of them)"
-        owned = sum(layers[i].shares is None for i in numbers)
-        yield Alike(name=f"layers {spread}{every}", count=len(numbers), owned=owned, layer=layers[first])
+        yield _group(numbers, layers)
+
+
+def _group(numbers: list[int], layers: tuple[Layer, ...]) -> Alike:
+    first, last = numbers[0], numbers[-1]
+    spread = f"{first}" if first == last else f"{first}-{last}"
+    every = "" if len(numbers) == last - first + 1 else f" ({len(numbers)} of them)"
+    owned = sum(layers[i].shares is None for i in numbers)
+    return Alike(name=f"layers {spread}{every}", numbers=tuple(numbers), owned=owned, layer=layers[first])

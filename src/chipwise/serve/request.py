@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from chipwise.core.errors import ChipwiseError, SpecError
@@ -28,7 +28,7 @@ class Request:
     """One row of a table. ``batch`` is the number of requests in flight, over all replicas of attention.
 
     ``cached_tokens`` of each prompt are found in the cache and not computed again; memory is counted as if each request
-    kept its own.
+    kept its own. Layers numbered in ``wide_layers`` keep their matrices in the format of the activations.
     """
 
     model: str | ArchSpec
@@ -44,6 +44,7 @@ class Request:
     prompt_tokens: int = 1024
     new_tokens: int = 128
     cached_tokens: int = 0
+    wide_layers: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         for field in ("batch", "prompt_tokens", "new_tokens"):
@@ -78,6 +79,7 @@ def resolved(request: Request) -> Resolved:
         request.weights,
         request.kv,
         Plan(tp=request.tp, pp=request.pp, ep=request.ep, dp=request.dp),
+        request.wide_layers,
     )
 
 
@@ -89,6 +91,7 @@ def _resolved(
     weights: str | None,
     kv: str | None,
     plan: Plan,
+    wide_layers: frozenset[int],
 ) -> Resolved:
     arch = _model(model) if isinstance(model, str) else model
     found = _device(device) if isinstance(device, str) else device
@@ -96,8 +99,17 @@ def _resolved(
     mixture = any(isinstance(layer.ffn, MixtureOfExperts) for layer in arch.layers)
     name = model if isinstance(model, str) and not Path(model).exists() else None
     formats = _formats(name, weights, kv, found_runtime, wide_format(found), mixture)
+    if wide_layers:
+        formats = _keeping(formats, wide_layers, arch)
     check_plan(arch, plan)
     return Resolved(Setting(arch=arch, plan=plan, formats=formats, runtime=found_runtime), found)
+
+
+def _keeping(formats: Formats, wide_layers: frozenset[int], arch: ArchSpec) -> Formats:
+    unknown = sorted(i for i in wide_layers if not 0 <= i < len(arch.layers))
+    if unknown:
+        raise SpecError(f"{arch.name} has layers 0 to {len(arch.layers) - 1}, not {unknown[0]}", field="wide_layers")
+    return replace(formats, wide_layers=wide_layers)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -46,6 +46,7 @@ CASES: dict[str, tuple[Where, Where]] = {  # where it applies, where not
     "kv_heads_by_layer": ((LLAMA2, {"prompt_tokens": 32_000}), (LLAMA2, {"prompt_tokens": 64})),
     "kv_precision": ((LLAMA2, {"prompt_tokens": 32_000, "device": "h100-sxm"}), (LLAMA2, {"prompt_tokens": 32_000})),
     "latent_attention": ((LLAMA2, {"prompt_tokens": 32_000}), ("google/gemma-2-9b", {"prompt_tokens": 32_000})),
+    "layer_precision": ((LLAMA3, {}), (LLAMA3, {"weights": "fp8", "device": "h100-sxm"})),
     "other_chip": ((LLAMA3, {}), (BERT, {})),
     "parallel_blocks": ((LLAMA3, {}), (BERT, {})),
     "plain_ffn": ((small(), {"prompt_tokens": 4096, "new_tokens": 1}), (small(gated=False), {})),

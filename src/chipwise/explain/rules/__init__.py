@@ -25,6 +25,7 @@ RULES = Table(
             "kv_heads_by_layer",
             "kv_precision",
             "latent_attention",
+            "layer_precision",
             "other_chip",
             "parallel_blocks",
             "plain_ffn",
