@@ -10,10 +10,10 @@ References:
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from chipwise.core.errors import InputError, SpecError
 from chipwise.core.files import read_json, storage, write_atomic, write_json
 from chipwise.deploy.torch import Transformer
 from chipwise.nn.loss import head_loss
+from chipwise.search.scaling import PACE
 from chipwise.space import SearchSpace
 from chipwise.spec import ArchSpec
 from chipwise.train.checkpoint import CurvePoint
@@ -160,7 +161,7 @@ class SupernetRun(Run):
         total, teacher = torch.zeros(()), None
         for number, arch in enumerate(nets):
             parts = {n: p.detach().requires_grad_() for n, p in part_of(arch, self.arch, weights).items()}
-            x, table, loss = with_weights(arch, parts, partial(self._judged, inputs, targets, teacher))
+            x, table, loss = with_weights(arch, parts, functools.partial(self._judged, inputs, targets, teacher))
             (loss / len(nets)).backward()  # type: ignore[no-untyped-call]
             add_gradients(arch, self.arch, parts, gradients)
             total += loss.detach() / len(nets)
@@ -185,6 +186,16 @@ class SupernetRun(Run):
         if teacher is None:
             return x, table, head_loss(x, table, target)
         return x, table, distilled_loss(x, table, target, teacher, share=self.recipe.distil)
+
+    def _charge(self, elapsed_s: float) -> float:
+        """What a step costs the budget: what its work costs when it is little disturbed.
+
+        Steps differ in what they train, so the stated pace says how much work a step is, and the first quartile of the
+        seconds that such work took of late says what it costs; never more than the step really took.
+        """
+        work_s = sum(pace_s(arch) for arch in self.drawn(self.sizes[self.at.steps % len(self.sizes)]))
+        self.recent_s.append(elapsed_s / work_s)
+        return min(elapsed_s, work_s * float(np.quantile(self.recent_s, 0.25)))
 
     @property
     def step_tokens(self) -> int:
@@ -222,3 +233,9 @@ class SupernetRun(Run):
         write_json(self.result_path, {"key": self.key, **figures})
         self.branch_path.unlink(missing_ok=True)
         return result
+
+
+@functools.lru_cache(maxsize=4096)
+def pace_s(arch: ArchSpec) -> float:
+    """Seconds that a token of ``arch`` takes to train at the stated pace."""
+    return float(1 / PACE.tokens_per_s(arch.parameters() - arch.embedding_parameters(), arch.vocab_size * arch.d_model))

@@ -1,0 +1,68 @@
+"""The quality model of the ranking benchmark, and how well each judge ranks, with intervals."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chipwise.run.choose import make_problem
+from chipwise.run.costing import Costing
+from chipwise.run.ranking import agreement
+from chipwise.run.spec import RunSpec
+from chipwise.search.encoding import Encoder
+from chipwise.search.quality_model import QualityModel
+from chipwise.search.scaling import non_negative
+from chipwise.space import SearchSpace
+from ranking_draw import Subnet
+
+Floats = NDArray[np.float64]
+
+
+class AllFidelities:
+    """The quality model over everything that is cheaper than a training alone, judged leave-one-out.
+
+    Each fidelity (rows of ``known``: scores with shared weights, short trainings, the law) is put on the scale of full
+    trainings by non-negative least squares in logarithms, and ``search.quality_model`` learns from the design what
+    that leaves over. What is said of a candidate comes from a fit that has not seen its full training.
+    """
+
+    def __init__(self, spec: RunSpec, space: SearchSpace, costing: Costing, seed: int) -> None:
+        self.problem = make_problem(space, costing.metrics, spec.goals, spec.limits)
+        self.encoder = Encoder(self.problem, seed=seed)
+        self.seed = seed
+
+    def leave_one_out(self, subnets: list[Subnet], known: Floats, truth: Floats) -> Floats:
+        """Bits per byte of every sub-network, from the full trainings of the others alone, (n,)."""
+        rows = np.array([subnet.row for subnet in subnets])
+        said = []
+        for i in range(len(subnets)):
+            others = np.arange(len(subnets)) != i
+            scale = calibration(known[:, others], truth[others])
+            left_over = np.log(truth[others]) - scale(known[:, others])
+            model = QualityModel(self.problem, seed=self.seed, encoder=self.encoder, prior=False)
+            model.fit(rows[others], left_over)
+            said.append(np.exp(scale(known[:, [i]]) + model.predict(rows[[i]])[0])[0])
+        return np.array(said)
+
+
+def calibration(known: Floats, truth: Floats):
+    """A function from fidelities (f, n) to the logarithm of full bits per byte, fitted to (f, n) and (n,)."""
+    logs, target = np.log(known), np.log(truth)
+    middle, level = logs.mean(axis=1, keepdims=True), target.mean()
+    slopes = non_negative((logs - middle).T, target - level)
+    return lambda values: slopes @ (np.log(values) - middle) + level
+
+
+def table(judges: dict[str, Floats], truth: Floats, band: NDArray[np.bool_]) -> list[str]:
+    """Kendall's τ of each judge (the lower, the better) with 95 % intervals, overall and within the band."""
+    pairs = band[:, None] & band
+    lines = [f"{'':34} {'overall':>22} {'equal latency':>22}"]
+    for name, values in judges.items():
+        both = (agreement(values, truth), agreement(values, truth, pairs=pairs))
+        lines.append(f"{name:34} " + " ".join(f"{shown(one):>22}" for one in both))
+    return lines
+
+
+def shown(found) -> str:
+    """τ with its interval."""
+    return "too few" if found.tau is None else f"{found.tau:.2f} ({found.low:.2f} to {found.high:.2f})"
