@@ -125,7 +125,7 @@ def assemble(cost: GroupCost, i: int) -> CostEstimate:
 
     tokens_per_s = float(cost.tokens_per_s[i])
     metrics = {
-        "ttft": around(float(cost.ttft_s[i])),
+        "ttft": around(float(cost.prefill_s[i])),
         "tpot": around(float(cost.tpot_s[i])),
         "tokens_per_s": around(tokens_per_s),
     }
@@ -141,7 +141,7 @@ def assemble(cost: GroupCost, i: int) -> CostEstimate:
     prefill, decode = operator_costs(cost.prefill, i), operator_costs(cost.decode, i)
     notes += misaligned((*prefill, *decode))
     return CostEstimate(
-        ttft_s=float(cost.ttft_s[i]),
+        ttft_s=float(cost.prefill_s[i]),
         tpot_s=float(cost.tpot_s[i]),
         peak_memory_bytes=float(cost.memory.peak_bytes[i]),
         metrics=metrics,

@@ -49,14 +49,13 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupCost:
-    """What a group's requests take. Arrays have one value a request."""
+    """What a group's requests take. Arrays have one value a request; a first token takes ``prefill_s``."""
 
     group: Group
     prefill: PassTimes
     decode: PassTimes
     prefill_s: Array
     step_s: Array
-    ttft_s: Array
     tpot_s: Array
     log_halfwidth: Array
     situation: str
@@ -66,7 +65,7 @@ class GroupCost:
     def tokens_per_s(self) -> Array:
         """New tokens of all requests in flight, prompts' passes included."""
         group = self.group
-        result: Array = group.in_flight * group.new_tokens / (self.ttft_s + group.new_tokens * self.tpot_s)
+        result: Array = group.in_flight * group.new_tokens / (self.prefill_s + group.new_tokens * self.tpot_s)
         return result
 
 
@@ -146,7 +145,6 @@ def _cost(group: Group, prefill: PassTimes, decode: PassTimes, known: Constants)
         decode=decode,
         prefill_s=prefill_s,
         step_s=step_s,
-        ttft_s=prefill_s,
         tpot_s=tpot,
         log_halfwidth=_halfwidth(known, decode, mixture=mixture, situation=situation),
         situation=situation,

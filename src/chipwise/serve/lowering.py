@@ -10,12 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from chipwise.core.errors import SpecError, Unsupported
+from chipwise.core.errors import Unsupported
 from chipwise.ops import CollectiveOp, EmbeddingOp, SampleOp
 from chipwise.serve import feed_forward, mixers
-from chipwise.serve.plan import Plan
 from chipwise.serve.setting import Part, Setting, Step
-from chipwise.spec import ArchSpec, Layer
+from chipwise.spec import Layer
 from chipwise.spec.feed_forward import FeedForward, MixtureOfExperts
 from chipwise.spec.mixers import Attention, GatedDelta, LatentAttention, Mamba2
 
@@ -24,41 +23,9 @@ def lower_pass(setting: Setting, step: Step) -> tuple[Part, ...]:
     """The kernels of one pass on one device of each pipeline stage, in order.
 
     Raises:
-        SpecError: The plan does not divide the model.
         Unsupported: A block that is not lowered.
     """
-    check_plan(setting.arch, setting.plan)
     return tuple(_parts(setting, step))
-
-
-def check_plan(arch: ArchSpec, plan: Plan) -> None:
-    """That every matrix splits evenly.
-
-    Raises:
-        SpecError: It does not; says which size and what would.
-    """
-    experts = 0
-    for layer in (*arch.layers, *arch.encoder):
-        heads = getattr(layer.attention, "heads", plan.tp)
-        if heads % plan.tp:
-            raise SpecError(
-                f"{plan.tp} devices do not divide the {heads} heads of {arch.name}; {_divisors(heads)} do", field="tp"
-            )
-        block = layer.ffn.shared if isinstance(layer.ffn, MixtureOfExperts) else layer.ffn
-        if block is not None and block.width % plan.tp:
-            raise SpecError(f"{plan.tp} devices do not divide the FFN width {block.width} of {arch.name}", field="tp")
-        if isinstance(layer.ffn, MixtureOfExperts):
-            experts = max(experts, layer.ffn.experts)
-    if plan.ep > 1 and not experts:
-        raise SpecError(f"{arch.name} has no experts to deal out to {plan.ep} groups", field="ep")
-    if plan.ep > max(experts, 1):
-        raise SpecError(f"{arch.name} has {experts} experts, fewer than {plan.ep} groups", field="ep")
-    if plan.pp > len(arch.layers):
-        raise SpecError(f"{arch.name} has {len(arch.layers)} layers, fewer than {plan.pp} stages", field="pp")
-
-
-def _divisors(number: int) -> str:
-    return ", ".join(str(2**i) for i in range(10) if number % 2**i == 0)
 
 
 def _parts(setting: Setting, step: Step) -> Iterator[Part]:

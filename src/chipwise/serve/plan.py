@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from chipwise.core.errors import SpecError
+from chipwise.spec import ArchSpec
+from chipwise.spec.feed_forward import MixtureOfExperts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,3 +49,33 @@ class Plan:
     def expert_tp(self) -> int:
         """Devices over which each expert's matrices are split."""
         return self.stage_devices // self.ep
+
+
+def check_plan(arch: ArchSpec, plan: Plan) -> None:
+    """That every matrix splits evenly.
+
+    Raises:
+        SpecError: It does not; says which size and what would.
+    """
+    experts = 0
+    for layer in (*arch.layers, *arch.encoder):
+        heads = getattr(layer.attention, "heads", plan.tp)
+        if heads % plan.tp:
+            raise SpecError(
+                f"{plan.tp} devices do not divide the {heads} heads of {arch.name}; {_divisors(heads)} do", field="tp"
+            )
+        block = layer.ffn.shared if isinstance(layer.ffn, MixtureOfExperts) else layer.ffn
+        if block is not None and block.width % plan.tp:
+            raise SpecError(f"{plan.tp} devices do not divide the FFN width {block.width} of {arch.name}", field="tp")
+        if isinstance(layer.ffn, MixtureOfExperts):
+            experts = max(experts, layer.ffn.experts)
+    if plan.ep > 1 and not experts:
+        raise SpecError(f"{arch.name} has no experts to deal out to {plan.ep} groups", field="ep")
+    if plan.ep > max(experts, 1):
+        raise SpecError(f"{arch.name} has {experts} experts, fewer than {plan.ep} groups", field="ep")
+    if plan.pp > len(arch.layers):
+        raise SpecError(f"{arch.name} has {len(arch.layers)} layers, fewer than {plan.pp} stages", field="pp")
+
+
+def _divisors(number: int) -> str:
+    return ", ".join(str(2**i) for i in range(10) if number % 2**i == 0)

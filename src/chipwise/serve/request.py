@@ -12,7 +12,6 @@ from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.hardware.runtime import Runtime, runtime_named
 from chipwise.serve.checkpoints import default_cache
 from chipwise.serve.formats import Formats, format_name, formats_of, wide_format
-from chipwise.serve.lowering import check_plan
 from chipwise.serve.plan import Plan
 from chipwise.serve.setting import Setting
 from chipwise.spec import ArchSpec
@@ -101,7 +100,6 @@ def _resolved(
     formats = _formats(name, weights, kv, found_runtime, wide_format(found), mixture)
     if wide_layers:
         formats = _keeping(formats, wide_layers, arch)
-    check_plan(arch, plan)
     return Resolved(Setting(arch=arch, plan=plan, formats=formats, runtime=found_runtime), found)
 
 

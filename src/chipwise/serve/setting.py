@@ -12,7 +12,7 @@ from chipwise.ops import CollectiveOp, Elementwise, Matmul, NormOp, Op
 from chipwise.ops.collective import Collective
 from chipwise.ops.elementwise import Function
 from chipwise.serve.formats import Formats
-from chipwise.serve.plan import Plan
+from chipwise.serve.plan import Plan, check_plan
 from chipwise.spec import ArchSpec
 
 
@@ -59,12 +59,19 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """All that a lowering depends on besides the pass. Its methods make the parts that all blocks are made of."""
+    """All that a lowering depends on besides the pass. Its methods make the parts that all blocks are made of.
+
+    Raises:
+        SpecError: The plan does not divide the model.
+    """
 
     arch: ArchSpec
     plan: Plan
     formats: Formats
     runtime: Runtime
+
+    def __post_init__(self) -> None:
+        check_plan(self.arch, self.plan)
 
     def activation_bytes(self, values: Size) -> Size:
         """Bytes of so many activations."""

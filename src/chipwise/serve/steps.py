@@ -113,7 +113,6 @@ def price_passes(passes: Sequence[Pass], *, fold: str | None = None) -> list[Pas
     """The times of every pass; kernels that differ only in sizes are priced together.
 
     Raises:
-        SpecError: A plan does not divide its model.
         Unsupported: A device lacks a rate.
     """
     lowered = [lower_pass(each.setting, each.step) for each in passes]

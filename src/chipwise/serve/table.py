@@ -155,7 +155,7 @@ def _fill(
             continue
         tpot = float(cost.tpot_s[i])
         answers[place] |= {
-            "ttft_s": f"{cost.ttft_s[i]:.6g}",
+            "ttft_s": f"{cost.prefill_s[i]:.6g}",
             "tpot_s": f"{tpot:.6g}",
             "low_s": f"{tpot / factor[i]:.6g}",
             "high_s": f"{tpot * factor[i]:.6g}",
