@@ -15,6 +15,7 @@ from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.serve.energy import energy_j_per_token
 from chipwise.serve.estimate import MODEL, GroupCost, cost_groups, grouped
 from chipwise.serve.pricing import op_at
+from chipwise.serve.remedies import Remedy, remedies_of
 from chipwise.serve.request import Request
 from chipwise.serve.steps import PassTimes, class_of
 
@@ -89,29 +90,22 @@ def capacity_bytes(device: DeviceProfile) -> float:
 
 def remedies(request: Request) -> str:
     """What would fit: narrower weights, more devices, fewer requests in flight; the least change of each sort."""
-    found = [label for changes in _changes(request) if (label := _first_that_fits(changes)) is not None]
+    sorts = remedies_of(weights=request.weights, tp=request.tp, batch=request.batch)
+    found = [remedy.option for sort in sorts if (remedy := _first_that_fits(request, sort)) is not None]
     if not found:
         return "neither 4-bit weights, nor 8 devices, nor one request at a time would fit"
     return f"{' or '.join(found)} would fit"
 
 
-def _first_that_fits(changes: Sequence[tuple[str, Request]]) -> str | None:
-    for label, changed in changes:
+def _first_that_fits(request: Request, sort: Sequence[Remedy]) -> Remedy | None:
+    for remedy in sort:
         try:
+            changed: Request = replace(request, **{remedy.field: remedy.value})
             if shortage(cost_of(changed), 0) is None:
-                return label
+                return remedy
         except ChipwiseError:
             continue
     return None
-
-
-def _changes(request: Request) -> Iterator[list[tuple[str, Request]]]:
-    """Changed requests with the option that makes the change, a list for each sort, the least change first."""
-    formats = ("fp8", "int8", "int4")
-    yield [(f"--weights {name}", replace(request, weights=name)) for name in formats if name != request.weights]
-    yield [(f"--tp {tp}", replace(request, tp=tp)) for tp in (2, 4, 8) if tp > request.tp]
-    fewer = [request.batch >> i for i in range(1, request.batch.bit_length())]
-    yield [(f"--batch {batch}", replace(request, batch=batch)) for batch in fewer]
 
 
 def assemble(cost: GroupCost, i: int) -> CostEstimate:

@@ -6,7 +6,10 @@ from collections.abc import Iterator
 
 from chipwise.core.errors import ChipwiseError, Unsupported
 from chipwise.explain.advice import Proposal, Touches
-from chipwise.explain.question import Case, Question
+from chipwise.explain.question import Case
+from chipwise.serve.remedies import remedies_of
+
+TOUCHES: dict[str, Touches] = {"weights": "precision", "tp": "parallelism", "batch": "batching"}
 
 
 def rule(case: Case) -> Iterator[Proposal]:
@@ -20,28 +23,18 @@ def rule(case: Case) -> Iterator[Proposal]:
     if case.estimate.peak_memory_bytes <= capacity:
         return
     now = case.question
-    sorts: list[list[tuple[str, Question]]] = [
-        [(f"weights in {name}", now.but(weights=name)) for name in ("fp8", "int8", "int4") if name != now.weights],
-        [(f"{tp} devices", now.but(tp=tp)) for tp in (2, 4, 8) if tp > now.tp],
-        [(f"{n} requests in flight", now.but(batch=n)) for i in range(1, 9) if (n := now.batch >> i) > 0],
-    ]
-    for changes in sorts:
-        answers = case.pricer.price([question for _, question in changes])
-        for (title, question), answer in zip(changes, answers, strict=True):
+    for sort in remedies_of(weights=now.weights, tp=now.tp, batch=now.batch):
+        questions = [now.but(**{remedy.field: remedy.value}) for remedy in sort]
+        answers = case.pricer.price(questions)
+        for remedy, question, answer in zip(sort, questions, answers, strict=True):
             if not isinstance(answer, ChipwiseError) and answer.peak_memory_bytes <= capacity:
                 yield Proposal(
-                    title=f"{title}, so that it fits",
-                    touches=_touches(question, now),
-                    how=f"serve with {title}",
+                    title=f"{remedy.words}, so that it fits",
+                    touches=TOUCHES[remedy.field],
+                    how=f"serve with {remedy.words}",
                     changed=question,
                     headline="peak_memory",
                     urgent=True,
                     source="memory counted from the kernels: chipwise estimate",
                 )
                 break
-
-
-def _touches(question: Question, now: Question) -> Touches:
-    if question.tp != now.tp:
-        return "parallelism"
-    return "precision" if question.weights != now.weights else "batching"
