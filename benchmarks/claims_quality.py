@@ -104,8 +104,8 @@ class Steps:
         return float(len(self.at_s))
 
     def step_s(self) -> float:
-        """CPU seconds of an undisturbed step: a tenth of all were quicker."""
-        return float(np.quantile(np.diff(self.at_s)[::2], 0.1))
+        """CPU seconds of an undisturbed step: a tenth of all were quicker; NaN where none was taken."""
+        return math.nan if len(self.at_s) < 2 else float(np.quantile(np.diff(self.at_s)[::2], 0.1))
 
 
 def trained(name: str, seed: int, steps: int, store: TokenStore) -> dict[str, str]:

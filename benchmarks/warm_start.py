@@ -1,0 +1,152 @@
+"""What it saves to begin a training with weights inherited from shared ones, at equal final quality.
+
+    python benchmarks/warm_start.py --tokens runs/clinic/corpus --folder warm --out benchmarks/warm-start.csv
+    python benchmarks/warm_start.py --out benchmarks/warm-start.csv --report     # trains nothing
+
+Shared weights of 27 designs (width 64, 96 or 128, one to three layers, three feed-forward widths; 2,048 tokens) are
+trained once. Then three of the designs are trained alone, by the usual recipe, from random and from inherited weights,
+for 50 to 400 steps, two seeds each; steps are counted by a clock, so a busy machine changes nothing. ``--report``
+prints the curves, and how many steps the inherited start needs for what the random one has after each number of steps.
+Kept trainings in the folder and rows in the file are not made again.
+
+Columns: design, seed, start, steps, bits_per_byte, step_s, supernet_cpu_s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import itertools
+import math
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.numpy import load_file
+
+from chipwise.spec import ArchSpec
+from chipwise.train import trainer
+from chipwise.train.data import load_corpus
+from chipwise.train.supernet import extract, score, train_supernet
+from chipwise.train.tokenizer import TokenStore
+from claims_quality import Steps
+from training_recipe import SIZES, shape
+
+COLUMNS = ("design", "seed", "start", "steps", "bits_per_byte", "step_s", "supernet_cpu_s")
+VOCABULARY = 2048
+FAMILY = tuple(
+    shape(d=d, depth=depth, ffn=d * times, kv=d // 32, vocab=VOCABULARY)
+    for d, depth, times in itertools.product((64, 96, 128), (1, 2, 3), (2, 3, 4))
+)
+DESIGNS = {
+    f"{depth} x {d}": shape(d=d, depth=depth, ffn=3 * d, kv=d // 32, vocab=VOCABULARY)
+    for depth, d in ((2, 64), (3, 96), (2, 128))
+}
+BUDGETS = (50, 100, 200, 400)
+STARTS = ("random", "inherited")
+
+
+def trained(
+    arch: ArchSpec, seed: int, steps: int, start: dict[str, np.ndarray] | None, folder: Path, store: TokenStore
+) -> tuple[float, float]:
+    """Bits per byte after ``steps``, and the CPU seconds of one; goes on from shorter trainings in ``folder``."""
+    clock = Steps()
+    result = trainer.train(
+        arch,
+        store.tokens(VOCABULARY),
+        cpu_budget_s=steps,
+        seed=seed,
+        folder=folder,
+        start=start,
+        checkpoint_every_s=math.inf,
+        clock=clock,
+    )
+    return result.bits_per_byte, clock.step_s()
+
+
+def steps_for(quality: float, steps: np.ndarray, curve: np.ndarray) -> float:
+    """Steps after which ``curve`` reaches ``quality``, by lines in ln steps; the nearer end where it lies outside."""
+    return float(np.exp(np.interp(-quality, -curve, np.log(steps))))
+
+
+def report(rows: list[dict[str, str]]) -> None:
+    """Prints curves and savings."""
+    held = {(row["design"], row["start"], int(row["seed"]), int(row["steps"])): row for row in rows}
+    savings: dict[int, list[float]] = {}
+    seconds: list[float] = []
+    for design, seed in sorted({(row["design"], row["seed"]) for row in rows}):
+        mine = {
+            start: [held[key] for steps in BUDGETS if (key := (design, start, int(seed), steps)) in held]
+            for start in STARTS
+        }
+        curves = {start: np.array([float(row["bits_per_byte"]) for row in mine[start]]) for start in STARTS}
+        if len({len(curve) for curve in curves.values()} | {len(BUDGETS)}) > 1:
+            continue
+        untrained = held.get((design, "inherited", int(seed), 0))
+        print(f"{design}, seed {seed}: inherited weights as they are {untrained and untrained['bits_per_byte']}")
+        seconds.append(float(mine["random"][0]["step_s"]))
+        for steps, alone in zip(BUDGETS, curves["random"], strict=True):
+            needed = steps_for(alone, np.array(BUDGETS), curves["inherited"])
+            most = "at most " if needed <= BUDGETS[0] else ""
+            savings.setdefault(steps, []).append(1 - needed / steps)
+            inherited = curves["inherited"][BUDGETS.index(steps)]
+            print(f"  {steps} steps: random {alone:.4f}, inherited {inherited:.4f}, which needs {most}{needed:.0f}")
+    for steps, shares in savings.items():
+        spread = f"{min(shares):.0%} to {max(shares):.0%}"
+        print(f"for what {steps} steps from random weights give, inherited ones save {np.mean(shares):.0%} ({spread})")
+    if rows:
+        print(f"the shared weights took {float(rows[0]['supernet_cpu_s']):.0f} CPU seconds, once for all designs")
+
+
+def main() -> None:
+    """Trains what the file lacks, writes after each training, prints."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--supernet-budget", type=float, default=120.0, help="CPU seconds")
+    parser.add_argument("--designs", nargs="*", choices=list(DESIGNS), default=list(DESIGNS))
+    parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1])
+    parser.add_argument("--tokens", type=Path, help="folder that keeps the tokenised text")
+    parser.add_argument("--folder", type=Path, help="folder that keeps the trainings")
+    parser.add_argument("--report", action="store_true", help="only print what the file holds")
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    rows: list[dict[str, str]] = []
+    if options.out.exists():
+        with options.out.open(newline="") as stream:
+            rows = list(csv.DictReader(stream))
+    if options.report:
+        report(rows)
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = options.folder or Path(scratch) / "trainings"
+        store = TokenStore(load_corpus({}), options.tokens or Path(scratch) / "corpus", SIZES)
+        data = store.tokens(VOCABULARY)
+        shared = train_supernet(
+            FAMILY, {VOCABULARY: data}, cpu_budget_s=options.supernet_budget, seed=0, folder=folder / "shared"
+        )
+        weights = load_file(shared.weights)
+        held = {tuple(row[name] for name in COLUMNS[:4]) for row in rows}
+        for name, seed, start, steps in itertools.product(options.designs, options.seeds, STARTS, (0, *BUDGETS)):
+            key = (name, str(seed), start, str(steps))
+            if key in held or (start == "random" and not steps):
+                continue
+            arch = DESIGNS[name]
+            if steps:
+                given = extract(arch, shared.whole, weights) if start == "inherited" else None
+                place = folder / f"{name}-{seed}-{start}".replace(" ", "")
+                quality, step_s = trained(arch, seed, steps, given, place, store)
+            else:
+                quality, step_s = score(weights, shared.whole, [arch], data)[0], 0.0
+            found = (f"{quality:.5f}", f"{step_s:.5f}", f"{shared.cpu_s:.1f}")
+            rows.append(dict(zip(COLUMNS, (*key, *found), strict=True)))
+            print(*rows[-1].values(), sep="  ", flush=True)
+            with options.out.open("w", newline="") as stream:
+                writer = csv.DictWriter(stream, COLUMNS)
+                writer.writeheader()
+                writer.writerows(rows)
+    report(rows)
+
+
+if __name__ == "__main__":
+    main()
