@@ -36,9 +36,8 @@ class DType(StrEnum):
     def named(cls, name: str) -> DType:
         """The format called ``name``, with the usual other spellings (``bfloat16``, ``float32``, …)."""
         key = str(name).lower()
-        key = _ALIASES.get(key, key)
         try:
-            return cls(key)
+            return cls(OF_VALUES.get(key, key))
         except ValueError:
             raise UnknownName("number format", name, [item.value for item in cls]) from None
 
@@ -54,8 +53,29 @@ _BITS = {
     DType.INT8: 8,
     DType.INT4: 4,
 }
-_ALIASES = {"float64": "fp64", "float32": "fp32", "float": "fp32", "f32": "fp32", "bfloat16": "bf16"}
-_ALIASES |= {"float16": "fp16", "half": "fp16", "f16": "fp16", "float8": "fp8", "fp8_e4m3": "fp8", "nvfp4": "fp4"}
+_SPELLINGS = {
+    "float32": "fp32",
+    "float": "fp32",
+    "f32": "fp32",
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "half": "fp16",
+    "f16": "fp16",
+    "float8": "fp8",
+    "fp8_e4m3": "fp8",
+}
+OF_VALUES = {**_SPELLINGS, "float64": "fp64", "nvfp4": "fp4"}
+"""Other names of formats of values: a scale more does not change what a value is."""
+OF_WEIGHTS = {
+    **_SPELLINGS,
+    "fp8_static": "fp8",
+    "fp4": "nvfp4",
+    "w8a8": "int8",
+    "w4a16": "int4",
+    "awq": "int4",
+    "gptq": "int4",
+}
+"""Other names of formats of weights, as checkpoints and serving engines call them."""
 
 
 Size = Any  # a whole number, or a numpy array of them
@@ -116,6 +136,12 @@ FORMATS: dict[str, WeightFormat] = {
         WeightFormat(name="q4_0", dtype=DType.INT4, block=32, scale_bits=16),
     )
 }
+
+
+def format_name(text: str) -> str:
+    """The name of a weight format that ``text`` stands for, in any case and by the usual other names."""
+    name = text.strip().lower()
+    return OF_WEIGHTS.get(name, name)
 
 
 def weight_format(name: str) -> WeightFormat:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from chipwise.core.csvfile import read_rows, whole, write_rows
-from chipwise.core.dtypes import DType, weight_format
+from chipwise.core.dtypes import DType, format_name, weight_format
 from chipwise.core.errors import ChipwiseError, SpecError, UnknownName
 from chipwise.hardware import datasheet
 from chipwise.hardware.runtime import runtime_named
@@ -34,7 +34,6 @@ from chipwise.ops import (
 from chipwise.predict.kernels import KernelTimes, times_of
 
 ANSWERED = ("latency_s", "low_s", "high_s", "compute_s", "memory_s", "launch_s", "bound", "provenance", "error")
-_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,8 +228,7 @@ def _parsed(row: Mapping[str, str]) -> tuple[tuple[str, ...], list[int]]:
         raise UnknownName("operator", row["op"], [*OPERATORS, *ALIASES])
     device = datasheet.load(row["device"])
     runtime = runtime_named(row.get("runtime") or "vllm")
-    dtype = row.get("dtype") or "bf16"
-    dtype = _DTYPES.get(dtype.lower(), dtype.lower())
+    dtype = format_name(row.get("dtype") or "bf16")
     if name in ("matmul", "grouped_matmul", "experts", "embedding"):
         weight_format(dtype)
     else:

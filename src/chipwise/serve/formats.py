@@ -4,21 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from chipwise.core.dtypes import DType, weight_format
+from chipwise.core.dtypes import DType, format_name, weight_format
 from chipwise.hardware.datasheet import DeviceProfile
-
-WEIGHT_ALIASES = {
-    "bfloat16": "bf16",
-    "float16": "fp16",
-    "half": "fp16",
-    "float32": "fp32",
-    "fp8_static": "fp8",
-    "fp4": "nvfp4",
-    "w8a8": "int8",
-    "w4a16": "int4",
-    "awq": "int4",
-    "gptq": "int4",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +36,6 @@ class Formats:
 
 EXPERTS_ONLY = frozenset({"nvfp4", "mxfp4"})
 """Checkpoints of mixtures in these formats (gpt-oss, NVIDIA's DeepSeek) quantise the experts alone."""
-
-
-def format_name(text: str) -> str:
-    """The name of a weight format that ``text`` stands for, in any case and by the usual other names."""
-    name = text.strip().lower()
-    return WEIGHT_ALIASES.get(name, name)
 
 
 def wide_format(device: DeviceProfile) -> str:

@@ -6,12 +6,13 @@ import functools
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from chipwise.core.dtypes import format_name
 from chipwise.core.errors import ChipwiseError, SpecError
 from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.hardware.runtime import Runtime, runtime_named
 from chipwise.serve.checkpoints import default_cache
-from chipwise.serve.formats import Formats, format_name, formats_of, wide_format
+from chipwise.serve.formats import Formats, formats_of, wide_format
 from chipwise.serve.plan import Plan
 from chipwise.serve.setting import Setting
 from chipwise.spec import ArchSpec

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chipwise.core.dtypes import FORMATS, DType, dtype_of, values_bytes, weight_format
+from chipwise.core.dtypes import FORMATS, OF_WEIGHTS, DType, dtype_of, format_name, values_bytes, weight_format
 from chipwise.core.errors import UnknownName
 
 sizes = st.integers(1, 5000)
@@ -62,3 +62,20 @@ def test_values_outside_of_matrices() -> None:
     assert (dtype_of("nvfp4"), dtype_of("q8_0"), dtype_of("float16")) == (DType.FP4, DType.INT8, DType.FP16)
     with pytest.raises(UnknownName, match="unknown number format 'fp9'"):
         values_bytes(1, "fp9")
+
+
+@pytest.mark.parametrize("said", ["BF16", "bfloat16", " bf16 "])
+def test_a_format_is_found_by_its_other_names(said: str) -> None:
+    assert format_name(said) == "bf16"
+    assert DType.named(said.strip()) is DType.BF16
+
+
+def test_four_bit_floats_are_values_or_weights_with_scales() -> None:
+    """An E2M1 value has no scale; NVIDIA's checkpoints of such values have one for each 16 of them."""
+    assert DType.named("nvfp4") is DType.FP4
+    assert format_name("fp4") == "nvfp4"
+
+
+@pytest.mark.parametrize("name", sorted(set(OF_WEIGHTS.values())))
+def test_other_names_lead_to_formats_that_there_are(name: str) -> None:
+    assert name in FORMATS
