@@ -252,11 +252,11 @@ def activations() -> None:
     base: dict[str, Any] = {"vocab_size": 32_000, "d_model": 4096, "depth": 32, "heads": 32, "max_tokens": 4096}
     plain = uniform(**base, ffn_width=16_384, activation="gelu", gated=False)
     same = uniform(**base, ffn_width=16_384, activation="gelu", gated=True)
-    usual = uniform(**base, ffn_width=10_923, activation="gelu", gated=True)
+    usual = uniform(**base, ffn_width=11_008, activation="gelu", gated=True)
     want = [chipwise.estimate(arch, device=A100, weights="bf16") for arch in (plain, same, usual)]
-    sizes = ((16_384, False), (16_384, True), (10_923, True))
+    sizes = ((16_384, False), (16_384, True), (11_008, True))
     per_layer = [FeedForward(width=width, gated=gate).parameters(4096) for width, gate in sizes]
     say("gated FFN at the same width: parameters and FLOPs", per_layer[1] / per_layer[0])
-    say("gated FFN at two thirds of the width", per_layer[2] / per_layer[0])
+    say("gated FFN at two thirds of the width, in multiples of 128", per_layer[2] / per_layer[0])
     say("TTFT over the plain FFN's: same width, two thirds", *(cost.ttft_s / want[0].ttft_s for cost in want[1:]))
     say("TPOT over the plain FFN's: same width, two thirds", *(cost.tpot_s / want[0].tpot_s for cost in want[1:]))
