@@ -52,10 +52,24 @@ def space(**changes):
         ({"budget": {"cpu": "3 s"}}, ("budget",)),
         ({"budget": {"cpu": "20"}}, ("budget.cpu", "no unit")),
         ({"objectives": {"tpot_p50": "minimize"}}, ("objectives", "bits_per_byte")),
+        ({"tasks": ["organ-systems"]}, ("tasks[0].name", "did you mean 'organ-system'")),
+        ({"tasks": ["nowhere.csv"]}, ("nowhere.csv", "no such file")),
+        (
+            {"tasks": ["organ-system"], "constraints": {"accuracy@organ-system": ">= 85"}},
+            ("constraints.accuracy@organ-system", "write '>= 85 %'"),
+        ),
+        ({"quality": "super-net"}, ("quality.method", "did you mean 'supernet'")),
     ],
 )
 def test_a_wrong_field_is_named(changes, words, tmp_path) -> None:
     refused(spec(tmp_path, **changes), tmp_path, *words)
+
+
+def test_a_task_without_a_label_is_named_before_anything_is_trained(tmp_path) -> None:
+    (tmp_path / "mine.csv").write_text("text,label\none,a\ntwo,\nthree,b\n")
+    refused(spec(tmp_path, tasks=["mine.csv"]), tmp_path, "mine.csv", "line 3", "label is missing")
+    assert not (tmp_path / "run" / "trainings").exists()
+    assert not (tmp_path / "run" / "profile.json").exists()
 
 
 def test_limits_that_no_candidate_meets_are_named_with_the_closest_value(smoke_run, tmp_path) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chipwise.run.screen import Metrics, Screened, excess, mutate
+from chipwise.run.word import Word
 from chipwise.search.acquisition import expected_improvement, most_informative
 from chipwise.search.encoding import Encoder
 from chipwise.search.quality_model import QualityModel
@@ -109,6 +110,12 @@ class Chooser:
         self.pool = rows[np.sort(chosen)]
         self._encoder = Encoder(self.problem, seed=seed)
         self._model = self._fresh()
+        self._word: Word | None = None
+
+    def hear(self, rows: Rows, scores: Floats) -> None:
+        """Takes what shared weights say of ``rows``, in bits per byte, for a first word; see ``run/word.py``."""
+        residuals = np.log(scores / self.law(rows))
+        self._word = Word(self.problem, self._encoder, rows, residuals, seed=self._seed)
 
     def next(self, count: int, observations: Sequence[Observation], taken: Sequence[Sequence[int]]) -> Rows:
         """Up to ``count`` rows, none of them in ``taken``; fewer when the pool is exhausted."""
@@ -117,7 +124,8 @@ class Chooser:
         if len(pool) <= count:
             return pool
         if len(observations) < 3:
-            pool = pool[np.argsort(self._law(observations)(pool), kind="stable")[: max(count, len(pool) // HOPEFUL)]]
+            hope = self._law(observations)(pool) * np.exp(self._trend([])(pool))
+            pool = pool[np.argsort(hope, kind="stable")[: max(count, len(pool) // HOPEFUL)]]
             columns = self._model.columns(pool)
             held = self._model.columns(np.array(taken)) if taken else columns[:0]
             return pool[_spread(columns, held, count)]
@@ -149,6 +157,13 @@ class Chooser:
                     picks.append(fresh)
         return picks
 
+    def by_law(self, count: int, taken: Sequence[Sequence[int]]) -> Rows:
+        """Up to ``count`` rows that the law alone prefers, none of them in ``taken``; of equal shapes one at first."""
+        gone = {self._architecture(row) for row in taken}
+        pool = self.pool[[i for i, row in enumerate(self.pool.tolist()) if self._architecture(row) not in gone]]
+        order = [int(i) for i in np.argsort(self.law(pool), kind="stable")]
+        return pool[self._in_turns(pool, (order,), count)]
+
     def nearest(self, choices: Mapping[str, Any]) -> list[int]:
         """The row of the space that is closest to a design drawn by hand."""
         return [int(i) for i in self._space.nearest(choices)]
@@ -156,6 +171,21 @@ class Chooser:
     def law(self, rows: Rows) -> Floats:
         """Bits per byte of ``rows`` after a full training, as the law says before anything was trained, (n,)."""
         return self._law([])(rows)
+
+    def law_of(self, choices: Mapping[str, Any]) -> float:
+        """The same of a design drawn by hand: of the row that is closest to it."""
+        return float(self.law(np.array([self.nearest(choices)]))[0])
+
+    def spread(self, trained: int, scored: int) -> tuple[Rows, Rows]:
+        """Rows that shared weights are trained on, and those of them that they are asked about.
+
+        The former are drawn from the pool; of the latter, half are those that the law prefers.
+        """
+        rng = np.random.default_rng([self._seed, 19])
+        rows = self.pool[np.sort(rng.permutation(len(self.pool))[:trained])]
+        order = np.argsort(self.law(rows), kind="stable")
+        best, rest = order[: scored // 2], rng.permutation(order[scored // 2 :])
+        return rows, rows[np.concatenate([best, rest[: scored - len(best)]])]
 
     def expected(self, observations: Sequence[Observation], rows: Rows) -> tuple[Floats, Floats]:
         """Mean and standard deviation of bits per byte of ``rows`` after a full final training."""
@@ -170,14 +200,24 @@ class Chooser:
         law = self._law(observations)
         expected = law(seen, np.array([item.tokens for item in observations], float))
         share = [min(1.0, item.cpu_s / self._final_s) for item in observations]
+        residuals = np.log([item.bits_per_byte for item in observations] / expected)
+        trend = self._trend(seen, residuals)
         self._model = self._fresh()
-        self._model.fit(seen, np.log([item.bits_per_byte for item in observations] / expected), fidelity=share)
+        self._model.fit(seen, residuals - trend(seen), fidelity=share)
         mean, std = self._model.predict_columns(columns)
-        best = np.exp(mean) * law(rows)
+        best = np.exp(mean + trend(rows)) * law(rows)
         tried = np.unique(seen, axis=0)
         known, _ = self._model.predict(tried)
         values, _ = self.problem.price(tried)
-        return best, best * std, np.column_stack([np.exp(known) * law(tried), values])
+        return best, best * std, np.column_stack([np.exp(known + trend(tried)) * law(tried), values])
+
+    def _trend(self, seen: Rows | Sequence[Any], residuals: Sequence[float] | Floats = ()) -> Callable[[Rows], Floats]:
+        """What shared weights add to the law of rows, as far as trainings say that they deserve trust; else 0."""
+        word = self._word
+        if word is None:
+            return lambda rows: np.zeros(len(rows))
+        trust = word.trust(np.asarray(seen, np.int64), residuals)
+        return lambda rows: trust * word(rows)
 
     def _fresh(self) -> QualityModel:
         """A model that remembers no earlier fit, so that a search that was resumed believes the same."""

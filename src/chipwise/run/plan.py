@@ -33,12 +33,7 @@ def plan_rungs(*, training_s: float, final_s: float, finalists: int = 2) -> tupl
     Raises:
         SpecError: The budget does not even hold one final training.
     """
-    if training_s < final_s:
-        raise SpecError(
-            f"after calibration, measuring, tasks and the baseline {max(training_s, 0):.0f} s of CPU time are left, "
-            f"less than one final training of {final_s:.0f} s; raise budget.cpu or lower budget.final",
-            field="budget",
-        )
+    _check(training_s, final_s)
     best: tuple[Rung, ...] = (Rung(cpu_s=final_s, count=1),)
     for tops in range(1, finalists + 1):
         for below in range(1, DEEPEST + 1):
@@ -55,3 +50,22 @@ def plan_rungs(*, training_s: float, final_s: float, finalists: int = 2) -> tupl
                     Rung(cpu_s=budget, count=count) for budget, count in zip(budgets, [first, *counts[1:]], strict=True)
                 )
     return best
+
+
+def plan_finals(*, training_s: float, final_s: float) -> tuple[Rung, ...]:
+    """One rung: as many full trainings as ``training_s`` holds.
+
+    Raises:
+        SpecError: The budget does not even hold one final training.
+    """
+    _check(training_s, final_s)
+    return (Rung(cpu_s=final_s, count=int(training_s / final_s)),)
+
+
+def _check(training_s: float, final_s: float) -> None:
+    if training_s < final_s:
+        raise SpecError(
+            f"after calibration, measuring, tasks and the baseline {max(training_s, 0):.0f} s of CPU time are left, "
+            f"less than one final training of {final_s:.0f} s; raise budget.cpu or lower budget.final",
+            field="budget",
+        )

@@ -75,6 +75,7 @@ class Halving:
         predict: Metrics of a row as they are promised, for the notes of a new trial.
         workers: Trainings side by side.
         begun: Told the name of each stage.
+        score: What shared weights say of rows, for the notes of new trials; NaN where they cannot say.
     """
 
     def __init__(
@@ -88,9 +89,11 @@ class Halving:
         predict: Callable[[Rows], dict[str, list[float]]],
         workers: int,
         begun: Callable[[str], None],
+        score: Callable[[Rows], Floats] | None = None,
     ) -> None:
         self._trials, self._plan, self._chooser, self._trainer = trials, tuple(plan), chooser, trainer
         self._measure, self._predict, self._workers, self._begun = measure, predict, workers, begun
+        self._score = score
 
     def explore(self, baselines: Sequence[Candidate]) -> None:
         """The first rung: batches of candidates, each chosen after the one before was trained.
@@ -145,8 +148,10 @@ class Halving:
         """Keeps what was believed of candidates before their first training; a report says how good it was."""
         observations = self.observations()
         believed = self._chooser.expected(observations, rows) if len(observations) >= FEWEST else None
+        scores = self._score(rows) if self._score is not None else np.full(len(rows), np.nan)
         for i, (number, law) in enumerate(zip(numbers, self._chooser.law(rows), strict=True)):
-            self._trials.note(number, law=float(law))
+            known = {"law": float(law)} | ({"supernet": float(scores[i])} if np.isfinite(scores[i]) else {})
+            self._trials.note(number, **known)
             if believed is not None:
                 self._note_belief(self._trials[number], 0, float(believed[0][i]), float(believed[1][i]))
 

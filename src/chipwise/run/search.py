@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,19 +13,21 @@ from chipwise.profile.calibrate import calibrate
 from chipwise.profile.kept import kept_profile
 from chipwise.report import output
 from chipwise.report.record import RunRecord, save
+from chipwise.run import judging, shared
 from chipwise.run.answer import explained
-from chipwise.run.choose import Chooser, Observation
+from chipwise.run.choose import Chooser, Floats, Observation
 from chipwise.run.contest import draw_baselines
 from chipwise.run.costing import Costing
 from chipwise.run.finish import Finish
 from chipwise.run.folder import RunFolder
-from chipwise.run.judging import Judging, load_tasks, planned_cpu_s
+from chipwise.run.judging import Judging, load_tasks
 from chipwise.run.ledger import Ledger
 from chipwise.run.measuring import HEADROOM, Measuring, notes_of, within
-from chipwise.run.plan import Rung, plan_rungs
+from chipwise.run.plan import Rung, plan_finals, plan_rungs
 from chipwise.run.profiling import worth_measuring
 from chipwise.run.progress import Observer, Status
-from chipwise.run.quality import Halving
+from chipwise.run.proxy import ProxyChooser
+from chipwise.run.quality import Choosing, Halving
 from chipwise.run.record import make_record
 from chipwise.run.screen import screen
 from chipwise.run.spec import RunSpec
@@ -37,6 +39,7 @@ from chipwise.run.trials import Candidate, Trials, choice_labels
 from chipwise.search.study import Study
 from chipwise.space import Constraint, SearchSpace
 from chipwise.space.designs import summary
+from chipwise.space.space import Rows
 from chipwise.train.data import load_corpus
 from chipwise.train.pool import WorkerPool
 from chipwise.train.tasks_data import Task
@@ -92,7 +95,8 @@ class Search:
         store = TokenStore(corpus, self.folder.corpus, spec.space.vocab_size)
         store.prepare()
         self.study.remember(data=corpus.summary())
-        plan = self._plan(set_aside_s=planned_cpu_s(tasks))
+        shared_s = spec.quality.shared_s(spec.budget.cpu_s)
+        plan = self._plan(set_aside_s=judging.planned_cpu_s(tasks) + shared.planned_cpu_s(shared_s))
         profile = self._calibrate()
         spec = self.spec = with_cold_limits(spec, profile)
         costing = self._costing = Costing(self.space, spec.workload, profile)
@@ -125,9 +129,15 @@ class Search:
             bytes_per_token={size: store.tokens(size).bytes_per_token for size in spec.space.vocab_size},
             seed=spec.seed,
         )
-        strategy = spec.search.strategy
-        choosing = chooser if strategy == "auto" else StrategyChooser(strategy, chooser, seed=spec.seed)
+        choosing: Choosing = chooser
+        if spec.search.strategy != "auto":
+            choosing = StrategyChooser(spec.search.strategy, chooser, seed=spec.seed)
+        elif spec.quality.chosen == "proxy":
+            choosing = ProxyChooser(chooser)
+        if spec.quality.chosen == "proxy":  # every training is a full one: the law alone says which baseline has it
+            baselines = sorted(baselines, key=lambda item: chooser.law_of(item.trial.notes["choices"]))[:1]
         with WorkerPool(spec.budget.workers) as pool:
+            score = self._shared(spec, chooser, store, pool)
             trainer = PoolTrainer(
                 pool, self.folder, store, seed=spec.seed, final_s=spec.budget.final_s, heard=self._heard
             )
@@ -140,6 +150,7 @@ class Search:
                 predict=lambda row: costing.promise(self.space.design(row[0])),
                 workers=spec.budget.workers,
                 begun=self._phase,
+                score=score,
             )
             halving.explore(baselines)
             if spec.profiling == "measured":
@@ -147,11 +158,11 @@ class Search:
                     if item.alive and item.rungs and item.measured is None:
                         self._measure(item)
             finalists, baseline = halving.promote(baselines)
-        judging = self._judging(spec, tasks, store) if tasks else None
-        if judging is not None:
+        judge = self._judging(spec, tasks, store) if tasks else None
+        if judge is not None:
             self._phase("asking the tasks")
-            self.study.remember(bars=judging.bars(self.study.memory.get("bars", {})))
-        finish = Finish(self.trials, spec, self.folder, store, judging=judging, begun=self._phase)
+            self.study.remember(bars=judge.bars(self.study.memory.get("bars", {})))
+        finish = Finish(self.trials, spec, self.folder, store, judging=judge, begun=self._phase)
         spare = [item for item in halving.ranked(self.trials.all()) if item.alive and item.rungs]
         known = {item.number for item in finalists}
         winner = finish.decide(
@@ -176,6 +187,30 @@ class Search:
             found = {"knee_why": f"not known: {error}"}
         self.study.remember(answer=found)
 
+    def _shared(
+        self, spec: RunSpec, chooser: Chooser, store: TokenStore, pool: WorkerPool
+    ) -> Callable[[Rows], Floats] | None:
+        """Trains shared weights where the run asks for them, tells the chooser their word; asks them about rows."""
+        budget_s = spec.quality.shared_s(spec.budget.cpu_s)
+        if not budget_s:
+            return None
+        self._phase("training shared weights")
+        trained, scored = chooser.spread(shared.TRAINED, shared.SCORED)
+        archs = [self.space.design(row).arch for row in trained]
+        weights = shared.SharedWeights(self.folder, store, archs, budget_s=budget_s, seed=spec.seed)
+        weights.train(pool, lambda update: self._heard({0: update}))
+        self._phase("asking shared weights")
+
+        def asked(rows: Rows) -> Floats:
+            def told(done: int, total: int) -> None:
+                self.status.detail = f"{done} of {total} designs"
+                self._tell()
+
+            return weights.scores([self.space.design(row).arch for row in rows], told)
+
+        chooser.hear(scored, asked(scored))
+        return asked
+
     def _judging(self, spec: RunSpec, tasks: Mapping[str, Task], store: TokenStore) -> Judging:
         def told(detail: str) -> None:
             self.status.detail = detail
@@ -188,6 +223,8 @@ class Search:
         budget, vocabularies = self.spec.budget, len(self.spec.space.vocab_size)
         left_s = budget.cpu_s * (1 - OVERHEAD) - self._calibration_s - set_aside_s
         trained_s = left_s / JUDGING - budget.final_s
+        if self.spec.quality.chosen == "proxy":
+            return plan_finals(training_s=trained_s, final_s=budget.final_s)
         plan = plan_rungs(training_s=trained_s, final_s=budget.final_s)
         first = plan[0].cpu_s if len(plan) > 1 else 0.0
         return plan_rungs(training_s=trained_s - first * (vocabularies - 1), final_s=budget.final_s)

@@ -18,7 +18,14 @@ from chipwise.train.tasks_data import TASKS, Kind
 
 DEVICES = ("local",)
 LEAST_CPU_S = 20.0
-_LATER = {"targets": [], "across": "worst", "profiling": "hybrid", "tasks": []}  # after the first release, as it did it
+SHARED_SHARE = 0.25  # of budget.cpu, for the training of shared weights
+_LATER = {  # fields after the first release, as it did it
+    "targets": [],
+    "across": "worst",
+    "profiling": "hybrid",
+    "tasks": [],
+    "quality": {"method": "auto", "budget": None},
+}
 ON_SHEETS = ("ttft_p50", "tpot_p50", "peak_memory", "parameters")  # what a data sheet's price table tells
 
 
@@ -95,6 +102,38 @@ class BudgetSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QualitySpec:
+    """How candidates are judged before their final training.
+
+    ``short-training`` trains many shortly and fewer longer; ``supernet`` first trains weights that all share and takes
+    what they say of candidates for a cheap first word; ``proxy`` trains nothing before the final trainings and goes by
+    the scaling law; ``auto`` is the one that measured best, ``short-training`` (docs/training.md).
+
+    ``budget`` is the CPU time of the shared weights' training.
+    """
+
+    method: Literal["auto", "supernet", "short-training", "proxy"] = "auto"
+    budget: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.budget is not None:
+            _seconds(self.budget, "budget")
+            if self.method != "supernet":
+                raise SpecError("only shared weights (method: supernet) have a budget of their own", field="budget")
+
+    @property
+    def chosen(self) -> str:
+        """The method that is meant."""
+        return "short-training" if self.method == "auto" else self.method
+
+    def shared_s(self, cpu_s: float) -> float:
+        """CPU seconds of the shared weights' training, of a whole budget of ``cpu_s``; 0 where there is none."""
+        if self.chosen != "supernet":
+            return 0.0
+        return SHARED_SHARE * cpu_s if self.budget is None else _seconds(self.budget, "budget")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSpec:
     """What the finalists are asked at the end: a shipped task by its name, or a CSV or JSON Lines file of one's own.
 
@@ -164,6 +203,7 @@ class RunSpec:
     across: Literal["worst", "weighted"] = "worst"  # how objectives in seconds count where there are targets
     profiling: Literal["simulated", "measured", "hybrid"] = "hybrid"  # which candidates are measured before they go on
     tasks: tuple[TaskSpec, ...] = ()  # what finalists and baseline are asked at the end
+    quality: QualitySpec = field(default_factory=QualitySpec)
     seed: int = 0
     folder: str = "."  # the file's own folder, against which data paths are read; not a field of the file
 
@@ -236,13 +276,15 @@ def load_run(path: str | Path) -> RunSpec:
 
 
 def run_spec(data: object, *, file: str) -> RunSpec:
-    """A search as a file or a run's folder states it. A name alone is enough for a strategy, a target and a task.
+    """A search as a file or a run's folder states it. A name is enough for a strategy, a target, a task, a method.
 
     Raises:
         SpecError: A field is unknown, missing or wrong; ``file`` and field are named.
     """
     if isinstance(data, Mapping) and isinstance(data.get("search"), str):
         data = {**data, "search": {"strategy": data["search"]}}
+    if isinstance(data, Mapping) and isinstance(data.get("quality"), str):
+        data = {**data, "quality": {"method": data["quality"]}}
     if isinstance(data, Mapping) and isinstance(data.get("targets"), list | tuple):
         named = [{"device": item} if isinstance(item, str) else item for item in data["targets"]]
         data = {**data, "targets": named}

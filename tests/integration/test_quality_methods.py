@@ -1,0 +1,51 @@
+"""Searches that judge candidates by shared weights, or by the law alone: finished, within means, and reported."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from chipwise import api
+from chipwise.report.record import RunRecord
+from conftest import EXAMPLES
+
+pytestmark = pytest.mark.slow
+
+
+def searched(home: Path, smoke_run: Path, quality: object) -> tuple[RunRecord, Path]:
+    data = yaml.safe_load((EXAMPLES / "smoke.yaml").read_text())
+    data["data"]["paths"] = [str(EXAMPLES.parent / "src/chipwise/*/*.py")]
+    data |= {"quality": quality, "budget": {"cpu": "40 s", "final": "2 s", "workers": 1}}
+    (home / "spec.yaml").write_text(yaml.safe_dump(data))
+    folder = home / "run"
+    folder.mkdir()
+    shutil.copy(smoke_run / "profile.json", folder)
+    return api.search(home / "spec.yaml", out=folder), folder
+
+
+def test_shared_weights_are_trained_asked_and_held_against_trainings(smoke_run, tmp_path) -> None:
+    record, folder = searched(tmp_path, smoke_run, {"method": "supernet", "budget": "4 s"})
+    assert record.status == "finished"
+    assert {"training shared weights", "asking shared weights"} <= set(record.budget.spent)
+    scores = json.loads((folder / "supernet" / "scores.json").read_text())
+    assert len(scores) >= 10
+    assert all(0.5 < value < 10 for value in scores.values() if value is not None)
+    named = {one.name for ranking in record.rankings for one in ranking.fidelities}
+    assert not named or "shared weights" in named
+    before = (folder / "supernet" / "scores.json").stat().st_mtime_ns
+    again = api.search(tmp_path / "spec.yaml", out=folder, resume=True)
+    assert again.winner == record.winner
+    assert (folder / "supernet" / "scores.json").stat().st_mtime_ns == before
+
+
+def test_a_proxy_run_trains_nothing_but_finals(smoke_run, tmp_path) -> None:
+    record, _ = searched(tmp_path, smoke_run, "proxy")
+    trained = [trial for trial in record.trials if trial.train_cpu_s]
+    assert len(trained) >= 3
+    assert all(trial.train_cpu_s == pytest.approx(2.0, rel=0.3) for trial in trained)
+    assert record.winner is not None
+    assert record.baseline is not None

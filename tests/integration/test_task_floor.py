@@ -1,0 +1,118 @@
+"""A search with a task of one's own and a floor: stopped before its end, gone on with, and what it leaves behind."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from chipwise import api
+from chipwise.core.errors import Infeasible
+from chipwise.report.record import load
+from chipwise.run import judging
+from chipwise.run.finish import Finish
+from chipwise.train.tasks_classifier import Classifier
+from conftest import EXAMPLES
+
+pytestmark = pytest.mark.slow
+
+
+def spec(folder: Path, floor: str) -> Path:
+    data = yaml.safe_load((EXAMPLES / "smoke-task.yaml").read_text())
+    data["data"]["paths"] = [str(EXAMPLES.parent / "src/chipwise/*/*.py")]
+    data["constraints"]["accuracy@smoke-task"] = floor
+    data["tasks"] = [str(EXAMPLES / "smoke-task.csv")]
+    data["budget"] = {"cpu": "30 s", "final": "2 s", "workers": 2}
+    path = folder / "spec.yaml"
+    path.write_text(yaml.safe_dump(data))
+    return path
+
+
+def started(folder: Path, smoke_run: Path) -> Path:
+    folder.mkdir(parents=True)
+    shutil.copy(smoke_run / "profile.json", folder)  # calibration has tests of its own
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(smoke_run, tmp_path_factory) -> Path:
+    """A search that was stopped when all was judged, and gone on with."""
+    home = tmp_path_factory.mktemp("floor")
+    file, folder = spec(home, ">= 60 %"), started(home / "run", smoke_run)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Finish, "write_winner", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            api.search(file, out=folder)
+    assert load(folder / "record.json").status == "partial"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(judging, "COMMAND", ["false"])  # whoever is judged again fails
+        api.search(file, out=folder, resume=True)
+    return folder
+
+
+def interrupt(*_) -> None:
+    raise KeyboardInterrupt
+
+
+def test_finalist_and_baseline_were_judged_once_and_the_floor_is_kept(run) -> None:
+    record = load(run / "record.json")
+    assert record.status == "finished"
+    score = record.trial(record.winner).tasks["smoke-task"]
+    assert score.failed is None
+    assert score.value >= 0.6
+    assert score.low <= score.value <= score.high
+    assert sum(map(sum, score.confusion)) == score.test_items == 36
+    assert "exported" in score.judged
+    assert record.trial(record.baseline).tasks["smoke-task"].value is not None
+    assert record.tasks[0].classes == ("size", "speed")
+    assert "asking the tasks" in record.budget.spent
+
+
+def test_the_shipped_classifier_answers_what_was_promised(run) -> None:
+    promised = json.loads((run / "winner" / "chipwise.json").read_text())["tasks"]["smoke-task"]
+    classifier = Classifier(run / "winner" / promised["folder"])
+    assert classifier.answer(["the weights hold 12 numbers", "a token takes 3 milliseconds"]) == ["size", "speed"]
+    reached, _ = api.evaluate(run / "winner", EXAMPLES / "smoke-task.csv", with_baseline=False)
+    assert reached.value == promised["value"]
+    assert "shipped classifier" in reached.judged
+
+
+def test_card_page_and_table_show_it(run) -> None:
+    card = (run / "card.md").read_text()
+    assert "| accuracy on smoke-task, held-out items | not predicted |" in card
+    assert "≥ 60 % | met |" in card
+    page = (run / "report.html").read_text()
+    assert '"type":"heatmap"' in page
+    assert 'id="tasks"' in page
+    with (run / "trials.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert float(next(row for row in rows if row["role"] == "winner")["reached_smoke-task"]) >= 0.6
+
+
+def test_measuring_the_winner_again_leaves_floors_to_evaluate(run) -> None:
+    assert {limit.metric for limit in api.measure(str(run / "winner"), keep=False).limits} == {
+        "tpot_p99",
+        "ttft_p99",
+        "peak_memory",
+    }
+
+
+def test_a_floor_that_nobody_reaches_is_one_error_and_its_figures_are_kept(smoke_run, tmp_path) -> None:
+    coin = ["text,label", *(f"item {i} of {i * 7919 % 97},{'ab'[(i * 2654435761 >> 7) & 1]}" for i in range(150))]
+    (tmp_path / "coin.csv").write_text("\n".join(coin))
+    file = spec(tmp_path, ">= 60 %")
+    data = yaml.safe_load(file.read_text())
+    data["tasks"] = ["coin.csv"]
+    del data["constraints"]["accuracy@smoke-task"]
+    data["constraints"]["accuracy@coin"] = ">= 99 %"
+    file.write_text(yaml.safe_dump(data))
+    folder = started(tmp_path / "run", smoke_run)
+    with pytest.raises(Infeasible, match=r"keeps the floors of its tasks: trial \d+: accuracy@coin"):
+        api.search(file, out=folder)
+    record = load(folder / "record.json")
+    assert record.status == "partial"
+    assert any("coin" in trial.tasks for trial in record.trials)
