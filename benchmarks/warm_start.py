@@ -30,7 +30,7 @@ from chipwise.train import trainer
 from chipwise.train.data import load_corpus
 from chipwise.train.supernet import extract, score, train_supernet
 from chipwise.train.tokenizer import TokenStore
-from claims_quality import Steps
+from claims_quality import JUDGED_BYTES, Steps
 from training_recipe import SIZES, shape
 
 COLUMNS = ("design", "seed", "start", "steps", "bits_per_byte", "step_s", "supernet_cpu_s")
@@ -59,6 +59,7 @@ def trained(
         seed=seed,
         folder=folder,
         start=start,
+        max_validation_bytes=JUDGED_BYTES,
         checkpoint_every_s=math.inf,
         clock=clock,
     )
@@ -137,7 +138,7 @@ def main() -> None:
                 place = folder / f"{name}-{seed}-{start}".replace(" ", "")
                 quality, step_s = trained(arch, seed, steps, given, place, store)
             else:
-                quality, step_s = score(weights, shared.whole, [arch], data)[0], 0.0
+                quality, step_s = score(weights, shared.whole, [arch], data, max_validation_bytes=JUDGED_BYTES)[0], 0.0
             found = (f"{quality:.5f}", f"{step_s:.5f}", f"{shared.cpu_s:.1f}")
             rows.append(dict(zip(COLUMNS, (*key, *found), strict=True)))
             print(*rows[-1].values(), sep="  ", flush=True)
