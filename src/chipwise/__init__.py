@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from chipwise.space import SearchSpace
     from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer, uniform
     from chipwise.spec.hf import resolve
+    from chipwise.train.pretrained import start_from
 
 _HOMES = {
     "ArchSpec": "chipwise.spec",
@@ -49,6 +50,7 @@ _HOMES = {
     "report": "chipwise.api",
     "resolve": "chipwise.spec.hf",
     "search": "chipwise.api",
+    "start_from": "chipwise.train.pretrained",
     "uniform": "chipwise.spec",
 }
 
@@ -77,6 +79,7 @@ __all__ = [
     "report",
     "resolve",
     "search",
+    "start_from",
     "uniform",
 ]
 

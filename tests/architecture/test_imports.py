@@ -39,6 +39,7 @@ PUBLIC = [
     "report",
     "resolve",
     "search",
+    "start_from",
     "uniform",
 ]
 

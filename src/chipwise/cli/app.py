@@ -20,6 +20,7 @@ from chipwise.cli import (
     ops,
     report,
     search,
+    shrink,
     space,
     strategies,
     train,
@@ -39,6 +40,7 @@ app = typer.Typer(
 app.command("search")(search.command)
 app.command("space")(space.command)
 app.command("train")(train.command)
+app.command("shrink")(shrink.command)
 app.command("evaluate")(evaluate.command)
 app.command("report")(report.command)
 app.command("estimate")(estimate.command)

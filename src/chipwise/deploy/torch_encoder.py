@@ -72,7 +72,7 @@ class Encoder(nn.Module):
         x_BTD = self.embedding(tokens_BT) + self.positions.weight[: tokens_BT.shape[1]]
         if self.token_types is not None:
             x_BTD = x_BTD + (self.token_types.weight[0] if types_BT is None else self.token_types(types_BT))
-        return x_BTD if self.embedding_norm is None else self.embedding_norm(x_BTD)
+        return x_BTD if self.embedding_norm is None else self.embedding_norm(x_BTD)  # type: ignore[no-any-return]
 
     def pooled(self, x_BTD: Tensor) -> Tensor:
         """The pooler's (B, D): the first position's state through a square matrix and tanh.

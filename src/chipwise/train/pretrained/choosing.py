@@ -60,7 +60,8 @@ def choose_exactly(
         Infeasible: Nothing keeps the limits.
     """
     whole = whole_sizes(arch)
-    bare = replace(whole, heads=(0,) * len(whole.heads), neurons=(0,) * len(whole.neurons))
+    none = (0,) * len(arch.layers)
+    bare = whole.with_kind("attention", none).with_kind("ffn", none)
     parts, sizes_of = [], []
     for i, kind in blocks(arch):
         items = sorted((r.size, r.loss) for r in judged if (r.layer, r.kind) == (i, kind))
@@ -94,11 +95,8 @@ def choose_first_layers(arch: ArchSpec, costs: Costs, limits: Limits, *, value_b
     """
     whole = whole_sizes(arch)
     for depth in range(len(arch.layers), 0, -1):
-        sizes = replace(
-            whole,
-            heads=tuple(n if i < depth else 0 for i, n in enumerate(whole.heads)),
-            neurons=tuple(n if i < depth else 0 for i, n in enumerate(whole.neurons)),
-        )
+        gone = (0,) * (len(arch.layers) - depth)
+        sizes = replace(whole, heads=whole.heads[:depth] + gone, neurons=whole.neurons[:depth] + gone)
         if _keeps(arch, sizes, costs, limits, value_bytes):
             return sizes
     raise Infeasible("not even the first layer alone keeps the limits; loosen them")

@@ -81,10 +81,9 @@ def measure_costs(
     for kind in KINDS:
         if not counts[kind]:
             continue
-        name = "heads" if kind == "attention" else "neurons"
-        top = max(getattr(whole, name))
-        for size in sorted({0, top, *options.get(kind, ())}):
-            sizes = replace(whole, **{name: tuple(min(size, own) for own in getattr(whole, name))})
+        own = whole.of_kind(kind)
+        for size in sorted({0, max(own), *options.get(kind, ())}):
+            sizes = whole.with_kind(kind, tuple(min(size, top) for top in own))
             variants[kind, size] = cut_arch(arch, sizes)
     taken = _timed(list(variants.values()), workload, weights, seconds, rounds, told)
     found = dict(zip(variants, taken, strict=True))
@@ -92,7 +91,7 @@ def measure_costs(
     full_s = []
     for (kind, size), value in found.items():
         block_s[kind][size] = max(0.0, value - found[kind, 0]) / counts[kind]
-        if size == max(getattr(whole, "heads" if kind == "attention" else "neurons")):
+        if size == max(whole.of_kind(kind)):
             full_s.append(value)
     every = sum(counts[kind] * max(sizes.values()) for kind, sizes in block_s.items())
     return Costs(base_s=max(0.0, float(np.mean(full_s)) - every), block_s=block_s)

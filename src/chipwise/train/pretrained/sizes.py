@@ -39,14 +39,20 @@ class Sizes:
 
     def block(self, layer: int, kind: str) -> int:
         """The size of one block; ``kind`` is ``attention`` or ``ffn``."""
-        return self.heads[layer] if kind == "attention" else self.neurons[layer]
+        return self.of_kind(kind)[layer]
+
+    def of_kind(self, kind: str) -> tuple[int, ...]:
+        """The size of every layer's block of one kind."""
+        return self.heads if kind == "attention" else self.neurons
+
+    def with_kind(self, kind: str, sizes: tuple[int, ...]) -> Sizes:
+        """The same but for all blocks of one kind."""
+        return replace(self, heads=sizes) if kind == "attention" else replace(self, neurons=sizes)
 
     def with_block(self, layer: int, kind: str, size: int) -> Sizes:
         """The same but for one block."""
-        name = "heads" if kind == "attention" else "neurons"
-        values = list(getattr(self, name))
-        values[layer] = size
-        return replace(self, heads=tuple(values)) if name == "heads" else replace(self, neurons=tuple(values))
+        sizes = self.of_kind(kind)
+        return self.with_kind(kind, (*sizes[:layer], size, *sizes[layer + 1 :]))
 
 
 def whole_sizes(arch: ArchSpec) -> Sizes:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from chipwise.spec import ArchSpec
 from chipwise.train.pretrained.running import Weights, states, watching
-from chipwise.train.pretrained.sizes import WIDTH, Index, Sizes, blocks
+from chipwise.train.pretrained.sizes import WIDTH, Index, Sizes, blocks, whole_sizes
 from chipwise.train.pretrained.texts import Texts
 
 _BACK = {"attention": "out", "ffn": "down"}
@@ -122,18 +122,15 @@ def repaired(arch: ArchSpec, weights: Weights, found: Statistics, sizes: Sizes) 
 
     Only the first columns of the matrices back to the stream change (and their bias, where there is one).
     """
-    changed = dict(weights)
+    changed, whole = dict(weights), whole_sizes(arch)
     for i, kind in blocks(arch):
-        place, layer = f"layers.{i}.{kind}", arch.layers[i]
-        block = layer.attention if kind == "attention" else layer.ffn
-        size = sizes.block(i, kind)
-        whole = block.kv_heads if kind == "attention" else block.width
-        if size in (0, whole):
+        place = f"layers.{i}.{kind}"
+        size, top = sizes.block(i, kind), whole.block(i, kind)
+        if size in (0, top):
             continue
-        columns = size * block.query_width // whole if kind == "attention" else size
         name = f"{place}.{_BACK[kind]}"
-        matrix = weights[f"{name}.weight"]
-        bias = weights.get(f"{name}.bias")
+        matrix, bias = weights[f"{name}.weight"], weights.get(f"{name}.bias")
+        columns = matrix.shape[1] * size // top
         new, shift = stand_in(matrix, found, place, columns, centred=bias is not None)
         changed[f"{name}.weight"] = torch.cat((new, matrix[:, columns:]), dim=1)
         if bias is not None:

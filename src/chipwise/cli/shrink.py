@@ -1,0 +1,127 @@
+"""``chipwise shrink``: a pretrained model cut to limits on this machine."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from chipwise.train.pretrained import Shrunk
+
+
+def command(
+    folder: Annotated[
+        Path, typer.Argument(help="A Hugging Face folder: BERT-style encoder or Llama-style decoder, with tokenizer.")
+    ],
+    latency: Annotated[
+        str, typer.Option(help="Limit of a request: a share of the original's, or a time such as '3 ms'.")
+    ] = "60 %",
+    memory: Annotated[
+        str | None, typer.Option(help="Limit of the weights: a share of the original's, or a size such as '40 MB'.")
+    ] = None,
+    method: Annotated[
+        str, typer.Option(help="exact (blocks judged one by one), shared (search over shared weights), or truncate.")
+    ] = "exact",
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A text source, text files or globs (repeat), or a run file. medical-definitions if not given."
+        ),
+    ] = None,
+    tokens: Annotated[int, typer.Option(help="Tokens of a request's text or prompt.", min=1)] = 32,
+    new: Annotated[int, typer.Option(help="Tokens that a decoder generates in a request.", min=1)] = 16,
+    weights: Annotated[str, typer.Option(help="Format in which it will be served: fp32, int8, int4.")] = "fp32",
+    steps: Annotated[int, typer.Option(help="Steps of healing by distillation.", min=0)] = 300,
+    shared_steps: Annotated[int, typer.Option(help="Steps of training shared weights.", min=1)] = 150,
+    rate: Annotated[float, typer.Option(help="Highest learning rate of both.")] = 5e-4,
+    out: Annotated[Path | None, typer.Option(help="Folder; runs/shrink-<name> unless given.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with what the folder holds.")] = False,
+    seed: Annotated[int, typer.Option(help="Of batches and draws.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and no progress.")] = False,
+) -> None:
+    """Cut a pretrained model to limits, heal it by distillation from itself, export and measure it.
+
+    Resumable after Ctrl-C or a kill. Ends with a Hugging Face folder and a model.onnx beside it.
+    """
+    from chipwise.cli.output import json_of
+    from chipwise.train.pretrained import Healing, start_from
+    from chipwise.train.pretrained.command import summary
+
+    try:
+        found = start_from(
+            folder,
+            latency=latency,
+            memory=memory,
+            method=method,  # type: ignore[arg-type]
+            data=data or ["medical-definitions"],
+            tokens=tokens,
+            new_tokens=new,
+            weights=weights,
+            healing=Healing(steps=steps, rate=rate),
+            shared=Healing(steps=shared_steps, rate=rate),
+            out=out,
+            resume=resume,
+            seed=seed,
+            progress=_silent if as_json else _Progress(),
+        )
+    except KeyboardInterrupt:
+        print("stopped; the state is kept, go on with --resume", file=sys.stderr)
+        raise typer.Exit(130) from None
+    if as_json:
+        json_of(summary(found))
+    else:
+        _say(found)
+
+
+def _say(found: Shrunk) -> None:
+    from rich.table import Table
+
+    from chipwise.cli.output import console
+    from chipwise.core import units
+    from chipwise.train.pretrained.command import request_of
+
+    table = Table(title=f"{found.arch.name} · {found.method}")
+    for name in ("", "original", "cut", "share"):
+        table.add_column(name, justify="left" if not name else "right")
+    share = found.parameters / found.original_parameters
+    table.add_row("parameters", f"{found.original_parameters:,}", f"{found.parameters:,}", f"{100 * share:.0f} %")
+    if found.latency is not None and found.original_latency is not None and found.ratio is not None:
+        both = [units.show(request_of(item), "time") for item in (found.original_latency, found.latency)]
+        table.add_row("request, measured in turns, P50", *both, f"{100 * found.ratio:.1f} %")
+    table.add_row("distance from the original, held-out text", "0", f"{found.loss_after:.4f}", "")
+    console.print(table)
+    heads, neurons = (", ".join(map(str, sizes)) for sizes in (found.sizes.heads, found.sizes.neurons))
+    console.print(f"KV heads of each layer: {heads}; neurons: {neurons}", highlight=False)
+    console.print(f"healing took the distance from {found.loss_before:.4f} to {found.loss_after:.4f}", highlight=False)
+    if found.latency is not None and not found.latency.clean:
+        console.print(
+            f"[yellow]unclean[/yellow]: {'; '.join(found.latency.reasons)}; the share says more than the times"
+        )
+    console.print(f"model: {found.folder}")
+
+
+def _silent(stage: str, done: int, total: int) -> None:
+    """Says nothing."""
+
+
+class _Progress:
+    """A line that is redrawn in a terminal; elsewhere a line a stage, and one every ten seconds."""
+
+    def __init__(self) -> None:
+        self._stage, self._said = "", 0.0
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        from chipwise.cli.output import notices
+
+        now = time.monotonic()
+        if not notices.is_terminal and stage == self._stage and now - self._said < 10:
+            return
+        if notices.is_terminal and self._stage and stage != self._stage:
+            print(file=sys.stderr)
+        self._stage, self._said = stage, now
+        end = "\r" if notices.is_terminal else "\n"
+        print(f"{stage}: {done:,} of {total:,}".ljust(60), end=end, file=sys.stderr, flush=True)
