@@ -183,7 +183,7 @@ def _print_advice(advice: tuple[Advice, ...]) -> None:
     console.print(f"\n[bold]Advice[/]{'' if advice else ': nothing that is surely a gain; --all shows what was tried'}")
     for number, each in enumerate(advice, start=1):
         gain, proposal = each.headline, each.proposal
-        doubt = "" if each.sure else "  (not sure)"
+        doubt = "" if each.sure else "  (does not fit)" if not each.fits else "  (not sure)"
         console.print(
             f"{number:>2}. [bold]{proposal.title}[/]: {gain_text(gain)}, {gain.ratio.value:.2f} times better "
             f"({gain.ratio.low:.2f} to {gain.ratio.high:.2f}){doubt}",

@@ -60,10 +60,15 @@ class Gain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """A proposal that was priced. ``sure``: its headline's whole interval lies above 1, and by enough to be said."""
+    """A proposal that was priced.
+
+    ``sure``: its headline's whole interval lies above 1, and by enough to be said; and it does not make the model too
+    large for its device, which ``fits`` tells.
+    """
 
     rule: str
     proposal: Proposal
     headline: Gain
     gains: tuple[Gain, ...]
     sure: bool
+    fits: bool = True

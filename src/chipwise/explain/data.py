@@ -57,6 +57,7 @@ def _advice(number: int, advice: Advice) -> dict[str, Any]:
         "quality": proposal.quality,
         "source": proposal.source,
         "sure": advice.sure,
+        "fits": advice.fits,
         "headline": advice.headline.metric,
         "gains": {
             gain.metric: {"before": gain.before, "after": gain.after, **plain(gain.ratio)} for gain in advice.gains

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from chipwise.core.errors import ChipwiseError
+from chipwise.core.errors import ChipwiseError, Unsupported
 from chipwise.cost.model import CostEstimate, Predicted
 from chipwise.explain.advice import Advice, Gain, Proposal, Rule
 from chipwise.explain.question import Case, PhaseName
 from chipwise.explain.rules import RULES
+from chipwise.hardware import datasheet
 from chipwise.serve.steps import class_of
 
 Key = tuple[str, int, int]  # kind, FLOPs and bytes of one call
@@ -72,8 +73,21 @@ def _advice(name: str, proposal: Proposal, case: Case, after: CostEstimate) -> A
     headline = next((gain for gain in gains if gain.metric == wanted), None)
     if headline is None:
         return None
-    sure = headline.ratio.low > 1 and headline.ratio.value >= WORTH
-    return Advice(rule=name, proposal=proposal, headline=headline, gains=tuple(gains), sure=sure)
+    fits = not _too_large(case, proposal, after) or _too_large(case, None, case.estimate)
+    sure = headline.ratio.low > 1 and headline.ratio.value >= WORTH and fits
+    return Advice(rule=name, proposal=proposal, headline=headline, gains=tuple(gains), sure=sure, fits=fits)
+
+
+def _too_large(case: Case, proposal: Proposal | None, cost: CostEstimate) -> bool:
+    """Whether ``cost`` needs more memory than its device has; what nobody publishes is enough."""
+    other = proposal.changed.device if proposal is not None else None
+    sheet = datasheet.load(other) if other is not None else case.sheet
+    if sheet is None:
+        return False
+    try:
+        return cost.peak_memory_bytes > sheet.mem_capacity_bytes
+    except Unsupported:
+        return False
 
 
 def gains_of(

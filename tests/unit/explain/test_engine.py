@@ -93,3 +93,28 @@ def test_fp8_weights_halve_what_decode_streams_on_an_h100() -> None:
     told = advise(case("meta-llama/Llama-2-70b-hf", device="h100-sxm", tp=4), every=True)
     found = next(advice for advice in told if advice.proposal.title == "weights in fp8")
     assert 1.4 < found.headline.ratio.value < 2.0
+
+
+def test_what_would_no_longer_fit_is_no_advice() -> None:
+    """138 GB of weights fit two cards of 80 GB: half the devices would be cheaper, and too small."""
+    asked = case("meta-llama/Llama-2-70b-hf", tp=2, weights="bf16")
+    fewer = [advice for advice in advise(asked, every=True) if advice.proposal.changed.tp == 1]
+    assert fewer
+    assert not any(advice.fits or advice.sure for advice in fewer)
+    assert all(advice.fits for advice in advise(asked))
+
+
+def test_sizes_that_differ_by_less_than_a_kernel_model_tells_cancel() -> None:
+    before = passes(kernel("a", 2.0, 100_514), kernel("b", 2.0, 7))
+    after = passes(kernel("a", 2.0, 100_608), kernel("b", 2.0, 7))  # 0.1 % more FLOPs
+    assert ratio_spread(before, after, "decode") == 0
+
+
+def test_what_rests_on_published_timings_widens_the_ratio_to_both_sides() -> None:
+    """Half of a pass that may take half or twice as long: 0.75 to 1.5 times the whole."""
+    doubted = replace(kernel("a", 1.0, 1), doubt=math.log(2))
+    gains = {gain.metric: gain for gain in gains_of(passes(doubted, kernel("b", 1.0, 2)), passes(kernel("b", 1.0, 2)))}
+    ratio = gains["tpot"].ratio
+    assert ratio.value == 2
+    assert ratio.low < 2 * 0.75
+    assert ratio.high > 2 * 1.5
