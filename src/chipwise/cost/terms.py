@@ -14,6 +14,11 @@ from chipwise.core.dtypes import values_bytes
 from chipwise.core.errors import Unsupported
 from chipwise.ops import AttentionOp, Elementwise, EmbeddingOp, Matmul, NormOp, Op
 
+ROW_STEPS = {"fp32": 64, "int4": 128}
+"""Values of a weight row that a kernel takes at once; those left over may cost more. llama.cpp's FP32 product of one
+row takes 64 with AVX-512 and the rest one by one; ONNX Runtime's int4 products take four blocks of 32."""
+HEAD_STEP = 64  # the same of a head's keys, which llama.cpp multiplies as FP32 rows
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Term:
@@ -42,6 +47,8 @@ def _matmul(op: Matmul) -> list[Term]:
     amounts: dict[str, float] = {"node": 1, "in": op.m * op.k, "out": op.m * op.n}
     if op.m > 1:
         amounts["products"] = op.m * op.k * op.n
+    if op.weights in ROW_STEPS:
+        amounts["rest"] = op.m * op.n * (op.k % ROW_STEPS[op.weights])
     found = [
         Term(
             model=f"matmul.{op.weights}.{shape}",
@@ -66,6 +73,7 @@ def _attention(op: AttentionOp) -> list[Term]:
         "score": scores,
         "product": scores * op.head_size,
         "value": rows * (op.heads + 2 * op.kv_heads) * op.head_size,
+        "rest": rows * op.heads * (op.head_size % HEAD_STEP),
     }
     if op.rope:
         amounts["rotated"] = rows * (op.heads + op.kv_heads) * op.head_size

@@ -245,18 +245,29 @@ def _measure_wholes(designs: Sequence[Design], *, runtime: str, threads: int, te
 
 
 def fit_passes(profile: MachineProfile, wholes: Sequence[Sample]) -> dict[str, PassCost]:
-    """What a pass costs beyond its nodes, by phase, from whole models. The profile's own passes must be neutral."""
-    passes = {}
-    for phase in Phase:
-        nodes = [predict_seconds(profile, whole.design, phase, WORKLOAD, logits=0) for whole in wholes]
-        features = [[1.0, whole.design.arch.vocab_size, s] for whole, s in zip(wholes, nodes, strict=True)]
-        measured = np.array([whole.seconds(phase, 0.5) for whole in wholes])
-        call, logit, scale = fit_relative(features, measured)
-        if scale < LEAST_SCALE:  # nodes say little here, but an operator never takes no time
-            scale, within = LEAST_SCALE, LEAST_SCALE * np.array(nodes)
-            call, logit = fit_relative([row[:2] for row in features], np.maximum(measured - within, 0.1 * measured))
-        passes[phase.value] = PassCost(call_s=float(call), per_logit_s=float(logit), scale=float(scale))
-    return passes
+    """What a pass costs beyond its nodes, from whole models. The profile's own passes must be neutral.
+
+    Calling the runtime and choosing a token are the same work in both phases, so they are fitted to both at once: the
+    shortest passes, which are steps, tell them best.
+    """
+    phases = tuple(Phase)
+    nodes = np.array(
+        [[predict_seconds(profile, w.design, phase, WORKLOAD, logits=0) for w in wholes] for phase in phases]
+    )
+    measured = np.array([[whole.seconds(phase, 0.5) for whole in wholes] for phase in phases])
+    shared = np.array([[1.0, whole.design.arch.vocab_size] for whole in wholes] * len(phases))
+    by_phase = np.zeros((len(phases), len(wholes), len(phases)))
+    for i in range(len(phases)):
+        by_phase[i, :, i] = nodes[i]
+    call, logit, *scales = fit_relative(np.hstack([shared, by_phase.reshape(len(shared), -1)]), measured.ravel())
+    if min(scales) < LEAST_SCALE:  # nodes say little here, but an operator never takes no time
+        scales = [max(LEAST_SCALE, scale) for scale in scales]
+        within = np.array(scales)[:, None] * nodes
+        call, logit = fit_relative(shared, np.maximum(measured - within, 0.1 * measured).ravel())
+    return {
+        phase.value: PassCost(call_s=float(call), per_logit_s=float(logit), scale=float(scale))
+        for phase, scale in zip(phases, scales, strict=True)
+    }
 
 
 def _roofs(curves: Mapping[str, Curve]) -> dict[str, float]:

@@ -13,7 +13,7 @@ ACTIVATIONS: tuple[Activation, ...] = ("relu", "gelu", "gelu_tanh", "silu")  # t
 
 
 def random_designs(count: int, *, seed: int, max_tokens: int = 256) -> list[Design]:
-    """``count`` designs of 2-8 layers that all differ, 64-512 wide, with each weight format in turn."""
+    """``count`` designs of 1-8 layers that all differ, 64-512 wide, with each weight format in turn."""
     generator = random.Random(seed)
     return [_design(generator, i, max_tokens) for i in range(count)]
 
@@ -24,7 +24,7 @@ def _design(generator: random.Random, number: int, max_tokens: int) -> Design:
         name=f"random-{number}",
         vocab_size=generator.choice((512, 1024, 2048, 4096, 8192)),
         d_model=d_model,
-        layers=tuple(_layer(generator) for _ in range(generator.randint(2, 8))),
+        layers=tuple(_layer(generator) for _ in range(generator.randint(1, 8))),
         max_tokens=max_tokens,
         tie_embeddings=generator.random() < 0.75,
         norm="rmsnorm" if generator.random() < 0.8 else "layernorm",
