@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from chipwise.blocks.attention.lower import lower as lower_attention
+from chipwise.blocks.conv.lower import lower as lower_conv
 from chipwise.blocks.embedding.lower import lower_cut, lower_embedding, lower_head
 from chipwise.blocks.ffn.lower import lower as lower_ffn
 from chipwise.blocks.norm.lower import lower as lower_norm
@@ -12,13 +13,22 @@ from chipwise.ops import Op, OpGraph, Phase, Placed, Workload
 from chipwise.spec import ArchSpec, Attention, Design, FeedForward
 from chipwise.spec.plain import require_plain
 
+BlockKind = Literal["attention", "ffn"]
 
-def last_attention(arch: ArchSpec) -> int | None:
-    """Number of the last layer with attention; None if there is none.
 
-    After its scores and values no position looks at another, so only the last of each sequence is carried on.
+def last_mixing(arch: ArchSpec) -> tuple[int, BlockKind] | None:
+    """The last block in which a position looks at others: an attention, or what has a convolution; None without one.
+
+    After an attention's scores and values, or after the convolution of a feed-forward, no position looks at another,
+    so only the last of each sequence is carried on.
     """
-    return max((i for i, layer in enumerate(arch.layers) if layer.attention is not None), default=None)
+    found: tuple[int, BlockKind] | None = None
+    for i, layer in enumerate(arch.layers):
+        if layer.attention is not None:
+            found = (i, "attention")
+        if layer.ffn_conv:
+            found = (i, "ffn")
+    return found
 
 
 def lower(design: Design, workload: Workload, phase: Phase, *, logits: Literal["last", "all"] = "last") -> OpGraph:
@@ -33,29 +43,40 @@ def lower(design: Design, workload: Workload, phase: Phase, *, logits: Literal["
     batch = workload.batch
     rows = batch * query
     kept = rows if logits == "all" else batch  # rows after the cut
-    cut_layer = last_attention(arch) if logits == "last" else None
+    cut_block = last_mixing(arch) if logits == "last" else None
     placed = [Placed(place=f"embedding.{name}", op=op) for name, op in lower_embedding(arch, rows=rows)]
-    if logits == "last" and cut_layer is None:
+    if logits == "last" and cut_block is None:
         placed.append(Placed(place="embedding.last", op=lower_cut(width=arch.d_model, rows=rows, kept=kept)))
         rows = kept
     skip = False
     for i, layer in enumerate(arch.layers):
-        for kind, block in (("attention", layer.attention), ("ffn", layer.ffn)):
+        blocks: tuple[tuple[BlockKind, Attention | FeedForward | None, int], ...] = (
+            ("attention", layer.attention, layer.attention_conv),
+            ("ffn", layer.ffn, layer.ffn_conv),
+        )
+        for kind, block, taps in blocks:
             if block is None:
                 continue
             place = f"layers.{i}.{kind}"
             placed.append(Placed(place=f"{place}.norm", op=lower_norm(arch, rows=rows, skip=skip)))
-            cut = i == cut_layer and kind == "attention"
-            for name, op in block_ops(
+            if taps:
+                conv = lower_conv(taps, d_model=arch.d_model, batch=batch, query_tokens=rows // batch)
+                placed.append(Placed(place=f"{place}.conv", op=conv))
+            cut = (i, kind) == cut_block
+            if cut and kind == "ffn":
+                op = lower_cut(width=arch.d_model, rows=rows, kept=kept)
+                placed += [Placed(place=f"{place}.{name}", op=op) for name in ("last_stream", "last")]
+                rows = kept
+            for name, made in block_ops(
                 block,
                 d_model=arch.d_model,
                 weights=design.weights,
                 batch=batch,
                 query_tokens=rows // batch,
                 past_tokens=past,
-                cut=cut,
+                cut=cut and kind == "attention",
             ):
-                placed.append(Placed(place=f"{place}.{name}", op=op))
+                placed.append(Placed(place=f"{place}.{name}", op=made))
             if cut:
                 rows = kept
             skip = True

@@ -1,8 +1,9 @@
 """Shared weights as pure index rules: which rows and columns of a whole model's weights make a sub-model's.
 
-Widths and vocabularies are cut from the front (the smaller vocabularies are prefixes of the larger), heads stay with
-their KV heads (``attention/slicing.py``), layers are taken evenly over the depth. What has no weights (activations,
-windows) each sub-model has as its own. Layers that share weights in the sub-model share those of the first of them.
+Widths and vocabularies are cut from the front (the smaller vocabularies are prefixes of the larger), convolutions at
+the far end, heads stay with their KV heads (``attention/slicing.py``), layers are taken evenly over the depth. What has
+no weights (activations, windows) each sub-model has as its own. Layers that share weights in the sub-model share those
+of the first of them.
 """
 
 from __future__ import annotations
@@ -97,4 +98,8 @@ def _layer(layer: Layer, whole: Layer) -> dict[str, dict[int, Index]]:
             slice_feed_forward(layer.ffn, whole.ffn)
         except SpecError as error:
             raise error.inside(field="ffn") from None
+    for name in ("attention_conv", "ffn_conv"):
+        taps, most = getattr(layer, name), getattr(whole, name)
+        if 0 < taps < most:
+            axes[f"{name}.weight"] = {2: slice(most - taps, most)}  # the last: those of the nearest positions
     return axes

@@ -38,6 +38,8 @@ def memory_parts(design: Design, workload: Workload) -> MemoryParts:
     kv = 0
     widest = 0
     for layer in arch.layers:
+        kv += 4 * workload.batch * layer.conv_state_values(arch.d_model)
+        table += 4 * layer.convs * arch.d_model if layer.shares is None else 0
         for block in (layer.attention, layer.ffn):
             if block is None:
                 continue

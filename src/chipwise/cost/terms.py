@@ -12,7 +12,7 @@ from typing import Any
 
 from chipwise.core.dtypes import values_bytes
 from chipwise.core.errors import Unsupported
-from chipwise.ops import AttentionOp, Elementwise, EmbeddingOp, Matmul, NormOp, Op
+from chipwise.ops import AttentionOp, ConvOp, Elementwise, EmbeddingOp, Matmul, NormOp, Op
 
 ROW_STEPS = {"fp32": 64, "int4": 128}
 """Values of a weight row that a kernel takes at once; those left over may cost more. llama.cpp's FP32 product of one
@@ -102,10 +102,16 @@ def _embedding(op: EmbeddingOp) -> list[Term]:
     return [Term(model="gather", amounts={"node": 1, "row": op.tokens, "value": op.tokens * op.width})]
 
 
+def _conv(op: ConvOp) -> list[Term]:
+    values = op.batch * op.positions * op.out_channels
+    return [Term(model="conv", amounts={"node": 1, "value": values, "tap": values * op.taps})]
+
+
 _KINDS: dict[type, Callable[[Any], list[Term]]] = {
     Matmul: _matmul,
     AttentionOp: _attention,
     NormOp: _norm,
     Elementwise: _elementwise,
     EmbeddingOp: _embedding,
+    ConvOp: _conv,
 }

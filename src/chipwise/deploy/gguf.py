@@ -100,6 +100,7 @@ def _refuse(arch: ArchSpec) -> None:
         f"norm: {arch.norm}": arch.norm != "rmsnorm",
         f"positions: {arch.positions}": arch.positions != "rope",
         "qk_norm": any(attention.qk_norm for attention in attentions),
+        "convolutions before blocks": any(layer.convs for layer in arch.layers),
         "attention windows": any(attention.window is not None for attention in attentions),
         f"head sizes that differ ({', '.join(map(str, sizes))})": len(sizes) > 1,
         f"feed-forward of {', '.join(others)}": bool(others),

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Array = npt.NDArray[np.float32]
 
 MODELLING, ENCODER_MODELLING = "modeling_chipwise.py", "modeling_chipwise_encoder.py"
-_IGNORED = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")  # buffers that old files carry
+_BUFFERS = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias", "embeddings.position_ids")  # in old files
 _BLOCKS = {
     "attention_norm": "input_layernorm",
     "ffn_norm": "post_attention_layernorm",
@@ -175,7 +175,7 @@ def load_pretrained(folder: str | Path) -> tuple[ArchSpec, dict[str, Array]]:
         require_plain(arch, work="loaded with its weights")
     if family not in _LOADED:
         raise Unsupported(f"{source}: weights of {family} models are not read (those of {', '.join(_LOADED)} are)")
-    kept = {name: value for name, value in _tensors(source) if not name.endswith(_IGNORED)}
+    kept = dict(_tensors(source))
     if family == "gpt2":
         weights = dict(_from_gpt2(kept))
     elif family == "bert":
@@ -228,7 +228,7 @@ def _from_gpt2(tensors: Mapping[str, Array]) -> Iterator[tuple[str, Array]]:
 
 
 def _tensors(folder: Path) -> Iterator[tuple[str, Array]]:
-    """Every tensor of the folder's safetensors files, as FP32."""
+    """Every weight of the folder's safetensors files, as FP32."""
     from safetensors import SafetensorError, safe_open
 
     index = folder / "model.safetensors.index.json"
@@ -242,7 +242,8 @@ def _tensors(folder: Path) -> Iterator[tuple[str, Array]]:
         try:
             with safe_open(file, framework="pt") as opened:
                 for name in opened.keys():  # noqa: SIM118  (not a mapping)
-                    yield name, _numpy(opened.get_tensor(name))
+                    if not name.endswith(_BUFFERS):
+                        yield name, _numpy(opened.get_tensor(name))
         except SafetensorError as error:
             raise SpecError(f"not a whole safetensors file: {error}", file=str(file)) from None
 

@@ -49,14 +49,14 @@ def bert_name(name: str) -> str:
 
 
 def from_bert(tensors: Mapping[str, Array], shapes: Mapping[str, Any]) -> dict[str, Array]:
-    """A BERT checkpoint's weights by our names; heads for tasks and buffers are left out, unknown names are kept."""
+    """A BERT checkpoint's weights by our names; heads for tasks are left out, unknown names are kept."""
     names = {bert_name(name): name for name in shapes}
     found = {}
     for full, value in tensors.items():
         name = full.removeprefix("bert.")
         for old, new in _OLD.items():
             name = name.replace(old, new)
-        if not name.startswith("cls.") and name != "embeddings.position_ids":
+        if not name.startswith("cls."):
             found[names.get(name, name)] = value
     return found
 

@@ -7,7 +7,9 @@ of an earlier one. Axes: B batch, T new tokens, S all tokens, N heads, H head si
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import torch
@@ -50,12 +52,40 @@ def make_norm(arch: dict[str, Any]) -> nn.Module:
     return nn.LayerNorm(arch["d_model"], eps=arch["norm_eps"], bias=arch["norm_bias"])
 
 
+@dataclass(frozen=True)
+class Places:
+    """The new tokens' ``position`` (B or 1, T), what they see (B or 1, 1, T, S), and ``real`` (B, T): 0 on padding."""
+
+    position: Tensor
+    visible: Tensor
+    real: Tensor | None
+
+
 def rotate(x_BNTH: Tensor, angle_BTH: Tensor) -> Tensor:
     """``x_BNTH`` turned by its positions' angles, which hold half a head each."""
     cos, sin = angle_BTH.cos().float(), angle_BTH.sin().float()
     cos = torch.cat((cos, cos), dim=-1)[:, None].to(x_BNTH.dtype)
     sin = torch.cat((-sin, sin), dim=-1)[:, None].to(x_BNTH.dtype)
     return x_BNTH * cos + x_BNTH.roll(x_BNTH.shape[-1] // 2, dims=-1) * sin
+
+
+class ShortConv(nn.Module):
+    """``x + conv(x)``: the last positions' inputs, weighed channel by channel; the last tap is the position itself."""
+
+    def __init__(self, width: int, taps: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(width, 1, taps))
+
+    def forward(self, x_BTD: Tensor, real_BT: Tensor | None, cache: DynamicCache | None, slot: int) -> Tensor:
+        """The result. Inputs are kept in ``slot`` of ``cache`` as keys of one head; padding (0 in ``real_BT``) is 0."""
+        x_BTD = x_BTD if real_BT is None else x_BTD * real_BT[..., None].to(x_BTD.dtype)
+        seen, taps, tokens = x_BTD, self.weight.shape[-1], x_BTD.shape[1]
+        if cache is not None:
+            kept, _ = cache.update(x_BTD[:, None], x_BTD[:, None, :, :0], slot)
+            seen = kept[:, 0]
+        seen = F.pad(seen, (0, 0, taps - 1, 0))[:, -(tokens + taps - 1) :]
+        weight_KD = self.weight[:, 0].T.to(x_BTD.dtype)
+        return x_BTD + sum(weight_KD[tap] * seen[:, tap : tap + tokens] for tap in range(taps))
 
 
 class AttentionBlock(nn.Module):
@@ -73,10 +103,9 @@ class AttentionBlock(nn.Module):
         self.q_norm = nn.RMSNorm(size, eps=arch["norm_eps"]) if block["qk_norm"] else None
         self.k_norm = nn.RMSNorm(size, eps=arch["norm_eps"]) if block["qk_norm"] else None
 
-    def forward(
-        self, x_BTD: Tensor, position_BT: Tensor, visible: Tensor, cache: DynamicCache | None, slot: int
-    ) -> Tensor:
-        """The block's output; new keys and values go to ``slot`` of ``cache``. ``visible`` is (B or 1, 1, T, S)."""
+    def forward(self, x_BTD: Tensor, at: Places, cache: DynamicCache | None, slot: int) -> Tensor:
+        """The block's output; new keys and values go to ``slot`` of ``cache``."""
+        position_BT, visible = at.position, at.visible
         batch, tokens, _ = x_BTD.shape
         q = self.q(x_BTD).view(batch, tokens, self.heads, self.head_size)
         k = self.k(x_BTD).view(batch, tokens, self.kv_heads, self.head_size)
@@ -123,19 +152,27 @@ class DecoderLayer(nn.Module):
     def __init__(self, layer: dict[str, Any], arch: dict[str, Any]) -> None:
         super().__init__()
         self.attention_norm = self.attention = self.ffn_norm = self.ffn = None
+        self.attention_conv, self.ffn_conv = (
+            ShortConv(arch["d_model"], layer[name]) if layer.get(name) else None
+            for name in ("attention_conv", "ffn_conv")
+        )
         if layer["attention"] is not None:
             self.attention_norm, self.attention = make_norm(arch), AttentionBlock(layer["attention"], arch)
         if layer["ffn"] is not None:
             self.ffn_norm, self.ffn = make_norm(arch), FeedForwardBlock(layer["ffn"], arch["d_model"])
 
-    def forward(
-        self, x_BTD: Tensor, position_BT: Tensor, visible: Tensor, cache: DynamicCache | None, slot: int
-    ) -> Tensor:
-        """The residual stream after the layer."""
+    def forward(self, x_BTD: Tensor, at: Places, cache: DynamicCache | None, slots: Iterator[int]) -> Tensor:
+        """The residual stream after the layer, which takes the next ``slots`` of ``cache``."""
         if self.attention is not None and self.attention_norm is not None:
-            x_BTD = x_BTD + self.attention(self.attention_norm(x_BTD), position_BT, visible, cache, slot)
+            slot, h_BTD = next(slots), self.attention_norm(x_BTD)
+            if self.attention_conv is not None:
+                h_BTD = self.attention_conv(h_BTD, at.real, cache, next(slots))
+            x_BTD = x_BTD + self.attention(h_BTD, at, cache, slot)
         if self.ffn is not None and self.ffn_norm is not None:
-            x_BTD = x_BTD + self.ffn(self.ffn_norm(x_BTD))
+            h_BTD = self.ffn_norm(x_BTD)
+            if self.ffn_conv is not None:
+                h_BTD = self.ffn_conv(h_BTD, at.real, cache, next(slots))
+            x_BTD = x_BTD + self.ffn(h_BTD)
         return x_BTD
 
 
@@ -202,11 +239,11 @@ class ChipwiseForCausalLM(PreTrainedModel, GenerationMixin):
         visible = _causal(tokens, total, attention_mask, x_BTD.device)
         if self.positions is not None:
             x_BTD = x_BTD + self.positions(position_ids)
-        slot = 0  # attention layers are numbered among themselves, each use of shared weights anew
+        real_BT = None if attention_mask is None else attention_mask[:, past:total]
+        at = Places(position=position_ids, visible=visible, real=real_BT)
+        slots = count()  # of the cache, in the order of use: an attention, a convolution; shared weights' each use anew
         for owner in self.order:
-            layer = self.layers[owner]
-            x_BTD = layer(x_BTD, position_ids, visible, past_key_values, slot)
-            slot += layer.attention is not None
+            x_BTD = self.layers[owner](x_BTD, at, past_key_values, slots)
         x_BTD = self.norm(x_BTD)[:, -logits_to_keep:]
         logits = F.linear(x_BTD, self.embedding.weight if self.head is None else self.head.weight)
         loss = None

@@ -17,9 +17,10 @@ import numpy.typing as npt
 from onnx import ModelProto, TensorProto, helper
 
 from chipwise.blocks.attention.onnx import add_attention, add_output
+from chipwise.blocks.conv.onnx import add_conv
 from chipwise.blocks.embedding.onnx import add_embedding, add_head
 from chipwise.blocks.ffn.onnx import add_ffn
-from chipwise.blocks.lowering import last_attention
+from chipwise.blocks.lowering import last_mixing
 from chipwise.blocks.norm.onnx import add_head_norm, add_norm
 from chipwise.blocks.onnx_graph import MICROSOFT, GraphBuilder
 from chipwise.core.files import write_atomic
@@ -79,7 +80,7 @@ def _decoder(design: Design, weights: Mapping[str, npt.NDArray[Any]], logits: Lo
     arch = design.arch
     graph = GraphBuilder(weights=weights, format=design.weights)
     x = add_embedding(graph, arch)
-    cut_layer = last_attention(arch) if logits == "last" else None
+    cut_block = last_mixing(arch) if logits == "last" else None
     if any(layer.attention is not None for layer in arch.layers):
         graph.input("seqlens_k", TensorProto.INT32, ["batch"])
         graph.input("total_sequence_length", TensorProto.INT32, [])
@@ -91,13 +92,21 @@ def _decoder(design: Design, weights: Mapping[str, npt.NDArray[Any]], logits: Lo
     def head_norm(place: str, key: str, x: str, *, heads: int, head_size: int) -> str:
         return add_head_norm(graph, place, key, x, heads=heads, head_size=head_size, eps=arch.norm_eps)
 
-    if logits == "last" and cut_layer is None:
+    def conv(layer: int, owner: str, block: str, x: str, taps: int) -> str:
+        if not taps:
+            return x
+        name, place = f"{block}_conv", f"layers.{layer}.{block}.conv"
+        state, key = f"{layer}.{name}", f"{owner}.{name}"
+        return add_conv(graph, state=state, place=place, key=key, x=x, taps=taps, d_model=arch.d_model)
+
+    if logits == "last" and cut_block is None:
         x = cut(x)
     skip: str | None = None
     for i, layer in enumerate(arch.layers):
         owner = f"layers.{i if layer.shares is None else layer.shares}"
         if layer.attention is not None:
             normed, x = add_norm(graph, arch, f"layers.{i}.attention_norm", f"{owner}.attention_norm", x, skip)
+            normed = conv(i, owner, "attention", normed, layer.attention_conv)
             heads = add_attention(
                 graph,
                 layer.attention,
@@ -109,11 +118,14 @@ def _decoder(design: Design, weights: Mapping[str, npt.NDArray[Any]], logits: Lo
                 rope_theta=arch.rope_theta,
                 head_norm=head_norm,
             )
-            if i == cut_layer:
+            if (i, "attention") == cut_block:
                 x, heads = cut(x), cut(heads)
             skip = add_output(graph, layer.attention, layer=i, key=f"{owner}.attention", x=heads, d_model=arch.d_model)
         if layer.ffn is not None:
             normed, x = add_norm(graph, arch, f"layers.{i}.ffn_norm", f"{owner}.ffn_norm", x, skip)
+            normed = conv(i, owner, "ffn", normed, layer.ffn_conv)
+            if (i, "ffn") == cut_block:
+                x, normed = cut(x), cut(normed)
             skip = add_ffn(graph, layer.ffn, layer=i, key=f"{owner}.ffn", x=normed, d_model=arch.d_model)
     normed, _ = add_norm(graph, arch, "norm", "norm", x, skip)
     add_head(graph, arch, normed)
@@ -134,8 +146,18 @@ def _model(graph: GraphBuilder, design: Design, facts: Mapping[str, Any]) -> Mod
 
 
 def metadata(design: Design, logits: Logits) -> dict[str, Any]:
-    """What the file says of itself, as JSON can hold it; ``kv`` lists each cached layer's number, heads and size."""
+    """What the file says of itself, as JSON can hold it.
+
+    ``kv`` lists each cached layer's number, heads and size; ``conv``, where there are any, each convolution's state,
+    channels and kept inputs.
+    """
     arch = design.arch
+    taps = {
+        f"{i}.{name}": getattr(layer, name)
+        for i, layer in enumerate(arch.layers)
+        for name in ("attention_conv", "ffn_conv")
+    }
+    conv = [[state, arch.d_model, count - 1] for state, count in taps.items() if count]
     kv = [[i, a.kv_heads, a.head_size] for i, layer in enumerate(arch.layers) if (a := layer.attention) is not None]
     return {
         "schema": SCHEMA,
@@ -146,6 +168,7 @@ def metadata(design: Design, logits: Logits) -> dict[str, Any]:
         "vocab_size": arch.vocab_size,
         "max_tokens": arch.max_tokens,
         "kv": kv,
+        **({"conv": conv} if conv else {}),
         "positions": arch.positions,
         "arch": to_data(arch),
     }
@@ -185,6 +208,10 @@ def random_weights(arch: ArchSpec, *, seed: int) -> dict[str, npt.NDArray[np.flo
     if arch.positions == "learned":
         matrix("positions", arch.max_tokens, d)
     for i, layer in arch.owned_layers():
+        for name in ("attention_conv", "ffn_conv"):
+            if taps := getattr(layer, name):
+                values = generator.standard_normal((d, 1, taps), dtype=np.float32) * np.float32(0.1)
+                weights[f"layers.{i}.{name}.weight"] = values
         if (attention := layer.attention) is not None:
             place = f"layers.{i}.attention"
             norm(f"{place}_norm")

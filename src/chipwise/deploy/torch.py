@@ -11,12 +11,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from chipwise.blocks.attention.module import AttentionModule, Cache
+from chipwise.blocks.attention.module import AttentionModule
+from chipwise.blocks.conv.module import ShortConv
 from chipwise.blocks.ffn.module import FeedForwardModule
 from chipwise.blocks.norm.module import make_norm
 from chipwise.nn import rotary
 from chipwise.spec import ArchSpec, Layer
 from chipwise.spec.plain import require_plain
+
+Cache = tuple[Tensor, ...]  # of a layer: keys and values (B, kv_heads, S, H), then what its convolutions saw last
 
 
 class LayerModule(nn.Module):
@@ -25,6 +28,8 @@ class LayerModule(nn.Module):
     def __init__(self, arch: ArchSpec, layer: Layer) -> None:
         super().__init__()
         self.attention_norm = self.attention = self.ffn_norm = self.ffn = None
+        self.attention_conv = ShortConv(arch.d_model, layer.attention_conv) if layer.attention_conv else None
+        self.ffn_conv = ShortConv(arch.d_model, layer.ffn_conv) if layer.ffn_conv else None
         if layer.attention is not None:
             self.attention_norm = make_norm(arch)
             self.attention = AttentionModule(layer.attention, arch.d_model, arch.norm_eps)
@@ -36,12 +41,22 @@ class LayerModule(nn.Module):
         self, x_BTD: Tensor, angles: tuple[Tensor, Tensor] | None, cache: Cache | None
     ) -> tuple[Tensor, Cache | None]:
         """The residual stream after the layer, and the layer's new cache."""
+        past, kept = list(cache or ()), list[Tensor]()  # in order: keys, values, the convolutions' inputs
+        keys = (past.pop(0), past.pop(0)) if past and self.attention is not None else None
         if self.attention is not None and self.attention_norm is not None:
-            y_BTD, cache = self.attention(self.attention_norm(x_BTD), angles, cache)
+            h_BTD = self.attention_norm(x_BTD)
+            if self.attention_conv is not None:
+                h_BTD, last = self.attention_conv(h_BTD, past.pop(0) if past else None)
+                kept.append(last)
+            y_BTD, keys = self.attention(h_BTD, angles, keys)
             x_BTD = x_BTD + y_BTD
         if self.ffn is not None and self.ffn_norm is not None:
-            x_BTD = x_BTD + self.ffn(self.ffn_norm(x_BTD))
-        return x_BTD, cache
+            h_BTD = self.ffn_norm(x_BTD)
+            if self.ffn_conv is not None:
+                h_BTD, last = self.ffn_conv(h_BTD, past.pop(0) if past else None)
+                kept.append(last)
+            x_BTD = x_BTD + self.ffn(h_BTD)
+        return x_BTD, (*(keys or ()), *kept) or None
 
 
 class Transformer(nn.Module):
@@ -76,7 +91,8 @@ class Transformer(nn.Module):
     def hidden(self, tokens_BT: Tensor, caches: list[Cache | None] | None = None) -> tuple[Tensor, list[Cache | None]]:
         """What the head sees (B, T, D), after the final norm, and each layer's keys and values so far."""
         caches = caches or [None] * len(self.order)
-        past = next((cache[0].shape[2] for cache in caches if cache is not None), 0)
+        caching = zip(self.arch.layers, caches, strict=True)
+        past = next((cache[0].shape[2] for layer, cache in caching if cache is not None and layer.attention), 0)
         tokens = tokens_BT.shape[1]
         x_BTD = self.embedding(tokens_BT)
         if self.positions is not None:
@@ -108,7 +124,7 @@ def initialise(model: Transformer, *, seed: int) -> Transformer:
     depth = len(model.arch.layers)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if name.endswith("bias"):
+            if name.endswith("bias") or name.endswith("conv.weight"):
                 parameter.zero_()
             elif parameter.ndim == 1:
                 parameter.fill_(1.0)

@@ -119,19 +119,23 @@ class Serving(nn.Module):
 
     keys: list[Tensor]  # a layer with attention each, (B, K, S, H)
     values: list[Tensor]
+    kept: list[dict[str, Tensor]]  # of every layer: what its convolutions saw last, (B, taps - 1, D) each
 
     def __init__(self, model: Transformer, *, capacity: int, batch: int) -> None:
         super().__init__()
         self.model, self.capacity = model, capacity
         table = model.embedding.weight
-        self.keys, self.values = [], []
+        self.keys, self.values, self.kept = [], [], []
         for layer in model.arch.layers:
+            taps = {"attention_conv": layer.attention_conv, "ffn_conv": layer.ffn_conv}
+            sizes = {name: (batch, count - 1, model.arch.d_model) for name, count in taps.items() if count}
+            self.kept.append({name: table.new_zeros(size) for name, size in sizes.items()})
             shape = (batch, layer.attention.kv_heads, capacity, layer.attention.head_size) if layer.attention else (0,)
             self.keys.append(torch.zeros(shape, dtype=table.dtype, device=table.device))
             self.values.append(torch.zeros(shape, dtype=table.dtype, device=table.device))
-        sizes = {layer.attention.head_size for layer in model.arch.layers if layer.attention and layer.attention.rope}
+        heads = {layer.attention.head_size for layer in model.arch.layers if layer.attention and layer.attention.rope}
         self.angles = {
-            size: tuple(part.to(table) for part in model._rotary(size, table.device)) for size in sorted(sizes)
+            size: tuple(part.to(table) for part in model._rotary(size, table.device)) for size in sorted(heads)
         }
 
     def forward(self, tokens_BT: Tensor, positions_T: Tensor, seen: int, masked: bool) -> Tensor:
@@ -150,11 +154,21 @@ class Serving(nn.Module):
         for i, (owner, layer) in enumerate(zip(model.order, model.arch.layers, strict=True)):
             module: Any = model.layers[owner]
             if layer.attention is not None:
-                y_BTD = self._attention(i, module.attention, module.attention_norm(x_BTD), positions_T, seen, masked)
+                h_BTD = self._conv(i, "attention_conv", module.attention_norm(x_BTD), positions_T)
+                y_BTD = self._attention(i, module.attention, h_BTD, positions_T, seen, masked)
                 x_BTD = x_BTD + y_BTD
             if layer.ffn is not None:
-                x_BTD = x_BTD + module.ffn(module.ffn_norm(x_BTD))
+                x_BTD = x_BTD + module.ffn(self._conv(i, "ffn_conv", module.ffn_norm(x_BTD), positions_T))
         return F.linear(model.norm(x_BTD[:, -1]), model.head_table)
+
+    def _conv(self, number: int, name: str, x_BTD: Tensor, positions_T: Tensor) -> Tensor:
+        kept = self.kept[number].get(name)
+        if kept is None:
+            return x_BTD
+        conv: Any = getattr(self.model.layers[self.model.order[number]], name)
+        y_BTD, last = conv(x_BTD, kept * (positions_T[0] > 0))  # a sequence's first tokens follow nothing
+        kept.copy_(last)
+        return y_BTD  # type: ignore[no-any-return]
 
     def _attention(
         self, number: int, module: AttentionModule, x_BTD: Tensor, positions_T: Tensor, seen: int, masked: bool

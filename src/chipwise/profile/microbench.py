@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from chipwise.blocks.conv.lower import lower as lower_conv
 from chipwise.ops import AttentionOp, Elementwise, EmbeddingOp, Matmul, NormOp, Op
 from chipwise.profile import load
 
@@ -26,7 +27,7 @@ Array = npt.NDArray[Any]
 class Case:
     """``count`` nodes of one kind. Matrix products alternate between (k, n) and (n, k)."""
 
-    kind: str  # matmul, attention, rmsnorm, skip_rmsnorm, layernorm, gather, or an elementwise function
+    kind: str  # matmul, attention, rmsnorm, skip_rmsnorm, layernorm, gather, conv, or an elementwise function
     count: int
     rows: int = 1
     k: int = 0
@@ -61,6 +62,8 @@ class Case:
                 made.append(NormOp(rows=self.rows, width=self.k, norm="layernorm", bias=True))
             elif self.kind == "gather":
                 made.append(EmbeddingOp(tokens=self.rows, width=self.k, rows=self.n))
+            elif self.kind == "conv":
+                made.append(lower_conv(self.n, d_model=self.k, batch=1, query_tokens=self.rows))
             else:
                 inputs = 2 if self.kind in ("mul", "add") else 1
                 function: Any = self.kind
@@ -156,6 +159,8 @@ def _other_cases() -> Iterator[Case]:
             yield Case(kind=kind, count=16, rows=rows, k=k)
     for rows, k in ((1, 64), (1, 512), (64, 64), (64, 512)):
         yield Case(kind="gather", count=8, rows=rows, k=k, n=4096)
+    for rows, k, taps in ((1, 64, 2), (1, 64, 4), (1, 512, 4), (64, 64, 2), (64, 64, 4), (64, 256, 4), (64, 512, 2)):
+        yield Case(kind="conv", count=8, rows=rows, k=k, n=taps)
     for count in (2, 48):
         yield Case(kind="relu", count=count, rows=1, k=16)
 
@@ -206,6 +211,8 @@ class Bench:
         outputs: dict[str, Array] = {}
         if case.kind == "attention":
             self._attention(graph, case, feeds, outputs)
+        elif case.kind == "conv":
+            self._conv(graph, case, feeds, outputs)
         elif case.kind == "gather":
             self._gather(graph, case, feeds, outputs)
         else:
@@ -286,6 +293,18 @@ class Bench:
             for part in ("key", "value"):
                 cache = self._generator.standard_normal((1, case.kv_heads, total, case.head_size), dtype=np.float32)
                 feeds[f"past.{i}.{part}"] = outputs[f"present.{i}.{part}"] = cache
+
+    def _conv(self, graph: Any, case: Case, feeds: dict[str, Array], outputs: dict[str, Array]) -> None:
+        from chipwise.blocks.conv.onnx import add_conv
+
+        shape = (1, case.rows, case.k)
+        x = self._input(graph, feeds, "x", self._generator.standard_normal(shape, dtype=np.float32))
+        for i in range(case.count):
+            graph.weights = {f"w{i}.weight": np.full((case.k, 1, case.n), -0.1, np.float32)}
+            x = add_conv(graph, state=f"{i}.conv", place=f"y{i}", key=f"w{i}", x=x, taps=case.n, d_model=case.k)
+            kept = np.zeros((1, case.k, case.n - 1), np.float32)
+            feeds[f"past.{i}.conv"] = outputs[f"present.{i}.conv"] = kept
+        self._output(graph, outputs, x, np.empty(shape, np.float32))
 
     def _gather(self, graph: Any, case: Case, feeds: dict[str, Array], outputs: dict[str, Array]) -> None:
         table = graph.store("table", lambda: np.zeros((case.n, case.k), np.float32))

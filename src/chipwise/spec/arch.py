@@ -1,7 +1,8 @@
 """What a model is: ArchSpec and its layers. Pure values; no torch, no costs.
 
 A model is an embedding, layers that may all differ, a final norm and a head. Each layer is a residual pair:
-``x += attention(norm(x)); x += ffn(norm(x))``; either block may be absent, and an encoder-decoder's layers have
+``x += attention(norm(x)); x += ffn(norm(x))``; either block may be absent, or have a short convolution before it
+("Canon layers", Allen-Zhu 2025, Physics of Language Models part 4.1), and an encoder-decoder's layers have
 attention to the encoder between the two. Heads that predict several tokens ahead are no part of a model here.
 """
 
@@ -59,6 +60,17 @@ class Layer:
     parallel: bool = later(False)  # both blocks read the stream as it came in
     attention_norm: bool = later(True)
     ffn_norm: bool = later(True)  # a parallel layer without it has one norm for both blocks
+    attention_conv: int = later(0)  # taps of a causal depthwise convolution between norm and block; 0 is none
+    ffn_conv: int = later(0)
+
+    @property
+    def convs(self) -> int:
+        """Taps of both convolutions."""
+        return self.attention_conv + self.ffn_conv
+
+    def conv_state_values(self, d_model: int) -> int:
+        """Values that the convolutions keep between passes: their last inputs."""
+        return sum(max(0, taps - 1) * d_model for taps in (self.attention_conv, self.ffn_conv))
 
     def blocks(self) -> Iterator[Block]:
         """The blocks that are there, in order."""
@@ -108,6 +120,11 @@ class ArchSpec:
     def _check_layer(self, layer: Layer, layers: tuple[Layer, ...], number: int, place: str) -> None:
         if isinstance(layer.attention, Attention) and layer.attention.rope and self.positions != "rope":
             raise SpecError(f"rope must agree with positions: {self.positions}", field=f"{place}.attention")
+        for name, block in (("attention", layer.attention), ("ffn", layer.ffn)):
+            taps = getattr(layer, f"{name}_conv")
+            if taps and (taps < 2 or block is None):
+                reason = f"there is no {name} for it" if block is None else "it sees at least 2 positions; 0 is none"
+                raise SpecError(f"a convolution of {taps}: {reason}", field=f"{place}.{name}_conv")
         if layer.cross is not None and (layers is self.encoder or not self.encoder):
             raise SpecError("only a decoder with an encoder attends to one", field=f"{place}.cross")
         if layer.shares is None:
@@ -115,7 +132,9 @@ class ArchSpec:
         if not 0 <= layer.shares < number:
             raise SpecError(f"must name an earlier layer, not {layer.shares}", field=f"{place}.shares")
         source = layers[layer.shares]
-        if source.shares is not None or tuple(source.blocks()) != tuple(layer.blocks()):
+        convs = (layer.attention_conv, layer.ffn_conv)
+        alike = tuple(source.blocks()) == tuple(layer.blocks()) and (source.attention_conv, source.ffn_conv) == convs
+        if source.shares is not None or not alike:
             raise SpecError(
                 f"layer {layer.shares} must own its weights and have the same blocks", field=f"{place}.shares"
             )
@@ -161,6 +180,7 @@ class ArchSpec:
     def layer_parameters(self, layer: Layer, *, active: bool = False) -> int:
         """Parameters of one layer with its norms; ``active`` leaves out the experts that a token does not meet."""
         total = layer.norms() * self.norm_parameters() * (2 if self.norm_place == "both" else 1)
+        total += layer.convs * self.d_model
         for block in layer.blocks():
             if active and isinstance(block, MixtureOfExperts):
                 total += block.active_parameters(self.d_model)
@@ -178,6 +198,7 @@ class ArchSpec:
         """
         kept = held = 0
         for layer in self.layers:
+            held += layer.conv_state_values(self.d_model)
             if layer.attention is not None:
                 kept += layer.attention.cache_values(tokens)
                 held += layer.attention.state_values()

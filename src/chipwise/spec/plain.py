@@ -14,6 +14,7 @@ from chipwise.spec.arch import ArchSpec
 from chipwise.spec.feed_forward import FeedForward
 from chipwise.spec.mixers import Attention
 
+_BUILT = frozenset({"attention_conv", "ffn_conv"})  # later fields that are built all the same
 _LATER: dict[type, tuple[tuple[str, Any], ...]] = {}  # of each class: names and defaults of its later fields
 
 
@@ -58,10 +59,14 @@ def _departures(arch: ArchSpec) -> Iterator[str]:
 
 
 def _departed(value: Any) -> Iterator[str]:
-    """Fields that came after the first release and are not at their default: none of them is built."""
+    """Fields that came after the first release and are not at their default: none of them is built but ``_BUILT``."""
     kind = type(value)
     if kind not in _LATER:
-        _LATER[kind] = tuple((field.name, field.default) for field in fields(value) if field.metadata.get("later"))
+        _LATER[kind] = tuple(
+            (field.name, field.default)
+            for field in fields(value)
+            if field.metadata.get("later") and field.name not in _BUILT
+        )
     for name, default in _LATER[kind]:
         if getattr(value, name) != default:
             yield f"{name} = {getattr(value, name)!r:.60}"

@@ -30,9 +30,11 @@ def _all(arch: ArchSpec) -> Iterator[tuple[str, Shape]]:
     for i, layer in arch.owned_layers():
         if layer.attention is not None:
             yield from _norm(arch, f"layers.{i}.attention_norm")
+            yield from _conv(arch, f"layers.{i}.attention_conv", layer.attention_conv)
             yield from _attention(layer.attention, arch.d_model, f"layers.{i}.attention")
         if layer.ffn is not None:
             yield from _norm(arch, f"layers.{i}.ffn_norm")
+            yield from _conv(arch, f"layers.{i}.ffn_conv", layer.ffn_conv)
             yield from _feed_forward(layer.ffn, arch.d_model, f"layers.{i}.ffn")
     yield from _norm(arch, "norm")
     if not arch.tie_embeddings:
@@ -43,6 +45,11 @@ def _norm(arch: ArchSpec, place: str) -> Iterator[tuple[str, Shape]]:
     yield f"{place}.weight", (arch.d_model,)
     if arch.norm_bias:
         yield f"{place}.bias", (arch.d_model,)
+
+
+def _conv(arch: ArchSpec, place: str, taps: int) -> Iterator[tuple[str, Shape]]:
+    if taps:
+        yield f"{place}.weight", (arch.d_model, 1, taps)
 
 
 def _linear(place: str, rows: int, columns: int, *, bias: bool) -> Iterator[tuple[str, Shape]]:

@@ -72,13 +72,16 @@ def arch_specs(draw: st.DrawFn, *, max_layers: int = 4) -> ArchSpec:
         owners = [number for number, layer in enumerate(layers) if layer.shares is None]
         if i and draw(st.integers(0, 3)) == 0:
             source = draw(st.sampled_from(owners))
-            layers.append(Layer(attention=layers[source].attention, ffn=layers[source].ffn, shares=source))
+            layers.append(dataclasses.replace(layers[source], shares=source))
             continue
         missing = draw(st.sampled_from(("nothing", "nothing", "attention", "ffn")))
+        convs = st.sampled_from((0, 0, 2, 4))
         layers.append(
             Layer(
                 attention=None if missing == "attention" else draw(attentions(positions)),
                 ffn=None if missing == "ffn" else draw(feed_forwards()),
+                attention_conv=0 if missing == "attention" else draw(convs),
+                ffn_conv=0 if missing == "ffn" else draw(convs),
             )
         )
     norm = draw(st.sampled_from(NORMS))

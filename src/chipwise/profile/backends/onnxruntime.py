@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chipwise.core.errors import MeasurementError, MissingExtra
-from chipwise.profile.backends import Session
+from chipwise.profile.backends import Session, prompt_shape
 
 try:
     import onnxruntime as ort
@@ -92,6 +92,10 @@ class OnnxRuntimeSession:
         for layer, heads, size in facts["kv"]:
             for name in ("key", "value"):
                 self._cache[f"{layer}.{name}"] = np.zeros((batch, heads, capacity, size), np.float32)
+        self._kept: dict[str, Array] = {  # what convolutions saw last
+            name: np.zeros((batch, channels, inputs), np.float32) for name, channels, inputs in facts.get("conv", ())
+        }
+        self._cache |= self._kept
         self._prompts: dict[int, tuple[Any, Array, Array, Array]] = {}  # the last length's binding and buffers
         self._logits = np.empty((batch, 1, self.vocab_size), np.float32)
         self._token = np.zeros((batch, 1), np.int64)
@@ -126,13 +130,10 @@ class OnnxRuntimeSession:
 
     def _run_prompt(self, tokens: Array, logits: Array | None) -> Array:
         """Runs a new prompt into ``logits`` (of every position if None); the last prompt length stays bound."""
-        batch, length = tokens.shape
-        if batch != self._batch or not 1 <= length <= self._capacity:
-            raise MeasurementError(
-                f"tokens have shape {tokens.shape}; this session runs {self._batch} sequences of up to "
-                f"{self._capacity} tokens"
-            )
+        batch, length = prompt_shape(tokens, batch=self._batch, capacity=self._capacity)
         self._length = length
+        for value in self._kept.values():
+            value.fill(0.0)
         self._seqlens.fill(length - 1)
         self._total.fill(length)
         if length not in self._prompts:
@@ -156,7 +157,7 @@ class OnnxRuntimeSession:
         bind_in("tokens", tokens)
         if self._learned:
             bind_in("positions", positions)
-        if self._cache:
+        if self.facts["kv"]:
             bind_in("seqlens_k", self._seqlens)
             bind_in("total_sequence_length", self._total)
         for name, value in self._cache.items():

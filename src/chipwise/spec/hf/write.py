@@ -23,7 +23,7 @@ def family_of(arch: ArchSpec) -> str | None:
     first = arch.layers[0]
     attention, ffn = first.attention, first.ffn
     alike = all(layer == first for layer in arch.layers)  # a layer that shares weights differs from the one it shares
-    if attention is None or ffn is None or not alike or not ffn.gated:
+    if attention is None or ffn is None or not alike or not ffn.gated or first.convs:
         return None
     if arch.norm != "rmsnorm" or arch.positions != "rope":
         return None

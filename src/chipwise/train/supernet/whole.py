@@ -64,6 +64,8 @@ def _holding(large: Layer, small: Layer) -> Layer:
     return Layer(
         attention=_either(large.attention, small.attention, _attention),
         ffn=_either(large.ffn, small.ffn, _feed_forward),
+        attention_conv=max(large.attention_conv, small.attention_conv),
+        ffn_conv=max(large.ffn_conv, small.ffn_conv),
     )
 
 
