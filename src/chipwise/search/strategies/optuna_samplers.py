@@ -44,13 +44,15 @@ class OptunaSampler(Remembering):
         self.initial = 10 if initial is None else initial
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._study = optuna.create_study(sampler=self._sampler(seed), directions=["minimize"] * len(problem.goals))
-        self._space = {
-            f"x{i}": optuna.distributions.IntDistribution(0, int(c) - 1) for i, c in enumerate(problem.cardinalities)
-        }
+        self._space = {f"x{i}": self._distribution(int(count)) for i, count in enumerate(problem.cardinalities)}
         self._running: dict[bytes, int] = {}
 
     def _sampler(self, seed: int) -> Any:
         raise NotImplementedError
+
+    def _distribution(self, count: int) -> Any:
+        """How the sampler sees a choice among ``count``: as a whole number."""
+        return self._optuna.distributions.IntDistribution(0, count - 1)
 
     def propose(self, count: int) -> Rows:
         """What the sampler suggests, one row after the other."""
@@ -63,7 +65,8 @@ class OptunaSampler(Remembering):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 trial = self._study.ask(self._space)
-            suggested = np.array([[trial.params[name] for name in self._space]], np.int64)
+            drawn = np.rint([trial.params[name] for name in self._space]).astype(np.int64)
+            suggested = np.clip(drawn, 0, self.problem.cardinalities - 1)[None]
             self._study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
             rows = self.mended(suggested)
             if not len(rows):
@@ -119,7 +122,14 @@ class Tpe(OptunaSampler):
 
 
 class Gp(OptunaSampler):
-    """Optuna's Gaussian process with expected (hypervolume) improvement."""
+    """Optuna's Gaussian process with expected (hypervolume) improvement.
+
+    Choices are real numbers to it, rounded to the nearest: all of them then climb the improvement together by its
+    gradient, where whole numbers are searched one variable after the other, which takes five to twenty times as long.
+    """
+
+    def _distribution(self, count: int) -> Any:
+        return self._optuna.distributions.FloatDistribution(-0.5, count - 0.5)
 
     def _sampler(self, seed: int) -> Any:
         try:
