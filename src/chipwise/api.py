@@ -390,6 +390,8 @@ def explain(
     names = {"prompt": "prompt_tokens", "new": "new_tokens", "shared": "shared_tokens"}
     asked = {names.get(name, name): value for name, value in asked.items()}
     if asked.pop("train", False):
+        if device == "here":
+            raise InputError("training on this machine is measured, not predicted: chipwise train")
         asked = {"runtime": "torch-compile", "task": "train"} | asked
     if "sensitivity" in asked:
         asked["sensitivity"] = read_sensitivity(asked["sensitivity"])

@@ -70,7 +70,6 @@ OF_WEIGHTS = {
     **_SPELLINGS,
     "fp8_static": "fp8",
     "fp4": "nvfp4",
-    "w8a8": "int8",
     "w4a16": "int4",
     "awq": "int4",
     "gptq": "int4",
@@ -121,6 +120,8 @@ FORMATS: dict[str, WeightFormat] = {
         WeightFormat(name="bf16", dtype=DType.BF16),
         WeightFormat(name="fp16", dtype=DType.FP16),
         WeightFormat(name="int8", dtype=DType.INT8, scale_bits=32),
+        # Stored as int8; activations are quantised on the way in and integers are multiplied.
+        WeightFormat(name="w8a8", dtype=DType.INT8, scale_bits=32),
         WeightFormat(name="int4", dtype=DType.INT4, block=32, scale_bits=32),
         # AWQ and GPTQ checkpoints: groups of 128 along k, an fp16 scale and a 4-bit zero point each.
         WeightFormat(name="int4_g128", dtype=DType.INT4, block=128, scale_bits=16, zero_bits=4),

@@ -66,15 +66,11 @@ def calibrated_case(model: str | ArchSpec, profile: MachineProfile, **asked: Any
     """A model on this machine, in the runtime of ``profile``.
 
     Raises:
-        InputError: More than one device, or training.
+        InputError: More than one device.
         Unsupported: A block or format that the profile knows nothing of.
     """
     if any(asked.get(name, 1) != 1 for name in ("tp", "pp", "ep", "dp")):
         raise InputError("this machine is one device: --tp, --pp, --ep and --dp are for data sheets")
-    if asked.get("task") == "train":
-        raise InputError(
-            "training on this machine is measured, not predicted: chipwise train; --train is for data sheets"
-        )
     arch = resolve(model) if isinstance(model, str) else model
     asked["weights"] = asked.get("weights") or "fp32"
     asked["runtime"] = profile.runtime

@@ -63,7 +63,8 @@ def context_curve(case: Case, *, most: int = 131_072) -> Curve | None:
 
 
 def _curve(case: Case, unit: str, sizes: Sequence[int], field: str, phase: str) -> Curve | None:
-    questions = [case.question.but(**{field: size}) for size in sizes]
+    alone = case.question.but(shared_tokens=0, cached_tokens=0)
+    questions = [alone.but(**{field: size}) for size in sizes]
     answers = case.pricer.price(questions)
     found = [(s, q, a) for s, q, a in zip(sizes, questions, answers, strict=True) if not isinstance(a, ChipwiseError)]
     if len(found) < 3:

@@ -39,6 +39,35 @@ def test_a_whole_prompt_leaves_its_last_token() -> None:
     assert proposal.changed.cached_tokens == 511
 
 
+def test_curves_are_of_prompts_that_share_nothing() -> None:
+    """Their shortest prompt has one token, fewer than are shared."""
+    shared, alone = (api.explain(LLAMA3, device="h100-sxm", shared=tokens) for tokens in (512, 0))
+    assert shared.saturation == alone.saturation
+
+
+def test_integers_in_the_cache_where_the_runtime_has_them() -> None:
+    titles = []
+    for runtime in ("vllm", "trtllm"):
+        asked = case("meta-llama/Llama-2-7b-hf", prompt_tokens=32_000, runtime=runtime)  # on an A100: no 8-bit floats
+        titles.append([proposal.title for proposal in rules()["kv_precision"](asked)])
+    assert titles == [[], ["KV cache in int8"]]
+
+
+def test_more_positions_than_were_learned_are_noted() -> None:
+    notes = api.explain("gpt2", device="h100-sxm", prompt=5000).notes
+    assert any("1,024 learned positions and is asked for 5,128" in note for note in notes)
+
+
+def test_integer_products_halve_the_time_of_computing_on_an_a100() -> None:
+    """624 TOP/s against 312 TFLOP/s; weights of one byte in place of two."""
+    wide, narrow = (case(LLAMA3, weights=weights).estimate for weights in ("bf16", "w8a8"))
+    products = [
+        next(cost for cost in each.prefill if cost.place.endswith("gate_up")).compute_s for each in (wide, narrow)
+    ]
+    assert products[0] == pytest.approx(2 * products[1])  # type: ignore[operator]
+    assert narrow.ttft_s < 0.8 * wide.ttft_s
+
+
 def test_a_recurrence_has_no_prefix_to_share() -> None:
     asked = case("nvidia/Nemotron-H-8B-Base-8K", prompt_tokens=2048, shared_tokens=1024)
     assert list(rules()["prefix_sharing"](asked)) == []

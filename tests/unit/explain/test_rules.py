@@ -32,6 +32,7 @@ def shared(arch: ArchSpec) -> ArchSpec:
 
 Where = tuple[str | ArchSpec, dict[str, Any]]
 CASES: dict[str, tuple[Where, Where]] = {  # where it applies, where not
+    "activation_precision": ((LLAMA3, {}), (LLAMA3, {"device": "h100-sxm"})),
     "aligned_width": ((small(ffn_width=2730), {}), (small(), {})),
     "batch": ((LLAMA3, {}), (BERT, {})),
     "checkpointing": ((LLAMA3, {"task": "train"}), (LLAMA3, {})),

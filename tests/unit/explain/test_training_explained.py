@@ -70,7 +70,5 @@ def test_the_answer_as_data_names_the_task() -> None:
 
 
 def test_training_here_is_measured_instead() -> None:
-    from chipwise.explain.asking import calibrated_case
-
     with pytest.raises(InputError, match="chipwise train"):
-        calibrated_case("gpt2", None, task="train")  # type: ignore[arg-type]
+        api.explain("gpt2", device="here", train=True)

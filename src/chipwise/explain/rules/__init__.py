@@ -11,6 +11,7 @@ RULES = Table(
     rows={
         name: f"{_HERE}.{name}:rule"
         for name in (
+            "activation_precision",
             "aligned_width",
             "batch",
             "checkpointing",

@@ -8,21 +8,32 @@ from chipwise.core.errors import Unsupported
 from chipwise.explain.advice import Proposal
 from chipwise.explain.question import Case
 
+FLOATS = "vLLM: --kv-cache-dtype fp8 · SGLang: --kv-cache-dtype fp8_e4m3 · TensorRT-LLM: kv_cache_config dtype fp8"
+INTEGERS = {
+    "trtllm": "TensorRT-LLM: kv_cache_quant_algo INT8 when the checkpoint is quantised",
+    "llama.cpp": "llama.cpp: --cache-type-k q8_0 --cache-type-v q8_0 with flash attention",
+}
+
 
 def rule(case: Case) -> Iterator[Proposal]:
-    """An FP8 cache where the device computes in FP8 and attention takes a tenth of a decode step or more."""
+    """An FP8 cache where the device computes in FP8, one of integers in runtimes that have it; where attention takes a
+    tenth of a decode step or more."""
     share = case.share("decode", kind="attention") + case.share("decode", kind="latent_attention")
     if case.sheet is None or case.question.kv in ("fp8", "int8") or share < 0.1:
         return
     try:
         case.sheet.peak("fp8")
     except Unsupported:
+        name, how = "int8", INTEGERS.get(case.question.served_by.name)
+    else:
+        name, how = "fp8", FLOATS
+    if how is None:
         return
     yield Proposal(
-        title="KV cache in fp8",
+        title=f"KV cache in {name}",
         touches="precision",
-        how="vLLM: --kv-cache-dtype fp8 · SGLang: --kv-cache-dtype fp8_e4m3 · TensorRT-LLM: kv_cache_config dtype fp8",
-        changed=case.question.but(kv="fp8"),
+        how=how,
+        changed=case.question.but(kv=name),
         quality="usually below what benchmarks resolve with calibrated scales; check long contexts",
-        source="vLLM documentation, Quantized KV Cache",
+        source="vLLM documentation, Quantized KV Cache; TensorRT-LLM and llama.cpp, the options named",
     )

@@ -16,7 +16,8 @@ MEMORY_SHARE = 0.80  # of the data sheet's bandwidth that well-written kernels r
 COMPUTE_SHARE = 0.70  # of the dense peak, likewise
 LOG_HALFWIDTH = 1.0  # a factor of 2.7 either way: nothing of this kind was fitted
 
-_COMPUTE = {"fp8": "fp8", "fp8_block": "fp8", "nvfp4": "fp4", "mxfp4": "fp4", "int8": "int8", "q8_0": "int8"}
+_COMPUTE = {"fp8": "fp8", "fp8_block": "fp8", "nvfp4": "fp4", "mxfp4": "fp4"}
+_COMPUTE |= {"int8": "int8", "w8a8": "int8", "q8_0": "int8"}
 
 
 def compute_format(op: Any) -> str:

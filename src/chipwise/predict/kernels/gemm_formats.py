@@ -36,7 +36,7 @@ def path_of(weights: str, activations: str, device: DeviceProfile) -> KernelPath
 
     8-bit and 4-bit floats are multiplied as they are where the device has a rate for them, and activations are
     quantised on the way; elsewhere, and for integer weights with wide activations, weights are widened to the
-    activations' format. Integer activations make an integer product.
+    activations' format. Integer activations make an integer product, and so does ``w8a8``.
 
     Raises:
         UnknownName: A format has no such name.
@@ -48,7 +48,7 @@ def path_of(weights: str, activations: str, device: DeviceProfile) -> KernelPath
         multiplied = _PEAK[narrow][0]
         name, width = narrow, stored.bits_per_weight / 8 if narrow == "nvfp4" else 1.0
         return _path(name, multiplied, stored.bits_per_weight / 8, width, 2.0, 2.0, device)
-    if entering is DType.INT8:
+    if entering is DType.INT8 or weights == "w8a8":
         return _path("w8a8", DType.INT8, stored.bits_per_weight / 8, 1.0, 2.0, 2.0, device)
     wide = entering if entering.bits >= 16 else DType.BF16
     size = wide.size_bytes
