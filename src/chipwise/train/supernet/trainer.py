@@ -1,8 +1,9 @@
 """One training of shared weights: every step trains a few sub-models at once, cut from the same tensors.
 
 The loop, the budget, the checkpoints and what happens after a divergence are those of ``train/trainer.py``; only the
-step differs. A step takes one vocabulary, in turns, and of the designs of that vocabulary the largest, the smallest and
-some others (the sandwich); the others learn from the largest as well as from the text.
+step differs. A step draws a few designs, each with text of its own in its own vocabulary. With distillation a step
+takes one vocabulary, in turns, and of its designs the largest, the smallest and some others (the sandwich) on the same
+text; the others learn from the largest as well as from the text.
 
 References:
     The sandwich and in-place distillation: Yu et al. 2020 (BigNAS), arXiv:2003.11142, section 3.
@@ -43,17 +44,18 @@ POOL = 1024  # designs drawn from a space
 class SupernetRecipe(Recipe):
     """How shared weights are trained. The defaults were measured: docs/training.md."""
 
-    others: int = 2  # designs of a step beside the largest and the smallest
-    sandwich: bool = True
-    distil: float = 0.5  # share of the largest's word in what the others learn
+    designs: int = 4  # of a step
     batch_windows: int = 8  # of each design
+    distil: float = 0.0  # share of the largest's word in what the others learn; above 0 a step is a sandwich
 
     def __post_init__(self) -> None:
         Recipe.__post_init__(self)
-        if self.others < 0 or not (self.sandwich or self.others):
-            raise SpecError("a step needs at least one design", field="others")
+        if self.designs < 1:
+            raise SpecError(f"must be at least 1, not {self.designs}", field="designs")
         if not 0 <= self.distil <= 1:
             raise SpecError(f"must lie between 0 and 1, not {self.distil}", field="distil")
+        if self.distil and self.designs < 2:
+            raise SpecError("the largest needs another that learns from it", field="designs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +134,7 @@ class SupernetRun(Run):
         clock: Callable[[], float],
     ) -> None:
         whole = whole_of(designs)
-        self.stores = stores
+        self.designs, self.stores = list(designs), stores
         self.groups: dict[int, list[ArchSpec]] = {}
         for arch in designs:
             self.groups.setdefault(arch.vocab_size, []).append(arch)
@@ -140,41 +142,38 @@ class SupernetRun(Run):
         missing = [size for size in self.sizes if size not in stores]
         if missing:
             raise InputError(f"there is no text in tokens of vocabulary {missing}; it is there in {sorted(stores)}")
-        self.ends = {
-            size: (max(group, key=ArchSpec.parameters), min(group, key=ArchSpec.parameters))
-            for size, group in self.groups.items()
-        }
         super().__init__(whole, stores[self.sizes[-1]], budget, seed, folder, recipe, clock)
         self.key = digest([self.key, sorted(arch.digest for arch in designs), "shared weights"])
 
     def backward(self) -> Tensor:
         """Adds the gradient of the step's designs to the whole's; their mean loss in nats, as of the largest tokens."""
-        turn, size = divmod(self.at.steps, len(self.sizes))[0], self.sizes[self.at.steps % len(self.sizes)]
-        data = self.stores[size]
-        nets = self.drawn(size)
+        designs, step = self.drawn(), self.at.steps
         gradients, whole = {}, dict(self.model.named_parameters())
         for name, parameter in whole.items():
-            parameter.grad = torch.zeros_like(parameter)
-            gradients[name] = parameter.grad
+            parameter.grad = gradients[name] = torch.zeros_like(parameter)
         weights = {name: parameter.detach() for name, parameter in whole.items()}
-        inputs, targets = batch(data.train, self.window, self.recipe.batch_windows, turn, self.seed)
         total, teacher = torch.zeros(()), None
-        for number, arch in enumerate(nets):
+        for number, arch in enumerate(designs):
+            data = self.stores[arch.vocab_size]
+            place = step // len(self.sizes) if self.recipe.distil else step * len(designs) + number
+            inputs, targets = batch(data.train, self.window, self.recipe.batch_windows, place, self.seed)
             parts = {n: p.detach().requires_grad_() for n, p in part_of(arch, self.arch, weights).items()}
             x, table, loss = with_weights(arch, parts, functools.partial(self._judged, inputs, targets, teacher))
-            (loss / len(nets)).backward()  # type: ignore[no-untyped-call]
+            (loss / len(designs)).backward()  # type: ignore[no-untyped-call]
             add_gradients(arch, self.arch, parts, gradients)
-            total += loss.detach() / len(nets)
-            if self.recipe.sandwich and number == 0 and self.recipe.distil > 0:
+            total += loss.detach() / len(designs) * (self.data.bytes_per_token / data.bytes_per_token)
+            if self.recipe.distil and number == 0:
                 teacher = probabilities(x.detach(), table.detach())
-        return total * (self.data.bytes_per_token / data.bytes_per_token)
+        return total
 
-    def drawn(self, size: int) -> list[ArchSpec]:
-        """The designs of this step: the largest first, then the smallest, then others."""
-        random = np.random.default_rng([self.seed, 5, self.at.steps])
-        group = self.groups[size]
-        some = [group[int(i)] for i in random.integers(len(group), size=self.recipe.others)]
-        return [*self.ends[size], *some] if self.recipe.sandwich else some
+    def drawn(self) -> list[ArchSpec]:
+        """The designs of this step; with distillation the largest first, then the smallest, then others."""
+        random, count = np.random.default_rng([self.seed, 5, self.at.steps]), self.recipe.designs
+        if not self.recipe.distil:
+            return [self.designs[int(i)] for i in random.integers(len(self.designs), size=count)]
+        group = self.groups[self.sizes[self.at.steps % len(self.sizes)]]
+        ends = [max(group, key=ArchSpec.parameters), min(group, key=ArchSpec.parameters)]
+        return [*ends, *(group[int(i)] for i in random.integers(len(group), size=count - 2))]
 
     def _judged(
         self, inputs: Tensor, targets: Tensor, teacher: Tensor | None, model: Transformer
@@ -193,14 +192,14 @@ class SupernetRun(Run):
         Steps differ in what they train, so the stated pace says how much work a step is, and the first quartile of the
         seconds that such work took of late says what it costs; never more than the step really took.
         """
-        work_s = sum(pace_s(arch) for arch in self.drawn(self.sizes[self.at.steps % len(self.sizes)]))
+        work_s = sum(pace_s(arch) for arch in self.drawn())
         self.recent_s.append(elapsed_s / work_s)
         return min(elapsed_s, work_s * float(np.quantile(self.recent_s, 0.25)))
 
     @property
     def step_tokens(self) -> int:
         """Tokens that one step learns from, over all its designs."""
-        return super().step_tokens * (self.recipe.others + 2 * self.recipe.sandwich)
+        return super().step_tokens * self.recipe.designs
 
     def kept(self) -> SupernetResult | None:
         """The result that an earlier call of the same training left, if any."""
