@@ -20,6 +20,7 @@ from chipwise.run.contest import draw_baselines
 from chipwise.run.costing import Costing
 from chipwise.run.finish import Finish
 from chipwise.run.folder import RunFolder
+from chipwise.run.front import measure_front
 from chipwise.run.judging import Judging, load_tasks
 from chipwise.run.ledger import Ledger
 from chipwise.run.measuring import HEADROOM, Measuring, notes_of, within
@@ -157,6 +158,9 @@ class Search:
                 for item in self.trials.all():
                     if item.alive and item.rungs and item.measured is None:
                         self._measure(item)
+            if spec.profiling == "hybrid":
+                self._phase("measuring along the front")
+                measure_front(self._candidates, self._promise, spec.goals, limits, self._measure_for_front)
             finalists, baseline = halving.promote(baselines)
         judge = self._judging(spec, tasks, store) if tasks else None
         if judge is not None:
@@ -250,10 +254,22 @@ class Search:
         profile.save(self.folder.profile)
         return profile
 
-    def _measure(self, item: Candidate) -> bool:
+    def _candidates(self) -> list[Candidate]:
+        """All candidates but what a hand drew."""
+        return [item for item in self.trials.all() if not item.is_baseline]
+
+    def _promise(self, item: Candidate) -> dict[str, list[float]]:
+        """What the cost model promises of a candidate now."""
+        assert self._costing is not None
+        return self._costing.promise(item.design)
+
+    def _measure_for_front(self, item: Candidate) -> bool:
+        return self._measure(item, because="it may move the front")
+
+    def _measure(self, item: Candidate, because: str | None = None) -> bool:
         """Whether a candidate keeps the limits, before its long trainings: measured where that is worth it.
 
-        What was found is noted and learnt from.
+        What was found is noted and learnt from. ``because`` says why it is measured whatever else is known.
         """
         assert self._costing is not None
         self.status.detail = f"measuring {summary(item.design)}"
@@ -263,7 +279,7 @@ class Search:
         promised = {metric: bounds[0] for metric, bounds in promise.items()}
         unsure = self._costing.unsure(item.design)
         mode = "measured" if item.is_baseline and self.spec.profiling == "hybrid" else self.spec.profiling
-        why = worth_measuring(mode, promise, limits, unsure=unsure, headroom=HEADROOM)
+        why = because or worth_measuring(mode, promise, limits, unsure=unsure, headroom=HEADROOM)
         if why is None:
             good = within(limits, promised, headroom=HEADROOM)
             self.trials.note(item.number, predicted=promise, within=good)
