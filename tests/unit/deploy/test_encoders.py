@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file, save_file
 from transformers import AutoModel, BertConfig, BertModel
 
 from chipwise.core.errors import MeasurementError, SpecError, Unsupported
@@ -154,6 +155,20 @@ def test_a_uniform_encoder_is_saved_as_bert_and_comes_back(tmp_path) -> None:
     with torch.no_grad():
         expected, found = (model(tokens, attention_mask=mask).last_hidden_state for model in (theirs, again))
     assert torch.equal(found, expected)
+
+
+def test_old_files_with_buffers_heads_and_prefixes_are_read(tmp_path) -> None:
+    """As the first BERT checkpoints were saved: names of old, a task's head, the positions' numbers as a tensor."""
+    bert(tmp_path)
+    arch, weights = load_pretrained(tmp_path)
+    kept = load_file(tmp_path / "model.safetensors")
+    old = {f"bert.{n.replace('LayerNorm.weight', 'LayerNorm.gamma')}": value for n, value in kept.items()}
+    old |= {"bert.embeddings.position_ids": np.arange(24)[None], "cls.predictions.bias": np.zeros(50, np.float32)}
+    save_file(old, tmp_path / "model.safetensors")
+    again, found = load_pretrained(tmp_path)
+    assert again == arch
+    for name, value in weights.items():
+        np.testing.assert_array_equal(found[name], value)
 
 
 def test_any_other_encoder_brings_its_code_and_comes_back(tmp_path) -> None:

@@ -21,7 +21,7 @@ from chipwise.core.errors import Infeasible, InputError, SpecError, StudyError, 
 from chipwise.deploy.hf import load_pretrained
 from chipwise.profile.backends.onnxruntime_encoder import OnnxEncoder
 from chipwise.spec.encoder import without_head
-from chipwise.train.pretrained import Healing, command, start_from
+from chipwise.train.pretrained import Healing, stages, start_from
 from chipwise.train.pretrained.choosing import Limits, Sampler, choose_exactly, choose_first_layers, options_of
 from chipwise.train.pretrained.command import limit_of
 from chipwise.train.pretrained.costs import Costs
@@ -239,8 +239,8 @@ def test_states_are_kept_in_a_file(bert, tmp_path) -> None:
 
 
 def test_the_command_prints_json_and_a_table(bert, tmp_path, monkeypatch) -> None:
-    brief = functools.partial(command.measure_alternately, repeats=20, prefills=20, seconds=0.05)
-    monkeypatch.setattr(command, "measure_alternately", lambda *a, **k: brief(*a, **k | {"rounds": 1}))
+    brief = functools.partial(stages.measure_alternately, repeats=20, prefills=20, seconds=0.05)
+    monkeypatch.setattr(stages, "measure_alternately", lambda *a, **k: brief(*a, **k | {"rounds": 1}))
     text = text_file(tmp_path / "text.txt", lines=1200)
     (tmp_path / "text.txt").write_text(text.read_text().replace("\n", "\n\n"))  # entries between blank lines
     asked = ["shrink", str(bert), "--data", str(text), "--steps", "2", "--tokens", "8", "--out", str(tmp_path / "out")]
