@@ -18,7 +18,12 @@ pytestmark = pytest.mark.slow
 
 def searched(home: Path, smoke_run: Path, quality: object) -> tuple[RunRecord, Path]:
     data = yaml.safe_load((EXAMPLES / "smoke.yaml").read_text())
-    data["data"]["paths"] = [str(EXAMPLES.parent / "src/chipwise/*/*.py")]
+    lines = (
+        f"Pass {i} takes {i * 7 % 13} milliseconds and core {i % 4} holds {i * i % 101} numbers.\n"
+        for i in range(9_000)
+    )
+    (home / "text.txt").write_text("".join(lines))
+    data["data"] = {"source": "files", "paths": ["text.txt"], "entries": "lines"}
     data |= {"quality": quality, "budget": {"cpu": "40 s", "final": "2 s", "workers": 1}}
     (home / "spec.yaml").write_text(yaml.safe_dump(data))
     folder = home / "run"

@@ -23,7 +23,12 @@ pytestmark = pytest.mark.slow
 
 def spec(folder: Path, floor: str) -> Path:
     data = yaml.safe_load((EXAMPLES / "smoke-task.yaml").read_text())
-    data["data"]["paths"] = [str(EXAMPLES.parent / "src/chipwise/*/*.py")]
+    lines = (
+        f"Pass {i} takes {i * 7 % 13} milliseconds and core {i % 4} holds {i * i % 101} numbers.\n"
+        for i in range(9_000)
+    )
+    (folder / "text.txt").write_text("".join(lines))
+    data["data"] = {"source": "files", "paths": ["text.txt"], "entries": "lines"}
     data["constraints"]["accuracy@smoke-task"] = floor
     data["tasks"] = [str(EXAMPLES / "smoke-task.csv")]
     data["budget"] = {"cpu": "30 s", "final": "2 s", "workers": 2}
