@@ -12,12 +12,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from chipwise.core.errors import SpecError
+from chipwise.ops.workload import Phase
 
 ANCHORS = ("compute_s", "memory_s", "reference_prefill_s", "reference_decode_s")
 FLOOR = 0.01  # half width in logarithms that even perfect agreement leaves
 NOISE = 1.1
 """Factor within which anchors scatter on a quiet machine (quartiles 0.96 and 1.02, most within 0.91 to 1.12, over 60
 measurements): in a clean measurement so small a drift is no drift."""
+SCATTER = 0.06
+"""Standard deviation in logarithms of what anchors say where nothing drifted, from process to process on a machine in
+use. There, of a drift as told (typically 4 %) models showed a fifth: the median slope of 16 series of 40 or more."""
 DOUBT = 0.15  # of the drift's logarithm, added to the interval: anchors are not the model
 
 
@@ -38,6 +42,16 @@ class Drift:
     def size(self) -> float:
         """The larger of both phases' distances from no drift, as a factor ≥ 1."""
         return math.exp(max(abs(math.log(self.prefill)), abs(math.log(self.decode))))
+
+    def believed(self, phase: Phase) -> float:
+        """The factor of ``phase`` without what the anchors scatter: a small one is mostly scatter, a large one real.
+
+        >>> drifted = Drift(prefill=1.02, decode=1.5, log_halfwidth=0.1)
+        >>> [round(drifted.believed(phase), 3) for phase in (Phase.PREFILL, Phase.DECODE)]
+        [1.002, 1.487]
+        """
+        told = math.log(self.prefill if phase is Phase.PREFILL else self.decode)
+        return math.exp(told**3 / (told**2 + SCATTER**2))
 
 
 def drift(now: Mapping[str, float], calibrated: Mapping[str, float]) -> Drift | None:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from chipwise.core.digest import digest, plain
 from chipwise.core.errors import MeasurementError, SpecError, UnknownName
 from chipwise.core.files import build
-from chipwise.ops.workload import Workload
+from chipwise.ops.workload import Phase, Workload
 from chipwise.profile.drift import NOISE, Drift
 from chipwise.profile.statistics import percentile_interval
 
@@ -85,7 +85,8 @@ class Measurement:
     def corrected(self, name: str) -> float:
         """A metric on the calibration's footing: latencies without the machine's drift since then, SI units.
 
-        A clean measurement is taken as it is while the drift is within what the anchors themselves scatter.
+        A clean measurement is taken as it is while the drift is within what the anchors themselves scatter; of others
+        that part of the drift is taken off that stands out from it.
 
         Raises:
             UnknownName: There is no such metric.
@@ -94,7 +95,7 @@ class Measurement:
         value = self.metric(name)
         if self.drift is None or name == "peak_memory" or (self.clean and self.drift.size < NOISE):
             return value
-        return value / (self.drift.prefill if name.startswith("ttft") else self.drift.decode)
+        return value / self.drift.believed(Phase.PREFILL if name.startswith("ttft") else Phase.DECODE)
 
     def corrected_interval(self, name: str) -> tuple[float, float | None, float | None]:
         """:meth:`corrected` with the bounds of its interval: the percentile's own, widened by the drift's doubt.

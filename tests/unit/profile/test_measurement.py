@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from chipwise.core.errors import MeasurementError, SpecError, UnknownName
-from chipwise.ops import Workload
-from chipwise.profile.drift import Drift
+from chipwise.ops import Phase, Workload
+from chipwise.profile.drift import SCATTER, Drift
 from chipwise.profile.load import Reading
 from chipwise.profile.measurement import Measurement, percentile
 from chipwise.profile.verdict import LIMITS, judge, spread
@@ -49,9 +51,20 @@ def test_metrics_by_hand() -> None:
 def test_small_drift_of_a_clean_measurement_is_the_anchors_own_scatter() -> None:
     small = Drift(prefill=1.05, decode=0.95, log_halfwidth=0.02)
     large = Drift(prefill=1.05, decode=1.15, log_halfwidth=0.03)
+    believed = [found.believed(Phase.DECODE) for found in (small, large)]
     assert measurement(drift=small).corrected("tpot_p50") == 0.002
-    assert measurement(drift=small, clean=False, reasons=("busy",)).corrected("tpot_p50") == pytest.approx(0.002 / 0.95)
-    assert measurement(drift=large).corrected("tpot_p50") == pytest.approx(0.002 / 1.15)
+    assert measurement(drift=small, clean=False, reasons=("busy",)).corrected("tpot_p50") == 0.002 / believed[0]
+    assert measurement(drift=large).corrected("tpot_p50") == 0.002 / believed[1]
+    assert 0.95 < believed[0] < 1 < believed[1] < 1.15
+
+
+@given(st.floats(0.2, 5.0))
+def test_of_a_drift_at_most_itself_is_believed_and_nearly_all_of_a_large_one(told: float) -> None:
+    found = Drift(prefill=told, decode=1 / told, log_halfwidth=0.1)
+    share = math.log(found.believed(Phase.PREFILL)) / math.log(told) if told != 1 else 0.0
+    assert 0 <= share <= 1
+    assert share > 0.9 or abs(math.log(told)) < 3 * SCATTER
+    assert found.believed(Phase.DECODE) == pytest.approx(1 / found.believed(Phase.PREFILL))
 
 
 @given(st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=50), st.floats(0, 1))
