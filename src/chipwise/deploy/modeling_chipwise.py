@@ -38,7 +38,9 @@ class ChipwiseConfig(PretrainedConfig):
             attentions = [layer["attention"] for layer in arch["layers"] if layer["attention"]]
             self.vocab_size = arch["vocab_size"]
             self.hidden_size = arch["d_model"]
-            self.num_hidden_layers = len(arch["layers"])
+            convs = sum(bool(layer.get(f"{block}_conv")) for layer in arch["layers"] for block in ("attention", "ffn"))
+            # A cache that generation makes has so many slots: convolutions take some beside the attentions.
+            self.num_hidden_layers = max(len(arch["layers"]), len(attentions) + convs)
             self.num_attention_heads = max((block["heads"] for block in attentions), default=1)
             self.max_position_embeddings = arch["max_tokens"]
             kwargs["tie_word_embeddings"] = arch["tie_embeddings"]

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chipwise.core.errors import SpecError, nearest
-from chipwise.space.spec import GLOBALS, LAYER_CHOICES, Condition, SpaceSpec, listed
+from chipwise.space.spec import LAYER_CHOICES, Condition, SpaceSpec, listed
 from chipwise.space.ties import Slots
 
 Flags = NDArray[np.bool_]
@@ -48,7 +48,7 @@ class Conditions:
         self._spec, self._slots = spec, slots
         rules = [rule for i, item in enumerate(spec.conditions) for rule in self._read(item, f"conditions[{i}]")]
         rules += self._implied(rules)
-        self.rules = {name: [rule for rule in rules if rule.target == name] for name in (*GLOBALS, *LAYER_CHOICES)}
+        self.rules = {name: [rule for rule in rules if rule.target == name] for name in (*spec.globals, *LAYER_CHOICES)}
         self.order = self._ordered()
         self._tables = {name: self._table(name, found) for name, found in self.rules.items() if found}
         self._nearest = {name: np.array([_nearest(row) for row in table]) for name, table in self._tables.items()}
@@ -74,7 +74,7 @@ class Conditions:
         return rules
 
     def _together(self, given: str, target: str, field: str) -> None:
-        if target in GLOBALS and given not in GLOBALS:
+        if target not in LAYER_CHOICES and given in (*LAYER_CHOICES, "layer"):
             raise SpecError(
                 f"{target} is chosen for the whole model, {given} for each layer; turn the condition round", field=field
             )
@@ -96,8 +96,8 @@ class Conditions:
         if name in _PAIR:
             part = [pair[_PAIR[name]] for pair in self._spec.attention_choices()]
             return "attention", self._met(listed(values), part, field)
-        if name not in (*GLOBALS, *LAYER_CHOICES) or name == "attention":
-            known_names = (*GLOBALS, "heads", "kv_heads", "ffn", "ffn_width", "layer")
+        if name not in (*self._spec.globals, *LAYER_CHOICES) or name == "attention":
+            known_names = (*self._spec.globals, "heads", "kv_heads", "ffn", "ffn_width", "layer")
             raise SpecError(f"unknown choice; {nearest(name, known_names)}", field=field)
         return name, self._met(listed(values), list(self._spec.values(name)), field)
 
@@ -123,7 +123,7 @@ class Conditions:
         return [Rule("depth", {"sharing": ~none}, ~one, text)] if not one.all() else []
 
     def _ordered(self) -> tuple[str, ...]:
-        waiting = [*GLOBALS, *LAYER_CHOICES]
+        waiting = [*self._spec.globals, *LAYER_CHOICES]
         order: list[str] = []
         while waiting:
             ready = next((name for name in waiting if not self._needs(name) & set(waiting)), None)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from chipwise.space.conditions import Conditions
-from chipwise.space.spec import GLOBALS, LAYER_CHOICES, SpaceSpec
+from chipwise.space.spec import LAYER_CHOICES, SpaceSpec
 from chipwise.space.ties import Slots
 
 
@@ -20,11 +20,12 @@ def size(spec: SpaceSpec, slots: Mapping[str, Slots], conditions: Conditions) ->
     sharing, and what conditions name); for each, a slot's choices are counted once and multiplied.
     """
     groups = _joined(conditions)
-    givens = sorted({given for group in groups for given in _global_givens(conditions, group)}, key=GLOBALS.index)
+    given_to = {given for group in groups for given in _global_givens(conditions, group)}
+    givens = sorted(given_to, key=spec.globals.index)
     matter = list(dict.fromkeys([*givens, "depth", "sharing"]))
-    joined = [name for name in GLOBALS if conditions.rules[name]]
+    joined = [name for name in spec.globals if conditions.rules[name]]
     table = conditions.assignments([*matter, *joined])
-    free = math.prod(len(spec.values(name)) for name in GLOBALS if name not in table)
+    free = math.prod(len(spec.values(name)) for name in spec.globals if name not in table)
     rows = Counter(zip(*(table[name].tolist() for name in matter), strict=True))
     per_slot = [_per_slot(conditions, group, givens) for group in groups]
     total = 0
@@ -55,7 +56,8 @@ def _joined(conditions: Conditions) -> list[tuple[str, ...]]:
 
 
 def _global_givens(conditions: Conditions, group: tuple[str, ...]) -> set[str]:
-    return {given for name in group for rule in conditions.rules[name] for given in rule.when if given in GLOBALS}
+    named = {given for name in group for rule in conditions.rules[name] for given in rule.when}
+    return named - {*LAYER_CHOICES, "layer"}
 
 
 def _per_slot(

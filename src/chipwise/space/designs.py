@@ -12,6 +12,7 @@ from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer
 def design_of(choices: Mapping[str, Any], *, spec: SpaceSpec, name: str = "candidate") -> Design:
     """The design that ``choices`` describe; values outside the space's lists are allowed (baselines are)."""
     paired = choices["sharing"] == "pairs"
+    conv = choices.get("conv", "none")
     layers = []
     for i, layer in enumerate(choices["layers"]):
         activation, gated = FFN_KINDS[layer["ffn"]]
@@ -20,6 +21,8 @@ def design_of(choices: Mapping[str, Any], *, spec: SpaceSpec, name: str = "candi
                 attention=Attention(heads=layer["heads"], kv_heads=layer["kv_heads"], head_size=choices["head_size"]),
                 ffn=FeedForward(width=layer["ffn_width"], activation=activation, gated=gated),
                 shares=i - 1 if paired and i % 2 else None,
+                attention_conv=0 if conv == "none" else spec.conv_taps,
+                ffn_conv=spec.conv_taps if conv == "both" else 0,
             )
         )
     arch = ArchSpec(
@@ -35,7 +38,7 @@ def design_of(choices: Mapping[str, Any], *, spec: SpaceSpec, name: str = "candi
 
 
 def summary(design: Design) -> str:
-    """One line a person can compare: width, depth, heads, FFN, vocabulary, format."""
+    """One line a person can compare: width, depth, convolutions, heads, FFN, vocabulary, format."""
     arch = design.arch
     attention = [layer.attention for layer in arch.layers if layer.attention]
     ffn = [layer.ffn for layer in arch.layers if layer.ffn]
@@ -44,6 +47,8 @@ def summary(design: Design) -> str:
     feed = _joined([f"{kinds.get((f.activation, f.gated), f.activation)}:{f.width}" for f in ffn])
     tied = "tied" if arch.tie_embeddings else "untied"
     shared = " shared" if any(layer.shares is not None for layer in arch.layers) else ""
+    blocks = "both" if arch.layers[0].ffn_conv else "attention" if arch.layers[0].attention_conv else ""
+    shared += f" conv:{blocks}" if blocks else ""
     return f"d{arch.d_model} L{len(arch.layers)}{shared} h{heads} {feed} v{arch.vocab_size} {tied} {design.weights}"
 
 

@@ -24,9 +24,11 @@ _FUSED_BYTES = 64e6  # above it attention and FFN are looked up one by one
 @dataclass(frozen=True)
 class BlockPrices:
     """Prices of the blocks of a space in one weight format; the last axis holds the columns, stored bytes and
-    parameters last. Attention is indexed by width, head size and pair, an FFN by width, kind and FFN width."""
+    parameters last. Attention is indexed by width, convolutions, head size and pair, an FFN by width, convolutions,
+    kind and FFN width."""
 
     ends: Floats  # (width, vocabulary, tied, columns): a model of one bare layer
+    bare: Floats  # like attention, of its width alone: the bare layer that the ends hold
     attention: Floats
     last_attention: Floats
     ffn: Floats
@@ -54,11 +56,11 @@ class Lookup:
         self._rooms = prices.attention_room, prices.ffn_room
         attention, ffn = ([pair[i][..., self._used] for pair in places] for i in (0, 1))
         self._attentions, self._ffns = prices.attention_room.size, prices.ffn_room.size
-        each = self._attentions * self._ffns // len(prices.ffn_room)  # both have an axis of widths
+        each = self._attentions * self._ffns // (prices.ffn_room.shape[0] * prices.ffn_room.shape[1])  # axes of both
         self._fused = len(places) * each * (len(self._used) + 1) * 8 <= _FUSED_BYTES
         if self._fused:
-            room = np.maximum(prices.attention_room[:, :, :, None, None], prices.ffn_room[:, None, None])
-            both = [a[..., None, None, :] + f[:, None, None] for a, f in zip(attention, ffn, strict=True)]
+            room = np.maximum(prices.attention_room[..., None, None], prices.ffn_room[:, :, None, None])
+            both = [a[..., None, None, :] + f[:, :, None, None] for a, f in zip(attention, ffn, strict=True)]
             self._tables = [_stacked(both, room)]
         else:
             self._tables = [_stacked(attention, prices.attention_room), _stacked(ffn, prices.ffn_room)]
@@ -85,10 +87,11 @@ class Lookup:
         total = np.zeros((len(rows), len(self._used) + 1))
         total[:, :-1] = self._ends[end + genes[index["tie_embeddings"]]]
         widest, cell = np.zeros(len(rows)), np.empty_like(total)
-        _, sizes, pairs = self._rooms[0].shape
-        _, kinds, widths = self._rooms[1].shape
-        attention_base = (d * sizes + genes[index["head_size"]]) * pairs
-        ffn_base = d * (kinds * widths)
+        _, convs, sizes, pairs = self._rooms[0].shape
+        _, _, kinds, widths = self._rooms[1].shape
+        wide = d * convs + genes[index["conv"]] if "conv" in index else d
+        attention_base = (wide * sizes + genes[index["head_size"]]) * pairs
+        ffn_base = wide * (kinds * widths)
         for layer, place_of in enumerate(self._place):
             place = place_of[where]
             pair, kind, width = (self._read(genes, name, layer, where) for name in LAYER_CHOICES)
@@ -119,8 +122,8 @@ def _places(prices: BlockPrices) -> list[tuple[Floats, Floats]]:
     """Attention's and the FFN's prices in every place; a sharer keeps a cache of its own, and no weights."""
     found = [(prices.attention, prices.ffn), (prices.last_attention, prices.last_ffn)]
     if prices.cache is not None:
-        bare = prices.attention[:, :1, :1]  # a last layer replaces the bare one that the ends hold
-        for (attention, ffn), cache in zip(tuple(found), (prices.cache, prices.cache - bare), strict=True):
+        last = prices.cache - prices.bare  # a last layer replaces the bare one that the ends hold
+        for (attention, ffn), cache in zip(tuple(found), (prices.cache, last), strict=True):
             sharer, without = attention.copy(), ffn.copy()
             sharer[..., -2:], without[..., -2:] = cache[..., -2:], 0.0
             found.append((sharer, without))

@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,29 +142,52 @@ class PriceTable:
         """Every block's price in one weight format; the last axis holds the columns."""
         spec = self.space.spec
         pairs, kinds, widths = spec.attention_choices(), spec.layer.ffn, spec.layer.ffn_width
-        attention, ffn = (spec.d_model, spec.head_size, pairs), (spec.d_model, kinds, widths)
-        alone = partial(self._alone, weights)
-        layer = self._layer
-        own = _filled(attention, lambda d, size, pair: self._beside(weights, d, layer(pair, size)))
-        last = _filled(attention, lambda d, size, pair: alone(d, layer(pair, size)) - alone(d, layer()))
-        shares = "pairs" in spec.sharing
+        attention = (spec.d_model, spec.conv, spec.head_size, pairs)
+        ffn = (spec.d_model, spec.conv, kinds, widths)
+        alone, layer = partial(self._alone, weights), self._layer
+        some = _ffn(kinds[0], widths[0])
+
+        def last_attention(d: int, conv: str, size: int, pair: tuple[int, int]) -> Floats:
+            if conv != "both":
+                return alone(d, layer(pair, size, conv=conv)) - alone(d, layer())
+            # All positions go on behind this attention, up to the convolution of the feed-forward.
+            return alone(d, layer(pair, size, ffn=some, conv=conv)) - alone(d, layer(ffn=some, conv="ffn"))
+
+        def feed_forward(conv: str, *which: Any) -> Layer:
+            return layer(ffn=_ffn(*which), conv="ffn" if conv == "both" else "none")
+
         return BlockPrices(
             ends=_filled((spec.d_model, spec.vocab_size, spec.tie_embeddings), partial(self._end, weights)),
-            attention=own,
-            last_attention=last,
-            ffn=_filled(ffn, lambda d, *f: self._beside(weights, d, layer(ffn=_ffn(*f)), layer())),
-            last_ffn=_filled(ffn, lambda d, *f: alone(d, layer(ffn=_ffn(*f))) - alone(d, layer())),
-            cache=_filled(attention, partial(self._cache, weights)) if shares else None,
+            bare=_filled((spec.d_model,), lambda d: self._beside(weights, d, layer()))[:, None, None, None],
+            attention=_filled(
+                attention,
+                lambda d, c, size, pair: self._beside(weights, d, layer(pair, size, conv=_before_attention(c))),
+            ),
+            last_attention=_filled(attention, last_attention),
+            ffn=_filled(ffn, lambda d, c, *f: self._beside(weights, d, feed_forward(c, *f), layer())),
+            last_ffn=_filled(ffn, lambda d, c, *f: alone(d, feed_forward(c, *f)) - alone(d, layer())),
+            cache=_filled(attention, partial(self._cache, weights)) if "pairs" in spec.sharing else None,
             attention_room=_filled(attention, self._attention_activations)[..., 0],
             ffn_room=_filled(ffn, self._ffn_activations)[..., 0],
         )
 
     def _layer(
-        self, pair: tuple[int, int] | None = None, head_size: int | None = None, ffn: FeedForward | None = None
+        self,
+        pair: tuple[int, int] | None = None,
+        head_size: int | None = None,
+        ffn: FeedForward | None = None,
+        conv: str = "none",
+        shares: int | None = None,
     ) -> Layer:
+        """A layer with convolutions before ``attention``, ``ffn``, ``both`` or ``none``."""
         heads, kv_heads = pair or self._first[1]
+        taps = self.space.spec.conv_taps
         return Layer(
-            attention=Attention(heads=heads, kv_heads=kv_heads, head_size=head_size or self._first[0]), ffn=ffn
+            attention=Attention(heads=heads, kv_heads=kv_heads, head_size=head_size or self._first[0]),
+            ffn=ffn,
+            shares=shares,
+            attention_conv=taps if conv in ("attention", "both") else 0,
+            ffn_conv=taps if conv in ("ffn", "both") else 0,
         )
 
     def _design(
@@ -213,18 +236,24 @@ class PriceTable:
         before = [bare] if instead is None else [instead, bare]
         return self._columns(d_model, weights, layer, bare) - self._columns(d_model, weights, *before)
 
-    def _attention_activations(self, d_model: int, head_size: int, pair: tuple[int, int]) -> Floats:
+    def _attention_activations(self, d_model: int, conv: str, head_size: int, pair: tuple[int, int]) -> Floats:
         block = Attention(heads=pair[0], kv_heads=pair[1], head_size=head_size)
         return np.array([self._pricer.activation_bytes(block, d_model, self._workload)], dtype=float)
 
-    def _ffn_activations(self, d_model: int, kind: str, width: int) -> Floats:
+    def _ffn_activations(self, d_model: int, conv: str, kind: str, width: int) -> Floats:
         return np.array([self._pricer.activation_bytes(_ffn(kind, width), d_model, self._workload)], dtype=float)
 
-    def _cache(self, weights: str, d_model: int, head_size: int, pair: tuple[int, int]) -> Floats:
-        """What one more layer adds that uses another's weights."""
-        own = self._layer(pair, head_size)
-        sharer = Layer(attention=own.attention, ffn=None, shares=0)
+    def _cache(self, weights: str, d_model: int, conv: str, head_size: int, pair: tuple[int, int]) -> Floats:
+        """What one more layer adds that uses another's weights: its caches, the feed-forward's convolution's too."""
+        ffn = _ffn(self.space.spec.layer.ffn[0], self.space.spec.layer.ffn_width[0]) if conv == "both" else None
+        own = self._layer(pair, head_size, ffn, conv)
+        sharer = self._layer(pair, head_size, ffn, conv, shares=0)
         return self._columns(d_model, weights, own, sharer) - self._columns(d_model, weights, own)
+
+
+def _before_attention(conv: str) -> str:
+    """The part of ``conv`` that is the attention's."""
+    return "none" if conv == "none" else "attention"
 
 
 def _ffn(kind: str, width: int) -> FeedForward:

@@ -20,7 +20,7 @@ from chipwise.core.errors import SpecError
 from chipwise.space.conditions import Conditions
 from chipwise.space.count import size
 from chipwise.space.designs import design_of
-from chipwise.space.spec import GLOBALS, LAYER_CHOICES, SpaceSpec
+from chipwise.space.spec import LAYER_CHOICES, SpaceSpec
 from chipwise.space.ties import Slots, slots_of
 from chipwise.spec import Design
 
@@ -55,8 +55,8 @@ class SearchSpace:
     def __post_init__(self) -> None:
         spec = self.spec
         slots = slots_of(spec)
-        genes = [Gene(name, spec.values(name), None, name) for name in GLOBALS]
-        columns: dict[str, list[int]] = {name: [i] for i, name in enumerate(GLOBALS)}
+        genes = [Gene(name, spec.values(name), None, name) for name in spec.globals]
+        columns: dict[str, list[int]] = {name: [i] for i, name in enumerate(spec.globals)}
         for slot in range(max(len(item.labels) for item in slots.values())):
             for name in LAYER_CHOICES:
                 if slot < len(slots[name].labels):
@@ -74,7 +74,7 @@ class SearchSpace:
     @property
     def index(self) -> dict[str, int]:
         """Column of each global gene."""
-        return {name: i for i, name in enumerate(GLOBALS)}
+        return {name: i for i, name in enumerate(self.spec.globals)}
 
     def size(self) -> int:
         """How many distinct designs there are, exactly."""
@@ -149,24 +149,24 @@ class SearchSpace:
             SpecError: A value that the space does not list, or that its ties or conditions rule out.
         """
         row = np.zeros(len(self.genes), dtype=np.int64)
-        for name in GLOBALS:
-            row[self.index[name]] = _find(self.genes[self.index[name]], choices[name])
+        for name in self.spec.globals:
+            row[self.index[name]] = _find(self.genes[self.index[name]], choices.get(name, "none"))
         for layer, wanted in enumerate(choices["layers"]):
             for name in LAYER_CHOICES:
                 column = self._column(row, name, layer)
                 row[column] = _find(self.genes[column], _chosen(wanted, name))
         one: Rows = self.canonical(row)[0]
         found = self.choices(one)
-        for name in (*GLOBALS, "layers"):
-            if found[name] != choices[name]:
-                raise SpecError(f"{choices[name]!r} is ruled out by the space's ties or conditions", field=name)
+        for name in (*self.spec.globals, "layers"):
+            if found[name] != choices.get(name, "none"):
+                raise SpecError(f"{choices.get(name)!r} is ruled out by the space's ties or conditions", field=name)
         return one
 
     def nearest(self, choices: Mapping[str, Any]) -> Rows:
         """The canonical row, (genes,), closest to ``choices``, which may lie outside the space's lists."""
         row = np.zeros(len(self.genes), dtype=np.int64)
-        for name in GLOBALS:
-            row[self.index[name]] = _closest(self.genes[self.index[name]], [choices[name]])
+        for name in self.spec.globals:
+            row[self.index[name]] = _closest(self.genes[self.index[name]], [choices.get(name, "none")])
         layers = choices["layers"]
         for name in LAYER_CHOICES:
             members: dict[int, list[Any]] = {}

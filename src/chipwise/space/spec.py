@@ -21,6 +21,7 @@ FFN_KINDS: dict[str, tuple[Activation, bool]] = {
     "swiglu": ("silu", True),
 }
 GLOBALS = ("d_model", "depth", "vocab_size", "head_size", "tie_embeddings", "weights", "sharing")
+CONVS = ("none", "attention", "both")
 LAYER_CHOICES = ("attention", "ffn", "ffn_width")  # of each layer; attention is a pair (heads, KV heads)
 TIES = ("each", "alike", "alternating", "thirds")
 
@@ -81,14 +82,18 @@ class SpaceSpec:
     tie_embeddings: tuple[bool, ...] = (True,)
     weights: tuple[str, ...] = ("fp32",)
     sharing: tuple[Literal["none", "pairs"], ...] = ("none",)  # pairs: layers 1, 3, … use the weights of 0, 2, …
+    conv: tuple[Literal["none", "attention", "both"], ...] = ("none",)  # before which blocks convolutions stand
+    conv_taps: int = 4  # positions that a convolution sees
     layers: str | dict[str, str] = "each"
     conditions: tuple[Condition, ...] = field(default=())
     norm: Literal["rmsnorm", "layernorm"] = "rmsnorm"
     max_tokens: int = 512
 
     def __post_init__(self) -> None:
-        for name in GLOBALS:
+        for name in (*GLOBALS, "conv"):
             _checked(name, getattr(self, name))
+        if self.conv_taps < 2:
+            raise SpecError(f"a convolution sees at least 2 positions, not {self.conv_taps}", field="conv_taps")
         for name in ("heads", "kv_heads", "ffn", "ffn_width"):
             _checked(f"layer.{name}", getattr(self.layer, name))
         for name in self.weights:
@@ -116,8 +121,13 @@ class SpaceSpec:
         pairs = itertools.product(self.layer.heads, self.layer.kv_heads)
         return tuple((heads, kv) for heads, kv in pairs if heads % kv == 0)
 
+    @property
+    def globals(self) -> tuple[str, ...]:
+        """What is chosen for the whole model; convolutions only where they are asked for."""
+        return GLOBALS if self.conv == ("none",) else (*GLOBALS, "conv")
+
     def values(self, name: str) -> tuple[Any, ...]:
-        """What the choice ``name`` (of GLOBALS or LAYER_CHOICES) may be."""
+        """What the choice ``name`` (of ``globals`` or LAYER_CHOICES) may be."""
         if name == "attention":
             return self.attention_choices()
         return tuple(getattr(self.layer if name in LAYER_CHOICES else self, name))

@@ -32,10 +32,11 @@ class CountingPricer:
 
 
 @pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("conv", [["none"], ["attention", "none", "both"]])
 @pytest.mark.parametrize(
     "layers", ["each", "alike", "alternating", "thirds", {"attention": "thirds", "ffn_width": "alternating"}]
 )
-def test_a_gather_and_a_sum_equal_the_whole_graph(layers, fused, monkeypatch) -> None:
+def test_a_gather_and_a_sum_equal_the_whole_graph(layers, conv, fused, monkeypatch) -> None:
     if not fused:
         monkeypatch.setattr(lookup, "_FUSED_BYTES", 0)
     spec = {
@@ -53,6 +54,8 @@ def test_a_gather_and_a_sum_equal_the_whole_graph(layers, fused, monkeypatch) ->
         "weights": ["fp32", "int8", "int4"],
         "sharing": ["none", "pairs"],
         "layers": layers,
+        "conv": conv,
+        "conv_taps": 3,
         "conditions": [
             {"when": {"heads": 4}, "only": {"kv_heads": 2}},
             {"when": {"weights": "int4"}, "only": {"depth": 2}},

@@ -10,6 +10,7 @@ from chipwise.blocks.slicing import kept_layers
 from chipwise.core.errors import InputError
 from chipwise.space import SearchSpace
 from chipwise.space.designs import design_of
+from chipwise.space.spec import CONVS
 from chipwise.spec import ArchSpec, Attention, FeedForward, Layer
 
 T = TypeVar("T")
@@ -50,7 +51,7 @@ def whole_of_space(space: SearchSpace, *, name: str = "whole") -> ArchSpec:
     spec = space.spec
     depth = max(spec.depth)
     common = {field: max(getattr(spec, field)) for field in ("d_model", "vocab_size", "head_size")}
-    common |= {"depth": depth, "sharing": "none", "weights": "fp32", "tie_embeddings": all(spec.tie_embeddings)}
+    common |= {"conv": max(spec.conv, key=CONVS.index), "depth": depth, "sharing": "none", "weights": "fp32", "tie_embeddings": all(spec.tie_embeddings)}
     archs = []
     for heads, kv_heads in spec.attention_choices():
         for kind in spec.layer.ffn:
