@@ -139,14 +139,11 @@ class Distiller:
         self.trained = {name: value for name, value in self.weights.items() if name != "embedding.weight"}
         for value in self.trained.values():
             value.requires_grad_()
+        vectors = [value for value in self.trained.values() if value.ndim == 1]
+        matrices = [value for value in self.trained.values() if value.ndim > 1]
+        decay = self.healing.weight_decay
         self.optimiser = torch.optim.AdamW(
-            [
-                {
-                    "params": [v for v in self.trained.values() if v.ndim == 2],
-                    "weight_decay": self.healing.weight_decay,
-                },
-                {"params": [v for v in self.trained.values() if v.ndim == 1], "weight_decay": 0.0},
-            ],
+            [{"params": matrices, "weight_decay": decay}, {"params": vectors, "weight_decay": 0.0}],
             lr=self.healing.rate,
             betas=(0.9, 0.98),
             fused=True,

@@ -88,7 +88,8 @@ def cut_arch(whole: ArchSpec, sizes: Sizes) -> ArchSpec:
             attention = replace(layer.attention, heads=heads * group, kv_heads=heads)
         if layer.ffn is not None and neurons:
             ffn = replace(layer.ffn, width=neurons)
-        layers.append(replace(layer, attention=attention, ffn=ffn))
+        convs = {"attention_conv": layer.attention_conv if attention else 0, "ffn_conv": layer.ffn_conv if ffn else 0}
+        layers.append(replace(layer, attention=attention, ffn=ffn, **convs))
     return replace(whole, layers=tuple(layers), d_model=sizes.width)
 
 
@@ -130,6 +131,8 @@ def labels(name: str) -> Labels:
     last = place.rpartition(".")[2]
     if last in ("q_norm", "k_norm"):
         return (None,)
+    if last.endswith("_conv"):
+        return (WIDTH, None, None)
     if layer is None or last.endswith("_norm"):
         matrix = kind == "weight" and last in ("embedding", "positions", "token_types", "head")
         return (None, WIDTH) if matrix else (WIDTH,)

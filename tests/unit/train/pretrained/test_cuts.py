@@ -15,11 +15,13 @@ from small_models import VOCABULARY, bert_folder, decoder_folder, some_tokens
 
 from chipwise.core.errors import SpecError, Unsupported
 from chipwise.deploy.hf import load_pretrained
+from chipwise.deploy.onnx import random_weights
 from chipwise.deploy.torch import Transformer
 from chipwise.deploy.torch_encoder import Encoder
 from chipwise.spec import ArchSpec
 from chipwise.spec.encoder import is_encoder, without_head
 from chipwise.spec.weights import weight_shapes
+from chipwise.testing.specs import toy_arch
 from chipwise.train.pretrained.running import states, watching
 from chipwise.train.pretrained.sizes import (
     WIDTH,
@@ -215,3 +217,21 @@ def test_poolers_and_shared_layers_are_not_cut(model) -> None:
     shared = dataclasses.replace(arch.layers[0], shares=0)
     with pytest.raises(Unsupported, match="share weights"):
         require_cuttable(dataclasses.replace(arch, layers=(arch.layers[0], shared)))
+
+
+def test_convolutions_follow_their_blocks() -> None:
+    """A decoder of ours with short convolutions: in another order it computes the same; a block takes its own along."""
+    layer = dataclasses.replace(toy_arch().layers[0], attention_conv=3, ffn_conv=2)
+    arch = toy_arch(layers=(layer, layer))
+    weights = {name: torch.from_numpy(value) for name, value in random_weights(arch, seed=0).items()}
+    tokens = torch.from_numpy(np.random.default_rng(0).integers(0, 20, (2, 7)))
+    mask = torch.ones_like(tokens, dtype=torch.bool)
+    order = any_order(arch, weights)
+    after = states(arch, reorder(weights, order), tokens, mask)
+    expected = states(arch, weights, tokens, mask)[..., torch.from_numpy(order[WIDTH])]
+    torch.testing.assert_close(after, expected, atol=1e-5, rtol=1e-4)
+    sizes = whole_sizes(arch).with_block(0, "ffn", 0)
+    sub, part = cut_arch(arch, sizes), cut_weights(arch, sizes, weights)
+    assert sub.layers[0].ffn_conv == 0
+    assert sub.layers[0].attention_conv == 3
+    assert {name: tuple(value.shape) for name, value in part.items()} == weight_shapes(sub)
