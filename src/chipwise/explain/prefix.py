@@ -62,7 +62,7 @@ def shared_context(case: Case) -> Shared | None:
         )
     except ChipwiseError:
         return None
-    once, own, whole = (constants().step_s(each, group.setting.runtime, 0) for each in times)
+    once, own, whole = (constants().step_s(each, group.setting, 0) for each in times)
     return Shared(
         context_tokens=context,
         own_tokens=OWN_TOKENS,

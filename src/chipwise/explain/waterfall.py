@@ -137,7 +137,7 @@ def _beside(case: Case, phase: PhaseName) -> list[Part]:
         launch_s, why = sum(cost.launch_s or 0.0 for cost in _kernels(case, phase)), f"of {count} kernels, one by one"
         stall_s = max(0.0, runtime.dispatch_s * count - sum(cost.latency_s for cost in costs))
     sequences = -(-question.batch // (question.dp * question.pp)) if phase == "decode" else 0
-    host_s = known.host_s[runtime.stack] + (known.sequence_s * sequences if runtime.python else 0.0)
+    host_s = float(known.host_step_s(runtime, sequences=sequences, tp=question.tp))
     return [
         Part(name="launches and gaps", seconds=launch_s, why=why),
         Part(name="communication", seconds=link_s, why="between devices"),

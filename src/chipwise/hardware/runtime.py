@@ -25,9 +25,10 @@ class Runtime:
     """One serving or inference runtime.
 
     ``stack`` names whose kernels it runs, for kernel models that were fitted to several. ``graphs`` says whether decode
-    steps are captured and replayed, so that the host is not asked for every kernel. ``mixes`` says whether a prompt's
-    chunks run in the same pass as other requests' decode steps, ``python`` whether its scheduler is written in Python.
-    ``vocabulary_multiple`` is what it pads the head's rows to.
+    steps are captured and replayed, so that the host is not asked for every kernel. ``mixes`` says whether prompts are
+    taken in, in chunks, while other requests decode. ``prefill_tokens`` says how many positions of waiting prompts one
+    pass takes where prompts have passes of their own; 0 where they ride along with decode steps. ``python`` says
+    whether its scheduler is written in Python, ``vocabulary_multiple`` what it pads the head's rows to.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Runtime:
     fused: frozenset[Chain]
     graphs: bool = True
     mixes: bool = True
+    prefill_tokens: int = 0
     python: bool = True
     dispatch_s: float = 0.0  # host time per kernel where nothing is captured
     vocabulary_multiple: int = 1
@@ -51,7 +53,14 @@ RUNTIMES: Mapping[str, Runtime] = {
     for runtime in (
         # Both pad the vocabulary: DEFAULT_VOCAB_PADDING_SIZE in layers/vocab_parallel_embedding.py
         Runtime(name="vllm", title="vLLM", stack="vllm", fused=EVERY, vocabulary_multiple=64),
-        Runtime(name="sglang", title="SGLang", stack="sglang", fused=EVERY, vocabulary_multiple=64),
+        Runtime(
+            name="sglang",
+            title="SGLang",
+            stack="sglang",
+            fused=EVERY,
+            prefill_tokens=8192,  # --chunked-prefill-size as it is set by itself; --enable-mixed-chunk is off
+            vocabulary_multiple=64,
+        ),
         Runtime(
             name="trtllm",
             title="TensorRT-LLM",

@@ -6,13 +6,16 @@ other c - 1 is prefilled about once, and its prefill delays the step that it fal
     TPOT = step(c) + (c - 1) / new * share * prefill
 
 The host adds a time of its own to each step. ``share`` is below one where a prompt's chunks ride in steps that run
-anyway. These few constants are fitted to served runs (``serve/data/serving.json``) and are the same for all devices.
+anyway. Where prompts have passes of their own, several that wait share one, which is cheaper for each, and the host's
+time is paid for it. These few constants are fitted to served runs (``serve/data/serving.json``) and are the same for
+all devices.
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,7 @@ import numpy.typing as npt
 
 from chipwise.core.files import build
 from chipwise.hardware.runtime import Runtime
+from chipwise.serve.setting import Setting
 from chipwise.serve.steps import PassTimes
 
 Array = npt.NDArray[np.float64]
@@ -31,39 +35,60 @@ DATA = Path(__file__).parent / "data" / "serving.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constants:
-    """What served runs add to their kernels. Eight numbers for all models and devices."""
+    """What served runs add to their kernels. Nine numbers for all models and devices."""
 
     kernel_scale: float  # products and attention in serving over the same measured alone, launches left out
     experts_scale: float
     gap_s: float  # between one kernel of a captured graph and the next
     host_s: dict[str, float]  # per stack: host time of a step that does not hide behind kernels
     sequence_s: float  # host time of a step for each sequence, in engines whose scheduler is Python
+    ranks_s: float  # and for each doubling of the devices that are told what to run
     prefill_share: float  # part of the others' prefills that a request waits for
-    log_halfwidth: dict[str, float]  # 90 % of served runs, by ``halfwidth_key``
+    log_halfwidth: dict[str, float]  # 90 % of served runs, by ``intervals.key``
 
-    def step_s(self, times: PassTimes, runtime: Runtime, sequences: Any) -> Array:
-        """Seconds of one pass: its kernels without launches and with gaps, or as the host launches them one by one.
+    def host_step_s(self, runtime: Runtime, *, sequences: Any, tp: int) -> Any:
+        """Seconds of one pass that the host adds, for so many decoded sequences on ``tp`` devices."""
+        ranks_s = self.ranks_s * math.log2(tp)
+        return self.host_s[runtime.stack] + (self.sequence_s * sequences + ranks_s if runtime.python else 0.0)
 
-        Args:
-            times: The kernels.
-            runtime: Whose host overheads.
-            sequences: How many are decoded; 0 for a prompt's pass.
-        """
-        host_s = self.host_s[runtime.stack] + (self.sequence_s * sequences if runtime.python else 0.0)
+    def device_s(self, times: PassTimes, runtime: Runtime) -> Array:
+        """Seconds of one pass on the device: kernels without launches and with gaps, or as the host launches them."""
         if not runtime.graphs:
-            return np.maximum(times.latency_s, runtime.dispatch_s * times.kernels) + host_s
+            return np.maximum(times.latency_s, runtime.dispatch_s * times.kernels)
         scaled: Array = (
             self.kernel_scale * times.busy_s("matmul", "attention")
             + self.experts_scale * times.busy_s("experts")
             + times.class_s("collective")
             + times.busy_s("other")
         )
-        return scaled + self.gap_s * times.kernels + host_s
+        return scaled + self.gap_s * times.kernels
+
+    def step_s(self, times: PassTimes, setting: Setting, sequences: Any) -> Array:
+        """Seconds of one pass, the host's time included.
+
+        Args:
+            times: The kernels.
+            setting: Whose runtime and plan.
+            sequences: How many are decoded; 0 for a prompt's pass.
+        """
+        host_s = self.host_step_s(setting.runtime, sequences=sequences, tp=setting.plan.tp)
+        result: Array = self.device_s(times, setting.runtime) + host_s
+        return result
+
+    def waited_s(self, prompts: PassTimes, setting: Setting, together: Any) -> Array:
+        """Seconds that one prompt of a pass of ``together`` keeps the others waiting.
+
+        Where it rides along with decode steps, the host's time is in those.
+        """
+        if rides_along(setting.runtime):
+            return self.device_s(prompts, setting.runtime)
+        result: Array = self.step_s(prompts, setting, 0) / together
+        return result
 
 
-def halfwidth_key(*, mixture: bool, situation: str) -> str:
-    """Which runs an interval was read from: of models with experts or without, and what the fit had seen."""
-    return f"{'mixture' if mixture else 'dense'}, {situation}"
+def rides_along(runtime: Runtime) -> bool:
+    """Whether prompts are computed in the steps that decode, not in passes of their own."""
+    return runtime.mixes and not runtime.prefill_tokens
 
 
 def tpot_s(step_s: Any, prefill_s: Any, *, in_flight: Any, new_tokens: Any, share: float) -> Array:

@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from chipwise.core.errors import ChipwiseError, Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
-from chipwise.serve.batching import Constants, constants, halfwidth_key, tpot_s
+from chipwise.serve import intervals
+from chipwise.serve.batching import Constants, constants, tpot_s
 from chipwise.serve.memory import DeviceMemory, device_memory
 from chipwise.serve.request import Request, Resolved, resolved
 from chipwise.serve.setting import Setting, Step
@@ -33,11 +34,19 @@ class Group:
     new_tokens: npt.NDArray[np.int64]
     cached_tokens: npt.NDArray[np.int64]  # of the prompt, found in the cache
 
-    def prefill(self) -> Pass:
-        """One prompt's pass: over what the cache does not hold."""
-        ones = np.ones(len(self.rows), dtype=np.int64)
+    @property
+    def together(self) -> npt.NDArray[np.int64]:
+        """Waiting prompts that share a pass; 1 where each is computed by itself or rides along with decode steps."""
+        others = self.in_flight // self.setting.plan.dp - 1
+        fitting = self.setting.runtime.prefill_tokens // (self.prompt_tokens - self.cached_tokens)
+        together: npt.NDArray[np.int64] = np.maximum(np.minimum(fitting, others), 1)
+        return together
+
+    def prefill(self, *, together: bool = False) -> Pass:
+        """One prompt's pass, over what the cache does not hold; or that of the prompts that share one."""
         new = self.prompt_tokens - self.cached_tokens
-        step = Step(batch=ones, query_tokens=new, past_tokens=self.cached_tokens)
+        prompts = self.together if together else np.ones(len(self.rows), dtype=np.int64)
+        step = Step(batch=prompts, query_tokens=new, past_tokens=self.cached_tokens)
         return Pass(setting=self.setting, step=step, device=self.device, rows=len(self.rows))
 
     def decode(self) -> Pass:
@@ -103,42 +112,53 @@ def _sizes(request: Request) -> tuple[int, int, int, int]:
     return request.batch, request.prompt_tokens, request.new_tokens, request.cached_tokens
 
 
-def price_groups(
-    groups: Sequence[Group], *, fold: str | None = None
-) -> list[tuple[PassTimes, PassTimes] | Unsupported]:
-    """The kernels of every group's prefill and decode; what a device cannot do is answered with the reason."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernels:
+    """A group's kernels: of one prompt's pass, of a decode step, of the pass that waiting prompts share."""
+
+    prefill: PassTimes
+    decode: PassTimes
+    prompts: PassTimes
+
+
+def price_groups(groups: Sequence[Group], *, fold: str | None = None) -> list[Kernels | Unsupported]:
+    """The kernels of every group's passes; what a device cannot do is answered with the reason."""
+    shared = [group for group in groups if np.any(group.together > 1)]
+    asked = [each for group in groups for each in (group.prefill(), group.decode())]
     try:
-        times = price_passes([each for group in groups for each in (group.prefill(), group.decode())], fold=fold)
+        times = price_passes([*asked, *(group.prefill(together=True) for group in shared)], fold=fold)
     except Unsupported as error:
         if len(groups) == 1:
             return [error]
         return [answer for group in groups for answer in price_groups([group], fold=fold)]
-    return list(zip(times[::2], times[1::2], strict=True))
+    prompts = {id(group): each for group, each in zip(shared, times[len(asked) :], strict=True)}
+    return [
+        Kernels(prefill=prefill, decode=decode, prompts=prompts.get(id(group), prefill))
+        for group, prefill, decode in zip(groups, times[: len(asked) : 2], times[1 : len(asked) : 2], strict=True)
+    ]
 
 
 def cost_groups(groups: Sequence[Group], *, fold: str | None = None) -> list[GroupCost | Unsupported]:
     """The cost of every group; what a device cannot do is answered with the reason."""
     known = constants(fold)
     return [
-        times if isinstance(times, Unsupported) else _cost(group, *times, known)
-        for group, times in zip(groups, price_groups(groups, fold=fold), strict=True)
+        kernels if isinstance(kernels, Unsupported) else _cost(group, kernels, known)
+        for group, kernels in zip(groups, price_groups(groups, fold=fold), strict=True)
     ]
 
 
-def _cost(group: Group, prefill: PassTimes, decode: PassTimes, known: Constants) -> GroupCost:
-    runtime = group.setting.runtime
-    prefill_s, step_s = known.step_s(prefill, runtime, 0), known.step_s(decode, runtime, group.replica_batch)
-    share = known.prefill_share if runtime.mixes else 1.0
+def _cost(group: Group, kernels: Kernels, known: Constants) -> GroupCost:
+    setting, prefill, decode = group.setting, kernels.prefill, kernels.decode
+    prefill_s, step_s = known.step_s(prefill, setting, 0), known.step_s(decode, setting, group.replica_batch)
     situation = min((prefill.situation, decode.situation), key=("unseen", "sibling", "seen").index)
-    replicas = group.setting.plan.dp
-    mixture = any(part.op.kind in ("experts", "looped_experts") for part in decode.parts)
     tpot = tpot_s(
         step_s,
-        prefill_s,
-        in_flight=np.maximum(group.in_flight / replicas, 1),
+        known.waited_s(kernels.prompts, setting, group.together),
+        in_flight=np.maximum(group.in_flight / setting.plan.dp, 1),
         new_tokens=group.new_tokens,
-        share=share,
+        share=known.prefill_share if setting.runtime.mixes else 1.0,
     )
+    sort = intervals.sorts(setting, group.device, 1 - step_s / tpot)
     return GroupCost(
         group=group,
         prefill=prefill,
@@ -146,10 +166,10 @@ def _cost(group: Group, prefill: PassTimes, decode: PassTimes, known: Constants)
         prefill_s=prefill_s,
         step_s=step_s,
         tpot_s=tpot,
-        log_halfwidth=_halfwidth(known, decode, mixture=mixture, situation=situation),
+        log_halfwidth=intervals.of_runs(known.log_halfwidth, sort, situation, decode.log_halfwidth),
         situation=situation,
         memory=device_memory(
-            group.setting,
+            setting,
             group.device,
             prefill=prefill.parts,
             decode=decode.parts,
@@ -157,9 +177,3 @@ def _cost(group: Group, prefill: PassTimes, decode: PassTimes, known: Constants)
             rows=len(group.rows),
         ),
     )
-
-
-def _halfwidth(known: Constants, decode: PassTimes, *, mixture: bool, situation: str) -> Array:
-    """Half width of served runs in this situation; on a device unlike any that was measured, at least its kernels'."""
-    width = np.full(len(decode.latency_s), known.log_halfwidth[halfwidth_key(mixture=mixture, situation=situation)])
-    return np.maximum(width, decode.log_halfwidth) if situation == "unseen" else width

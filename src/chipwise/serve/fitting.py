@@ -1,13 +1,14 @@
 """Fits the constants of continuous batching to served runs: least absolute relative error, held near what is expected.
 
-At most ten numbers for all models, devices and formats. Each fold leaves a device or a family out, kernels included.
+At most ten numbers for all models, devices and formats. Each fold leaves a device or a family out, kernels included;
+``docs/validation.md`` lists what else was tried.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +16,11 @@ import numpy.typing as npt
 
 from chipwise.core.errors import Unsupported
 from chipwise.core.files import write_json
-from chipwise.hardware import datasheet
-from chipwise.serve.batching import STACKS, halfwidth_key
-from chipwise.serve.estimate import grouped, price_groups
+from chipwise.serve import intervals
+from chipwise.serve.batching import STACKS, rides_along
+from chipwise.serve.estimate import Group, Kernels, grouped, price_groups
 from chipwise.serve.runs import ServedRun, read_runs
+from chipwise.serve.steps import PassTimes
 
 Array = npt.NDArray[np.float64]
 NAMES = (
@@ -27,82 +29,155 @@ NAMES = (
     "gap_s",
     *(f"host_s.{stack}" for stack in STACKS),
     "sequence_s",
+    "ranks_s",
     "prefill_share",
 )
-EXPECTED = (1.0, 1.0, 1e-6, 0.5e-3, 0.5e-3, 0.5e-3, 20e-6, 1.0)
-TRUST = (0.05, 0.3, 0.5e-6, 0.3e-3, 0.3e-3, 0.3e-3, 20e-6, 0.1)
+EXPECTED = (1.0, 1.0, 1e-6, 0.5e-3, 0.5e-3, 0.5e-3, 20e-6, 0.0, 1.0)
+TRUST = (0.05, 0.3, 0.5e-6, 0.3e-3, 0.3e-3, 0.3e-3, 20e-6, 0.2e-3, 0.1)
 """How far from the expected each constant may lie before the runs must pay for it: one standard deviation."""
-EXPERTS = NAMES.index("experts_scale")
-GAP_S = EXPECTED[NAMES.index("gap_s")]  # in prefill, where few kernels take all the time
-RUN_WEIGHT = 0.02  # of a run against the expectation: thousands of runs are a few dozen independent settings
+EXPERTS, SHARE = NAMES.index("experts_scale"), NAMES.index("prefill_share")
+RUN_WEIGHT = 0.03  # of a run against the expectation: thousands of runs are about a hundred independent settings
 ERROR = 0.1  # of one run, one standard deviation
 LEAST = 0.03  # errors below this weigh alike
+ROUNDS = 3  # of fitting the constants and pricing prompts with them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sum:
+    """Seconds of passes as sums over the constants: ``rows @ constants + fixed_s``."""
+
+    rows: Array  # (runs, constants)
+    fixed_s: Array
+
+    def seconds(self, found: Array) -> Array:
+        """What the passes take with the constants ``found``."""
+        result: Array = self.rows @ found + self.fixed_s
+        return result
+
+    def __getitem__(self, runs: npt.NDArray[np.bool_]) -> Sum:
+        return Sum(rows=self.rows[runs], fixed_s=self.fixed_s[runs])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Design:
-    """Runs as a linear problem: ``tpot = features @ constants + fixed``."""
+    """Runs whose kernels are priced: ``tpot = step + share * waits * prompt``, with step and prompt sums."""
 
-    features: Array  # (runs, constants)
-    fixed_s: Array
+    step: Sum
+    prompt: Sum  # what one other request's prompt keeps this one waiting
+    waits: Array  # prompts of others for each token
     mixture: npt.NDArray[np.bool_]  # whether the model has experts
     tpot_s: Array
-    devices: tuple[str, ...]
-    families: tuple[str, ...]
+    kernels: Array  # half widths of the decode step's kernels, in logarithms
+    sort: intervals.Names
+    devices: intervals.Names
+    families: intervals.Names
+
+    def __getitem__(self, runs: npt.NDArray[np.bool_]) -> Design:
+        return Design(
+            step=self.step[runs],
+            prompt=self.prompt[runs],
+            waits=self.waits[runs],
+            mixture=self.mixture[runs],
+            tpot_s=self.tpot_s[runs],
+            kernels=self.kernels[runs],
+            sort=self.sort[runs],
+            devices=self.devices[runs],
+            families=self.families[runs],
+        )
+
+    def predicted_s(self, found: Array) -> Array:
+        """Time per output token of each run with the constants ``found``."""
+        return self.linear(found).seconds(found)
+
+    def linear(self, found: Array) -> Sum:
+        """The times as a sum over the constants, prompts taking what they take with ``found``."""
+        rows = self.step.rows.copy()
+        rows[:, SHARE] = self.waits * self.prompt.seconds(found)
+        return replace(self.step, rows=rows)
 
 
 def design_of(runs: Sequence[ServedRun], *, fold: str | None) -> Design:
-    """The runs' kernels priced (without ``fold``) and put into the features of the constants."""
+    """The runs' kernels priced (without ``fold``) and put into the sums of the constants."""
     known = [run for run in runs if run.request is not None]
     groups, _ = grouped([run.request for run in known if run.request is not None])
-    features, fixed, truth, devices, families = [], [], [], [], []
-    mixture: list[bool] = []
-    for group, times in zip(groups, price_groups(groups, fold=fold), strict=True):
-        if isinstance(times, Unsupported):
-            continue
-        prefill, decode = times
-        stack = group.setting.runtime.stack
-        waits = np.maximum(group.in_flight / group.setting.plan.dp - 1, 0) / group.new_tokens
-        rows = np.zeros((len(group.rows), len(NAMES)))
-        rows[:, NAMES.index("kernel_scale")] = decode.busy_s("matmul", "attention")
-        rows[:, EXPERTS] = decode.busy_s("experts")
-        rows[:, NAMES.index("gap_s")] = decode.kernels
-        rows[:, NAMES.index(f"host_s.{stack}")] = 1.0
-        rows[:, NAMES.index("sequence_s")] = group.replica_batch * group.setting.runtime.python
-        prefill_s = prefill.busy_s("matmul", "attention", "experts", "other") + prefill.class_s("collective")
-        rows[:, NAMES.index("prefill_share")] = waits * (prefill_s + GAP_S * prefill.kernels)
-        features.append(rows)
-        fixed.append(decode.class_s("collective") + decode.busy_s("other"))
-        mixture += [bool(rows[:, EXPERTS].any())] * len(group.rows)
-        truth.append([known[i].tpot_s for i in group.rows])
-        devices += [group.device.name] * len(group.rows)
-        families += [group.device.family] * len(group.rows)
+    parts = [
+        _part(group, kernels, np.array([known[i].tpot_s for i in group.rows]))
+        for group, kernels in zip(groups, price_groups(groups, fold=fold), strict=True)
+        if not isinstance(kernels, Unsupported)
+    ]
+
+    def joined(sums: Sequence[Sum]) -> Sum:
+        return Sum(
+            rows=np.concatenate([each.rows for each in sums]), fixed_s=np.concatenate([each.fixed_s for each in sums])
+        )
+
     return Design(
-        features=np.concatenate(features),
-        fixed_s=np.concatenate(fixed),
-        mixture=np.array(mixture),
-        tpot_s=np.concatenate(truth),
-        devices=tuple(devices),
-        families=tuple(families),
+        step=joined([part.step for part in parts]),
+        prompt=joined([part.prompt for part in parts]),
+        waits=np.concatenate([part.waits for part in parts]),
+        mixture=np.concatenate([part.mixture for part in parts]),
+        tpot_s=np.concatenate([part.tpot_s for part in parts]),
+        kernels=np.concatenate([part.kernels for part in parts]),
+        sort=np.concatenate([part.sort for part in parts]),
+        devices=np.concatenate([part.devices for part in parts]),
+        families=np.concatenate([part.families for part in parts]),
     )
 
 
-def solve(design: Design, kept: npt.NDArray[np.bool_]) -> Array:
-    """Constants of the runs ``kept``: all but the experts' from dense models, then the experts' from mixtures."""
+def _part(group: Group, kernels: Kernels, tpot_s: Array) -> Design:
+    """One group's runs. Their sorts go by the expected constants."""
+    step = _sum(group, kernels.decode, sequences=group.replica_batch, host=True)
+    prompt = _sum(group, kernels.prompts, sequences=0, host=not rides_along(group.setting.runtime))
+    alone = Sum(rows=prompt.rows / group.together[:, None], fixed_s=prompt.fixed_s / group.together)
+    count, expected = len(group.rows), np.asarray(EXPECTED)
+    part = Design(
+        step=step,
+        prompt=alone,
+        waits=np.maximum(group.in_flight / group.setting.plan.dp - 1, 0) / group.new_tokens,
+        mixture=step.rows[:, EXPERTS] > 0,
+        tpot_s=tpot_s,
+        kernels=kernels.decode.log_halfwidth,
+        sort=np.full(count, ""),
+        devices=np.full(count, group.device.name),
+        families=np.full(count, group.device.family),
+    )
+    waiting = 1 - step.seconds(expected) / part.predicted_s(expected)
+    return replace(part, sort=intervals.sorts(group.setting, group.device, waiting))
+
+
+def _sum(group: Group, times: PassTimes, *, sequences: npt.ArrayLike, host: bool) -> Sum:
+    runtime = group.setting.runtime
+    rows = np.zeros((len(group.rows), len(NAMES)))
+    rows[:, NAMES.index("kernel_scale")] = times.busy_s("matmul", "attention")
+    rows[:, EXPERTS] = times.busy_s("experts")
+    rows[:, NAMES.index("gap_s")] = times.kernels
+    if host:
+        rows[:, NAMES.index(f"host_s.{runtime.stack}")] = 1.0
+    if host and runtime.python:
+        rows[:, NAMES.index("sequence_s")] = sequences
+        rows[:, NAMES.index("ranks_s")] = np.log2(group.setting.plan.tp)
+    return Sum(rows=rows, fixed_s=times.class_s("collective") + times.busy_s("other"))
+
+
+def solve(design: Design) -> Array:
+    """Constants of the runs: all but the experts' from dense models, then the experts' from mixtures."""
     found = np.asarray(EXPECTED)
     experts = np.arange(len(NAMES)) == EXPERTS
-    for runs, free in ((kept & ~design.mixture, ~experts), (kept & design.mixture, experts)):
-        if runs.any():
-            found = _solve(design, runs, free, found)
+    for _ in range(ROUNDS):
+        times = design.linear(found)
+        found = np.asarray(EXPECTED)
+        for runs, free in ((~design.mixture, ~experts), (design.mixture, experts)):
+            if runs.any():
+                found = _solve(times[runs], design.tpot_s[runs], free, found)
     return found
 
 
-def _solve(design: Design, runs: npt.NDArray[np.bool_], free: npt.NDArray[np.bool_], found: Array) -> Array:
+def _solve(times: Sum, tpot_s: Array, free: npt.NDArray[np.bool_], found: Array) -> Array:
     """Least absolute relative error over ``free`` constants, by re-weighted non-negative least squares."""
     from scipy.optimize import nnls
 
-    rows = design.features[runs] / design.tpot_s[runs, None]
-    target = 1 - design.fixed_s[runs] / design.tpot_s[runs] - rows[:, ~free] @ found[~free]
+    rows = times.rows / tpot_s[:, None]
+    target = 1 - times.fixed_s / tpot_s - rows[:, ~free] @ found[~free]
     trust, expected = np.asarray(TRUST)[free], np.asarray(EXPECTED)[free]
     weight = np.ones(len(target))
     for _ in range(30):
@@ -116,6 +191,18 @@ def _solve(design: Design, runs: npt.NDArray[np.bool_], free: npt.NDArray[np.boo
     return solved
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Residuals:
+    """How far off a fold was on the runs that it is judged by, in logarithms."""
+
+    situation: str
+    errors: Array
+    kernels: Array
+    sort: intervals.Names
+    devices: intervals.Names
+    families: intervals.Names
+
+
 def fit(source: Path, out: Path, *, progress: Callable[[str], None] = lambda text: None) -> dict[str, dict[str, float]]:
     """Fits every fold to the runs of ``source`` and writes ``out``; returns each fold's error on what it left out."""
     runs = read_runs(source)
@@ -125,48 +212,68 @@ def fit(source: Path, out: Path, *, progress: Callable[[str], None] = lambda tex
     folds += [f"family:{name}" for name in sorted(set(whole.families)) if len(set(whole.families)) > 1]
     held: dict[str, dict[str, object]] = {}
     errors: dict[str, dict[str, float]] = {}
-    residuals: dict[str, list[Array]] = {}
+    residuals: list[Residuals] = []
     for fold in folds:
         progress(fold)
         design = whole if fold == "none" else design_of(runs, fold=fold)
-        out_of_fit = left_out(design, fold)
-        kept = ~out_of_fit
-        found = solve(design, kept)
-        predicted = design.features @ found + design.fixed_s
-        scored = kept if fold == "none" else out_of_fit
-        log_error = np.log(design.tpot_s[scored] / predicted[scored])
-        relative = np.abs(predicted[scored] / design.tpot_s[scored] - 1)
+        out_of_fit = left_out(design.devices, design.families, fold)
+        found = solve(design[~out_of_fit])
+        judged = design if fold == "none" else design[out_of_fit]
+        predicted_s = judged.predicted_s(found)
+        relative = np.abs(predicted_s / judged.tpot_s - 1)
         errors[fold] = {
-            "runs": float(scored.sum()),
+            "runs": float(len(relative)),
             "mape": float(relative.mean()),
             "median": float(np.median(relative)),
         }
-        for mixture in (False, True):
-            key = halfwidth_key(mixture=mixture, situation=_situation(fold, design))
-            residuals.setdefault(key, []).append(np.abs(log_error[design.mixture[scored] == mixture]))
+        residuals.append(
+            Residuals(
+                situation=_situation(fold, whole),
+                errors=np.log(judged.tpot_s / predicted_s),
+                kernels=judged.kernels,
+                sort=judged.sort,
+                devices=judged.devices,
+                families=judged.families,
+            )
+        )
         held[fold] = _constants(found)
-    widths = {name: float(np.quantile(np.concatenate(items), 0.9)) for name, items in residuals.items()}
     for fold in folds:
-        held[fold]["log_halfwidth"] = widths
+        held[fold]["log_halfwidth"] = _half_widths(residuals, fold)
     provenance = f"{source.name}, {len(whole.tpot_s)} runs, {dt.date.today().isoformat()}, chipwise fit --kind serving"
     write_json(out, {"provenance": provenance, "folds": held})
     return errors
 
 
-def left_out(design: Design, fold: str) -> npt.NDArray[np.bool_]:
+def _half_widths(residuals: Sequence[Residuals], fold: str) -> dict[str, float]:
+    """Half widths of every sort and situation, without the runs of what ``fold`` left out."""
+    found: dict[str, float] = {}
+    for situation in intervals.SITUATIONS:
+        told = [each for each in residuals if each.situation == situation]
+        devices, families, *others = (
+            np.concatenate([getattr(each, name) for each in told])
+            for name in ("devices", "families", "errors", "sort", "kernels")
+        )
+        kept = ~left_out(devices, families, fold)
+        errors, sort, kernels = (each[kept] for each in others)
+        for name, width in intervals.half_widths(errors, sort, devices[kept], kernels).items():
+            found[intervals.key(name, situation)] = float(f"{width:.4g}")
+    return found
+
+
+def left_out(devices: intervals.Names, families: intervals.Names, fold: str) -> npt.NDArray[np.bool_]:
     """Which runs a fold does not see."""
     kind, _, name = fold.partition(":")
-    values = {"device": design.devices, "family": design.families}.get(kind, ())
-    return np.array([value == name for value in values] or [False] * len(design.tpot_s))
+    values = {"device": devices, "family": families}.get(kind)
+    return np.zeros(len(devices), dtype=bool) if values is None else np.asarray(values == name)
 
 
-def _situation(fold: str, design: Design) -> str:
+def _situation(fold: str, whole: Design) -> str:
+    """What a fold is to the runs that it is judged by."""
     kind, _, name = fold.partition(":")
     if kind != "device":
         return "seen" if fold == "none" else "unseen"
-    family = datasheet.load(name).family
-    siblings = {d for d, f in zip(design.devices, design.families, strict=True) if f == family and d != name}
-    return "sibling" if siblings else "unseen"
+    family = whole.families[whole.devices == name][0]
+    return "sibling" if np.any((whole.families == family) & (whole.devices != name)) else "unseen"
 
 
 def _constants(found: Array) -> dict[str, object]:

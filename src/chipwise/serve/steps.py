@@ -94,12 +94,15 @@ class PassTimes:
 
     @property
     def situation(self) -> Situation:
-        """The worst situation among products, attention and experts, which are fitted and take the time."""
+        """The worst situation among products, attention and experts, which are fitted and take the time.
+
+        A grouped product by itself (latent attention's, of each head) is in no table and does not count.
+        """
         order: tuple[Situation, ...] = ("unseen", "sibling", "seen")
         fitted = [
             times.situation
             for part, times in zip(self.parts, self.times, strict=True)
-            if class_of(part.op.kind) in ("matmul", "attention", "experts")
+            if class_of(part.op.kind) in ("matmul", "attention", "experts") and part.op.kind != "grouped_matmul"
         ]
         return min(fitted, key=order.index)
 
