@@ -257,6 +257,8 @@ class RunSpec:
         data["search"] = data["search"]["strategy"]
         if not data["space"]["conditions"]:
             del data["space"]["conditions"]
+        if data["space"]["conv"] == ["none"]:
+            del data["space"]["conv"], data["space"]["conv_taps"]
         for name, usual in _LATER.items():
             if data.get(name) == usual:
                 del data[name]

@@ -51,7 +51,13 @@ def whole_of_space(space: SearchSpace, *, name: str = "whole") -> ArchSpec:
     spec = space.spec
     depth = max(spec.depth)
     common = {field: max(getattr(spec, field)) for field in ("d_model", "vocab_size", "head_size")}
-    common |= {"conv": max(spec.conv, key=CONVS.index), "depth": depth, "sharing": "none", "weights": "fp32", "tie_embeddings": all(spec.tie_embeddings)}
+    common |= {
+        "conv": max(spec.conv, key=CONVS.index),
+        "depth": depth,
+        "sharing": "none",
+        "weights": "fp32",
+        "tie_embeddings": all(spec.tie_embeddings),
+    }
     archs = []
     for heads, kv_heads in spec.attention_choices():
         for kind in spec.layer.ffn:
