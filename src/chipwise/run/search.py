@@ -199,7 +199,7 @@ class Search:
         if not budget_s:
             return None
         self._phase("training shared weights")
-        trained, scored = chooser.spread(shared.TRAINED, shared.SCORED)
+        trained, scored = chooser.spread(shared.TRAINED, shared.scored(budget_s))
         archs = [self.space.design(row).arch for row in trained]
         weights = shared.SharedWeights(self.folder, store, archs, budget_s=budget_s, seed=spec.seed)
         weights.train(pool, lambda update: self._heard({0: update}))

@@ -20,7 +20,8 @@ from chipwise.train.pool import WorkerPool
 from chipwise.train.tokenizer import TokenStore
 
 TRAINED = 512  # designs that share the weights, at most
-SCORED = 160  # of them, how many are asked about before anything else is trained
+FEWEST_SCORED, MOST_SCORED = 12, 160  # of them, how many are asked about before anything else is trained
+SCORING_SHARE = 0.2  # of the training's budget, for that
 SCORE_BYTES = 30_000  # of the validation text that a design is scored on
 SCORING_S = 0.25  # CPU seconds that one score is planned with
 
@@ -100,6 +101,11 @@ class SharedWeights:
         return np.array([math.nan if value is None else value for value in found])
 
 
+def scored(budget_s: float) -> int:
+    """How many designs are asked about after a training of ``budget_s``."""
+    return int(min(MOST_SCORED, max(FEWEST_SCORED, SCORING_SHARE * budget_s / SCORING_S)))
+
+
 def planned_cpu_s(budget_s: float) -> float:
     """CPU seconds that a run sets aside for a training of ``budget_s`` and its scores."""
-    return budget_s + SCORED * SCORING_S if budget_s else 0.0
+    return budget_s + scored(budget_s) * SCORING_S if budget_s else 0.0
