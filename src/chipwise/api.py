@@ -363,6 +363,35 @@ def estimate_devices(
     return sorted(answers, key=lambda each: each.estimate.tpot_s if each.estimate else float("inf"))
 
 
+def sensitivity(
+    model: str | Path,
+    text: str | Path,
+    *,
+    weights: str = "int8",
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> tuple[float, ...]:
+    """Bits per byte that a text costs more with one layer at a time in a narrow format; what ``explain`` may be given.
+
+    Args:
+        model: A folder with weights and tokenizer, such as a winner's.
+        text: A text file that the model was not trained on; a line an entry.
+        weights: ``int8`` or ``int4``.
+        progress: Told how many layers of how many are done.
+
+    Raises:
+        InputError: No weights, no tokenizer or no text.
+        Unsupported: Another format.
+    """
+    from chipwise.train.sensitivity import folder_losses
+
+    path = Path(text)
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read as text: {error}") from None
+    return folder_losses(model, lines, weights, progress=progress)
+
+
 def explain(
     model: str | ArchSpec, *, device: str = "h100-sxm", threads: int = 1, every: bool = False, **asked: Any
 ) -> Explanation:

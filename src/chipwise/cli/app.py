@@ -20,6 +20,7 @@ from chipwise.cli import (
     ops,
     report,
     search,
+    sensitivity,
     shrink,
     space,
     strategies,
@@ -46,6 +47,7 @@ app.command("report")(report.command)
 app.command("estimate")(estimate.command)
 app.command("explain")(explain.command)
 app.command("compare")(compare.command)
+app.command("sensitivity")(sensitivity.command)
 app.command("ops")(ops.command)
 app.command("validate")(validate.command)
 app.command("fit")(fit.command)

@@ -1,0 +1,35 @@
+"""``chipwise sensitivity``: which layers bear narrow weights, for `chipwise explain --sensitivity`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    model: Annotated[str, typer.Argument(help="A folder with weights and tokenizer, such as a winner's.")],
+    text: Annotated[Path, typer.Option(help="A text file that the model was not trained on; a line an entry.")],
+    weights: Annotated[str, typer.Option(help="The narrow format: int8 or int4.")] = "int8",
+    out: Annotated[Path | None, typer.Option(help="Where the losses go, as a JSON list.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the losses as JSON.")] = False,
+) -> None:
+    """Measure the bits per byte that a text costs more with one layer at a time in a narrow format.
+
+    Then: chipwise explain MODEL --device D --sensitivity FILE
+    """
+    from chipwise import api
+    from chipwise.cli.output import console, json_of, notices, progress_bar
+    from chipwise.core.files import write_json
+
+    with progress_bar("rounding layers", quiet=as_json) as advance:
+        losses = api.sensitivity(model, text, weights=weights, progress=advance)
+    if out is not None:
+        write_json(out, list(losses))
+        notices.print(f"wrote {out}")
+    if as_json:
+        json_of(list(losses))
+        return
+    for layer, loss in enumerate(losses):
+        console.print(f"layer {layer:>3}: {loss:+.5f} bits per byte in {weights}")
