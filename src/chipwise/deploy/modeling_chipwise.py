@@ -40,7 +40,7 @@ class ChipwiseConfig(PretrainedConfig):
             self.hidden_size = arch["d_model"]
             convs = sum(bool(layer.get(f"{block}_conv")) for layer in arch["layers"] for block in ("attention", "ffn"))
             # A cache that generation makes has so many slots: convolutions take some beside the attentions.
-            self.num_hidden_layers = max(len(arch["layers"]), len(attentions) + convs)
+            kwargs["num_hidden_layers"] = max(len(arch["layers"]), len(attentions) + convs)
             self.num_attention_heads = max((block["heads"] for block in attentions), default=1)
             self.max_position_embeddings = arch["max_tokens"]
             kwargs["tie_word_embeddings"] = arch["tie_embeddings"]

@@ -95,7 +95,8 @@ def test_our_modelling_file_imports_nothing_of_ours(tmp_path) -> None:
     save_pretrained(toy_arch(), shaken(toy_arch(), seed=0).state_dict(), None, tmp_path)
     code = (tmp_path / "modeling_chipwise.py").read_text()
     imported = {line.split()[1].split(".")[0] for line in code.splitlines() if line.startswith(("import ", "from "))}
-    assert imported == {"__future__", "collections", "typing", "torch", "transformers"}
+    standard = {"__future__", "collections", "dataclasses", "itertools", "typing"}
+    assert imported == standard | {"torch", "transformers"}
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["auto_map"]["AutoModelForCausalLM"] == "modeling_chipwise.ChipwiseForCausalLM"
 
