@@ -1,14 +1,22 @@
-"""Hybrid profiling against measuring everything, on a fake device whose truth is known.
+"""Hybrid profiling against measuring everything: how much of the front a few well-chosen measurements find.
 
     python benchmarks/hybrid_profiling.py --n 400 --seeds 5 --out hybrid-profiling.csv
+    python benchmarks/hybrid_profiling.py --n 80 --seeds 5 --real measured/ --runtime onnxruntime --out hybrid-real.csv
 
-Candidates of examples/clinic.yaml have a made-up quality that grows with their parameters, with an accident of their
-own. The model believes a machine with one set of rates; the device has others: every rate off by a factor of up to
-exp(0.5), every candidate by an accident of 8 %, a measurement by 1 %. Hybrid profiling starts from a calibration on a
-dozen designs of another kind, measures one candidate at a time, learns from it, and stops when no interval reaches past
-the front, or at a quarter of all candidates. What it measured within the limit is compared with the front of
-everything; beside it stands what believing the calibrated model alone gives: of its front, those that really keep the
-limit.
+Candidates of examples/clinic.yaml have a made-up quality that grows with their parameters, with an accident of its own
+for each seed. Hybrid profiling starts from a calibration, measures one candidate at a time, learns from it, and stops
+when no interval reaches past the front, or at a quarter of all candidates. What it measured within the limit (the
+pool's 60th percentile of decode time) is compared with the front of everything; beside it stands what believing the
+calibrated model alone gives: of its front, those that really keep the limit.
+
+Without ``--real`` the device is made up: the model believes a machine with one set of rates; the device has others:
+every rate off by a factor of up to exp(0.5), every candidate by an accident of 8 %, a measurement by 1 %. Calibration
+is on a dozen designs of another kind.
+
+With ``--real`` this machine is calibrated in ``--runtime`` and every candidate is measured once, a second or two each,
+into the folder: ``profile.json`` and ``measured.csv`` (seconds on the calibration's footing). What is there already is
+taken as it is, so the measuring may be interrupted. Then hybrid profiling is replayed on those measurements; it sees
+those that it asks for.
 """
 
 from __future__ import annotations
@@ -17,25 +25,44 @@ import argparse
 import csv
 import math
 import random
-from dataclasses import replace
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from chipwise.core.errors import MeasurementError
 from chipwise.cost.estimate import Z90
-from chipwise.hardware import CheckError, Curve, Machine, MachineProfile, MemoryCost, PassCost, Tail
+from chipwise.hardware import MachineProfile
 from chipwise.ops import Phase, Workload
 from chipwise.predict.learn import learn
-from chipwise.profile.refit import cross_check, predict_seconds, predictions, prepare, refit
+from chipwise.profile.calibrate import calibrate
+from chipwise.profile.calibrate_models import held_by
+from chipwise.profile.exporting import export_for
+from chipwise.profile.harness import measure
+from chipwise.profile.refit import Prepared, cross_check, predict_seconds, predictions, prepare, refit
 from chipwise.profile.samples import random_designs
 from chipwise.run import load_run
 from chipwise.run.costing import Noted
 from chipwise.run.profiling import next_to_measure
 from chipwise.search.pareto import hypervolume, non_dominated
 from chipwise.space import SearchSpace
+from chipwise.spec import Design
+from chipwise.testing.machines import core_like, shaken
 
 ACCIDENT, NOISE, RATES = 0.08, 0.01, 0.5
 SHARE = 0.25  # of the candidates that may be measured
+METRICS = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99")
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Candidates with their true latencies, the profile that is believed at first, and how far a measurement is off."""
+
+    profile: MachineProfile
+    seen: Prepared
+    noise: float
 
 
 def main() -> None:
@@ -44,30 +71,35 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=400, help="candidates")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--spec", type=Path, default=Path("examples/clinic.yaml"))
+    parser.add_argument("--real", type=Path, metavar="FOLDER", help="measure on this machine, into this folder")
+    parser.add_argument("--runtime", default="onnxruntime", help="of --real")
+    parser.add_argument("--drawn", type=int, default=1, help="seed of the candidates of --real")
     parser.add_argument("--out", type=Path, required=True, help="CSV file")
     args = parser.parse_args()
-    rows = []
+    real = real_pool(args.real, args.spec, args.n, runtime=args.runtime, seed=args.drawn) if args.real else None
+    rows: list[tuple[int, int, int, float, float]] = []
     for seed in range(args.seeds):
-        rows.append((seed, args.n, *compare(args.spec, args.n, seed)))
+        pool = real or fake_pool(args.spec, args.n, seed)
+        rows.append((seed, len(pool.seen.observed), *replay(pool, seed)))
         said = "seed {}: {} candidates, {} measured, hypervolume share {:.4f} (simulated alone {:.4f})"
         print(said.format(*rows[-1]), flush=True)
     with args.out.open("w", newline="") as stream:
         writer = csv.writer(stream)
         writer.writerow(("seed", "candidates", "measured", "hypervolume_share", "simulated_share"))
         writer.writerows(rows)
-    print(f"worst share {min(row[3] for row in rows):.4f}, most measured {max(row[2] for row in rows)} of {args.n}")
+    print(f"worst share {min(row[3] for row in rows):.4f}, most measured {max(row[2] for row in rows)} of {rows[0][1]}")
 
 
-def compare(spec: Path, count: int, seed: int) -> tuple[int, float, float]:
-    """Measurements that hybrid profiling took, its share of the whole hypervolume, and that of the model alone."""
+def fake_pool(spec: Path, count: int, seed: int) -> Pool:
+    """Candidates on a made-up device."""
     run = load_run(spec)
     space = SearchSpace(run.space)
     rng = np.random.default_rng(seed)
     designs = [space.design(row) for row in space.sample(count, rng)]
-    believed = machine()
-    device = shaken(believed, random.Random(seed))
+    believed = core_like()
+    device = shaken(believed, random.Random(seed), off=RATES)
 
-    def truth(chosen, workload: Workload) -> list[Noted]:
+    def truth(chosen: Sequence[Design], workload: Workload) -> list[Noted]:
         accidents = np.exp(ACCIDENT * rng.standard_normal(len(chosen)))
         found = []
         for design, accident in zip(chosen, accidents, strict=True):
@@ -82,11 +114,57 @@ def compare(spec: Path, count: int, seed: int) -> tuple[int, float, float]:
     lessons = {phase.value: table.lessons() for phase, table in ours.tables.items()}
     checks = believed.checks | cross_check(believed, ours, memory=False)
     profile = replace(refit(believed, ours, memory=False), checks=checks, lessons=lessons)
-    true = truth(designs, run.workload)
-    all_seen = prepare(profile, true)
-    size = np.log([design.arch.parameters() for design in designs])
+    return Pool(profile, prepare(profile, truth(designs, run.workload)), NOISE)
+
+
+def real_pool(folder: Path, spec: Path, count: int, *, runtime: str, seed: int) -> Pool:
+    """Candidates on this machine; what ``folder`` lacks is measured."""
+    run = load_run(spec)
+    space = SearchSpace(run.space)
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = folder / "profile.json"
+    if not kept.exists():
+        calibrate(runtime=runtime).save(kept)
+    profile = MachineProfile.load(kept)
+    rows = space.sample(count, np.random.default_rng(seed))
+    designs = [held_by(profile.runtime, space.design(row)) for row in rows]
+    table = folder / "measured.csv"
+    if not table.exists():
+        table.write_text(",".join(("candidate", *METRICS, "clean")) + "\n")
+    with table.open() as stream:
+        known = {int(line["candidate"]): line for line in csv.DictReader(stream)}
+    for number in range(count):
+        if number in known:
+            continue
+        with tempfile.TemporaryDirectory(prefix="chipwise-") as place:
+            path = export_for(profile.runtime, designs[number], Path(place))
+            try:
+                found = measure(path, run.workload, runtime=profile.runtime, calibrated=profile.anchors)
+            except MeasurementError as error:
+                print(f"candidate {number} failed: {error}")
+                continue
+        values = [f"{found.corrected(metric):.6g}" for metric in METRICS]
+        with table.open("a") as stream:
+            stream.write(",".join((str(number), *values, str(int(found.clean)))) + "\n")
+        print(f"measured {number + 1} of {count}", flush=True)
+    with table.open() as stream:
+        lines = {int(line["candidate"]): line for line in csv.DictReader(stream)}
+    truth = [
+        Noted(designs[number], run.workload, {metric: float(line[metric]) for metric in METRICS})
+        for number, line in sorted(lines.items())
+        if number < count
+    ]
+    return Pool(profile, prepare(profile, truth), 0.0)
+
+
+def replay(pool: Pool, seed: int) -> tuple[int, float, float]:
+    """Measurements that hybrid profiling took, its share of the whole hypervolume, and that of the model alone."""
+    rng = np.random.default_rng(seed)
+    profile, seen = pool.profile, pool.seen
+    count = len(seen.observed)
+    size = np.log([item.design.arch.parameters() for item in seen.observed])
     quality = 3.0 - 0.25 * (size - size.min()) + 0.02 * rng.standard_normal(count)
-    true_s = np.array([item.values["tpot_p50"] for item in true])
+    true_s = np.array([item.seconds(Phase.DECODE, 0.5) for item in seen.observed])
     limit = float(np.quantile(true_s, 0.6))
     reference = np.array([quality.max() * 1.01, true_s.max() * 1.01])
     limits = np.array([np.inf, limit])
@@ -94,7 +172,7 @@ def compare(spec: Path, count: int, seed: int) -> tuple[int, float, float]:
     chosen: list[int] = []
     learned = profile
     while len(chosen) < int(SHARE * count):
-        predicted_s = predictions(learned, all_seen)["decode"]
+        predicted_s = predictions(learned, seen)["decode"]
         wide = math.exp(Z90 * learned.checks["decode"].spread)
         low = np.stack([quality, predicted_s / wide], axis=1)
         high = np.stack([quality, predicted_s * wide], axis=1)
@@ -102,70 +180,21 @@ def compare(spec: Path, count: int, seed: int) -> tuple[int, float, float]:
         if best is None:
             break
         chosen.append(best)
-        measured[best] = quality[best], true_s[best] * math.exp(NOISE * rng.standard_normal())
-        learned = learn(profile, all_seen[chosen])
+        measured[best] = quality[best], true_s[best] * math.exp(pool.noise * rng.standard_normal())
+        learned = learn(profile, seen[chosen])
     points = np.stack([quality, true_s], axis=1)
     kept = [i for i in chosen if points[i, 1] <= limit]
     everything = front_volume(points[true_s <= limit], reference)
-    believed_s = predictions(profile, all_seen)["decode"]
+    believed_s = predictions(profile, seen)["decode"]
     hopeful = np.flatnonzero(believed_s <= limit)
     front = hopeful[non_dominated(np.stack([quality[hopeful], believed_s[hopeful]], axis=1))]
     simulated = front_volume(points[front[true_s[front] <= limit]], reference)
     return len(chosen), front_volume(points[kept], reference) / everything, simulated / everything
 
 
-def front_volume(points, reference) -> float:
+def front_volume(points: np.ndarray, reference: np.ndarray) -> float:
     """Hypervolume of the front of ``points``."""
     return hypervolume(points[non_dominated(points)], reference)
-
-
-def machine() -> MachineProfile:
-    """A machine of about a CPU core's rates."""
-    terms = {
-        f"matmul.{weights}.{shape}": {
-            "node": 2e-6,
-            "in": 1e-10,
-            "out": 2e-10,
-            "products": 2e-11 if shape == "matrix" else 0,
-        }
-        for weights in ("fp32", "int8", "int4")
-        for shape, products in (("vector", 0.0), ("matrix", 2e-11))
-    }
-    attention = {"node": 4e-6, "head": 2e-7, "score": 1e-10, "product": 5e-11, "value": 1e-10, "rotated": 2e-10}
-    terms |= {"attention.step": attention, "attention.prompt": dict(attention)}
-    for name in ("norm.rmsnorm", "norm.skip_rmsnorm", "norm.layernorm", "gather"):
-        terms[name] = {"node": 1e-6, "row": 1e-8, "value": 2e-10}
-    for function in ("relu", "gelu", "gelu_tanh", "silu", "mul", "add"):
-        terms[f"elementwise.{function}"] = {"node": 1e-6, "value": 3e-10}
-    curve = Curve(working_set_bytes=(1e6, 3.2e7), s_per_byte=(1.5e-11, 4e-11))
-    check = CheckError(models=12, mape=0.1, spread=0.1)
-    return MachineProfile(
-        machine=Machine(name="fake", cpu="fake", cores=1, memory_bytes=10**10),
-        runtime="fake",
-        runtime_version="1",
-        threads=1,
-        created="",
-        terms=terms,
-        curves={name: curve for name in terms if name.startswith("matmul")},
-        passes={phase.value: PassCost(call_s=1e-5, per_logit_s=2e-10, scale=1.0) for phase in Phase},
-        memory=MemoryCost(base_bytes=6e7, per_table_byte=1.0, per_matrix_byte={"fp32": 1.0, "int8": 1.0, "int4": 1.0}),
-        tails={phase.value: Tail(ratio=1.2, extra_s=0.0) for phase in Phase},
-        checks={"prefill": check, "decode": check, "memory": check},
-    )
-
-
-def shaken(profile: MachineProfile, generator: random.Random) -> MachineProfile:
-    """The same machine with every rate off by up to exp(±RATES)."""
-
-    def off() -> float:
-        return math.exp(generator.uniform(-RATES, RATES))
-
-    terms = {model: {name: rate * off() for name, rate in rates.items()} for model, rates in profile.terms.items()}
-    curves = {}
-    for name, curve in profile.curves.items():
-        factor = off()
-        curves[name] = replace(curve, s_per_byte=tuple(rate * factor for rate in curve.s_per_byte))
-    return replace(profile, terms=terms, curves=curves)
 
 
 if __name__ == "__main__":
