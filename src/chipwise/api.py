@@ -37,6 +37,7 @@ from chipwise.serve.training import TrainingEstimate
 from chipwise.space.constraints import Constraint, parse_constraints
 from chipwise.spec import ArchSpec, Design
 from chipwise.spec import io as spec_io
+from chipwise.spec.encoder import is_encoder
 from chipwise.spec.hf import resolve
 
 if TYPE_CHECKING:
@@ -769,7 +770,7 @@ def _exported(model: str, room: Path, *, runtime: str, weights: str, workload: W
 
         return export_for(runtime, design, room, weights=load_pretrained(folder)[1]), design
     arch = resolve(model)
-    if workload.total_tokens > arch.max_tokens:
+    if (workload.prompt_tokens if is_encoder(arch) else workload.total_tokens) > arch.max_tokens:
         raise InputError(
             f"{model} has {arch.max_tokens} positions; --prompt {workload.prompt_tokens} and --new "
             f"{workload.new_tokens} ask for {workload.total_tokens}"
