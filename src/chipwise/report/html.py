@@ -296,6 +296,10 @@ def _trials(record: RunRecord) -> str:
             cells.append((safe(words.show(real, metric, missing=words.NOT_MEASURED)), real))
         fits = {True: "yes", False: "no", None: words.UNKNOWN}[trial.feasible]
         basis = "" if trial.feasible is None else " (measured)" if trial.measured else " (predicted)"
+        if trial.feasible and any(
+            item.task is not None and item.task not in trial.tasks for item in record.constraints
+        ):
+            basis = f"{basis[:-1]}; not asked its tasks)"
         cells.append((fits + basis, fits))
         cells.append((f'<div class="text">{safe(trial.reason or "")}</div>', trial.reason))
         rows.append(cells)
