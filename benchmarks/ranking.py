@@ -61,11 +61,11 @@ class Plan:
     """How much of everything."""
 
     half: int = 8  # sub-networks spread over latency, and as many in the band
-    steps: int = 240  # of a training alone, 2,048 tokens each
-    short_steps: int = 24  # of a short training alone
+    steps: int = 160  # of a training alone, 2,048 tokens each
+    short_steps: int = 16  # of a short training alone
     pool: int = 800  # feasible designs that the supernet trains
     supernet_s: float = 600.0
-    tune_steps: int = 24
+    tune_steps: int = 16
     validation_bytes: int | None = None  # of full trainings
     score_bytes: int = 200_000  # of everything that judges before them
 
