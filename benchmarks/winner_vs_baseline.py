@@ -1,11 +1,18 @@
-"""Winner against hand-designed baseline of a search: equal training budget, several seeds, measured in turns.
+"""The winner of a search against designs drawn by hand and against random search: equal training, several seeds.
 
-    python benchmarks/winner_vs_baseline.py --seeds 3 --out winner-vs-baseline.csv
+    python benchmarks/winner_vs_baseline.py --seeds 3 --random RUN --out winner-vs-baseline.csv
 
-Takes the winner and the baseline of a finished run (it runs examples/clinic.yaml where there is none), trains both anew
-with seeds that the search has not used, exports them, judges the exported files on the whole validation text and
-measures them alternately on this machine. Bits per byte compare across vocabularies; perplexity is per token of each
-contender's own vocabulary and does not.
+Contenders: the ``winner`` and the ``baseline`` of a finished run (it runs examples/clinic.yaml where there is none); the
+winner of random search in the same space with the same total budget (``random``, a run of the same file with
+``search: {strategy: random}``: it is made where ``--random`` names no folder); ``grid-1`` to ``grid-6``, Llama-like
+designs of the baseline's vocabulary and format in six proportions of depth to width, each the largest that is predicted
+no slower a token than the baseline; and ``baseline+conv``, the baseline with the convolutions that the search may choose
+and a hand seldom draws, so that what the search found and what the block is worth are told apart.
+
+All are trained anew with seeds that no search has used, for equal CPU time, exported, judged as exported on the whole
+validation text, and measured alternately on this machine. Perplexity is per token of the winner's vocabulary for all:
+two to the power of bits per byte times that vocabulary's bytes per token. What was trained is kept in ``--work`` and
+found there again.
 """
 
 from __future__ import annotations
@@ -13,17 +20,21 @@ from __future__ import annotations
 import argparse
 import csv
 import statistics
-import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from safetensors.numpy import load_file
 
 from chipwise import api
 from chipwise.deploy.onnx import export
+from chipwise.hardware import MachineProfile
 from chipwise.profile.harness import measure_alternately
 from chipwise.report.record import load
 from chipwise.run import load_run
+from chipwise.run.baseline import proportions
+from chipwise.run.costing import Costing
 from chipwise.run.measuring import exported_bits_per_byte, metrics_of
+from chipwise.space import SearchSpace
 from chipwise.space.designs import design_of, summary
 from chipwise.train.data import load_corpus
 from chipwise.train.pool import WorkerPool
@@ -32,6 +43,7 @@ from chipwise.train.worker import TrainJob
 
 COLUMNS = (
     "contender",
+    "design",
     "seed",
     "bits_per_byte",
     "perplexity",
@@ -41,6 +53,7 @@ COLUMNS = (
     "train_cpu_s",
     "clean",
 )
+DEPTHS = (1, 2, 3, 4, 5, 6)  # of the grid
 
 
 def main() -> None:
@@ -48,29 +61,70 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--spec", type=Path, default=Path("examples/clinic.yaml"))
     parser.add_argument("--run", type=Path, help="the run's folder; runs/<name> unless given")
+    parser.add_argument("--random", type=Path, default=Path("runs/random"), help="the folder of random search")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--work", type=Path, default=Path("runs/winner-vs-baseline"), help="where trainings are kept")
     parser.add_argument("--out", type=Path, required=True, help="CSV file")
     args = parser.parse_args()
     spec = load_run(args.spec)
     folder = api.run_folder(spec, args.run)
-    if not (folder / "record.json").exists() or load(folder / "record.json").status != "finished":
-        api.search(args.spec, out=folder, resume=True)
-    record = load(folder / "record.json")
-    designs = {
-        name: design_of(record.trial(number).choices, spec=spec.space, name=name)
-        for name, number in (("winner", record.winner), ("baseline", record.baseline))
-    }
+    args.work.mkdir(parents=True, exist_ok=True)
+    finish(args.spec, folder)
+    at_random = args.work / "random.yaml"
+    at_random.write_text(f"{args.spec.read_text()}\nsearch: {{strategy: random}}\n")
+    finish(at_random, args.random)
+    designs = contenders(spec, folder, args.random)
     for name, design in designs.items():
         print(f"{name}: {summary(design)}, {design.arch.parameters():,} parameters", flush=True)
     store = TokenStore(load_corpus(spec.data, base=spec.folder), folder / "corpus", spec.space.vocab_size)
     store.prepare()
-    with tempfile.TemporaryDirectory(prefix="chipwise-") as room:
-        rows = contest(designs, range(spec.seed + 1, spec.seed + 1 + args.seeds), spec, store, Path(room))
+    rows = contest(designs, range(spec.seed + 1, spec.seed + 1 + args.seeds), spec, store, args.work)
     with args.out.open("w", newline="") as stream:
         writer = csv.DictWriter(stream, COLUMNS)
         writer.writeheader()
         writer.writerows(rows)
     report(rows)
+
+
+def finish(spec: Path, folder: Path) -> None:
+    """Runs, or goes on with, a search that has not finished."""
+    if not (folder / "record.json").exists() or load(folder / "record.json").status != "finished":
+        api.search(spec, out=folder, resume=(folder / "record.json").exists())
+
+
+def contenders(spec, folder: Path, random: Path) -> dict:
+    """All designs by name."""
+    record, other = load(folder / "record.json"), load(random / "record.json")
+    chosen = {
+        "winner": record.trial(record.winner).choices,
+        "baseline": record.trial(record.baseline).choices,
+        "random": other.trial(other.winner).choices,
+    }
+    if spec.space.conv != ("none",):
+        chosen["baseline+conv"] = {**chosen["baseline"], "conv": "both"}
+    chosen |= grid(spec, folder, chosen["baseline"])
+    return {name: design_of(choices, spec=spec.space, name=name) for name, choices in chosen.items()}
+
+
+def grid(spec, folder: Path, baseline: dict) -> dict:
+    """For each depth the largest Llama-like design that is predicted no slower than the baseline."""
+    costing = Costing(SearchSpace(spec.space), spec.workload, MachineProfile.load(folder / "profile.json"))
+
+    def predicted(choices: dict) -> dict:
+        promise = costing.promise(design_of(choices, spec=spec.space))
+        return {metric: bounds[0] for metric, bounds in promise.items()}
+
+    limit = predicted(baseline)["tpot_p50"]
+    found: dict[int, tuple[float, dict]] = {}
+    for choices in proportions(replace(spec.space, depth=DEPTHS), aspect=(1, 1000)):
+        depth = choices["depth"]
+        alike = all(choices[name] == baseline[name] for name in ("vocab_size", "weights", "head_size"))
+        if depth not in DEPTHS or not alike:
+            continue
+        cost = predicted(choices)
+        if cost["tpot_p50"] <= limit and cost["parameters"] > found.get(depth, (0.0, {}))[0]:
+            found[depth] = (cost["parameters"], choices)
+    return {f"grid-{number}": found[depth][1] for number, depth in enumerate(sorted(found), start=1)}
 
 
 def contest(designs, seeds, spec, store: TokenStore, room: Path) -> list[dict]:
@@ -82,7 +136,7 @@ def contest(designs, seeds, spec, store: TokenStore, room: Path) -> list[dict]:
                 job = TrainJob(
                     arch=design.arch,
                     tokens=str(store.tokens_path(design.arch.vocab_size)),
-                    folder=str(room / f"{name}-{seed}"),
+                    folder=str(room / f"{design.arch.digest[:12]}-{seed}"),
                     cpu_budget_s=spec.budget.final_s,
                     seed=seed,
                 )
@@ -94,6 +148,8 @@ def contest(designs, seeds, spec, store: TokenStore, room: Path) -> list[dict]:
             if event.kind == "result":
                 trained[jobs[event.job]] = event.data
                 print(f"trained {jobs[event.job]}: {event.data['bits_per_byte']:.4f} bits per byte", flush=True)
+    yardstick = store.tokens(designs["winner"].arch.vocab_size)
+    bytes_per_token = yardstick.validation_bytes.sum() / (len(yardstick.validation) - 1)
     rows = []
     for seed in seeds:
         paths, found = [], []
@@ -103,7 +159,6 @@ def contest(designs, seeds, spec, store: TokenStore, room: Path) -> list[dict]:
             paths.append(export(design, weights, room / f"{name}-{seed}.onnx"))
             tokens = store.tokens(design.arch.vocab_size)
             quality = exported_bits_per_byte(design, weights, tokens, room / "judged.onnx")
-            bytes_per_token = tokens.validation_bytes.sum() / (len(tokens.validation) - 1)
             found.append((name, quality, 2 ** (quality * bytes_per_token), result["cpu_s"]))
         target = spec.target
         measured = measure_alternately(paths, spec.workload, runtime=target.runtime, threads=target.threads)
@@ -112,6 +167,7 @@ def contest(designs, seeds, spec, store: TokenStore, room: Path) -> list[dict]:
             rows.append(
                 {
                     "contender": name,
+                    "design": summary(designs[name]),
                     "seed": seed,
                     "bits_per_byte": quality,
                     "perplexity": perplexity,
@@ -126,22 +182,22 @@ def contest(designs, seeds, spec, store: TokenStore, room: Path) -> list[dict]:
 
 
 def report(rows: list[dict]) -> None:
-    """Prints each contender's mean and spread, and the difference."""
-    means = {}
-    for name in dict.fromkeys(row["contender"] for row in rows):
-        mine = [row for row in rows if row["contender"] == name]
-        values = [row["bits_per_byte"] for row in mine]
-        means[name] = statistics.mean(values)
+    """Prints each contender's mean and spread, and the winner's perplexity against it."""
+    names = list(dict.fromkeys(row["contender"] for row in rows))
+
+    def mean(name: str, column: str) -> float:
+        return statistics.mean(row[column] for row in rows if row["contender"] == name)
+
+    for name in names:
+        values = [row["bits_per_byte"] for row in rows if row["contender"] == name]
         spread = statistics.stdev(values) if len(values) > 1 else 0.0
-        p50 = statistics.mean(row["latency_p50_s"] for row in mine)
-        p99 = statistics.mean(row["latency_p99_s"] for row in mine)
-        memory = statistics.mean(row["peak_memory_bytes"] for row in mine)
+        change = mean("winner", "perplexity") / mean(name, "perplexity") - 1
         print(
-            f"{name}: {means[name]:.4f} ± {spread:.4f} bits per byte over {len(mine)} seeds, "
-            f"TPOT P50 {p50 * 1e6:.1f} µs, P99 {p99 * 1e6:.1f} µs, peak memory {memory / 1e6:.1f} MB"
+            f"{name:14} {mean(name, 'bits_per_byte'):.4f} ± {spread:.4f} bits per byte over {len(values)} seeds, "
+            f"perplexity {mean(name, 'perplexity'):6.2f} (the winner's is {change:+.1%}), "
+            f"TPOT P50 {mean(name, 'latency_p50_s') * 1e6:.1f} µs, P99 {mean(name, 'latency_p99_s') * 1e6:.1f} µs, "
+            f"peak memory {mean(name, 'peak_memory_bytes') / 1e6:.1f} MB"
         )
-    change = means["winner"] / means["baseline"] - 1
-    print(f"the winner's bits per byte are {abs(change):.1%} {'lower' if change < 0 else 'higher'} than the baseline's")
 
 
 if __name__ == "__main__":

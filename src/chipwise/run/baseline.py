@@ -17,13 +17,18 @@ HEAD_SIZES = (32, 64)
 ASPECT = (24, 96)  # width over depth: SmolLM2-135M has 19, Llama-3.2-1B 128, Llama-3-8B 128, GPT-2 64
 
 
-def proportions(spec: SpaceSpec) -> Iterator[dict[str, Any]]:
-    """Llama-proportioned designs around a space, as choices; up to half as wide and deep again as its largest."""
+def proportions(spec: SpaceSpec, *, aspect: tuple[float, float] = ASPECT) -> Iterator[dict[str, Any]]:
+    """Llama-proportioned designs around a space, as choices; up to half as wide and deep again as its largest.
+
+    Args:
+        spec: The space.
+        aspect: The least and greatest width over depth.
+    """
     for weights in spec.weights:
         for vocab_size in spec.vocab_size:
             for d_model in range(64, int(max(spec.d_model) * 1.5) + 1, ALIGNMENT):
-                for depth in range(2, int(max(spec.depth) * 1.5) + 1):
-                    if not ASPECT[0] <= d_model / depth <= ASPECT[1]:
+                for depth in range(1, int(max(spec.depth) * 1.5) + 1):
+                    if not aspect[0] <= d_model / depth <= aspect[1]:
                         continue
                     for head_size in HEAD_SIZES:
                         heads = d_model // head_size
