@@ -2,12 +2,12 @@
 
     python benchmarks/winner_vs_baseline.py --seeds 3 --random RUN --out winner-vs-baseline.csv
 
-Contenders: the ``winner`` and the ``baseline`` of a finished run (it runs examples/clinic.yaml where there is none); the
-winner of random search in the same space with the same total budget (``random``, a run of the same file with
+Contenders: the ``winner`` and the ``baseline`` of a finished run (it runs examples/clinic.yaml where there is none);
+the winner of random search in the same space with the same total budget (``random``, a run of the same file with
 ``search: {strategy: random}``: it is made where ``--random`` names no folder); ``grid-1`` to ``grid-6``, Llama-like
-designs of the baseline's vocabulary and format in six proportions of depth to width, each the largest that is predicted
-no slower a token than the baseline; and ``baseline+conv``, the baseline with the convolutions that the search may choose
-and a hand seldom draws, so that what the search found and what the block is worth are told apart.
+designs of the baseline's vocabulary and format in six proportions of depth to width, each the largest that is
+predicted no slower a token than the baseline; and ``baseline+conv``, the baseline with the convolutions that the
+search may choose and a hand seldom draws, so that what the search found and what the block is worth are told apart.
 
 All are trained anew with seeds that no search has used, for equal CPU time, exported, judged as exported on the whole
 validation text, and measured alternately on this machine. Perplexity is per token of the winner's vocabulary for all:
