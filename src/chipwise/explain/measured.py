@@ -68,8 +68,13 @@ def measure_case(case: Case, *, threads: int, seed: int) -> MeasuredExplanation:
     capacity = question.prompt_tokens + WARM_UP + PASSES
     with tempfile.TemporaryDirectory() as room:
         path = export_for("onnxruntime", design, Path(room))
-        settings = {"capacity": min(capacity, question.arch.max_tokens), "batch": question.batch, "threads": threads}
-        session = OnnxRuntimeSession(path, profile=str(Path(room) / "profile"), **settings)
+        session = OnnxRuntimeSession(
+            path,
+            capacity=min(capacity, question.arch.max_tokens),
+            batch=question.batch,
+            threads=threads,
+            profile=str(Path(room) / "profile"),
+        )
         _run(session, question.prompt_tokens, question.batch, question.arch.vocab_size, seed=seed)
         events = json.loads(session.end_profile().read_text(encoding="utf-8"))
         names = _node_names(path)

