@@ -83,6 +83,7 @@ def test_blocks_are_regrouped_into_layers_that_llama_cpp_has() -> None:
         (of(replace(WHOLE, attention=replace(ATTENTION, rope=False)), positions="learned"), "positions: learned"),
         (of(replace(WHOLE, attention=replace(ATTENTION, qk_norm=True))), "qk_norm"),
         (of(replace(WHOLE, attention=replace(ATTENTION, window=8))), "attention windows"),
+        (of(replace(WHOLE, attention_conv=4)), "convolutions before blocks"),
         (of(WHOLE, replace(WHOLE, attention=replace(ATTENTION, head_size=32))), r"head sizes that differ \(16, 32\)"),
         (of(replace(WHOLE, ffn=replace(FFN, gated=False, activation="relu"))), "plain relu"),
         (of(replace(WHOLE, ffn=replace(FFN, activation="gelu"))), "gated gelu"),
