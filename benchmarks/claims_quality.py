@@ -76,6 +76,11 @@ def in_pairs(arch: ArchSpec) -> ArchSpec:
     return replace(arch, layers=tuple(layers))
 
 
+def convolved(**taps: int) -> ArchSpec:
+    """The reference with short convolutions."""
+    return replace(REFERENCE, layers=tuple(replace(layer, **taps) for layer in REFERENCE.layers))
+
+
 VARIANTS: dict[str, tuple[ArchSpec, str]] = {  # name -> model, and the variant that it is compared with
     "reference": (REFERENCE, "reference"),
     "geglu": (equal(kind="geglu"), "reference"),
@@ -89,6 +94,8 @@ VARIANTS: dict[str, tuple[ArchSpec, str]] = {  # name -> model, and the variant 
     "4 layers in pairs (fewer parameters)": (in_pairs(REFERENCE), "2 layers of 128 (fewer parameters)"),
     "own head": (equal(tied=False), "reference"),
     "post-norm": (REFERENCE, "reference"),
+    "convolutions before attention (0.2 % more parameters)": (convolved(attention_conv=4), "reference"),
+    "convolutions before both blocks (0.4 % more parameters)": (convolved(attention_conv=4, ffn_conv=4), "reference"),
 }
 
 
