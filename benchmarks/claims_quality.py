@@ -3,7 +3,7 @@
     python benchmarks/claims_quality.py --tokens runs/clinic/corpus --out benchmarks/claims-quality.csv
     python benchmarks/claims_quality.py --out benchmarks/claims-quality.csv --report     # trains nothing
 
-The reference has width 128, 4 layers, 4 heads, SwiGLU, pre-norm RMSNorm, a tied table of 2,048 tokens: 1.07 M
+The reference has width 96, 4 layers, 3 heads, SwiGLU, pre-norm RMSNorm, a tied table of 2,048 tokens: 0.64 M
 parameters. Variants have as many (the feed-forward's width takes up the difference) unless their name says otherwise.
 All see the same 400 k tokens (200 steps), in one order for a seed; steps are counted by a clock, so a busy machine
 changes nothing but ``step_s``, the CPU seconds of an undisturbed step (the quickest tenth). ``--report`` prints each
@@ -43,7 +43,7 @@ JUDGED_BYTES = 150_000  # of the validation text
 
 
 def model(
-    *, d: int = 128, depth: int = 4, kv: int | None = None, ffn: int, kind: str = "swiglu", tied: bool = True
+    *, d: int = 96, depth: int = 4, kv: int | None = None, ffn: int, kind: str = "swiglu", tied: bool = True
 ) -> ArchSpec:
     """A uniform model of heads of 32."""
     gated = kind.endswith("glu")
@@ -60,7 +60,7 @@ def model(
     )
 
 
-REFERENCE = model(ffn=352)
+REFERENCE = model(ffn=256)
 
 
 def equal(**shape) -> ArchSpec:
@@ -87,11 +87,11 @@ VARIANTS: dict[str, tuple[ArchSpec, str]] = {  # name -> model, and the variant 
     "silu": (equal(kind="silu"), "reference"),
     "gelu": (equal(kind="gelu"), "reference"),
     "relu": (equal(kind="relu"), "reference"),
-    "1 of 4 KV heads": (equal(kv=1), "reference"),
-    "2 layers of 160": (equal(d=160, depth=2), "reference"),
-    "8 layers of 96": (equal(d=96, depth=8), "reference"),
-    "2 layers of 128 (fewer parameters)": (model(depth=2, ffn=352), "reference"),
-    "4 layers in pairs (fewer parameters)": (in_pairs(REFERENCE), "2 layers of 128 (fewer parameters)"),
+    "1 of 3 KV heads": (equal(kv=1), "reference"),
+    "2 layers of 128": (equal(d=128, depth=2), "reference"),
+    "8 layers of 64": (equal(d=64, depth=8), "reference"),
+    "2 layers (fewer parameters)": (model(depth=2, ffn=256), "reference"),
+    "4 layers in pairs (fewer parameters)": (in_pairs(REFERENCE), "2 layers (fewer parameters)"),
     "own head": (equal(tied=False), "reference"),
     "post-norm": (REFERENCE, "reference"),
     "convolutions before attention (0.2 % more parameters)": (convolved(attention_conv=4), "reference"),
