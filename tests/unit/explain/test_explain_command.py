@@ -89,3 +89,21 @@ def test_models_are_compared_in_a_table() -> None:
     assert "l4, TPOT: gpt2" in text
     data = json.loads(printed("compare", "gpt2", "--device", "l4", "--json"))
     assert data["cells"][0]["metrics"]["tpot"]["value"] > 0
+
+
+def test_a_training_step_is_explained_and_its_advice_applied(tmp_path: Path) -> None:
+    asked = ("explain", "gpt2", "--device", "a100-sxm-80gb", "--train", "--batch", "12", "--prompt", "1024")
+    text = printed(*asked)
+    assert "Training is compute-bound" in text
+    assert "a training step" in text
+    data = json.loads(printed(*asked, "--json"))
+    number = next(each["number"] for each in data["advice"] if each["rule"] == "vocabulary")
+    out = tmp_path / "padded.json"
+    printed(*asked, "--apply", str(number), "--out", str(out))
+    assert json.loads(out.read_text())["vocab_size"] == 50_304
+
+
+def test_shared_tokens_bring_advice_about_them() -> None:
+    text = printed("explain", "meta-llama/Llama-3.1-8B", "--prompt", "2048", "--shared", "1536")
+    assert "1,536 of them shared by all" in text
+    assert "1,536 tokens that all prompts share are computed once" in " ".join(text.split())
