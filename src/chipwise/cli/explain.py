@@ -123,7 +123,7 @@ def _print(model: str, found: Explanation) -> None:
     if found.training is not None:
         from chipwise.explain.checkpointing import sentence
 
-        console.print(f"note: {sentence(found.training)}")
+        console.print(f"note: {sentence(found.training)} (--train explains it)")
     _print_advice(found.advice)
     for note in found.notes:
         console.print(f"note: {note}")

@@ -25,5 +25,5 @@ def rule(case: Case) -> Iterator[Proposal]:
         changed=case.question.but(arch=replace(arch, vocab_size=padded)),
         headline="tpot" if case.share("decode", place="head") > case.share("prefill", place="head") else "ttft",
         quality="none: the new tokens' logits are masked",
-        source="nanoGPT pads 50257 to 50304; NVIDIA Matrix Multiplication Background User's Guide, tile quantisation",
+        source="Karpathy 2023, nanoGPT; NVIDIA, Matrix Multiplication Background User's Guide, section 2.2",
     )
