@@ -71,7 +71,7 @@ def calibrate(
     Args:
         runtime: The runtime that will serve.
         threads: Its threads.
-        seconds: What is aimed at on an idle machine: it sets how many whole models are measured (48 at least, where
+        seconds: What is aimed at on an idle machine: it sets how many whole models are measured (60 at least, where
             they alone are measured).
         seed: Of the models.
         progress: Told of every step.

@@ -37,7 +37,7 @@ Array = npt.NDArray[np.float64]
 PROMPTS = (64, 64, 24, 128)  # in turns
 NEW_TOKENS = 64
 MODEL_S = 1.5  # starting, warming up and timing one model
-LEAST_MODELS, MOST_MODELS = 48, 96
+LEAST_MODELS, MOST_MODELS = 60, 96
 FOLDS = 6
 KNOTS_BYTES = (1e6, 4e6, 1.6e7, 4.8e7)  # working sets between which streaming in a decode step gets dearer
 TIED = (
@@ -54,10 +54,8 @@ TIED = (
     ("norm.*", "value"),
     ("elementwise.*", "value"),
     ("gather", "value"),
-    ("matmul.fp32.vector", "in"),
     ("matmul.fp32.vector", "out"),
     ("matmul.fp32.vector", "rest"),
-    ("matmul.fp32.matrix", "in"),
     ("matmul.fp32.matrix", "out"),
     ("matmul.fp32.matrix", "products"),
     ("matmul.int8.vector", "in"),
@@ -71,7 +69,8 @@ TIED = (
     ("matmul.int4.matrix", "out"),
     ("matmul.int4.matrix", "products"),
 )
-"""Kinds of node (patterns) and a feature: one rate for all that match. What matches none costs nothing of its own."""
+"""Kinds of node (patterns) and a feature: one rate for all that match. What matches none costs nothing of its own: FP32
+products have no ``in``, which is what quantising the activations takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
