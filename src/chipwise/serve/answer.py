@@ -14,10 +14,12 @@ from chipwise.cost.model import Bound, CostEstimate, OpCost, Predicted
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.serve.energy import energy_j_per_token
 from chipwise.serve.estimate import MODEL, GroupCost, cost_groups, grouped
-from chipwise.serve.pricing import op_at
+from chipwise.serve.pricing import FIGURES, op_at
 from chipwise.serve.remedies import Remedy, remedies_of
 from chipwise.serve.request import Request
 from chipwise.serve.steps import PassTimes, class_of
+
+WORTH_NOTING = 0.01  # of a pass
 
 
 def answer(request: Request, *, fold: str | None = None) -> CostEstimate:
@@ -133,7 +135,7 @@ def assemble(cost: GroupCost, i: int) -> CostEstimate:
     except Unsupported as error:
         notes.append(f"no price: {error}")
     prefill, decode = operator_costs(cost.prefill, i), operator_costs(cost.decode, i)
-    notes += misaligned((*prefill, *decode))
+    notes += misaligned(prefill, decode)
     return CostEstimate(
         ttft_s=float(cost.prefill_s[i]),
         tpot_s=float(cost.tpot_s[i]),
@@ -160,13 +162,18 @@ def assemble(cost: GroupCost, i: int) -> CostEstimate:
     )
 
 
-def misaligned(costs: Sequence[OpCost]) -> list[str]:
-    """A note on products whose rows cannot be loaded whole: what that costs is published and not measured here."""
-    places = sorted({cost.place for cost in costs if cost.doubt and cost.kind == "matmul"})
+def misaligned(*passes: Sequence[OpCost]) -> list[str]:
+    """A note on products whose rows cannot be loaded whole, where they take a hundredth of a pass or more."""
+    places = sorted({cost.place for costs in passes for cost in costs if _counts(cost, costs)})
     if not places:
         return []
     named = ", ".join(places[:3]) + (f" and {len(places) - 3} more" if len(places) > 3 else "")
     return [f"rows of {named} are no multiple of 16 bytes: what that costs is published, not measured here"]
+
+
+def _counts(cost: OpCost, costs: Sequence[OpCost]) -> bool:
+    whole_s = sum(each.latency_s for each in costs)
+    return cost.kind == "matmul" and cost.doubt > 0 and cost.latency_s > WORTH_NOTING * whole_s
 
 
 def _share(costs: tuple[OpCost, ...], total_s: float, limit: str) -> float:
@@ -179,10 +186,9 @@ def operator_costs(times: PassTimes, i: int) -> tuple[OpCost, ...]:
 
 
 def _operator_costs(times: PassTimes, i: int) -> Iterator[OpCost]:
-    for part, each in zip(times.parts, times.times, strict=True):
-        compute, memory, launch = (
-            part.count * float(values[i]) for values in (each.compute_s, each.memory_s, each.launch_s)
-        )
+    for part, figures in zip(times.parts, times.figures[:, :, i].T.tolist(), strict=True):
+        each = dict(zip(FIGURES, figures, strict=True))
+        compute, memory, launch = (part.count * each[name] for name in ("compute_s", "memory_s", "launch_s"))
         limits = {Bound.COMPUTE: compute, Bound.MEMORY: memory, Bound.LAUNCH: launch}
         bound = max(limits, key=lambda name: limits[name])
         if class_of(part.op.kind) == "collective":
@@ -190,25 +196,23 @@ def _operator_costs(times: PassTimes, i: int) -> Iterator[OpCost]:
         yield OpCost(
             place=part.place,
             kind=part.op.kind,
-            latency_s=part.count * float(each.latency_s[i]),
+            latency_s=part.count * each["latency_s"],
             bound=bound,
             work=op_at(part.op, i).work(),
             count=part.count,
             compute_s=compute,
             memory_s=memory,
             launch_s=launch,
-            doubt=0.0 if each.doubt is None else float(each.doubt[i]),
+            doubt=each["doubt"],
         )
 
 
 def bound_of(times: PassTimes) -> list[Bound]:
     """What most of a pass's time is bound by, for each request."""
     kinds = (Bound.COMPUTE, Bound.MEMORY, Bound.LAUNCH, Bound.LINK)
-    rows = len(times.times[0].latency_s)
-    spent = np.zeros((len(kinds), rows))
-    for part, each in zip(times.parts, times.times, strict=True):
-        which = np.argmax(np.stack([each.compute_s, each.memory_s, each.launch_s]), axis=0)
-        if class_of(part.op.kind) == "collective":
-            which = np.full(rows, kinds.index(Bound.LINK))
-        spent[which, np.arange(rows)] += part.count * each.latency_s
-    return [kinds[k] for k in np.argmax(spent, axis=0)]
+    which = np.argmax([times.figure(name) for name in ("compute_s", "memory_s", "launch_s")], axis=0)
+    linked = [class_of(part.op.kind) == "collective" for part in times.parts]
+    which[linked] = kinds.index(Bound.LINK)
+    spent_s = np.array([part.count for part in times.parts])[:, None] * times.kernel_s
+    sums = [np.where(which == kind, spent_s, 0.0).sum(axis=0) for kind in range(len(kinds))]
+    return [kinds[kind] for kind in np.argmax(sums, axis=0)]

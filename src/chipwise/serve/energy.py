@@ -95,19 +95,23 @@ def _pass_energies(passes: Sequence[_Drawing]) -> list[tuple[Array, Array]]:
             if class_of(part.op.kind) != "collective":
                 calls.append(Call(op=part.op, device=each.device, stack="", rows=len(each.total_s)))
                 places.append((p, k))
-    energy, spread, busy_s = ([np.zeros_like(each.total_s) for each in passes] for _ in range(3))
+    stops = np.cumsum([len(each.total_s) for each in passes])
+    total = int(stops[-1]) if len(passes) else 0
+    energy, spread, busy_s = np.zeros(total), np.zeros(total), np.zeros(total)
     for batch in batches(calls):
-        spent = [passes[p].times.times[k].latency_s for p, k in (places[i] for i in batch.members)]
-        drawn = power(batch.op, batch.device, np.concatenate(spent))
-        for i, rows in batch.slices():
-            p, k = places[i]
-            times = passes[p].times
-            seconds = times.parts[k].count * times.times[k].latency_s
-            joules = drawn.power_w[rows] * seconds
-            energy[p] += joules
-            spread[p] += drawn.log_halfwidth[rows] * joules
-            busy_s[p] += seconds
-    for p, each in enumerate(passes):
-        energy[p] += floor_w(each.device) * np.maximum(each.total_s - busy_s[p], 0.0)
-        spread[p] /= energy[p]
-    return list(zip(energy, spread, strict=True))
+        members = [places[i] for i in batch.members]
+        spent = np.concatenate([passes[p].times.kernel_s[k] for p, k in members])
+        drawn = power(batch.op, batch.device, spent)
+        rows = [len(passes[p].total_s) for p, _ in members]
+        seconds = spent * np.repeat([passes[p].times.parts[k].count for p, k in members], rows)
+        joules = drawn.power_w * seconds
+        columns = np.concatenate([np.arange(stops[p] - n, stops[p]) for (p, _), n in zip(members, rows, strict=True)])
+        energy += np.bincount(columns, joules, total)
+        spread += np.bincount(columns, drawn.log_halfwidth * joules, total)
+        busy_s += np.bincount(columns, seconds, total)
+    found = []
+    for each, stop in zip(passes, stops, strict=True):
+        own = slice(stop - len(each.total_s), stop)
+        whole = energy[own] + floor_w(each.device) * np.maximum(each.total_s - busy_s[own], 0.0)
+        found.append((whole, spread[own] / whole))
+    return found

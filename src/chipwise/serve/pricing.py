@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+import itertools
+import operator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +15,8 @@ import numpy.typing as npt
 
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.ops import Op
-from chipwise.predict.kernels import KernelTimes, times_of
+from chipwise.predict.kernels import times_of
+from chipwise.predict.kernels.times import Situation
 
 Array = npt.NDArray[np.float64]
 
@@ -47,26 +50,33 @@ class Batch:
 def batches(calls: Sequence[Call]) -> Iterator[Batch]:
     """The calls put end to end where they differ only in their sizes."""
     groups: dict[tuple[Any, ...], list[int]] = {}
-    split = [_split(call.op) for call in calls]
-    for i, (call, (sizes, rest)) in enumerate(zip(calls, split, strict=True)):
-        key = (type(call.op), call.device.name, call.stack, tuple(sizes), tuple(sorted(rest.items())))
-        groups.setdefault(key, []).append(i)
-    for members in groups.values():
-        first = calls[members[0]]
+    values: list[tuple[Any, ...]] = []
+    for i, call in enumerate(calls):
+        kind = type(call.op)
+        found = _fields(kind)[1](call.op)
+        are_sizes = _are_sizes(found)
+        rest = tuple(itertools.compress(found, map(operator.not_, are_sizes)))
+        values.append(found)
+        groups.setdefault((kind, call.device.name, call.stack, are_sizes, rest), []).append(i)
+    for (kind, _, stack, are_sizes, _), members in groups.items():
         rows = np.array([calls[i].rows for i in members])
-        sizes = {name: _joined([split[i][0][name] for i in members], rows) for name in split[members[0]][0]}
+        columns = zip(*(values[i] for i in members), strict=True)
+        fields = {
+            name: _joined(column, rows) if is_size else column[0]
+            for name, is_size, column in zip(_fields(kind)[0], are_sizes, columns, strict=True)
+        }
         yield Batch(
-            op=type(first.op)(**sizes, **split[members[0]][1]),
-            device=first.device,
-            stack=first.stack,
+            op=kind(**fields),
+            device=calls[members[0]].device,
+            stack=stack,
             members=tuple(members),
-            stops=tuple(int(stop) for stop in np.cumsum(rows)),
+            stops=tuple(np.cumsum(rows).tolist()),
         )
 
 
 def _joined(values: Sequence[Any], rows: npt.NDArray[np.int64]) -> Any:
     """One array of all rows; numbers stand for as many rows as their call has."""
-    if not any(np.ndim(value) for value in values):
+    if not any(isinstance(value, np.ndarray) and value.ndim for value in values):
         return np.repeat(np.asarray(values), rows)
     spread = [
         value if isinstance(value, np.ndarray) and value.ndim else np.full(n, value)
@@ -75,56 +85,54 @@ def _joined(values: Sequence[Any], rows: npt.NDArray[np.int64]) -> Any:
     return np.concatenate(spread)
 
 
-def price(calls: Sequence[Call], *, fold: str | None = None) -> list[KernelTimes]:
-    """Times of every call, each an array of its ``rows``.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """Times of calls whose rows stand end to end."""
 
-    Calls that differ only in their sizes are one question to the kernel model.
-    """
-    found: list[KernelTimes | None] = [None] * len(calls)
+    figures: Array  # (FIGURES, rows of all calls)
+    situations: tuple[Situation, ...]  # one a call
+
+
+FIGURES = ("latency_s", "log_halfwidth", "compute_s", "memory_s", "launch_s", "doubt")
+
+
+def price(calls: Sequence[Call], *, fold: str | None = None) -> Prices:
+    """Times of every call; those that differ only in their sizes are one question to the kernel model."""
+    stops = np.cumsum([call.rows for call in calls])
+    figures = np.empty((len(FIGURES), int(stops[-1]) if len(calls) else 0))
+    situations: list[Situation] = ["seen"] * len(calls)
     for batch in batches(calls):
         times = times_of(batch.op, batch.device, stack=batch.stack, fold=fold)
-        for i, rows in batch.slices():
-            found[i] = _slice(times, rows)
-    return [times for times in found if times is not None]
+        columns = np.concatenate([np.arange(stops[i] - calls[i].rows, stops[i]) for i in batch.members])
+        for row, name in enumerate(FIGURES):
+            value = getattr(times, name)
+            figures[row, columns] = 0.0 if value is None else value
+        for i in batch.members:
+            situations[i] = times.situation
+    return Prices(figures=figures, situations=tuple(situations))
 
 
 def op_at(op: Op, i: int) -> Op:
     """The operator with the sizes that it has in row ``i``."""
-    sizes, rest = _split(op)
-    return type(op)(
-        **{name: np.asarray(value).flat[i if np.ndim(value) else 0].item() for name, value in sizes.items()}, **rest
-    )
+    names, values_of = _fields(type(op))
+    values = values_of(op)
+    fields = {
+        name: np.asarray(value).flat[i if np.ndim(value) else 0].item() if is_size else value
+        for name, value, is_size in zip(names, values, _are_sizes(values), strict=True)
+    }
+    return type(op)(**fields)
 
 
-def _split(op: Op) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Fields that are sizes, and fields that are not."""
-    sizes: dict[str, Any] = {}
-    rest: dict[str, Any] = {}
-    for name in _fields(type(op)):
-        value = getattr(op, name)
-        (sizes if type(value) in _NUMBERS else rest)[name] = value
-    return sizes, rest
+def _are_sizes(values: tuple[Any, ...]) -> tuple[bool, ...]:
+    """Which of an operator's fields are sizes."""
+    return tuple(map(_NUMBERS.__contains__, map(type, values)))
 
 
 _NUMBERS = frozenset({int, float, np.ndarray, np.int64, np.float64})
 
 
 @functools.cache
-def _fields(kind: type) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(kind))
-
-
-def _slice(times: KernelTimes, rows: slice) -> KernelTimes:
-    def part(values: Array) -> Array:
-        values = np.asarray(values, dtype=np.float64)
-        return values[rows] if values.ndim else np.full(rows.stop - rows.start, float(values))
-
-    return KernelTimes(
-        latency_s=part(times.latency_s),
-        log_halfwidth=part(times.log_halfwidth),
-        compute_s=part(times.compute_s),
-        memory_s=part(times.memory_s),
-        launch_s=part(times.launch_s),
-        situation=times.situation,
-        doubt=None if times.doubt is None else part(times.doubt),
-    )
+def _fields(kind: type) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
+    """An operator's fields, and what reads them all; every operator has several."""
+    names = tuple(field.name for field in dataclasses.fields(kind))
+    return names, operator.attrgetter(*names)

@@ -9,10 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from chipwise.hardware.datasheet import DeviceProfile
-from chipwise.predict.kernels import KernelTimes
 from chipwise.predict.kernels.times import Situation
 from chipwise.serve.lowering import lower_pass
-from chipwise.serve.pricing import Call, price
+from chipwise.serve.pricing import FIGURES, Call, price
 from chipwise.serve.setting import Part, Setting, Step
 
 Array = npt.NDArray[np.float64]
@@ -47,15 +46,39 @@ class Pass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassTimes:
-    """What a pass takes, kernel by kernel. Arrays have one value a request."""
+    """What a pass takes, kernel by kernel.
+
+    ``figures`` has one row of ``pricing.FIGURES`` for each part and request, ``counts`` how many of each part a pass
+    runs, in the row of its class.
+    """
 
     parts: tuple[Part, ...]
-    times: tuple[KernelTimes, ...]
+    figures: Array  # (FIGURES, parts, requests)
+    situations: tuple[Situation, ...]  # one a part
+    counts: Array  # (CLASSES, parts)
+
+    @classmethod
+    def of(cls, parts: tuple[Part, ...], figures: Array, situations: tuple[Situation, ...]) -> PassTimes:
+        """The times of ``parts``."""
+        counts = np.zeros((len(CLASSES), len(parts)))
+        for p, part in enumerate(parts):
+            counts[CLASSES.index(class_of(part.op.kind)), p] = part.count
+        return cls(parts=parts, figures=figures, situations=situations, counts=counts)
 
     @property
     def kernels(self) -> int:
         """Kernels launched in one pass of one request."""
         return sum(part.count for part in self.parts)
+
+    @property
+    def kernel_s(self) -> Array:
+        """(parts, requests): one launch of each kernel alone."""
+        return self.figure("latency_s")
+
+    def figure(self, name: str) -> Array:
+        """(parts, requests): one of ``pricing.FIGURES``."""
+        found: Array = self.figures[FIGURES.index(name)]
+        return found
 
     @property
     def latency_s(self) -> Array:
@@ -64,10 +87,7 @@ class PassTimes:
 
     def class_s(self, *classes: str) -> Array:
         """The kernels of some of ``CLASSES``, as each takes alone."""
-        total = np.zeros_like(self.times[0].latency_s)
-        for part, times in zip(self.parts, self.times, strict=True):
-            if class_of(part.op.kind) in classes:
-                total = total + part.count * times.latency_s
+        total: Array = self._counts(classes) @ self.kernel_s
         return total
 
     def busy_s(self, *classes: str) -> Array:
@@ -75,22 +95,20 @@ class PassTimes:
 
         What a kernel alone spends before its work (its launch, a separate kernel that quantises) is seen in its floor.
         """
-        total = np.zeros_like(self.times[0].latency_s)
-        for part, times in zip(self.parts, self.times, strict=True):
-            if class_of(part.op.kind) in classes:
-                limit = np.maximum(times.compute_s, times.memory_s)
-                total = total + part.count * np.maximum(times.latency_s - times.launch_s, limit)
+        limit = np.maximum(self.figure("compute_s"), self.figure("memory_s"))
+        total: Array = self._counts(classes) @ np.maximum(self.kernel_s - self.figure("launch_s"), limit)
         return total
+
+    def _counts(self, classes: Sequence[str]) -> Array:
+        """How many of each part a pass runs; 0 of those in other classes."""
+        counts: Array = self.counts[[CLASSES.index(name) for name in classes]].sum(axis=0)
+        return counts
 
     @property
     def log_halfwidth(self) -> Array:
         """Half width of the 90 % interval of the sum, in logarithms, its kernels' errors going together."""
-        spread = sum(
-            part.count * times.latency_s * times.log_halfwidth
-            for part, times in zip(self.parts, self.times, strict=True)
-        )
-        result: Array = np.asarray(spread) / self.latency_s
-        return result
+        spread: Array = self.counts.sum(axis=0) @ (self.kernel_s * self.figure("log_halfwidth"))
+        return spread / self.latency_s
 
     @property
     def situation(self) -> Situation:
@@ -100,8 +118,8 @@ class PassTimes:
         """
         order: tuple[Situation, ...] = ("unseen", "sibling", "seen")
         fitted = [
-            times.situation
-            for part, times in zip(self.parts, self.times, strict=True)
+            situation
+            for part, situation in zip(self.parts, self.situations, strict=True)
             if class_of(part.op.kind) in ("matmul", "attention", "experts") and part.op.kind != "grouped_matmul"
         ]
         return min(fitted, key=order.index)
@@ -124,5 +142,11 @@ def price_passes(passes: Sequence[Pass], *, fold: str | None = None) -> list[Pas
         for each, parts in zip(passes, lowered, strict=True)
         for part in parts
     ]
-    times = iter(price(calls, fold=fold))
-    return [PassTimes(parts=parts, times=tuple(next(times) for _ in parts)) for parts in lowered]
+    found = price(calls, fold=fold)
+    answers, column, call = [], 0, 0
+    for each, parts in zip(passes, lowered, strict=True):
+        width = len(parts) * each.rows
+        figures = found.figures[:, column : column + width].reshape(len(FIGURES), len(parts), each.rows)
+        answers.append(PassTimes.of(parts, figures, found.situations[call : call + len(parts)]))
+        column, call = column + width, call + len(parts)
+    return answers

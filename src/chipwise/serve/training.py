@@ -152,14 +152,15 @@ def _costs(
     parts: Sequence[tuple[Part, float]], setting: Setting, device: DeviceProfile, *, inside: str = ""
 ) -> tuple[list[OpCost], float]:
     """Kernels, each so many times its forward's, and the half width of their errors in logarithms."""
-    times = tuple(price([Call(op=part.op, device=device, stack=setting.runtime.stack, rows=1) for part, _ in parts]))
-    passed = PassTimes(parts=tuple(part for part, _ in parts), times=times)
+    found = price([Call(op=part.op, device=device, stack=setting.runtime.stack, rows=1) for part, _ in parts])
+    passed = PassTimes.of(tuple(part for part, _ in parts), found.figures[:, :, None], found.situations)
     scales = [scale for _, scale in parts]
     costs = [
         _times(replace(cost, place=f"{inside}{cost.place}"), scale)
         for cost, scale in zip(operator_costs(passed, 0), scales, strict=True)
     ]
-    spread = sum(cost.latency_s * float(each.log_halfwidth[0]) for cost, each in zip(costs, times, strict=True))
+    widths = passed.figure("log_halfwidth")[:, 0]
+    spread = sum(cost.latency_s * float(width) for cost, width in zip(costs, widths, strict=True))
     return costs, spread / sum(cost.latency_s for cost in costs)
 
 
