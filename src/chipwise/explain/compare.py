@@ -61,8 +61,9 @@ def compare(requests: Sequence[Request], names: Sequence[tuple[str, str]]) -> Co
             model, device = names[row]
             if isinstance(cost, ChipwiseError):
                 cells[row] = Cell(model=model, device=device, estimate=None, problem=str(cost))
-            elif fitting_requests(cost)[i] < group.in_flight[i]:
-                cells[row] = Cell(model=model, device=device, estimate=None, problem=shortage(cost, i) or "")
+            elif fitting_requests(group, cost.memory)[i] < group.in_flight[i]:
+                problem = shortage(group, cost.memory, i) or ""
+                cells[row] = Cell(model=model, device=device, estimate=None, problem=problem)
             else:
                 cells[row] = Cell(
                     model=model, device=device, estimate=assemble(cost, i), generates=group.setting.arch.causal

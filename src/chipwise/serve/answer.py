@@ -13,7 +13,8 @@ from chipwise.core.errors import ChipwiseError, DoesNotFit, Unsupported
 from chipwise.cost.model import Bound, CostEstimate, OpCost, Predicted
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.serve.energy import energy_j_per_token
-from chipwise.serve.estimate import MODEL, GroupCost, cost_groups, grouped
+from chipwise.serve.estimate import MODEL, Group, GroupCost, cost_groups, grouped
+from chipwise.serve.memory import DeviceMemory
 from chipwise.serve.pricing import FIGURES, op_at
 from chipwise.serve.remedies import Remedy, remedies_of
 from chipwise.serve.request import Request
@@ -35,9 +36,9 @@ def answer(request: Request, *, fold: str | None = None) -> CostEstimate:
         DoesNotFit: The model and one request's cache need more memory than the devices have.
     """
     cost = cost_of(request, fold=fold)
-    fitting = fitting_requests(cost)[0]
+    fitting = fitting_requests(cost.group, cost.memory)[0]
     if fitting == 0:
-        raise DoesNotFit(f"{shortage(cost, 0)}; {remedies(request)}")
+        raise DoesNotFit(f"{shortage(cost.group, cost.memory, 0)}; {remedies(request)}")
     if fitting == request.batch:
         return assemble(cost, 0)
     found = assemble(cost_of(replace(request, batch=int(fitting)), fold=fold), 0)
@@ -49,12 +50,12 @@ def waiting(fitting: int, asked: int) -> str:
     return f"memory holds {fitting} of {asked} requests at once; the others wait for the first token"
 
 
-def fitting_requests(cost: GroupCost) -> npt.NDArray[np.int64]:
+def fitting_requests(group: Group, memory: DeviceMemory) -> npt.NDArray[np.int64]:
     """How many of each row's requests in flight fit in the devices' memory at once; 0 where not even one does."""
-    memory, asked = cost.memory, cost.group.in_flight
-    free = capacity_bytes(cost.group.device) - memory.weights - memory.activations - memory.runtime
-    replicas = cost.group.setting.plan.dp * cost.group.setting.plan.pp
-    each = memory.cache / cost.group.replica_batch
+    asked, plan = group.in_flight, group.setting.plan
+    free = capacity_bytes(group.device) - memory.weights - memory.activations - memory.runtime
+    replicas = plan.dp * plan.pp
+    each = memory.cache / group.replica_batch
     held = np.where(each > 0, np.floor(np.maximum(free, 0) / np.maximum(each, 1)), asked) * replicas
     return np.where(free < 0, 0, np.minimum(held, asked)).astype(np.int64)
 
@@ -70,17 +71,17 @@ def cost_of(request: Request, *, fold: str | None = None) -> GroupCost:
     return found
 
 
-def shortage(cost: GroupCost, i: int) -> str | None:
+def shortage(group: Group, memory: DeviceMemory, i: int) -> str | None:
     """By how much request ``i`` of the group does not fit, in words; None where it does."""
-    device = cost.group.device
-    needed, held = float(cost.memory.peak_bytes[i]), capacity_bytes(device)
+    device = group.device
+    needed, held = float(memory.peak_bytes[i]), capacity_bytes(device)
     if needed <= held:
         return None
-    parts = ", ".join(f"{name} {units.show(value, 'bytes')}" for name, value in cost.memory.row(i).items())
-    plan = cost.group.setting.plan
+    parts = ", ".join(f"{name} {units.show(value, 'bytes')}" for name, value in memory.row(i).items())
+    plan = group.setting.plan
     each = " on each device" if plan.devices > 1 else ""
     return (
-        f"{cost.group.setting.arch.name} needs {units.show(needed, 'bytes')}{each} ({parts}) and {device.name} has "
+        f"{group.setting.arch.name} needs {units.show(needed, 'bytes')}{each} ({parts}) and {device.name} has "
         f"{units.show(held, 'bytes')}: {units.show(needed - held, 'bytes')} too much"
     )
 
@@ -102,8 +103,8 @@ def remedies(request: Request) -> str:
 def _first_that_fits(request: Request, sort: Sequence[Remedy]) -> Remedy | None:
     for remedy in sort:
         try:
-            changed: Request = replace(request, **{remedy.field: remedy.value})
-            if shortage(cost_of(changed), 0) is None:
+            cost = cost_of(replace(request, **{remedy.field: remedy.value}))
+            if shortage(cost.group, cost.memory, 0) is None:
                 return remedy
         except ChipwiseError:
             continue

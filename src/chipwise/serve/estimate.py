@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -12,9 +12,10 @@ from chipwise.core.errors import ChipwiseError, Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.serve import intervals
 from chipwise.serve.batching import Constants, constants, tpot_s
+from chipwise.serve.lowering import lower_pass
 from chipwise.serve.memory import DeviceMemory, device_memory
 from chipwise.serve.request import Request, Resolved, resolved
-from chipwise.serve.setting import Setting, Step
+from chipwise.serve.setting import Part, Setting, Step
 from chipwise.serve.steps import Pass, PassTimes, price_passes
 
 Array = npt.NDArray[np.float64]
@@ -54,6 +55,20 @@ class Group:
         ones = np.ones(len(self.rows), dtype=np.int64)
         step = Step(batch=self.replica_batch, query_tokens=ones, past_tokens=self.prompt_tokens + self.new_tokens // 2)
         return Pass(setting=self.setting, step=step, device=self.device, rows=len(self.rows))
+
+    def served(self, in_flight: npt.NDArray[np.int64]) -> Group:
+        """The requests with so many in flight; those with none are left out."""
+        kept = in_flight > 0
+        plan = self.setting.plan
+        return replace(
+            self,
+            rows=tuple(row for row, keep in zip(self.rows, kept, strict=True) if keep),
+            replica_batch=-(-in_flight[kept] // (plan.dp * plan.pp)),
+            in_flight=in_flight[kept],
+            prompt_tokens=self.prompt_tokens[kept],
+            new_tokens=self.new_tokens[kept],
+            cached_tokens=self.cached_tokens[kept],
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +127,27 @@ def _sizes(request: Request) -> tuple[int, int, int, int]:
     return request.batch, request.prompt_tokens, request.new_tokens, request.cached_tokens
 
 
+def memory_of(group: Group) -> DeviceMemory:
+    """What the fullest device holds in the end; nothing is priced for it.
+
+    Raises:
+        Unsupported: A block that is not lowered.
+    """
+    prefill, decode = (lower_pass(each.setting, each.step) for each in (group.prefill(), group.decode()))
+    return _memory(group, prefill, decode)
+
+
+def _memory(group: Group, prefill: Sequence[Part], decode: Sequence[Part]) -> DeviceMemory:
+    return device_memory(
+        group.setting,
+        group.device,
+        prefill=prefill,
+        decode=decode,
+        tokens=group.prompt_tokens + group.new_tokens,
+        rows=len(group.rows),
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernels:
     """A group's kernels: of one prompt's pass, of a decode step, of the pass that waiting prompts share."""
@@ -168,12 +204,5 @@ def _cost(group: Group, kernels: Kernels, known: Constants) -> GroupCost:
         tpot_s=tpot,
         log_halfwidth=intervals.of_runs(known.log_halfwidth, sort, situation, decode.log_halfwidth),
         situation=situation,
-        memory=device_memory(
-            setting,
-            group.device,
-            prefill=prefill.parts,
-            decode=decode.parts,
-            tokens=group.prompt_tokens + group.new_tokens,
-            rows=len(group.rows),
-        ),
+        memory=_memory(group, prefill.parts, decode.parts),
     )

@@ -14,7 +14,7 @@ from chipwise.hardware.runtime import runtime_named
 from chipwise.serve import intervals
 from chipwise.serve.answer import cost_of
 from chipwise.serve.batching import Constants, constants, rides_along
-from chipwise.serve.estimate import grouped
+from chipwise.serve.estimate import grouped, memory_of
 from chipwise.serve.fitting import NAMES, Design, Sum, solve
 from chipwise.serve.request import Request
 
@@ -171,3 +171,17 @@ def test_constants_are_what_physics_expects() -> None:
     assert 0.5 < known.prefill_share <= 1.0
     assert math.isclose(known.gap_s, 1e-6, rel_tol=0.5)
     assert all(0.1e-3 < seconds < 1e-3 for seconds in known.host_s.values())
+
+
+def test_a_group_served_leaves_out_what_does_not_fit_and_keeps_its_sizes() -> None:
+    groups, _ = grouped([replace(QWEN, batch=batch, prompt_tokens=100 * batch, dp=2) for batch in (10, 20, 40)])
+    served = groups[0].served(np.array([10, 0, 7]))
+    assert served.rows == (0, 2)
+    assert served.in_flight.tolist() == [10, 7]
+    assert served.replica_batch.tolist() == [5, 4]  # two replicas
+    assert served.prompt_tokens.tolist() == [1000, 4000]
+
+
+def test_memory_is_the_same_with_and_without_prices() -> None:
+    groups, _ = grouped([QWEN])
+    assert memory_of(groups[0]).row(0) == cost_of(QWEN).memory.row(0)
