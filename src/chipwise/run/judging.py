@@ -28,7 +28,7 @@ from chipwise.train.tasks_data import Task, load_task
 from chipwise.train.tasks_worker import RESULT, TaskJob
 from chipwise.train.tokenizer import TokenStore
 
-BAR_SHARE = 0.3  # CPU seconds of the bag of words beside those of one model's tuning
+BAR_SHARE = 0.1  # CPU seconds of the bag of words beside those of one model's tuning
 CONTENDERS = 3  # two finalists and the baseline
 SPARE = 3  # candidates beyond the finalists that are asked where no finalist reaches a floor
 LOG = "worker.log"  # what a process said, until it is done
