@@ -10,6 +10,7 @@ from chipwise.core.errors import InputError
 from chipwise.explain.answer import explain_case
 from chipwise.explain.data import to_data
 from chipwise.explain.engine import advise
+from chipwise.explain.page import page
 from chipwise.explain.words import gain_text
 
 
@@ -72,3 +73,11 @@ def test_the_answer_as_data_names_the_task() -> None:
 def test_training_here_is_measured_instead() -> None:
     with pytest.raises(InputError, match="chipwise train"):
         api.explain("gpt2", device="here", train=True)
+
+
+def test_the_page_of_a_step_has_one_waterfall_and_no_curves() -> None:
+    text = page("gpt2", explain_case(case(**step())))  # type: ignore[arg-type]
+    assert "Where a training step goes" in text
+    assert 'id="plot-waterfall-prefill"' in text
+    assert 'id="plot-waterfall-decode"' not in text
+    assert 'id="plot-curve-0"' not in text
