@@ -2,6 +2,7 @@
 """The adapted strategies against the libraries that they adapt, on textbook fronts in whole numbers.
 
     python benchmarks/search_fronts.py --strategy nsga2 --evaluations 1000 --seeds 5 --out benchmarks/search-fronts.csv
+    python benchmarks/search_fronts.py --strategy gp --evaluations 40 --seeds 2 --out benchmarks/search-fronts.csv
 
 ZDT1, DTLZ2, C1-DTLZ1 and BNH are pymoo's, every variable cut into equal steps. Objectives and constraints are dear:
 nothing is known before an evaluation. Ours and theirs begin from the same random rows and have the same evaluations:
@@ -196,30 +197,42 @@ def main() -> None:
     parser.add_argument("--problem", choices=tuple(PROBLEMS), help="all by default")
     parser.add_argument("--evaluations", type=int, default=1000)
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--who", choices=("ours", "theirs"), help="both by default; the other's rows are the file's")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    found = []
+    kept: list[tuple[str, ...]] = []
+    if options.out and options.out.exists():
+        with options.out.open(newline="") as stream:
+            kept = [tuple(row) for row in list(csv.reader(stream))[1:]]
     for name in [options.problem] if options.problem else PROBLEMS:
-        steps, scores = Steps(name), {"ours": [], "theirs": []}
+        steps = Steps(name)
         for seed in range(options.seeds):
             shape = (START if options.strategy != "gp" else 10, steps.variables)
             start = np.random.default_rng([seed, 0]).integers(0, steps.values, shape)
             for who, run in (("ours", ours), ("theirs", theirs)):
+                if options.who not in (None, who):
+                    continue
                 rows = run(options.strategy, steps, start, options.evaluations, seed)
-                scores[who].append(score(steps, start, rows))
-                found.append((name, options.strategy, who, seed, options.evaluations, f"{scores[who][-1]:.6g}"))
-        mine, other = (float(np.mean(scores[who])) for who in ("ours", "theirs"))
-        share = f"{mine / other:.4f}" if other else "none found a feasible row" if not mine else "only ours"
-        print(name, options.strategy, f"ours {mine:.6g} theirs {other:.6g} ours/theirs {share}", flush=True)
-    if options.out:
-        mine_too = {row[:2] for row in found}
-        kept = []
-        if options.out.exists():
-            with options.out.open(newline="") as stream:
-                kept = [tuple(row) for row in list(csv.reader(stream))[1:] if tuple(row[:2]) not in mine_too]
-        with options.out.open("w", newline="") as stream:
-            head = ("problem", "strategy", "who", "seed", "evaluations", "score")
-            csv.writer(stream).writerows([head, *kept, *found])
+                key = (name, options.strategy, who, str(seed))
+                kept = [row for row in kept if row[:4] != key]
+                kept.append((*key, str(options.evaluations), f"{score(steps, start, rows):.6g}"))
+                if options.out:
+                    with options.out.open("w", newline="") as stream:
+                        head = ("problem", "strategy", "who", "seed", "evaluations", "score")
+                        csv.writer(stream).writerows([head, *kept])
+        show(name, options.strategy, kept)
+
+
+def show(name: str, strategy: str, rows: list[tuple[str, ...]]) -> None:
+    """Prints the means of what ``rows`` hold of a problem, over the seeds that both have."""
+    scores = {
+        who: {(row[3], row[4]): float(row[5]) for row in rows if row[:3] == (name, strategy, who)}
+        for who in ("ours", "theirs")
+    }
+    both = sorted(scores["ours"].keys() & scores["theirs"].keys())
+    mine, other = (float(np.mean([scores[who][key] for key in both])) if both else 0.0 for who in ("ours", "theirs"))
+    share = f"{mine / other:.4f}" if other else "none found a feasible row" if not mine else "only ours"
+    print(name, strategy, f"ours {mine:.6g} theirs {other:.6g} ours/theirs {share} ({len(both)} seeds)", flush=True)
 
 
 if __name__ == "__main__":
