@@ -8,10 +8,15 @@ Writes P50 rows for each candidate, phase and stage. Stage ``calibrated`` is pre
 ``learned`` is predicted by a profile that learnt from the other candidates but those of the same fold: of 60
 candidates in 6 folds, each is predicted from 50 others. ``low_s`` and ``high_s`` bound nine in ten.
 
-``measured_s`` is on the calibration's footing: the median of the clock's samples over the drift of the reference model
-since calibration; ``raw_s`` is that median itself, ``drift`` the factor. Candidates timed at a bad moment are timed
-again after the others, twice at most; ``clean`` is 0 where the machine was never quiet. Takes about eight minutes for
-60 candidates.
+Every candidate is measured in ``--rounds`` rounds, each in a fresh process: where its memory comes to lie moves a small
+model by some percent, so one process is not the truth. Learning is from the first round, as in a search; the truth is
+the median over rounds. How far two rounds agree with each other is printed beside: no model can be expected to agree
+better with either.
+
+``measured_s`` is on the calibration's footing: the median of the clock's samples over what is believed of the drift of
+the reference model since calibration; ``raw_s`` is that median itself, ``drift`` the factor. Candidates timed at a bad
+moment are timed again after the others of the round, twice at most; ``clean`` is 0 where the machine was never quiet in
+some round. Takes about ten minutes for 60 candidates on a quiet machine.
 """
 
 from __future__ import annotations
@@ -53,7 +58,8 @@ def main() -> None:
     parser.add_argument("--spec", type=Path, default=Path("examples/clinic.yaml"), help="whose space and workload")
     parser.add_argument("--seed", type=int, default=1, help="of the candidates; calibration uses others")
     parser.add_argument("--profile", type=Path, help="a saved machine profile instead of calibrating")
-    parser.add_argument("--repeats", type=int, default=2, help="further rounds of what was not clean")
+    parser.add_argument("--rounds", type=int, default=3, help="measurements of each candidate")
+    parser.add_argument("--repeats", type=int, default=2, help="further tries in each round of what was not clean")
     parser.add_argument("--folds", type=int, default=6, help="of the learned stage")
     args = parser.parse_args()
     run = load_run(args.spec)
@@ -78,19 +84,24 @@ def main() -> None:
                 calibrated=profile.anchors,
             )
 
-    found = measure_session(range(args.n), timed, repeats=args.repeats, told=progress)
-    failed = [(i, item) for i, item in enumerate(found) if not isinstance(item, Measurement)]
-    for i, error in failed:
-        print(f"candidate {i} failed: {error}")
-    kept = {i: item for i, item in enumerate(found) if isinstance(item, Measurement)}
-    samples = [Sample(design=designs[i], measured=item) for i, item in kept.items()]
-    names = [label(i, designs[i]) for i in kept]
-    rows = table(names, samples, profile, folds=args.folds)
+    found: dict[int, list[Measurement]] = {i: [] for i in range(args.n)}
+    for _ in range(args.rounds):
+        wanted = sorted(found)
+        for i, item in zip(wanted, measure_session(wanted, timed, repeats=args.repeats, told=progress), strict=True):
+            if isinstance(item, Measurement):
+                found[i].append(item)
+            else:
+                print(f"candidate {i} failed: {item}")
+                del found[i]
+    names = [label(i, designs[i]) for i in found]
+    samples = [Sample(design=designs[i], measured=rounds[0]) for i, rounds in found.items()]
+    rows = table(names, samples, list(found.values()), profile, folds=args.folds)
     with args.out.open("w", newline="") as stream:
         writer = csv.writer(stream)
         writer.writerow(COLUMNS)
         writer.writerows(rows)
     report(rows)
+    agreement(list(found.values()))
 
 
 def progress(done: int, total: int) -> None:
@@ -105,30 +116,57 @@ def label(number: int, design: Design) -> str:
     return f"{number}-d{arch.d_model}-L{len(arch.layers)}-v{arch.vocab_size}-{design.weights}"
 
 
-def table(names: list[str], samples: list[Sample], profile: MachineProfile, *, folds: int) -> list[tuple]:
-    """All rows, both stages."""
+def table(
+    names: list[str],
+    samples: list[Sample],
+    rounds: list[list[Measurement]],
+    profile: MachineProfile,
+    *,
+    folds: int,
+) -> list[tuple]:
+    """All rows, both stages: learnt from ``samples``, compared with the medians over ``rounds``."""
     seen = prepare(profile, samples)
-    rows = stage("calibrated", names, seen, list(range(len(samples))), profile)
+    rows = stage("calibrated", names, seen, rounds, list(range(len(samples))), profile)
     for fold in range(min(folds, len(samples))):
         left_out = list(range(fold, len(samples), folds))
         learned = learn(profile, seen[[i for i in range(len(samples)) if i % folds != fold]])
-        rows += stage("learned", names, seen, left_out, learned)
+        rows += stage("learned", names, seen, rounds, left_out, learned)
     return rows
 
 
-def stage(name: str, names: list[str], seen: Prepared, chosen: list[int], profile: MachineProfile) -> list[tuple]:
+def stage(
+    name: str,
+    names: list[str],
+    seen: Prepared,
+    rounds: list[list[Measurement]],
+    chosen: list[int],
+    profile: MachineProfile,
+) -> list[tuple]:
     """Rows of the candidates ``chosen``, as ``profile`` predicts them."""
     predicted = predictions(profile, seen[chosen])
     rows = []
     for phase, quantity in QUANTITIES.items():
         wide = math.exp(Z90 * profile.checks[phase.value].spread)
         for i, value in zip(chosen, predicted[phase.value], strict=True):
-            measured = seen.observed[i].measured
-            raw = measured.metric(f"{quantity}_p50")
-            corrected = measured.corrected(f"{quantity}_p50")
+            raw = float(np.median([item.metric(f"{quantity}_p50") for item in rounds[i]]))
+            corrected = float(np.median([item.corrected(f"{quantity}_p50") for item in rounds[i]]))
             bounds = (value, value / wide, value * wide)
-            rows.append((names[i], phase.value, name, *bounds, corrected, raw, raw / corrected, int(measured.clean)))
+            clean = int(all(item.clean for item in rounds[i]))
+            rows.append((names[i], phase.value, name, *bounds, corrected, raw, raw / corrected, clean))
     return rows
+
+
+def agreement(rounds: list[list[Measurement]]) -> None:
+    """Prints how far the first two rounds agree with each other."""
+    if any(len(found) < 2 for found in rounds):
+        return
+    for phase, quantity in QUANTITIES.items():
+        first, second = ([found[turn].corrected(f"{quantity}_p50") for found in rounds] for turn in (0, 1))
+        result = compare(first, second)
+        said = (
+            f"{phase.value:8} one round against another: MAPE {result.mape:.1%}  Kendall tau {result.kendall_tau:.3f}"
+        )
+        print(said)
 
 
 def report(rows: list[tuple]) -> None:
