@@ -123,6 +123,8 @@ FORMATS: dict[str, WeightFormat] = {
         # Stored as int8; activations are quantised on the way in and integers are multiplied.
         WeightFormat(name="w8a8", dtype=DType.INT8, scale_bits=32),
         WeightFormat(name="int4", dtype=DType.INT4, block=32, scale_bits=32),
+        # compressed-tensors' pack-quantized: groups of 32 along k, a 16-bit scale each, no zero point.
+        WeightFormat(name="int4_g32", dtype=DType.INT4, block=32, scale_bits=16),
         # AWQ and GPTQ checkpoints: groups of 128 along k, an fp16 scale and a 4-bit zero point each.
         WeightFormat(name="int4_g128", dtype=DType.INT4, block=128, scale_bits=16, zero_bits=4),
         WeightFormat(name="fp8", dtype=DType.FP8, block_columns=None, scale_bits=32),

@@ -34,8 +34,8 @@ class Formats:
         DType.named(self.cache)
 
 
-EXPERTS_ONLY = frozenset({"nvfp4", "mxfp4"})
-"""Checkpoints of mixtures in these formats (gpt-oss, NVIDIA's DeepSeek) quantise the experts alone."""
+EXPERTS_ONLY = frozenset({"nvfp4", "mxfp4", "int4_g32"})
+"""Checkpoints of mixtures in these formats (gpt-oss, NVIDIA's DeepSeek, Kimi-K2.5) quantise the experts alone."""
 
 
 def wide_format(device: DeviceProfile) -> str:

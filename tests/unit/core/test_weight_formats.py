@@ -22,6 +22,7 @@ sizes = st.integers(1, 5000)
         ("mxfp4", 256 * 192 // 2 + 8 * 192),
         ("q8_0", 8 * 34 * 192),  # GGUF: 34 bytes for 32 values
         ("q4_0", 8 * 18 * 192),
+        ("int4_g32", 256 * 192 // 2 + 8 * 192 * 2),  # 16 bits for 32 values
         ("int4_g128", 256 * 192 // 2 + 2 * 192 * 5 // 2),  # 20 bits for 128 values
     ],
 )

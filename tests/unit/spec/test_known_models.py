@@ -108,6 +108,7 @@ ACTIVE = {
     "DeepSeek-V2": 21,  # arXiv:2405.04434, abstract
     "DeepSeek-V3": 37,  # arXiv:2412.19437, abstract
     "Kimi-K2-Instruct": 32,  # model card
+    "Kimi-K2.5": 32,  # model card
     "GLM-4.5": 32,  # model card
     "GLM-4.5-Air": 12,  # model card
     "MiniMax-M2": 10,  # model card
