@@ -16,7 +16,8 @@ from chipwise.core.digest import digest
 from chipwise.core.errors import DataError
 from chipwise.core.files import storage
 from chipwise.spec import ArchSpec
-from chipwise.train.pretrained.running import Weights, states
+from chipwise.train.pretrained.running import Weights, autocast, states
+from chipwise.train.trainer import fastest_dtype
 
 Tokens = npt.NDArray[np.int64]
 BATCH_TOKENS = 2048
@@ -102,7 +103,10 @@ class Targets:
 def make_targets(
     arch: ArchSpec, weights: Weights, texts: Texts, path: Path, told: Callable[[int, int], None] = lambda a, b: None
 ) -> Targets:
-    """The original's states of ``texts``, read from ``path`` if it was finished, else computed into it."""
+    """The original's states of ``texts``, read from ``path`` if it was finished, else computed into it.
+
+    Matrices are multiplied in the machine's fastest format: what that changes is a thousandth of what a cut does.
+    """
     shape = (len(texts.tokens), arch.d_model)
     if path.exists():
         return Targets(texts, np.load(path, mmap_mode="r"))
@@ -113,7 +117,8 @@ def make_targets(
         work = texts.batches()
         for done, numbers in enumerate(work):
             tokens, mask = texts.padded(numbers)
-            found = states(arch, weights, tokens, mask).numpy()
+            with autocast(fastest_dtype()):
+                found = states(arch, weights, tokens, mask).float().numpy()
             for row, number in enumerate(numbers):
                 start, end = texts.starts[number : number + 2]
                 values[start:end] = found[row, : end - start]
