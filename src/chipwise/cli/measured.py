@@ -39,7 +39,7 @@ def measurement_table(
 
     request = found.workload
     asked = "tokens a text" if found.encodes else f"prompt, {request.new_tokens} new tokens"
-    quantities = ("ttft",) if found.encodes else ("ttft", "tpot")
+    quantities: tuple[Literal["ttft", "tpot"], ...] = ("ttft",) if found.encodes else ("ttft", "tpot")
     table = Table(
         title=f"{found.name} · measured on {found.device}, {found.runtime} {found.runtime_version}, "
         f"{found.threads} thread{'s' if found.threads > 1 else ''} · batch {request.batch}, "

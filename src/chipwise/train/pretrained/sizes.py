@@ -88,8 +88,8 @@ def cut_arch(whole: ArchSpec, sizes: Sizes) -> ArchSpec:
             attention = replace(layer.attention, heads=heads * group, kv_heads=heads)
         if layer.ffn is not None and neurons:
             ffn = replace(layer.ffn, width=neurons)
-        convs = {"attention_conv": layer.attention_conv if attention else 0, "ffn_conv": layer.ffn_conv if ffn else 0}
-        layers.append(replace(layer, attention=attention, ffn=ffn, **convs))
+        taps = (layer.attention_conv if attention else 0, layer.ffn_conv if ffn else 0)
+        layers.append(replace(layer, attention=attention, ffn=ffn, attention_conv=taps[0], ffn_conv=taps[1]))
     return replace(whole, layers=tuple(layers), d_model=sizes.width)
 
 
