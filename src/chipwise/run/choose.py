@@ -168,6 +168,15 @@ class Chooser:
         """The row of the space that is closest to a design drawn by hand."""
         return [int(i) for i in self._space.nearest(choices)]
 
+    def in_other_formats(self, row: Sequence[int]) -> Rows:
+        """``row`` in every other weight format in which it is predicted within the limits."""
+        column = self._space.index["weights"]
+        rows = np.repeat(np.array([row], dtype=np.int64), self._space.cardinalities[column], axis=0)
+        rows[:, column] = np.arange(len(rows))
+        rows = np.unique(self._space.canonical(rows), axis=0)
+        rows = np.asarray(rows[rows[:, column] != row[column]], dtype=np.int64)
+        return rows[excess(self._limits, self._metrics(rows)) <= 0] if len(rows) else rows
+
     def law(self, rows: Rows) -> Floats:
         """Bits per byte of ``rows`` after a full training, as the law says before anything was trained, (n,)."""
         return self._law([])(rows)

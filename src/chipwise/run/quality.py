@@ -49,6 +49,10 @@ class Choosing(Protocol):
         """The row of the space that is closest to a design drawn by hand."""
         ...
 
+    def in_other_formats(self, row: Sequence[int]) -> Rows:
+        """``row`` in every other weight format in which it is predicted within the limits."""
+        ...
+
     def law(self, rows: Rows) -> Floats:
         """Bits per byte of ``rows`` after a full training, as believed before anything was trained."""
         ...
@@ -141,8 +145,30 @@ class Halving:
             finalists = [item for item in finalists if measured_within(item, self._measure)][:2]
         if not finalists:
             raise Infeasible("every finalist failed in training; the trials' reasons are in trials.csv")
+        finalists = [self._in_best_format(item, last) for item in finalists]
         trained = [item for item in map(self._fresh, baselines) if item.alive and item.after(last) is not None]
         return finalists, trained[0] if trained else None
+
+    def _in_best_format(self, item: Candidate, rung: int) -> Candidate:
+        """A finalist in the weight format of fewest bits per byte in which it is measured within the limits.
+
+        Searching asks of each architecture one format alone. The training is there, only the rounding is judged anew.
+        """
+        others = []
+        for row in self._chooser.in_other_formats(item.row or []):
+            known = next((other for other in self._trials.all() if other.row == [int(i) for i in row]), None)
+            number = self._trials.add(row, predicted=self._predict(row[None])) if known is None else known.number
+            if known is None:
+                self._trials.note(number, format_of=item.number)
+            others.append(self._trials[number])
+        self.train(others, rung)
+        better = [
+            other
+            for other in map(self._fresh, others)
+            if other.alive and other.after(rung) and (other.quality or np.inf) < (item.quality or np.inf)
+        ]
+        better.sort(key=lambda other: other.quality or np.inf)
+        return next((self._fresh(other) for other in better if measured_within(other, self._measure)), item)
 
     def _note_beliefs(self, numbers: Sequence[int], rows: Rows) -> None:
         """Keeps what was believed of candidates before their first training; a report says how good it was."""
@@ -234,4 +260,4 @@ class Halving:
         ]
 
     def _mine(self) -> list[Candidate]:
-        return [item for item in self._trials.all() if not item.is_baseline]
+        return [item for item in self._trials.all() if not item.is_baseline and item.format_of is None]

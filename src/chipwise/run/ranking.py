@@ -28,7 +28,7 @@ def rankings(items: Sequence[Candidate], workload: Workload) -> tuple[Ranking, .
     """A table for every length of training, the longest first; without rows where too few candidates had it."""
     found = []
     for rung in sorted({one["rung"] for item in items for one in item.rungs}, reverse=True):
-        trained = [item for item in items if item.after(rung) is not None]
+        trained = [item for item in items if item.after(rung) is not None and item.format_of is None]
         cpu_s = float(np.median([(item.after(rung) or {})["cpu_s"] for item in trained]))
         if len(trained) < LEAST_CANDIDATES:
             found.append(Ranking(cpu_s=cpu_s, candidates=len(trained)))

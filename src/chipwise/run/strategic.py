@@ -95,6 +95,10 @@ class StrategyChooser:
         """See :meth:`chipwise.run.choose.Chooser.nearest`."""
         return self._own.nearest(choices)
 
+    def in_other_formats(self, row: Sequence[int]) -> Rows:
+        """See :meth:`chipwise.run.choose.Chooser.in_other_formats`."""
+        return self._own.in_other_formats(row)
+
     def law(self, rows: Rows) -> Floats:
         """See :meth:`chipwise.run.choose.Chooser.law`."""
         return self._own.law(rows)

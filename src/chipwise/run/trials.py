@@ -45,6 +45,12 @@ class Candidate:
         return row
 
     @property
+    def format_of(self) -> int | None:
+        """The trial whose training this one shares, being the same architecture in another weight format."""
+        number: int | None = self.trial.notes.get("format_of")
+        return number
+
+    @property
     def rungs(self) -> list[dict[str, Any]]:
         """Results of finished trainings, shortest first."""
         rungs: list[dict[str, Any]] = self.trial.notes.get("rungs", [])

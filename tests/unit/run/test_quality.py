@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -76,18 +78,19 @@ class FakeTrainer:
             )
 
 
-def make(path, trainer, *, measure=None):
-    study = Study(path, name="toy", directions=["minimize", "minimize"], identity="toy", choices=choice_labels(SPACE))
-    trials = Trials(study, SPEC, SPACE)
+def make(path, trainer, *, measure=None, spec=SPEC):
+    space = SearchSpace(spec.space)
+    study = Study(path, name="toy", directions=["minimize", "minimize"], identity="toy", choices=choice_labels(space))
+    trials = Trials(study, spec, space)
 
     def note(item):
         good = measure is None or measure(item)
         trials.note(item.number, within=good)
         return good
 
-    screened = screen(SPACE, metrics, SPEC.limits, seed=0, draws=500)
+    screened = screen(space, metrics, spec.limits, seed=0, draws=500)
     chooser = Chooser(
-        SPACE, screened, metrics, SPEC.goals, SPEC.limits, final_s=9.0, bytes_per_token={512: 2.0}, seed=0
+        space, screened, metrics, spec.goals, spec.limits, final_s=9.0, bytes_per_token={512: 2.0}, seed=0
     )
     halving = Halving(
         trials,
@@ -180,3 +183,30 @@ def test_a_search_that_was_killed_decides_the_same_and_repeats_nothing(tmp_path)
             continue
     assert len(set(done_jobs)) == len(done_jobs) == len(whole.asked)
     assert [item.row for item in finalists] == [item.row for item in expected]
+
+
+class RoundingTrainer(FakeTrainer):
+    """Rounding to 4 bits costs 0.1 bits per byte, to 8 nothing."""
+
+    def run(self, jobs):
+        for job, result in super().run(jobs):
+            lost = 0.1 if job.candidate.design.weights == "int4" else 0.0
+            yield job, result | {"quantised_bits_per_byte": result["bits_per_byte"] + lost}
+
+
+def test_a_finalist_takes_the_format_that_rounds_least_within_the_limits(tmp_path) -> None:
+    """Where 8 bits are measured outside the limits, it stays in 4; what shares a training is asked once, also again."""
+    formats = replace(SPEC, space=replace(SPEC.space, weights=("int8", "int4")))
+    trials, halving = make(tmp_path / "free", RoundingTrainer(), spec=formats)
+    halving.explore([])
+    for _ in range(2):
+        finalists, _ = halving.promote([])
+        assert {item.design.weights for item in finalists} == {"int8"}
+        architectures = [item.design.arch.digest for item in trials.all() if item.format_of is None]
+        assert len(set(architectures)) == len(architectures) == 9
+        assert sum(item.format_of is not None for item in trials.all()) <= 2
+    trials, halving = make(
+        tmp_path / "bound", RoundingTrainer(), spec=formats, measure=lambda item: item.design.weights == "int4"
+    )
+    halving.explore([])
+    assert {item.design.weights for item in halving.promote([])[0]} == {"int4"}

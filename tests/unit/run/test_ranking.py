@@ -76,6 +76,7 @@ def candidate(number: int, width: int, rungs: list[float]):
         design=design,
         rungs=results,
         trial=SimpleNamespace(notes=notes),
+        format_of=None,
         after=lambda rung: results[rung] if rung < len(results) else None,
     )
 
