@@ -29,7 +29,11 @@ def spec(folder: Path, floor: str) -> Path:
     )
     (folder / "text.txt").write_text("".join(lines))
     data["data"] = {"source": "files", "paths": ["text.txt"], "entries": "lines"}
-    data["constraints"]["accuracy@smoke-task"] = floor
+    data["constraints"] |= {
+        "tpot_p99": "<= 1 s",
+        "ttft_p99": "<= 5 s",
+        "accuracy@smoke-task": floor,
+    }
     data["tasks"] = [str(EXAMPLES / "smoke-task.csv")]
     data["budget"] = {"cpu": "30 s", "final": "2 s", "workers": 2}
     path = folder / "spec.yaml"
