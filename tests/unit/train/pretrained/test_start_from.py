@@ -16,16 +16,17 @@ from typer.testing import CliRunner
 from chipwise.cli.app import app
 from chipwise.core.errors import Infeasible, InputError, SpecError, StudyError, TrainingDiverged, UnknownName
 from chipwise.deploy.hf import load_pretrained
+from chipwise.ops import Workload
 from chipwise.profile.backends.onnxruntime_encoder import OnnxEncoder
 from chipwise.spec.encoder import without_head
 from chipwise.train.pretrained import Healing, stages, start_from
 from chipwise.train.pretrained.choosing import Limits, Sampler, choose_exactly, choose_first_layers, options_of
 from chipwise.train.pretrained.command import limit_of
-from chipwise.train.pretrained.costs import Costs
+from chipwise.train.pretrained.costs import Costs, measure_costs
 from chipwise.train.pretrained.distil import Distiller
 from chipwise.train.pretrained.judging import Replacement
 from chipwise.train.pretrained.running import autocast, states
-from chipwise.train.pretrained.sizes import blocks, whole_sizes
+from chipwise.train.pretrained.sizes import blocks, cut_arch, whole_sizes
 from chipwise.train.pretrained.texts import Texts, make_targets
 from chipwise.train.trainer import fastest_dtype
 
@@ -180,6 +181,20 @@ def test_the_exact_choice_takes_the_cheapest_losses(bert) -> None:
     first = choose_first_layers(arch, costs, Limits(latency_s=17.0, memory_bytes=None))
     assert first.heads == (4, 4, 0)
     assert first.neurons == (64, 64, 0)
+
+
+def test_costs_of_blocks_add_up_where_those_of_models_do(bert) -> None:
+    """A clock that counts a microsecond a parameter and a millisecond beside: the sums are its own for any cut."""
+    arch = without_head(load_pretrained(bert)[0])
+    found = measure_costs(arch, options_of(arch), Workload(prompt_tokens=8, new_tokens=1))
+    assert found.base_s == pytest.approx(1e-3)
+    assert found.of("ffn", 0) == 0.0
+    sizes = whole_sizes(arch).with_block(0, "ffn", 16).with_block(2, "attention", 0).with_block(1, "attention", 2)
+    cut = cut_arch(arch, sizes)
+    taken = 1e-6 * sum(cut.layer_parameters(layer) for layer in cut.layers) + 1e-3
+    assert found.request_s(arch, sizes) == pytest.approx(taken)
+    with pytest.raises(InputError, match="ffn of size 17 was not timed; known: 0, 16"):
+        found.of("ffn", 17)
 
 
 def test_drawn_cuts_keep_the_limits_and_repeat(bert) -> None:
