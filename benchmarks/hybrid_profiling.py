@@ -14,9 +14,9 @@ every rate off by a factor of up to exp(0.5), every candidate by an accident of 
 is on a dozen designs of another kind.
 
 With ``--real`` this machine is calibrated in ``--runtime`` and every candidate is measured once, a second or two each,
-into the folder: ``profile.json`` and ``measured.csv`` (seconds on the calibration's footing). What is there already is
-taken as it is, so the measuring may be interrupted. Then hybrid profiling is replayed on those measurements; it sees
-those that it asks for.
+into the folder: ``spec.yaml`` (a copy), ``profile.json`` and ``measured.csv`` (seconds on the calibration's footing).
+What is there already is taken as it is, so the measuring may be interrupted. Then hybrid profiling is replayed on those
+measurements; it sees those that it asks for.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import argparse
 import csv
 import math
 import random
+import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -119,9 +120,11 @@ def fake_pool(spec: Path, count: int, seed: int) -> Pool:
 
 def real_pool(folder: Path, spec: Path, count: int, *, runtime: str, seed: int) -> Pool:
     """Candidates on this machine; what ``folder`` lacks is measured."""
-    run = load_run(spec)
-    space = SearchSpace(run.space)
     folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / "spec.yaml").exists():
+        shutil.copy(spec, folder / "spec.yaml")
+    run = load_run(folder / "spec.yaml")
+    space = SearchSpace(run.space)
     kept = folder / "profile.json"
     if not kept.exists():
         calibrate(runtime=runtime).save(kept)

@@ -54,6 +54,7 @@ TIED = (
     ("norm.*", "value"),
     ("elementwise.*", "value"),
     ("gather", "value"),
+    ("conv", "value"),
     ("matmul.fp32.vector", "out"),
     ("matmul.fp32.vector", "rest"),
     ("matmul.fp32.matrix", "out"),
@@ -287,8 +288,9 @@ def held_by(runtime: str, design: Design) -> Design:
 
 
 def variants(design: Design) -> Iterator[Design]:
-    """``design`` and ever plainer ones, for runtimes that cannot hold all of it: like Llama, then in FP32."""
+    """``design`` and ever plainer ones, for runtimes that cannot hold all: no convolutions, like Llama, all in FP32."""
     arch = design.arch
+    bare = tuple(replace(layer, attention_conv=0, ffn_conv=0) for layer in arch.layers)
     sizes = [layer.attention.head_size for layer in arch.layers if layer.attention is not None]
     layers = tuple(
         replace(
@@ -296,7 +298,9 @@ def variants(design: Design) -> Iterator[Design]:
             attention=layer.attention and replace(layer.attention, head_size=max([32, *sizes[:1]])),
             ffn=layer.ffn and replace(layer.ffn, activation="silu", gated=True),
         )
-        for layer in arch.layers
+        for layer in bare
     )
+    without = replace(design, arch=replace(arch, layers=bare))
     plain = replace(design, arch=replace(arch, layers=layers, norm="rmsnorm", norm_bias=False))
-    yield from (design, plain, replace(design, weights="fp32"), replace(plain, weights="fp32"))
+    yield from (design, without, plain)
+    yield from (replace(variant, weights="fp32") for variant in (design, without, plain))

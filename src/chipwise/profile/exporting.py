@@ -18,7 +18,7 @@ EXPORTERS = Table(
     "chipwise.exporters",
     {
         "onnxruntime": "chipwise.deploy.onnx:export",
-        "openvino": "chipwise.deploy.onnx:export",
+        "openvino": "chipwise.profile.exporting:export_openvino",
         "llama.cpp": "chipwise.deploy.gguf:export",
         "torch": "chipwise.deploy.torch_serving:export",
         "torch-compiled": "chipwise.deploy.torch_serving:export",
@@ -51,6 +51,22 @@ def export_for(
     folder.mkdir(parents=True, exist_ok=True)
     path: Path = EXPORTERS.load(runtime)(design, weights or {}, folder / f"{stem}{suffix_of(runtime)}")
     return path
+
+
+def export_openvino(design: Design, weights: Mapping[str, Any], path: Path) -> Path:
+    """The same ONNX file as ONNX Runtime's.
+
+    Raises:
+        Unsupported: OpenVINO has no rule for one of its operators.
+    """
+    if any(layer.convs for layer in design.arch.layers):
+        raise Unsupported(
+            f"OpenVINO cannot hold {design.arch.name}: it has no causal convolution that keeps its last inputs "
+            "(com.microsoft.CausalConvWithState); use a design without convolutions, or --runtime onnxruntime"
+        )
+    from chipwise.deploy.onnx import export
+
+    return export(design, weights, path)
 
 
 def suffix_of(runtime: str) -> str:

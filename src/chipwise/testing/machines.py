@@ -111,6 +111,7 @@ def _terms(
         terms[f"matmul.{weights}.matrix"] = dict(matmul)
     terms |= {f"attention.{shape}": dict(attention) for shape in ("step", "prompt")}
     terms |= {name: dict(rows) for name in NORMS}
+    terms["conv"] = {"node": elementwise["node"], "value": elementwise["value"], "tap": elementwise["value"]}
     return terms | {f"elementwise.{function}": dict(elementwise) for function in FUNCTIONS}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 
@@ -14,9 +15,10 @@ from chipwise.ops import Phase, Workload
 from chipwise.profile.backends import missing
 from chipwise.profile.calibrate import calibrate
 from chipwise.profile.calibrate_models import KNOTS_BYTES, best_seen, fit_rates, held_by, variants
+from chipwise.profile.exporting import export_openvino
 from chipwise.profile.refit import predict_seconds
 from chipwise.profile.samples import random_designs
-from chipwise.spec import ArchSpec, Design, FeedForward, Layer
+from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer
 
 FORMATS = ("fp32", "int8", "int4")
 
@@ -29,7 +31,7 @@ def chosen_machine() -> MachineProfile:
         terms[f"matmul.{weights}.matrix"] = {"node": 1e-6, "out": 1e-10, "products": 1e-11}
     terms["attention.step"] = {"node": 1e-6, "head": 2e-6}
     terms["attention.prompt"] = {"node": 1e-6, "query": 1e-6}
-    kinds = ("norm.rmsnorm", "norm.skip_rmsnorm", "norm.layernorm", "gather")
+    kinds = ("norm.rmsnorm", "norm.skip_rmsnorm", "norm.layernorm", "gather", "conv")
     kinds += tuple(f"elementwise.{name}" for name in ("relu", "gelu", "gelu_tanh", "silu", "mul", "add"))
     terms |= {kind: {"node": 1e-6, "value": 1e-10} for kind in kinds}
     curve = Curve(working_set_bytes=KNOTS_BYTES, s_per_byte=(1e-11, 2e-11, 2e-11, 2e-11))
@@ -128,3 +130,15 @@ def test_best_rates_by_pencil() -> None:
     peaks, roofs = best_seen(models, machine)
     assert peaks == {"fp32": pytest.approx(2 * 64 * 64 * 3, rel=0.05)}  # up, down and head; the norms are the rest
     assert roofs == {"shared cache": 4 * 64 * 64 * 3}  # 49,152 bytes
+
+
+def test_convolutions_go_first_where_a_runtime_has_none() -> None:
+    """What else the design has stays; OpenVINO's reason names the operator."""
+    attention = Attention(heads=2, kv_heads=1, head_size=16)
+    layer = Layer(attention=attention, ffn=FeedForward(width=64, activation="relu", gated=False), ffn_conv=4)
+    design = Design(arch=ArchSpec(vocab_size=64, d_model=32, layers=(layer,), max_tokens=16))
+    first, second, *_ = variants(design)
+    assert first == design
+    assert second.arch.layers == (replace(layer, ffn_conv=0),)
+    with pytest.raises(Unsupported, match="CausalConvWithState"):
+        export_openvino(design, {}, Path("nowhere.onnx"))
