@@ -124,4 +124,4 @@ def test_a_public_function_outlives_the_import_of_the_room_of_its_name() -> None
 
     assert callable(chipwise.search)
     assert callable(chipwise.report)
-    assert chipwise.search.__module__ == chipwise.report.__module__ == "chipwise.api"
+    assert chipwise.search.__module__ == chipwise.report.__module__ == "chipwise.api.runs"

@@ -1,0 +1,180 @@
+"""A model measured on this machine, beside what was predicted."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chipwise.blocks.lowering import lower
+from chipwise.core.digest import plain
+from chipwise.core.errors import InputError, SpecError, Unsupported
+from chipwise.core.files import read_json
+from chipwise.cost.estimate import estimate as calibrated_estimate
+from chipwise.cost.model import CostEstimate
+from chipwise.hardware.device import MachineProfile
+from chipwise.ops import Phase, Workload
+from chipwise.profile.efficiency import Efficiency, efficiency
+from chipwise.profile.kept import keep_thermal, kept_profile, profile_path
+from chipwise.profile.measurement import Measurement
+from chipwise.profile.sustained import Sustained
+from chipwise.run.folder import PROMISES
+from chipwise.space.constraints import Constraint, parse_constraints
+from chipwise.spec import Design
+from chipwise.spec import io as spec_io
+from chipwise.spec.encoder import is_encoder
+from chipwise.spec.hf import resolve
+
+if TYPE_CHECKING:
+    pass
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A measurement, what was predicted or promised of it, and the limits it was to keep."""
+
+    measurement: Measurement
+    metrics: dict[str, float]
+    predicted: CostEstimate | None
+    promised: dict[str, Any] | None
+    limits: tuple[Constraint, ...] = ()
+    used: Efficiency | None = None  # of the machine's measured ceilings, where they and the design are known
+    sustained: Sustained | None = None
+    thermal_kept: bool = False  # in this machine's profile
+
+
+def measure(
+    model: str,
+    *,
+    runtime: str | None = None,
+    threads: int | None = None,
+    batch: int | None = None,
+    prompt: int | None = None,
+    new: int | None = None,
+    weights: str = "fp32",
+    sustained_s: float | None = None,
+    remote: str | None = None,
+    keep: bool = True,
+) -> Measured:
+    """Measures a model on this machine, or on another that is reached by ssh.
+
+    Args:
+        model: A winner's folder, an exported file (``.onnx``, ``.gguf``), a Hugging Face folder or ``config.json``, a
+            spec file, or a known name. What has no weights is measured with random ones.
+        runtime: The runtime to measure in; llama.cpp for GGUF files and ONNX Runtime for all else unless given.
+        threads: Threads of the runtime; those of the run for a winner, else 1.
+        batch: Requests at once; those of the run for a winner, else 1.
+        prompt: Prompt tokens; those of the run for a winner, else 64.
+        new: New tokens, likewise.
+        weights: The weight format where the model is built here.
+        sustained_s: Run without a pause for so long, and see how speed decays.
+        remote: ``user@host`` of a machine with Python, numpy and the runtime.
+        keep: Whether the store of measurements takes it.
+    """
+    from chipwise.profile.harness import measure as profile_model
+    from chipwise.profile.store import MeasurementStore
+    from chipwise.profile.sustained import measure_sustained
+    from chipwise.run.measuring import metrics_of
+
+    folder = Path(model)
+    runtime = runtime or ("llama.cpp" if folder.suffix == ".gguf" else "onnxruntime")
+    promises = read_json(folder / PROMISES) if (folder / PROMISES).is_file() else None
+    said = promises["workload"] if promises else {"prompt_tokens": 64, "new_tokens": 64, "batch": 1}
+    workload = Workload(
+        prompt_tokens=prompt or said["prompt_tokens"],
+        new_tokens=new or said["new_tokens"],
+        batch=batch or said["batch"],
+    )
+    threads = threads or (promises["target"]["threads"] if promises else 1)
+    with tempfile.TemporaryDirectory() as room:
+        path, design = _exported(model, Path(room), runtime=runtime, weights=weights, workload=workload)
+        profile = kept_profile(runtime, threads) if remote is None else None
+        settings: dict[str, Any] = {"runtime": runtime, "threads": threads, "remote": remote}
+        settings["calibrated"] = profile.anchors if profile is not None else None
+        watched = None
+        if sustained_s is None:
+            found = profile_model(path, workload, **settings)
+        else:
+            watched = measure_sustained(path, workload, seconds=sustained_s, **settings)
+            found = watched.measurement
+    if keep:
+        MeasurementStore().add(found, design=design, source="measure" if remote is None else f"measure on {remote}")
+    kept = watched is not None and remote is None and keep
+    same = promises is not None and plain(workload) == promises["workload"]
+    return Measured(
+        measurement=found,
+        metrics=metrics_of(found),
+        predicted=None
+        if design is None or remote or found.encodes
+        else predict(design, workload, runtime=runtime, threads=threads),
+        promised=promises["promised"] if promises is not None and same else None,
+        limits=_limits_of(promises) if promises is not None and same else (),
+        used=None if design is None or profile is None else _used(design, found, profile),
+        sustained=watched,
+        thermal_kept=watched is not None and kept and keep_thermal(watched.thermal, runtime=runtime, threads=threads),
+    )
+
+
+def _limits_of(promises: Mapping[str, Any]) -> tuple[Constraint, ...]:
+    """The limits of a winner that a measurement can tell of; a task's floor is for :func:`evaluate`."""
+    return tuple(item for item in parse_constraints(promises["constraints"], tasks=None) if item.task is None)
+
+
+def _used(design: Design, found: Measurement, profile: MachineProfile) -> Efficiency | None:
+    try:
+        return efficiency(design, found, profile)
+    except Unsupported:
+        return None
+
+
+def _exported(model: str, room: Path, *, runtime: str, weights: str, workload: Workload) -> tuple[Path, Design | None]:
+    """The file to measure, as ``runtime`` reads it, and its design where it is known."""
+    from chipwise.profile.exporting import export_for, suffix_of
+
+    folder, wanted = Path(model), suffix_of(runtime)
+    if folder.suffix in (".onnx", ".gguf"):
+        if not folder.is_file():
+            raise SpecError("there is no such file", file=model)
+        if folder.suffix != wanted:
+            raise InputError(f"{model}: {runtime} runs {wanted} files; give --runtime one that runs {folder.suffix}")
+        return folder, _design_inside(folder)
+    if (folder / PROMISES).is_file():
+        known = read_json(folder / PROMISES)
+        arch = spec_io.from_data(known["arch"], file=str(folder / PROMISES))
+        design = Design(arch=arch, weights=known["weights"])
+        if wanted in (".onnx", ".gguf") and (folder / f"model{wanted}").is_file():
+            return folder / f"model{wanted}", design
+        from chipwise.deploy.hf import load_pretrained
+
+        return export_for(runtime, design, room, weights=load_pretrained(folder)[1]), design
+    arch = resolve(model)
+    if (workload.prompt_tokens if is_encoder(arch) else workload.total_tokens) > arch.max_tokens:
+        raise InputError(
+            f"{model} has {arch.max_tokens} positions; --prompt {workload.prompt_tokens} and --new "
+            f"{workload.new_tokens} ask for {workload.total_tokens}"
+        )
+    design = Design(arch=arch, weights=weights)
+    return export_for(runtime, design, room), design
+
+
+def _design_inside(path: Path) -> Design | None:
+    """The design that a GGUF file holds, if it is one whose costs are known."""
+    if path.suffix != ".gguf":
+        return None
+    from chipwise.deploy.gguf_read import read_design
+
+    try:
+        return read_design(path)
+    except Unsupported:
+        return None
+
+
+def predict(design: Design, workload: Workload, *, runtime: str, threads: int) -> CostEstimate | None:
+    """What this machine's own profile predicts, or None where it was not calibrated in this runtime."""
+    path = profile_path(runtime, threads)
+    if not path.exists():
+        return None
+    graphs = [lower(design, workload, phase) for phase in (Phase.PREFILL, Phase.DECODE)]
+    return calibrated_estimate(design, graphs[0], graphs[1], workload, MachineProfile.load(path))
