@@ -41,7 +41,12 @@ LEAST_MODELS, MOST_MODELS = 60, 96
 FOLDS = 6
 KNOTS_BYTES = (1e6, 4e6, 1.6e7, 4.8e7)  # working sets between which streaming in a decode step gets dearer
 TIED = (
-    ("*", "node"),
+    ("matmul.*", "node"),
+    ("attention.*", "node"),
+    ("norm.*", "node"),
+    ("elementwise.*", "node"),
+    ("gather", "node"),
+    ("conv", "node"),
     ("attention.step", "head"),
     ("attention.step", "product"),
     ("attention.step", "rest"),

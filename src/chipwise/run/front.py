@@ -28,7 +28,9 @@ def measure_front(
     limits: Sequence[Constraint],
     measure: Callable[[Candidate], object],
 ) -> int:
-    """Measures candidates along the front, at most a quarter of all, and says how many it did.
+    """Measures candidates along the front, at most a quarter of all, and says how many measurements it took.
+
+    What was measured at a bad moment is measured once more after all others.
 
     Args:
         trained: The candidates that had their first training, as they stand now.
@@ -37,17 +39,19 @@ def measure_front(
         limits: What a candidate must keep.
         measure: Measures a candidate, notes what was found and learns from it.
     """
-    done = 0
+    done: list[int] = []
     while True:
         items = [item for item in trained() if item.alive and item.after(0) is not None]
         measured = sum(item.measured is not None for item in items)
-        if measured >= MOST_SHARE * len(items):
-            return done
-        best = next_of(items, promise, goals, limits)
+        best = next_of(items, promise, goals, limits) if measured < MOST_SHARE * len(items) else None
         if best is None:
-            return done
+            break
         measure(best)
-        done += 1
+        done.append(best.number)
+    again = [item for item in trained() if item.alive and item.number in done and not item.trial.notes["clean"]]
+    for item in again:
+        measure(item)
+    return len(done) + len(again)
 
 
 def next_of(

@@ -16,6 +16,7 @@ from chipwise.deploy.onnx import export
 from chipwise.profile.exporting import export_for
 from chipwise.profile.harness import measure, measure_alternately
 from chipwise.profile.measurement import Measurement
+from chipwise.profile.session import loudness
 from chipwise.profile.store import MeasurementStore
 from chipwise.run.spec import RunSpec
 from chipwise.space.constraints import MEASURED_METRICS, Constraint, broken
@@ -93,6 +94,7 @@ def notes_of(measurement: Measurement, *, final: bool) -> dict[str, Any]:
         "drift": None if measurement.drift is None else plain(measurement.drift),
         "clean": measurement.clean,
         "unclean_because": list(measurement.reasons),
+        "loudness": loudness(measurement),
         "runtime_version": measurement.runtime_version,
         "final": final,
     }
