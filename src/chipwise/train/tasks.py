@@ -34,7 +34,7 @@ _TUNE_PASSES = 6
 _TUNE_ROWS = 32  # texts a step
 _TUNE_RATE = 2e-3
 _HEAD_RATE = 1e-2
-_TUNE_S_PER_BYTE = 7e-6  # CPU seconds for a byte of one pass of a model of a million parameters (docs/tasks.md)
+_TUNE_S_PER_BYTE = 1e-5  # CPU seconds for a byte of one pass of a model of a million parameters (docs/tasks.md)
 _Z = 1.959964  # 95 % of a normal distribution lie within so many deviations
 
 

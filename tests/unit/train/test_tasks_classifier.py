@@ -73,9 +73,12 @@ def shipped(folder: Path, model: Transformer, store: TokenStore, form: str, task
     return tuned, head
 
 
-@pytest.mark.parametrize("tied", [True, False])
-def test_the_unrounded_graph_says_what_torch_says(arch: ArchSpec, store: TokenStore, tmp_path: Path, tied) -> None:
-    model = build(replace(arch, tie_embeddings=tied), seed=1).eval()
+@pytest.mark.parametrize(("tied", "taps"), [(True, 0), (False, 0), (True, 4)])
+def test_the_unrounded_graph_says_what_torch_says(
+    arch: ArchSpec, store: TokenStore, tmp_path: Path, tied: bool, taps: int
+) -> None:
+    layers = tuple(replace(layer, attention_conv=taps, ffn_conv=taps) for layer in arch.layers)
+    model = build(replace(arch, tie_embeddings=tied, layers=layers), seed=1).eval()
     tuned, head = shipped(tmp_path / "c", model, store, "fp32")
     texts = [item.text for item in TASK.test]
     ids = [encode(store.tokenizer(300), text, arch.max_tokens) for text in texts]
