@@ -37,6 +37,7 @@ STATE_BYTES = 16.0  # a parameter: weight and gradient in 16 bits, master weight
 OPTIMISER_BYTES = 30.0  # moved a parameter: gradient, master and moments read; master, moments and weight written
 ATTENTION_BACKWARD = 2.5
 STREAM_BACKWARD = 2.0
+SUMMED = 8  # tokens that one matrix instruction sums over at least: the rest is padded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +196,8 @@ def _backward(parts: Sequence[Part]) -> Iterator[tuple[Part, float]]:
         op: Any = part.op
         if isinstance(op, Matmul):
             yield replace(part, op=replace(op, n=op.k, k=op.n, bias=False)), 1.0
-            yield replace(part, op=replace(op, m=op.k, k=op.m, bias=False)), 1.0
+            summed = -(-op.m // SUMMED) * SUMMED  # tokens, which lie across rows: no row is as long
+            yield replace(part, op=replace(op, m=op.k, k=summed, bias=False)), 1.0
         elif isinstance(op, CollectiveOp):
             yield part, 1.0
         else:
