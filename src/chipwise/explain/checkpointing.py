@@ -1,7 +1,7 @@
 """Activation checkpointing: what training this model on this chip would take with and without it.
 
 Keeping activations for the backward pass costs memory, computing them again costs time: one forward pass of the layers.
-Questions are about serving, so this is no advice with a gain but a fact beside it.
+A fact beside an answer about serving; asked about training (``explain --train``), a rule proposes either way.
 """
 
 from __future__ import annotations
