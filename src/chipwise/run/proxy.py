@@ -1,6 +1,6 @@
 """A run that trains nothing before its final trainings: candidates are chosen by the scaling law alone.
 
-Cheap and crude. What it is worth beside short trainings is in docs/training.md.
+Cheap and crude. What it is worth beside short trainings was not measured (docs/judging.md).
 """
 
 from __future__ import annotations

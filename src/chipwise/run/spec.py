@@ -107,7 +107,7 @@ class QualitySpec:
 
     ``short-training`` trains many shortly and fewer longer; ``supernet`` first trains weights that all share and takes
     what they say of candidates for a cheap first word; ``proxy`` trains nothing before the final trainings and goes by
-    the scaling law; ``auto`` is the one that measured best, ``short-training`` (docs/training.md).
+    the scaling law; ``auto`` is ``short-training`` until another is measured to be better (docs/judging.md).
 
     ``budget`` is the CPU time of the shared weights' training.
     """
@@ -217,6 +217,11 @@ class RunSpec:
         names = [item.device for item in self.targets]
         if len(set(names)) != len(names):
             raise SpecError(f"a device is listed twice in {names}", field="targets")
+        if self.quality.chosen == "proxy" and self.search.strategy != "auto":
+            raise SpecError(
+                f"the law chooses the candidates, so strategy {self.search.strategy} has nothing to do; leave one out",
+                field="quality.method",
+            )
         labels = [item.label for item in self.tasks]
         if len(set(labels)) != len(labels):
             raise SpecError(f"two tasks have one name in {labels}", field="tasks")

@@ -25,6 +25,12 @@ def test_a_file_without_it_means_what_it_meant() -> None:
         assert spec(quality=method).identity != spec().identity
 
 
+def test_a_strategy_and_the_law_do_not_both_choose() -> None:
+    with pytest.raises(SpecError, match="strategy random has nothing to do"):
+        spec(quality="proxy", search="random")
+    assert spec(quality="supernet", search="random").search.strategy == "random"
+
+
 def test_the_budget_is_that_of_shared_weights() -> None:
     found = spec(quality={"method": "supernet", "budget": "3 min"})
     assert found.quality.shared_s(960.0) == 180.0
