@@ -110,12 +110,14 @@ class Chooser:
         self.pool = rows[np.sort(chosen)]
         self._encoder = Encoder(self.problem, seed=seed)
         self._model = self._fresh()
+        self._fitted_on: list[Observation] = []  # what the model has learnt from
         self._word: Word | None = None
 
     def hear(self, rows: Rows, scores: Floats) -> None:
         """Takes what shared weights say of ``rows``, in bits per byte, for a first word; see ``run/word.py``."""
         residuals = np.log(scores / self.law(rows))
         self._word = Word(self.problem, self._encoder, rows, residuals, seed=self._seed)
+        self._fitted_on = []
 
     def next(self, count: int, observations: Sequence[Observation], taken: Sequence[Sequence[int]]) -> Rows:
         """Up to ``count`` rows, none of them in ``taken``; fewer when the pool is exhausted."""
@@ -211,8 +213,10 @@ class Chooser:
         share = [min(1.0, item.cpu_s / self._final_s) for item in observations]
         residuals = np.log([item.bits_per_byte for item in observations] / expected)
         trend = self._trend(seen, residuals)
-        self._model = self._fresh()
-        self._model.fit(seen, residuals - trend(seen), fidelity=share)
+        if self._fitted_on != list(observations):
+            self._model = self._fresh()
+            self._model.fit(seen, residuals - trend(seen), fidelity=share)
+            self._fitted_on = list(observations)
         mean, std = self._model.predict_columns(columns)
         best = np.exp(mean + trend(rows)) * law(rows)
         tried = np.unique(seen, axis=0)

@@ -11,6 +11,7 @@ from chipwise.run.proxy import ProxyChooser
 from chipwise.run.screen import screen
 from chipwise.run.word import TRUST, WEIGHT, Word
 from chipwise.search.encoding import Encoder
+from chipwise.search.quality_model import QualityModel
 
 
 def make_chooser() -> Chooser:
@@ -94,3 +95,20 @@ def test_scores_are_asked_of_designs_that_were_trained_half_of_them_the_hopeful(
     assert len({tuple(row) for row in scored.tolist()}) == 10
     best = np.sort(chooser.law(trained))[:5]
     np.testing.assert_allclose(np.sort(chooser.law(scored))[:5], best)
+
+
+def test_the_same_trainings_are_learnt_once_and_others_anew(monkeypatch) -> None:
+    chooser, fits = make_chooser(), []
+    fit = QualityModel.fit
+    monkeypatch.setattr(QualityModel, "fit", lambda self, *a, **k: fits.append(1) or fit(self, *a, **k))
+    trained = [
+        Observation(row=row.tolist(), cpu_s=9.0, tokens=9000, bits_per_byte=2.0 - i / 10)
+        for i, row in enumerate(chooser.pool[[0, 20, 40]])
+    ]
+    ask = chooser.pool[:5]
+    first = chooser.expected(trained, ask)
+    np.testing.assert_array_equal(chooser.expected(list(trained), ask), first)
+    assert len(fits) == 1
+    chooser.expected(trained[:2], ask)
+    np.testing.assert_array_equal(chooser.expected(trained, ask), first)
+    assert len(fits) == 3
