@@ -24,7 +24,7 @@ QWEN = Request(model="Qwen/Qwen3-32B", device="h100-sxm", tp=2, batch=33, prompt
 def test_sglang_computes_waiting_prompts_in_passes_of_8192_positions() -> None:
     groups, _ = grouped([replace(QWEN, runtime="sglang", prompt_tokens=tokens) for tokens in (2048, 3000, 8192, 10000)])
     assert groups[0].together.tolist() == [4, 2, 1, 1]
-    assert groups[0].prefill(together=True).step.batch.tolist() == [4, 2, 1, 1]  # type: ignore[union-attr]
+    assert groups[0].prefill(together=True).step.batch.tolist() == [4, 2, 1, 1]
 
 
 def test_no_more_prompts_share_a_pass_than_others_are_in_flight() -> None:
