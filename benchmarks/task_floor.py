@@ -21,7 +21,7 @@ from chipwise.report.record import RunRecord, Trial, load
 from chipwise.run.judging import run_side_by_side
 from chipwise.run.spec import RunSpec, run_spec
 from chipwise.space.designs import design_of
-from chipwise.train.tasks_worker import TaskJob
+from chipwise.train.tasks_worker import RESULT, TaskJob
 
 COLUMNS = ("run", "task", "trial", "role", "design", "accuracy", "low", "high", "held_out", "learnt_from", "judged",
            "bits_per_byte", "ttft_p99_s", "tpot_p99_s", "peak_memory_bytes", "parameters", "model_bytes", "clean",
@@ -34,8 +34,8 @@ def contenders(record: RunRecord) -> list[Trial]:
     return [trial for trial in record.trials if trial.rung == longest and trial.measured]
 
 
-def ask(run: Path, spec: RunSpec, trial: Trial, role: str, task: str, out: Path) -> tuple[dict, float]:
-    """What one contender reaches, and the CPU seconds that it took."""
+def ask(run: Path, spec: RunSpec, trial: Trial, role: str, task: str, out: Path) -> tuple[dict, float | None]:
+    """What one contender reaches, and the CPU seconds that it took; None where it was known already."""
     design = design_of(trial.choices, spec=spec.space, name="baseline" if role == "baseline" else spec.name)
     weights = sorted(
         (run / "trainings" / design.arch.digest).glob("weights-*.safetensors"),
@@ -49,10 +49,11 @@ def ask(run: Path, spec: RunSpec, trial: Trial, role: str, task: str, out: Path)
         tokenizer=str(run / "corpus" / f"tokenizer-{design.arch.vocab_size}.json"),
         folder=str(out / str(trial.number) / Path(task).stem),
     )
+    known = (Path(job.folder) / RESULT).exists()
     before = os.times()
     ((_, result),) = run_side_by_side({(trial.number, task): job}, workers=1)
     after = os.times()
-    return result, sum(after[2:4]) - sum(before[2:4])
+    return result, None if known else sum(after[2:4]) - sum(before[2:4])
 
 
 def row(run: Path, record: RunRecord, trial: Trial, task: str, result: dict, cpu_s: float | None) -> dict:
