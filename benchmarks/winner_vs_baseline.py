@@ -147,10 +147,8 @@ def contest(designs, seeds, spec, store: TokenStore, room: Path) -> list[dict]:
                 raise SystemExit(f"{jobs[event.job]}: {event.data['message']}")
             if event.kind == "result":
                 trained[jobs[event.job]] = event.data
-                print(
-                    f"trained {jobs[event.job][0][:12]}, seed {jobs[event.job][1]}: {event.data['bits_per_byte']:.4f} bits per byte",
-                    flush=True,
-                )
+                digest, seed = jobs[event.job]
+                print(f"trained {digest[:12]}, seed {seed}: {event.data['bits_per_byte']:.4f} bits per byte", flush=True)
     yardstick = store.tokens(designs["winner"].arch.vocab_size)
     bytes_per_token = yardstick.validation_bytes.sum() / (len(yardstick.validation) - 1)
     rows = []
