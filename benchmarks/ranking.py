@@ -64,7 +64,7 @@ class Plan:
     steps: int = 160  # of a training alone, 2,048 tokens each
     short_steps: int = 16  # of a short training alone
     pool: int = 800  # feasible designs that the supernet trains
-    supernet_s: float = 250.0
+    supernet_s: float = 300.0
     tune_steps: int = 16
     validation_bytes: int | None = None  # of full trainings
     score_bytes: int = 200_000  # of everything that judges before them
