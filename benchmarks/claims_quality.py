@@ -176,7 +176,8 @@ def report(rows: list[dict[str, str]]) -> None:
         slower = np.mean([float(r["step_s"]) for r in mine]) / np.mean([float(r["step_s"]) for r in base])
         line = f"{name}: {arch.parameters():,} parameters, {value:.4f}"
         if name != other:
-            line += f", {pairs[name].mean():+.4f} ± {error:.4f} to {other}, a step takes {slower:.2f} times as long"
+            one = error * math.sqrt(2 / len(pairs[name]))
+            line += f", {pairs[name].mean():+.4f} ± {one:.4f} to {other}, a step takes {slower:.2f} times as long"
             if gain is not None:
                 line += f", {pairs[name].mean() - gain * math.log(slower):+.4f} at equal CPU time"
         print(line)
