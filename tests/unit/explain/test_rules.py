@@ -103,6 +103,17 @@ def test_no_rule_speaks_of_decode_to_an_encoder(name: str) -> None:
         assert proposal.touches != "batching"
 
 
+def test_fewer_kv_heads_divide_the_heads() -> None:
+    """GPT-2 XL has 25 heads: a quarter is 6, which does not divide them; 5 does."""
+    asked = case("openai-community/gpt2-xl", prompt_tokens=900)
+    for name in ("kv_heads", "kv_heads_by_layer"):
+        (proposal,) = rules()[name](asked)
+        assert proposal.title.startswith("25 KV heads -> 5")
+    prime = uniform(vocab_size=1024, d_model=448, depth=4, heads=7, kv_heads=7, ffn_width=1024, max_tokens=32_768)
+    (proposal,) = rules()["kv_heads"](case(prime, prompt_tokens=30_000))
+    assert proposal.title == "7 KV heads -> 1"
+
+
 def test_what_does_not_fit_is_advised_before_all_else() -> None:
     told = advise(case("meta-llama/Llama-2-70b-hf"))
     urgent = [advice.proposal.urgent for advice in told]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -32,6 +32,15 @@ def each_ffn(arch: ArchSpec, change: Callable[[FeedForward], Any]) -> ArchSpec:
 def attentions(arch: ArchSpec) -> list[Attention]:
     """Every grouped-query attention, in order."""
     return [layer.attention for layer in arch.layers if isinstance(layer.attention, Attention)]
+
+
+def fewer_kv_heads(blocks: Sequence[Attention], *, least: int) -> int | None:
+    """About a quarter of the KV heads, at least ``least``: the most that divide the heads of every block."""
+    widest = max((block.kv_heads for block in blocks), default=0)
+    for count in range(max(widest // 4, least, 1), least - 1, -1):
+        if count < widest and all(block.heads % count == 0 for block in blocks):
+            return count
+    return None
 
 
 def feed_forwards(arch: ArchSpec) -> list[FeedForward]:

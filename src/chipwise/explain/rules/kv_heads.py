@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from chipwise.explain.advice import Proposal
 from chipwise.explain.question import Case
-from chipwise.explain.rules.change import attentions, each_attention
+from chipwise.explain.rules.change import attentions, each_attention, fewer_kv_heads
 from chipwise.spec import Attention
 
 
@@ -16,14 +16,12 @@ def rule(case: Case) -> Iterator[Proposal]:
     found = attentions(case.arch)
     if not found or case.share("decode", kind="attention") < 0.1:
         return
-    widest = max(block.kv_heads for block in found)
-    fewer = max(widest // 4, case.question.tp, 1)
-    if fewer >= widest:
+    widest, fewer = max(block.kv_heads for block in found), fewer_kv_heads(found, least=case.question.tp)
+    if fewer is None:
         return
 
     def change(block: Attention) -> Attention:
-        heads = min(block.kv_heads, fewer)
-        return replace(block, kv_heads=heads) if block.heads % heads == 0 else block
+        return replace(block, kv_heads=min(block.kv_heads, fewer))
 
     yield Proposal(
         title=f"{widest} KV heads -> {fewer}",

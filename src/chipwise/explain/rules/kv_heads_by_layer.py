@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from chipwise.explain.advice import Proposal
 from chipwise.explain.question import Case
-from chipwise.explain.rules.change import attentions
+from chipwise.explain.rules.change import attentions, fewer_kv_heads
 from chipwise.spec import Attention
 
 
@@ -16,9 +16,8 @@ def rule(case: Case) -> Iterator[Proposal]:
     found = attentions(case.arch)
     if not found or case.share("decode", kind="attention") < 0.2:
         return
-    widest = max(block.kv_heads for block in found)
-    fewer = max(widest // 4, case.question.tp, 1)
-    if fewer >= widest or any(layer.shares is not None for layer in case.arch.layers):
+    widest, fewer = max(block.kv_heads for block in found), fewer_kv_heads(found, least=case.question.tp)
+    if fewer is None or any(layer.shares is not None for layer in case.arch.layers):
         return
     layers = tuple(
         replace(layer, attention=replace(layer.attention, kv_heads=fewer))
@@ -26,7 +25,7 @@ def rule(case: Case) -> Iterator[Proposal]:
         else layer
         for i, layer in enumerate(case.arch.layers)
     )
-    if layers == case.arch.layers or any(block.heads % fewer for block in found):
+    if layers == case.arch.layers:
         return
     yield Proposal(
         title=f"{widest} KV heads -> {fewer} in every second layer",
