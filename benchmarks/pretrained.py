@@ -144,8 +144,8 @@ def report(model: Path, pairs: Pairs, args: argparse.Namespace) -> None:
             f"{1e3 * row['latency_p50_s']:.2f} ms ({100 * row['latency_share']:.1f} %; processor "
             f"{100 * row['processor_share']:.1f} %), P99 {1e3 * row['latency_p99_s']:.2f} ms, {row['cpu_s']} CPU-s"
         )
-    loud = sorted({reason for item in measured for reason in item.reasons})
-    print("machine quiet" if not loud else f"machine not quiet: {'; '.join(loud)}")
+    loud = [name for name, item in times.items() if not item.clean]
+    print(f"machine not quiet for {', '.join(loud)}: shares of processor time count" if loud else "machine quiet")
     if args.out:
         with args.out.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, list(rows[0]))
