@@ -28,9 +28,7 @@ class KernelTimes:
     memory_s: Array  # bytes over the bandwidth of the device's own memory
     launch_s: Array  # an empty kernel
     situation: Situation
-    doubt: Array | None = (
-        None  # the part of log_halfwidth that rests on published timings, or on none
-    )
+    doubt: Array | None = None  # the part of log_halfwidth that rests on published timings, or on none
 
     @property
     def low_s(self) -> Array:
