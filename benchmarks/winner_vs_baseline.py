@@ -64,6 +64,7 @@ def main() -> None:
     parser.add_argument("--run", type=Path, help="the run's folder; runs/<name> unless given")
     parser.add_argument("--random", type=Path, default=Path("runs/random"), help="the folder of random search")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--grid-seeds", type=int, help="of the grid; all unless given")
     parser.add_argument("--work", type=Path, default=Path("runs/winner-vs-baseline"), help="where trainings are kept")
     parser.add_argument("--out", type=Path, required=True, help="CSV file")
     args = parser.parse_args()
@@ -79,7 +80,12 @@ def main() -> None:
         print(f"{name}: {summary(design)}, {design.arch.parameters():,} parameters", flush=True)
     store = TokenStore(load_corpus(spec.data, base=spec.folder), folder / "corpus", spec.space.vocab_size)
     store.prepare()
-    rows = contest(designs, range(spec.seed + 1, spec.seed + 1 + args.seeds), spec, store, args.work)
+    few = args.seeds if args.grid_seeds is None else args.grid_seeds
+    seeds = {
+        spec.seed + number: {k: v for k, v in designs.items() if number <= few or not k.startswith("grid")}
+        for number in range(1, args.seeds + 1)
+    }
+    rows = contest(seeds, spec, store, args.work)
     with args.out.open("w", newline="") as stream:
         writer = csv.DictWriter(stream, COLUMNS)
         writer.writeheader()
@@ -127,11 +133,11 @@ def grid(spec, folder: Path, baseline: dict) -> dict:
     return {f"grid-{depth}": choices for depth, choices in best.items()}
 
 
-def contest(designs, seeds, spec, store: TokenStore, room: Path) -> list[dict]:
-    """One row for each contender and seed."""
+def contest(seeds, spec, store: TokenStore, room: Path) -> list[dict]:
+    """One row for each seed and its contenders."""
     jobs = {}
     with WorkerPool(spec.budget.workers) as pool:
-        for seed in seeds:
+        for seed, designs in seeds.items():
             for design in {design.arch.digest: design for design in designs.values()}.values():
                 job = TrainJob(
                     arch=design.arch,
@@ -149,10 +155,10 @@ def contest(designs, seeds, spec, store: TokenStore, room: Path) -> list[dict]:
                 trained[jobs[event.job]] = event.data
                 digest, seed = jobs[event.job]
                 print(f"trained {digest[:12]}, seed {seed}: {event.data['bits_per_byte']:.4f} bits/byte", flush=True)
-    yardstick = store.tokens(designs["winner"].arch.vocab_size)
+    yardstick = store.tokens(seeds[min(seeds)]["winner"].arch.vocab_size)
     bytes_per_token = yardstick.validation_bytes.sum() / (len(yardstick.validation) - 1)
     rows = []
-    for seed in seeds:
+    for seed, designs in seeds.items():
         paths, found = [], []
         for name, design in designs.items():
             result = trained[design.arch.digest, seed]
