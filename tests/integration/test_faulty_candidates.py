@@ -14,6 +14,7 @@ from chipwise.profile.backends import fake
 from chipwise.profile.calibrate import calibrate
 from chipwise.run import search
 from chipwise.run.measuring import Measuring
+from chipwise.testing.machines import core_like
 
 SPEC = """
 name: faulty
@@ -53,23 +54,10 @@ def test_a_search_outlives_its_candidates(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "faulty.yaml").write_text(SPEC)
     monkeypatch.setitem(exporting.EXPORTERS._rows, "fake", "test_faulty_candidates:export")
     monkeypatch.setattr(search, "Measuring", functools.partial(Measuring, timeout_s=8.0))
-    monkeypatch.setattr(search, "calibrate", lambda **how: calibrate(**how | {"base": machine(), "seconds": 1.0}))
+    monkeypatch.setattr(search, "calibrate", lambda **how: calibrate(**how | {"base": core_like(), "seconds": 1.0}))
     record = api.search(tmp_path / "faulty.yaml", out=tmp_path / "run")
     reasons = [trial.reason for trial in record.trials if trial.state == "failed" and trial.reason]
     for fault, words in FAULTS.items():
         assert any(words in reason for reason in reasons), f"{fault}: {reasons}"
     assert record.winner is not None
     assert (tmp_path / "run" / "winner" / "model.json").is_file()
-
-
-def machine():
-    """Rates of an ordinary core: the fake runtime's own factors are fitted on top."""
-    import importlib.util
-
-    path = Path(__file__).parents[2] / "benchmarks" / "hybrid_profiling.py"
-    spec = importlib.util.spec_from_file_location("hybrid_profiling", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.machine()
