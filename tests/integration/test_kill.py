@@ -23,6 +23,9 @@ from conftest import EXAMPLES, chipwise
 
 KILLS = 5
 
+# A shell ignores Ctrl-C in what it runs in its background, and its children inherit that.
+HEARS_CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+
 
 def begin(spec: Path, folder: Path) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-c", "from chipwise.cli import main; main()"]
@@ -84,7 +87,7 @@ def test_ctrl_c_keeps_what_is_there_and_says_how_to_go_on(smoke_run, tmp_path) -
     folder.mkdir()
     shutil.copy(smoke_run / "profile.json", folder)
     process = subprocess.Popen(
-        [sys.executable, "-c", "from chipwise.cli import main; main()", "search"]
+        [sys.executable, "-c", f"{HEARS_CTRL_C}; from chipwise.cli import main; main()", "search"]
         + [str(EXAMPLES / "smoke.yaml"), "--out", str(folder)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
