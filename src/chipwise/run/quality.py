@@ -170,6 +170,13 @@ class Halving:
         better.sort(key=lambda other: other.quality or np.inf)
         return next((self._fresh(other) for other in better if measured_within(other, self._measure)), item)
 
+    def spare(self, finalists: Sequence[Candidate]) -> list[Candidate]:
+        """Whom to try where no finalist keeps what it promised: finalists' other formats, then the most promising."""
+        known, last = {item.number for item in finalists}, len(self._plan) - 1
+        left = [item for item in self.ranked(self._trials.all()) if item.number not in known]
+        left = [item for item in left if item.alive and item.rungs and item.trial.notes.get("within")]
+        return sorted(left, key=lambda item: item.after(last) is None)
+
     def _note_beliefs(self, numbers: Sequence[int], rows: Rows) -> None:
         """Keeps what was believed of candidates before their first training; a report says how good it was."""
         observations = self.observations()

@@ -168,13 +168,7 @@ class Search:
             self._phase("asking the tasks")
             self.study.remember(bars=judge.bars(self.study.memory.get("bars", {})))
         finish = Finish(self.trials, spec, self.folder, store, judging=judge, begun=self._phase)
-        spare = [item for item in halving.ranked(self.trials.all()) if item.alive and item.rungs]
-        known = {item.number for item in finalists}
-        winner = finish.decide(
-            finalists,
-            baseline,
-            [item for item in spare if item.number not in known and item.trial.notes.get("within")],
-        )
+        winner = finish.decide(finalists, baseline, halving.spare(finalists))
         finish.write_winner(winner)
         for item in self.trials.all():
             if item.trial.state == "running":

@@ -210,3 +210,16 @@ def test_a_finalist_takes_the_format_that_rounds_least_within_the_limits(tmp_pat
     )
     halving.explore([])
     assert {item.design.weights for item in halving.promote([])[0]} == {"int4"}
+
+
+def test_spare_candidates_begin_with_what_was_trained_to_the_end(tmp_path) -> None:
+    formats = replace(SPEC, space=replace(SPEC.space, weights=("int8", "int4")))
+    trials, halving = make(tmp_path / "s", RoundingTrainer(), spec=formats)
+    halving.explore([])
+    finalists, _ = halving.promote([])
+    spare = halving.spare(finalists)
+    trained = [item.after(2) is not None for item in spare]
+    assert trained == sorted(trained, reverse=True)
+    assert spare
+    assert not {item.number for item in spare} & {item.number for item in finalists}
+    assert all(item.trial.notes["within"] for item in spare)
