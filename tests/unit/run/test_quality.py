@@ -214,7 +214,7 @@ def test_a_finalist_takes_the_format_that_rounds_least_within_the_limits(tmp_pat
 
 def test_spare_candidates_begin_with_what_was_trained_to_the_end(tmp_path) -> None:
     formats = replace(SPEC, space=replace(SPEC.space, weights=("int8", "int4")))
-    trials, halving = make(tmp_path / "s", RoundingTrainer(), spec=formats)
+    _, halving = make(tmp_path / "s", RoundingTrainer(), spec=formats)
     halving.explore([])
     finalists, _ = halving.promote([])
     spare = halving.spare(finalists)
