@@ -283,6 +283,29 @@ class Chooser:
         return (*(int(i) for i in row[:column]), *(int(i) for i in row[column + 1 :]))
 
 
+class Deferring:
+    """Chooses in a way of its own, ``next``, and knows everything else by the run's own chooser."""
+
+    def __init__(self, chooser: Chooser) -> None:
+        self._own = chooser
+
+    def nearest(self, choices: Mapping[str, Any]) -> list[int]:
+        """See :meth:`Chooser.nearest`."""
+        return self._own.nearest(choices)
+
+    def in_other_formats(self, row: Sequence[int]) -> Rows:
+        """See :meth:`Chooser.in_other_formats`."""
+        return self._own.in_other_formats(row)
+
+    def law(self, rows: Rows) -> Floats:
+        """See :meth:`Chooser.law`."""
+        return self._own.law(rows)
+
+    def expected(self, observations: Sequence[Observation], rows: Rows) -> tuple[Floats, Floats]:
+        """See :meth:`Chooser.expected`: promotions do not depend on who chose."""
+        return self._own.expected(observations, rows)
+
+
 def _spread(columns: Floats, held: Floats, count: int) -> NDArray[np.int64]:
     """``count`` points far from each other and from those held: each next is the farthest from all before."""
     scale = columns.std(axis=0)

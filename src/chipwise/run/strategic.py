@@ -7,13 +7,12 @@ asks for the same candidates again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from chipwise.core.errors import ChipwiseError, SpecError
-from chipwise.run.choose import Chooser, Floats, Observation
+from chipwise.run.choose import Chooser, Deferring, Observation
 from chipwise.search.strategies import make_strategy
 from chipwise.search.strategy import Problem, Strategy
 from chipwise.space.space import Rows
@@ -21,7 +20,7 @@ from chipwise.space.space import Rows
 _TRIES = 20  # batches asked for before the screened candidates are drawn from
 
 
-class StrategyChooser:
+class StrategyChooser(Deferring):
     """Asks a strategy which candidates deserve the first trainings; see :class:`chipwise.run.choose.Chooser`.
 
     Args:
@@ -34,7 +33,8 @@ class StrategyChooser:
     """
 
     def __init__(self, name: str, chooser: Chooser, *, seed: int) -> None:
-        self._name, self._own, self._seed = name, chooser, seed
+        super().__init__(chooser)
+        self._name, self._seed = name, seed
         self._make(chooser.problem, seed)
 
     def _make(self, problem: Problem, seed: int) -> Strategy:
@@ -90,19 +90,3 @@ class StrategyChooser:
         rows = self._own.pool
         held = set(picked) | gone
         return [row for row in rows[rng.permutation(len(rows))].tolist() if tuple(row) not in held]
-
-    def nearest(self, choices: Mapping[str, Any]) -> list[int]:
-        """See :meth:`chipwise.run.choose.Chooser.nearest`."""
-        return self._own.nearest(choices)
-
-    def in_other_formats(self, row: Sequence[int]) -> Rows:
-        """See :meth:`chipwise.run.choose.Chooser.in_other_formats`."""
-        return self._own.in_other_formats(row)
-
-    def law(self, rows: Rows) -> Floats:
-        """See :meth:`chipwise.run.choose.Chooser.law`."""
-        return self._own.law(rows)
-
-    def expected(self, observations: Sequence[Observation], rows: Rows) -> tuple[Floats, Floats]:
-        """See :meth:`chipwise.run.choose.Chooser.expected`: promotions do not depend on the strategy."""
-        return self._own.expected(observations, rows)
