@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from chipwise.profile.backends import Session
+from chipwise.profile.backends import Session, clock_of
 
 EVERY_S = 0.05
 REFERENCE_PROMPT, REFERENCE_STEPS = 16, 4
@@ -60,7 +60,7 @@ class Anchors:
         return {"compute_s": middle - start, "memory_s": clock() - middle}
 
     def _run_reference(self, reference: Session) -> dict[str, float]:
-        clock = time.perf_counter
+        clock = clock_of(reference)
         start = clock()
         reference.prefill(self._prompt)
         middle = clock()

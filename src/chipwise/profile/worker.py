@@ -22,7 +22,7 @@ import numpy.typing as npt
 from chipwise.core.errors import ChipwiseError, MeasurementError
 from chipwise.profile import load, sensors
 from chipwise.profile.anchors import REFERENCE_PROMPT, REFERENCE_STEPS, Anchors
-from chipwise.profile.backends import RUNTIMES, Session
+from chipwise.profile.backends import RUNTIMES, Session, clock_of
 
 Array = npt.NDArray[Any]
 _FIRST_CYCLES = 2  # never timed: loading, first touches
@@ -75,7 +75,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     gc.disable()
     energy, clock_hz = sensors.energy(), sensors.frequency_hz(cpus)
     before = load.read(cpus)
-    started = time.perf_counter()
+    started, began = time.perf_counter(), clock_of(session)()
     while True:
         elapsed = time.perf_counter() - started
         enough_steps = len(loop.ttft_s if encodes else loop.tpot_s) >= request["min_steps"]
@@ -95,7 +95,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         "tpot_s": loop.tpot_s,
         "ttft_cpu_s": loop.ttft_cpu_s,
         "tpot_cpu_s": loop.tpot_cpu_s,
-        "tpot_at_s": [moment - started for moment in loop.tpot_at_s],
+        "tpot_at_s": [moment - began for moment in loop.tpot_at_s],
         "cpu_s": after.process_cpu_s - before.process_cpu_s,
         "wall_s": after.wall_s - before.wall_s,
         "peak_memory_bytes": peak_memory_bytes,
@@ -129,12 +129,13 @@ class Loop:
 
     def __init__(self, session: Session, tokens: Array, *, steps: int) -> None:
         self._session, self._tokens, self._steps = session, tokens, steps
+        self._clock = clock_of(session)
         self._logits: Array = np.zeros((1, 1), np.float32)
         self.clear()
 
     def cycle(self, *, decode: bool = True) -> None:
         """One request: the prompt, then (if ``decode``) all new tokens, greedily."""
-        clock, cpu, session = time.perf_counter, time.process_time, self._session
+        session, cpu, clock = self._session, time.process_time, self._clock
         cpu_start, start = cpu(), clock()
         logits = session.prefill(self._tokens)
         token = logits.argmax(axis=-1)[:, None]

@@ -51,18 +51,19 @@ def test_a_fifth_is_too_much_either_way() -> None:
 
 @pytest.mark.parametrize("slower", [1.25, 0.75])
 def test_a_quarter_of_drift_between_sessions_is_corrected_to_within_5_percent(slower: float, tmp_path) -> None:
-    """All waits are stretched; samples stay as taken, the corrected metric is that of the first session."""
+    """Simulated time, stretched; samples stay as taken, the corrected metric is that of the first session."""
     path = tmp_path / "model.json"
     path.write_text(json.dumps({"vocab_size": 16, "prefill_s": 6e-4, "decode_s": 3e-4}))
-    settings = {"runtime": "fake", "seconds": 0.6, "attempts": 2}
+    settings = {"runtime": "fake", "seconds": 0.1, "attempts": 1}
     workload = Workload(prompt_tokens=4, new_tokens=9)
-    first = measure(path, workload, **settings)
+    first = measure(path, workload, options={"simulated": True}, **settings)
     anchors = first.environment["anchors"]
-    second = measure(path, workload, options={"drift": slower}, calibrated=anchors, **settings)
+    second = measure(path, workload, options={"simulated": True, "drift": slower}, calibrated=anchors, **settings)
     for metric, true_s in (("ttft_p50", 6e-4), ("tpot_p50", 3e-4)):
-        assert second.metric(metric) == pytest.approx(slower * true_s, rel=0.15)
-        assert second.corrected(metric) == pytest.approx(first.metric(metric), rel=0.05)
+        assert first.metric(metric) == pytest.approx(true_s, rel=1e-9)
+        assert second.metric(metric) == pytest.approx(slower * true_s, rel=1e-9)
+        assert second.corrected(metric) == pytest.approx(true_s, rel=0.05)
         _, low, high = second.corrected_interval(metric)
-        assert low < first.metric(metric) < high
+        assert low < true_s < high
     assert not second.clean  # past a fifth it is for another hour, whatever was corrected
     assert any("drifted" in reason for reason in second.reasons)

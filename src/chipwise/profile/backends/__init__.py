@@ -6,6 +6,8 @@ Importing this loads no runtime.
 from __future__ import annotations
 
 import importlib.util
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,6 +28,9 @@ class Session(Protocol):
     ``prefill`` starts new sequences; ``decode`` goes on with one token each and may be called until the cache holds
     ``capacity`` positions. Both return the logits of the last position of each sequence; the array may be reused by
     the next call. Equal tokens give equal logits, however often the session was used before.
+
+    A session whose time is not this machine's, such as a simulator's, may have a method ``clock`` that tells it in
+    seconds; see :func:`clock_of`.
     """
 
     vocab_size: int
@@ -95,6 +100,12 @@ NEEDS = {
     "torch-cuda-compiled": Needs(module="torch", extra="search", gpu=True, loading_s=300.0),
     "torch-cuda-graphs": Needs(module="torch", extra="search", gpu=True),
 }
+
+
+def clock_of(session: Session) -> Callable[[], float]:
+    """What tells the time, in seconds, that ``session`` takes: its own clock if it has one, else this machine's."""
+    clock: Callable[[], float] = getattr(session, "clock", time.perf_counter)
+    return clock
 
 
 def prompt_shape(tokens: Tokens, *, batch: int, capacity: int) -> tuple[int, int]:

@@ -2,7 +2,8 @@
 
 The file holds ``vocab_size``, ``prefill_s`` and ``decode_s`` (seconds of busy waiting), and optionally ``fault``: one
 of ``hang``, ``crash``, ``nan``, ``memory`` (takes addresses until it is refused), ``noise`` (prints to stdout). The
-option ``drift`` stretches all waits: a machine that has become slower.
+option ``drift`` stretches all waits: a machine that has become slower. With the option ``simulated`` nothing waits: a
+clock of the session's own goes on by exactly what was asked for.
 """
 
 from __future__ import annotations
@@ -32,6 +33,11 @@ class FakeSession:
         self.facts = facts
         self._capacity, self._batch = capacity, batch
         self._seen = np.zeros((batch, 0), np.int64)
+        self._now_s = 0.0
+
+    def clock(self) -> float:
+        """Seconds: of this machine, or of its own where time is simulated."""
+        return self._now_s if self.facts.get("simulated") else time.perf_counter()
 
     def prefill(self, tokens: Array) -> Array:
         """Forgets what was cached and runs ``tokens`` (batch, prompt)."""
@@ -49,14 +55,18 @@ class FakeSession:
         self._seen = np.concatenate([self._seen, tokens], axis=1)
         if self._seen.shape[1] > self._capacity:
             raise MeasurementError(f"the cache holds {self._capacity} positions and is full")
-        end = time.perf_counter() + seconds * self.facts.get("drift", 1.0)
-        while time.perf_counter() < end:
-            pass
+        self._wait(seconds * self.facts.get("drift", 1.0))
         state = (self._seen * np.arange(1, self._seen.shape[1] + 1)).sum(axis=1, keepdims=True)
         logits: Array = np.cos(state + np.arange(self.vocab_size)).astype(np.float32)
         if self.facts.get("fault") == "nan":
             logits[:] = np.nan
         return logits
+
+    def _wait(self, seconds: float) -> None:
+        self._now_s += seconds
+        end_s = time.perf_counter() + (0.0 if self.facts.get("simulated") else seconds)
+        while time.perf_counter() < end_s:
+            pass
 
     def _misbehave(self, fault: str | None) -> None:
         if fault == "hang":
