@@ -17,7 +17,6 @@ Columns: variant, seed, steps, parameters, bits_per_byte, int8, int4 (the first 
 from __future__ import annotations
 
 import argparse
-import csv
 import math
 import tempfile
 import time
@@ -28,6 +27,7 @@ from unittest import mock
 import numpy as np
 import torch
 
+import kept_rows
 from chipwise.deploy.torch import LayerModule
 from chipwise.spec import ArchSpec, uniform
 from chipwise.train import trainer
@@ -202,10 +202,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    rows: list[dict[str, str]] = []
-    if options.out.exists():
-        with options.out.open(newline="") as stream:
-            rows = list(csv.DictReader(stream))
+    rows = kept_rows.read(options.out)
     wanted = [(name, seed, STEPS) for seed in options.seeds for name in options.only or VARIANTS]
     wanted += [("reference", 0, steps) for steps in LENGTHS] if not options.only else []
     held = {(row["variant"], int(row["seed"]), int(row["steps"])) for row in rows}
@@ -214,12 +211,7 @@ def main() -> None:
         store = TokenStore(load_corpus({}), options.tokens or scratch, SIZES) if todo else None
         for name, seed, steps in todo:
             assert store is not None
-            rows.append(trained(name, seed, steps, store))
-            print(*rows[-1].values(), sep="  ", flush=True)
-            with options.out.open("w", newline="") as stream:
-                writer = csv.DictWriter(stream, COLUMNS)
-                writer.writeheader()
-                writer.writerows(rows)
+            kept_rows.add(rows, trained(name, seed, steps, store), options.out, COLUMNS)
     report(rows)
 
 

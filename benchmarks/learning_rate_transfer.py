@@ -19,7 +19,6 @@ Columns: optimiser, width, factor, seed, steps, bits_per_byte, cpu_s.
 from __future__ import annotations
 
 import argparse
-import csv
 import itertools
 import tempfile
 import time
@@ -30,6 +29,7 @@ from unittest import mock
 import numpy as np
 import torch
 
+import kept_rows
 from chipwise.train import trainer
 from chipwise.train.data import load_corpus
 from chipwise.train.tokenizer import TokenStore
@@ -129,10 +129,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    rows = []
-    if options.out.exists():
-        with options.out.open(newline="") as stream:
-            rows = list(csv.DictReader(stream))
+    rows = kept_rows.read(options.out)
     held = {tuple(row[name] for name in COLUMNS[:5]) for row in rows}
     with tempfile.TemporaryDirectory() as scratch:
         store = TokenStore(load_corpus({}), options.tokens or scratch, SIZES)
@@ -143,14 +140,10 @@ def main() -> None:
             same = ("unscaled", str(width), str(factor), str(seed), str(options.steps))
             if optimiser == "scaled" and width == WIDTH and same in held:  # the very same training
                 twin = next(row for row in rows if tuple(row[name] for name in COLUMNS[:5]) == same)
-                rows.append(twin | {"optimiser": "scaled"})
-                continue
-            rows.append(trained(optimiser, width, factor, seed, options.steps, options.depth, store))
-            print(*rows[-1].values(), sep="  ", flush=True)
-            with options.out.open("w", newline="") as stream:
-                writer = csv.DictWriter(stream, COLUMNS)
-                writer.writeheader()
-                writer.writerows(rows)
+                row = twin | {"optimiser": "scaled"}
+            else:
+                row = trained(optimiser, width, factor, seed, options.steps, options.depth, store)
+            kept_rows.add(rows, row, options.out, COLUMNS)
     report(rows)
 
 

@@ -15,7 +15,6 @@ Columns: design, seed, start, steps, bits_per_byte, step_s, supernet_cpu_s.
 from __future__ import annotations
 
 import argparse
-import csv
 import itertools
 import math
 import tempfile
@@ -25,6 +24,7 @@ import numpy as np
 import torch
 from safetensors.numpy import load_file
 
+import kept_rows
 from chipwise.spec import ArchSpec
 from chipwise.train import trainer
 from chipwise.train.data import load_corpus
@@ -112,10 +112,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    rows: list[dict[str, str]] = []
-    if options.out.exists():
-        with options.out.open(newline="") as stream:
-            rows = list(csv.DictReader(stream))
+    rows = kept_rows.read(options.out)
     if options.report:
         report(rows)
         return
@@ -140,12 +137,7 @@ def main() -> None:
             else:
                 quality, step_s = score(weights, shared.whole, [arch], data, max_validation_bytes=JUDGED_BYTES)[0], 0.0
             found = (f"{quality:.5f}", f"{step_s:.5f}", f"{shared.cpu_s:.1f}")
-            rows.append(dict(zip(COLUMNS, (*key, *found), strict=True)))
-            print(*rows[-1].values(), sep="  ", flush=True)
-            with options.out.open("w", newline="") as stream:
-                writer = csv.DictWriter(stream, COLUMNS)
-                writer.writeheader()
-                writer.writerows(rows)
+            kept_rows.add(rows, dict(zip(COLUMNS, (*key, *found), strict=True)), options.out, COLUMNS)
     report(rows)
 
 

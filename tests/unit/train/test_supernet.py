@@ -13,13 +13,12 @@ from safetensors.numpy import load_file, save_file
 
 from chipwise.core.errors import InputError, SpecError, TrainingDiverged
 from chipwise.deploy.torch import build
-from chipwise.nn.loss import head_loss
+from chipwise.nn.loss import head_loss, head_probabilities
 from chipwise.spec import ArchSpec, Attention, FeedForward, Layer, uniform
 from chipwise.train.evaluate import evaluate_bits_per_byte
 from chipwise.train.pool import WorkerPool
 from chipwise.train.supernet import SupernetRecipe, SupernetResult, extract, score, train_supernet, whole_of
 from chipwise.train.supernet import trainer as shared
-from chipwise.train.supernet.distil import distilled_loss, probabilities
 from chipwise.train.supernet.job import SupernetJob
 from chipwise.train.supernet.sliced import add_gradients, part_of, with_weights
 from chipwise.train.tokenizer import TokenData
@@ -98,14 +97,14 @@ def test_distillation_lies_between_the_text_and_the_teacher() -> None:
     target = torch.randint(0, 11, (70,), generator=generator)
     for share in (0.0, 0.3, 1.0):
         a, b = (x.clone().requires_grad_(), table.clone().requires_grad_()), (x.clone().requires_grad_(), table.clone())
-        value = distilled_loss(*a, target, teacher, share=share)
+        value = head_loss(*a, target, teacher_RV=teacher, share=share)
         value.backward()
         wanted = share * teacher + (1 - share) * torch.nn.functional.one_hot(target, 11)
         mixed = -(wanted * torch.log_softmax(b[0] @ b[1].t(), dim=-1)).sum(dim=-1).mean()
         mixed.backward()
         torch.testing.assert_close(a[0].grad, b[0].grad, rtol=1e-5, atol=1e-8)
         torch.testing.assert_close(value.double(), head_loss(x, table, target).double(), rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(probabilities(x, table), torch.softmax(x @ table.t(), dim=-1))
+    torch.testing.assert_close(head_probabilities(x, table), torch.softmax(x @ table.t(), dim=-1))
 
 
 def test_training_makes_every_part_better_and_scores_are_those_of_the_extracted_models(
@@ -176,8 +175,10 @@ def test_a_broken_checkpoint_of_the_fall_costs_the_fall_alone(
 
 
 def fail_at(monkeypatch: pytest.MonkeyPatch, calls: set[int]) -> None:
-    real, count = shared.head_loss, iter(range(10**6))
-    monkeypatch.setattr(shared, "head_loss", lambda *a: real(*a) * (math.nan if next(count) in calls else 1.0))
+    real, count = shared.head_loss, range(10**6)
+    monkeypatch.setattr(
+        shared, "head_loss", lambda *a, **k: real(*a, **k) * (math.nan if next(count) in calls else 1.0)
+    )
 
 
 def test_one_divergence_is_survived_and_two_are_an_error(

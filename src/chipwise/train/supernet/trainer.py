@@ -26,12 +26,11 @@ from chipwise.core.digest import digest
 from chipwise.core.errors import InputError, SpecError
 from chipwise.core.files import read_json, storage, write_atomic, write_json
 from chipwise.deploy.torch import Transformer
-from chipwise.nn.loss import head_loss
+from chipwise.nn.loss import head_loss, head_probabilities
 from chipwise.search.scaling import PACE
 from chipwise.space import SearchSpace
 from chipwise.spec import ArchSpec
 from chipwise.train.checkpoint import CurvePoint
-from chipwise.train.supernet.distil import distilled_loss, probabilities
 from chipwise.train.supernet.sliced import add_gradients, part_of, with_weights
 from chipwise.train.supernet.whole import whole_of
 from chipwise.train.tokenizer import TokenData
@@ -163,7 +162,7 @@ class SupernetRun(Run):
             add_gradients(arch, self.arch, parts, gradients)
             total += loss.detach() / len(designs) * (self.data.bytes_per_token / data.bytes_per_token)
             if self.recipe.distil and number == 0:
-                teacher = probabilities(x.detach(), table.detach())
+                teacher = head_probabilities(x.detach(), table.detach())
         return total
 
     def drawn(self) -> list[ArchSpec]:
@@ -182,9 +181,7 @@ class SupernetRun(Run):
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.dtype == torch.bfloat16):
             x_BTD, _ = model.hidden(inputs)
         x, table, target = x_BTD.reshape(-1, x_BTD.shape[-1]).to(self.dtype), model.head_table, targets.reshape(-1)
-        if teacher is None:
-            return x, table, head_loss(x, table, target)
-        return x, table, distilled_loss(x, table, target, teacher, share=self.recipe.distil)
+        return x, table, head_loss(x, table, target, teacher_RV=teacher, share=self.recipe.distil)
 
     def _charge(self, elapsed_s: float) -> float:
         """What a step costs the budget: what its work costs when it is little disturbed.

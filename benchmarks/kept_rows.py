@@ -1,0 +1,27 @@
+"""Rows of a benchmark that are kept as they are made: a call that was stopped goes on where it was."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+Row = dict[str, str]
+
+
+def read(path: Path) -> list[Row]:
+    """The rows that ``path`` holds; none if there is no such file."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def add(rows: list[Row], row: Mapping[str, str], path: Path, columns: Sequence[str]) -> None:
+    """Appends and prints ``row``, and writes all rows to ``path``."""
+    rows.append(dict(row))
+    print(*row.values(), sep="  ", flush=True)
+    with path.open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, columns)
+        writer.writeheader()
+        writer.writerows(rows)
