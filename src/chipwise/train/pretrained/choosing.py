@@ -5,7 +5,7 @@ layers alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -26,10 +26,11 @@ STEP = 16  # neurons come in multiples of this: products of such widths are quic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a cut may take: seconds of a request, bytes of weights; None is no limit."""
+    """What a cut may take: seconds by the name of the time (see :mod:`costs`), bytes of weights, parameters."""
 
-    latency_s: float | None
-    memory_bytes: float | None
+    times_s: Mapping[str, float] = field(default_factory=dict)
+    memory_bytes: float | None = None  # None: no limit
+    parameters: int | None = None
 
 
 def options_of(arch: ArchSpec) -> dict[str, tuple[int, ...]]:
@@ -52,16 +53,19 @@ def bytes_of(arch: ArchSpec, sizes: Sizes, value_bytes: float) -> float:
 
 
 def choose_exactly(
-    arch: ArchSpec, judged: Sequence[Replacement], costs: Costs, limits: Limits, *, value_bytes: float = 4.0
+    arch: ArchSpec,
+    judged: Sequence[Replacement],
+    costs: Mapping[str, Costs],
+    limits: Limits,
+    *,
+    value_bytes: float = 4.0,
 ) -> Sizes:
     """The cut with the least sum of its blocks' losses within ``limits``, proved by an integer programme.
 
     Raises:
         Infeasible: Nothing keeps the limits.
     """
-    whole = whole_sizes(arch)
-    none = (0,) * len(arch.layers)
-    bare = whole.with_kind("attention", none).with_kind("ffn", none)
+    whole, bare = whole_sizes(arch), bare_sizes(arch)
     parts, sizes_of = [], []
     for i, kind in blocks(arch):
         items = sorted((r.size, r.loss) for r in judged if (r.layer, r.kind) == (i, kind))
@@ -69,11 +73,11 @@ def choose_exactly(
         found = [*items, (top, 0.0)]
         parts.append([_option(arch, costs, i, kind, size, loss, value_bytes) for size, loss in found])
         sizes_of.append([size for size, _ in found])
-    within: dict[str, float] = {}
-    if limits.latency_s is not None:
-        within["latency"] = limits.latency_s - costs.base_s
+    within = {name: limit_s - costs[name].base_s for name, limit_s in limits.times_s.items()}
     if limits.memory_bytes is not None:
         within["memory"] = limits.memory_bytes - bytes_of(arch, bare, value_bytes)
+    if limits.parameters is not None:
+        within["parameters"] = limits.parameters - cut_arch(arch, bare).parameters()
     picked = choose(parts, within)
     chosen = whole
     for (i, kind), sizes, number in zip(blocks(arch), sizes_of, picked, strict=True):
@@ -81,13 +85,29 @@ def choose_exactly(
     return chosen
 
 
-def _option(arch: ArchSpec, costs: Costs, layer: int, kind: str, size: int, loss: float, value_bytes: float) -> Option:
-    whole = whole_sizes(arch)
-    held, without = (bytes_of(arch, whole.with_block(layer, kind, n), value_bytes) for n in (size, 0))
-    return Option(loss=loss, costs={"latency": costs.of(kind, size), "memory": held - without})
+def _option(
+    arch: ArchSpec, costs: Mapping[str, Costs], layer: int, kind: str, size: int, loss: float, value_bytes: float
+) -> Option:
+    held, without = (whole_sizes(arch).with_block(layer, kind, n) for n in (size, 0))
+    return Option(
+        loss=loss,
+        costs={name: item.of(kind, size) for name, item in costs.items()}
+        | {
+            "memory": bytes_of(arch, held, value_bytes) - bytes_of(arch, without, value_bytes),
+            "parameters": cut_arch(arch, held).parameters() - cut_arch(arch, without).parameters(),
+        },
+    )
 
 
-def choose_first_layers(arch: ArchSpec, costs: Costs, limits: Limits, *, value_bytes: float = 4.0) -> Sizes:
+def bare_sizes(arch: ArchSpec) -> Sizes:
+    """No block at all: what no cut can go below."""
+    none = (0,) * len(arch.layers)
+    return whole_sizes(arch).with_kind("attention", none).with_kind("ffn", none)
+
+
+def choose_first_layers(
+    arch: ArchSpec, costs: Mapping[str, Costs], limits: Limits, *, value_bytes: float = 4.0
+) -> Sizes:
     """The most whole layers from the first on that keep ``limits``: plain truncation.
 
     Raises:
@@ -97,7 +117,7 @@ def choose_first_layers(arch: ArchSpec, costs: Costs, limits: Limits, *, value_b
     for depth in range(len(arch.layers), 0, -1):
         gone = (0,) * (len(arch.layers) - depth)
         sizes = replace(whole, heads=whole.heads[:depth] + gone, neurons=whole.neurons[:depth] + gone)
-        if _keeps(arch, sizes, costs, limits, value_bytes):
+        if keeps(arch, sizes, costs, limits, value_bytes):
             return sizes
     raise Infeasible("not even the first layer alone keeps the limits; loosen them")
 
@@ -119,7 +139,7 @@ class Sampler:
         self,
         arch: ArchSpec,
         options: Mapping[str, Sequence[int]],
-        costs: Costs,
+        costs: Mapping[str, Costs],
         limits: Limits,
         *,
         widths: Sequence[int] = (),
@@ -133,7 +153,7 @@ class Sampler:
 
     def fits(self, sizes: Sizes) -> bool:
         """Whether a cut keeps the limits."""
-        return _keeps(self.arch, sizes, self.costs, self.limits, self.value_bytes)
+        return keeps(self.arch, sizes, self.costs, self.limits, self.value_bytes)
 
     def draw(self, number: int) -> Sizes:
         """A cut that keeps the limits and nearly fills them, by its number: the same every time.
@@ -200,7 +220,9 @@ def search_shared(
     return winner, seen[winner]
 
 
-def _keeps(arch: ArchSpec, sizes: Sizes, costs: Costs, limits: Limits, value_bytes: float) -> bool:
-    slow = limits.latency_s is not None and costs.request_s(arch, sizes) > limits.latency_s
+def keeps(arch: ArchSpec, sizes: Sizes, costs: Mapping[str, Costs], limits: Limits, value_bytes: float = 4.0) -> bool:
+    """Whether a cut is predicted to keep ``limits``."""
+    slow = any(costs[name].cut_s(arch, sizes) > limit_s for name, limit_s in limits.times_s.items())
     big = limits.memory_bytes is not None and bytes_of(arch, sizes, value_bytes) > limits.memory_bytes
-    return not slow and not big
+    many = limits.parameters is not None and cut_arch(arch, sizes).parameters() > limits.parameters
+    return not (slow or big or many)

@@ -114,9 +114,9 @@ def start_from(
         told=progress,
     )
     claim(target, work.about, resume=resume)
-    whole_s = work.costs.request_s(work.arch, whole_sizes(work.arch))
+    limit_s = limit_of(latency, work.costs["request"].cut_s(work.arch, whole_sizes(work.arch)), "time", "latency")
     limits = Limits(
-        latency_s=limit_of(latency, whole_s, "time", "latency"),
+        times_s={} if limit_s is None else {"request": limit_s},
         memory_bytes=limit_of(memory, work.whole_bytes, "bytes", "memory"),
     )
     plan = Plan(
@@ -138,8 +138,8 @@ def start_from(
         sizes=cut.sizes,
         parameters=cut.arch.parameters(),
         original_parameters=work.arch.parameters(),
-        limit_s=limits.latency_s,
-        predicted_s=work.costs.request_s(work.arch, cut.sizes),
+        limit_s=limit_s,
+        predicted_s=work.costs["request"].cut_s(work.arch, cut.sizes),
         latency=times[0],
         original_latency=times[1],
         loss_before=cut.loss_before,

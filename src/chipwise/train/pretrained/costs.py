@@ -25,12 +25,13 @@ from chipwise.spec.encoder import is_encoder
 from chipwise.train.pretrained.sizes import Sizes, blocks, cut_arch, whole_sizes
 
 KINDS = ("attention", "ffn")
+Times = dict[str, float]  # seconds: ttft (the pass over the text), of a decoder tpot (a step), and request (all of it)
 _TABLE_ROWS = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """Seconds of one request: what is always there, and each block's by kind and size (size 0 takes none)."""
+    """Seconds of a pass, a step or a request: what is always there, and each block's by kind and size (0 takes none)."""
 
     base_s: float
     block_s: Mapping[str, Mapping[int, float]]
@@ -46,8 +47,8 @@ class Costs:
             raise InputError(f"{kind} of size {size} was not timed; known: {known}")
         return self.block_s[kind][size]
 
-    def request_s(self, arch: ArchSpec, sizes: Sizes) -> float:
-        """Seconds of one request of the cut; a narrower stream makes every block's products smaller in proportion."""
+    def cut_s(self, arch: ArchSpec, sizes: Sizes) -> float:
+        """Seconds of the cut; a narrower stream makes every block's products smaller in proportion."""
         share = sizes.width / arch.d_model
         return self.base_s + share * sum(self.of(kind, sizes.block(i, kind)) for i, kind in blocks(arch))
 
@@ -61,8 +62,8 @@ def measure_costs(
     seconds: float = 1.0,
     rounds: int = 3,
     told: Callable[[int, int], None] = lambda done, total: None,
-) -> Costs:
-    """Times every size in ``options`` (by kind; of the blocks that ``arch`` has) on one thread.
+) -> dict[str, Costs]:
+    """Times every size in ``options`` (by kind; of the blocks that ``arch`` has) on one thread; by name of the time.
 
     Args:
         arch: The original.
@@ -86,12 +87,19 @@ def measure_costs(
             sizes = whole.with_kind(kind, tuple(min(size, top) for top in own))
             variants[kind, size] = cut_arch(arch, sizes)
     taken = _timed(list(variants.values()), workload, weights, seconds, rounds, told)
-    found = dict(zip(variants, taken, strict=True))
+    return {
+        name: _by_block({key: times[name] for key, times in zip(variants, taken, strict=True)}, counts)
+        for name in taken[0]
+    }
+
+
+def _by_block(found: Mapping[tuple[str, int], float], counts: Mapping[str, int]) -> Costs:
+    """Seconds of models whose blocks of one kind all have one size, as those of one block."""
     block_s: dict[str, dict[int, float]] = {kind: {0: 0.0} for kind in KINDS}
     full_s = []
     for (kind, size), value in found.items():
         block_s[kind][size] = max(0.0, value - found[kind, 0]) / counts[kind]
-        if size == max(whole.of_kind(kind)):
+        if size == max(other for of, other in found if of == kind):
             full_s.append(value)
     every = sum(counts[kind] * max(sizes.values()) for kind, sizes in block_s.items())
     return Costs(base_s=max(0.0, float(np.mean(full_s)) - every), block_s=block_s)
@@ -99,19 +107,22 @@ def measure_costs(
 
 def time_requests(
     archs: Sequence[ArchSpec], workload: Workload, *, weights: str = "fp32", seconds: float = 2.0, rounds: int = 4
-) -> list[float]:
-    """Median processor seconds of a request of each model, with random weights, measured in turns on one thread."""
+) -> list[Times]:
+    """Median processor seconds of each model, with random weights, measured in turns on one thread."""
     return _timed(archs, workload, weights, seconds, rounds, lambda done, total: None)
 
 
-def request_seconds(session: Any, workload: Workload, prompt: Any, *, encodes: bool) -> float:
-    """Processor seconds of one request."""
+def request_times(session: Any, workload: Workload, prompt: Any, *, encodes: bool) -> Times:
+    """Processor seconds of one request and its parts."""
     start = time.process_time()
     logits = session.prefill(prompt)
-    if not encodes:
-        for _ in range(workload.new_tokens - 1):
-            logits = session.decode(logits.argmax(axis=-1)[:, None])
-    return time.process_time() - start
+    first = time.process_time()
+    steps = 0 if encodes else workload.new_tokens - 1
+    for _ in range(steps):
+        logits = session.decode(logits.argmax(axis=-1)[:, None])
+    end = time.process_time()
+    found = {"ttft": first - start, "request": end - start}
+    return found | {"tpot": (end - first) / steps} if steps else found
 
 
 def _timed(
@@ -121,9 +132,9 @@ def _timed(
     seconds: float,
     rounds: int,
     told: Callable[[int, int], None],
-) -> list[float]:
-    """The median processor seconds of a request of each model, measured in turns."""
-    samples: list[list[float]] = [[] for _ in archs]
+) -> list[Times]:
+    """The median processor seconds of each model, measured in turns."""
+    samples: list[list[Times]] = [[] for _ in archs]
     with tempfile.TemporaryDirectory() as room:
         files: dict[ArchSpec, Path] = {}
         for arch in archs:
@@ -135,18 +146,18 @@ def _timed(
             for done, i in enumerate(order):
                 samples[i] += _samples(files[archs[i]], archs[i], workload, seconds / rounds)
                 told(turn * len(archs) + done + 1, rounds * len(archs))
-    return [float(np.median(values)) for values in samples]
+    return [{name: float(np.median([one[name] for one in values])) for name in values[0]} for values in samples]
 
 
-def _samples(path: Path, arch: ArchSpec, workload: Workload, seconds: float) -> list[float]:
+def _samples(path: Path, arch: ArchSpec, workload: Workload, seconds: float) -> list[Times]:
     """Processor seconds of requests for ``seconds``, loading and the first request not among them; at least three."""
     session = OnnxRuntime().open(path, capacity=workload.total_tokens, batch=workload.batch, threads=1, options={})
     shape = (workload.batch, workload.prompt_tokens)
     prompt = np.random.default_rng(0).integers(0, arch.vocab_size, shape)
     encodes = is_encoder(arch)
-    request_seconds(session, workload, prompt, encodes=encodes)
-    found: list[float] = []
+    request_times(session, workload, prompt, encodes=encodes)
+    found: list[Times] = []
     until = time.process_time() + seconds
     while len(found) < 3 or time.process_time() < until:
-        found.append(request_seconds(session, workload, prompt, encodes=encodes))
+        found.append(request_times(session, workload, prompt, encodes=encodes))
     return found

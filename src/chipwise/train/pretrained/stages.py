@@ -151,16 +151,18 @@ class Shrinking:
         self.cpu_s: dict[str, float] = {}
 
     @functools.cached_property
-    def costs(self) -> Costs:
-        """Seconds of every size of every block, measured once."""
+    def costs(self) -> dict[str, Costs]:
+        """Seconds of every size of every block, measured once; by name of the time."""
 
         def make() -> Any:
             told = functools.partial(self.told, "time blocks")
             return plain(measure_costs(self.arch, options_of(self.arch), self.workload, weights=self.form, told=told))
 
-        kept = self._kept("costs", make)
-        block_s = {kind: {int(size): s for size, s in sizes.items()} for kind, sizes in kept["block_s"].items()}
-        return Costs(base_s=kept["base_s"], block_s=block_s)
+        def read(kept: Any) -> Costs:
+            block_s = {kind: {int(size): s for size, s in sizes.items()} for kind, sizes in kept["block_s"].items()}
+            return Costs(base_s=kept["base_s"], block_s=block_s)
+
+        return {name: read(kept) for name, kept in self._kept("costs", make, key="by time").items()}
 
     @property
     def whole_bytes(self) -> float:
@@ -327,18 +329,26 @@ class Shrinking:
         return Sizes(heads=tuple(kept["heads"]), neurons=tuple(kept["neurons"]), width=kept["width"])
 
     def _within(self, pick: Callable[[Limits], Sizes], limits: Limits) -> Sizes:
-        within = limits
-        whole_s = self.costs.request_s(self.arch, whole_sizes(self.arch))
+        within, nearest = limits, ""
+        whole = whole_sizes(self.arch)
         for _ in range(_TIGHTENINGS):
             sizes = pick(within)
-            if limits.latency_s is None or within.latency_s is None:
+            if not limits.times_s or sizes == whole:
                 return sizes
-            cut_s, full_s = time_requests([cut_arch(self.arch, sizes), self.arch], self.workload, weights=self.form)
-            over = (cut_s / full_s) / (limits.latency_s / whole_s)
-            if over <= 1:
+            cut, full = time_requests([cut_arch(self.arch, sizes), self.arch], self.workload, weights=self.form)
+            shares = {name: cut[name] / full[name] for name in limits.times_s}
+            over = {
+                name: shares[name] / (limit_s / self.costs[name].cut_s(self.arch, whole))
+                for name, limit_s in limits.times_s.items()
+            }
+            if max(over.values()) <= 1:
                 return sizes
-            within = replace(within, latency_s=within.latency_s / over * 0.995)
-        raise Infeasible("no choice was measured within the limit of latency on this machine; loosen it")
+            nearest = ", ".join(f"{name} {100 * share:.1f} % of the original's" for name, share in shares.items())
+            tighter = {name: s / over[name] * 0.995 if over[name] > 1 else s for name, s in within.times_s.items()}
+            within = replace(within, times_s=tighter)
+        raise Infeasible(
+            f"no choice was measured within the limits of latency on this machine; nearest: {nearest}; loosen them"
+        )
 
     @contextmanager
     def _timed(self, stage: str, *, key: str = "") -> Iterator[None]:

@@ -53,15 +53,16 @@ def quick_timing(monkeypatch) -> None:
     from chipwise.train.pretrained import costs
 
     def timed(archs, workload, weights, seconds, rounds, told):
-        return [1e-6 * sum(arch.layer_parameters(layer) for layer in arch.layers) + 1e-3 for arch in archs]
+        seconds = [1e-6 * sum(arch.layer_parameters(layer) for layer in arch.layers) + 1e-3 for arch in archs]
+        return [{"request": one, "ttft": one} for one in seconds]
 
     monkeypatch.setattr(costs, "_timed", timed)
 
 
-def unit_costs() -> Costs:
+def unit_costs() -> dict[str, Costs]:
     """A second for each head and for 16 neurons each."""
     heads, neurons = {n: float(n) for n in range(5)}, {n: n / 16 for n in range(0, 65, 16)}
-    return Costs(base_s=1.0, block_s={"attention": heads, "ffn": neurons})
+    return {"request": Costs(base_s=1.0, block_s={"attention": heads, "ffn": neurons})}
 
 
 def test_the_three_ways_keep_the_limit_and_heal(bert, tmp_path) -> None:
@@ -172,13 +173,13 @@ def test_the_exact_choice_takes_the_cheapest_losses(bert) -> None:
     judged = [
         Replacement(layer=i, kind=kind, size=size, loss=loss(i, kind, size))
         for i, kind in blocks(arch)
-        for size in costs.block_s[kind]
+        for size in costs["request"].block_s[kind]
         if size < whole.block(i, kind)
     ]
-    sizes = choose_exactly(arch, judged, costs, Limits(latency_s=13.0, memory_bytes=None))
+    sizes = choose_exactly(arch, judged, costs, Limits(times_s={"request": 13.0}))
     assert sizes.heads == (4, 0, 0)
     assert sizes.neurons == (64, 0, 64)
-    first = choose_first_layers(arch, costs, Limits(latency_s=17.0, memory_bytes=None))
+    first = choose_first_layers(arch, costs, Limits(times_s={"request": 17.0}))
     assert first.heads == (4, 4, 0)
     assert first.neurons == (64, 64, 0)
 
@@ -186,31 +187,31 @@ def test_the_exact_choice_takes_the_cheapest_losses(bert) -> None:
 def test_costs_of_blocks_add_up_where_those_of_models_do(bert) -> None:
     """A clock that counts a microsecond a parameter and a millisecond beside: the sums are its own for any cut."""
     arch = without_head(load_pretrained(bert)[0])
-    found = measure_costs(arch, options_of(arch), Workload(prompt_tokens=8, new_tokens=1))
+    found = measure_costs(arch, options_of(arch), Workload(prompt_tokens=8, new_tokens=1))["request"]
     assert found.base_s == pytest.approx(1e-3)
     assert found.of("ffn", 0) == 0.0
     sizes = whole_sizes(arch).with_block(0, "ffn", 16).with_block(2, "attention", 0).with_block(1, "attention", 2)
     cut = cut_arch(arch, sizes)
     taken = 1e-6 * sum(cut.layer_parameters(layer) for layer in cut.layers) + 1e-3
-    assert found.request_s(arch, sizes) == pytest.approx(taken)
+    assert found.cut_s(arch, sizes) == pytest.approx(taken)
     with pytest.raises(InputError, match="ffn of size 17 was not timed; known: 0, 16"):
         found.of("ffn", 17)
 
 
 def test_drawn_cuts_keep_the_limits_and_repeat(bert) -> None:
     arch = without_head(load_pretrained(bert)[0])
-    costs = Costs(base_s=1.0, block_s={kind: {n: float(n) for n in sizes} for kind, sizes in options_of(arch).items()})
-    limits = Limits(latency_s=100.0, memory_bytes=None)
+    seconds = Costs(base_s=1.0, block_s={kind: {n: float(n) for n in kept} for kind, kept in options_of(arch).items()})
+    costs, limits = {"request": seconds}, Limits(times_s={"request": 100.0})
     drawn = Sampler(arch, options_of(arch), costs, limits, widths=(16, 32), seed=1)
     cuts = [drawn.draw(number) for number in range(30)]
-    assert all(costs.request_s(arch, cut) <= 100 for cut in cuts)
+    assert all(seconds.cut_s(arch, cut) <= 100 for cut in cuts)
     assert len(set(cuts)) > 20
     assert {cut.width for cut in cuts} == {16, 32}
     assert cuts == [drawn.draw(number) for number in range(30)]
     random = np.random.default_rng(0)
     assert all(drawn.fits(drawn.change(cut, random)) for cut in cuts)
     with pytest.raises(Infeasible):
-        Sampler(arch, options_of(arch), costs, Limits(latency_s=0.5, memory_bytes=None), seed=1).draw(0)
+        Sampler(arch, options_of(arch), costs, Limits(times_s={"request": 0.5}), seed=1).draw(0)
 
 
 def test_folders_belong_to_one_run(bert, tmp_path) -> None:
