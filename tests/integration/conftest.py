@@ -12,7 +12,7 @@ import pytest
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def chipwise(*arguments: object, timeout_s: float = 300, **changes) -> subprocess.CompletedProcess[str]:
+def chipwise(*arguments: object, timeout_s: float = 600, **changes) -> subprocess.CompletedProcess[str]:
     """Runs the command line as a user does."""
     command = [sys.executable, "-c", "from chipwise.cli import main; main()", *map(str, arguments)]
     environment = os.environ | {"COLUMNS": "160", "NO_COLOR": "1"}
@@ -23,6 +23,6 @@ def chipwise(*arguments: object, timeout_s: float = 300, **changes) -> subproces
 def smoke_run(tmp_path_factory) -> Path:
     """The folder of a finished run of examples/smoke.yaml."""
     folder = tmp_path_factory.mktemp("runs") / "smoke"
-    done = chipwise("search", EXAMPLES / "smoke.yaml", "--out", folder, timeout_s=600)
+    done = chipwise("search", EXAMPLES / "smoke.yaml", "--out", folder, timeout_s=1200)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder

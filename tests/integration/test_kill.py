@@ -68,12 +68,12 @@ def test_killed_five_times_and_resumed_nothing_is_lost(smoke_run, tmp_path) -> N
             workers = psutil.Process(process.pid).children(recursive=True)
             os.kill(process.pid, signal.SIGKILL)
             process.wait()
-            _, alive = psutil.wait_procs(workers, timeout=10)
+            _, alive = psutil.wait_procs(workers, timeout=60)
             assert not alive, "workers outlived the search"
         now = finished(spec, folder)
         assert known.items() <= now.items()
         known = now
-    done = chipwise("search", spec, "--out", folder, "--resume", timeout_s=600)
+    done = chipwise("search", spec, "--out", folder, "--resume", timeout_s=1200)
     assert done.returncode == 0, done.stderr
     assert known.items() <= finished(spec, folder).items()
     record = load(folder / "record.json")
@@ -94,11 +94,10 @@ def test_ctrl_c_keeps_what_is_there_and_says_how_to_go_on(smoke_run, tmp_path) -
         text=True,
         start_new_session=True,
     )
-    deadline = time.monotonic() + 120
-    while not finished(EXAMPLES / "smoke.yaml", folder) and time.monotonic() < deadline:
+    while not finished(EXAMPLES / "smoke.yaml", folder) and process.poll() is None:
         time.sleep(0.5)
     process.send_signal(signal.SIGINT)
-    _, complaint = process.communicate(timeout=60)
+    _, complaint = process.communicate(timeout=300)
     assert process.returncode == 130
     assert "--resume" in complaint
     assert "Traceback" not in complaint

@@ -51,7 +51,7 @@ def host(tmp_path: Path, monkeypatch):
     monkeypatch.setenv("CHIPWISE_SSH", f"{client} -o LogLevel=ERROR")
     monkeypatch.setenv("CHIPWISE_REMOTE_PYTHON", sys.executable)
     try:
-        for _ in range(100):
+        for _ in range(600):
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", port)) == 0:
                     break

@@ -44,7 +44,7 @@ class Server:
             [*as_user, str(self.bin / name), *arguments],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.STDOUT,
-            timeout=60,
+            timeout=300,
             cwd="/",
         )
         assert done.returncode == 0, f"{name} failed"
@@ -78,13 +78,13 @@ import sys
 sys.path.insert(0, sys.argv[2])
 import evaluations
 from chipwise.search.optimise import optimise
-optimise(evaluations.toy_problem(), evaluations.sleeping, evaluations=40, strategy="evolution", workers=2,
+optimise(evaluations.toy_problem(), getattr(evaluations, sys.argv[4]), evaluations=40, strategy="evolution", workers=2,
          storage=sys.argv[1], name=sys.argv[3], told=lambda done, wanted: print(done, flush=True))
 """
 
 
-def begin(url: str, name: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", SEARCH, url, str(SEARCH_TESTS), name]
+def begin(url: str, name: str, evaluation: str = "sleeping") -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", SEARCH, url, str(SEARCH_TESTS), name, evaluation]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -94,15 +94,17 @@ def stored(url: str, name: str):
 
 
 @pytest.mark.slow
-def test_two_searches_share_a_database_that_goes_away_for_a_while(server) -> None:
-    searches = [begin(server.url, "shared") for _ in range(2)]
+def test_two_searches_share_a_database_that_goes_away_for_a_while(server, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("MEETING", str(tmp_path))
+    searches = [begin(server.url, "shared", "in_company") for _ in range(2)]
     for search in searches:
         assert search.stdout.readline(), search.stderr.read()
     server.stop()  # as a crash does: every connection is cut
+    (tmp_path / "go").touch()  # what the workers find next cannot be told
     time.sleep(1.0)
     server.start()
     for search in searches:
-        _, complaint = search.communicate(timeout=180)
+        _, complaint = search.communicate(timeout=600)
         assert search.returncode == 0, complaint
     study = stored(server.url, "shared")
     done = [trial for trial in study.trials() if trial.state == "complete"]

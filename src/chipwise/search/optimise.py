@@ -112,7 +112,7 @@ def optimise(
         raise InputError(f"evaluations and batch must be at least 1, not {evaluations} and {batch}")
     study = study_of(problem, storage, name=name)
     loop = _Loop(problem, study, strategy, seed, evaluations, batch, beat_s, grace_s, clock, told)
-    pool = executor(evaluate, workers, on=on, timeout_s=timeout_s)
+    pool = executor(evaluate, workers, on=on, timeout_s=timeout_s, clock=clock)
     try:
         loop.run(pool, workers=workers)
     finally:

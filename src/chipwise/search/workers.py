@@ -265,7 +265,9 @@ class OnRay:
             self._ray.shutdown()
 
 
-def executor(work: Work, workers: int, *, on: str, timeout_s: float | None) -> Executor:
+def executor(
+    work: Work, workers: int, *, on: str, timeout_s: float | None, clock: Callable[[], float] = time.monotonic
+) -> Executor:
     """The executor that ``on`` names: ``processes`` (this process itself for one worker) or ``ray``.
 
     Raises:
@@ -277,4 +279,6 @@ def executor(work: Work, workers: int, *, on: str, timeout_s: float | None) -> E
         return OnRay(work, workers)
     if on != "processes":
         raise InputError(f"evaluations run on processes or on ray, not on {on!r}")
-    return Here(work) if workers == 1 and timeout_s is None else Processes(work, workers, timeout_s=timeout_s)
+    if workers == 1 and timeout_s is None:
+        return Here(work)
+    return Processes(work, workers, timeout_s=timeout_s, clock=clock)

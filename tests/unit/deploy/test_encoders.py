@@ -238,6 +238,6 @@ def test_the_harness_times_a_pass_over_a_text(tmp_path) -> None:
     found = measure(path, Workload(prompt_tokens=12, new_tokens=1), repeats=40, seconds=0.1, attempts=1)
     assert found.encodes
     assert len(found.ttft_s) >= 40
-    assert 0 < found.metric("ttft_p50") <= found.metric("ttft_p99") < 0.1
+    assert 0 < found.metric("ttft_p50") <= found.metric("ttft_p99")
     with pytest.raises(MeasurementError, match="generates nothing"):
         found.metric("tpot_p50")

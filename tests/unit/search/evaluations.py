@@ -29,6 +29,17 @@ def sleeping(row):
     return toy(row)
 
 
+def in_company(row):
+    """A worker's first waits until two searches have begun one, its others until the test says ``go``."""
+    place = Path(os.environ["MEETING"])
+    (place / f"search {os.getppid()}").touch()
+    mine = place / f"worker {os.getpid()}"
+    while len([*place.glob("search *")]) < 2 or (mine.exists() and not (place / "go").exists()):
+        time.sleep(0.01)
+    mine.touch()
+    return sleeping(row)
+
+
 def dies_once(row):
     """The first to be evaluated is killed, once."""
     marker = Path(os.environ["MARKER"])

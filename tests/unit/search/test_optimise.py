@@ -6,6 +6,7 @@ import dataclasses
 import subprocess
 import sys
 import time
+from collections import deque
 from pathlib import Path
 
 import evaluations
@@ -17,6 +18,7 @@ from chipwise.search import Limit
 from chipwise.search.optimise import GIVEN_BACK, Watch, optimise, study_of
 from chipwise.search.strategies import make_strategy
 from chipwise.search.study import Study, Trial
+from chipwise.search.workers import Event
 
 PROBLEM = evaluations.toy_problem()
 HERE = Path(__file__).parent
@@ -96,9 +98,20 @@ def test_a_candidate_that_kills_every_worker_is_given_up(tmp_path) -> None:
 
 
 def test_a_worker_that_hangs_is_killed_and_its_trial_given_back(tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("MARKER", str(tmp_path / "marker"))
-    found = optimise(PROBLEM, evaluations.hangs_once, evaluations=6, strategy="random", workers=1, timeout_s=3.0)
+    """An hour passes once the evaluation has begun to hang."""
+    marker = tmp_path / "marker"
+    monkeypatch.setenv("MARKER", str(marker))
+    found = optimise(
+        PROBLEM,
+        evaluations.hangs_once,
+        evaluations=6,
+        strategy="random",
+        timeout_s=60.0,
+        storage=tmp_path / "s",
+        clock=lambda: 3600.0 * marker.exists(),
+    )
     assert len(found.rows) == 6
+    assert sum(GIVEN_BACK in trial.notes for trial in opened(tmp_path / "s").trials()) == 1
 
 
 def test_what_cannot_be_sent_to_a_worker_is_refused() -> None:
@@ -113,23 +126,22 @@ import evaluations
 from chipwise.search.optimise import optimise
 def told(done, wanted):
     print(done, flush=True)
-optimise(evaluations.PROBLEM if hasattr(evaluations, "PROBLEM") else evaluations.toy_problem(), evaluations.sleeping,
-         evaluations=int(sys.argv[3]), strategy="evolution", workers=int(sys.argv[4]), storage=sys.argv[1], told=told)
+optimise(evaluations.toy_problem(), getattr(evaluations, sys.argv[5]), evaluations=int(sys.argv[3]),
+         strategy="evolution", workers=int(sys.argv[4]), storage=sys.argv[1], told=told)
 """
 
 
-def begin(where, count: int, workers: int) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", SEARCH, str(where), str(HERE), str(count), str(workers)]
+def begin(where, count: int, workers: int, evaluation: str = "sleeping") -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", SEARCH, str(where), str(HERE), str(count), str(workers), evaluation]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
 @pytest.mark.parametrize("store", ["journal", "sqlite"])
 def test_a_search_that_is_killed_loses_nothing_told_and_goes_on(tmp_path, store) -> None:
     where = tmp_path / "s" if store == "journal" else f"sqlite:///{tmp_path / 's.db'}"
-    count = 30
     known: dict[tuple[int, ...], tuple[float, ...]] = {}
     for lines in (3, 5):
-        process = begin(where, count, 2)
+        process = begin(where, 1000, 2)  # more than it can do before it is killed
         for _ in range(lines):
             assert process.stdout.readline()
         process.kill()
@@ -138,6 +150,7 @@ def test_a_search_that_is_killed_loses_nothing_told_and_goes_on(tmp_path, store)
         assert len(now) >= len(known) + lines
         assert known.items() <= now.items()
         known = now
+    count = len(known) + 20
     found = optimise(PROBLEM, evaluations.toy, evaluations=count, strategy="evolution", storage=where)
     assert len(found.rows) == count
     assert len({tuple(row) for row in found.rows.tolist()}) == count
@@ -146,17 +159,34 @@ def test_a_search_that_is_killed_loses_nothing_told_and_goes_on(tmp_path, store)
     assert not left
 
 
-def test_two_searches_share_a_study(tmp_path) -> None:
-    processes = [begin(tmp_path / "s", 40, 2) for _ in range(2)]
+def test_two_searches_share_a_study(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("MEETING", str(tmp_path))
+    (tmp_path / "go").touch()
+    processes = [begin(tmp_path / "s", 40, 2, "in_company") for _ in range(2)]
     for process in processes:
-        process.communicate(timeout=120)
+        process.communicate(timeout=300)
         assert process.returncode == 0
     done = [trial for trial in opened(tmp_path / "s").trials() if trial.state == "complete"]
     owners = {trial.notes["owner"] for trial in done}
     assert len(owners) == 2
     assert 40 <= len(done) <= 44  # each may have had as many on their way as it has workers
-    rows = {tuple(trial.notes["row"]) for trial in done}
-    assert len(rows) >= len(done) - 2
+
+
+def test_what_another_search_has_taken_meanwhile_is_left_to_it(tmp_path) -> None:
+    problem, seen = evaluations.toy_problem(values=2, variables=2, limit=None), []
+    taken = np.array([[1, 1]])
+
+    def while_another_works(row):
+        if not seen:
+            values = tuple(evaluations.toy_objectives(taken)[0])
+            study = opened(tmp_path / "s", problem)
+            study.add({"x0": 1, "x1": 1}, {"row": [1, 1], "owner": "elsewhere 1 2.0", "violations": []}, values)
+        seen.append(row.tolist())
+        return evaluations.toy(row)
+
+    found = optimise(problem, while_another_works, evaluations=4, strategy="grid", storage=tmp_path / "s")
+    assert sorted(seen) == [[0, 0], [0, 1], [1, 0]]
+    assert sorted(found.rows.tolist()) == [[0, 0], [0, 1], [1, 0], [1, 1]]
 
 
 def test_a_study_of_another_problem_is_refused(tmp_path) -> None:
@@ -232,12 +262,35 @@ def test_a_clock_that_jumps_changes_nothing(monkeypatch, tmp_path) -> None:
     assert not any(trial.state == "failed" for trial in opened(tmp_path / "s").trials())
 
 
-@pytest.mark.slow
-def test_four_workers_find_as_much_as_one() -> None:
+class InOrder:
+    """Workers in simulated time: all evaluations take equally long, so they end in the order in which they began."""
+
+    def __init__(self, work, workers: int) -> None:
+        self._work, self._workers, self._running = work, workers, deque()
+
+    @property
+    def idle(self) -> int:
+        return self._workers - len(self._running)
+
+    def submit(self, ticket: int, argument) -> None:
+        self._running.append((ticket, argument))
+
+    def poll(self, timeout_s: float) -> list[Event]:
+        if not self._running:
+            return []
+        ticket, argument = self._running.popleft()
+        return [Event(ticket, "result", self._work(argument))]
+
+    def close(self) -> None: ...
+
+
+def test_four_workers_find_as_much_as_one(monkeypatch) -> None:
     from chipwise.search.pareto import hypervolume
 
+    module = sys.modules[optimise.__module__]
+    monkeypatch.setattr(module, "executor", lambda work, workers, **how: InOrder(work, workers))
     volume = {}
     for workers in (1, 4):
-        found = optimise(PROBLEM, evaluations.sleeping, evaluations=72, workers=workers, batch=8)
+        found = optimise(PROBLEM, evaluations.toy, evaluations=72, workers=workers, batch=8)
         volume[workers] = hypervolume(found.objectives[list(found.front)], [11.0, 20.0])
     assert volume[4] >= 0.99 * volume[1]

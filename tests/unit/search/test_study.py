@@ -1,7 +1,6 @@
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -144,7 +143,7 @@ def test_writers_killed_in_the_middle_lose_nothing_that_they_said_was_told(tmp_p
         ]
         for writer in writers:
             assert writer.stdout.readline().strip() == "ready"
-        time.sleep(0.2 + 0.07 * turn)
+        told_of |= {int(writer.stdout.readline()) for writer in writers for _ in range(1 + 3 * turn)}
         for writer in writers:
             writer.kill()
             told_of |= {int(line) for line in writer.stdout.read().splitlines() if line.strip().isdigit()}

@@ -37,7 +37,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
+def wait_until(condition: Callable[[], bool], seconds: float = 300.0) -> bool:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if condition():

@@ -130,7 +130,7 @@ def test_two_processes_are_one_with_twice_the_batch(
         f"    means=Means(precision='fp32', sharing={sharing!r}))\n"
     )
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    subprocess.run([*launch, str(program), str(tmp_path / "two")], check=True, timeout=180, capture_output=True)
+    subprocess.run([*launch, str(program), str(tmp_path / "two")], check=True, timeout=600, capture_output=True)
     alone = {**fast, "means": replace(EXACT, accumulate=2)}
     train_model(spec, steps=10, out=tmp_path / "one", **alone)
     one, two = (load_file(tmp_path / n / "model" / "model.safetensors") for n in ("one", "two"))
@@ -196,9 +196,8 @@ def test_kill_9_in_the_middle_loses_nothing_that_was_written(
     )
     state = tmp_path / "out" / "state" / "stable.safetensors"
     process = subprocess.Popen([sys.executable, str(program)], env={**os.environ, "OMP_NUM_THREADS": "1"})
-    deadline = time.monotonic() + 90
-    while not state.exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    while not state.exists() and process.poll() is None:
+        time.sleep(0.01)
     process.kill()
     process.wait()
     assert state.exists()
