@@ -288,16 +288,29 @@ def run_spec(data: object, *, file: str) -> RunSpec:
     Raises:
         SpecError: A field is unknown, missing or wrong; ``file`` and field are named.
     """
-    if isinstance(data, Mapping) and isinstance(data.get("search"), str):
-        data = {**data, "search": {"strategy": data["search"]}}
-    if isinstance(data, Mapping) and isinstance(data.get("quality"), str):
-        data = {**data, "quality": {"method": data["quality"]}}
-    if isinstance(data, Mapping) and isinstance(data.get("targets"), list | tuple):
-        named = [{"device": item} if isinstance(item, str) else item for item in data["targets"]]
-        data = {**data, "targets": named}
-    if isinstance(data, Mapping) and isinstance(data.get("tasks"), list | tuple):
-        data = {**data, "tasks": [_named_task(item) if isinstance(item, str) else item for item in data["tasks"]]}
-    return build(RunSpec, data, file=file)
+    if not isinstance(data, Mapping):
+        return build(RunSpec, data, file=file)
+    if "start_from" in data:
+        raise SpecError(
+            "such a run cuts a model and has no space, so there is nothing to show of one; give it to chipwise search",
+            file=file,
+            field="start_from",
+        )
+    return build(RunSpec, spelt_out(data), file=file)
+
+
+def spelt_out(data: Mapping[str, Any]) -> dict[str, Any]:
+    """``data`` with a strategy, a method, targets and tasks that are given by name alone as their fields."""
+    found = dict(data)
+    if isinstance(data.get("search"), str):
+        found["search"] = {"strategy": data["search"]}
+    if isinstance(data.get("quality"), str):
+        found["quality"] = {"method": data["quality"]}
+    if isinstance(data.get("targets"), list | tuple):
+        found["targets"] = [{"device": item} if isinstance(item, str) else item for item in data["targets"]]
+    if isinstance(data.get("tasks"), list | tuple):
+        found["tasks"] = [_named_task(item) if isinstance(item, str) else item for item in data["tasks"]]
+    return found
 
 
 def _named_task(text: str) -> dict[str, str]:

@@ -61,6 +61,8 @@ CALIBRATION_TEXTS, JUDGING_BATCHES, VALIDATION_BATCHES = 256, 2, 4
 _TIGHTENINGS = 3  # times that the limit is lowered when a cut is measured above it
 _MOST_TOKENS = 800_000  # of text: their states take 2 bytes a value on disk
 _WIDTH_STEP = 16
+_PACE = Healing(steps=4)  # as many steps tell how long one takes
+_NEEDED = {"config.json": "config.json", "weights as safetensors": "*.safetensors", "tokenizer.json": "tokenizer.json"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +98,18 @@ class Cut:
     loss_after: float
 
 
+def require_folder(source: Path) -> None:
+    """That a folder is one of Hugging Face's, with what is needed of it.
+
+    Raises:
+        SpecError: It is not; says what it lacks.
+    """
+    if not source.is_dir():
+        raise SpecError("there is no such folder; give one of Hugging Face's, with config.json", file=str(source))
+    if lacking := [what for what, pattern in _NEEDED.items() if not any(source.glob(pattern))]:
+        raise SpecError(f"is no Hugging Face model that can be cut: it lacks {', '.join(lacking)}", file=str(source))
+
+
 class Shrinking:
     """One original, one text, one workload.
 
@@ -122,12 +136,12 @@ class Shrinking:
         seed: int,
         told: Told,
     ) -> None:
+        require_folder(source)
         arch, arrays = load_pretrained(source)
         self.arch = without_head(arch) if arch.head == "pooler" else arch
         require_cuttable(self.arch)
         self.tokenizer = source / "tokenizer.json"
-        if not self.tokenizer.exists():
-            raise SpecError("its weights need its tokenizer.json, which is not there", file=str(source))
+        longest = min(longest, self.arch.max_tokens)
         self.original: Named = {
             name: torch.from_numpy(value) for name, value in arrays.items() if not name.startswith("pooler.")
         }
@@ -236,15 +250,7 @@ class Shrinking:
             whole = whole_sizes(arch)
             return judge(arch, of, whole, validation, original_head=head, batches=VALIDATION_BATCHES)
 
-        distiller = Distiller(
-            arch,
-            part,
-            self.targets("train"),
-            original_head=head,
-            healing=plan.healing,
-            seed=self.seed,
-            path=self.state / f"healing-{plan.method}.safetensors",
-        )
+        distiller = self._healer(arch, part, plan.healing, f"healing-{plan.method}")
         healed = distiller.run(lambda step, steps, _loss: self.told("heal", step, steps))
         self.cpu_s["heal"] = healed.cpu_s
         return Cut(
@@ -253,6 +259,46 @@ class Shrinking:
             weights=healed.weights,
             loss_before=loss(part),
             loss_after=loss(healed.weights),
+        )
+
+    def healing_step_s(self, weights: Named, sizes: Sizes) -> float:
+        """CPU seconds of a step of healing this cut: a few are made and thrown away."""
+        arch, part = compact(cut_arch(self.arch, sizes), cut_weights(self.arch, sizes, weights))
+        return self._pace(self._healer(arch, part, _PACE, "pace"))
+
+    def sharing_step_s(self, limits: Limits) -> float:
+        """CPU seconds of a step of training shared weights, likewise."""
+        plan = Plan(method="shared", limits=limits, healing=_PACE, shared=_PACE, trials=1, widths=(1.0,))
+        return self._pace(self._sharer(plan, "pace"))
+
+    def _pace(self, distiller: Distiller) -> float:
+        begun = time.process_time()
+        distiller.run(lambda *_: None)
+        distiller.path.unlink()
+        return (time.process_time() - begun) / _PACE.steps
+
+    def _healer(self, arch: ArchSpec, part: Named, healing: Healing, name: str) -> Distiller:
+        return Distiller(
+            arch,
+            part,
+            self.targets("train"),
+            original_head=head_of(self.arch, self.ordered[0]),
+            healing=healing,
+            seed=self.seed,
+            path=self.state / f"{name}.safetensors",
+        )
+
+    def _sharer(self, plan: Plan, name: str) -> Distiller:
+        weights, drawn = self.ordered[0], self._sampler(plan, plan.limits)
+        return Distiller(
+            self.arch,
+            weights,
+            self.targets("train"),
+            original_head=head_of(self.arch, weights),
+            healing=plan.shared,
+            seed=self.seed + 1,
+            path=self.state / f"{name}.safetensors",
+            turn=lambda step: [drawn.draw(2 * step), drawn.draw(2 * step + 1)],
         )
 
     def write(self, cut: Cut, place: Path) -> None:
@@ -268,33 +314,31 @@ class Shrinking:
             MeasurementError: One of them cannot be measured.
         """
         self.told("measure", 0, 1)
-        original = self.state / "original.onnx"
-        if not original.exists():
-            arrays = {name: value.numpy() for name, value in self.original.items()}
-            export(Design(arch=self.arch, weights=self.form), arrays, original)
         found = []
-        for item in measure_alternately([place / "model.onnx", original], self.workload, rounds=3, attempts=1):
+        for item in measure_alternately(
+            [place / "model.onnx", self.original_file], self.workload, rounds=3, attempts=1
+        ):
             if not isinstance(item, Measurement):
                 raise item
             found.append(item)
         self.told("measure", 1, 1)
         return found[0], found[1]
 
+    @property
+    def original_file(self) -> Path:
+        """The original's ``model.onnx``, exported once."""
+        path = self.state / "original.onnx"
+        if not path.exists():
+            arrays = {name: value.numpy() for name, value in self.original.items()}
+            export(Design(arch=self.arch, weights=self.form), arrays, path)
+        return path
+
     def _search(self, plan: Plan) -> tuple[Named, Sizes]:
         """Weights that cuts near the limits share, and the best cut found among them."""
-        weights, _ = self.ordered
-        head, drawn = head_of(self.arch, weights), self._sampler(plan, plan.limits)
-        distiller = Distiller(
-            self.arch,
-            weights,
-            self.targets("train"),
-            original_head=head,
-            healing=plan.shared,
-            seed=self.seed + 1,
-            path=self.state / "shared.safetensors",
-            turn=lambda step: [drawn.draw(2 * step), drawn.draw(2 * step + 1)],
+        head = head_of(self.arch, self.ordered[0])
+        trained = self._sharer(plan, "shared").run(
+            lambda step, steps, _loss: self.told("train shared weights", step, steps)
         )
-        trained = distiller.run(lambda step, steps, _loss: self.told("train shared weights", step, steps))
         self.cpu_s["train shared weights"] = trained.cpu_s
         validation = self.targets("validation")
 
