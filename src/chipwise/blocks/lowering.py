@@ -70,7 +70,7 @@ def lower(design: Design, workload: Workload, phase: Phase, *, logits: Literal["
             for name, made in block_ops(
                 block,
                 d_model=arch.d_model,
-                weights=design.weights,
+                weights=design.formats.layers[i],
                 batch=batch,
                 query_tokens=rows // batch,
                 past_tokens=past,
@@ -81,7 +81,7 @@ def lower(design: Design, workload: Workload, phase: Phase, *, logits: Literal["
                 rows = kept
             skip = True
     placed.append(Placed(place="norm", op=lower_norm(arch, rows=rows, skip=skip)))
-    placed.append(Placed(place="head", op=lower_head(arch, weights=design.weights, rows=kept)))
+    placed.append(Placed(place="head", op=lower_head(arch, weights=design.formats.head, rows=kept)))
     return OpGraph(phase=phase, ops=tuple(placed))
 
 

@@ -1,4 +1,4 @@
-"""What the blocks' ``onnx.py`` build with: a growing ONNX graph, and a projection in each weight format.
+"""What the blocks' ``onnx.py`` build with: a growing ONNX graph, and projections, each in its weight format.
 
 Weights keep the names of the torch module's state dict; a matrix that several layers share is stored once.
 Axes: B batch, T new tokens, D model width.
@@ -26,7 +26,7 @@ class GraphBuilder:
     """Nodes, stored tensors, inputs and outputs of one graph, in the order in which they were added."""
 
     weights: Mapping[str, npt.NDArray[Any]]
-    format: str
+    format_of: Callable[[str], str]  # of a matrix by the name that it is stored under
     nodes: list[NodeProto] = field(default_factory=list)
     stored: dict[str, TensorProto] = field(default_factory=dict)
     inputs: list[ValueInfoProto] = field(default_factory=list)
@@ -85,6 +85,7 @@ class GraphBuilder:
             bias: Whether each part has a ``.bias``.
         """
         n = sum(widths)
+        stored = self.format_of(f"{key}.weight")
 
         def matrix() -> Floats:
             rows = [self.weight(f"{part}.weight", (w, k)) for part, w in zip(parts, widths, strict=True)]
@@ -100,11 +101,11 @@ class GraphBuilder:
                     ),
                 )
             ]
-        if self.format == "fp32":
+        if stored == "fp32":
             product = f"{place}.product" if bias else place
             self.node("MatMul", [x, self.store(f"{key}.weight", lambda: matrix().T)], product)
             return self.node("Add", [product, *biases], place) if bias else product
-        if self.format == "int8":
+        if stored == "int8":
             values, scales = f"{key}.int8", f"{key}.scale"
             if values not in self.stored:
                 quantised, scale = quantize_int8(matrix())
@@ -112,7 +113,7 @@ class GraphBuilder:
                 self.store(scales, lambda: scale)
             inputs = [x, values, scales, *(["", *biases] if bias else [])]
             return self.node("DynamicQuantizeMatMul", inputs, place, domain=MICROSOFT)
-        if self.format == "int4":
+        if stored == "int4":
             values, scales = f"{key}.int4", f"{key}.scale"
             if values not in self.stored:
                 packed, block_scale = quantize_int4(matrix())
@@ -130,4 +131,4 @@ class GraphBuilder:
                 block_size=32,
                 accuracy_level=4,
             )
-        raise Unsupported(f"no ONNX graph is built for {self.format} weights; use fp32, int8 or int4")
+        raise Unsupported(f"no ONNX graph is built for {stored} weights; use fp32, int8 or int4")

@@ -38,7 +38,7 @@ def estimate(
         metrics[f"{name}_p50"] = interval(median, check)
         metrics[f"{name}_p99"] = interval(tail.ratio * median + tail.extra_s, tail_check)
     parts = memory_parts(design, workload)
-    metrics["peak_memory"] = interval(parts.peak_bytes(profile.memory, design.weights), profile.checks["memory"])
+    metrics["peak_memory"] = interval(parts.peak_bytes(profile.memory), profile.checks["memory"])
     return CostEstimate(
         ttft_s=metrics["ttft_p50"].value,
         tpot_s=metrics["tpot_p50"].value,

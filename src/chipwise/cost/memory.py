@@ -5,6 +5,7 @@ Each part adds over blocks, except activations, of which the widest counts.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from chipwise.core.dtypes import weight_format
@@ -15,16 +16,25 @@ from chipwise.spec import ArchSpec, Attention, Design, FeedForward
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryParts:
-    """Bytes by what they hold; ``matrix_bytes`` are in the design's weight format."""
+    """Bytes by what they hold."""
 
     table_bytes: int  # token table, learned positions, norms, biases: FP32
-    matrix_bytes: int
+    matrices: Mapping[str, int]  # projections and head, by weight format
     kv_bytes: int
     activation_bytes: int
 
-    def peak_bytes(self, cost: MemoryCost, weights: str) -> float:
+    @property
+    def matrix_bytes(self) -> int:
+        """Of all matrices."""
+        return sum(self.matrices.values())
+
+    def held_matrix_bytes(self, cost: MemoryCost) -> float:
+        """What the runtime holds of the matrices, as calibrated: some formats are kept twice."""
+        return sum(cost.per_matrix_byte[weights] * size for weights, size in self.matrices.items())
+
+    def peak_bytes(self, cost: MemoryCost) -> float:
         """Most resident memory of a process that serves this, as calibrated."""
-        held = cost.per_table_byte * self.table_bytes + cost.per_matrix_byte[weights] * self.matrix_bytes
+        held = cost.per_table_byte * self.table_bytes + self.held_matrix_bytes(cost)
         return cost.base_bytes + held + self.kv_bytes + self.activation_bytes
 
 
@@ -34,21 +44,23 @@ def memory_parts(design: Design, workload: Workload) -> MemoryParts:
     table = 4 * (arch.vocab_size * arch.d_model + arch.norm_parameters())
     if arch.positions == "learned":
         table += 4 * arch.max_tokens * arch.d_model
-    matrices = head_bytes(arch, design.weights)
+    formats = design.formats
+    matrices = dict.fromkeys(formats.all, 0)
+    matrices[formats.head] += head_bytes(arch, formats.head)
     kv = 0
     widest = 0
-    for layer in arch.layers:
+    for layer, weights in zip(arch.layers, formats.layers, strict=True):
         kv += 4 * workload.batch * layer.conv_state_values(arch.d_model)
         table += 4 * layer.convs * arch.d_model if layer.shares is None else 0
         for block in (layer.attention, layer.ffn):
             if block is None:
                 continue
             if layer.shares is None:
-                matrices += block_matrix_bytes(block, arch.d_model, design.weights)
+                matrices[weights] += block_matrix_bytes(block, arch.d_model, weights)
                 table += 4 * (arch.norm_parameters() + block_vector_parameters(block, arch.d_model))
             kv += block_kv_bytes(block, workload)
             widest = max(widest, block_activation_bytes(block, arch.d_model, workload))
-    return MemoryParts(table_bytes=table, matrix_bytes=matrices, kv_bytes=kv, activation_bytes=widest)
+    return MemoryParts(table_bytes=table, matrices=matrices, kv_bytes=kv, activation_bytes=widest)
 
 
 def head_bytes(arch: ArchSpec, weights: str) -> int:

@@ -127,7 +127,7 @@ def export(
 ) -> Path:
     """Writes ``design`` with ``weights`` (named as the torch module's state dict) to ``path``, atomically.
 
-    Projections and the head are stored in the design's format (int8 as Q8_0, int4 as Q4_0), the token table, norms
+    Projections and the head are stored in the design's formats (int8 as Q8_0, int4 as Q4_0), the token table, norms
     and biases in FP32. Without a ``tokenizer`` (a ``tokenizer.json`` of byte-level BPE) the file takes token numbers
     alone.
 
@@ -258,9 +258,9 @@ def tensors(
 
     yield "token_embd.weight", weight("embedding.weight"), "fp32"
     if not arch.tie_embeddings:
-        yield "output.weight", weight("head.weight"), design.weights
-    elif design.weights != "fp32":
-        yield "output.weight", weight("embedding.weight"), design.weights
+        yield "output.weight", weight("head.weight"), design.formats.head
+    elif design.formats.head != "fp32":
+        yield "output.weight", weight("embedding.weight"), design.formats.head
     yield "output_norm.weight", weight("norm.weight"), "fp32"
     for number, block in enumerate(blocks):
         for name, source, heads in block_tensors(block):
@@ -269,7 +269,7 @@ def tensors(
             value = weight(source)
             if heads:
                 value = interleaved(value, heads)
-            yield f"blk.{number}.{name}", value, design.weights if value.ndim == 2 else "fp32"
+            yield f"blk.{number}.{name}", value, design.format_of(source)
 
 
 def block_tensors(block: Block) -> Iterator[tuple[str, str, int]]:

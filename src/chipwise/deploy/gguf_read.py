@@ -17,6 +17,7 @@ import numpy.typing as npt
 from chipwise.core.errors import MissingExtra, SpecError, Unsupported
 from chipwise.deploy.gguf import METADATA, SCHEMA, TYPES, block_tensors, layout, split_halves
 from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer
+from chipwise.spec.formats import formats_word
 from chipwise.spec.io import from_data
 from chipwise.spec.weights import weight_shapes
 
@@ -80,7 +81,7 @@ def read_design(path: str | Path) -> Design:
     Raises:
         MissingExtra: The ``gguf`` package is not installed.
         SpecError: It is not a GGUF file, or a broken one.
-        Unsupported: An architecture or a mixture of weight formats that is not known here.
+        Unsupported: An architecture, or a layer's mixture of weight formats, that is not known here.
     """
     return _design(GgufFile.open(path))
 
@@ -156,15 +157,27 @@ def _each(value: Any, count: int) -> list[int]:
 
 
 def _weights(file: GgufFile) -> str:
-    """The one format of all projections.
+    """The format of all projections, or the word for formats that differ from layer to layer.
 
     Raises:
-        Unsupported: They differ, or are stored in a format that is not priced.
+        Unsupported: They differ within a layer, or are stored in a format that is not priced.
     """
-    found = {t.tensor_type.name for name, t in file.tensors.items() if name.startswith("blk.") and len(t.shape) == 2}
+    layers = []
+    for i in range(int(file.field("block_count"))):
+        inside = (name for name in file.tensors if name.startswith(f"blk.{i}.") and len(file.tensors[name].shape) == 2)
+        layers.append(_format(file, sorted(inside), f"layer {i}"))
+    if len(set(layers)) == 1:
+        return layers[0]
+    head = "output.weight" if "output.weight" in file.tensors else "token_embd.weight"
+    return formats_word(layers, _format(file, [head], "the head"))
+
+
+def _format(file: GgufFile, names: list[str], place: str) -> str:
+    """The one format of the tensors ``names``."""
+    found = {file.tensors[name].tensor_type.name for name in names}
     if len(found) != 1 or not found <= set(_FORMATS):
         raise Unsupported(
-            f"{file.path}: its matrices are stored as {', '.join(sorted(found))}; costs are known of files whose "
-            f"matrices are all {', '.join(_FORMATS)}"
+            f"{file.path}: the matrices of {place} are stored as {', '.join(sorted(found))}; costs are known of files "
+            f"in which a layer's matrices are all {', '.join(_FORMATS)}"
         )
     return _FORMATS[found.pop()]

@@ -78,7 +78,7 @@ def build(
 def _decoder(design: Design, weights: Mapping[str, npt.NDArray[Any]], logits: Logits) -> GraphBuilder:
     """The nodes of a decoder."""
     arch = design.arch
-    graph = GraphBuilder(weights=weights, format=design.weights)
+    graph = GraphBuilder(weights=weights, format_of=design.format_of)
     x = add_embedding(graph, arch)
     cut_block = last_mixing(arch) if logits == "last" else None
     if any(layer.attention is not None for layer in arch.layers):

@@ -41,7 +41,7 @@ def encoder_graph(
     arch = design.arch
     if output == "pooler" and arch.head != "pooler":
         raise Unsupported(f"{arch.name} has no pooler; export it with output='mean' or 'states'")
-    graph = GraphBuilder(weights=weights, format=design.weights)
+    graph = GraphBuilder(weights=weights, format_of=design.format_of)
     x = _embedding(graph, arch)
     mask = graph.input("mask", TensorProto.INT32, ["batch", "tokens"]) if padded else None
     for i, layer in enumerate(arch.layers):

@@ -25,7 +25,7 @@ def learn(profile: MachineProfile, seen: Prepared) -> MachineProfile:
     count = len(seen.observed)
     if not count:
         return profile
-    formats = {item.design.weights for item in seen.observed if item.peak_memory_bytes}
+    formats = {name for item in seen.observed if item.peak_memory_bytes for name in item.design.formats.all}
     memory = count >= LEAST_CHECKED and set(profile.memory.per_matrix_byte) <= formats
     checks = dict(profile.checks)
     if count >= LEAST_CHECKED:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from chipwise.blocks.lowering import lower
 from chipwise.cost.pricing import total_price, working_set_bytes
 from chipwise.hardware.device import MachineProfile
-from chipwise.ops import Phase
+from chipwise.ops import Matmul, Op, Phase
 from chipwise.profile.measurement import Measurement
 from chipwise.spec import Design
 
@@ -34,11 +35,12 @@ def efficiency(design: Design, measured: Measurement, profile: MachineProfile) -
     Raises:
         Unsupported: The design has an operator that the profile has no rates for.
     """
-    flops = sum(placed.op.work().flops for placed in lower(design, measured.workload, Phase.PREFILL))
+    prompt = [placed.op for placed in lower(design, measured.workload, Phase.PREFILL)]
+    flops = sum(op.work().flops for op in prompt)
     steps = [placed.op for placed in lower(design, measured.workload, Phase.DECODE)]
     touched = float(working_set_bytes(total_price(steps, profile)))
     ceiling, bandwidth = _level(touched, profile)
-    peak = profile.peaks.get(design.weights)
+    peak = _peak(design, prompt, profile)
     return Efficiency(
         mfu=flops / measured.percentile("ttft", 0.5) / peak if peak else None,
         mbu=touched / measured.percentile("tpot", 0.5) / bandwidth,
@@ -46,6 +48,18 @@ def efficiency(design: Design, measured: Measurement, profile: MachineProfile) -
         bandwidth_bytes_per_s=bandwidth,
         ceiling=ceiling,
     )
+
+
+def _peak(design: Design, prompt: Sequence[Op], profile: MachineProfile) -> float | None:
+    """The peak for the design's weights; of several formats the rate of products that are each done at their own."""
+    peaks = {name: profile.peaks[name] for name in design.formats.all if name in profile.peaks}
+    if len(peaks) < len(design.formats.all):
+        return None
+    if len(peaks) == 1:
+        return peaks[design.formats.head]
+    products = [op for op in prompt if isinstance(op, Matmul)]
+    seconds = sum(op.work().flops / peaks[op.weights] for op in products)
+    return float(sum(op.work().flops for op in products) / seconds)
 
 
 def _level(working_set: float, profile: MachineProfile) -> tuple[str, float]:

@@ -206,7 +206,7 @@ class Bench:
         from chipwise.blocks.onnx_graph import MICROSOFT, GraphBuilder
         from chipwise.deploy.onnx import IR_VERSION, OPSET
 
-        graph = GraphBuilder(weights={}, format=case.weights)
+        graph = GraphBuilder(weights={}, format_of=lambda _: case.weights)
         feeds: dict[str, Array] = {}
         outputs: dict[str, Array] = {}
         if case.kind == "attention":

@@ -165,7 +165,7 @@ def fit_memory(observed: Sequence[Observed]) -> MemoryCost:
         if item.peak_memory_bytes is None:
             continue
         parts = memory_parts(item.design, item.workload)
-        matrix = [parts.matrix_bytes if item.design.weights == weights else 0 for weights in WEIGHTS]
+        matrix = [parts.matrices.get(weights, 0) for weights in WEIGHTS]
         features.append([1.0, parts.table_bytes, *matrix])
         resident.append(item.peak_memory_bytes - parts.kv_bytes - parts.activation_bytes)
     base, table, *matrices = fit_relative(features, resident)
@@ -236,11 +236,7 @@ def predictions(profile: MachineProfile, seen: Prepared) -> dict[str, Array]:
             median = median * factors(table.parts, table.figures, profile.residuals[phase.value], PARTS)
         tail = profile.tails[phase.value]
         found[phase.value], found[f"{phase.value}_p99"] = median, tail.ratio * median + tail.extra_s
-    peaks = [
-        parts.peak_bytes(profile.memory, item.design.weights)
-        for parts, item in zip(seen.memory, seen.observed, strict=True)
-    ]
-    found["memory"] = np.array(peaks)
+    found["memory"] = np.array([parts.peak_bytes(profile.memory) for parts in seen.memory])
     return found
 
 

@@ -261,7 +261,7 @@ def _memory(cost: CostEstimate, profile: MachineProfile, item: Candidate) -> tup
     sizes = {
         "runtime": rates.base_bytes,
         "token table, norms": rates.per_table_byte * parts.table_bytes,
-        "matrices": rates.per_matrix_byte[item.design.weights] * parts.matrix_bytes,
+        "matrices": parts.held_matrix_bytes(rates),
         "KV cache": float(parts.kv_bytes),
         "activations": float(parts.activation_bytes),
     }

@@ -75,7 +75,7 @@ class ProfilePricer:
     def stored_bytes(self, design: Design, workload: Workload) -> float:
         """Weights as often as the runtime holds them, and the cache."""
         parts, cost = memory_parts(design, workload), self.profile.memory
-        return parts.peak_bytes(cost, design.weights) - parts.activation_bytes - cost.base_bytes
+        return parts.peak_bytes(cost) - parts.activation_bytes - cost.base_bytes
 
     def activation_bytes(self, block: Attention | FeedForward, d_model: int, workload: Workload) -> float:
         """See :func:`chipwise.cost.memory.block_activation_bytes`."""

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from chipwise.core.digest import digest, plain
-from chipwise.core.dtypes import values_bytes, weight_format
+from chipwise.core.dtypes import values_bytes
 from chipwise.core.errors import SpecError
 from chipwise.spec.feed_forward import Activation, FeedForward, FeedForwardBlock, MixtureOfExperts
 from chipwise.spec.field import later, positive
+from chipwise.spec.formats import WeightFormats, read_formats
 from chipwise.spec.mixers import Attention, GatedDelta, LatentAttention, Mamba2, Mixer
 
 NormKind = Literal["rmsnorm", "layernorm"]
@@ -218,19 +219,42 @@ class ArchSpec:
 class Design:
     """What is deployed: an architecture and the format its matrices are stored in.
 
-    ``weights`` holds for every projection and the head; the token table, norms and biases stay FP32, so a quantised
-    tied head is a second copy of the table.
+    ``weights`` is the format of every projection and the head, or the word for formats that differ (``formats.py``:
+    ``int4/int8 head:int8``); the token table, norms and biases stay FP32, so a quantised tied head is a second copy of
+    the table. Layers that share weights share their format.
     """
 
     arch: ArchSpec
     weights: str = "fp32"
 
     def __post_init__(self) -> None:
-        weight_format(self.weights)
+        formats = self.formats
+        for i, layer in enumerate(self.arch.layers):
+            if layer.shares is not None and formats.layers[i] != formats.layers[layer.shares]:
+                raise SpecError(
+                    f"layer {i} uses the weights of layer {layer.shares} and cannot hold them as {formats.layers[i]} "
+                    f"where that one holds {formats.layers[layer.shares]}",
+                    field="weights",
+                )
+        object.__setattr__(self, "weights", str(formats))  # one word for each choice of formats
+
+    @property
+    def formats(self) -> WeightFormats:
+        """The formats of the layers, by number, and of the head."""
+        return read_formats(self.weights, len(self.arch.layers))
+
+    def format_of(self, name: str) -> str:
+        """The format of the weight ``name``, as the torch module's state dict calls it."""
+        place = name.split(".")
+        if name.endswith(".bias") or "norm" in place[-2]:
+            return "fp32"
+        if place[0] == "layers":
+            return self.formats.layers[int(place[1])] if place[2] in ("attention", "ffn") else "fp32"
+        return self.formats.head if place[0] in ("head", "pooler") else "fp32"
 
     @property
     def digest(self) -> str:
-        """Identity of architecture and format."""
+        """Identity of architecture and formats."""
         return digest([self.arch.digest, self.weights])
 
 

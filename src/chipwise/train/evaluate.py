@@ -20,7 +20,7 @@ from chipwise.blocks.quantize import dequantize_int4, quantize_int4, quantize_in
 from chipwise.core.errors import InputError, Unsupported
 from chipwise.deploy.torch import Transformer
 from chipwise.nn.loss import head_loss
-from chipwise.spec import ArchSpec
+from chipwise.spec import ArchSpec, Design
 from chipwise.train.tokenizer import TokenData
 
 WINDOW_TOKENS = 128
@@ -49,7 +49,10 @@ def evaluate_bits_per_byte(
 def quantised_bits_per_byte(
     arch: ArchSpec, weights: Weights | str | Path, form: str, data: TokenData, max_bytes: int | None = None
 ) -> Quality:
-    """Quality after every projection and the head are rounded as ``form`` stores them; the token table is not."""
+    """Quality after every projection and the head are rounded as ``form`` stores them; the token table is not.
+
+    ``form`` is a format, or a word for several (:mod:`chipwise.spec.formats`).
+    """
     model = quantised(load_model(arch, weights), form)
     return evaluate(model, data, max_bytes=max_bytes)
 
@@ -111,15 +114,16 @@ def read(path: str | Path) -> dict[str, NDArray[np.floating]]:
 def quantised(model: Transformer, form: str) -> Transformer:
     """A copy of ``model`` whose projections and head hold the values that ``form`` can store.
 
-    A tied head becomes a table of its own, as it does in the exported file.
+    ``form`` is a format, or a word for several (:mod:`chipwise.spec.formats`). A tied head becomes a table of its own,
+    as it does in the exported file.
     """
     arch = dataclasses.replace(model.arch, tie_embeddings=False)
     state = dict(model.state_dict())
     state["head.weight"] = model.head_table
-    if form != "fp32":
-        for name, value in state.items():
-            if name == "head.weight" or (name.startswith("layers.") and value.ndim == 2):
-                state[name] = rounded(value, form)
+    design = Design(arch=arch, weights=form)
+    for name, value in state.items():
+        if (stored := design.format_of(name)) != "fp32":
+            state[name] = rounded(value, stored)
     copy = Transformer(arch)
     copy.load_state_dict({name: value.clone() for name, value in state.items()})
     return copy.eval()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from chipwise.hardware import MachineProfile
 from chipwise.ops import AttentionOp, Elementwise, Matmul, NormOp, Phase, Workload
 from chipwise.profile.samples import random_designs
 from chipwise.spec import Design, uniform
+from chipwise.spec.formats import formats_word
 from chipwise.testing.machines import US, round_machine
 
 NS = 1e-9
@@ -128,6 +130,35 @@ def test_counted_weight_bytes_are_those_of_the_exported_file(design: Design) -> 
     weights = [t for t in stored if not t.name.startswith(("rotary", "shape", "last"))]
     parts = memory_parts(design, WORKLOAD)
     assert parts.table_bytes + parts.matrix_bytes == sum(len(t.raw_data) for t in weights)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_counted_weight_bytes_of_mixed_formats_are_those_of_the_exported_file(seed: int) -> None:
+    rng, design = np.random.default_rng(seed), random_designs(1, seed=seed)[0]
+    own = rng.choice(["fp32", "int8", "int4"], len(design.arch.layers)).tolist()
+    layers = [own[i if layer.shares is None else layer.shares] for i, layer in enumerate(design.arch.layers)]
+    mixed = replace(design, weights=formats_word(layers, str(rng.choice(["fp32", "int8", "int4"]))))
+    stored = build(mixed, random_weights(mixed.arch, seed=0)).graph.initializer
+    weights = [t for t in stored if not t.name.startswith(("rotary", "shape", "last"))]
+    parts = memory_parts(mixed, WORKLOAD)
+    assert parts.table_bytes + parts.matrix_bytes == sum(len(t.raw_data) for t in weights)
+    streamed = total_price((item.op for item in lower(mixed, WORKLOAD, Phase.DECODE)), round_machine())
+    for name in ("fp32", "int8", "int4"):
+        assert (streamed[PRICE_COLUMNS.index(f"matmul.{name}.vector")] > 0) == (name in mixed.formats.all)
+
+
+def test_memory_of_mixed_formats_by_hand() -> None:
+    """Two layers of width 32, one head of 32, FFN of 32 with a gate, the first in int4; an int8 head of 10 tokens."""
+    arch = uniform(vocab_size=10, d_model=32, depth=2, heads=1, ffn_width=32)
+    design = Design(arch=arch, weights="int4/int8 head:int8")
+    square = 32 * 32
+    parts = memory_parts(design, WORKLOAD)
+    assert parts.matrices == {"int4": 7 * (square // 2 + 32 * 4), "int8": 7 * (square + 32 * 4) + 10 * 32 + 10 * 4}
+    machine = round_machine()
+    rates = replace(machine.memory, per_matrix_byte={"fp32": 1.0, "int8": 2.0, "int4": 3.0})
+    held = estimated(design, replace(machine, memory=rates)).peak_memory_bytes
+    rest = 1e6 + parts.table_bytes + parts.kv_bytes + parts.activation_bytes
+    assert held == rest + 2 * parts.matrices["int8"] + 3 * parts.matrices["int4"]
 
 
 def test_peak_memory_by_hand() -> None:

@@ -19,6 +19,7 @@ from chipwise.deploy.gguf_read import GgufFile, read, read_design
 from chipwise.deploy.onnx import random_weights
 from chipwise.profile.backends import RUNTIMES, missing
 from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer, uniform
+from chipwise.spec.formats import formats_word
 from chipwise.testing.backend_suite import torch_logits
 
 pytest.importorskip("gguf", reason="gguf is not installed; it comes with: pip install 'chipwise[llama-cpp]'")
@@ -113,7 +114,10 @@ def held(draw: st.DrawFn) -> Design:
         ffn = FeedForward(width=draw(st.sampled_from((32, 64))), bias=bias)
         layers.append(Layer(attention=attention if i == 0 or draw(st.booleans()) else None, ffn=ffn))
     arch = replace(ARCH, layers=tuple(layers), tie_embeddings=draw(st.booleans()))
-    return Design(arch=arch, weights=draw(st.sampled_from(tuple(writer.TYPES))))
+    formats = st.sampled_from(tuple(writer.TYPES))
+    own = [draw(formats)] * len(layers) if draw(st.booleans()) else [draw(formats) for _ in layers]
+    each = [own[i if layer.shares is None else layer.shares] for i, layer in enumerate(layers)]
+    return Design(arch=arch, weights=formats_word(each, draw(formats)))
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -126,10 +130,9 @@ def test_files_are_read_back_as_they_were_written(design: Design) -> None:
     assert found == design
     assert back.keys() == weights.keys()
     for name, value in weights.items():
-        exact = value.ndim == 1 or name == "embedding.weight" or design.weights == "fp32"
-        largest = np.abs(value).max()
-        step = {"fp16": 2**-11, "bf16": 2**-8, "int8": 1 / 127, "int4": 1 / 8}.get(design.weights, 0.0)
-        assert np.abs(back[name] - value).max() <= (0.0 if exact else 1.01 * step * largest)
+        stored, largest = design.format_of(name), np.abs(value).max()
+        step = {"fp16": 2**-11, "bf16": 2**-8, "int8": 1 / 127, "int4": 1 / 8}.get(stored, 0.0)
+        assert np.abs(back[name] - value).max() <= 1.01 * step * largest
 
 
 def test_quantised_matrices_take_the_bytes_of_their_blocks(tmp_path) -> None:
@@ -156,6 +159,16 @@ def test_a_file_of_others_says_what_it_is_by_its_fields(tmp_path, monkeypatch) -
         own = tuple(replace(layer, shares=None) for layer in arch.layers)
         assert found.arch == replace(arch, layers=own, tie_embeddings=weights == "fp32")
         assert found.weights == weights
+    mixed = "int4/int8/int8/fp32/int4 head:int8"
+    assert read_design(written(tmp_path, UNEVEN, mixed)).weights == mixed
+
+
+def test_another_mixture_in_a_file_of_others_is_refused_with_the_layer(tmp_path, monkeypatch) -> None:
+    """An attention of one layer and the feed-forward of the next are one GGUF layer, here of two formats."""
+    monkeypatch.setattr(writer, "METADATA", "somebody")
+    path = written(tmp_path, of(ONLY_ATTENTION, ONLY_FFN, WHOLE), "int4/int8/int8 head:int8")
+    with pytest.raises(Unsupported, match="matrices of layer 0 are stored as Q4_0, Q8_0"):
+        read_design(path)
 
 
 def test_broken_files_and_missing_ones(tmp_path) -> None:
@@ -243,3 +256,19 @@ def test_llama_cpp_computes_what_torch_computes(tmp_path, arch) -> None:
     found = [session.prefill(tokens[:, :8])[0].copy()]
     found += [session.decode(tokens[:, i : i + 1])[0].copy() for i in range(8, 24)]
     assert np.abs(np.stack(found) - wanted[7:]).max() <= 1e-4
+
+
+@needs_llama_cpp
+def test_llama_cpp_computes_layers_of_several_formats(tmp_path) -> None:
+    """As torch does with the matrices as the file holds them, but for activations rounded to eight bits."""
+    arch = of(*[replace(WHOLE, ffn=FeedForward(width=64), attention=replace(ATTENTION, heads=4))] * 3)
+    design, weights = Design(arch=arch, weights="int4/int8/fp32 head:int8"), random_weights(arch, seed=0)
+    path = export(design, weights, tmp_path / "model.gguf")
+    back = read(path)[1]
+    tokens = np.random.default_rng(0).integers(0, 40, (1, 8))
+    session = RUNTIMES.load("llama.cpp")().open(path, capacity=8, batch=1, threads=1, options={})
+    found = session.prefill(tokens)[0].copy()
+    rounded, exact = (torch_logits(arch, held, tokens)[0, -1] for held in (back, weights))
+    left, change = (np.sqrt(np.mean((found - wanted) ** 2)) for wanted in (rounded, exact))
+    assert left < 0.3 * change
+    assert left < 0.05 * np.sqrt(np.mean(exact**2))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -17,6 +18,8 @@ from chipwise.deploy.torch import Transformer
 from chipwise.ops import Elementwise, Matmul, Phase, Workload
 from chipwise.profile.backends.onnxruntime import OnnxRuntimeSession
 from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer, uniform
+from chipwise.spec.formats import formats_word
+from chipwise.train.evaluate import quantised
 
 PROMPT, STEPS = 11, 32
 
@@ -122,6 +125,57 @@ def test_quantised_logits_stay_close(weights_format: str, worst: float, seed: in
         expected = torch_model(arch, weights)(torch.from_numpy(tokens))[0].numpy()
     change = OnnxRuntimeSession(path, capacity=32).all_logits(tokens) - expected
     assert np.sqrt(np.mean(change**2) / np.mean(expected**2)) < worst
+
+
+def drawn_formats(arch: ArchSpec, seed: int, names: tuple[str, ...]) -> str:
+    """A word for a format of each layer, drawn from ``names``; layers that share weights have their owner's."""
+    r = random.Random(seed)
+    own = [r.choice(names) for _ in arch.layers]
+    return formats_word(
+        (own[i if layer.shares is None else layer.shares] for i, layer in enumerate(arch.layers)), r.choice(names)
+    )
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_logits_of_mixed_formats_are_those_of_torch_with_these_matrices_rounded(seed: int, tmp_path) -> None:
+    """What is left is the runtime's rounding of activations to eight bits."""
+    arch = random_arch(seed)
+    weights = shaken_weights(arch, seed)
+    word = drawn_formats(arch, seed, ("fp32", "int8", "int4"))
+    tokens = np.random.default_rng(seed).integers(0, arch.vocab_size, (1, 32))
+    path = export(Design(arch=arch, weights=word), weights, tmp_path / "model.onnx", logits="all")
+    found = OnnxRuntimeSession(path, capacity=32).all_logits(tokens)
+    with torch.no_grad():
+        rounded, exact = (
+            model(torch.from_numpy(tokens))[0].numpy()
+            for model in (quantised(torch_model(arch, weights), word), torch_model(arch, weights))
+        )
+    size = np.sqrt(np.mean(exact**2))
+    left, change = (np.sqrt(np.mean((found - other) ** 2)) / size for other in (rounded, exact))
+    assert left < 0.05
+    assert left < 0.5 * change or change < 0.05
+
+
+def test_each_matrix_is_stored_in_its_layers_format() -> None:
+    """Layers of int4, int8 and fp32 matrices, one sharing the first's, and an int8 head beside the FP32 table."""
+    layer = Layer(attention=Attention(heads=1, kv_heads=1, head_size=32), ffn=FeedForward(width=64))
+    layers = (layer, replace(layer, shares=0), layer, layer)
+    arch = replace(uniform(vocab_size=64, d_model=32, depth=1, heads=1, ffn_width=64), layers=layers)
+    design = Design(arch=arch, weights="int4/int4/int8/fp32 head:int8")
+    stored = {t.name: len(t.raw_data) for t in build(design, random_weights(arch, seed=0)).graph.initializer}
+    values, columns = 4 * 32 * 32 + 3 * 32 * 64, 96 + 32 + 64 + 64 + 32
+    # of int4 half a byte a value, and a scale for every 32 along k: down has 64, all else 32
+    assert sum(size for name, size in stored.items() if name.startswith("layers.0.") and "norm" not in name) == (
+        values // 2 + 4 * (columns + 32)
+    )
+    assert not any(name.startswith("layers.1.") for name in stored)
+    assert sum(size for name, size in stored.items() if name.startswith("layers.2.") and "norm" not in name) == (
+        values + 4 * columns
+    )
+    assert sum(size for name, size in stored.items() if name.startswith("layers.3.") and "norm" not in name) == (
+        4 * values
+    )
+    assert (stored["embedding.weight"], stored["head.int8"], stored["head.scale"]) == (4 * 64 * 32, 64 * 32, 4 * 64)
 
 
 def test_the_file_describes_itself() -> None:

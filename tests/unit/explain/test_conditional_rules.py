@@ -10,8 +10,11 @@ from explain_cases import case
 
 from chipwise import api
 from chipwise.core.errors import SpecError
-from chipwise.explain.asking import read_sensitivity
+from chipwise.explain.answer import explain_case
+from chipwise.explain.asking import calibrated_case, read_sensitivity
 from chipwise.explain.engine import advise, rules
+from chipwise.spec import uniform
+from chipwise.testing.machines import round_machine
 
 LLAMA3 = "meta-llama/Llama-3.1-8B"
 
@@ -113,3 +116,17 @@ def test_a_sensitivity_that_is_no_list_of_numbers_is_refused(given: object) -> N
 def test_a_loss_for_each_layer_is_needed() -> None:
     with pytest.raises(SpecError, match="32 layers, got 3"):
         api.explain(LLAMA3, device="h100-sxm", sensitivity=[0.1, 0.2, 0.3])
+
+
+def test_a_model_whose_layers_differ_in_format_is_explained_here() -> None:
+    """A layer of int4, one of int8: narrower weights are still advice, for the latter."""
+    arch = uniform(vocab_size=512, d_model=64, depth=2, heads=4, ffn_width=128, max_tokens=256)
+    asked = calibrated_case(arch, round_machine(), weights="int4/int8 head:int8", prompt_tokens=32, new_tokens=8)
+    narrower, wider = (
+        calibrated_case(arch, round_machine(), weights=name, prompt_tokens=32, new_tokens=8).estimate.tpot_s
+        for name in ("int4", "int8")
+    )
+    assert narrower < asked.estimate.tpot_s < wider
+    proposed = [proposal.title for proposal in rules()["weight_precision"](asked)]
+    assert proposed == ["weights in int4"]
+    assert explain_case(asked, every=True).advice

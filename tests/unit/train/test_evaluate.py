@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from chipwise.core.errors import InputError, Unsupported
 from chipwise.deploy.torch import build
 from chipwise.spec import ArchSpec
+from chipwise.spec.formats import formats_word
 from chipwise.train.evaluate import evaluate_bits_per_byte, quantised, quantised_bits_per_byte, rounded
 from chipwise.train.tokenizer import TokenData
 
@@ -55,6 +56,18 @@ def test_only_projections_and_head_are_rounded(arch: ArchSpec) -> None:
         same = torch.equal(copy[name], value)
         assert same == (not name.startswith("layers.") or value.ndim == 1), name
     assert not torch.equal(copy["head.weight"], model.embedding.weight)
+
+
+def test_each_layer_is_rounded_in_its_own_format(arch: ArchSpec) -> None:
+    model = build(arch, seed=0)
+    word = formats_word(["int4", *["fp32"] * (len(arch.layers) - 1)], "int8")
+    copy = quantised(model, word).state_dict()
+    for name, value in model.state_dict().items():
+        if name.startswith("layers.0.") and value.ndim == 2:
+            assert torch.equal(copy[name], rounded(value, "int4"))
+        else:
+            assert torch.equal(copy[name], value), name
+    assert torch.equal(copy["head.weight"], rounded(model.embedding.weight, "int8"))
 
 
 def test_fewer_bits_cost_quality_in_order(arch: ArchSpec, data: TokenData) -> None:

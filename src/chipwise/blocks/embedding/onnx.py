@@ -29,7 +29,7 @@ def add_head(graph: GraphBuilder, arch: ArchSpec, x: str) -> str:
     The table is then declared as an input with a default too: the runtime does not pack such tensors, so that no
     second copy is made. At one position a pass, packing would win no time.
     """
-    if arch.tie_embeddings and graph.format == "fp32":
+    if arch.tie_embeddings and graph.format_of("head.weight") == "fp32":
         graph.input("embedding.weight", TensorProto.FLOAT, [arch.vocab_size, arch.d_model])
         return graph.node("FusedMatMul", [x, "embedding.weight"], "logits", domain=MICROSOFT, transB=1)
     source = "embedding" if arch.tie_embeddings else "head"

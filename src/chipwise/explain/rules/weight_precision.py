@@ -8,6 +8,7 @@ from chipwise.core.dtypes import weight_format
 from chipwise.core.errors import Unsupported
 from chipwise.explain.advice import Proposal
 from chipwise.explain.question import Case
+from chipwise.spec.formats import read_formats
 
 # Format, the number format that the device must have a rate for, and what it costs in quality.
 _SHEET = (
@@ -24,9 +25,10 @@ _HERE = (
 
 def rule(case: Case) -> Iterator[Proposal]:
     """Each narrower format that the device is fast at, or that at least is read faster."""
-    now = weight_format(case.question.weights)
+    formats = read_formats(case.question.weights, len(case.arch.layers)).all
+    widest = max(weight_format(name).dtype.bits for name in formats)
     for name, rate, quality in _HERE if case.sheet is None else _SHEET:
-        if weight_format(name).dtype.bits >= now.dtype.bits:
+        if weight_format(name).dtype.bits >= widest:
             continue
         if rate and case.sheet is not None:
             try:

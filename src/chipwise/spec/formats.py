@@ -1,0 +1,60 @@
+"""The weight formats of a whole model as one word: ``int8``, or ``int4/int8/int4 head:int8`` where they differ.
+
+The word is what files, trials and reports hold. There is one word for each choice of formats: where all layers and the
+head agree it is the name of their format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from chipwise.core.dtypes import weight_format
+from chipwise.core.errors import SpecError
+
+_HEAD = " head:"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightFormats:
+    """The format of each layer's matrices, and of the head's (an encoder's pooler)."""
+
+    layers: tuple[str, ...]
+    head: str
+
+    def __str__(self) -> str:
+        if set(self.layers) <= {self.head}:
+            return self.head
+        return f"{'/'.join(self.layers)}{_HEAD}{self.head}"
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """Every format that occurs, the head's first."""
+        return tuple(dict.fromkeys((self.head, *self.layers)))
+
+
+def formats_word(layers: Iterable[str], head: str) -> str:
+    """The word for these formats.
+
+    >>> formats_word(["int4", "int8"], "int8"), formats_word(["int8", "int8"], "int8")
+    ('int4/int8 head:int8', 'int8')
+    """
+    return str(WeightFormats(layers=tuple(layers), head=head))
+
+
+@lru_cache(maxsize=65_536)
+def read_formats(word: str, layers: int) -> WeightFormats:
+    """The formats that ``word`` stands for in a model of so many layers.
+
+    Raises:
+        SpecError: Another number of layers.
+        UnknownName: A format is not known.
+    """
+    each, mixed, head = word.partition(_HEAD)
+    named = each.split("/") if mixed else [word] * layers
+    for name in {*named, head or word}:
+        weight_format(name)
+    if len(named) != layers:
+        raise SpecError(f"{word!r} names formats of {len(named)} layers; the model has {layers}", field="weights")
+    return WeightFormats(layers=tuple(named), head=head or word)
