@@ -14,7 +14,7 @@ from chipwise.space import SpaceSpec
 
 ALIGNMENT = 32
 HEAD_SIZES = (32, 64)
-ASPECT = (24, 96)  # width over depth: SmolLM2-135M has 19, Llama-3.2-1B 128, Llama-3-8B 128, GPT-2 64
+ASPECT = (24, 128)  # width over depth: SmolLM2-135M has 19, GPT-2 64, Llama-3.2-1B and Llama-3-8B 128
 
 
 def proportions(spec: SpaceSpec, *, aspect: tuple[float, float] = ASPECT) -> Iterator[dict[str, Any]]:
