@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chipwise.core.errors import SpecError, nearest
-from chipwise.space.spec import LAYER_CHOICES, Condition, SpaceSpec, listed
+from chipwise.space.spec import Condition, SpaceSpec, listed
 from chipwise.space.ties import Slots
 
 Flags = NDArray[np.bool_]
@@ -48,7 +48,9 @@ class Conditions:
         self._spec, self._slots = spec, slots
         rules = [rule for i, item in enumerate(spec.conditions) for rule in self._read(item, f"conditions[{i}]")]
         rules += self._implied(rules)
-        self.rules = {name: [rule for rule in rules if rule.target == name] for name in (*spec.globals, *LAYER_CHOICES)}
+        self.rules = {
+            name: [rule for rule in rules if rule.target == name] for name in (*spec.globals, *spec.layer_choices)
+        }
         self.order = self._ordered()
         self._tables = {name: self._table(name, found) for name, found in self.rules.items() if found}
         self._nearest = {name: np.array([_nearest(row) for row in table]) for name, table in self._tables.items()}
@@ -74,11 +76,11 @@ class Conditions:
         return rules
 
     def _together(self, given: str, target: str, field: str) -> None:
-        if target not in LAYER_CHOICES and given in (*LAYER_CHOICES, "layer"):
+        if target not in self._spec.layer_choices and given in (*self._spec.layer_choices, "layer"):
             raise SpecError(
                 f"{target} is chosen for the whole model, {given} for each layer; turn the condition round", field=field
             )
-        if given in LAYER_CHOICES and self._spec.tie(given) != self._spec.tie(target):
+        if given in self._spec.layer_choices and self._spec.tie(given) != self._spec.tie(target):
             raise SpecError(
                 f"{given} and {target} are joined by a condition and must be tied alike, not "
                 f"{self._spec.tie(given)} and {self._spec.tie(target)}; change layers",
@@ -88,7 +90,7 @@ class Conditions:
     def _flags(self, name: str, values: object, field: str) -> tuple[str, Flags]:
         """The choice that ``name`` is part of, and which of its values are meant."""
         if name == "layer":
-            ties = {self._spec.tie(choice): self._slots[choice].labels for choice in LAYER_CHOICES}
+            ties = {self._spec.tie(choice): self._slots[choice].labels for choice in self._spec.layer_choices}
             if len(ties) > 1:
                 raise SpecError("layers can be named only where all choices are tied alike; change layers", field=field)
             (known,) = ties.values()
@@ -96,8 +98,8 @@ class Conditions:
         if name in _PAIR:
             part = [pair[_PAIR[name]] for pair in self._spec.attention_choices()]
             return "attention", self._met(listed(values), part, field)
-        if name not in (*self._spec.globals, *LAYER_CHOICES) or name == "attention":
-            known_names = (*self._spec.globals, "heads", "kv_heads", "ffn", "ffn_width", "layer")
+        if name not in (*self._spec.globals, *self._spec.layer_choices) or name == "attention":
+            known_names = (*self._spec.globals, *_PAIR, *self._spec.layer_choices[1:], "layer")
             raise SpecError(f"unknown choice; {nearest(name, known_names)}", field=field)
         return name, self._met(listed(values), list(self._spec.values(name)), field)
 
@@ -123,7 +125,7 @@ class Conditions:
         return [Rule("depth", {"sharing": ~none}, ~one, text)] if not one.all() else []
 
     def _ordered(self) -> tuple[str, ...]:
-        waiting = [*self._spec.globals, *LAYER_CHOICES]
+        waiting = [*self._spec.globals, *self._spec.layer_choices]
         order: list[str] = []
         while waiting:
             ready = next((name for name in waiting if not self._needs(name) & set(waiting)), None)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from chipwise.space.conditions import Conditions
-from chipwise.space.spec import LAYER_CHOICES, SpaceSpec
+from chipwise.space.spec import SpaceSpec
 from chipwise.space.ties import Slots
 
 
@@ -19,8 +19,9 @@ def size(spec: SpaceSpec, slots: Mapping[str, Slots], conditions: Conditions) ->
     What is chosen for the whole model is gone through in the few combinations that matter to the layers (their number,
     sharing, and what conditions name); for each, a slot's choices are counted once and multiplied.
     """
-    groups = _joined(conditions)
-    given_to = {given for group in groups for given in _global_givens(conditions, group)}
+    choices = spec.layer_choices
+    groups = _joined(choices, conditions)
+    given_to = {given for group in groups for given in _global_givens(choices, conditions, group)}
     givens = sorted(given_to, key=spec.globals.index)
     matter = list(dict.fromkeys([*givens, "depth", "sharing"]))
     joined = [name for name in spec.globals if conditions.rules[name]]
@@ -41,23 +42,23 @@ def size(spec: SpaceSpec, slots: Mapping[str, Slots], conditions: Conditions) ->
     return total * free
 
 
-def _joined(conditions: Conditions) -> list[tuple[str, ...]]:
+def _joined(choices: tuple[str, ...], conditions: Conditions) -> list[tuple[str, ...]]:
     """The choices of a layer in groups that conditions join."""
-    groups = [{name} for name in LAYER_CHOICES]
-    for name in LAYER_CHOICES:
+    groups = [{name} for name in choices]
+    for name in choices:
         for rule in conditions.rules[name]:
-            for given in set(rule.when) & set(LAYER_CHOICES):
+            for given in set(rule.when) & set(choices):
                 mine = next(group for group in groups if name in group)
                 theirs = next(group for group in groups if given in group)
                 if mine is not theirs:
                     groups.remove(theirs)
                     mine |= theirs
-    return [tuple(sorted(group, key=LAYER_CHOICES.index)) for group in groups]
+    return [tuple(sorted(group, key=choices.index)) for group in groups]
 
 
-def _global_givens(conditions: Conditions, group: tuple[str, ...]) -> set[str]:
+def _global_givens(choices: tuple[str, ...], conditions: Conditions, group: tuple[str, ...]) -> set[str]:
     named = {given for name in group for rule in conditions.rules[name] for given in rule.when}
-    return named - {*LAYER_CHOICES, "layer"}
+    return named - {*choices, "layer"}
 
 
 def _per_slot(

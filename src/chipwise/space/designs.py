@@ -7,6 +7,7 @@ from typing import Any
 
 from chipwise.space.spec import FFN_KINDS, SpaceSpec
 from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer
+from chipwise.spec.formats import formats_word
 
 
 def design_of(choices: Mapping[str, Any], *, spec: SpaceSpec, name: str = "candidate") -> Design:
@@ -34,11 +35,12 @@ def design_of(choices: Mapping[str, Any], *, spec: SpaceSpec, name: str = "candi
         tie_embeddings=choices["tie_embeddings"],
         norm=spec.norm,
     )
-    return Design(arch=arch, weights=choices["weights"])
+    head = choices["weights"]
+    return Design(arch=arch, weights=formats_word((layer.get("weights", head) for layer in choices["layers"]), head))
 
 
 def summary(design: Design) -> str:
-    """One line a person can compare: width, depth, convolutions, heads, FFN, vocabulary, format."""
+    """One line a person can compare: width, depth, convolutions, heads, FFN, vocabulary, format or formats."""
     arch = design.arch
     attention = [layer.attention for layer in arch.layers if layer.attention]
     ffn = [layer.ffn for layer in arch.layers if layer.ffn]

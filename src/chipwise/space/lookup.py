@@ -7,13 +7,14 @@ a row chooses is read column by column from a transposed block, so that all of i
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from chipwise.space.space import Rows, SearchSpace
-from chipwise.space.spec import LAYER_CHOICES
+from chipwise.space.spec import LAYER_CHOICES, LAYER_WEIGHTS
 
 Floats = NDArray[np.float64]
 Index = NDArray[np.intp]
@@ -23,9 +24,9 @@ _FUSED_BYTES = 64e6  # above it attention and FFN are looked up one by one
 
 @dataclass(frozen=True)
 class BlockPrices:
-    """Prices of the blocks of a space in one weight format; the last axis holds the columns, stored bytes and
-    parameters last. Attention is indexed by width, convolutions, head size and pair, an FFN by width, convolutions,
-    kind and FFN width."""
+    """Prices of the blocks of a space with one weight format of the head; the last axis holds the columns, stored bytes
+    and parameters last. Attention is indexed by its weight format, width, convolutions, head size and pair, an FFN by
+    its weight format, width, convolutions, kind and FFN width."""
 
     ends: Floats  # (width, vocabulary, tied, columns): a model of one bare layer
     bare: Floats  # like attention, of its width alone: the bare layer that the ends hold
@@ -56,11 +57,11 @@ class Lookup:
         self._rooms = prices.attention_room, prices.ffn_room
         attention, ffn = ([pair[i][..., self._used] for pair in places] for i in (0, 1))
         self._attentions, self._ffns = prices.attention_room.size, prices.ffn_room.size
-        each = self._attentions * self._ffns // (prices.ffn_room.shape[0] * prices.ffn_room.shape[1])  # axes of both
+        each = self._attentions * self._ffns // math.prod(prices.ffn_room.shape[:3])  # axes of both
         self._fused = len(places) * each * (len(self._used) + 1) * 8 <= _FUSED_BYTES
         if self._fused:
-            room = np.maximum(prices.attention_room[..., None, None], prices.ffn_room[:, :, None, None])
-            both = [a[..., None, None, :] + f[:, :, None, None] for a, f in zip(attention, ffn, strict=True)]
+            room = np.maximum(prices.attention_room[..., None, None], prices.ffn_room[:, :, :, None, None])
+            both = [a[..., None, None, :] + f[:, :, :, None, None] for a, f in zip(attention, ffn, strict=True)]
             self._tables = [_stacked(both, room)]
         else:
             self._tables = [_stacked(attention, prices.attention_room), _stacked(ffn, prices.ffn_room)]
@@ -87,8 +88,9 @@ class Lookup:
         total = np.zeros((len(rows), len(self._used) + 1))
         total[:, :-1] = self._ends[end + genes[index["tie_embeddings"]]]
         widest, cell = np.zeros(len(rows)), np.empty_like(total)
-        _, convs, sizes, pairs = self._rooms[0].shape
-        _, _, kinds, widths = self._rooms[1].shape
+        _, _, convs, sizes, pairs = self._rooms[0].shape
+        _, _, _, kinds, widths = self._rooms[1].shape
+        of_format = [room[0].size for room in self._rooms]
         wide = d * convs + genes[index["conv"]] if "conv" in index else d
         attention_base = (wide * sizes + genes[index["head_size"]]) * pairs
         ffn_base = wide * (kinds * widths)
@@ -97,10 +99,15 @@ class Lookup:
             pair, kind, width = (self._read(genes, name, layer, where) for name in LAYER_CHOICES)
             attention = place * self._attentions + attention_base + pair
             ffn = kind * widths + width
+            weights = self._read(genes, LAYER_WEIGHTS, layer, where) if LAYER_WEIGHTS in spec.layer_choices else None
+            if weights is not None:
+                attention += weights * of_format[0]
             if self._fused:
                 cells = [attention * (kinds * widths) + ffn]
             else:
                 cells = [attention, place * self._ffns + ffn_base + ffn]
+                if weights is not None:
+                    cells[1] += weights * of_format[1]
             for table, chosen in zip(self._tables, cells, strict=True):
                 np.take(table, chosen, axis=0, out=cell, mode="clip")
                 total += cell

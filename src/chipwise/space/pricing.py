@@ -26,6 +26,7 @@ from chipwise.space.lookup import BlockPrices, Lookup
 from chipwise.space.space import Rows, SearchSpace
 from chipwise.space.spec import FFN_KINDS
 from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer
+from chipwise.spec.formats import formats_word
 
 Floats = NDArray[np.float64]
 BLOCK = 8_192  # rows priced at once: what is in use stays in the caches
@@ -112,7 +113,7 @@ class PriceTable:
         self._known: dict[Op, Floats] = {}
         spec = space.spec
         self._first = (spec.head_size[0], spec.attention_choices()[0])
-        self._lookups = [Lookup(space, self._prices(weights)) for weights in spec.weights]
+        self._lookups = [Lookup(space, self._prices(head)) for head in spec.weights]
 
     def __call__(self, rows: Rows) -> Costs:
         """Costs of canonical rows, (n, genes)."""
@@ -127,7 +128,7 @@ class PriceTable:
         return Costs(*found)
 
     def _costs(self, rows: Rows, lookup: Lookup) -> tuple[Floats, ...]:
-        """The fields of Costs for rows of one weight format."""
+        """The fields of Costs for rows whose heads have one weight format."""
         sums, widest = lookup(rows)
         ops = (len(sums) - 2) // 2
         logits = self._workload.batch * self.space.values(rows, "vocab_size").astype(np.float64)
@@ -138,35 +139,54 @@ class PriceTable:
             sums[-1],
         )
 
-    def _prices(self, weights: str) -> BlockPrices:
-        """Every block's price in one weight format; the last axis holds the columns."""
+    def _prices(self, head: str) -> BlockPrices:
+        """Every block's price beside a head of one weight format; the last axis holds the columns.
+
+        Layers have the head's format, or those that they may choose. The bare layer that the ends hold has the head's.
+        """
         spec = self.space.spec
         pairs, kinds, widths = spec.attention_choices(), spec.layer.ffn, spec.layer.ffn_width
-        attention = (spec.d_model, spec.conv, spec.head_size, pairs)
-        ffn = (spec.d_model, spec.conv, kinds, widths)
-        alone, layer = partial(self._alone, weights), self._layer
-        some = _ffn(kinds[0], widths[0])
+        formats = (head,) if spec.layer.weights is None else spec.layer.weights
+        attention = (formats, spec.d_model, spec.conv, spec.head_size, pairs)
+        ffn = (formats, spec.d_model, spec.conv, kinds, widths)
+        layer, some = self._layer, _ffn(kinds[0], widths[0])
 
-        def last_attention(d: int, conv: str, size: int, pair: tuple[int, int]) -> Floats:
+        def alone(weights: str, d: int, one: Layer) -> Floats:
+            return self._columns(d, head, [weights], one)
+
+        def beside(weights: str, d: int, one: Layer, instead: Layer | None = None) -> Floats:
+            """What ``one`` before a bare layer adds, to nothing or to ``instead`` in its place."""
+            before = [layer()] if instead is None else [instead, layer()]
+            both = self._columns(d, head, [weights, head], one, layer())
+            return both - self._columns(d, head, [weights, head][-len(before) :], *before)
+
+        def last_attention(weights: str, d: int, conv: str, size: int, pair: tuple[int, int]) -> Floats:
             if conv != "both":
-                return alone(d, layer(pair, size, conv=conv)) - alone(d, layer())
+                return alone(weights, d, layer(pair, size, conv=conv)) - alone(head, d, layer())
             # All positions go on behind this attention, up to the convolution of the feed-forward.
-            return alone(d, layer(pair, size, ffn=some, conv=conv)) - alone(d, layer(ffn=some, conv="ffn"))
+            with_ffn = layer(pair, size, ffn=some, conv=conv), layer(ffn=some, conv="ffn")
+            change = alone(weights, d, layer()) - alone(head, d, layer())  # an FFN is priced on a bare layer like it
+            return alone(weights, d, with_ffn[0]) - alone(weights, d, with_ffn[1]) + change
 
         def feed_forward(conv: str, *which: Any) -> Layer:
             return layer(ffn=_ffn(*which), conv="ffn" if conv == "both" else "none")
 
+        def cache(weights: str, d: int, conv: str, size: int, pair: tuple[int, int]) -> Floats:
+            """What one more layer adds that uses another's weights: its caches, of the FFN's convolution too."""
+            own, sharer = (layer(pair, size, some if conv == "both" else None, conv, shares) for shares in (None, 0))
+            both = self._columns(d, head, [weights, weights], own, sharer)
+            return both - self._columns(d, head, [weights], own)
+
         return BlockPrices(
-            ends=_filled((spec.d_model, spec.vocab_size, spec.tie_embeddings), partial(self._end, weights)),
-            bare=_filled((spec.d_model,), lambda d: self._beside(weights, d, layer()))[:, None, None, None],
+            ends=_filled((spec.d_model, spec.vocab_size, spec.tie_embeddings), partial(self._end, head)),
+            bare=_filled((spec.d_model,), lambda d: beside(head, d, layer()))[None, :, None, None, None],
             attention=_filled(
-                attention,
-                lambda d, c, size, pair: self._beside(weights, d, layer(pair, size, conv=_before_attention(c))),
+                attention, lambda w, d, c, size, pair: beside(w, d, layer(pair, size, conv=_before_attention(c)))
             ),
             last_attention=_filled(attention, last_attention),
-            ffn=_filled(ffn, lambda d, c, *f: self._beside(weights, d, feed_forward(c, *f), layer())),
-            last_ffn=_filled(ffn, lambda d, c, *f: alone(d, feed_forward(c, *f)) - alone(d, layer())),
-            cache=_filled(attention, partial(self._cache, weights)) if "pairs" in spec.sharing else None,
+            ffn=_filled(ffn, lambda w, d, c, *f: beside(w, d, feed_forward(c, *f), layer())),
+            last_ffn=_filled(ffn, lambda w, d, c, *f: alone(w, d, feed_forward(c, *f)) - alone(w, d, layer())),
+            cache=_filled(attention, cache) if "pairs" in spec.sharing else None,
             attention_room=_filled(attention, self._attention_activations)[..., 0],
             ffn_room=_filled(ffn, self._ffn_activations)[..., 0],
         )
@@ -191,7 +211,7 @@ class PriceTable:
         )
 
     def _design(
-        self, d_model: int, weights: str, layers: list[Layer], vocab_size: int = 256, tied: bool = True
+        self, d_model: int, head: str, formats: list[str], layers: list[Layer], vocab_size: int, tied: bool
     ) -> Design:
         spec = self.space.spec
         arch = ArchSpec(
@@ -202,7 +222,7 @@ class PriceTable:
             tie_embeddings=tied,
             norm=spec.norm,
         )
-        return Design(arch=arch, weights=weights)
+        return Design(arch=arch, weights=formats_word(formats, head))
 
     def _op_columns(self, design: Design, phase: Phase) -> Floats:
         total: Floats | float = 0.0
@@ -212,8 +232,11 @@ class PriceTable:
             total = total + self._known[placed.op]
         return np.asarray(total)
 
-    def _columns(self, d_model: int, weights: str, *layers: Layer, vocab_size: int = 256, tied: bool = True) -> Floats:
-        design = self._design(d_model, weights, list(layers), vocab_size, tied)
+    def _columns(
+        self, d_model: int, head: str, formats: list[str], *layers: Layer, vocab_size: int = 256, tied: bool = True
+    ) -> Floats:
+        """Of a model of these layers, each in its format: columns of both phases, stored bytes, parameters."""
+        design = self._design(d_model, head, formats, list(layers), vocab_size, tied)
         return np.concatenate(
             [
                 self._op_columns(design, Phase.PREFILL),
@@ -222,33 +245,18 @@ class PriceTable:
             ]
         )
 
-    def _end(self, weights: str, d_model: int, vocab_size: int, tied: bool) -> Floats:
+    def _end(self, head: str, d_model: int, vocab_size: int, tied: bool) -> Floats:
         """A model of one bare layer; the other prices are differences to it."""
-        return self._columns(d_model, weights, self._layer(), vocab_size=vocab_size, tied=tied)
+        return self._columns(d_model, head, [head], self._layer(), vocab_size=vocab_size, tied=tied)
 
-    def _alone(self, weights: str, d_model: int, layer: Layer) -> Floats:
-        """A model of one layer."""
-        return self._columns(d_model, weights, layer)
-
-    def _beside(self, weights: str, d_model: int, layer: Layer, instead: Layer | None = None) -> Floats:
-        """What ``layer`` before a bare one adds, to nothing or to ``instead`` in its place."""
-        bare = self._layer()
-        before = [bare] if instead is None else [instead, bare]
-        return self._columns(d_model, weights, layer, bare) - self._columns(d_model, weights, *before)
-
-    def _attention_activations(self, d_model: int, conv: str, head_size: int, pair: tuple[int, int]) -> Floats:
+    def _attention_activations(
+        self, weights: str, d_model: int, conv: str, head_size: int, pair: tuple[int, int]
+    ) -> Floats:
         block = Attention(heads=pair[0], kv_heads=pair[1], head_size=head_size)
         return np.array([self._pricer.activation_bytes(block, d_model, self._workload)], dtype=float)
 
-    def _ffn_activations(self, d_model: int, conv: str, kind: str, width: int) -> Floats:
+    def _ffn_activations(self, weights: str, d_model: int, conv: str, kind: str, width: int) -> Floats:
         return np.array([self._pricer.activation_bytes(_ffn(kind, width), d_model, self._workload)], dtype=float)
-
-    def _cache(self, weights: str, d_model: int, conv: str, head_size: int, pair: tuple[int, int]) -> Floats:
-        """What one more layer adds that uses another's weights: its caches, the feed-forward's convolution's too."""
-        ffn = _ffn(self.space.spec.layer.ffn[0], self.space.spec.layer.ffn_width[0]) if conv == "both" else None
-        own = self._layer(pair, head_size, ffn, conv)
-        sharer = self._layer(pair, head_size, ffn, conv, shares=0)
-        return self._columns(d_model, weights, own, sharer) - self._columns(d_model, weights, own)
 
 
 def _before_attention(conv: str) -> str:

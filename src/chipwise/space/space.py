@@ -20,7 +20,7 @@ from chipwise.core.errors import SpecError
 from chipwise.space.conditions import Conditions
 from chipwise.space.count import size
 from chipwise.space.designs import design_of
-from chipwise.space.spec import LAYER_CHOICES, SpaceSpec
+from chipwise.space.spec import LAYER_WEIGHTS, SpaceSpec
 from chipwise.space.ties import Slots, slots_of
 from chipwise.spec import Design
 
@@ -58,7 +58,7 @@ class SearchSpace:
         genes = [Gene(name, spec.values(name), None, name) for name in spec.globals]
         columns: dict[str, list[int]] = {name: [i] for i, name in enumerate(spec.globals)}
         for slot in range(max(len(item.labels) for item in slots.values())):
-            for name in LAYER_CHOICES:
+            for name in spec.layer_choices:
                 if slot < len(slots[name].labels):
                     columns.setdefault(name, []).append(len(genes))
                     genes.append(Gene(name, spec.values(name), slot, _label(name, slots[name].labels[slot])))
@@ -97,7 +97,7 @@ class SearchSpace:
         """Which genes count, (n, genes)."""
         mask = np.ones(rows.shape, dtype=bool)
         where = rows[:, self.index["sharing"]], rows[:, self.index["depth"]]
-        for name in LAYER_CHOICES:
+        for name in self.spec.layer_choices:
             mask[:, self.columns[name]] = self.slots[name].used[where]
         return mask
 
@@ -118,10 +118,11 @@ class SearchSpace:
                 yield name, column, chosen | {"layer": np.full(len(rows), slot)}
 
     def layer_rows(self, rows: Rows) -> NDArray[np.int64]:
-        """The choices of every layer, (n, max depth, 3), sharing and tying resolved; past the depth of no meaning."""
+        """The choices of every layer, (n, max depth, choices), sharing and tying resolved; none past the depth."""
         where = rows[:, self.index["sharing"]], rows[:, self.index["depth"]]
         parts = [
-            np.take_along_axis(rows, self.columns[name][self.slots[name].of[where]], axis=1) for name in LAYER_CHOICES
+            np.take_along_axis(rows, self.columns[name][self.slots[name].of[where]], axis=1)
+            for name in self.spec.layer_choices
         ]
         return np.stack(parts, axis=2)
 
@@ -131,10 +132,11 @@ class SearchSpace:
         chosen: dict[str, Any] = {
             gene.name: gene.values[i] for gene, i in zip(self.genes, one, strict=True) if gene.layer is None
         }
-        pairs, kinds, widths = (self.spec.values(name) for name in LAYER_CHOICES)
+        names = self.spec.layer_choices
+        lists = [self.spec.values(name) for name in names]
         chosen["layers"] = [
-            {"heads": pairs[a][0], "kv_heads": pairs[a][1], "ffn": kinds[f], "ffn_width": widths[w]}
-            for a, f, w in self.layer_rows(one[None])[0][: chosen["depth"]]
+            _layer({name: values[i] for name, values, i in zip(names, lists, layer, strict=True)})
+            for layer in self.layer_rows(one[None])[0][: chosen["depth"]]
         ]
         return chosen
 
@@ -152,9 +154,9 @@ class SearchSpace:
         for name in self.spec.globals:
             row[self.index[name]] = _find(self.genes[self.index[name]], choices.get(name, "none"))
         for layer, wanted in enumerate(choices["layers"]):
-            for name in LAYER_CHOICES:
+            for name in self.spec.layer_choices:
                 column = self._column(row, name, layer)
-                row[column] = _find(self.genes[column], _chosen(wanted, name))
+                row[column] = _find(self.genes[column], _chosen(wanted, name, choices))
         one: Rows = self.canonical(row)[0]
         found = self.choices(one)
         for name in (*self.spec.globals, "layers"):
@@ -168,11 +170,11 @@ class SearchSpace:
         for name in self.spec.globals:
             row[self.index[name]] = _closest(self.genes[self.index[name]], [choices.get(name, "none")])
         layers = choices["layers"]
-        for name in LAYER_CHOICES:
+        for name in self.spec.layer_choices:
             members: dict[int, list[Any]] = {}
             for layer in range(self.spec.depth[row[self.index["depth"]]]):
                 wanted = layers[min(layer, len(layers) - 1)]
-                members.setdefault(self._column(row, name, layer), []).append(_chosen(wanted, name))
+                members.setdefault(self._column(row, name, layer), []).append(_chosen(wanted, name, choices))
             for column, values in members.items():
                 row[column] = _closest(self.genes[column], values)
         one: Rows = self.canonical(row)[0]
@@ -185,11 +187,22 @@ class SearchSpace:
 
 
 def _label(name: str, slot: str) -> str:
-    return f"layer{slot}.{name}" if slot.isdigit() else f"{slot}.{name}"
+    part = name.removeprefix("layer_")
+    return f"layer{slot}.{part}" if slot.isdigit() else f"{slot}.{part}"
 
 
-def _chosen(layer: Mapping[str, Any], name: str) -> Any:
-    return (layer["heads"], layer["kv_heads"]) if name == "attention" else layer[name]
+def _layer(chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """What a layer chooses, by the names of the file."""
+    heads, kv_heads = chosen["attention"]
+    layer = {"heads": heads, "kv_heads": kv_heads, "ffn": chosen["ffn"], "ffn_width": chosen["ffn_width"]}
+    return layer | ({"weights": chosen[LAYER_WEIGHTS]} if LAYER_WEIGHTS in chosen else {})
+
+
+def _chosen(layer: Mapping[str, Any], name: str, whole: Mapping[str, Any]) -> Any:
+    """What ``layer`` of the choices ``whole`` has chosen; without a weight format of its own, that of all."""
+    if name == "attention":
+        return layer["heads"], layer["kv_heads"]
+    return layer.get("weights", whole["weights"]) if name == LAYER_WEIGHTS else layer[name]
 
 
 def _closest(gene: Gene, values: Sequence[Any]) -> int:

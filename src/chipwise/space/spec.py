@@ -10,6 +10,7 @@ from typing import Any, Literal
 from chipwise.core.dtypes import weight_format
 from chipwise.core.errors import ChipwiseError, SpecError, nearest
 from chipwise.spec.arch import Activation
+from chipwise.spec.field import later
 
 FfnName = Literal["relu", "gelu", "silu", "reglu", "geglu", "swiglu"]
 FFN_KINDS: dict[str, tuple[Activation, bool]] = {
@@ -23,17 +24,19 @@ FFN_KINDS: dict[str, tuple[Activation, bool]] = {
 GLOBALS = ("d_model", "depth", "vocab_size", "head_size", "tie_embeddings", "weights", "sharing")
 CONVS = ("none", "attention", "both")
 LAYER_CHOICES = ("attention", "ffn", "ffn_width")  # of each layer; attention is a pair (heads, KV heads)
+LAYER_WEIGHTS = "layer_weights"  # a choice of each layer too, where ``layer.weights`` lists formats
 TIES = ("each", "alike", "alternating", "thirds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSpace:
-    """What every layer chooses for itself."""
+    """What every layer chooses for itself. Without ``weights`` of their own, layers are stored as the head is."""
 
     heads: tuple[int, ...]
     kv_heads: tuple[int, ...]
     ffn: tuple[FfnName, ...] = ("swiglu",)
     ffn_width: tuple[int, ...]
+    weights: tuple[str, ...] | None = later(None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +74,7 @@ class SpaceSpec:
 
     ``layers`` says which layers choose together: ``each`` for itself, all ``alike``, ``alternating`` (even layers
     together and odd ones together), or by ``thirds`` of the depth; one word for all choices, or a word for each of
-    ``attention``, ``ffn`` and ``ffn_width``.
+    ``attention``, ``ffn``, ``ffn_width`` and ``layer_weights``.
     """
 
     d_model: tuple[int, ...]
@@ -80,7 +83,7 @@ class SpaceSpec:
     layer: LayerSpace
     head_size: tuple[int, ...] = (32,)
     tie_embeddings: tuple[bool, ...] = (True,)
-    weights: tuple[str, ...] = ("fp32",)
+    weights: tuple[str, ...] = ("fp32",)  # of all matrices; where layer.weights lists formats, of the head alone
     sharing: tuple[Literal["none", "pairs"], ...] = ("none",)  # pairs: layers 1, 3, … use the weights of 0, 2, …
     conv: tuple[Literal["none", "attention", "both"], ...] = ("none",)  # before which blocks convolutions stand
     conv_taps: int = 4  # positions that a convolution sees
@@ -96,11 +99,10 @@ class SpaceSpec:
             raise SpecError(f"a convolution sees at least 2 positions, not {self.conv_taps}", field="conv_taps")
         for name in ("heads", "kv_heads", "ffn", "ffn_width"):
             _checked(f"layer.{name}", getattr(self.layer, name))
-        for name in self.weights:
-            try:
-                weight_format(name)
-            except ChipwiseError as error:
-                raise SpecError(str(error), field="weights") from None
+        _known_formats("weights", self.weights)
+        if self.layer.weights is not None:
+            _checked("layer.weights", self.layer.weights)
+            _known_formats("layer.weights", self.layer.weights)
         if any(size % 2 for size in self.head_size):
             raise SpecError("rotary positions need even head sizes", field="head_size")
         if not self.attention_choices():
@@ -111,8 +113,8 @@ class SpaceSpec:
             )
         for name, word in ({"": self.layers} if isinstance(self.layers, str) else self.layers).items():
             where = f"layers.{name}" if name else "layers"
-            if name and name not in LAYER_CHOICES:
-                raise SpecError(f"no choice of a layer; {nearest(name, LAYER_CHOICES)}", field=where)
+            if name and name not in self.layer_choices:
+                raise SpecError(f"no choice of a layer; {nearest(name, self.layer_choices)}", field=where)
             if word not in TIES:
                 raise SpecError(f"{word!r} is not one of these; {nearest(word, TIES)}", field=where)
 
@@ -126,15 +128,35 @@ class SpaceSpec:
         """What is chosen for the whole model; convolutions only where they are asked for."""
         return GLOBALS if self.conv == ("none",) else (*GLOBALS, "conv")
 
+    @property
+    def layer_choices(self) -> tuple[str, ...]:
+        """What is chosen for each layer; weight formats only where they are asked for."""
+        return LAYER_CHOICES if self.layer.weights is None else (*LAYER_CHOICES, LAYER_WEIGHTS)
+
+    @property
+    def formats(self) -> tuple[str, ...]:
+        """Every weight format that may occur."""
+        return tuple(dict.fromkeys((*self.weights, *(self.layer.weights or ()))))
+
     def values(self, name: str) -> tuple[Any, ...]:
-        """What the choice ``name`` (of ``globals`` or LAYER_CHOICES) may be."""
+        """What the choice ``name`` (of ``globals`` or ``layer_choices``) may be."""
         if name == "attention":
             return self.attention_choices()
+        if name == LAYER_WEIGHTS:
+            return self.layer.weights or ()
         return tuple(getattr(self.layer if name in LAYER_CHOICES else self, name))
 
     def tie(self, choice: str) -> str:
         """How layers choose ``choice`` together: a word of TIES."""
         return self.layers if isinstance(self.layers, str) else self.layers.get(choice, "each")
+
+
+def _known_formats(field: str, names: Sequence[str]) -> None:
+    for name in names:
+        try:
+            weight_format(name)
+        except ChipwiseError as error:
+            raise SpecError(str(error), field=field) from None
 
 
 def _checked(name: str, values: Sequence[object]) -> None:

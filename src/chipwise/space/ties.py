@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from chipwise.space.spec import LAYER_CHOICES, SpaceSpec
+from chipwise.space.spec import SpaceSpec
 
 _LABELS = {"alternating": ("even", "odd"), "thirds": ("first", "middle", "last")}
 
@@ -29,7 +29,7 @@ class Slots:
 
 def slots_of(spec: SpaceSpec) -> dict[str, Slots]:
     """The slots of every choice of a layer."""
-    return {choice: _slots(spec, spec.tie(choice)) for choice in LAYER_CHOICES}
+    return {choice: _slots(spec, spec.tie(choice)) for choice in spec.layer_choices}
 
 
 def _slots(spec: SpaceSpec, tie: str) -> Slots:

@@ -3,10 +3,13 @@ import pytest
 
 from chipwise.blocks.lowering import lower
 from chipwise.core.files import build
+from chipwise.cost import estimate
+from chipwise.cost.memory import memory_parts
 from chipwise.ops import Phase, Workload
 from chipwise.space import SearchSpace, SpaceSpec, lookup
-from chipwise.space.pricing import PriceTable
+from chipwise.space.pricing import PriceTable, ProfilePricer
 from chipwise.spec import Attention
+from chipwise.testing.machines import round_machine
 
 WORKLOAD = Workload(prompt_tokens=16, new_tokens=8)
 
@@ -16,13 +19,15 @@ class CountingPricer:
 
     def op_columns(self, op):
         work = op.work()
-        return np.array([1.0, work.flops, work.bytes])
+        return np.array([1.0, work.flops, work.bytes, work.weight_bytes])
 
     def latency_s(self, columns, phase, *, logits):
         return columns.sum(axis=1) + logits
 
     def stored_bytes(self, design, workload):
-        return design.arch.kv_cache_bytes(workload.total_tokens) + 4.0 * design.arch.parameters()
+        matrices = memory_parts(design, workload).matrices
+        held = sum(rate * matrices.get(name, 0) for name, rate in {"fp32": 1.0, "int8": 3.0, "int4": 7.0}.items())
+        return design.arch.kv_cache_bytes(workload.total_tokens) + 4.0 * design.arch.parameters() + held
 
     def activation_bytes(self, block, d_model, workload):
         return float(d_model * (block.heads if isinstance(block, Attention) else block.width))
@@ -31,12 +36,24 @@ class CountingPricer:
         return 1e6
 
 
+FORMATS = ["int4", "fp32", "int8"]
+
+
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("conv", [["none"], ["attention", "none", "both"]])
 @pytest.mark.parametrize(
-    "layers", ["each", "alike", "alternating", "thirds", {"attention": "thirds", "ffn_width": "alternating"}]
+    ("layers", "layer_weights"),
+    [
+        ("each", None),
+        ("alike", None),
+        ("alternating", None),
+        ("thirds", None),
+        ({"attention": "thirds", "ffn_width": "alternating"}, None),
+        ("each", FORMATS),
+        ({"attention": "thirds", "layer_weights": "alternating"}, FORMATS),
+    ],
 )
-def test_a_gather_and_a_sum_equal_the_whole_graph(layers, conv, fused, monkeypatch) -> None:
+def test_a_gather_and_a_sum_equal_the_whole_graph(layers, conv, fused, layer_weights, monkeypatch) -> None:
     if not fused:
         monkeypatch.setattr(lookup, "_FUSED_BYTES", 0)
     spec = {
@@ -48,6 +65,7 @@ def test_a_gather_and_a_sum_equal_the_whole_graph(layers, conv, fused, monkeypat
             "kv_heads": [1, 2],
             "ffn": ["relu", "gelu", "silu", "geglu", "swiglu"],
             "ffn_width": [32, 80],
+            **({} if layer_weights is None else {"weights": layer_weights}),
         },
         "head_size": [16, 32],
         "tie_embeddings": [True, False],
@@ -74,6 +92,42 @@ def test_a_gather_and_a_sum_equal_the_whole_graph(layers, conv, fused, monkeypat
         blocks = [block for layer in design.arch.layers for block in (layer.attention, layer.ffn)]
         widest = max(pricer.activation_bytes(block, design.arch.d_model, WORKLOAD) for block in blocks)
         assert costs.peak_memory_bytes[i] == 1e6 + pricer.stored_bytes(design, WORKLOAD) + widest
+
+
+@pytest.mark.parametrize("conv", [["none"], ["both", "attention"]])
+def test_layers_of_several_formats_are_priced_as_the_calibrated_machine_prices_the_whole(conv) -> None:
+    """Streamed bytes of each format go by the whole pass's working set; the runtime holds each in its way."""
+    spec = {
+        "d_model": [64, 96],
+        "depth": [1, 3, 4],
+        "vocab_size": [256, 512],
+        "layer": {
+            "heads": [1, 2],
+            "kv_heads": [1, 2],
+            "ffn": ["relu", "swiglu"],
+            "ffn_width": [32, 80],
+            "weights": ["fp32", "int8", "int4"],
+        },
+        "tie_embeddings": [True, False],
+        "weights": ["int8", "fp32", "int4"],
+        "sharing": ["none", "pairs"],
+        "layers": {"attention": "alternating", "layer_weights": "each"},
+        "conv": conv,
+    }
+    space = SearchSpace(build(SpaceSpec, spec))
+    rows = space.sample(150, np.random.default_rng(0))
+    profile = round_machine()
+    costs = PriceTable(space, WORKLOAD, ProfilePricer(profile))(rows)
+    mixed = 0
+    for i, row in enumerate(rows):
+        design = space.design(row)
+        mixed += len(set(design.formats.layers)) > 1
+        graphs = [lower(design, WORKLOAD, phase) for phase in (Phase.PREFILL, Phase.DECODE)]
+        whole = estimate(design, *graphs, WORKLOAD, profile)
+        assert costs.ttft_s[i] == pytest.approx(whole.ttft_s, rel=1e-9)
+        assert costs.tpot_s[i] == pytest.approx(whole.tpot_s, rel=1e-9)
+        assert costs.peak_memory_bytes[i] == pytest.approx(whole.peak_memory_bytes, rel=1e-12)
+    assert mixed > 50
 
 
 def test_no_rows_have_no_prices() -> None:
