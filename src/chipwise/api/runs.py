@@ -7,14 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chipwise.core.errors import SpecError, StudyError
+from chipwise.core.errors import InputError, SpecError, StudyError
 from chipwise.core.files import read_json
 from chipwise.core.units import parse
 from chipwise.profile.backends import RUNTIMES
 from chipwise.report.record import RunRecord
 from chipwise.run.folder import RunFolder
 from chipwise.run.progress import Observer, silent
-from chipwise.run.spec import RunSpec, load_run, run_spec
+from chipwise.run.spec import RunSpec
+from chipwise.run.start_spec import StartSpec, any_spec, load_any
 from chipwise.spec import ArchSpec
 from chipwise.spec.hf import resolve
 
@@ -33,11 +34,11 @@ def data_folder() -> Path:
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "chipwise"
 
 
-def run_folder(spec: str | Path | RunSpec, out: str | Path | None = None) -> Path:
+def run_folder(spec: str | Path | RunSpec | StartSpec, out: str | Path | None = None) -> Path:
     """The folder of a search: ``out``, or ``runs/<name>``."""
     if out is not None:
         return Path(out)
-    name = spec.name if isinstance(spec, RunSpec) else load_run(spec).name
+    name = load_any(spec).name if isinstance(spec, str | Path) else spec.name
     return Path("runs") / name
 
 
@@ -51,7 +52,7 @@ def search(
     storage: str | None = None,
     observer: Observer = silent,
 ) -> RunRecord:
-    """Searches what the YAML file ``spec`` asks for; returns the record of the finished run.
+    """Searches what the YAML file ``spec`` asks for, or cuts the model that it starts from; the finished run's record.
 
     Args:
         spec: The search's file.
@@ -70,9 +71,12 @@ def search(
     """
     import dataclasses
 
+    from chipwise.run.cutting import Cutting
     from chipwise.run.search import Search
 
-    wanted = load_run(spec)
+    wanted = load_any(spec)
+    if isinstance(wanted, StartSpec) and storage is not None:
+        raise InputError("--storage keeps trials, and a run that starts from a model has none; leave it out")
     if workers is not None:
         try:
             wanted = dataclasses.replace(wanted, budget=dataclasses.replace(wanted.budget, workers=workers))
@@ -81,6 +85,8 @@ def search(
     if wanted.target.runtime not in RUNTIMES.names():
         RUNTIMES.load(wanted.target.runtime)  # raises UnknownName
     with RunFolder(run_folder(wanted, out), wanted, resume=resume, restart=restart, storage=storage) as folder:
+        if isinstance(wanted, StartSpec):
+            return Cutting(wanted, folder, observer).run()
         return Search(wanted, folder, observer).run()
 
 
@@ -180,21 +186,25 @@ def evaluate(
 
 
 def report(folder: str | Path) -> RunRecord:
-    """Draws report.html, card.md and trials.csv of a run again, from its study.
+    """Draws report.html, card.md and trials.csv of a run again, from what its folder holds.
 
     Raises:
         StudyError: The folder holds no run.
     """
+    from chipwise.run.cutting import Cutting
     from chipwise.run.search import Search
 
     path = Path(folder)
     held = read_json(path / "spec.json") if (path / "spec.json").exists() else None
-    if not isinstance(held, dict) or not ((path / "study.journal").exists() or "storage" in held):
+    begun = any((path / name).exists() for name in ("study.journal", "about.json"))
+    if not isinstance(held, dict) or not (begun or "storage" in held):
         raise StudyError(
             f"{path}: this folder holds no run (no spec.json and study.journal); give a folder such as runs/clinic"
         )
-    spec = run_spec(held.get("spec"), file=str(path / "spec.json"))
+    spec = any_spec(held.get("spec"), file=str(path / "spec.json"))
     with RunFolder(path, spec, resume=True) as opened:
+        if isinstance(spec, StartSpec):
+            return Cutting(spec, opened, silent).report()
         return Search(spec, opened, silent).report()
 
 

@@ -11,6 +11,12 @@ from chipwise.space.constraints import Constraint
 
 Source = Literal["measured", "predicted", "trained", "counted", "unknown"]
 Status = Literal["met", "broken", "expected", "at risk", "unknown"]
+_OF_START = {
+    "winner": "cut",
+    "original": "original",
+    "baseline": "first layers alone",
+    "candidate": "cut, outside the limits",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +60,8 @@ def workload(record: RunRecord) -> str:
 def name(record: RunRecord, trial: Trial) -> str:
     """``winner (trial 7)``, ``trial 3``."""
     role = record.role(trial)
+    if record.start is not None:
+        return _OF_START[role]
     return f"trial {trial.number}" if role == "candidate" else f"{role} (trial {trial.number})"
 
 

@@ -21,7 +21,7 @@ from chipwise.space.constraints import Constraint, Objective
 
 SCHEMA: Final = "chipwise.run/1"
 State = Literal["priced", "trained", "measured", "failed", "pruned"]
-Role = Literal["candidate", "winner", "baseline"]
+Role = Literal["candidate", "winner", "baseline", "original"]
 How = Literal["predicted", "measured"]
 
 
@@ -236,6 +236,17 @@ class Elsewhere:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """The pretrained model that a run cut: the winner is the cut, the baseline the model's first layers alone."""
+
+    source: str
+    original: int  # its trial
+    method: Literal["exact", "shared"]
+    steps: int | None = None  # of healing, for each
+    distances: dict[str, tuple[float, ...]] = field(default_factory=dict)  # trial -> as cut, and healed; 0: the same
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
     """One search, from what was asked to what was found.
 
@@ -274,6 +285,7 @@ class RunRecord:
     tasks: tuple[TaskSummary, ...] = ()
     rankings: tuple[Ranking, ...] = ()  # longest trainings first
     elsewhere: tuple[Elsewhere, ...] = ()
+    start: Start | None = None  # where the run started from a pretrained model
     notes: tuple[str, ...] = ()  # limits, and anything unclean
 
     def __post_init__(self) -> None:
@@ -284,6 +296,8 @@ class RunRecord:
             number = getattr(self, name)
             if number is not None and number not in numbers:
                 raise SpecError(f"there is no trial {number}", field=name)
+        if self.start is not None and self.start.original not in numbers:
+            raise SpecError(f"there is no trial {self.start.original}", field="start.original")
         for name, used in (
             ("front", self.front),
             ("promised_measured", tuple(item.trial for item in self.promised_measured)),
@@ -301,6 +315,8 @@ class RunRecord:
         """What the trial is in this run; a baseline that wins is the winner."""
         if trial.number == self.winner:
             return "winner"
+        if self.start is not None and trial.number == self.start.original:
+            return "original"
         return "baseline" if trial.number == self.baseline else "candidate"
 
     def to_plain(self) -> dict[str, Any]:

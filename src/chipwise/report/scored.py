@@ -29,7 +29,7 @@ def task_rows(record: RunRecord) -> list[list[str]]:
     rows = []
     for task in record.tasks:
         asked = [trial for trial in record.trials if task.name in trial.tasks]
-        order = {"winner": 0, "baseline": 1, "candidate": 2}
+        order = {"winner": 0, "baseline": 1, "candidate": 2, "original": 3}
         asked.sort(key=lambda trial: (order[record.role(trial)], trial.number))
         rows += [[task.name, facts.name(record, trial), *_score(trial.tasks[task.name])] for trial in asked]
         if task.bar is not None:

@@ -25,6 +25,7 @@ from chipwise.core.errors import StudyError
 from chipwise.core.files import read_json, write_json
 from chipwise.core.files import storage as disk
 from chipwise.run.spec import RunSpec
+from chipwise.run.start_spec import StartSpec
 from chipwise.search.storage import is_url, without_password
 from chipwise.spec import ArchSpec
 
@@ -50,7 +51,7 @@ class RunFolder:
     def __init__(
         self,
         path: Path,
-        spec: RunSpec,
+        spec: RunSpec | StartSpec,
         *,
         resume: bool = False,
         restart: bool = False,
@@ -94,7 +95,7 @@ class RunFolder:
     @property
     def _begun(self) -> bool:
         """Whether the folder holds a run, wherever its trials are kept."""
-        return self.study.exists() or self._stored() is not None
+        return self.study.exists() or self.about.exists() or self._stored() is not None
 
     def _stored(self) -> str | None:
         known = self.path / "spec.json"
@@ -168,6 +169,11 @@ class RunFolder:
     def study(self) -> Path:
         """The journal of trials, unless they are kept elsewhere."""
         return self.path / "study.journal"
+
+    @property
+    def about(self) -> Path:
+        """Which model and text the stages' files are of, where the run starts from a model."""
+        return self.path / "about.json"
 
     @property
     def profile(self) -> Path:

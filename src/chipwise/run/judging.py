@@ -21,6 +21,7 @@ from chipwise.core.errors import MissingExtra, SpecError
 from chipwise.core.files import read_json, storage
 from chipwise.run.folder import RunFolder
 from chipwise.run.spec import RunSpec
+from chipwise.run.start_spec import StartSpec
 from chipwise.run.trials import Candidate, Trials
 from chipwise.space.constraints import Constraint, broken
 from chipwise.train.tasks_classifier import FOLDER, copy_classifier
@@ -36,7 +37,7 @@ COMMAND = [sys.executable, "-m", "chipwise.train.tasks_worker"]
 _LOOK_S = 0.1
 
 
-def load_tasks(spec: RunSpec) -> dict[str, Task]:
+def load_tasks(spec: RunSpec | StartSpec) -> dict[str, Task]:
     """The tasks of a run by their names in it.
 
     Raises:
@@ -101,19 +102,8 @@ class Judging:
             self._trials.note(number, tasks={**self._trials[number].tasks, name: result})
 
     def bars(self, known: Mapping[str, Any]) -> dict[str, Any]:
-        """What a bag of words reaches on each task; a reason where it cannot be asked. ``known`` is not asked again."""
-        from chipwise.train.tasks_baseline import baseline
-
-        found = dict(known)
-        for name, task in self._tasks.items():
-            if found.get(name, {}).get("items") == task.identity:
-                continue
-            self._told(f"a bag of words on {name}")
-            try:
-                found[name] = {**asdict(baseline(task)), "items": task.identity}
-            except MissingExtra as error:
-                found[name] = {"failed": str(error)}
-        return found
+        """What a bag of words reaches on each task; see :func:`bars_of`."""
+        return bars_of(self._tasks, known, told=self._told)
 
     def missed(self, item: Candidate) -> list[Constraint]:
         """The floors that a contender does not keep; one that it could not be asked for is not kept."""
@@ -161,6 +151,24 @@ class Judging:
 
     def _tell(self, running: Sequence[tuple[int, str]]) -> None:
         self._told(", ".join(f"trial {number} on {name}" for number, name in running))
+
+
+def bars_of(
+    tasks: Mapping[str, Task], known: Mapping[str, Any], *, told: Callable[[str], None] = lambda detail: None
+) -> dict[str, Any]:
+    """What a bag of words reaches on each task; a reason where it cannot be asked. ``known`` is not asked again."""
+    from chipwise.train.tasks_baseline import baseline
+
+    found = dict(known)
+    for name, task in tasks.items():
+        if found.get(name, {}).get("items") == task.identity:
+            continue
+        told(f"a bag of words on {name}")
+        try:
+            found[name] = {**asdict(baseline(task)), "items": task.identity}
+        except MissingExtra as error:
+            found[name] = {"failed": str(error)}
+    return found
 
 
 def run_side_by_side(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from chipwise.core.digest import plain
 from chipwise.core.errors import MeasurementError
@@ -19,6 +20,7 @@ from chipwise.profile.measurement import Measurement
 from chipwise.profile.session import loudness
 from chipwise.profile.store import MeasurementStore
 from chipwise.run.spec import RunSpec
+from chipwise.run.start_spec import StartSpec
 from chipwise.space.constraints import MEASURED_METRICS, Constraint, broken
 from chipwise.spec import Design
 from chipwise.train.tokenizer import TokenData
@@ -35,7 +37,7 @@ class Measuring:
     ``anchors`` are those of the run's profile, against which drift is told.
     """
 
-    spec: RunSpec
+    spec: RunSpec | StartSpec
     anchors: Mapping[str, float] | None = None
     timeout_s: float = CANDIDATE_S
 
@@ -124,12 +126,18 @@ def exported_bits_per_byte(
         nats = 0.0
         for start in range(0, len(stream) - 1, window):
             tokens = stream[start : start + window + 1].astype(np.int64)
-            logits = session.all_logits(tokens[None, :-1])[0].astype(np.float64)
-            top = logits.max(axis=1)
-            normaliser = top + np.log(np.exp(logits - top[:, None]).sum(axis=1))
-            nats += float((normaliser - logits[np.arange(len(logits)), tokens[1:]]).sum())
+            nats += float(nats_of(session.all_logits(tokens[None, :-1])[0], tokens[1:]).sum())
     finally:
         path.unlink(missing_ok=True)
     if not math.isfinite(nats):
         raise MeasurementError(f"{path}: the exported model's logits are not finite")
     return nats / math.log(2) / size_bytes
+
+
+def nats_of(logits_TV: NDArray[np.floating], tokens_T: NDArray[np.integer]) -> NDArray[np.float64]:
+    """What each token (T,) costs by the logits before it, in nats."""
+    logits = logits_TV.astype(np.float64)
+    top = logits.max(axis=1)
+    normaliser = top + np.log(np.exp(logits - top[:, None]).sum(axis=1))
+    found: NDArray[np.float64] = normaliser - logits[np.arange(len(logits)), tokens_T]
+    return found

@@ -129,7 +129,7 @@ def _trial(spec: RunSpec, item: Candidate) -> rec.Trial:
             for metric, bounds in notes["predicted"].items()
         },
         measured=item.measured,
-        tasks={name: _score(result) for name, result in item.tasks.items()},
+        tasks={name: score_of(result) for name, result in item.tasks.items()},
         clean=notes.get("clean"),
         feasible=within(spec.limits, item.known),
         reason=reason,
@@ -138,7 +138,7 @@ def _trial(spec: RunSpec, item: Candidate) -> rec.Trial:
     )
 
 
-def _score(result: Mapping[str, Any]) -> TaskScore:
+def score_of(result: Mapping[str, Any]) -> TaskScore:
     """A noted result as the record holds it."""
     if "failed" in result:
         return TaskScore(failed=str(result["failed"]))
@@ -153,7 +153,7 @@ def _tasks(spec: RunSpec, items: list[Candidate], bars: Mapping[str, Any]) -> It
         yield TaskSummary(
             name=task.label,
             classes=next((tuple(one["classes"]) for one in known if one.get("classes")), ()),
-            bar=None if bar is None else _score(bar),
+            bar=None if bar is None else score_of(bar),
         )
 
 

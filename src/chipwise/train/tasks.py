@@ -266,6 +266,15 @@ def _probe(features_IF: Tensor, targets: Tensor) -> Head:
     return head
 
 
+def probed(task: Task, learnt_IF: NDArray[np.floating], asked_IF: NDArray[np.floating]) -> NDArray[np.floating]:
+    """Scores (I, C) or amounts (I, 1) of the held-out items, read by one matrix off features of whatever model."""
+    learnt, asked = (torch.from_numpy(np.asarray(values, np.float32)) for values in (learnt_IF, asked_IF))
+    head = _probe(learnt, _targets(task))
+    with torch.no_grad():
+        answers: NDArray[np.floating] = head(asked).numpy()
+    return answers
+
+
 def _tune(
     model: Transformer, head: Head, texts: Sequence[list[int]], targets: Tensor, progress: Callable[[int, int], None]
 ) -> None:

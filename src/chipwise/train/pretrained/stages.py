@@ -176,7 +176,7 @@ class Shrinking:
             block_s = {kind: {int(size): s for size, s in sizes.items()} for kind, sizes in kept["block_s"].items()}
             return Costs(base_s=kept["base_s"], block_s=block_s)
 
-        return {name: read(kept) for name, kept in self._kept("costs", make, key="by time").items()}
+        return {name: read(kept) for name, kept in self.kept("costs", make, key="by time").items()}
 
     @property
     def whole_bytes(self) -> float:
@@ -369,7 +369,7 @@ class Shrinking:
 
         Sums of parts may be a little off: the limit that is chosen by is lowered by what the cut is above it.
         """
-        kept = self._kept(f"choice-{plan.method}", lambda: plain(self._within(pick, plan.limits)), key=plan.choosing)
+        kept = self.kept(f"choice-{plan.method}", lambda: plain(self._within(pick, plan.limits)), key=plan.choosing)
         return Sizes(heads=tuple(kept["heads"]), neurons=tuple(kept["neurons"]), width=kept["width"])
 
     def _within(self, pick: Callable[[Limits], Sizes], limits: Limits) -> Sizes:
@@ -400,9 +400,9 @@ class Shrinking:
         begun = time.process_time()
         yield
         spent = time.process_time() - begun
-        self.cpu_s[stage] = self._kept(f"seconds-{stage.replace(' ', '-')}", lambda: spent, key=key)
+        self.cpu_s[stage] = self.kept(f"seconds-{stage.replace(' ', '-')}", lambda: spent, key=key)
 
-    def _kept(self, name: str, make: Callable[[], Any], *, key: str = "") -> Any:
+    def kept(self, name: str, make: Callable[[], Any], *, key: str = "") -> Any:
         """What ``make`` gave, from its file if it was made before (for the same key)."""
         path = self.state / f"{name}.json"
         if path.exists():
