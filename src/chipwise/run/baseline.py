@@ -24,7 +24,7 @@ def proportions(spec: SpaceSpec, *, aspect: tuple[float, float] = ASPECT) -> Ite
         spec: The space.
         aspect: The least and greatest width over depth.
     """
-    for weights in spec.weights:
+    for weights in spec.formats:
         for vocab_size in spec.vocab_size:
             for d_model in range(64, int(max(spec.d_model) * 1.5) + 1, ALIGNMENT):
                 for depth in range(1, int(max(spec.depth) * 1.5) + 1):

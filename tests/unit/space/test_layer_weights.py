@@ -10,6 +10,7 @@ import pytest
 from chipwise.core.digest import digest
 from chipwise.core.errors import SpecError
 from chipwise.core.files import build
+from chipwise.run.baseline import proportions
 from chipwise.space import SearchSpace, SpaceSpec
 from chipwise.space.designs import design_of, summary
 
@@ -85,6 +86,12 @@ def test_a_design_drawn_by_hand_without_them_is_nearest_to_layers_of_its_own_for
     plain = choices | {"layers": [{k: v for k, v in layer.items() if k != "weights"} for layer in choices["layers"]]}
     assert design_of(plain, spec=found.spec).weights == "int8"
     assert found.design(found.nearest(plain)).weights == "int8"
+
+
+def test_what_is_drawn_by_hand_has_one_format_of_any_that_may_occur() -> None:
+    found = space(("int4", "int8"), d_model=[128])
+    drawn = {design_of(choices, spec=found.spec).weights for choices in proportions(found.spec)}
+    assert drawn == {"fp32", "int8", "int4"}
 
 
 def test_a_line_and_the_labels_show_them() -> None:
