@@ -52,6 +52,10 @@ class _Lines:
 
 
 def _line(status: Status) -> str:
+    if not status.priced and not status.trained:
+        return f"[{status.spent_cpu_s:5.0f}/{status.budget_cpu_s:.0f} CPU-s] {status.phase}" + (
+            f": {status.detail}" if status.detail else ""
+        )
     best = f"best {status.best_bits_per_byte:.3f} bits/byte" if status.best_bits_per_byte is not None else "no best yet"
     return (
         f"[{status.spent_cpu_s:5.0f}/{status.budget_cpu_s:.0f} CPU-s] {status.phase}: {status.priced:,} priced, "
@@ -76,7 +80,9 @@ def _screen(status: Status) -> Group:
     )
     table = Table.grid(padding=(0, 2))
     table.add_row("phase", f"[bold]{status.phase}[/bold]", status.detail)
-    table.add_row("candidates", f"{status.priced:,} priced", f"{status.trained} trained, {status.measured} measured")
+    if status.priced or status.trained:
+        told = f"{status.trained} trained, {status.measured} measured"
+        table.add_row("candidates", f"{status.priced:,} priced", told)
     if status.failed:
         table.add_row("", f"{status.failed} failed", "")
     if status.best_bits_per_byte is not None:

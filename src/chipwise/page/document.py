@@ -16,6 +16,8 @@ _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inl
 def document(title: str, body: str, *, figures: Mapping[str, Sequence[Figure]]) -> str:
     """A whole page around ``body`` (HTML). Its elements ``plot-KEY`` are drawn from ``figures``, the first view first.
 
+    A page without figures is without plotly.
+
     Raises:
         MissingExtra: plotly, whose script the page carries, is not installed.
     """
@@ -27,7 +29,7 @@ def document(title: str, body: str, *, figures: Mapping[str, Sequence[Figure]]) 
         f"<style>\n{_asset('page.css')}</style>\n</head>\n"
         f"<body>\n<main>\n{body}</main>\n"
         f'<script type="application/json" id="figures">{_json(figures)}</script>\n'
-        f"<script>{_plotly()}</script>\n<script>\n{_asset('page.js')}</script>\n</body>\n</html>\n"
+        f"<script>{_plotly() if figures else ''}</script>\n<script>\n{_asset('page.js')}</script>\n</body>\n</html>\n"
     )
 
 

@@ -32,7 +32,7 @@ print([(item.name, item.shape, item.type) for item in model.get_inputs()])
 def card(record: RunRecord) -> str:
     """The card as Markdown. Without a winner it says why there is none."""
     winner = record.trial(record.winner)
-    parts = [f"# {_m(record.name)}: " + ("the winner" if winner else "no winner yet"), _opening(record, winner)]
+    parts = [f"# {line_of(record.name)}: " + ("the winner" if winner else "no winner yet"), _opening(record, winner)]
     if record.status == "partial":
         parts.append("The run has not finished; this is what is known so far.")
     parts += ["## What chip?", _chip(record)]
@@ -53,7 +53,7 @@ def card(record: RunRecord) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _m(text: object) -> str:
+def line_of(text: object) -> str:
     """Text from a file as one line of Markdown that marks nothing up."""
     line = " ".join(str(text).split())
     return re.sub(r"([\\`*_\[\]<>|#~$])", r"\\\1", line)
@@ -61,14 +61,14 @@ def _m(text: object) -> str:
 
 def _opening(record: RunRecord, winner: Trial | None) -> str:
     if winner is None:
-        return _m(facts.no_winner(record))
+        return line_of(facts.no_winner(record))
     quality = facts.quality(winner)
     known = "validation bits per byte unknown"
     if quality.value is not None:
-        known = f"{quality.value:.3f} validation bits per byte ({_m(facts.quality_of(winner))})"
+        known = f"{quality.value:.3f} validation bits per byte ({line_of(facts.quality_of(winner))})"
     return (
         f"Trial {winner.number}, `{winner.summary.replace('`', '')}`: {words.count(winner.parameters)} parameters, "
-        f"weights {_m(winner.weights)}, {known}."
+        f"weights {line_of(winner.weights)}, {known}."
     )
 
 
@@ -76,7 +76,7 @@ def _chip(record: RunRecord) -> str:
     target = record.target
     cores = f" The machine has {words.times(target.cores, 'core')}." if target.cores else ""
     return (
-        f"{_m(facts.where(record))}.{cores} The request it was measured with has {facts.workload(record)}. "
+        f"{line_of(facts.where(record))}.{cores} The request it was measured with has {facts.workload(record)}. "
         "Numbers hold for this machine, runtime and request; others were not measured."
     )
 
@@ -103,7 +103,7 @@ def _speed(record: RunRecord, winner: Trial | None) -> str:
 
 def _per_thousand(record: RunRecord) -> str:
     known = facts.per_thousand(record)
-    return f"Time: {_m(known['time'])}. Energy: {_m(known['energy'])}. Price: {_m(known['price'])}."
+    return f"Time: {line_of(known['time'])}. Energy: {line_of(known['energy'])}. Price: {line_of(known['price'])}."
 
 
 def _designed(record: RunRecord, winner: Trial | None) -> str:
@@ -133,7 +133,9 @@ def _promises(record: RunRecord, winner: Trial | None) -> str:
             continue
         off = words.UNKNOWN if real is None or not promise.value else words.signed(real, promise.value)
         shown = facts.promise_text(promise, metric), facts.measured_text(known, metric)
-        rows.append((_m(words.label(metric)), *shown, off, _m(limits.get(metric, "no limit")), checks.get(metric, "")))
+        rows.append(
+            (line_of(words.label(metric)), *shown, off, line_of(limits.get(metric, "no limit")), checks.get(metric, ""))
+        )
     if not rows:
         return "No prediction and no measurement of the winner was recorded."
     head = ("metric", "promised (predicted)", "measured", "difference", "limit", "status")
@@ -147,7 +149,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def _baseline(record: RunRecord, winner: Trial | None) -> str:
     baseline = record.trial(record.baseline)
-    text = _m(facts.comparison(record))
+    text = line_of(facts.comparison(record))
     if baseline is None or winner is None or winner.number == baseline.number:
         return text
     rows = []
@@ -159,7 +161,7 @@ def _baseline(record: RunRecord, winner: Trial | None) -> str:
 
 
 def _tasks(record: RunRecord, winner: Trial | None) -> str:
-    rows = [[_m(cell) for cell in row] for row in scored.task_rows(record)]
+    rows = [[line_of(cell) for cell in row] for row in scored.task_rows(record)]
     text = f"{scored.TASK_NOTE}\n\n{_table(scored.TASK_HEAD, rows)}"
     if winner is not None and any(score.confusion for score in winner.tasks.values()):
         text += "\n\nWhat is taken for what stands in `report.html`; the tuned classifiers in `winner/tasks/`."
@@ -167,11 +169,11 @@ def _tasks(record: RunRecord, winner: Trial | None) -> str:
 
 
 def _rankings(record: RunRecord) -> str:
-    parts = [_m(scored.RANKING_NOTE)]
+    parts = [line_of(scored.RANKING_NOTE)]
     for ranking in record.rankings:
-        rows = [[_m(cell) for cell in row] for row in scored.ranking_rows(ranking)]
+        rows = [[line_of(cell) for cell in row] for row in scored.ranking_rows(ranking)]
         shown = f"\n\n{_table(scored.RANKING_HEAD, rows)}" if rows else ": too few to tell."
-        parts.append(f"{_m(scored.ranking_title(ranking))}{shown}")
+        parts.append(f"{line_of(scored.ranking_title(ranking))}{shown}")
     return "\n\n".join(parts)
 
 
@@ -183,11 +185,11 @@ def _data(record: RunRecord) -> str:
     data = record.data
     if data is None:
         return "No data was read yet."
-    source = _m(data.source or "an unknown source")
+    source = line_of(data.source or "an unknown source")
     return (
-        f"{_m(data.name)}, from {source}: {words.count(data.entries_train)} training entries "
+        f"{line_of(data.name)}, from {source}: {words.count(data.entries_train)} training entries "
         f"({words.quantity(data.bytes_train, 'bytes')}) and {words.count(data.entries_val)} validation entries "
-        f"({words.quantity(data.bytes_val, 'bytes')}). Licence: {_m(data.licence or words.UNKNOWN)}."
+        f"({words.quantity(data.bytes_val, 'bytes')}). Licence: {line_of(data.licence or words.UNKNOWN)}."
     )
 
 
@@ -208,4 +210,4 @@ def _limits(record: RunRecord, winner: Trial | None) -> str:
         lines.append(f"Promised and measured differ by 25 % or more: {names}.")
     asked = "the tasks above were asked too" if record.tasks else "nothing else was evaluated"
     lines.append(f"Quality is validation bits per byte on the data named above; {asked}.")
-    return "\n".join(f"- {_m(line)}" for line in lines)
+    return "\n".join(f"- {line_of(line)}" for line in lines)

@@ -27,8 +27,8 @@ def page(record: RunRecord) -> str:
     """
     plots = draw(record)
     figures = {plot.key: [view.figure for view in plot.views] for plot in plots if plot.views}
-    after = {"front": _failed(record), "promised": _promises(record), "budget": _budget(record)}
-    sections = [_answer(record), _constraints(record), _contenders(record), scored.tasks(record)]
+    after = {"front": _failed(record), "promised": _promises(record), "budget": budget(record)}
+    sections = [_answer(record), constraints(record), _contenders(record), scored.tasks(record)]
     sections += [_plot(plot, after.get(plot.key, "")) for plot in plots]
     sections += [
         why.explained(record),
@@ -36,7 +36,7 @@ def page(record: RunRecord) -> str:
         why.elsewhere(record),
         _trials(record),
         _about(record),
-        _notes(record),
+        notes(record),
     ]
     body = f"{_head(record)}\n{''.join(sections)}{_foot(record)}"
     return document(f"{record.name} · chipwise", body, figures=figures)
@@ -118,7 +118,8 @@ def _tile(record: RunRecord, trial: Trial, metrics: Sequence[str], title: str) -
     )
 
 
-def _constraints(record: RunRecord) -> str:
+def constraints(record: RunRecord) -> str:
+    """The section that holds every limit against the winner."""
     title = "Constraints"
     if not record.constraints:
         return section("constraints", title, empty("The specification states no constraint."))
@@ -256,16 +257,17 @@ def _promises(record: RunRecord) -> str:
     return f'<details><summary>All promises as a table</summary><div class="long">{promises}</div></details>'
 
 
-def _budget(record: RunRecord) -> str:
-    budget = record.budget
-    if not budget.spent:
+def budget(record: RunRecord) -> str:
+    """CPU time by phase, as a table that opens."""
+    allowed = record.budget
+    if not allowed.spent:
         return ""
-    spent = sum(budget.spent.values())
-    rows = [[safe(phase), safe(words.quantity(seconds, "time"))] for phase, seconds in budget.spent.items()]
+    spent = sum(allowed.spent.values())
+    rows = [[safe(phase), safe(words.quantity(seconds, "time"))] for phase, seconds in allowed.spent.items()]
     rows.append(
         [
             "<b>spent of the budget</b>",
-            f"<b>{safe(words.quantity(spent, 'time'))}</b> of {safe(words.quantity(budget.cpu_s, 'time'))}",
+            f"<b>{safe(words.quantity(spent, 'time'))}</b> of {safe(words.quantity(allowed.cpu_s, 'time'))}",
         ]
     )
     drawn = table(("phase", "CPU time (measured)"), rows, numbers={1})
@@ -321,7 +323,7 @@ def _about(record: RunRecord) -> str:
     space, data = record.space, record.data
     parts = ["<h3>Search space</h3>"]
     parts.append(
-        _facts(
+        facts_list(
             {
                 "designs": words.count(space.size),
                 "priced by the cost model": words.count(space.priced),
@@ -336,7 +338,7 @@ def _about(record: RunRecord) -> str:
         parts.append(empty("No data was read yet."))
     else:
         parts.append(
-            _facts(
+            facts_list(
                 {
                     "name": data.name,
                     "training text": _text(data.entries_train, data.bytes_train),
@@ -349,7 +351,7 @@ def _about(record: RunRecord) -> str:
     target = record.target
     parts.append("<h3>Machine and run</h3>")
     parts.append(
-        _facts(
+        facts_list(
             {
                 "device": target.device,
                 "processor": target.cpu or words.UNKNOWN,
@@ -387,7 +389,8 @@ def _listed(values: object) -> str:
     )
 
 
-def _notes(record: RunRecord) -> str:
+def notes(record: RunRecord) -> str:
+    """The section of what is to be kept in mind."""
     if not record.notes:
         return section("notes", "Notes and limits", empty("Nothing to note."))
     return section(
@@ -402,7 +405,8 @@ def _foot(record: RunRecord) -> str:
     )
 
 
-def _facts(items: dict[str, str]) -> str:
+def facts_list(items: dict[str, str]) -> str:
+    """Names and what is known under them."""
     return '<dl class="facts">' + "".join(f"<dt>{safe(k)}</dt><dd>{safe(v)}</dd>" for k, v in items.items()) + "</dl>"
 
 

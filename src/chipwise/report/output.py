@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from chipwise.core.files import write_atomic
+from chipwise.report import cut
 from chipwise.report.card import card
 from chipwise.report.csvfile import trials_csv
 from chipwise.report.html import page
@@ -20,7 +21,8 @@ def write(record: RunRecord, folder: str | Path) -> tuple[Path, Path, Path]:
     """
     home = Path(folder)
     html, table, text = home / "report.html", home / "trials.csv", home / "card.md"
-    write_atomic(html, page(record))
+    started = record.start is not None
+    write_atomic(html, cut.page(record) if started else page(record))
     write_atomic(table, trials_csv(record))
-    write_atomic(text, card(record))
+    write_atomic(text, cut.card(record) if started else card(record))
     return html, table, text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.table import Table
 from rich.text import Text
 
-from chipwise.report import facts, words
+from chipwise.report import cut, facts, words
 from chipwise.report.record import RunRecord, Trial
 
 _STATUS = {
@@ -18,7 +18,12 @@ _STATUS = {
 
 
 def final_table(record: RunRecord) -> Table:
-    """Winner, baseline and knee side by side: quality, measured and predicted cost, constraints."""
+    """Winner, baseline and knee side by side: quality, measured and predicted cost, constraints.
+
+    Where the run started from a model, the original, its cut and its first layers alone.
+    """
+    if record.start is not None:
+        return _cut_table(record)
     table = Table(title=Text(f"{record.name} · {facts.where(record)}"), title_justify="left", show_lines=False)
     table.add_column("")
     trials = contenders(record)
@@ -32,6 +37,16 @@ def final_table(record: RunRecord) -> Table:
     table.add_row(Text("trained for"), *[Text(words.quantity(trial.train_cpu_s, "time")) for trial in trials])
     if record.constraints:
         table.add_row(Text("constraints"), *[_verdict(record, trial) for trial in trials])
+    return table
+
+
+def _cut_table(record: RunRecord) -> Table:
+    table = Table(title=Text(f"{record.name} · {facts.where(record)}"), title_justify="left", show_lines=False)
+    table.add_column("")
+    for trial in cut.contenders(record):
+        table.add_column(Text(facts.name(record, trial)), justify="right")
+    for row in cut.rows(record):
+        table.add_row(*map(Text, row))
     return table
 
 
