@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,31 @@ def test_a_sensitivity_that_is_no_list_of_numbers_is_refused(given: object) -> N
 def test_a_loss_for_each_layer_is_needed() -> None:
     with pytest.raises(SpecError, match="32 layers, got 3"):
         api.explain(LLAMA3, device="h100-sxm", sensitivity=[0.1, 0.2, 0.3])
+
+
+def test_here_the_layers_that_lose_most_stay_as_wide_as_they_are() -> None:
+    """Of five layers, the fourth sharing the first's weights, one of the four kinds is kept: a tenth and a quarter."""
+    layer = uniform(vocab_size=512, d_model=64, depth=1, heads=4, ffn_width=128).layers[0]
+    layers = (layer, layer, layer, replace(layer, shares=0), layer)
+    arch = uniform(vocab_size=512, d_model=64, depth=1, heads=4, ffn_width=128, max_tokens=64)
+    sizes = {"prompt_tokens": 32, "new_tokens": 8}
+    words = []
+    for losses in ((0.3, 0.1, 0.2, 0.0, 0.1), (0.1, 0.1, 0.2, 0.0, 0.5), ()):
+        asked = calibrated_case(
+            replace(arch, layers=layers), round_machine(), weights="int8", sensitivity=losses, **sizes
+        )
+        (proposal,) = rules()["layer_precision"](asked)
+        words.append(proposal.changed.weights)
+        (advice,) = advise(asked, every=True, chosen={"layer_precision": rules()["layer_precision"]})
+        assert advice.headline.ratio.value > 1  # fewer bytes are streamed
+        assert words[-1] in proposal.how
+    assert words == [
+        "int8/int4/int4/int8/int4 head:int8",
+        "int4/int4/int4/int4/int8 head:int8",
+        "int8/int4/int4/int8/int4 head:int8",  # nothing was measured: the first
+    ]
+    narrow = calibrated_case(arch, round_machine(), weights="int4", **sizes)
+    assert not list(rules()["layer_precision"](narrow))
 
 
 def test_a_model_whose_layers_differ_in_format_is_explained_here() -> None:

@@ -1,4 +1,4 @@
-"""Low precision for the layers that bear it: the others stay in 16 bits, at the price of the bytes that they keep.
+"""Low precision for the layers that bear it: the others stay as wide as they are, at the price of the bytes they keep.
 
 Which layers bear it is a matter of quality. Where somebody measured what each layer alone loses, the layers that lose
 most are kept; elsewhere the first and the last, as published recipes do.
@@ -12,15 +12,20 @@ from chipwise.core.dtypes import weight_format
 from chipwise.core.errors import Unsupported
 from chipwise.explain.advice import Proposal
 from chipwise.explain.question import Case
+from chipwise.spec.formats import formats_word
 
 KEPT = (0.1, 0.25)  # parts of the layers that are kept wide
+HERE = {"fp32": "int8", "int8": "int4"}  # of what is exported here: the next narrower format
 RECIPES = "Nemotron-H, arXiv:2504.03624 (first and last layers in BF16); Dettmers et al. 2022, arXiv:2208.07339"
 
 
 def rule(case: Case) -> Iterator[Proposal]:
     """Of wide weights: the narrowest float or integer of 8 bits that the chip is fast at, in all layers but a few."""
     question, layers = case.question, len(case.arch.layers)
-    if case.sheet is None or weight_format(question.weights).dtype.bits < 16 or layers < 8:
+    if case.sheet is None:
+        yield from _here(case)
+        return
+    if weight_format(question.weights).dtype.bits < 16 or layers < 8:
         return
     name = _narrow(case)
     for share in KEPT:
@@ -32,6 +37,29 @@ def rule(case: Case) -> Iterator[Proposal]:
             changed=question.but(weights=name, wide_layers=kept),
             headline=case.slower,
             quality=_quality(question.sensitivity, kept),
+            source=RECIPES,
+        )
+
+
+def _here(case: Case) -> Iterator[Proposal]:
+    """On this machine a layer may have any format that is exported; layers that share weights have one."""
+    question, layers = case.question, case.arch.layers
+    narrow, owners = HERE.get(question.weights), [i for i, _ in case.arch.owned_layers()]
+    if narrow is None or len(owners) < 2:
+        return
+    losses = [question.sensitivity[i] for i in owners] if question.sensitivity else []
+    for count in dict.fromkeys(max(1, round(share * len(owners))) for share in KEPT):
+        kept = _kept(losses, len(owners), count)
+        wide = {owners[i] for i in kept}
+        own = (i if layer.shares is None else layer.shares for i, layer in enumerate(layers))
+        word = formats_word((question.weights if i in wide else narrow for i in own), question.weights)
+        yield Proposal(
+            title=f"weights in {narrow}, but for {count} of {len(owners)} layers and the head",
+            touches="precision",
+            how=f"export it so: --weights '{word}'",
+            changed=question.but(weights=word),
+            headline=case.slower,
+            quality=_quality(losses, kept),
             source=RECIPES,
         )
 
