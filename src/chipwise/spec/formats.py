@@ -1,7 +1,7 @@
 """The weight formats of a whole model as one word: ``int8``, or ``int4/int8/int4 head:int8`` where they differ.
 
 The word is what files, trials and reports hold. There is one word for each choice of formats: where all layers and the
-head agree it is the name of their format.
+head agree it is the name of their format, where all layers agree ``int4 head:int8``.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ class WeightFormats:
     head: str
 
     def __str__(self) -> str:
-        if set(self.layers) <= {self.head}:
+        different = set(self.layers)
+        if different <= {self.head}:
             return self.head
-        return f"{'/'.join(self.layers)}{_HEAD}{self.head}"
+        return f"{'/'.join(self.layers if len(different) > 1 else different)}{_HEAD}{self.head}"
 
     @property
     def all(self) -> tuple[str, ...]:
@@ -52,9 +53,11 @@ def read_formats(word: str, layers: int) -> WeightFormats:
         UnknownName: A format is not known.
     """
     each, mixed, head = word.partition(_HEAD)
-    named = each.split("/") if mixed else [word] * layers
+    named = each.split("/") if mixed else [word]
     for name in {*named, head or word}:
         weight_format(name)
+    if len(named) == 1:
+        named *= layers
     if len(named) != layers:
         raise SpecError(f"{word!r} names formats of {len(named)} layers; the model has {layers}", field="weights")
     return WeightFormats(layers=tuple(named), head=head or word)

@@ -1,6 +1,6 @@
 """Hugging Face configs to and from ArchSpec; names of known models, and the formats that their weights ship in."""
 
-from chipwise.spec.families import default_weights
+from chipwise.spec.hf.quantised import default_weights
 from chipwise.spec.hf.read import OWN_TYPE, Reading, from_config, read_config, resolve
 from chipwise.spec.hf.write import family_of, to_config
 
