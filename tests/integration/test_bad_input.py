@@ -59,6 +59,10 @@ def space(**changes):
             ("constraints.accuracy@organ-system", "write '>= 85 %'"),
         ),
         ({"quality": "super-net"}, ("quality.method", "did you mean 'supernet'")),
+        ({"targets": ["h100-sx"]}, ("targets[0].device", "h100-sxm")),
+        ({"seed": -1}, ("seed", "at least 0")),
+        ({"objectives": {"bits_per_byte": "maximize"}}, ("objectives", "bits_per_byte: minimize")),
+        ({"name": "two\nlines"}, ("name", "cannot name a folder")),
     ],
 )
 def test_a_wrong_field_is_named(changes, words, tmp_path) -> None:
@@ -87,6 +91,7 @@ def test_limits_that_no_candidate_meets_are_named_with_the_closest_value(smoke_r
         (b"\x89PNG\r\n\x1a\n\x00\xff", "spec.yaml"),
         (b"", "nothing"),
         (b"name: a\nname: b\n", "twice"),
+        (b"name: a\0b\n", "control characters"),
         (b"!!python/object/apply:os.system ['true']", "YAML"),
     ],
 )

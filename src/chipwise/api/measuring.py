@@ -53,7 +53,7 @@ def measure(
     batch: int | None = None,
     prompt: int | None = None,
     new: int | None = None,
-    weights: str = "fp32",
+    weights: str | None = None,
     sustained_s: float | None = None,
     remote: str | None = None,
     keep: bool = True,
@@ -68,11 +68,17 @@ def measure(
         batch: Requests at once; those of the run for a winner, else 1.
         prompt: Prompt tokens; those of the run for a winner, else 64.
         new: New tokens, likewise.
-        weights: The weight format where the model is built here.
+        weights: The weight format where the model is built here; fp32 unless given.
         sustained_s: Run without a pause for so long, and see how speed decays.
         remote: ``user@host`` of a machine with Python, numpy and the runtime.
         keep: Whether the store of measurements takes it.
+
+    Raises:
+        InputError: The model is not known or cannot be used so, or an argument makes no sense.
+        MeasurementError: It cannot be loaded or run.
     """
+    if sustained_s is not None and not sustained_s > 0:
+        raise InputError(f"load is sustained for a positive time, not {sustained_s:g} s")
     from chipwise.profile.harness import measure as profile_model
     from chipwise.profile.store import MeasurementStore
     from chipwise.profile.sustained import measure_sustained
@@ -129,7 +135,9 @@ def _used(design: Design, found: Measurement, profile: MachineProfile) -> Effici
         return None
 
 
-def _exported(model: str, room: Path, *, runtime: str, weights: str, workload: Workload) -> tuple[Path, Design | None]:
+def _exported(
+    model: str, room: Path, *, runtime: str, weights: str | None, workload: Workload
+) -> tuple[Path, Design | None]:
     """The file to measure, as ``runtime`` reads it, and its design where it is known."""
     from chipwise.profile.exporting import export_for, suffix_of
 
@@ -139,11 +147,13 @@ def _exported(model: str, room: Path, *, runtime: str, weights: str, workload: W
             raise SpecError("there is no such file", file=model)
         if folder.suffix != wanted:
             raise InputError(f"{model}: {runtime} runs {wanted} files; give --runtime one that runs {folder.suffix}")
+        _same_weights(model, None, weights)
         return folder, _design_inside(folder)
     if (folder / PROMISES).is_file():
         known = read_json(folder / PROMISES)
         arch = spec_io.from_data(known["arch"], file=str(folder / PROMISES))
         design = Design(arch=arch, weights=known["weights"])
+        _same_weights(model, known["weights"], weights)
         if wanted in (".onnx", ".gguf") and (folder / f"model{wanted}").is_file():
             return folder / f"model{wanted}", design
         from chipwise.deploy.hf import load_pretrained
@@ -155,8 +165,15 @@ def _exported(model: str, room: Path, *, runtime: str, weights: str, workload: W
             f"{model} has {arch.max_tokens} positions; --prompt {workload.prompt_tokens} and --new "
             f"{workload.new_tokens} ask for {workload.total_tokens}"
         )
-    design = Design(arch=arch, weights=weights)
+    design = Design(arch=arch, weights=weights or "fp32")
     return export_for(runtime, design, room), design
+
+
+def _same_weights(model: str, held: object, asked: str | None) -> None:
+    """What is exported has its format."""
+    if asked is not None and asked != held:
+        kind = "of a format of its own" if held is None else str(held)
+        raise InputError(f"{model}: its weights are exported, {kind}; --weights is for models that are built here")
 
 
 def _design_inside(path: Path) -> Design | None:

@@ -18,22 +18,21 @@ def command(
     ] = None,
     samples: Annotated[int, typer.Option(help="Designs to show.")] = 5,
     draws: Annotated[int, typer.Option(help="Candidates drawn for the feasible share and the extremes.")] = 100_000,
-    seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of what is drawn.", min=0)] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON and no progress.")] = False,
 ) -> None:
     """Tell a space's size, samples, the share that is feasible by cost, and the extremes of every metric."""
     from chipwise import api
     from chipwise.cli import output, show
-    from chipwise.core.files import read_yaml
+    from chipwise.core.files import build, read_yaml
     from chipwise.run.overview import overview_of
+    from chipwise.run.spec import TargetSpec
 
-    target = read_yaml(spec).get("target") or {}
-    known = target if isinstance(target, dict) else {}
-    runtime, threads = str(known.get("runtime", "onnxruntime")), int(known.get("threads", 1))
+    target = build(TargetSpec, read_yaml(spec).get("target", {}), file=str(spec), field="target")
     with show.bar("looking over the space", quiet=as_json) as progress:
         found = overview_of(
             spec,
-            profile=api.profile_path(runtime, threads),
+            profile=api.profile_path(target.runtime, target.threads),
             device=device,
             seed=seed,
             draws=draws,

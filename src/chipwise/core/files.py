@@ -56,7 +56,7 @@ def parse_yaml(text: str, *, name: str) -> dict[str, Any]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        problem = getattr(error, "problem", None) or str(error)
+        problem = " ".join((getattr(error, "problem", None) or str(error)).split())
         raise SpecError(f"broken YAML at {where}{problem}", file=name) from None
     except RecursionError:
         raise SpecError("broken YAML: nested too deep", file=name) from None

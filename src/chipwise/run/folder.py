@@ -60,13 +60,14 @@ class RunFolder:
         self.path, self.spec = path, spec
         self._lock: IO[str] | None = None
         self._resumed = resume and self._begun
-        if restart and self._begun:
-            aside = path.with_name(f"{path.name}-{time.strftime('%Y%m%d-%H%M%S')}")
-            with disk(path):
-                path.rename(aside)
         with disk(path):
             path.mkdir(parents=True, exist_ok=True)
             self._acquire()
+            if restart and self._begun:  # and nobody works in it
+                self.close()
+                path.rename(path.with_name(f"{path.name}-{time.strftime('%Y%m%d-%H%M%S')}"))
+                path.mkdir()
+                self._acquire()
         try:
             self._check(resume)
             self.storage = self._where(storage, resume=resume)

@@ -17,6 +17,7 @@ from chipwise.ops import Op, Phase, Workload
 from chipwise.run.costing import Costing
 from chipwise.run.devices import DevicePricer, device_metrics
 from chipwise.run.screen import Metrics, excess, screen
+from chipwise.run.spec import NO_SPACE
 from chipwise.space import Constraint, SearchSpace, SpaceSpec, parse_constraints
 from chipwise.space.designs import summary
 from chipwise.space.pricing import PriceTable
@@ -189,9 +190,14 @@ def overview_of(
         UnknownName: There is no such device.
     """
     data = read_yaml(file)
-    whole = data if "space" in data else {"space": data}
+    if "start_from" in data:
+        raise SpecError(NO_SPACE, file=str(file), field="start_from")
+    alone = "d_model" in data
+    if "space" not in data and not alone:
+        raise SpecError("this field is missing", file=str(file), field="space")
+    whole = {"space": data} if alone else data
     try:
-        space = _space(whole["space"], "space" if "space" in data else None)
+        space = _space(whole["space"], None if alone else "space")
         workload = build(Workload, whole.get("workload", {}), field="workload")
         constraints = parse_constraints(whole.get("constraints", {}), tasks=None)
     except SpecError as error:

@@ -9,8 +9,9 @@ from typing import Any, Literal
 
 from chipwise.core import units
 from chipwise.core.digest import digest, plain
-from chipwise.core.errors import SpecError, UnitError, nearest
+from chipwise.core.errors import SpecError, UnitError, UnknownName, nearest
 from chipwise.core.files import build, read_yaml
+from chipwise.hardware import datasheet
 from chipwise.ops import Workload
 from chipwise.search.strategies import STRATEGIES
 from chipwise.space import Constraint, Objective, SearchSpace, SpaceSpec, parse_constraints, parse_objectives
@@ -26,6 +27,7 @@ _LATER = {  # fields after the first release, as it did it
     "tasks": [],
     "quality": {"method": "auto", "budget": None},
 }
+NO_SPACE = "a run that cuts a model has no space to look at; chipwise search runs it"
 ON_SHEETS = ("ttft_p50", "tpot_p50", "peak_memory", "parameters")  # what a data sheet's price table tells
 
 
@@ -56,6 +58,10 @@ class AlsoOn:
     constraints: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        try:
+            datasheet.load(self.device)
+        except UnknownName as error:
+            raise SpecError(str(error), field="device") from None
         if not self.weight > 0:
             raise SpecError(f"must be above zero, not {self.weight}", field="weight")
         for limit in self.limits:
@@ -208,7 +214,7 @@ class RunSpec:
     folder: str = "."  # the file's own folder, against which data paths are read; not a field of the file
 
     def __post_init__(self) -> None:
-        if not self.name or any(part in self.name for part in ("/", "\\", "\0")) or self.name.startswith("."):
+        if not self.name or not self.name.isprintable() or set("/\\") & set(self.name) or self.name[0] == ".":
             raise SpecError(f"{self.name!r} cannot name a folder; use letters, digits and dashes", field="name")
         try:
             SearchSpace(self.space)
@@ -225,8 +231,10 @@ class RunSpec:
         labels = [item.label for item in self.tasks]
         if len(set(labels)) != len(labels):
             raise SpecError(f"two tasks have one name in {labels}", field="tasks")
-        limits, goals = self.limits, self.goals
-        if not any(goal.metric == "bits_per_byte" for goal in goals):
+        if not 0 <= self.seed < 2**63:
+            raise SpecError(f"must be at least 0 and below 2**63, not {self.seed}", field="seed")
+        _ = self.limits, self.goals  # what is wrong with one is said
+        if self.objectives.get("bits_per_byte") not in ("minimize", "down"):
             raise SpecError("bits_per_byte: minimize must be among them", field="objectives")
         needed = self.workload.total_tokens
         if needed > self.space.max_tokens:
@@ -234,7 +242,6 @@ class RunSpec:
                 f"the workload needs {needed} tokens, models keep {self.space.max_tokens}; raise it",
                 field="space.max_tokens",
             )
-        del limits
 
     @property
     def limits(self) -> tuple[Constraint, ...]:
@@ -291,11 +298,7 @@ def run_spec(data: object, *, file: str) -> RunSpec:
     if not isinstance(data, Mapping):
         return build(RunSpec, data, file=file)
     if "start_from" in data:
-        raise SpecError(
-            "such a run cuts a model and has no space, so there is nothing to show of one; give it to chipwise search",
-            file=file,
-            field="start_from",
-        )
+        raise SpecError(NO_SPACE, file=file, field="start_from")
     return build(RunSpec, spelt_out(data), file=file)
 
 

@@ -84,6 +84,8 @@ def parse_constraints(
     Raises:
         SpecError: An unknown metric or task, a limit that cannot be read, or limits that contradict each other.
     """
+    if not isinstance(data, Mapping):
+        raise SpecError(f"must be a mapping of metrics to limits, not {data!r:.40}", field=field)
     found: list[Constraint] = []
     for metric, value in data.items():
         where = f"{field}.{metric}"

@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from chipwise.cli.app import app
+from chipwise.core.errors import InputError
 from chipwise.spec import io, uniform
 
 RUN = CliRunner()
@@ -53,3 +54,13 @@ def test_sustained_load_shows_its_curve(spec: str) -> None:
     said = ask("measure", spec, "--runtime", "fake", "--prompt", "4", "--new", "5", "--sustained", "2 s")
     assert "TPOT over 2" in said
     assert "not calibrated" in said
+
+
+def test_what_makes_no_sense_is_refused(spec: str, tmp_path) -> None:
+    (tmp_path / "model.onnx").touch()
+    for asked, said in (
+        ([spec, "--sustained", "0 s"], "positive time"),
+        ([str(tmp_path / "model.onnx"), "--weights", "int4"], "weights are exported"),
+    ):
+        with pytest.raises(InputError, match=said):
+            RUN.invoke(app, ["measure", *asked], catch_exceptions=False)

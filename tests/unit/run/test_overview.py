@@ -77,6 +77,28 @@ def test_an_empty_or_contradictory_space_names_file_and_field(tmp_path) -> None:
         overview_of(path)
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"constraints": ["tpot_p50 <= 1 ms"]}, "constraints: must be a mapping"),
+        ({"space": {**SPACE, "depth": "two"}}, "space.depth: must be a list"),
+        ({"space": None}, "space: "),
+    ],
+)
+def test_what_is_wrong_in_a_run_file_is_named(tmp_path, changes, said) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump({"name": "run", "space": SPACE} | changes))
+    with pytest.raises(SpecError, match=said):
+        overview_of(path)
+
+
+def test_a_run_file_without_a_space_is_not_taken_for_one(tmp_path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump({"name": "run", "budget": {"cpu": "1 min"}}))
+    with pytest.raises(SpecError, match=r"run\.yaml: space: this field is missing"):
+        overview_of(path)
+
+
 def test_the_command_prints_tables_and_json(tmp_path) -> None:
     path = tmp_path / "s.yaml"
     path.write_text(yaml.safe_dump({"space": SPACE}))
