@@ -45,7 +45,7 @@ _BLOCKS = {
     "ffn.up": "mlp.up_proj",
     "ffn.down": "mlp.down_proj",
 }
-_LOADED = (
+LOADED = (
     "bert",
     "gpt2",
     "llama",
@@ -173,8 +173,8 @@ def load_pretrained(folder: str | Path) -> tuple[ArchSpec, dict[str, Array]]:
     arch, family = reading.arch, config["model_type"]
     if not is_encoder(arch):
         require_plain(arch, work="loaded with its weights")
-    if family not in _LOADED:
-        raise Unsupported(f"{source}: weights of {family} models are not read (those of {', '.join(_LOADED)} are)")
+    if family not in LOADED:
+        raise Unsupported(f"{source}: weights of {family} models are not read (those of {', '.join(LOADED)} are)")
     kept = dict(_tensors(source))
     if family == "gpt2":
         weights = dict(_from_gpt2(kept))

@@ -214,4 +214,6 @@ def any_spec(data: object, *, file: str) -> RunSpec | StartSpec:
     found = spelt_out(data)
     if isinstance(data.get("search"), str):
         found["search"] = data["search"]
+    if isinstance(data.get("weights"), list) and len(data["weights"]) == 1:  # as a space has it
+        found["weights"] = data["weights"][0]
     return build(StartSpec, found, file=file)

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from chipwise.core.digest import digest, plain
 from chipwise.core.dtypes import dtype_of
-from chipwise.core.errors import Infeasible, InputError, SpecError
+from chipwise.core.errors import Infeasible, InputError, SpecError, Unsupported
 from chipwise.core.files import read_json, write_json
-from chipwise.deploy.hf import load_pretrained, save_pretrained
+from chipwise.deploy.hf import LOADED, load_pretrained, save_pretrained
 from chipwise.deploy.onnx import export
 from chipwise.ops import Workload
 from chipwise.profile.harness import measure_alternately
@@ -99,15 +99,20 @@ class Cut:
 
 
 def require_folder(source: Path) -> None:
-    """That a folder is one of Hugging Face's, with what is needed of it.
+    """That a folder is one of Hugging Face's, with what is needed of it, and of a family that is cut.
 
     Raises:
         SpecError: It is not; says what it lacks.
+        Unsupported: Its family is not cut; says which are.
     """
     if not source.is_dir():
         raise SpecError("there is no such folder; give one of Hugging Face's, with config.json", file=str(source))
     if lacking := [what for what, pattern in _NEEDED.items() if not any(source.glob(pattern))]:
         raise SpecError(f"is no Hugging Face model that can be cut: it lacks {', '.join(lacking)}", file=str(source))
+    config = read_json(source / "config.json")
+    family = config.get("model_type") if isinstance(config, dict) else None
+    if family not in LOADED:
+        raise Unsupported(f"{source}: models of type {family!r} are not cut; those of {', '.join(LOADED)} are")
 
 
 class Shrinking:
