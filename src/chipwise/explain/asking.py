@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from chipwise.core.dtypes import format_name
 from chipwise.core.errors import ChipwiseError, InputError, SpecError
 from chipwise.core.files import read_json
 from chipwise.explain.pricers import CalibratedPricer, DataSheetPricer
@@ -53,10 +54,13 @@ def data_sheet_case(model: str | ArchSpec, device: str, **asked: Any) -> Case:
     task = {name: asked.pop(name) for name in TASK if name in asked}
     setting = resolved(Request(model=model, device=device, **asked)).setting
     formats = setting.formats
-    weights = asked.pop("weights", None) or (default_weights(model) if isinstance(model, str) else None)
+    asked_for = asked.pop("weights", None)
+    weights = asked_for or (default_weights(model) if isinstance(model, str) else None)
     asked.pop("kv", None)
     kv = formats.cache if formats.cache != formats.activations else None
     if task.get("task") == "train":
+        if asked_for is not None and format_name(asked_for) != formats.activations:
+            raise SpecError(f"training is priced in bf16, fp16 or fp32, not in {asked_for}", field="weights")
         weights, kv = formats.activations, None
     question = Question(arch=setting.arch, weights=weights or formats.weights, kv=kv, **asked, **task)
     return case_of(question, DataSheetPricer(device=device))

@@ -6,13 +6,18 @@ nvidia/Llama-3.1-70B-Instruct-FP8 and its siblings), and they are the ones that 
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from chipwise.hardware.runtime import Runtime
+from chipwise.spec.hf.quantised import stored_at
 
 NARROW = frozenset({"fp8", "nvfp4"})
 
 
 def default_cache(model: str, weights: str, runtime: Runtime) -> str | None:
     """The format that the KV cache has unless the user asks for another; None for that of the activations."""
+    if Path(model).exists():
+        return stored_at(Path(model)).cache
     if weights not in NARROW:
         return None
     owner, _, name = model.lower().rpartition("/")

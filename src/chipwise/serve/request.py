@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import os
+import stat
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from chipwise.core.dtypes import format_name
 from chipwise.core.errors import ChipwiseError, SpecError
@@ -74,7 +75,9 @@ def resolved(request: Request) -> Resolved:
     """
     return _resolved(
         request.model,
+        _changed(request.model),
         request.device,
+        _changed(request.device),
         request.runtime,
         request.weights,
         request.kv,
@@ -86,19 +89,21 @@ def resolved(request: Request) -> Resolved:
 @functools.lru_cache(maxsize=65_536)
 def _resolved(
     model: str | ArchSpec,
+    model_changed: int,
     device: str | DeviceProfile,
+    device_changed: int,
     runtime: str | Runtime,
     weights: str | None,
     kv: str | None,
     plan: Plan,
     wide_layers: frozenset[int],
 ) -> Resolved:
-    arch = _model(model) if isinstance(model, str) else model
-    found = _device(device) if isinstance(device, str) else device
+    arch = _model(model, model_changed) if isinstance(model, str) else model
+    found = _device(device, device_changed) if isinstance(device, str) else device
     found_runtime = _runtime(runtime) if isinstance(runtime, str) else runtime
     mixture = any(isinstance(layer.ffn, MixtureOfExperts) for layer in arch.layers)
-    name = model if isinstance(model, str) and not Path(model).exists() else None
-    formats = _formats(name, weights, kv, found_runtime, wide_format(found), mixture)
+    name = model if isinstance(model, str) else None
+    formats = _formats(name, model_changed, weights, kv, found_runtime, wide_format(found), mixture)
     if wide_layers:
         formats = _keeping(formats, wide_layers, arch)
     return Resolved(Setting(arch=arch, plan=plan, formats=formats, runtime=found_runtime), found)
@@ -111,13 +116,29 @@ def _keeping(formats: Formats, wide_layers: frozenset[int], arch: ArchSpec) -> F
     return replace(formats, wide_layers=wide_layers)
 
 
+def _changed(name: object) -> int:
+    """When a file, or a folder's config, was last changed, in nanoseconds: what was read of it is kept until then.
+
+    0 of a name that is no file.
+    """
+    if not isinstance(name, str):
+        return 0
+    try:
+        found = os.stat(name)
+        if stat.S_ISDIR(found.st_mode):
+            found = os.stat(os.path.join(name, "config.json"))
+    except (OSError, ValueError):
+        return 0
+    return found.st_mtime_ns
+
+
 @functools.lru_cache(maxsize=4096)
-def _model(name: str) -> ArchSpec:
+def _model(name: str, changed: int) -> ArchSpec:
     return resolve(name)
 
 
 @functools.lru_cache(maxsize=4096)
-def _device(name: str) -> DeviceProfile:
+def _device(name: str, changed: int) -> DeviceProfile:
     return datasheet.load(name)
 
 
@@ -128,7 +149,7 @@ def _runtime(name: str) -> Runtime:
 
 @functools.lru_cache(maxsize=4096)
 def _formats(
-    model: str | None, weights: str | None, kv: str | None, runtime: Runtime, wide: str, mixture: bool
+    model: str | None, changed: int, weights: str | None, kv: str | None, runtime: Runtime, wide: str, mixture: bool
 ) -> Formats:
     if model is not None:
         weights = weights or default_weights(model)
