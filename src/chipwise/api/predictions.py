@@ -104,10 +104,13 @@ def estimate_training(
         Unsupported: The device has no rate for a format.
         DoesNotFit: Too little memory; by how much, and what would help.
     """
+    from chipwise.serve.formats import wide_format
     from chipwise.serve.request import Request, resolved
     from chipwise.serve.training import training_step
 
-    asked = Request(model=model, device=device, runtime=runtime, weights=weights, tp=tp, pp=pp, ep=ep, dp=dp)
+    sheet = datasheet.load(device) if isinstance(device, str) else device
+    weights = weights or wide_format(sheet)  # whatever the checkpoint is kept in
+    asked = Request(model=model, device=sheet, runtime=runtime, weights=weights, tp=tp, pp=pp, ep=ep, dp=dp)
     found = resolved(asked)
     return training_step(
         found.setting, found.device, batch=batch, tokens=tokens, microbatches=microbatches, checkpoint=checkpoint
@@ -133,7 +136,12 @@ def estimate_devices(
             answers.append(DeviceAnswer(name, estimate(model, device=name, **asked)))
         except (DoesNotFit, Unsupported) as error:
             answers.append(DeviceAnswer(name, None, str(error)))
-    return sorted(answers, key=lambda each: each.estimate.tpot_s if each.estimate else float("inf"))
+    return sorted(answers, key=lambda each: _seconds(each.estimate) if each.estimate else float("inf"))
+
+
+def _seconds(found: CostEstimate) -> float:
+    """What a model is ranked by: the time of a token, or of a text encoder's pass."""
+    return found.tpot_s if "tpot" in found.metrics else found.ttft_s
 
 
 def compare(models: Sequence[str], *, devices: Sequence[str] | None = None, **asked: Any) -> Comparison:

@@ -147,12 +147,6 @@ def _notes(case: Case, capacity: float | None) -> list[str]:
             f"it does not fit: {units.show(needed, 'bytes')} are needed and there are {units.show(capacity, 'bytes')}; "
             "times are as if it did"
         )
-    longest = case.question.prompt_tokens + (case.question.new_tokens if case.generates else 0)
-    if case.arch.positions == "learned" and longest > case.arch.max_tokens:
-        notes.append(
-            f"{case.arch.name} has {case.arch.max_tokens:,} learned positions and is asked for {longest:,}: "
-            "times are as if it had them"
-        )
     power = drawn(case)
     if power is not None:
         notes.append(sentence(power))

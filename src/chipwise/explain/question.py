@@ -137,7 +137,8 @@ class Case:
             again = ", activations recomputed" if question.checkpoint else ""
             return f"one optimiser step over {question.batch} x {question.prompt_tokens:,} tokens{again}"
         if not self.arch.causal:
-            return f"one pass over {question.prompt_tokens:,} tokens"
+            texts = "" if question.batch == 1 else f"{question.batch} x "
+            return f"one pass over {texts}{question.prompt_tokens:,} tokens"
         shared = f" ({question.shared_tokens:,} of them shared by all)" if question.shared_tokens else ""
         prompt = f"{question.prompt_tokens:,} prompt{shared}"
         return f"{question.batch} in flight, {prompt} and {question.new_tokens:,} new tokens"

@@ -8,7 +8,7 @@ unit of work takes when there is much.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from chipwise.core.errors import ChipwiseError
 from chipwise.cost.model import CostEstimate
@@ -51,7 +51,8 @@ def token_curve(case: Case, *, most: int = 16_384) -> Curve | None:
         return None
     longest = min(most, case.arch.max_tokens) if case.arch.positions == "learned" else most
     sizes = [2**i for i in range(longest.bit_length()) if 2**i <= longest]
-    return _curve(case, "tokens of a pass", sizes, "prompt_tokens", "prefill")
+    alone = replace(case, question=case.question.but(batch=1))
+    return _curve(alone, "tokens of a pass", sizes, "prompt_tokens", "prefill")
 
 
 def context_curve(case: Case, *, most: int = 131_072) -> Curve | None:

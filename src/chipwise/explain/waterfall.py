@@ -166,7 +166,7 @@ def _busy_s(cost: OpCost, known: Constants, *, captured: bool) -> float:
     """Seconds without the launch."""
     launch_s, limit_s = cost.launch_s or 0.0, max(cost.compute_s or 0.0, cost.memory_s or 0.0)
     if captured:
-        return _scale(cost, known) * max(cost.latency_s - launch_s, limit_s)
+        return max(_scale(cost, known) * (cost.latency_s - launch_s), limit_s)
     return cost.latency_s - launch_s
 
 

@@ -218,6 +218,10 @@ class DeviceProfile:
         if not any(level.name == "dram" for level in self.memory):
             raise SpecError("must hold the level dram, the device's own memory", field="memory")
 
+    def __hash__(self) -> int:
+        """That of the name: facts are kept in mappings."""
+        return hash(self.name)
+
     def peak(self, dtype: str, *, kind: str | None = None, part: str | None = None) -> float:
         """Dense operations per second in ``dtype``, of the fastest engine.
 

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chipwise.core import units
+from chipwise.core.dtypes import DType, weight_format
 from chipwise.core.errors import ChipwiseError, DoesNotFit, Unsupported
 from chipwise.cost.model import Bound, CostEstimate, OpCost, Predicted
 from chipwise.hardware.datasheet import DeviceProfile
@@ -18,6 +19,7 @@ from chipwise.serve.memory import DeviceMemory
 from chipwise.serve.pricing import FIGURES, op_at
 from chipwise.serve.remedies import Remedy, remedies_of
 from chipwise.serve.request import Request
+from chipwise.serve.setting import Setting
 from chipwise.serve.steps import PassTimes, class_of
 
 WORTH_NOTING = 0.01  # of a pass
@@ -54,9 +56,8 @@ def fitting_requests(group: Group, memory: DeviceMemory) -> npt.NDArray[np.int64
     """How many of each row's requests in flight fit in the devices' memory at once; 0 where not even one does."""
     asked, plan = group.in_flight, group.setting.plan
     free = capacity_bytes(group.device) - memory.weights - memory.activations - memory.runtime
-    replicas = plan.dp * plan.pp
-    each = memory.cache / group.replica_batch
-    held = np.where(each > 0, np.floor(np.maximum(free, 0) / np.maximum(each, 1)), asked) * replicas
+    each = memory.cache / group.sequences
+    held = np.where(each > 0, np.floor(np.maximum(free, 0) / np.maximum(each, 1)), asked) * plan.dp
     return np.where(free < 0, 0, np.minimum(held, asked)).astype(np.int64)
 
 
@@ -123,7 +124,7 @@ def assemble(cost: GroupCost, i: int) -> CostEstimate:
     tokens_per_s = float(cost.tokens_per_s[i])
     metrics = {
         "ttft": around(float(cost.prefill_s[i])),
-        "tpot": around(float(cost.tpot_s[i])),
+        **({"tpot": around(float(cost.tpot_s[i]))} if group.generates else {}),
         "tokens_per_s": around(tokens_per_s),
     }
     notes = []
@@ -135,8 +136,11 @@ def assemble(cost: GroupCost, i: int) -> CostEstimate:
         metrics["usd_per_1k_tokens"] = around(1000 * setting.plan.devices * device.price_usd_per_s / tokens_per_s)
     except Unsupported as error:
         notes.append(f"no price: {error}")
-    prefill, decode = operator_costs(cost.prefill, i), operator_costs(cost.decode, i)
-    notes += misaligned(prefill, decode)
+    prefill = operator_costs(cost.prefill, i)
+    decode = operator_costs(cost.decode, i) if group.generates else ()
+    notes += [*misaligned(prefill, decode), *_positions(group, i), *_widened(setting, device)]
+    step_s = {"prefill": cost.prefill_s[i], "decode": cost.step_s[i]}
+    phases = {"prefill": prefill, "decode": decode} if group.generates else {"prefill": prefill}
     return CostEstimate(
         ttft_s=float(cost.prefill_s[i]),
         tpot_s=float(cost.tpot_s[i]),
@@ -150,14 +154,8 @@ def assemble(cost: GroupCost, i: int) -> CostEstimate:
         devices=setting.plan.devices,
         memory_bytes=cost.memory.row(i),
         bound=bound_of(cost.decode)[i],
-        mfu={
-            "prefill": _share(prefill, cost.prefill_s[i], "compute_s"),
-            "decode": _share(decode, cost.step_s[i], "compute_s"),
-        },
-        mbu={
-            "prefill": _share(prefill, cost.prefill_s[i], "memory_s"),
-            "decode": _share(decode, cost.step_s[i], "memory_s"),
-        },
+        mfu={phase: _share(costs, step_s[phase], "compute_s") for phase, costs in phases.items()},
+        mbu={phase: _share(costs, step_s[phase], "memory_s") for phase, costs in phases.items()},
         provenance=f"predicted ({cost.situation} device)",
         notes=tuple(notes),
     )
@@ -170,6 +168,26 @@ def misaligned(*passes: Sequence[OpCost]) -> list[str]:
         return []
     named = ", ".join(places[:3]) + (f" and {len(places) - 3} more" if len(places) > 3 else "")
     return [f"rows of {named} are no multiple of 16 bytes: what that costs is published, not measured here"]
+
+
+def _positions(group: Group, i: int) -> list[str]:
+    """A note where more positions are asked for than the model has learned."""
+    arch = group.setting.arch
+    longest = int(group.prompt_tokens[i] + (group.new_tokens[i] if group.generates else 0))
+    if arch.positions != "learned" or longest <= arch.max_tokens:
+        return []
+    return [
+        f"{arch.name} has {arch.max_tokens:,} learned positions and is asked for {longest:,}: times are as if it had "
+        "them"
+    ]
+
+
+def _widened(setting: Setting, device: DeviceProfile) -> list[str]:
+    """A note where weights are kept in 8-bit or 4-bit floats that the device does not multiply."""
+    formats, listed = setting.formats, device.peak_flops_per_s
+    kept = {weight_format(name).dtype for name in (formats.weights, formats.experts)}
+    lacking = sorted(kept & {DType.FP8, DType.FP4} - set(listed))
+    return [f"{device.name} has no rate for {name}: weights are widened before they are multiplied" for name in lacking]
 
 
 def _counts(cost: OpCost, costs: Sequence[OpCost]) -> bool:

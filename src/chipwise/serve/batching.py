@@ -56,8 +56,8 @@ class Constants:
         if not runtime.graphs:
             return np.maximum(times.latency_s, runtime.dispatch_s * times.kernels)
         scaled: Array = (
-            self.kernel_scale * times.busy_s("matmul", "attention")
-            + self.experts_scale * times.busy_s("experts")
+            times.busy_s("matmul", "attention", scale=self.kernel_scale)
+            + times.busy_s("experts", scale=self.experts_scale)
             + times.class_s("collective")
             + times.busy_s("other")
         )

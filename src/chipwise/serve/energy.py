@@ -31,17 +31,36 @@ class Energies:
 
 
 def energies(costs: Sequence[GroupCost]) -> list[Energies | Unsupported]:
-    """The energy of every group's requests; the reason where a device lists no board power."""
+    """The energy of every group's requests; the reason where a device lists no board power, or lacks a rate."""
     answers: list[Energies | Unsupported | None] = [_refusal(cost.group.device) for cost in costs]
     asked = [cost for cost, refused in zip(costs, answers, strict=True) if refused is None]
-    drawn = iter(_pass_energies([each for cost in asked for each in _passes(cost)]))
+    try:
+        drawn = iter(_pass_energies([each for cost in asked for each in _passes(cost)]))
+    except Unsupported as error:
+        if len(costs) == 1:
+            return [error]
+        return [answer for cost in costs for answer in energies([cost])]
     for i, cost in enumerate(costs):
         if answers[i] is None:
             (prefill_j, _), (step_j, spread) = next(drawn), next(drawn)
-            group = cost.group
-            token_j = group.setting.plan.tp * (step_j / group.replica_batch + prefill_j / group.new_tokens)
-            answers[i] = Energies(token_j=token_j, log_halfwidth=spread)
+            answers[i] = Energies(token_j=_token_j(cost, prefill_j, step_j), log_halfwidth=spread)
     return [answer for answer in answers if answer is not None]
+
+
+def _token_j(cost: GroupCost, prefill_j: Array, step_j: Array) -> Array:
+    """Joules of all devices for one token, from those of one device's passes. Groups of devices without a request wait.
+
+    A text encoder's tokens are those that it reads.
+    """
+    group, plan = cost.group, cost.group.setting.plan
+    groups = plan.pp * plan.dp
+    waiting = floor_w(group.device) * (groups / np.minimum(groups, group.in_flight) - 1)
+    prefill_j = prefill_j + waiting * cost.prefill_s
+    if not group.generates:
+        return plan.tp * prefill_j / (group.replica_batch * group.prompt_tokens)
+    step_j = step_j + waiting * cost.step_s
+    result: Array = plan.tp * (step_j / group.replica_batch + prefill_j / group.new_tokens)
+    return result
 
 
 def energy_j_per_token(cost: GroupCost, i: int) -> Predicted:
@@ -118,6 +137,7 @@ def _pass_energies(passes: Sequence[_Drawing]) -> list[tuple[Array, Array]]:
     found = []
     for each, stop in zip(passes, stops, strict=True):
         own = slice(stop - len(each.total_s), stop)
-        whole = energy[own] + floor_w(each.device) * np.maximum(each.total_s - busy_s[own], 0.0)
-        found.append((whole, spread[own] / whole))
+        share = np.minimum(each.total_s / busy_s[own], 1.0)  # kernels may take less in serving than alone
+        whole = share * energy[own] + floor_w(each.device) * np.maximum(each.total_s - busy_s[own], 0.0)
+        found.append((whole, share * spread[own] / whole))
     return found

@@ -36,6 +36,17 @@ class Group:
     cached_tokens: npt.NDArray[np.int64]  # of the prompt, found in the cache
 
     @property
+    def generates(self) -> bool:
+        """Whether tokens are made one by one: a text encoder makes none."""
+        return self.setting.arch.causal
+
+    @property
+    def sequences(self) -> npt.NDArray[np.int64]:
+        """Sequences whose cache one replica of attention keeps: those of all its pipeline's stages."""
+        found: npt.NDArray[np.int64] = -(-self.in_flight // self.setting.plan.dp)
+        return found
+
+    @property
     def together(self) -> npt.NDArray[np.int64]:
         """Waiting prompts that share a pass; 1 where each is computed by itself or rides along with decode steps."""
         others = self.in_flight // self.setting.plan.dp - 1
@@ -44,16 +55,30 @@ class Group:
         return together
 
     def prefill(self, *, together: bool = False) -> Pass:
-        """One prompt's pass, over what the cache does not hold; or that of the prompts that share one."""
-        new = self.prompt_tokens - self.cached_tokens
-        prompts = self.together if together else np.ones(len(self.rows), dtype=np.int64)
-        step = Step(batch=prompts, query_tokens=new, past_tokens=self.cached_tokens)
+        """One prompt's pass, over what the cache does not hold; or that of the prompts that share one.
+
+        An encoder-decoder reads the prompt with its encoder and begins to answer; a text encoder is given all texts.
+        """
+        ones = np.ones(len(self.rows), dtype=np.int64)
+        prompts = self.together if together else ones
+        if self.setting.arch.encoder:
+            step = Step(
+                batch=prompts, query_tokens=ones, past_tokens=0 * ones, encoder_tokens=self.prompt_tokens, encode=True
+            )
+        else:
+            new = self.prompt_tokens - self.cached_tokens
+            batch = prompts if self.generates else self.replica_batch
+            step = Step(batch=batch, query_tokens=new, past_tokens=self.cached_tokens)
         return Pass(setting=self.setting, step=step, device=self.device, rows=len(self.rows))
 
     def decode(self) -> Pass:
-        """The step in the middle of generation, all sequences together."""
+        """The step in the middle of generation, all sequences together; the only pass of a text encoder."""
+        if not self.generates:
+            return self.prefill()
         ones = np.ones(len(self.rows), dtype=np.int64)
-        step = Step(batch=self.replica_batch, query_tokens=ones, past_tokens=self.prompt_tokens + self.new_tokens // 2)
+        read = self.prompt_tokens if self.setting.arch.encoder else 0
+        past = self.prompt_tokens - read + self.new_tokens // 2
+        step = Step(batch=self.replica_batch, query_tokens=ones, past_tokens=past, encoder_tokens=read)
         return Pass(setting=self.setting, step=step, device=self.device, rows=len(self.rows))
 
     def served(self, in_flight: npt.NDArray[np.int64]) -> Group:
@@ -73,7 +98,10 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupCost:
-    """What a group's requests take. Arrays have one value a request; a first token takes ``prefill_s``."""
+    """What a group's requests take. Arrays have one value a request; a first token takes ``prefill_s``.
+
+    What makes no tokens takes no time for them: ``tpot_s`` of text encoders is 0.
+    """
 
     group: Group
     prefill: PassTimes
@@ -87,9 +115,10 @@ class GroupCost:
 
     @property
     def tokens_per_s(self) -> Array:
-        """New tokens of all requests in flight, prompts' passes included."""
+        """New tokens of all requests in flight, prompts' passes included; of a text encoder those that it reads."""
         group = self.group
-        result: Array = group.in_flight * group.new_tokens / (self.prefill_s + group.new_tokens * self.tpot_s)
+        made = group.new_tokens if group.generates else group.prompt_tokens
+        result: Array = group.in_flight * made / (self.prefill_s + group.new_tokens * self.tpot_s)
         return result
 
 
@@ -143,7 +172,8 @@ def _memory(group: Group, prefill: Sequence[Part], decode: Sequence[Part]) -> De
         group.device,
         prefill=prefill,
         decode=decode,
-        tokens=group.prompt_tokens + group.new_tokens,
+        tokens=group.new_tokens if group.setting.arch.encoder else group.prompt_tokens + group.new_tokens,
+        microbatches=group.sequences / group.replica_batch,
         rows=len(group.rows),
     )
 
@@ -159,7 +189,7 @@ class Kernels:
 
 def price_groups(groups: Sequence[Group], *, fold: str | None = None) -> list[Kernels | Unsupported]:
     """The kernels of every group's passes; what a device cannot do is answered with the reason."""
-    shared = [group for group in groups if np.any(group.together > 1)]
+    shared = [group for group in groups if group.generates and np.any(group.together > 1)]
     asked = [each for group in groups for each in (group.prefill(), group.decode())]
     try:
         times = price_passes([*asked, *(group.prefill(together=True) for group in shared)], fold=fold)
@@ -187,14 +217,17 @@ def _cost(group: Group, kernels: Kernels, known: Constants) -> GroupCost:
     setting, prefill, decode = group.setting, kernels.prefill, kernels.decode
     prefill_s, step_s = known.step_s(prefill, setting, 0), known.step_s(decode, setting, group.replica_batch)
     situation = min((prefill.situation, decode.situation), key=("unseen", "sibling", "seen").index)
-    tpot = tpot_s(
-        step_s,
-        known.waited_s(kernels.prompts, setting, group.together),
-        in_flight=np.maximum(group.in_flight / setting.plan.dp, 1),
-        new_tokens=group.new_tokens,
-        share=known.prefill_share if setting.runtime.mixes else 1.0,
-    )
-    sort = intervals.sorts(setting, group.device, 1 - step_s / tpot)
+    tpot = waiting = np.zeros(len(group.rows))
+    if group.generates:
+        tpot = tpot_s(
+            step_s,
+            known.waited_s(kernels.prompts, setting, group.together),
+            in_flight=np.maximum(group.in_flight / setting.plan.dp, 1),
+            new_tokens=group.new_tokens,
+            share=known.prefill_share if setting.runtime.mixes else 1.0,
+        )
+        waiting = 1 - step_s / tpot
+    sort = intervals.sorts(setting, group.device, waiting)
     return GroupCost(
         group=group,
         prefill=prefill,

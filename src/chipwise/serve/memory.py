@@ -5,8 +5,8 @@ Counted from the same kernels that are priced, so that sharding, fusion and form
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,13 +14,23 @@ import numpy.typing as npt
 
 from chipwise.core.dtypes import DType, values_bytes, weight_format
 from chipwise.hardware.datasheet import DeviceProfile
-from chipwise.ops import AttentionOp, EmbeddingOp, ExpertsOp, LatentAttentionOp, Matmul, NormOp, ScanOp
+from chipwise.ops import (
+    AttentionOp,
+    EmbeddingOp,
+    ExpertsOp,
+    GroupedMatmul,
+    LatentAttentionOp,
+    Matmul,
+    NormOp,
+    ScanOp,
+)
 from chipwise.serve.setting import Part, Setting
 
 Array = npt.NDArray[np.float64]
 CONTEXT_BYTES = {"gpu": 1.0e9, "tpu": 0.5e9, "npu": 0.2e9, "accelerator": 1.0e9, "soc": 0.1e9, "cpu": 0.1e9}
 """What a process takes before a model is loaded (driver context, libraries, captured graphs): 0.5 GB of CUDA
 context and as much of workspaces on NVIDIA GPUs; stated, not fitted."""
+HEAD = "head.logits"  # where the matrix stands that may be tied to the table of tokens
 CHUNK_TOKENS = 8192  # new positions that a pass of a runtime that mixes is given at most (vLLM's default on large GPUs)
 
 
@@ -49,7 +59,14 @@ class DeviceMemory:
 
 
 def device_memory(
-    setting: Setting, device: DeviceProfile, *, prefill: Sequence[Part], decode: Sequence[Part], tokens: Any, rows: int
+    setting: Setting,
+    device: DeviceProfile,
+    *,
+    prefill: Sequence[Part],
+    decode: Sequence[Part],
+    tokens: Any,
+    microbatches: Any,
+    rows: int,
 ) -> DeviceMemory:
     """What the fullest device of ``setting`` holds.
 
@@ -58,14 +75,11 @@ def device_memory(
         device: The device.
         prefill: Kernels of one prompt's pass.
         decode: Kernels of a decode step.
-        tokens: Positions of each sequence that the cache holds in the end.
+        tokens: Positions of each sequence that the decoder's cache holds in the end.
+        microbatches: How many decode steps' sequences a device keeps the cache of: each stage of a pipeline works on
+            one of them and keeps its layers' cache of all.
         rows: Requests that the parts' arrays stand for.
     """
-    pp = setting.plan.pp
-    weights: Any = sum(part.owned * resident_bytes(part.op) for part in decode)
-    if setting.arch.tie_embeddings and pp == 1:
-        width = DType(setting.formats.activations).size_bytes
-        weights = weights - setting.arch.vocab_size * setting.arch.d_model * width / setting.plan.tp
     cache: Any = sum(part.count * cache_bytes(part.op, tokens) for part in decode)
     stream = np.minimum(_rows(prefill), CHUNK_TOKENS) if setting.runtime.mixes else _rows(prefill)
     live: Any = np.zeros(rows)
@@ -77,11 +91,38 @@ def device_memory(
         return np.broadcast_to(np.asarray(values, dtype=np.float64), rows).copy()
 
     return DeviceMemory(
-        weights=spread(weights) / pp,
-        cache=spread(cache) / pp,
+        weights=spread(held(setting, prefill if setting.arch.encoder else decode, resident_bytes)),
+        cache=spread(cache * microbatches * stage_share(setting)),
         activations=spread(2 * stream_bytes + live),
         runtime=spread(CONTEXT_BYTES[device.kind]),
     )
+
+
+def stage_share(setting: Setting) -> float:
+    """Part of the layers on the pipeline's device that has most of them."""
+    depth = len(setting.arch.layers)
+    return -(-depth // setting.plan.pp) / depth
+
+
+def held(setting: Setting, parts: Sequence[Part], size_of: Callable[[Any], Any]) -> Any:
+    """Sum of ``size_of`` over the operators of ``parts`` that own weights, on the fullest device.
+
+    Embedding and head are one table where they are tied and on one device; in a pipeline they stand at its two ends.
+    """
+    arch = setting.arch
+    body = sum(part.owned * size_of(part.op) for part in parts if not _is_table(part))
+    embedding = next(part.op for part in parts if isinstance(part.op, EmbeddingOp))
+    positions = arch.token_types + (arch.max_tokens + arch.extra_positions if arch.positions == "learned" else 0)
+    first = size_of(embedding) + (size_of(replace(embedding, rows=positions)) if positions else 0)
+    last = next((size_of(part.op) for part in parts if part.place == HEAD), 0)
+    if setting.plan.pp > 1:
+        return stage_share(setting) * body + max(first, last)
+    return body + first + (0 if arch.tie_embeddings else last)
+
+
+def _is_table(part: Part) -> bool:
+    """Whether a part's weights are the table of tokens, or the head that may share it."""
+    return isinstance(part.op, EmbeddingOp) or part.place == HEAD
 
 
 def resident_bytes(op: Any) -> Any:
@@ -93,6 +134,8 @@ def resident_bytes(op: Any) -> Any:
         stored = weight_format(op.weights)
         matrices = (2 if op.gated else 1) * stored.matrix_bytes(op.d_model, op.width)
         return op.local_experts * (matrices + stored.matrix_bytes(op.width, op.d_model))
+    if isinstance(op, GroupedMatmul):
+        return op.groups * weight_format(op.weights).matrix_bytes(op.k, op.n)
     if isinstance(op, EmbeddingOp):
         return weight_format(op.weights).matrix_bytes(op.rows, op.width)
     if isinstance(op, NormOp):
@@ -103,9 +146,12 @@ def resident_bytes(op: Any) -> Any:
 def cache_bytes(op: Any, tokens: Any) -> Any:
     """Bytes that ``op`` keeps from pass to pass for ``tokens`` positions of each sequence.
 
-    Keys and values (of another sequence, where it attends to one), a latent, or a recurrent state.
+    Keys and values (of another sequence, where it attends to one), a latent, or a recurrent state. Attention that
+    looks ahead is computed at once and keeps nothing.
     """
     if isinstance(op, AttentionOp):
+        if not (op.causal or op.cross):
+            return 0
         kept = op.past_tokens if op.cross else tokens if op.window is None else np.minimum(tokens, op.window)
         return 2 * op.batch * kept * op.kv_heads * op.head_size * DType(op.cache).size_bytes
     if isinstance(op, LatentAttentionOp):

@@ -28,12 +28,12 @@ def attention(block: Attention, setting: Setting, step: Step) -> Iterator[Part]:
         each = block.head_size if block.qk_norm_over == "head" else q
         rows = tokens * (heads + kv_heads) if block.qk_norm_over == "head" else 2 * tokens
         yield Part(place="qk_norm", op=NormOp(rows=rows, width=each, activations=setting.formats.activations))
-    if runtime.fuses("rope_cache"):
+    if runtime.fuses("rope_cache") and (block.rope or block.causal):
         yield setting.elementwise("rope_cache", "rope" if block.rope else "kv_write", tokens * (q + 2 * kv))
     else:
         if block.rope:
             yield setting.elementwise("rope", "rope", tokens * (q + kv))
-        if block.causal:
+        if block.causal:  # attention that looks ahead keeps nothing
             yield setting.elementwise("cache", "kv_write", tokens * 2 * kv)
     yield from _attend(block, setting, step, heads=heads, kv_heads=kv_heads)
     if block.gate:

@@ -90,13 +90,14 @@ class PassTimes:
         total: Array = self._counts(classes) @ self.kernel_s
         return total
 
-    def busy_s(self, *classes: str) -> Array:
+    def busy_s(self, *classes: str, scale: float = 1.0) -> Array:
         """The kernels of some of ``CLASSES`` without their launches, which a captured graph hides; at least the limits.
 
         What a kernel alone spends before its work (its launch, a separate kernel that quantises) is seen in its floor.
+        ``scale`` is what kernels take in serving over the same alone; none is faster than the chip's rates allow.
         """
         limit = np.maximum(self.figure("compute_s"), self.figure("memory_s"))
-        total: Array = self._counts(classes) @ np.maximum(self.kernel_s - self.figure("launch_s"), limit)
+        total: Array = self._counts(classes) @ np.maximum(scale * (self.kernel_s - self.figure("launch_s")), limit)
         return total
 
     def _counts(self, classes: Sequence[str]) -> Array:

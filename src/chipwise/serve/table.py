@@ -164,13 +164,14 @@ def _fill(
     tokens_per_s = cost.tokens_per_s
     peak = cost.memory.peak_bytes
     bounds = bound_of(cost.decode)
+    generates = cost.group.generates  # a text encoder has no tpot_s: the interval is that of its pass
     for i, place in enumerate(places):
-        tpot = float(cost.tpot_s[i])
+        seconds = float(cost.tpot_s[i] if generates else cost.prefill_s[i])
         answers[place] |= {
             "ttft_s": f"{cost.prefill_s[i]:.6g}",
-            "tpot_s": f"{tpot:.6g}",
-            "low_s": f"{tpot / factor[i]:.6g}",
-            "high_s": f"{tpot * factor[i]:.6g}",
+            "tpot_s": f"{seconds:.6g}" if generates else "",
+            "low_s": f"{seconds / factor[i]:.6g}",
+            "high_s": f"{seconds * factor[i]:.6g}",
             "peak_memory_bytes": round(float(peak[i])),
             "joules_per_token": "" if isinstance(energy, Unsupported) else f"{energy.token_j[i]:.4g}",
             "usd_per_1k_tokens": "" if rate is None else f"{1000 * rate / tokens_per_s[i]:.4g}",

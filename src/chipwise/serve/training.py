@@ -7,6 +7,7 @@ is run again and only the layers' inputs are kept.
 References:
     Dao 2023, FlashAttention-2, arXiv:2307.08691, section 4.1: backward FLOPs are 2.5 times those of the forward pass.
     Korthikanti et al. 2022, arXiv:2205.05198: what activations training keeps, and recomputation.
+    Narayanan et al. 2021, arXiv:2104.04473, section 2.2: one forward, one backward; its first stage keeps most.
     Micikevicius et al. 2017, arXiv:1710.03740: mixed precision with FP32 master weights.
 """
 
@@ -28,7 +29,7 @@ from chipwise.predict.kernels import times_of
 from chipwise.predict.kernels.stream import SHARE
 from chipwise.serve.answer import operator_costs
 from chipwise.serve.lowering import lower_pass
-from chipwise.serve.memory import CONTEXT_BYTES, resident_bytes
+from chipwise.serve.memory import CONTEXT_BYTES, held, resident_bytes
 from chipwise.serve.pricing import Call, price
 from chipwise.serve.setting import Part, Setting, Step
 from chipwise.serve.steps import PassTimes, class_of
@@ -70,7 +71,7 @@ def training_step(
     """:func:`price_step` of what fits.
 
     Raises:
-        SpecError: The batch does not divide over replicas and microbatches.
+        SpecError: The batch does not divide over replicas and microbatches, or weights are narrower than 16 bits.
         Unsupported: The device lacks a rate.
         DoesNotFit: By how much, and what would fit.
     """
@@ -89,29 +90,36 @@ def price_step(
         setting: Model, plan (``dp`` replicas share the batch), formats, runtime.
         device: A data sheet.
         batch: Sequences in the step, over all replicas.
-        tokens: Positions of each.
-        microbatches: Parts that each replica's share is run in, one after another.
+        tokens: Positions of each; of an encoder-decoder as many are read as are written.
+        microbatches: Parts that each replica's share is run in, one after another. Each stage of a pipeline keeps the
+            activations of at most as many as there are stages (one forward, one backward).
         checkpoint: Whether activations are recomputed.
 
     Raises:
-        SpecError: The batch does not divide over replicas and microbatches.
+        SpecError: The batch does not divide over replicas and microbatches, or weights are narrower than 16 bits.
         Unsupported: The device lacks a rate.
     """
-    plan = setting.plan
+    plan, formats = setting.plan, setting.formats
+    if {formats.weights, formats.experts} != {formats.activations}:
+        narrow = formats.weights if formats.weights != formats.activations else formats.experts
+        raise SpecError(f"training is priced in bf16, fp16 or fp32, not in {narrow}", field="weights")
     if batch % (plan.dp * microbatches):
         raise SpecError(
             f"{batch} sequences do not divide into {plan.dp} replicas x {microbatches} microbatches", field="batch"
         )
     rows = batch // (plan.dp * microbatches)
     one = replace(setting, plan=replace(plan, dp=1)) if plan.ep == 1 else setting
-    forward = lower_pass(one, Step(batch=rows, query_tokens=tokens, past_tokens=0, every_logit=True))
+    forward = lower_pass(
+        one,
+        Step(batch=rows, query_tokens=tokens, past_tokens=0, encoder_tokens=tokens, encode=True, every_logit=True),
+    )
     forward = tuple(part for part in forward if part.op.kind != "sample")
     layers = [part for part in forward if not part.place.startswith(("head", "embedding"))]
     first, halfwidth = _costs([(part, 1.0) for part in forward], one, device)
     back, _ = _costs(list(_backward(forward)), one, device, inside="backward.")
     again = _costs([(part, 1.0) for part in layers], one, device, inside="again.")[0] if checkpoint else []
     forward_s, backward_s, recompute_s = (sum(cost.latency_s for cost in costs) for costs in (first, back, again))
-    parameters = sum(float(np.max(resident_parameters(part.op))) * part.owned for part in forward) / plan.pp
+    parameters = float(np.max(held(one, forward, resident_parameters)))
     optimiser_s = parameters * OPTIMISER_BYTES / (SHARE * device.mem_bandwidth_bytes_per_s)
     passes_s = microbatches * (forward_s + backward_s + recompute_s)
     bubble_s = passes_s * (plan.pp - 1) / microbatches / plan.pp if plan.pp > 1 else 0.0
@@ -122,7 +130,7 @@ def price_step(
     step_s = passes_s + bubble_s + optimiser_s + communication_s
     memory = {
         "states": STATE_BYTES * parameters,
-        "activations": _kept_bytes(forward, one, checkpoint=checkpoint) / plan.pp,
+        "activations": _kept_bytes(forward, one, checkpoint=checkpoint) * min(plan.pp, microbatches) / plan.pp,
         "runtime": CONTEXT_BYTES[device.kind],
     }
     total_tokens = batch * tokens

@@ -14,7 +14,7 @@ def rule(case: Case) -> Iterator[Proposal]:
     """Where the question says that tokens are shared; of models that attend (a recurrence's state is no prefix)."""
     question = case.question
     found = min(question.shared_tokens, question.prompt_tokens - 1)  # the last token is always computed: it answers
-    if case.sheet is None or not case.generates or found <= question.cached_tokens:
+    if case.sheet is None or not case.generates or case.arch.encoder or found <= question.cached_tokens:
         return
     if not all(isinstance(layer.attention, Attention | LatentAttention) for layer in case.arch.layers):
         return

@@ -37,8 +37,19 @@ def limits(op: Op, device: DeviceProfile) -> tuple[Array, Array]:
     work = op.work()
     flops = np.asarray(work.flops, dtype=np.float64)
     moved = np.asarray(work.bytes, dtype=np.float64)
-    compute = flops / peak(device, compute_format(op), kind=op.kind) if np.any(flops > 0) else np.zeros_like(moved)
+    compute = flops / _rate(op, device) if np.any(flops > 0) else np.zeros_like(moved)
     return compute, moved / device.mem_bandwidth_bytes_per_s
+
+
+def _rate(op: Op, device: DeviceProfile) -> float:
+    """Operations per second of ``op``; narrow weights that the device cannot multiply are widened first."""
+    multiplied = compute_format(op)
+    try:
+        return peak(device, multiplied, kind=op.kind)
+    except Unsupported:
+        if multiplied not in ("fp8", "fp4"):
+            raise
+        return peak(device, str(getattr(op, "activations", multiplied)), kind=op.kind)
 
 
 def peak(device: DeviceProfile, dtype: str, *, kind: str = "matmul") -> float:
