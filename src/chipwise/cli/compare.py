@@ -30,6 +30,8 @@ def command(
     from chipwise.cli.output import json_of
 
     devices = None if device == "all" else [name.strip() for name in device.split(",") if name.strip()]
+    if devices == []:
+        raise typer.BadParameter("--device names none")
     found = api.compare(
         models, devices=devices, runtime=runtime, prompt=prompt, new=new, batch=batch, weights=weights, kv=kv, tp=tp
     )
@@ -58,33 +60,37 @@ def _data(found: Comparison) -> dict[str, object]:
 def _print(found: Comparison) -> None:
     from rich.table import Table
 
-    from chipwise.cli.output import console
+    from chipwise.cli.output import console, print_whole
     from chipwise.core import units
 
-    table = Table(box=None, pad_edge=False)
-    for name in ("device", "model", "TTFT", "TPOT", "tokens/s", "J/token", "$ per 1,000", "memory", "bound"):
-        table.add_column(name, justify="left" if name in ("device", "model", "bound") else "right")
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in ("device, model", "TTFT", "TPOT", "tok/s", "J/token", "$/1,000", "memory", "bound"):
+        left = name in ("device, model", "bound")
+        table.add_column(name, justify="left" if left else "right", no_wrap=name != "device, model")
+    problems = []
     for device in found.devices:
-        for i, model in enumerate(found.models):
+        table.add_row(f"[bold]{device}[/]")
+        for model in found.models:
             cell = found.at(model, device)
-            label = device if i == 0 else ""
             if cell.estimate is None:
-                table.add_row(label, model, "", "", "", "", "", "", cell.problem[:60])
+                table.add_row(f" {model}", *["–"] * 6)
+                problems.append(f"{model} on {device}: {cell.problem}")
                 continue
             cost, values = cell.estimate, cell.estimate.metrics
             energy, price = values.get("energy_per_token"), values.get("usd_per_1k_tokens")
             table.add_row(
-                label,
-                model,
+                f" {model}",
                 units.show(cost.ttft_s, "time"),
                 units.show(cost.tpot_s, "time") if cell.generates else "",
                 f"{values['tokens_per_s'].value:.3g}",
-                units.show(energy.value, "energy") if energy else "unknown",
-                f"{price.value:.3g}" if price else "unknown",
+                units.show(energy.value, "energy") if energy else "–",
+                f"{price.value:.3g}" if price else "–",
                 units.show(cost.peak_memory_bytes, "bytes"),
                 cost.bound.value if cost.bound else "",
             )
-    console.print(table)
+    print_whole(table)
+    for problem in problems:
+        console.print(problem, highlight=False, markup=False)
     for winner in found.winners:
         times = "" if winner.times_better is None else f", {winner.times_better:.2f} times better than the next"
         doubt = "" if winner.sure or winner.times_better is None else " (intervals meet)"

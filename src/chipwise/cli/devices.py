@@ -30,7 +30,7 @@ def table(context: typer.Context, as_json: Annotated[bool, JSON] = False) -> Non
     if as_json:
         output.json_of([_summary(device) for device in devices])
     else:
-        _print(_overview(devices))
+        output.print_whole(_overview(devices))
 
 
 @app.command("show")
@@ -107,7 +107,7 @@ def _overview(devices: list[DeviceProfile]) -> Table:
 def _print_one(device: DeviceProfile) -> None:
     from rich.table import Table
 
-    from chipwise.cli.output import console
+    from chipwise.cli.output import console, print_whole
     from chipwise.core import units
 
     console.print(f"[bold]{device.title}[/bold]  ({device.name})", highlight=False)
@@ -128,14 +128,4 @@ def _print_one(device: DeviceProfile) -> None:
             if dtype not in engine.peak and rate is not None:
                 path = f"engines.{engine.name}.peak.{dtype}"
                 shown.add_row(path, units.show(rate, "compute", digits=4), "derived: units × FMA per clock × 2 × clock")
-    _print(shown)
-
-
-def _print(shown: Table) -> None:
-    """Prints a table whole: where nobody sees a terminal's edge, nothing is cut off."""
-    from rich.console import Console
-
-    from chipwise.cli.output import console
-
-    target = console if console.is_terminal else Console(width=max(console.width, 200))
-    target.print(shown)
+    print_whole(shown)

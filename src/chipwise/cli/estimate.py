@@ -15,15 +15,20 @@ if TYPE_CHECKING:
     from chipwise.serve.training import TrainingEstimate
 
 
+TABLE_ONLY = ("table", "out", "as_json")
+TRAIN_ONLY = ("checkpoint", "microbatches")
+
+
 def command(
+    context: typer.Context,
     model: Annotated[
         str | None,
         typer.Argument(help="A Hugging Face id that is bundled, a config.json or its folder, or a spec file."),
     ] = None,
     device: Annotated[str, typer.Option(help="A device of `chipwise devices`, a YAML file, or `all`.")] = "h100-sxm",
     runtime: Annotated[
-        str, typer.Option(help="vllm, sglang, trtllm, torch-eager, torch-compile, llama.cpp, …")
-    ] = "vllm",
+        str | None, typer.Option(help="vllm (else torch-compile with --train), sglang, trtllm, llama.cpp, …")
+    ] = None,
     prompt: Annotated[int, typer.Option(help="Prompt tokens of a request.", min=1)] = 1024,
     new: Annotated[int, typer.Option(help="New tokens of a request.", min=1)] = 128,
     batch: Annotated[int, typer.Option(help="Requests in flight.", min=1)] = 1,
@@ -43,19 +48,26 @@ def command(
 ) -> None:
     """Estimate TTFT, TPOT, memory, energy and price of serving a model, kernel by kernel.
 
-    One device:   chipwise estimate meta-llama/Llama-3.1-8B --device h100-sxm --weights fp8 --batch 16
-    All devices:  chipwise estimate meta-llama/Llama-3.1-8B --device all
-    Many rows:    chipwise estimate --table rows.csv --out out.csv
-    Training:     chipwise estimate Qwen/Qwen3-0.6B --train --batch 8 --prompt 2048
-    Quality:      chipwise estimate meta-llama/Llama-3.1-8B --train-tokens 2T
+    One device: chipwise estimate meta-llama/Llama-3.1-8B --device h100-sxm --weights fp8 --batch 16
+
+    All devices: chipwise estimate meta-llama/Llama-3.1-8B --device all
+
+    Many rows: chipwise estimate --table rows.csv --out out.csv
+
+    Training: chipwise estimate Qwen/Qwen3-0.6B --train --batch 8 --prompt 2048
+
+    Quality: chipwise estimate meta-llama/Llama-3.1-8B --train-tokens 2T
+
     Columns read: row_id, model, device, runtime, weights, kv, tp, pp, ep, dp, batch, isl, osl.
     """
     from chipwise import api
-    from chipwise.cli.output import json_of, notices, progress_bar
+    from chipwise.cli.output import json_of, notices, progress_bar, refuse
 
     if table is not None:
-        if train_tokens is not None:
-            raise typer.BadParameter("--train-tokens is for one model, not for --table")
+        others = [name for name in context.params if name not in (*TABLE_ONLY, "model")]
+        refuse(context, *others, why="is not for --table: a column of the table says it for each row")
+        if model is not None:
+            raise typer.BadParameter("name a MODEL or a --table, not both")
         if out is None:
             raise typer.BadParameter("--table needs --out, the file that the answers go to")
         with progress_bar("estimating", quiet=as_json) as advance:
@@ -67,15 +79,20 @@ def command(
         return
     if model is None:
         raise typer.BadParameter("name a MODEL, or a file with --table")
+    refuse(context, "out", why="is for --table")
     if train:
+        refuse(context, "new", "kv", why="is for serving, not for --train")
+        if device == "all":
+            raise typer.BadParameter("--train is priced on one device at a time, not on all")
         step = api.estimate_training(
-            model, device=device, tokens=prompt, batch=batch, microbatches=microbatches, checkpoint=checkpoint,
-            weights=weights, tp=tp, pp=pp, ep=ep, dp=dp,
+            model, device=device, runtime=runtime or "torch-compile", tokens=prompt, batch=batch,
+            microbatches=microbatches, checkpoint=checkpoint, weights=weights, tp=tp, pp=pp, ep=ep, dp=dp,
         )  # fmt: skip
         json_of(quality.with_quality(step, model, train_tokens)) if as_json else _print_training(model, step)
         quality.print_quality(model, None if as_json else train_tokens)
         return
-    sizes = {"runtime": runtime, "weights": weights, "kv": kv, "tp": tp, "pp": pp, "ep": ep, "dp": dp}
+    refuse(context, *TRAIN_ONLY, why="is for --train")
+    sizes = {"runtime": runtime or "vllm", "weights": weights, "kv": kv, "tp": tp, "pp": pp, "ep": ep, "dp": dp}
     sizes |= {"prompt": prompt, "new": new, "batch": batch}
     if device == "all":
         answers = api.estimate_devices(model, **sizes)  # type: ignore[arg-type]
@@ -132,10 +149,11 @@ def _print(model: str, found: CostEstimate) -> None:
     several = f"{found.devices} x " if found.devices > 1 else ""
     console.print(f"{model} on {several}{found.device}, {found.runtime}: {found.provenance}, 90 % intervals")
     table = Table(box=None, show_header=False, pad_edge=False)
+    generates = "tpot" in found.metrics
     for name, label, kind in (
-        ("ttft", "TTFT of one prompt", "time"),
+        ("ttft", "TTFT of one prompt" if generates else "the pass over all texts", "time"),
         ("tpot", "TPOT", "time"),
-        ("tokens_per_s", "all requests together", "rate"),
+        ("tokens_per_s", "all requests together" if generates else "tokens read", "rate"),
         ("energy_per_token", "energy of a token", "energy"),
         ("usd_per_1k_tokens", "price of 1,000 tokens", "price"),
     ):
@@ -143,12 +161,15 @@ def _print(model: str, found: CostEstimate) -> None:
             table.add_row(label, _between(found.metrics[name], kind))
     held = ", ".join(f"{name} {units.show(size, 'bytes')}" for name, size in found.memory_bytes.items())
     table.add_row("memory of a device", f"{units.show(found.peak_memory_bytes, 'bytes')}  ({held})")
-    table.add_row("decode is bound by", str(found.bound.value if found.bound else "unknown"))
-    for phase in ("prefill", "decode"):
+    label = "decode is bound by" if generates else "the pass is bound by"
+    table.add_row(label, str(found.bound.value if found.bound else "unknown"))
+    for phase in found.mfu:
         text = f"MFU {units.show(found.mfu[phase], 'share')}, MBU {units.show(found.mbu[phase], 'share')}"
         table.add_row(phase, text)
     console.print(table)
-    for name, costs in (("prefill", found.prefill), ("decode step", found.decode)):
+    for name, costs in (("prefill" if generates else "the pass", found.prefill), ("decode step", found.decode)):
+        if not costs:
+            continue
         total = sum(cost.latency_s for cost in costs)
         tree = Tree(f"{name}: kernels {units.show(total, 'time')}")
         groups: dict[str, list[OpCost]] = {}
@@ -171,28 +192,52 @@ def _print(model: str, found: CostEstimate) -> None:
 def _print_devices(model: str, answers: list[DeviceAnswer]) -> None:
     from rich.table import Table
 
-    from chipwise.cli.output import console
+    from chipwise.cli.output import console, print_whole
     from chipwise.core import units
 
-    table = Table(box=None, pad_edge=False, title=f"{model}: predicted, TPOT with its 90 % interval")
-    for name in ("device", "fits", "TTFT", "TPOT", "interval", "tokens/s", "J/token", "$ per 1,000", "bound"):
-        table.add_column(name, justify="left" if name in ("device", "fits", "bound") else "right")
+    found = [(row.device, row.estimate) for row in answers if row.estimate is not None]
+    main = next((_main(cost) for _, cost in found), "tpot")
+    table = Table(
+        box=None,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+        title=f"{model}: predicted, {main.upper()} with its 90 % interval",
+        title_justify="left",
+    )
+    for name in ("device", "TTFT", "TPOT", "interval", "tok/s", "J/token", "$/1,000", "bound"):
+        table.add_column(name, justify="left" if name in ("device", "bound") else "right", no_wrap=True)
+    for device, cost in found:
+        values = cost.metrics
+        energy, price = values.get("energy_per_token"), values.get("usd_per_1k_tokens")
+        table.add_row(
+            device,
+            units.show(cost.ttft_s, "time"),
+            units.show(cost.tpot_s, "time") if "tpot" in values else "",
+            _interval(values[main]),
+            _number(values["tokens_per_s"].value),
+            units.show(energy.value, "energy") if energy else "–",
+            f"{price.value:.3g}" if price else "–",
+            cost.bound.value if cost.bound else "",
+        )
+    print_whole(table)
     for row in answers:
         if row.estimate is None:
-            table.add_row(row.device, "no", "", "", "", "", "", "", row.problem)
-            continue
-        found = row.estimate
-        tpot = found.metrics["tpot"]
-        energy, price = found.metrics.get("energy_per_token"), found.metrics.get("usd_per_1k_tokens")
-        table.add_row(
-            row.device,
-            "yes",
-            units.show(found.ttft_s, "time"),
-            units.show(tpot.value, "time"),
-            f"{units.show(tpot.low, 'time')} to {units.show(tpot.high, 'time')}",
-            f"{found.metrics['tokens_per_s'].value:.3g}",
-            units.show(energy.value, "energy") if energy else "unknown",
-            f"{price.value:.3g}" if price else "unknown",
-            found.bound.value if found.bound else "",
-        )
-    console.print(table)
+            console.print(f"[bold]{row.device}[/]: {row.problem}", highlight=False)
+
+
+def _number(value: float) -> str:
+    """Three digits, or all before the point."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _main(found: CostEstimate) -> str:
+    """The metric that says how fast a model is: a text encoder makes no tokens."""
+    return "tpot" if "tpot" in found.metrics else "ttft"
+
+
+def _interval(value: Predicted) -> str:
+    """Both ends; without their unit where it is that of the value."""
+    from chipwise.core import units
+
+    _, unit = units.show(value.value, "time").split()
+    return "-".join(units.show(end, "time").removesuffix(f" {unit}") for end in (value.low, value.high))

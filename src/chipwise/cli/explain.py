@@ -17,6 +17,7 @@ WIDTH = 20  # characters of the longest bar
 
 
 def command(
+    context: typer.Context,
     model: Annotated[
         str, typer.Argument(help="A Hugging Face id that is bundled, a config.json or its folder, or a spec file.")
     ],
@@ -48,14 +49,25 @@ def command(
 ) -> None:
     """Explain where the time of a model goes on a chip, how far from the limit it is, and what each change would buy.
 
-    A chip:        chipwise explain meta-llama/Llama-2-7b-hf --device a100-sxm-80gb --prompt 32000
-    This machine:  chipwise explain spec.json --device here --prompt 64 --new 64
-    Training:      chipwise explain gpt2 --device a100-sxm-80gb --train --batch 12 --prompt 1024
-    Advice:        chipwise explain config.json --device l4 --apply 1 --out new-config.json
+    A chip: chipwise explain meta-llama/Llama-2-7b-hf --device a100-sxm-80gb --prompt 32000
+
+    This machine: chipwise explain spec.json --device here --prompt 64 --new 64
+
+    Training: chipwise explain gpt2 --device a100-sxm-80gb --train --batch 12 --prompt 1024
+
+    Advice: chipwise explain config.json --device l4 --apply 1 --out new-config.json
     """
     from chipwise import api
-    from chipwise.cli.output import json_of, notices
+    from chipwise.cli.output import json_of, notices, refuse
 
+    if not train:
+        refuse(context, "checkpoint", why="is for --train")
+    else:
+        refuse(context, "new", "kv", "shared", why="is for serving, not for --train")
+    if apply is None:
+        refuse(context, "out", why="is where --apply N writes to")
+    if measured:
+        refuse(context, "apply", "html", "train", "train_tokens", "sensitivity", why="is not for --measured")
     asked: dict[str, Any] = {"weights": weights, "kv": kv, "tp": tp, "pp": pp, "ep": ep, "dp": dp}
     asked |= {"prompt": prompt, "new": new, "batch": batch} | ({"runtime": runtime} if runtime else {})
     asked |= ({"train": True, "checkpoint": checkpoint} if train else {}) | ({"shared": shared} if shared else {})
@@ -74,9 +86,10 @@ def command(
         _print(model, found)
         quality.print_quality(found.case.arch, train_tokens, advice=found.advice)
     if html is not None:
+        from chipwise.core.files import write_atomic
         from chipwise.explain.page import page
 
-        html.write_text(page(model, found), encoding="utf-8")
+        write_atomic(html, page(model, found))
         notices.print(f"wrote {html}")
     if apply is not None and out is not None:
         notices.print(_apply(found, apply, out, model))
@@ -155,8 +168,8 @@ def _print_phase(phase: PhaseAnswer, found: Explanation) -> None:
         )
     console.print(table)
     table = Table(box=None, pad_edge=False)
-    for head in ("operator", "time", "share", "bound", "FLOPs/byte", "ridge", "of its limit"):
-        table.add_column(head, justify="left" if head in ("operator", "bound") else "right", no_wrap=True)
+    for head in ("operator", "time", "share", "bound", "FLOP/B", "ridge", "of limit"):
+        table.add_column(head, justify="left" if head in ("operator", "bound") else "right", no_wrap=head != "operator")
     shown = [each for each in phase.operators if each.share >= SHOWN]
     for each in shown:
         table.add_row(

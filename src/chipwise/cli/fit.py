@@ -33,8 +33,9 @@ def command(
 ) -> None:
     """Fit models again from the measurements that they come from; prints errors on what was left out.
 
-    What ships for devices that are not here:  chipwise fit --from aiconfigurator --kind gemm
-    This machine's own profile:                chipwise fit --from measurements --runtime onnxruntime
+    What ships for devices that are not here: chipwise fit --from aiconfigurator --kind gemm
+
+    This machine's own profile: chipwise fit --from measurements --runtime onnxruntime
     """
     from chipwise import api
     from chipwise.cli.output import console, json_of, notices

@@ -6,8 +6,10 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator
 
+import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
 from chipwise.core.digest import plain
 
@@ -18,6 +20,24 @@ notices = Console(stderr=True)
 def json_of(value: object) -> None:
     """Prints ``value`` as JSON on standard output."""
     print(json.dumps(plain(value), indent=1, allow_nan=False))
+
+
+def refuse(context: typer.Context, *names: str, why: str) -> None:
+    """An option that was typed and would change nothing is a mistake: says so.
+
+    Raises:
+        typer.BadParameter: One of ``names`` stands on the command line.
+    """
+    for name in names:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise typer.BadParameter(f"--{name.replace('_', '-')} {why}")
+
+
+def print_whole(table: Table) -> None:
+    """Prints a table; where nobody sees a terminal's edge, nothing is cut off."""
+    target = console if console.is_terminal else Console(width=max(console.width, 200))
+    target.print(table)
 
 
 @contextlib.contextmanager

@@ -138,12 +138,12 @@ def _amount(cost: CostEstimate, phase: str, bound: Bound) -> float:
 def requests_of(
     models: Sequence[str], devices: Sequence[str], **asked: object
 ) -> tuple[list[Request], list[tuple[str, str]]]:
-    """A request for every model on every device, with their names.
+    """A request for every model on every device, each once however often it is named, and what they are called.
 
     Raises:
         UnknownName: A device that is not known.
     """
-    names = {device: datasheet.load(device).name for device in devices}
-    pairs = [(model, device) for device in devices for model in models]
-    requests = [Request(model=model, device=device, **asked) for model, device in pairs]  # type: ignore[arg-type]
-    return requests, [(model, names[device]) for model, device in pairs]
+    sheets = {datasheet.load(device).name: device for device in devices}
+    names = [(model, device) for device in sheets for model in dict.fromkeys(models)]
+    requests = [Request(model=model, device=sheets[device], **asked) for model, device in names]  # type: ignore[arg-type]
+    return requests, names
