@@ -7,14 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from chipwise.core.files import read_yaml
 from chipwise.hardware import datasheet
 from chipwise.run import load_run
+from chipwise.run.start_spec import StartSpec, load_any
 from chipwise.space import SearchSpace
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.yaml"))
+FROM_MODELS = [path for path in EXAMPLES if "start_from" in read_yaml(path)]
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [path for path in EXAMPLES if path not in FROM_MODELS], ids=lambda path: path.stem)
 def test_an_example_is_read(path) -> None:
     spec = load_run(path)
     space = SearchSpace(spec.space)
@@ -22,3 +25,10 @@ def test_an_example_is_read(path) -> None:
     assert space.size() > 0
     assert all((space.row(space.choices(row)) == row).all() for row in rows)
     assert all(datasheet.load(target.device) for target in spec.targets)
+
+
+@pytest.mark.parametrize("path", FROM_MODELS, ids=lambda path: path.stem)
+def test_an_example_that_starts_from_a_model_is_read(path) -> None:
+    spec = load_any(path)
+    assert isinstance(spec, StartSpec)
+    assert spec.limits({"ttft_p50": 1.0})
