@@ -212,6 +212,30 @@ def test_a_finalist_takes_the_format_that_rounds_least_within_the_limits(tmp_pat
     assert {item.design.weights for item in halving.promote([])[0]} == {"int4"}
 
 
+def test_layers_keep_the_formats_that_were_chosen_and_the_head_takes_the_best(tmp_path) -> None:
+    """Rounding costs 0.1 bits per byte for the head in 4 bits, and 0.01 for each layer."""
+
+    class LayersTrainer(FakeTrainer):
+        def run(self, jobs):
+            for job, result in super().run(jobs):
+                formats = job.candidate.design.formats
+                lost = 0.1 * (formats.head == "int4") + 0.01 * formats.layers.count("int4")
+                yield job, result | {"quantised_bits_per_byte": result["bits_per_byte"] + lost}
+
+    layer = replace(SPEC.space.layer, weights=("int8", "int4"))
+    mixed = replace(SPEC, space=replace(SPEC.space, weights=("int4", "int8"), layer=layer))
+    trials, halving = make(tmp_path / "mixed", LayersTrainer(), spec=mixed)
+    halving.explore([])
+    finalists, _ = halving.promote([])
+    assert {item.design.formats.head for item in finalists} == {"int8"}
+    assert len({item.design.formats.layers for item in trials.all()}) > 2
+    chosen = [item for item in trials.all() if item.format_of is not None]
+    assert chosen
+    for item in chosen:
+        assert item.design.formats.layers == trials[item.format_of].design.formats.layers
+        assert item.design.arch == trials[item.format_of].design.arch
+
+
 def test_spare_candidates_begin_with_what_was_trained_to_the_end(tmp_path) -> None:
     formats = replace(SPEC, space=replace(SPEC.space, weights=("int8", "int4")))
     _, halving = make(tmp_path / "s", RoundingTrainer(), spec=formats)
