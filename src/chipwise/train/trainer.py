@@ -28,7 +28,6 @@ from chipwise.core.errors import InputError, SpecError, TrainingDiverged
 from chipwise.core.files import read_json, storage, write_atomic, write_json
 from chipwise.deploy.torch import Transformer, build
 from chipwise.spec import ArchSpec
-from chipwise.spec.field import later
 from chipwise.spec.weights import weight_shapes
 from chipwise.train import checkpoint
 from chipwise.train.checkpoint import CurvePoint, Progress
@@ -51,7 +50,9 @@ class Recipe:
     warmup_steps: int = 20
     decay_share: float = 0.5  # of the budget
     clip_norm: float = 1.0
-    rate_width: int | None = later(None)  # at which both rates hold; at width d they are √(rate_width / d) times that
+    rate_width: int | None = (
+        192  # at which both rates hold; at width d they are √(rate_width / d) times that; None: always
+    )
 
     def __post_init__(self) -> None:
         for name in ("window_tokens", "batch_windows"):

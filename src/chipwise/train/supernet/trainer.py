@@ -45,6 +45,7 @@ class SupernetRecipe(Recipe):
 
     designs: int = 4  # of a step
     batch_windows: int = 8  # of each design
+    rate_width: int | None = None  # one rate for weights that designs of many widths share
     distil: float = 0.0  # share of the largest's word in what the others learn; above 0 a step is a sandwich
 
     def __post_init__(self) -> None:
