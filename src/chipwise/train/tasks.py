@@ -162,7 +162,7 @@ def wilson(right: int, asked: int) -> tuple[float, float]:
     share, z2 = right / asked, _Z**2
     middle = (share + z2 / (2 * asked)) / (1 + z2 / asked)
     half = _Z / (1 + z2 / asked) * math.sqrt(share * (1 - share) / asked + z2 / (4 * asked**2))
-    return max(0.0, middle - half), min(1.0, middle + half)
+    return max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half))  # rounding must not leave it out
 
 
 def spearman(a: NDArray[np.floating], b: NDArray[np.floating]) -> float:

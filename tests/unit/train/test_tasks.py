@@ -159,6 +159,13 @@ def test_chapters_are_those_of_icd_10_cm() -> None:
 # -- figures ---------------------------------------------------------------------------------------------------------
 
 
+@given(asked=st.integers(1, 3000), share=st.floats(0, 1))
+def test_wilsons_interval_holds_its_share(asked: int, share: float) -> None:
+    right = round(share * asked)
+    low, high = wilson(right, asked)
+    assert 0 <= low <= right / asked <= high <= 1
+
+
 def test_wilsons_interval_as_published() -> None:
     """Newcombe 1998 (Statistics in Medicine 17:857), table I, method 3: 81 of 263 and 15 of 148."""
     assert wilson(81, 263) == pytest.approx((0.2553, 0.3662), abs=5e-5)
