@@ -53,6 +53,9 @@ def _list(device: str | None, runtime: str | None, as_json: bool) -> None:
     if as_json:
         show.json_of(rows)
         return
+    if not rows and (device or runtime) and store.entries():
+        show.console.print(f"nothing in {store.path} is of {' and '.join(filter(None, (device, runtime)))}")
+        return
     if not rows:
         show.console.print(f"nothing has been measured yet ({store.path}); try: chipwise measure gpt2")
         return
@@ -68,7 +71,7 @@ def _list(device: str | None, runtime: str | None, as_json: bool) -> None:
             row["device"],
             f"{row['runtime']} {row['runtime_version']}, {row['threads']} thr.",
             units.show(row["ttft_p50_s"], "time"),
-            units.show(row["tpot_p50_s"], "time"),
+            "–" if row["tpot_p50_s"] is None else units.show(row["tpot_p50_s"], "time"),
             "unavailable" if memory is None else units.show(memory, "bytes"),
             "yes" if row["clean"] else "no",
             row["source"],
@@ -90,8 +93,8 @@ def summary(item: Stored) -> dict[str, Any]:
         "runtime_version": found.runtime_version,
         "threads": found.threads,
         "ttft_p50_s": found.percentile("ttft", 0.5),
-        "tpot_p50_s": found.percentile("tpot", 0.5),
-        "tpot_p99_s": found.percentile("tpot", 0.99),
+        "tpot_p50_s": None if found.encodes else found.percentile("tpot", 0.5),
+        "tpot_p99_s": None if found.encodes else found.percentile("tpot", 0.99),
         "peak_memory_bytes": found.peak_memory_bytes,
         "clean": found.clean,
         "reasons": found.reasons,

@@ -224,6 +224,12 @@ def write_atomic(path: str | Path, content: str | bytes) -> None:
             temporary.unlink()
 
 
+_REFUSED = (
+    *(errno.EACCES, errno.EPERM, errno.EROFS),
+    *(errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP),
+)
+
+
 class storage:  # noqa: N801  (reads as a sentence: with storage(path): …)
     """Turns the disk's refusals inside the block into a StorageError that names ``path`` and what to do."""
 
@@ -240,7 +246,7 @@ class storage:  # noqa: N801  (reads as a sentence: with storage(path): …)
             raise StorageError(
                 f"{self.path}: the disk is full; free some space and go on with --resume (finished trials are kept)"
             ) from None
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+        if error.errno in _REFUSED:
             raise StorageError(
                 f"{self.path}: cannot be written ({error.strerror}); choose another folder with --out"
             ) from None

@@ -79,4 +79,5 @@ def fit_from_measurements(
 
 
 def _fits(profile: MachineProfile, item: Stored) -> bool:
-    return item.design is not None and item.measurement.device == profile.machine.name
+    decodes = item.design is not None and not item.measurement.encodes
+    return decodes and item.measurement.device == profile.machine.name

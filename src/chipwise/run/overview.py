@@ -202,7 +202,7 @@ def overview_of(
         constraints = parse_constraints(whole.get("constraints", {}), tasks=None)
     except SpecError as error:
         raise error.inside(file=str(file)) from None
-    if max(draws, samples) < 1 or min(draws, samples) < 0:
+    if draws < 1 or samples < 0:
         raise InputError(f"draw at least one candidate, and show none or more; not {draws} and {samples}")
     progress("pricing the blocks", 0.0)
     metrics, priced_by = _metrics(space, workload, profile, device)

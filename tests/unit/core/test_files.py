@@ -180,6 +180,10 @@ def test_a_file_where_a_folder_should_be(tmp_path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="cannot be written"):
         write_atomic(tmp_path / "file" / "a.json", "x")
+    with pytest.raises(StorageError, match="directory"):
+        write_atomic(tmp_path, "x")
+    with pytest.raises(StorageError, match="name too long"):
+        write_atomic(tmp_path / ("a" * 300), "x")
 
 
 def test_other_errors_pass_through_untouched() -> None:

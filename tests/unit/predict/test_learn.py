@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -62,3 +63,11 @@ def test_few_shot_takes_as_many_as_it_is_told_and_the_same_by_seed(tmp_path) -> 
 def test_measurements_of_other_machines_and_runtimes_do_not_count(where, tmp_path) -> None:
     with pytest.raises(InputError, match=r"holds 0 measurements of known in fake"):
         fit_from_measurements(core_like(), filled(tmp_path / "s", 5, **where))
+
+
+def test_encoders_teach_nothing_of_decoding(tmp_path) -> None:
+    store = filled(tmp_path / "s", 8)
+    design = random_designs(1, seed=1)[0]
+    found = dataclasses.replace(store.entries()[0].measurement, tpot_s=(), design=design.digest)
+    store.add(found, design=design, source="test")
+    assert len(fit_from_measurements(core_like(), store).used) == 8

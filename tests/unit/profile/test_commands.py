@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -9,6 +10,7 @@ from typer.testing import CliRunner
 
 from chipwise.cli.app import app
 from chipwise.core.errors import InputError
+from chipwise.profile.store import MeasurementStore
 from chipwise.spec import io, uniform
 
 RUN = CliRunner()
@@ -64,3 +66,13 @@ def test_what_makes_no_sense_is_refused(spec: str, tmp_path) -> None:
     ):
         with pytest.raises(InputError, match=said):
             RUN.invoke(app, ["measure", *asked], catch_exceptions=False)
+
+
+def test_an_encoder_is_listed_with_what_it_has(spec: str) -> None:
+    ask("measure", spec, "--runtime", "fake", "--prompt", "4", "--new", "5")
+    store = MeasurementStore()
+    store.add(dataclasses.replace(store.entries()[0].measurement, tpot_s=(), name="encoder"), source="test")
+    rows = json.loads(ask("measurements", "--json"))
+    assert [row["tpot_p50_s"] is None for row in rows if row["name"] == "encoder"] == [True]
+    assert "encoder" in ask("measurements")
+    assert "nothing in" in ask("measurements", "--device", "phone")

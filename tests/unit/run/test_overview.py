@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import yaml
 
-from chipwise.core.errors import SpecError
+from chipwise.core.errors import InputError, SpecError
 from chipwise.core.files import build
 from chipwise.run.overview import overview, overview_of
 from chipwise.space import SearchSpace, SpaceSpec, parse_constraints
@@ -90,6 +90,13 @@ def test_what_is_wrong_in_a_run_file_is_named(tmp_path, changes, said) -> None:
     path.write_text(yaml.safe_dump({"name": "run", "space": SPACE} | changes))
     with pytest.raises(SpecError, match=said):
         overview_of(path)
+
+
+def test_at_least_one_candidate_is_drawn(tmp_path) -> None:
+    path = tmp_path / "space.yaml"
+    path.write_text(yaml.safe_dump(SPACE))
+    with pytest.raises(InputError, match="at least one"):
+        overview_of(path, draws=0)
 
 
 def test_a_run_file_without_a_space_is_not_taken_for_one(tmp_path) -> None:
