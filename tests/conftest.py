@@ -1,4 +1,4 @@
-"""What all tests share: nothing is written to the user's own data folder, and one way to open a page in a browser."""
+"""What all tests share: a data folder of their own, examples that may take their time, and a browser to open pages in."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes says how busy the machine is, not whether what is stated holds.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 FLAGS = (
