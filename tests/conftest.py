@@ -1,4 +1,4 @@
-"""What all tests share: a data folder of their own, examples that may take their time, and a browser to open pages in."""
+"""What all tests share: a data folder of their own, examples that may take their time, and a browser for pages."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ PUBLIC = [
 def loaded_by(code: str) -> set[str]:
     """Top-level modules that a fresh interpreter has after ``code``."""
     program = f"{code}\nimport sys; print(*{{name.partition('.')[0] for name in sys.modules}}, file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=300)
     return set(done.stderr.split())
 
 

@@ -113,5 +113,5 @@ def test_concurrent_writers_lose_nothing(store, request) -> None:
     writers = [
         subprocess.Popen([sys.executable, "-c", WRITER, here, str(store.path), str(writer)]) for writer in range(4)
     ]
-    assert [writer.wait(timeout=120) for writer in writers] == [0] * 4
+    assert [writer.wait(timeout=300) for writer in writers] == [0] * 4
     assert len(store.entries()) == 80

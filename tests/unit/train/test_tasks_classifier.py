@@ -165,7 +165,7 @@ def test_the_worker_ends_with_its_parent_and_says_why_it_failed(
     asked = job(arch, tmp_path / "nothing.safetensors", store, task_file, tmp_path / "out")
     command = [sys.executable, "-m", "chipwise.train.tasks_worker"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        _, said = process.communicate(asked.to_line() + "\n", timeout=60)
+        _, said = process.communicate(asked.to_line() + "\n", timeout=300)
     # its input closed at once, as it does when the parent is killed: it left, or had already failed
     assert process.returncode in (0, 1)
     if process.returncode == 1:
