@@ -6,6 +6,7 @@ nvidia/Llama-3.1-70B-Instruct-FP8 and its siblings), and they are the ones that 
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from chipwise.hardware.runtime import Runtime
@@ -16,7 +17,7 @@ NARROW = frozenset({"fp8", "nvfp4"})
 
 def default_cache(model: str, weights: str, runtime: Runtime) -> str | None:
     """The format that the KV cache has unless the user asks for another; None for that of the activations."""
-    if Path(model).exists():
+    if os.path.exists(model):
         return stored_at(Path(model)).cache
     if weights not in NARROW:
         return None

@@ -42,6 +42,8 @@ def test_a_row_is_what_one_estimate_is() -> None:
         ({"batch": "-3"}, "batch: must be from 1"),
         ({"isl": "1e15"}, "must be from 1 to 100,000,000"),
         ({"model": "meta-llama/Llama-2-70b-hf"}, "too much"),
+        ({"model": "x" * 5000}, "unknown model"),  # longer than a file's name may be
+        ({"model": "gpt2\0"}, "unknown model"),
     ],
 )
 def test_a_bad_row_says_why_and_the_others_are_answered(bad: dict[str, str], message: str) -> None:

@@ -7,6 +7,7 @@ References:
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +36,7 @@ def default_weights(model: str) -> str | None:
         SpecError: A quantisation that is not read.
         UnknownName: Neither a file nor a known model.
     """
-    return stored_at(Path(model)).weights if Path(model).exists() else families.default_weights(model)
+    return stored_at(Path(model)).weights if os.path.exists(model) else families.default_weights(model)
 
 
 def stored_at(path: Path) -> Stored:

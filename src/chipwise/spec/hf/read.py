@@ -7,6 +7,7 @@ Of a model that also sees or hears, the language model is read.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,11 +42,11 @@ def resolve(model: str | Path) -> ArchSpec:
         UnknownName: Neither a path that exists nor a known name.
     """
     path = Path(model)
-    if path.is_dir():
+    if os.path.isdir(path):  # pathlib would raise at what can be no file's name
         path = path / "config.json"
         if not path.exists():
-            raise SpecError("this folder holds no config.json", file=str(model))
-    if not path.exists() and path.suffix not in {".json", ".yaml", ".yml"}:
+            raise SpecError("this folder holds no config.json", file=str(path.parent))
+    if not os.path.exists(path) and path.suffix not in {".json", ".yaml", ".yml"}:
         return from_config(families.config_of(str(model)), name=str(model))
     if path.suffix != ".json":
         return io.load(path)
