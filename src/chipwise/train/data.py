@@ -49,6 +49,8 @@ class DataSpec:
     def __post_init__(self) -> None:
         if not 0.001 <= self.validation_share <= 0.5:
             raise SpecError(f"must lie between 0.001 and 0.5, not {self.validation_share}", field="validation_share")
+        if self.paths and self.source == "medical-definitions":
+            raise SpecError(f"{self.source} reads none; say source: files, or leave them out", field="paths")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

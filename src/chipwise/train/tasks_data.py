@@ -216,6 +216,10 @@ def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
             raise DataError(f"{path}: has no column {needed!r}; {nearest(needed, columns)}")
     try:
         for row in reader:
+            if None in row:  # of a text that holds a comma and no quotes, the rest would be taken for the label
+                raise DataError(
+                    f"{path}: line {reader.line_num}: more columns than the head has; put a text with commas in quotes"
+                )
             yield reader.line_num, row
     except csv.Error as error:
         raise DataError(f"{path}: line {reader.line_num}: {error}") from None

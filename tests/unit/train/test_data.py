@@ -101,6 +101,8 @@ def test_a_missing_file_a_folder_and_an_empty_glob_are_named(tmp_path: Path) -> 
     for paths, message in (["no.txt"], "no.txt: there is no such file"), (["folder"], "folder"), (["*.md"], r"\*\.md"):
         with pytest.raises(DataError, match=message):
             load_corpus({"source": "files", "paths": paths}, base=tmp_path)
+    with pytest.raises(SpecError, match=r"data\.paths: .*source: files"):
+        load_corpus({"paths": ["notes.txt"]}, base=tmp_path)
     with pytest.raises(SpecError, match=r"data\.paths"):
         load_corpus({"source": "files"}, base=tmp_path)
 

@@ -88,6 +88,7 @@ def test_many_different_numbers_are_amounts_and_few_are_classes(tmp_path: Path) 
         ("", "holds no items"),
         ("text,label\n", "holds no items"),
         ("text,class\na,b\n", "no column 'label'"),
+        ("text,label\none,a\nfast, and small,b\n", "line 3: more columns than the head has"),
         ("text,label\na thing,\n", "line 2: the label is missing"),
         ("text,label\n,x\n", "line 2: the text is missing"),
         ("text,label\na\n", "line 2: the label is missing"),
