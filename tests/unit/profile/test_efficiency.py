@@ -55,5 +55,13 @@ def test_what_no_cache_holds_is_judged_by_dram() -> None:
     assert (used.ceiling, used.bandwidth_bytes_per_s) == ("DRAM", 2e10)
 
 
+def test_of_several_formats_each_product_is_held_against_its_own_peak() -> None:
+    """q, k and v of 8 rows, then of the last row alone: FP32 at 1e11, and the head in int8 at 4e11."""
+    layer, head = 2 * 8 * 64 * 192 + 2 * 64 * 64 + 2 * 3 * 64 * 128, 2 * 64 * 256
+    used = efficiency(replace(DESIGN, weights="fp32 head:int8"), measured(1e-3, 1e-3), core_like())
+    assert used.peak_flops_per_s == pytest.approx((layer + head) / (layer / 1e11 + head / 4e11))
+    assert efficiency(replace(DESIGN, weights="int4 head:int8"), measured(1e-3, 1e-3), core_like()).mfu is None
+
+
 def test_a_format_without_a_measured_peak_has_no_mfu() -> None:
     assert efficiency(replace(DESIGN, weights="int4"), measured(1e-3, 1e-3), core_like()).mfu is None

@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+from chipwise.cost.memory import memory_parts
 from chipwise.cost.residual import AMPLITUDE, doubt
-from chipwise.hardware import MachineProfile
+from chipwise.hardware import MachineProfile, MemoryCost
 from chipwise.ops import Phase, Workload
-from chipwise.profile.refit import Table, cross_check, errors, predict_seconds, predictions, prepare, refit
+from chipwise.profile.refit import Table, cross_check, errors, fit_memory, predict_seconds, predictions, prepare, refit
 from chipwise.profile.samples import random_designs
 from chipwise.spec import Design
+from chipwise.spec.formats import formats_word
 from chipwise.testing.machines import core_like, other
 
 WORKLOAD = Workload(prompt_tokens=16, new_tokens=16)
@@ -43,6 +45,22 @@ def test_a_device_that_is_as_believed_changes_nothing() -> None:
         scales = fitted.residuals[phase.value].scales
         assert all(scale == pytest.approx(1.0, abs=1e-6) for scale in scales.values())
     assert fitted.tails["decode"].ratio == pytest.approx(1.5)
+
+
+def test_memory_by_format_is_learnt_from_models_that_mix_formats() -> None:
+    """No model is of one format alone; what each byte of each takes comes out all the same."""
+    rates = MemoryCost(base_bytes=5e6, per_table_byte=1.0, per_matrix_byte={"fp32": 1.0, "int8": 2.0, "int4": 1.5})
+    seen, rng = [], np.random.default_rng(0)
+    for design in random_designs(40, seed=3):
+        names = [str(name) for name in rng.permutation(["fp32", "int8", "int4"])]
+        own = [names[i % 2] for i in range(len(design.arch.layers))]
+        layers = (own[i if layer.shares is None else layer.shares] for i, layer in enumerate(design.arch.layers))
+        mixed = replace(design, weights=formats_word(layers, names[2]))
+        assert len(mixed.formats.all) > 1
+        seen.append(Truth(mixed, core_like(), WORKLOAD, memory_parts(mixed, WORKLOAD).peak_bytes(rates)))
+    found = fit_memory(seen)
+    assert found.base_bytes == pytest.approx(rates.base_bytes, rel=1e-3)
+    assert found.per_matrix_byte == pytest.approx(rates.per_matrix_byte, rel=1e-3)
 
 
 def test_a_kind_of_node_that_is_dearer_gets_a_larger_factor() -> None:

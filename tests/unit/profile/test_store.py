@@ -54,6 +54,13 @@ def test_what_goes_in_comes_out_once(store) -> None:
     assert store.get(first[:6]) == kept
 
 
+def test_a_design_whose_layers_differ_in_format_comes_out(store) -> None:
+    arch = uniform(vocab_size=256, d_model=64, depth=2, heads=1, ffn_width=64)
+    design = Design(arch=arch, weights="int4/int8 head:int8")
+    store.add(measurement(), design=design, source="test")
+    assert store.entries()[0].design == design
+
+
 def test_one_device_and_runtime(store) -> None:
     for number, (device, runtime) in enumerate([("a", "x"), ("a", "y"), ("b", "x")]):
         store.add(measurement(number, device=device, runtime=runtime), source="test")

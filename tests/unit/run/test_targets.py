@@ -8,10 +8,13 @@ import pytest
 from chipwise.core.digest import plain
 from chipwise.core.errors import InputError, SpecError
 from chipwise.core.files import build
+from chipwise.hardware import datasheet
 from chipwise.ops import Workload
+from chipwise.run.devices import DevicePricer, design_costs, device_metrics
 from chipwise.run.spec import run_spec
 from chipwise.run.targets import RunTargets, Targets, kendall, sheet_metrics
 from chipwise.space import SearchSpace, SpaceSpec
+from chipwise.space.pricing import PriceTable
 
 SPACE = SearchSpace(
     build(
@@ -83,6 +86,18 @@ def test_data_sheets_price_the_space_and_no_device_is_refused() -> None:
     assert (fast > 0).all()
     with pytest.raises(InputError, match="at least one device"):
         Targets(SPACE, {}, seed=0)
+
+
+def test_layers_of_several_formats_cost_on_a_data_sheet_what_the_whole_design_does() -> None:
+    spec = plain(SPACE.spec) | {"weights": ["int8", "bf16"], "sharing": ["none", "pairs"]}
+    space = SearchSpace(build(SpaceSpec, spec | {"layer": {**spec["layer"], "weights": ["int4", "bf16"]}}))
+    workload, pricer = Workload(prompt_tokens=16, new_tokens=16), DevicePricer(datasheet.load("h100-sxm"))
+    rows = space.sample(40, np.random.default_rng(0))
+    found = device_metrics(PriceTable(space, workload, pricer))(rows)
+    for i, row in enumerate(rows):
+        design = space.design(row)
+        for metric, value in design_costs(design, workload, pricer).items():
+            assert found[metric][i] == pytest.approx(value, rel=1e-9), (metric, design.weights)
 
 
 def test_a_run_counts_seconds_across_its_devices_and_keeps_their_limits() -> None:
