@@ -28,7 +28,11 @@ def command(
     ] = None,
     new: Annotated[int | None, typer.Option(help="New tokens; the run's own for a winner, else 64.", min=1)] = None,
     weights: Annotated[
-        str | None, typer.Option(help="Weight format where the model is built: fp32, int8, int4; fp32 unless given.")
+        str | None,
+        typer.Option(
+            help="Weight format where the model is built: fp32, int8, int4, or a format for each layer and the head "
+            "('int4/int8 head:int8'); fp32 unless given."
+        ),
     ] = None,
     sustained: Annotated[
         str | None, typer.Option(help="Run without a pause for so long (such as 10m): how speed decays as it gets hot.")
