@@ -3,14 +3,14 @@
     python benchmarks/mixed_formats.py --run runs/clinic --out mixed-formats.csv
 
 Quality is that of the exported ONNX file on the first ``--bytes`` of the run's validation text. Seconds and memory are
-predicted by the run's calibrated profile; nothing is timed. A choice is on the front where none of the same model that
-costs fewer bits per byte is predicted to take no more time and no more memory.
+predicted by the run's calibrated profile; nothing is timed. At the end the front of each model is printed: choices
+where none that costs fewer bits per byte is predicted to take no more time a token and no more memory. A call that was
+stopped goes on where it was.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import itertools
 import json
 from collections.abc import Iterator
@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import kept_rows
 from chipwise.blocks.lowering import lower
 from chipwise.cost import estimate
 from chipwise.hardware import MachineProfile
@@ -30,9 +31,10 @@ from chipwise.spec import Design
 from chipwise.spec.formats import formats_word
 from chipwise.train.evaluate import read
 from chipwise.train.tokenizer import load_tokens
+from kept_rows import Row
 
 FORMATS = ("fp32", "int8", "int4")
-COLUMNS = ("trial", "design", "weights", "bits_per_byte", "ttft_p50_s", "tpot_p50_s", "peak_memory_bytes", "front")
+COLUMNS = ("trial", "design", "weights", "bytes", "bits_per_byte", "ttft_p50_s", "tpot_p50_s", "peak_memory_bytes")
 
 
 def choices(design: Design) -> Iterator[Design]:
@@ -44,16 +46,14 @@ def choices(design: Design) -> Iterator[Design]:
         yield replace(design, weights=formats_word(each, head))
 
 
-def on_front(rows: list[dict]) -> list[bool]:
-    """Which rows no other of fewer bits per byte undercuts in seconds a token and in memory."""
+def front(rows: list[Row]) -> list[Row]:
+    """The rows that no other of fewer bits per byte undercuts in seconds a token and in memory, best quality first."""
     costs = ("tpot_p50_s", "peak_memory_bytes")
-    return [
-        not any(
-            other["bits_per_byte"] < row["bits_per_byte"] and all(other[name] <= row[name] for name in costs)
-            for other in rows
-        )
-        for row in rows
-    ]
+    kept = []
+    for row in sorted(rows, key=lambda row: float(row["bits_per_byte"])):
+        if not any(all(float(other[name]) <= float(row[name]) for name in costs) for other in kept):
+            kept.append(row)
+    return kept
 
 
 def main() -> None:
@@ -67,7 +67,7 @@ def main() -> None:
     record, profile = load(args.run / "record.json"), MachineProfile.load(args.run / "profile.json")
     spec = run_spec(json.loads((args.run / "spec.json").read_text())["spec"], file="spec.json")
     longest = max(trial.rung or 0 for trial in record.trials)
-    rows: list[dict] = []
+    rows = kept_rows.read(args.out)
     for trial in record.trials:
         if trial.rung != longest or (args.trial and trial.number not in args.trial):
             continue
@@ -75,29 +75,29 @@ def main() -> None:
         kept = (args.run / "trainings" / design.arch.digest).glob("weights-*.safetensors")
         weights = read(max(kept, key=lambda path: float(path.stem.removeprefix("weights-"))))
         data = load_tokens(args.run / "corpus" / f"tokens-{design.arch.vocab_size}.npz")
-        mine = []
+        key = {"trial": str(trial.number), "bytes": str(args.bytes)}
         for one in choices(design):
+            mine = [row for row in rows if all(row[name] == value for name, value in key.items())]
+            if one.weights in {row["weights"] for row in mine}:
+                continue
             graphs = (lower(one, spec.workload, phase) for phase in (Phase.PREFILL, Phase.DECODE))
             cost = estimate(one, *graphs, spec.workload, profile)
             with TemporaryDirectory() as room:
                 quality = exported_bits_per_byte(one, weights, data, Path(room) / "m.onnx", max_bytes=args.bytes)
-            mine.append(
-                {
-                    "trial": trial.number,
-                    "design": summary(replace(one, weights="fp32")).removesuffix(" fp32"),
-                    "weights": one.weights,
-                    "bits_per_byte": round(quality, 5),
-                    "ttft_p50_s": float(f"{cost.ttft_s:.5g}"),
-                    "tpot_p50_s": float(f"{cost.tpot_s:.5g}"),
-                    "peak_memory_bytes": round(cost.peak_memory_bytes),
-                }
-            )
-            print(*list(mine[-1].values())[2:], flush=True)
-        rows += [row | {"front": front} for row, front in zip(mine, on_front(mine), strict=True)]
-    with args.out.open("w", newline="") as stream:
-        writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+            row = {
+                "trial": key["trial"],
+                "design": summary(replace(one, weights="fp32")).removesuffix(" fp32"),
+                "weights": one.weights,
+                "bytes": key["bytes"],
+                "bits_per_byte": f"{quality:.5f}",
+                "ttft_p50_s": f"{cost.ttft_s:.5g}",
+                "tpot_p50_s": f"{cost.tpot_s:.5g}",
+                "peak_memory_bytes": f"{cost.peak_memory_bytes:.0f}",
+            }
+            kept_rows.add(rows, row, args.out, COLUMNS)
+        print(f"front of trial {trial.number}:")
+        for row in front([row for row in rows if all(row[name] == value for name, value in key.items())]):
+            print(" ", *(row[name] for name in COLUMNS[2:]), sep="  ")
 
 
 if __name__ == "__main__":
