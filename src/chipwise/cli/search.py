@@ -21,7 +21,7 @@ def command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and no progress.")] = False,
 ) -> None:
-    """Search architectures and their quantisation under a budget, on real measurements.
+    """Search architectures and their quantisation under a budget, on real measurements; or cut the model of start_from.
 
     Leaves a folder with report.html, card.md, trials.csv, the winner as a Hugging Face folder and model.onnx, and the
     study, so that a stopped search goes on with --resume.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from chipwise.page.document import document
 from chipwise.page.markup import safe, section, table
@@ -16,6 +17,7 @@ _HOW = {
     "programme chose the sizes with the least sum of losses within the limits, and proved it.",
     "shared": "The original's weights were trained as ones that all cuts near the limits share; a search asked them.",
 }
+_LINKS = (("constraints", "Constraints"), ("contenders", "Contenders"), ("how", "Choice"), ("about", "Run"))
 _CAPTION = (
     "The first layers alone are plain truncation: as many as fit the same limits, healed by distillation from the "
     "original for as many steps. Times are measured in turns. The distance is that of the original's outputs on "
@@ -28,7 +30,9 @@ def page(record: RunRecord) -> str:
     head = (
         f'<header><div class="brand">chipwise</div><h1>{safe(record.name)}</h1>'
         f'<div class="muted">{safe(_origin(record))} · {safe(facts.where(record))} · {safe(facts.workload(record))}'
-        f" · {safe(record.created.replace('T', ' ')[:16])}</div></header>"
+        f" · {safe(record.created.replace('T', ' ')[:16])}</div></header><nav>"
+        + "".join(f'<a href="#{key}">{label}</a>' for key, label in _LINKS)
+        + "</nav>"
     )
     verdict = f'<div class="answer"><h2>{safe(title(record))}</h2><p class="verdict">{safe(said(record))}</p></div>'
     columns = ["", *[safe(facts.name(record, trial)) for trial in contenders(record)]]
@@ -36,7 +40,7 @@ def page(record: RunRecord) -> str:
     sections = [
         constraints(record),
         section("contenders", "Original, cut, first layers alone", table(columns, drawn), safe(_CAPTION)),
-        scored.tasks(record),
+        scored.tasks(replace(record, tasks=tuple(task for task in record.tasks if task.name != "original"))),
         section("how", "How the cut was chosen", f"<p>{safe(_how(record))}</p>"),
         section("budget", "Where the time went", budget(record)),
         section("about", "Data and machine", facts_list(_about(record))),
@@ -104,10 +108,14 @@ def rows(record: RunRecord) -> Iterator[list[str]]:
     distances = [start.distances.get(str(trial.number)) for trial in trials]
     yield [
         "distance as cut, healed",
-        *["0" if d is None else " → ".join(f"{value:.4f}" for value in d) for d in distances],
+        *["0" if d is None else _healed(*d) for d in distances],
     ]
     healed = [words.quantity(trial.train_cpu_s, "time", missing="not healed") for trial in trials]
     yield ["healing", *[f"{start.steps} steps, {h}" if h != "not healed" else h for h in healed]]
+
+
+def _healed(before: float, after: float) -> str:
+    return f"{before:.4f} → {after:.4f}" if after < before else f"{before:.4f}; healing did not help and was left out"
 
 
 def _metric(record: RunRecord, task: str) -> str:

@@ -45,6 +45,8 @@ def of_task(metric: str) -> tuple[str, str] | None:
 def label(metric: str) -> str:
     """The metric in words; one that has none keeps its name."""
     if (found := of_task(metric)) is not None:
+        if found[1] == "original":
+            return "rank correlation with the original's cosines, held-out pairs"
         return f"{_OF_TASKS[found[0]]} on {found[1]}, held-out items"
     return LABELS.get(metric, metric.replace("_", " "))
 

@@ -246,7 +246,7 @@ class Shrinking:
         return repaired(self.arch, weights, found, sizes), sizes
 
     def heal(self, plan: Plan, weights: Named, sizes: Sizes) -> Cut:
-        """The cut on its own, trained towards the original."""
+        """The cut on its own, trained towards the original; or as it was cut, where that is nearer on held-out text."""
         arch, part = compact(cut_arch(self.arch, sizes), cut_weights(self.arch, sizes, weights))
         head = head_of(self.arch, self.ordered[0])
         validation = self.targets("validation")
@@ -258,12 +258,13 @@ class Shrinking:
         distiller = self._healer(arch, part, plan.healing, f"healing-{plan.method}")
         healed = distiller.run(lambda step, steps, _loss: self.told("heal", step, steps))
         self.cpu_s["heal"] = healed.cpu_s
+        before, after = loss(part), loss(healed.weights)
         return Cut(
             arch=replace(arch, name=f"{self.arch.name}-cut"),
             sizes=sizes,
-            weights=healed.weights,
-            loss_before=loss(part),
-            loss_after=loss(healed.weights),
+            weights=healed.weights if after < before else {name: value.contiguous() for name, value in part.items()},
+            loss_before=before,
+            loss_after=min(before, after),
         )
 
     def healing_step_s(self, weights: Named, sizes: Sizes) -> float:

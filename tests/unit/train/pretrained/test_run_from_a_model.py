@@ -112,7 +112,7 @@ def test_an_encoder_is_cut_as_its_file_says(tmp_path, clock) -> None:
     for name in ("report.html", "card.md"):
         text = (tmp_path / "out" / name).read_text()
         assert "first layers alone" in text
-        assert "rank correlation on original" in text
+        assert "rank correlation with the original" in text
     (tmp_path / "out" / "report.html").unlink()
     said = CliRunner().invoke(app, ["report", str(tmp_path / "out")])
     assert said.exit_code == 0, said.output
