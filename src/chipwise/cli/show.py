@@ -16,7 +16,7 @@ from chipwise.cli.output import console, json_of, notices
 from chipwise.core import units
 from chipwise.hardware.device import MachineProfile
 from chipwise.report.record import RunRecord
-from chipwise.report.tables import constraint_table, final_table
+from chipwise.report.tables import constraint_table, contenders, final_table
 from chipwise.run.progress import Observer, Status
 
 __all__ = ["bar", "console", "json_of", "live", "notices", "result", "waiting"]
@@ -113,10 +113,17 @@ def waiting(title: str, *, quiet: bool = False) -> Iterator[None]:
 
 
 def result(record: RunRecord, folder: Path) -> None:
-    """The end of a search: the contenders, the constraints, and where everything is."""
-    console.print(final_table(record))
+    """The end of a search, or how far it came: the contenders, the constraints, and where everything is."""
+    if contenders(record) or record.start is not None:
+        console.print(final_table(record))
+    else:
+        trained = sum(bool(trial.train_cpu_s) for trial in record.trials)
+        console.print(f"{record.name}: {trained} of {len(record.trials)} trials trained, no winner yet")
     console.print(constraint_table(record))
-    console.print(f"report: {folder / 'report.html'}   card: {folder / 'card.md'}   winner: {folder / 'winner'}")
+    winner = "" if record.winner is None else f"   winner: {folder / 'winner'}"
+    console.print(f"report: {folder / 'report.html'}   card: {folder / 'card.md'}{winner}")
+    if record.status == "partial":
+        console.print(f"not finished; go on with: chipwise search FILE --out {folder} --resume")
 
 
 def profile(found: MachineProfile, path: Path) -> None:

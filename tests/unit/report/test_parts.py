@@ -3,6 +3,7 @@
 import dataclasses
 import random
 import re
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -10,6 +11,7 @@ from example_record import example_record, least
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chipwise.cli.show import result
 from chipwise.report.card import card
 from chipwise.report.csvfile import trials_csv
 from chipwise.report.html import page
@@ -54,3 +56,15 @@ def test_a_run_with_parts_missing_is_reported(lost, share, seed):
 @pytest.mark.parametrize("seed", range(4))
 def test_other_runs_are_drawn_whole(seed):
     assert all(plot.views for plot in draw(example_record(seed)))
+
+
+def test_a_run_that_came_to_no_end_says_so_and_how_to_go_on(capsys):
+    result(EMPTY, Path("runs/toy"))
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"{EMPTY.name}: 0 of 0 trials trained, no winner yet" in said
+    assert "--out runs/toy --resume" in said
+    assert "winner: runs" not in said
+    result(WHOLE, Path("runs/toy"))
+    said = " ".join(capsys.readouterr().out.split())
+    assert "winner: runs/toy/winner" in said
+    assert "--resume" not in said
