@@ -91,7 +91,7 @@ def _experts(n: Mapping[str, Any], dtype: str, cache: str) -> Op:
         d_model=n["d_model"],
         width=n["width"],
         experts=n["experts"],
-        local_experts=n["local_experts"] or n["experts"],
+        local_experts=np.where(n["local_experts"] > 0, n["local_experts"], n["experts"]),
         topk=n["topk"],
         weights=dtype,
         activations=_inputs(dtype),
@@ -237,11 +237,26 @@ def _parsed(row: Mapping[str, str]) -> tuple[tuple[str, ...], list[int]]:
     sizes = []
     for column, default in OPERATORS[name].columns.items():
         value = whole(row, column, default=default)
-        if value < (0 if default == 0 else 1) or value > 10**12:
-            raise SpecError(f"must be a size from 1 to 10^12, not {value}", field=column)
+        least = 0 if default == 0 or column == "absorbed" else 1
+        if not least <= value <= 10**12:
+            raise SpecError(f"must be a size from {least} to 10^12, not {value}", field=column)
         sizes.append(value)
+    _check(dict(zip(OPERATORS[name].columns, sizes, strict=True)))
     single = [str(sizes[i]) for i, column in enumerate(OPERATORS[name].columns) if column in ("window", "absorbed")]
     return (name, device.name, runtime.name, dtype, cache, ",".join(single)), sizes
+
+
+def _check(sizes: Mapping[str, int]) -> None:
+    """That sizes go together.
+
+    Raises:
+        SpecError: Heads that no group of key heads divides, or more experts asked for than there are.
+    """
+    if "kv_heads" in sizes and sizes["heads"] % sizes["kv_heads"]:
+        raise SpecError(f"{sizes['kv_heads']} do not divide {sizes['heads']} heads", field="kv_heads")
+    for name in {"topk", "local_experts"} & sizes.keys():
+        if sizes[name] > sizes["experts"]:
+            raise SpecError(f"is {sizes[name]}, more than {sizes['experts']} experts", field=name)
 
 
 def _inputs(dtype: str) -> str:

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
 
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.ops import Op
@@ -33,7 +36,7 @@ MODELS: dict[str, str] = {
 
 
 def times_of(op: Op, device: DeviceProfile, *, stack: str = "vllm", fold: str | None = None) -> KernelTimes:
-    """Seconds of ``op``, whose sizes may be arrays, on ``device``.
+    """Seconds of ``op``, whose sizes may be arrays, on ``device``; never fewer than its FLOPs take at the dense peak.
 
     Args:
         op: The operator.
@@ -46,4 +49,5 @@ def times_of(op: Op, device: DeviceProfile, *, stack: str = "vllm", fold: str | 
     """
     module = importlib.import_module(f"chipwise.predict.kernels.{MODELS.get(type(op).__name__, 'analytic')}")
     model: Callable[..., KernelTimes] = module.times
-    return model(op, device, stack=stack, fold=fold)
+    found = model(op, device, stack=stack, fold=fold)
+    return replace(found, latency_s=np.maximum(found.latency_s, found.compute_s))
