@@ -23,6 +23,7 @@ from chipwise.run.measuring import nats_of
 from chipwise.spec import Design
 from chipwise.spec.encoder import is_encoder
 from chipwise.train.tasks_data import Task
+from chipwise.train.tokenizer import load_tokenizer
 
 PAIRS, TEXTS = 400, 200  # of held-out texts at most: for an encoder, for a decoder
 LONGEST = 128  # tokens of a task's text
@@ -125,9 +126,7 @@ def ask(
 
 
 def _tokenizer(path: Path, longest: int | None) -> Any:
-    from tokenizers import Tokenizer
-
-    found: Any = Tokenizer.from_file(str(path))
+    found: Any = load_tokenizer(path)
     found.no_padding()
     if longest is None:
         found.no_truncation()

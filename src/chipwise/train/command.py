@@ -35,7 +35,7 @@ from chipwise.train.tasks import METHODS, TaskResult, evaluate_task, judge
 from chipwise.train.tasks_baseline import baseline
 from chipwise.train.tasks_classifier import FOLDER, Classifier
 from chipwise.train.tasks_data import KINDS, load_task
-from chipwise.train.tokenizer import LARGEST, SEPARATOR, SMALLEST, TokenData, TokenStore, load_tokens
+from chipwise.train.tokenizer import LARGEST, SEPARATOR, SMALLEST, TokenData, TokenStore, load_tokenizer, load_tokens
 from chipwise.train.trainer import Recipe, TrainResult
 
 ABOUT = "training.json"
@@ -210,7 +210,6 @@ def evaluate_folder(
 
     Where the folder ships a classifier that was tuned on the very same items, it answers; a method asks anew.
     """
-    from tokenizers import Tokenizer
 
     for option, value, known in (("kind", kind, KINDS), ("method", method, METHODS)):
         if value is not None and value not in known:
@@ -228,7 +227,7 @@ def evaluate_folder(
         raise InputError(f"{model}: a task needs a folder with weights and tokenizer, such as a winner's")
     reached = evaluate_task(
         load_model(origin.arch, origin.weights),
-        Tokenizer.from_file(str(origin.tokenizer)),
+        load_tokenizer(origin.tokenizer),
         asked,
         method=method,
         progress=progress,

@@ -15,7 +15,7 @@ from chipwise.core.errors import InputError
 from chipwise.deploy.torch import Transformer
 from chipwise.train.command import read_origin
 from chipwise.train.evaluate import evaluate, load_model, rounded
-from chipwise.train.tokenizer import TokenData, encode
+from chipwise.train.tokenizer import TokenData, encode, load_tokenizer
 
 
 def layer_losses(
@@ -61,7 +61,6 @@ def folder_losses(
         InputError: The folder has no weights and tokenizer, or there is no text.
         Unsupported: Weights cannot be rounded to ``form``.
     """
-    from tokenizers import Tokenizer
 
     origin = read_origin(folder)
     if origin.weights is None or origin.tokenizer is None:
@@ -69,7 +68,7 @@ def folder_losses(
     held = [text for text in texts if text.strip()]
     if not held:
         raise InputError("there is no text to judge by")
-    stream = encode(Tokenizer.from_file(str(origin.tokenizer)), held)
+    stream = encode(load_tokenizer(origin.tokenizer), held)
     data = TokenData(
         vocab_size=origin.arch.vocab_size,
         train=stream,

@@ -28,6 +28,7 @@ from chipwise.core.files import read_json, storage, write_atomic, write_json
 from chipwise.spec import ArchSpec, Design
 from chipwise.spec.io import from_data, to_data
 from chipwise.train.tasks_data import Task
+from chipwise.train.tokenizer import load_tokenizer
 
 Floats = NDArray[np.float32]
 SCHEMA = "chipwise.classifier/1"
@@ -64,7 +65,6 @@ class Classifier:
     def __init__(self, folder: str | Path) -> None:
         from safetensors import SafetensorError
         from safetensors.numpy import load_file
-        from tokenizers import Tokenizer
 
         from chipwise.profile.backends.onnxruntime import OnnxRuntimeSession
 
@@ -82,7 +82,7 @@ class Classifier:
         except SafetensorError as error:
             raise SpecError(f"cannot be read as weights: {error}", file=str(place / _FILES[1])) from None
         self._read = Reading(**{name: tensors[f"head.{name}"] for name in Reading.__slots__})
-        self._tokenizer = Tokenizer.from_file(str(place / _FILES[3]))
+        self._tokenizer = load_tokenizer(place / _FILES[3])
         self._graph = OnnxRuntimeSession(place / _FILES[2], capacity=self.arch.max_tokens)
 
     @property

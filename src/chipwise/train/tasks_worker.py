@@ -21,6 +21,7 @@ from chipwise.core.files import build, read_json, write_json
 from chipwise.spec import ArchSpec, Design
 from chipwise.spec.io import from_data, to_data
 from chipwise.train.tasks_data import Kind, Task, load_task
+from chipwise.train.tokenizer import load_tokenizer
 
 RESULT = "result.json"
 _METHOD = 1  # changes when tuning or judging do
@@ -62,8 +63,6 @@ def run_job(job: TaskJob) -> dict[str, Any]:
         InputError: The weights cannot be read or are not finite.
         TrainingDiverged: Tuning lost its finite loss.
     """
-    from tokenizers import Tokenizer
-
     from chipwise.train.evaluate import load_model, quantised
     from chipwise.train.tasks import evaluate_task, judge, learn
     from chipwise.train.tasks_classifier import Classifier, Reading, write_classifier
@@ -73,7 +72,7 @@ def run_job(job: TaskJob) -> dict[str, Any]:
     kept = job.finished(task)
     if kept is not None:
         return kept
-    model, tokenizer = load_model(job.arch, job.weights), Tokenizer.from_file(job.tokenizer)
+    model, tokenizer = load_model(job.arch, job.weights), load_tokenizer(job.tokenizer)
     if task.kind == "choice":
         result = asdict(evaluate_task(quantised(model, job.form), tokenizer, task))
         result["judged"] = f"weights rounded to {job.form}, in torch"

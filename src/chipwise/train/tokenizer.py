@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import zipfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,18 +149,16 @@ class TokenStore:
 
     def tokenizer(self, vocab_size: int) -> Any:
         """The tokenizer of this size, trained or cut at the first call."""
-        from tokenizers import Tokenizer
-
         path = self.tokenizer_path(vocab_size)
         stamp = self.folder / "corpus.digest"
         if stamp.exists() and stamp.read_text().strip() != self.corpus.digest:
             raise StudyError(f"{self.folder}: holds the tokens of another text; choose another run folder")
         if path.exists():
-            return Tokenizer.from_file(str(path))
+            return load_tokenizer(path)
         if self._largest is None:
             largest = self.tokenizer_path(self.sizes[-1])
             if largest.exists():
-                self._largest = Tokenizer.from_file(str(largest))
+                self._largest = load_tokenizer(largest)
             else:
                 self._largest = train_tokenizer(self.corpus.train, self.sizes[-1])
                 write_atomic(stamp, self.corpus.digest + "\n")
@@ -183,6 +182,20 @@ class TokenStore:
         return load_tokens(path)
 
 
+def load_tokenizer(path: str | Path) -> Any:
+    """The ``tokenizers.Tokenizer`` that the file holds.
+
+    Raises:
+        DataError: The file is missing or holds none.
+    """
+    from tokenizers import Tokenizer
+
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises nothing more special
+        raise DataError(f"{path}: holds no tokenizer ({error}); restore it, or delete it where a run made it") from None
+
+
 def load_tokens(path: str | Path) -> TokenData:
     """The token arrays that a :class:`TokenStore` kept.
 
@@ -196,7 +209,7 @@ def load_tokens(path: str | Path) -> TokenData:
             train, validation = file["train"].astype(np.uint16), file["validation"].astype(np.uint16)
     except FileNotFoundError:
         raise DataError(f"{path}: there is no such file of tokens") from None
-    except (ValueError, KeyError, OSError, EOFError) as error:
+    except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"{path}: not a file of tokens ({error}); delete it and it is made again") from None
     return TokenData(
         vocab_size=vocab_size,

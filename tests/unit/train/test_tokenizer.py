@@ -91,6 +91,14 @@ def test_impossible_vocabularies_are_refused(tmp_path: Path) -> None:
 def test_files_that_hold_no_tokens_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such file"):
         load_tokens(tmp_path / "none.npz")
-    (tmp_path / "bad.npz").write_bytes(b"not tokens")
-    with pytest.raises(DataError, match="delete it"):
-        load_tokens(tmp_path / "bad.npz")
+    store = TokenStore(corpus(), tmp_path, [300])
+    store.prepare()
+    whole = store.tokens_path(300).read_bytes()
+    for kept in (b"not tokens", whole[: len(whole) // 2], whole[:3], b""):
+        store.tokens_path(300).write_bytes(kept)
+        with pytest.raises(DataError, match="delete it"):
+            load_tokens(store.tokens_path(300))
+    for kept in ("", "{", "{}"):
+        store.tokenizer_path(300).write_text(kept)
+        with pytest.raises(DataError, match=r"tokenizer-300\.json: holds no tokenizer"):
+            store.tokenizer(300)

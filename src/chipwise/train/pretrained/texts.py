@@ -17,6 +17,7 @@ from chipwise.core.errors import DataError
 from chipwise.core.files import storage
 from chipwise.spec import ArchSpec
 from chipwise.train.pretrained.running import Weights, autocast, states
+from chipwise.train.tokenizer import load_tokenizer
 from chipwise.train.trainer import fastest_dtype
 
 Tokens = npt.NDArray[np.int64]
@@ -71,9 +72,7 @@ def encode(tokenizer_path: Path, texts: Sequence[str], *, longest: int) -> Texts
     Raises:
         DataError: Too few texts.
     """
-    from tokenizers import Tokenizer
-
-    tokenizer: Any = Tokenizer.from_file(str(tokenizer_path))
+    tokenizer: Any = load_tokenizer(tokenizer_path)
     tokenizer.no_padding()
     tokenizer.enable_truncation(longest)
     rows = [item.ids for item in tokenizer.encode_batch(list(texts)) if len(item.ids) > 1]
