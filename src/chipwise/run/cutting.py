@@ -51,6 +51,7 @@ from chipwise.train.tasks_data import Task
 
 OVERHEAD = 0.12  # of the budget, for judging, measuring and the report
 LEAST_STEPS = 10  # of healing; fewer are not worth their warm-up
+TIMEOUT_S = 600.0  # of one measurement: what people start from may be large, and is no stranger that may hang
 TRIALS = 60  # cuts that the search over shared weights looks at
 LONGEST = (64, 256)  # tokens that texts are cut to: those of a request's prompt, between these
 _SHOWN_S = 0.2
@@ -131,7 +132,7 @@ class Cutting:
         """The original is measured first: what shares are of, and what seconds and bytes are of it."""
         if "measured" not in self._of("original"):
             self._phase("measuring the original")
-            [found] = Measuring(self.spec).alternately([work.original_file])
+            [found] = Measuring(self.spec).alternately([work.original_file], timeout_s=TIMEOUT_S)
             if isinstance(found, MeasurementError):
                 raise found
             self._found(
@@ -242,7 +243,8 @@ class Cutting:
         self._phase("measuring in turns")
         names = [name for name in ("original", self.spec.method, "truncate") if "parameters" in self._of(name)]
         files = [work.original_file, *(self.folder.path / name / "model.onnx" for name in names[1:])]
-        for name, found in zip(names, Measuring(self.spec).alternately(files), strict=True):
+        measured = Measuring(self.spec).alternately(files, timeout_s=TIMEOUT_S)
+        for name, found in zip(names, measured, strict=True):
             if isinstance(found, MeasurementError):
                 raise found
             self._found(name, **_noted(found))

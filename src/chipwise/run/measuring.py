@@ -57,9 +57,9 @@ class Measuring:
         MeasurementStore().add(found, design=design, source=f"search {self.spec.name}")
         return found
 
-    def alternately(self, paths: list[Path]) -> list[Measurement | MeasurementError]:
+    def alternately(self, paths: list[Path], *, timeout_s: float = CANDIDATE_S) -> list[Measurement | MeasurementError]:
         """Exported files in turns, so that the machine's drift hits all alike; or why one could not be measured."""
-        return measure_alternately(paths, self.spec.workload, **self._settings)
+        return measure_alternately(paths, self.spec.workload, timeout_s=timeout_s, **self._settings)
 
     @property
     def _settings(self) -> dict[str, Any]:
