@@ -283,7 +283,7 @@ class Cutting:
             "weights": self.spec.weights,
             "target": plain(self.spec.target),
             "workload": plain(self.spec.workload),
-            "constraints": {c.metric: f"{c.op} {c.limit}{_BASE_UNIT[unit_of(c.metric)]}" for c in limits},
+            "constraints": {c.metric: f"{c.op} {c.limit:.6g}{_BASE_UNIT[unit_of(c.metric)]}" for c in limits},
             "promised": {},
             "measured": found["measured"],
             "started_from": {"source": self.spec.start_from, "weights": work.about["weights"]},
