@@ -11,7 +11,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from chipwise.api import calibrate, compare, estimate, measure, quality, report, search
+    from chipwise.api import calibrate, compare, estimate, explain, measure, quality, report, search
     from chipwise.blocks.lowering import lower
     from chipwise.core.errors import ChipwiseError
     from chipwise.cost.model import CostEstimate
@@ -43,6 +43,7 @@ _HOMES = {
     "calibrate": "chipwise.api",
     "compare": "chipwise.api",
     "estimate": "chipwise.api",
+    "explain": "chipwise.api",
     "load_run": "chipwise.run.spec",
     "lower": "chipwise.blocks.lowering",
     "measure": "chipwise.api",
@@ -72,6 +73,7 @@ __all__ = [
     "calibrate",
     "compare",
     "estimate",
+    "explain",
     "load_run",
     "lower",
     "measure",

@@ -32,6 +32,7 @@ PUBLIC = [
     "calibrate",
     "compare",
     "estimate",
+    "explain",
     "load_run",
     "lower",
     "measure",

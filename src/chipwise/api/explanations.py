@@ -48,7 +48,7 @@ def sensitivity(
 
 
 def explain(
-    model: str | ArchSpec, *, device: str = "h100-sxm", threads: int = 1, every: bool = False, **asked: Any
+    model: str | Path | ArchSpec, *, device: str = "h100-sxm", threads: int = 1, every: bool = False, **asked: Any
 ) -> Explanation:
     """Why ``model`` takes what it takes on a chip, and what to change: verdict, waterfall, operators, priced advice.
 
@@ -71,6 +71,7 @@ def explain(
     from chipwise.explain.answer import explain_case
     from chipwise.explain.asking import calibrated_case, data_sheet_case, read_sensitivity
 
+    model = model if isinstance(model, ArchSpec) else str(model)
     names = {"prompt": "prompt_tokens", "new": "new_tokens", "shared": "shared_tokens"}
     asked = {names.get(name, name): value for name, value in asked.items()}
     if asked.pop("train", False):

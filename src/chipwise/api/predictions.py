@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chipwise.core.errors import DoesNotFit, Unsupported
+from chipwise.core.errors import DoesNotFit, SpecError, Unsupported
 from chipwise.cost.model import CostEstimate
 from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import DeviceProfile
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 def estimate(
-    model: str | ArchSpec,
+    model: str | Path | ArchSpec,
     *,
-    device: str | DeviceProfile = "h100-sxm",
+    device: str | Path | DeviceProfile = "h100-sxm",
     runtime: str = "vllm",
     prompt: int = 1024,
     new: int = 128,
@@ -68,9 +68,9 @@ def estimate(
 
 
 def estimate_training(
-    model: str | ArchSpec,
+    model: str | Path | ArchSpec,
     *,
-    device: str | DeviceProfile = "h100-sxm",
+    device: str | Path | DeviceProfile = "h100-sxm",
     runtime: str = "torch-compile",
     tokens: int = 1024,
     batch: int = 1,
@@ -108,7 +108,7 @@ def estimate_training(
     from chipwise.serve.request import Request, resolved
     from chipwise.serve.training import training_step
 
-    sheet = datasheet.load(device) if isinstance(device, str) else device
+    sheet = device if isinstance(device, DeviceProfile) else datasheet.load(str(device))
     weights = weights or wide_format(sheet)  # whatever the checkpoint is kept in
     asked = Request(model=model, device=sheet, runtime=runtime, weights=weights, tp=tp, pp=pp, ep=ep, dp=dp)
     found = resolved(asked)
@@ -127,7 +127,7 @@ class DeviceAnswer:
 
 
 def estimate_devices(
-    model: str | ArchSpec, *, devices: Sequence[str] | None = None, **asked: Any
+    model: str | Path | ArchSpec, *, devices: Sequence[str] | None = None, **asked: Any
 ) -> list[DeviceAnswer]:
     """:func:`estimate` on each of ``devices`` (all that ship unless given), fastest first, then where it fails."""
     answers = []
@@ -149,10 +149,13 @@ def compare(models: Sequence[str], *, devices: Sequence[str] | None = None, **as
 
     Raises:
         UnknownName: A model or device that is not known.
+        SpecError: No model, or a plan that does not divide one.
     """
     from chipwise.explain.compare import compare as compare_requests
     from chipwise.explain.compare import requests_of
 
+    if not models:
+        raise SpecError("name at least one model", field="models")
     for model in models:
         resolve(model)
     asked = {{"prompt": "prompt_tokens", "new": "new_tokens"}.get(name, name): value for name, value in asked.items()}

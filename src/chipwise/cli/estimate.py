@@ -11,7 +11,7 @@ from chipwise.cli import quality
 
 if TYPE_CHECKING:
     from chipwise.api import DeviceAnswer
-    from chipwise.cost.model import CostEstimate, OpCost, Predicted
+    from chipwise.cost.model import CostEstimate, Predicted
     from chipwise.serve.training import TrainingEstimate
 
 
@@ -141,10 +141,10 @@ def _print_training(model: str, step: TrainingEstimate) -> None:
 
 def _print(model: str, found: CostEstimate) -> None:
     from rich.table import Table
-    from rich.tree import Tree
 
     from chipwise.cli.output import console
     from chipwise.core import units
+    from chipwise.cost.breakdown import passes
 
     several = f"{found.devices} x " if found.devices > 1 else ""
     console.print(f"{model} on {several}{found.device}, {found.runtime}: {found.provenance}, 90 % intervals")
@@ -167,24 +167,8 @@ def _print(model: str, found: CostEstimate) -> None:
         text = f"MFU {units.show(found.mfu[phase], 'share')}, MBU {units.show(found.mbu[phase], 'share')}"
         table.add_row(phase, text)
     console.print(table)
-    for name, costs in (("prefill" if generates else "the pass", found.prefill), ("decode step", found.decode)):
-        if not costs:
-            continue
-        total = sum(cost.latency_s for cost in costs)
-        tree = Tree(f"{name}: kernels {units.show(total, 'time')}")
-        groups: dict[str, list[OpCost]] = {}
-        for cost in costs:
-            groups.setdefault(cost.place.split(".")[0], []).append(cost)
-        for group, members in groups.items():
-            spent = sum(cost.latency_s for cost in members)
-            branch = tree.add(f"{group}  {units.show(spent, 'time')}  {units.show(spent / total, 'share')}")
-            for cost in members:
-                branch.add(
-                    f"{cost.place.partition('.')[2] or cost.place}  {units.show(cost.latency_s, 'time')}  "
-                    f"{units.show(cost.latency_s / total, 'share')}  {cost.bound.value}"
-                    + (f"  x{cost.count}" if cost.count > 1 else "")
-                )
-        console.print(tree)
+    for line in passes(found):
+        console.print(line)
     for note in found.notes:
         console.print(f"note: {note}")
 

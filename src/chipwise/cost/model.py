@@ -71,6 +71,12 @@ class CostEstimate:
     provenance: str = "predicted"
     notes: tuple[str, ...] = ()
 
+    def __str__(self) -> str:
+        """What a request takes, and the tree of its operators with shares and bounds."""
+        from chipwise.cost.breakdown import text
+
+        return text(self)
+
     def metric(self, name: str) -> Predicted:
         """A metric with its interval, by its common name.
 

@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from chipwise.core.errors import SpecError
 from chipwise.spec import ArchSpec
 from chipwise.spec.feed_forward import MixtureOfExperts
+
+
+def whole_number(value: object, field: str) -> None:
+    """That ``value`` is one.
+
+    Raises:
+        SpecError: It is not, be it 2.0 or a text.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise SpecError(f"must be a whole number, not {value!r}", field=field)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +39,7 @@ class Plan:
     def __post_init__(self) -> None:
         for field in ("tp", "pp", "ep", "dp"):
             value = getattr(self, field)
+            whole_number(value, field)
             if not 1 <= value <= 1024:
                 raise SpecError(f"must be from 1 to 1024, not {value}", field=field)
         if (self.tp * self.dp) % self.ep:

@@ -6,6 +6,8 @@ import functools
 import os
 import stat
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 from chipwise.core.dtypes import format_name
 from chipwise.core.errors import ChipwiseError, SpecError
@@ -14,7 +16,7 @@ from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.hardware.runtime import Runtime, runtime_named
 from chipwise.serve.checkpoints import default_cache
 from chipwise.serve.formats import Formats, formats_of, wide_format
-from chipwise.serve.plan import Plan
+from chipwise.serve.plan import Plan, whole_number
 from chipwise.serve.setting import Setting
 from chipwise.spec import ArchSpec
 from chipwise.spec.feed_forward import MixtureOfExperts
@@ -32,8 +34,8 @@ class Request:
     kept its own. Layers numbered in ``wide_layers`` keep their matrices in the format of the activations.
     """
 
-    model: str | ArchSpec
-    device: str | DeviceProfile
+    model: str | Path | ArchSpec
+    device: str | Path | DeviceProfile
     runtime: str | Runtime = "vllm"
     weights: str | None = None
     kv: str | None = None
@@ -48,6 +50,8 @@ class Request:
     wide_layers: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
+        for field in ("batch", "prompt_tokens", "new_tokens", "cached_tokens"):
+            whole_number(getattr(self, field), field)
         for field in ("batch", "prompt_tokens", "new_tokens"):
             if not 1 <= getattr(self, field) <= MAX_TOKENS:
                 raise SpecError(f"must be from 1 to {MAX_TOKENS:,}, not {getattr(self, field)}", field=field)
@@ -73,11 +77,12 @@ def resolved(request: Request) -> Resolved:
         UnknownName: A model, device, runtime or format that is not known; the nearest are offered.
         SpecError: A plan that does not divide the model.
     """
+    model, device = _named(request.model), _named(request.device)
     return _resolved(
-        request.model,
-        _changed(request.model),
-        request.device,
-        _changed(request.device),
+        model,
+        _changed(model),
+        device,
+        _changed(device),
         request.runtime,
         request.weights,
         request.kv,
@@ -114,6 +119,17 @@ def _keeping(formats: Formats, wide_layers: frozenset[int], arch: ArchSpec) -> F
     if unknown:
         raise SpecError(f"{arch.name} has layers 0 to {len(arch.layers) - 1}, not {unknown[0]}", field="wide_layers")
     return replace(formats, wide_layers=wide_layers)
+
+
+def _named(given: Any) -> Any:
+    """A path as the name that it is.
+
+    Raises:
+        SpecError: Nothing was named.
+    """
+    if given is None:
+        raise SpecError("a model and a device are needed, not None")
+    return os.fspath(given) if isinstance(given, os.PathLike) else given
 
 
 def _changed(name: object) -> int:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from chipwise import api
@@ -131,3 +134,29 @@ def test_a_pipeline_keeps_the_activations_of_as_many_microbatches_as_it_has_stag
     whole = api.estimate_training("gpt2", microbatches=8, **asked).memory_bytes["activations"]
     staged = api.estimate_training("gpt2", microbatches=8, pp=4, **asked).memory_bytes["activations"]
     assert staged == pytest.approx(whole)
+
+
+@pytest.mark.parametrize("size", [1.5, "8", True, None])
+@pytest.mark.parametrize("field", ["batch", "prompt", "new", "tp"])
+def test_sizes_that_are_no_whole_numbers(field: str, size: object) -> None:
+    with pytest.raises(SpecError, match="must be a whole number"):
+        api.estimate("gpt2", **{field: size})  # type: ignore[arg-type]
+
+
+def test_a_path_is_as_good_as_its_name(tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(families.config_of("gpt2")))
+    assert api.estimate(config, device="l4").tpot_s == api.estimate("gpt2", device="l4").tpot_s
+    assert api.explain(tmp_path, device="l4").estimate.tpot_s == api.estimate("gpt2", device="l4").tpot_s
+    with pytest.raises(SpecError, match="not None"):
+        api.estimate(None)  # type: ignore[arg-type]
+
+
+def test_an_estimate_prints_as_a_tree_whose_shares_add_up() -> None:
+    found = api.estimate("gpt2", device="l4")
+    lines = str(found).splitlines()
+    assert lines[0].startswith("l4, vllm: TTFT ")
+    groups = [line for line in lines if line.startswith(("├── ", "└── "))]
+    shares = [float(line.split()[-2]) for line in groups]  # of two passes
+    assert sum(shares) == pytest.approx(200, abs=0.5)
+    assert sum(line.startswith(("│   ", "    ")) for line in lines) == len(found.prefill) + len(found.decode)
