@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from chipwise.core.digest import plain
-from chipwise.core.errors import Infeasible, MeasurementError
+from chipwise.core.errors import Infeasible, InputError, MeasurementError, StudyError
 from chipwise.core.files import write_atomic
 from chipwise.deploy.gguf import export_if_possible
 from chipwise.deploy.hf import save_pretrained
@@ -157,9 +157,14 @@ class Finish:
         self._trials.note(item.number, exported_bits_per_byte=quality)
 
     def _weights(self, item: Candidate) -> dict[str, Any]:
-        from safetensors.numpy import load_file
+        from chipwise.train.evaluate import read
 
-        return dict(load_file(self._folder.training(item.design.arch) / item.rungs[-1]["weights"]))
+        try:
+            return read(self._folder.training(item.design.arch) / item.rungs[-1]["weights"])
+        except InputError as error:
+            raise StudyError(
+                f"{error} (trial {item.number}); restore the file and go on with --resume, or begin anew with --restart"
+            ) from None
 
     def write_winner(self, winner: Candidate) -> None:
         """The Hugging Face folder, with the measured ``model.onnx`` and the promises beside it.

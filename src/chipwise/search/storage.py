@@ -153,6 +153,11 @@ def _database(url: str) -> Any:
         return patient(lambda: RDBStorage(url, engine_kwargs=options), url, also=("IntegrityError", "ProgrammingError"))
     except ModuleNotFoundError as error:
         raise MissingExtra(error.name or "the database's driver", "postgresql") from None
+    except Exception as error:
+        if not _unreachable(error, {"DatabaseError"}):
+            raise
+        first = str(error).strip().splitlines()[0]
+        raise StorageError(f"{without_password(url)}: cannot be used as a database: {first}") from None
 
 
 def patient(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
-from chipwise.core.errors import Infeasible
+from chipwise.core.errors import Infeasible, StudyError
 from chipwise.run.finish import Finish
 from chipwise.run.judging import SPARE, Judging
 from chipwise.run.spec import run_spec
@@ -111,3 +113,13 @@ def test_nobody_within_the_limits_is_said_of_the_limits() -> None:
     with pytest.raises(Infeasible, match="measured within the limits: trial 1: tpot_p99 2 ms"):
         finish.decide(items[1:2], items[0])
     assert judge.asked == [0]
+
+
+@pytest.mark.parametrize("kept", [None, b"", b"half of it"])
+def test_weights_that_are_lost_are_one_error_that_names_file_and_trial(tmp_path, kept) -> None:
+    if kept is not None:
+        (tmp_path / "w.safetensors").write_bytes(kept)
+    finish = Finish(None, SPEC, SimpleNamespace(training=lambda arch: tmp_path), None)
+    item = SimpleNamespace(number=7, design=SimpleNamespace(arch=None), rungs=[{"weights": "w.safetensors"}])
+    with pytest.raises(StudyError, match=r"w\.safetensors: cannot be read as weights.*trial 7.*--resume"):
+        finish._weights(item)

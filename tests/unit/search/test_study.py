@@ -183,6 +183,12 @@ def test_a_store_that_is_none_is_refused_and_no_password_is_shown() -> None:
     assert "secret" not in str(error.value)
 
 
+def test_a_file_that_is_no_database_is_refused(tmp_path) -> None:
+    (tmp_path / "notes.txt").write_text("no database, whatever its address says" * 100)
+    with pytest.raises(StorageError, match=r"notes\.txt: cannot be used as a database: .*not a database"):
+        opened(f"sqlite:///{tmp_path / 'notes.txt'}")
+
+
 def test_a_database_out_of_reach_is_asked_for_a_while_then_named() -> None:
     class OperationalError(Exception):
         pass
