@@ -75,7 +75,7 @@ QUICK = Plan(
 )
 
 
-TUNING = Recipe(warmup_steps=4, decay_share=1.0)
+TUNING = Recipe(warmup_steps=4, decay_share=1.0, rate_width=None)  # at the rates of the shared weights
 
 
 class OutOfTimeError(Exception):
