@@ -81,7 +81,7 @@ def search(
         try:
             wanted = dataclasses.replace(wanted, budget=dataclasses.replace(wanted.budget, workers=workers))
         except SpecError as error:
-            raise error.inside(field="--workers") from None
+            raise SpecError(error.message, field="--workers") from None
     if wanted.target.runtime not in RUNTIMES.names():
         RUNTIMES.load(wanted.target.runtime)  # raises UnknownName
     with RunFolder(run_folder(wanted, out), wanted, resume=resume, restart=restart, storage=storage) as folder:

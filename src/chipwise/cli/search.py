@@ -25,6 +25,25 @@ def command(
 
     Leaves a folder with report.html, card.md, trials.csv, the winner as a Hugging Face folder and model.onnx, and the
     study, so that a stopped search goes on with --resume.
+
+    A file says where a model must run, what it may take, what may be chosen, on which text, for how much CPU time:
+
+    \b
+      name: notes
+      target: {device: local, runtime: onnxruntime}
+      workload: {prompt_tokens: 64, new_tokens: 64}
+      constraints: {tpot_p99: <= 0.2 ms, peak_memory: <= 80 MB, throughput: ">= 10 ktokens/s"}
+      objectives: {bits_per_byte: minimize, tpot_p50: minimize}
+      space:
+        d_model: [64, 128, 192]
+        depth: [1, 2, 3]
+        vocab_size: [1024, 4096]
+        weights: [int8, int4]
+        layer: {heads: [2, 4], kv_heads: [1, 2], ffn: [gelu, swiglu], ffn_width: [128, 256, 512]}
+      data: {source: files, paths: ["notes/*.txt"]}
+      budget: {cpu: 16 min, final: 100 s}
+
+    Ready ones lie in examples/: clinic, clinic-task (a floor on accuracy), own-text, shrink-encoder, smoke.
     """
     from chipwise import api
     from chipwise.cli import show

@@ -89,7 +89,7 @@ class RunFolder:
         except OSError:
             stream.close()
             raise StudyError(
-                f"{self.path}: another search is running in this folder; wait for it, or use --out"
+                f"{self.path}: a search is running in this folder; wait for it, or search into another with --out"
             ) from None
         self._lock = stream
 

@@ -199,7 +199,7 @@ def overview_of(
     try:
         space = _space(whole["space"], None if alone else "space")
         workload = build(Workload, whole.get("workload", {}), field="workload")
-        constraints = parse_constraints(whole.get("constraints", {}), tasks=None)
+        constraints = parse_constraints(whole.get("constraints", {}), tasks=None, batch=workload.batch)
     except SpecError as error:
         raise error.inside(file=str(file)) from None
     if draws < 1 or samples < 0:

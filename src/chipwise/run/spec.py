@@ -246,7 +246,8 @@ class RunSpec:
     @property
     def limits(self) -> tuple[Constraint, ...]:
         """The constraints, parsed."""
-        return parse_constraints(self.constraints, tasks=[item.label for item in self.tasks])
+        tasks = [item.label for item in self.tasks]
+        return parse_constraints(self.constraints, tasks=tasks, batch=self.workload.batch)
 
     @property
     def floors(self) -> tuple[Constraint, ...]:

@@ -120,7 +120,8 @@ class StartSpec:
         """The constraints in SI units; shares as far as ``original`` says what they are of."""
         shares = self._shares
         plainly = {metric: value for metric, value in self.constraints.items() if metric not in shares}
-        found = parse_constraints(plainly, tasks=[*(item.label for item in self.tasks), ORIGINAL])
+        tasks = [*(item.label for item in self.tasks), ORIGINAL]
+        found = parse_constraints(plainly, tasks=tasks, batch=self.workload.batch)
         of = tuple(
             Constraint(metric=metric, op=op, limit=share * original[metric], text=text)
             for metric, (op, share, text) in shares.items()

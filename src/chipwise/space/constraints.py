@@ -20,11 +20,13 @@ METRICS: dict[str, str] = {  # name -> kind of unit
     "tpot_p50": "time",
     "tpot_p99": "time",
     "tpot_sustained": "time",  # the median after minutes of load
+    "throughput": "rate",  # tokens of all requests in decode, by the median
     "peak_memory": "bytes",
     "parameters": "count",
     "bits_per_byte": "count",
 }
 MEASURED_METRICS = frozenset({"ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "peak_memory"})
+LIMITS_ONLY = {"tpot_sustained": "tpot_p50: minimize", "throughput": "tpot_p50: minimize"}  # and what to seek instead
 TASK_METRICS: dict[str, str] = {"accuracy": "share", "spearman": "count"}  # of a task: ``metric@task``
 _LIMIT = re.compile(r"^\s*(<=|>=|<|>|≤|≥)\s*(.+)$")
 
@@ -72,14 +74,17 @@ def unit_of(metric: str) -> str:
 
 
 def parse_constraints(
-    data: Mapping[str, object], *, field: str = "constraints", tasks: Iterable[str] | None = ()
+    data: Mapping[str, object], *, field: str = "constraints", tasks: Iterable[str] | None = (), batch: int = 1
 ) -> tuple[Constraint, ...]:
     """Limits from ``metric -> "<= quantity"``; a metric may carry a list of limits.
+
+    A limit on throughput becomes the one on time per token that says the same of ``batch`` requests at once.
 
     Args:
         data: The limits.
         field: Where they stand, for messages.
         tasks: Tasks that may have a floor; None where any may.
+        batch: Requests at once.
 
     Raises:
         SpecError: An unknown metric or task, a limit that cannot be read, or limits that contradict each other.
@@ -95,7 +100,8 @@ def parse_constraints(
             found += [_floor(metric, item, where) for item in limits]
             continue
         _known(metric, where)
-        found += [_limit(metric, item, where) for item in limits]
+        read = [_limit(metric, item, where) for item in limits]
+        found += [_time_of(item, batch) for item in read] if metric == "throughput" else read
     for metric in {item.metric for item in found}:
         upper = [item for item in found if item.metric == metric and item.op == "<="]
         lower = [item for item in found if item.metric == metric and item.op == ">="]
@@ -116,6 +122,13 @@ def parse_constraints(
                         field=field,
                     )
     return tuple(found)
+
+
+def _time_of(throughput: Constraint, batch: int) -> Constraint:
+    """The limit on time per token that holds where a limit on throughput does: batch / throughput."""
+    op: Literal["<=", ">="] = "<=" if throughput.op == ">=" else ">="
+    limit = batch / throughput.limit
+    return Constraint(metric="tpot_p50", op=op, limit=limit, text=f"{op} {1e3 * limit:.9g} ms")
 
 
 def _known(metric: str, field: str) -> None:
@@ -186,6 +199,8 @@ def parse_objectives(data: Mapping[str, str], *, field: str = "objectives") -> t
     }
     for metric, direction in data.items():
         _known(metric, f"{field}.{metric}")
+        if metric in LIMITS_ONLY:
+            raise SpecError(f"is for limits; seek {LIMITS_ONLY[metric]}", field=f"{field}.{metric}")
         if direction not in words:
             raise SpecError(f"{direction!r} is no direction; write minimize or maximize", field=f"{field}.{metric}")
     return tuple(Objective(metric=metric, direction=words[direction]) for metric, direction in data.items())

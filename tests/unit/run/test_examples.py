@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import itertools
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +28,18 @@ def test_an_example_is_read(path) -> None:
     assert space.size() > 0
     assert all((space.row(space.choices(row)) == row).all() for row in rows)
     assert all(datasheet.load(target.device) for target in spec.targets)
+
+
+def test_the_file_that_help_shows_is_read(tmp_path) -> None:
+    from chipwise.cli.search import command
+
+    lines = inspect.getdoc(command).splitlines()
+    first = next(i for i, line in enumerate(lines) if line.strip().startswith("name:"))
+    shown = itertools.takewhile(str.strip, lines[first:])
+    (tmp_path / "run.yaml").write_text(textwrap.dedent("\n".join(shown)))
+    spec = load_run(tmp_path / "run.yaml")
+    assert {limit.metric for limit in spec.limits} == {"tpot_p99", "peak_memory", "tpot_p50"}  # throughput as a time
+    assert SearchSpace(spec.space).size() > 0
 
 
 @pytest.mark.parametrize("path", FROM_MODELS, ids=lambda path: path.stem)

@@ -21,6 +21,16 @@ def test_at_least_counts_the_other_way() -> None:
     assert floor.excess(0.5e6) == pytest.approx(0.5)
 
 
+def test_throughput_is_checked_as_time_per_token() -> None:
+    """Four requests at once with 20,000 tokens a second in all: each has one every 4 / 20,000 s = 0.2 ms."""
+    (most,) = parse_constraints({"throughput": ">= 20 ktokens/s"}, batch=4)
+    assert (most.metric, most.op) == ("tpot_p50", "<=")
+    assert most.limit == pytest.approx(2e-4)
+    assert parse_constraints({"tpot_p50": most.text})[0].limit == pytest.approx(2e-4)
+    (least,) = parse_constraints({"throughput": "<= 1 ktokens/s"})
+    assert (least.metric, least.op, least.limit) == ("tpot_p50", ">=", 1e-3)
+
+
 def test_only_what_is_known_can_break() -> None:
     limits = parse_constraints({"tpot_p99": "<= 3 ms", "peak_memory": "<= 1 MB"})
     assert [item.metric for item in broken(limits, {"peak_memory": 2e6})] == ["peak_memory"]
@@ -36,6 +46,8 @@ def test_only_what_is_known_can_break() -> None:
         ({"tpot_p99": "<= 0 ms"}, "positive"),
         ({"tpot_p99": ["<= 1 ms", ">= 2 ms"]}, "contradicts"),
         ({"tpot_p50": ">= 2 ms", "tpot_p99": "<= 1 ms"}, "contradicts"),
+        ({"throughput": "<= 500 tokens/s", "tpot_p50": "<= 1 ms"}, "contradicts"),
+        ({"throughput": ">= 5 ms"}, "unknown unit"),
     ],
 )
 def test_bad_limits_say_what_is_wrong(data, message) -> None:
@@ -48,6 +60,8 @@ def test_objectives_need_a_known_metric_and_direction() -> None:
     for bad in ({}, {"speed": "up"}, {"tpot_p50": "left"}):
         with pytest.raises(SpecError):
             parse_objectives(bad)
+    with pytest.raises(SpecError, match="seek tpot_p50: minimize"):
+        parse_objectives({"throughput": "maximize"})
 
 
 def test_a_floor_of_a_task_is_a_share_and_kept_apart_from_devices() -> None:
