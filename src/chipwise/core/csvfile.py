@@ -10,8 +10,10 @@ from pathlib import Path
 from chipwise.core.errors import SpecError, StorageError, nearest
 
 
-def read_rows(path: Path, *, required: Sequence[str], known: Iterable[str]) -> list[dict[str, str]]:
-    """The rows of a CSV file by column name; columns beyond ``known`` are let be.
+def read_rows(
+    path: Path, *, required: Sequence[str], known: Iterable[str] | None = None, without: Iterable[str] = ()
+) -> list[dict[str, str]]:
+    """The rows of a CSV file by column name: columns of ``known`` (all, unless given) but those of ``without``.
 
     Raises:
         SpecError: The file is missing, not a table, or lacks a column of ``required``.
@@ -23,7 +25,8 @@ def read_rows(path: Path, *, required: Sequence[str], known: Iterable[str]) -> l
             for name in required:
                 if name not in columns:
                     raise SpecError(f"has no column {name!r}; {nearest(name, columns)}", file=str(path))
-            rows = [{key: (value or "").strip() for key, value in row.items() if key in set(known)} for row in reader]
+            taken = (set(columns) if known is None else set(known)) - set(without)
+            rows = [{key: (value or "").strip() for key, value in row.items() if key in taken} for row in reader]
     except FileNotFoundError:
         raise SpecError("there is no such file", file=str(path)) from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:

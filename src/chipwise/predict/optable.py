@@ -175,14 +175,17 @@ ASKED = ("row_id", "op", "device", "runtime", "dtype", "kv_dtype", *SIZES)
 def ops_file(path: Path, out: Path, *, fold: str | None = None) -> tuple[int, int]:
     """Answers every row of the CSV file ``path`` into ``out``; returns how many rows there are and how many failed.
 
+    Columns of the caller's own stand behind those that were asked, as they are.
+
     Raises:
         SpecError: The file cannot be read as a table, or lacks a column.
         StorageError: ``out`` cannot be written.
     """
-    rows = read_rows(path, required=("op", "device"), known=(*ASKED, *RENAMED))
+    rows = read_rows(path, required=("op", "device"), without=ANSWERED)
+    own = [name for name in rows[0] if name not in (*ASKED, *RENAMED)]
     answers = price_rows(rows, fold=fold)
     columns = [name for name in ASKED if any(name in row for row in answers)]
-    write_rows(out, answers, (*columns, *ANSWERED))
+    write_rows(out, answers, (*columns, *own, *ANSWERED))
     return len(rows), sum(1 for row in answers if row["error"])
 
 

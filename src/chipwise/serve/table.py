@@ -42,18 +42,21 @@ def estimate_file(
 ) -> tuple[int, int]:
     """Answers every row of the CSV file ``path`` into ``out``; returns how many rows there are and how many failed.
 
+    Columns of the caller's own stand behind those that were asked, as they are.
+
     Raises:
         SpecError: The file cannot be read as a table, or lacks a column.
         StorageError: ``out`` cannot be written.
     """
-    rows = read_rows(path, required=("model", "device"), known=ASKED)
+    rows = read_rows(path, required=("model", "device"), without=ANSWERED)
+    own = [name for name in rows[0] if name not in ASKED]
     answers: list[dict[str, object]] = []
     for start in range(0, len(rows), BLOCK):
         with _no_collection():
             answers += estimate_rows(rows[start : start + BLOCK], fold=fold)
         if progress is not None:
             progress(len(answers), len(rows))
-    write_rows(out, answers, (*ASKED, *ANSWERED))
+    write_rows(out, answers, (*ASKED, *own, *ANSWERED))
     return len(rows), sum(1 for row in answers if row["error"])
 
 

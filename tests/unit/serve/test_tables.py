@@ -66,6 +66,24 @@ def test_files_in_and_out(tmp_path: Path) -> None:
     assert "unknown" in rows[1]["error"]
 
 
+@pytest.mark.parametrize(
+    ("answer", "line"),
+    [
+        (api.estimate_table, "model,device,isl,osl,note,tpot_s\ngpt2,l4,64,8,mine,7\ngpt9,l4,64,8,bad,7\n"),
+        (api.ops_table, "op,device,m,n,k,note,latency_s\ngemm,l4,8,64,64,mine,7\ngem,l4,8,64,64,bad,7\n"),
+    ],
+    ids=["estimate", "ops"],
+)
+def test_columns_of_ones_own_stay_and_old_answers_do_not(answer, line: str, tmp_path: Path) -> None:
+    source, out = tmp_path / "rows.csv", tmp_path / "out.csv"
+    source.write_text(line)
+    assert answer(source, out) == (2, 1)
+    with out.open(newline="") as file:
+        good, bad = csv.DictReader(file)
+    assert (good["note"], bad["note"]) == ("mine", "bad")
+    assert [each.get("tpot_s", each.get("latency_s")) == "7" for each in (good, bad)] == [False, False]
+
+
 def test_a_file_that_is_no_table(tmp_path: Path) -> None:
     source = tmp_path / "rows.csv"
     with pytest.raises(SpecError, match="no such file"):
