@@ -24,6 +24,7 @@ from chipwise.spec import ArchSpec
 from chipwise.spec.encoder import is_encoder
 from chipwise.train.pretrained import costs
 from chipwise.train.pretrained.distil import Distiller
+from chipwise.train.pretrained.stages import Shrinking
 
 FIELDS = {
     "name": "small",
@@ -50,7 +51,10 @@ def run_file(folder: Path, **changes: object) -> Path:
 
 @pytest.fixture
 def clock(monkeypatch) -> dict[str, float]:
-    """Prices and measurements by :func:`seconds_of`; a cut's measured seconds are taken ``slower`` times."""
+    """Prices and measurements by :func:`seconds_of`; a cut's measured seconds are taken ``slower`` times.
+
+    A step of training is said to take 20 ms, so that budgets are as many steps on any machine.
+    """
     said = {"slower": 1.0}
 
     def timed(archs, workload, weights, seconds, rounds, told):
@@ -80,6 +84,8 @@ def clock(monkeypatch) -> dict[str, float]:
 
     monkeypatch.setattr(costs, "_timed", timed)
     monkeypatch.setattr(Measuring, "alternately", alternately)
+    monkeypatch.setattr(Shrinking, "healing_step_s", lambda self, weights, sizes: 0.02)
+    monkeypatch.setattr(Shrinking, "sharing_step_s", lambda self, limits: 0.02)
     return said
 
 
