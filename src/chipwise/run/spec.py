@@ -69,6 +69,8 @@ class AlsoOn:
                 raise SpecError(
                     f"no data sheet tells it; {nearest(limit.metric, ON_SHEETS)}", field=f"constraints.{limit.metric}"
                 )
+        if "throughput" in self.constraints:  # a target does not know how many requests its run has at once
+            raise SpecError("write tpot_p50: <= batch / throughput instead", field="constraints.throughput")
 
     @property
     def limits(self) -> tuple[Constraint, ...]:

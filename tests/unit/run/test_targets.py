@@ -131,5 +131,7 @@ def test_targets_are_refused_by_field() -> None:
     data = {"name": "two", "workload": {}, "space": plain(SPACE.spec), "data": {}}
     with pytest.raises(SpecError, match=r"targets\[0\]\.constraints\.tpot_p99: no data sheet tells it"):
         run_spec(data | {"targets": [{"device": "a10", "constraints": {"tpot_p99": "<= 1 ms"}}]}, file="x.yaml")
+    with pytest.raises(SpecError, match=r"targets\[0\]\.constraints\.throughput: write tpot_p50"):
+        run_spec(data | {"targets": [{"device": "a10", "constraints": {"throughput": ">= 1 tokens/s"}}]}, file="x.yaml")
     with pytest.raises(SpecError, match="listed twice"):
         run_spec(data | {"targets": ["a10", "a10"]}, file="x.yaml")
