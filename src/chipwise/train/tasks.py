@@ -34,6 +34,7 @@ _TUNE_PASSES = 6
 _TUNE_ROWS = 32  # texts a step
 _TUNE_RATE = 2e-3
 _HEAD_RATE = 1e-2
+_LEAST = 0.1  # deviation that a feature is divided by, as a share of the mean deviation
 _TUNE_S_PER_BYTE = 1e-5  # CPU seconds for a byte of one pass of a model of a million parameters (docs/tasks.md)
 _Z = 1.959964  # 95 % of a normal distribution lie within so many deviations
 
@@ -221,11 +222,16 @@ def _pool(model: Transformer, texts: Sequence[list[int]]) -> Tensor:
 
 
 class Head(nn.Module):
-    """One matrix on standardised features; for amounts its answer is in deviations, as the targets are."""
+    """One matrix on standardised features; for amounts its answer is in deviations, as the targets are.
+
+    A feature that hardly varies is divided by a tenth of the mean deviation instead of its own: divided by next to
+    nothing it would drown all others as soon as tuning moves it.
+    """
 
     def __init__(self, features_IF: Tensor, outputs: int) -> None:
         super().__init__()
-        self.mean, self.deviation = features_IF.mean(0), features_IF.std(0) + 1e-6
+        deviation = features_IF.std(0)
+        self.mean, self.deviation = features_IF.mean(0), deviation.clamp(min=_LEAST * float(deviation.mean()) + 1e-6)
         self.linear = nn.Linear(features_IF.shape[1], outputs)
         nn.init.zeros_(self.linear.weight)
         nn.init.zeros_(self.linear.bias)

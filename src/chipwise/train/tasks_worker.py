@@ -24,7 +24,7 @@ from chipwise.train.tasks_data import Kind, Task, load_task
 from chipwise.train.tokenizer import load_tokenizer
 
 RESULT = "result.json"
-_METHOD = 1  # changes when tuning or judging do
+_METHOD = 2  # changes when tuning or judging do
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from chipwise.core.errors import DataError, InputError, UnknownName
 from chipwise.deploy.torch import Transformer, build
 from chipwise.spec import ArchSpec
-from chipwise.train.tasks import evaluate_task, fisher, judge, pooled, spearman, wilson
+from chipwise.train.tasks import Head, evaluate_task, fisher, judge, pooled, spearman, wilson
 from chipwise.train.tasks_baseline import baseline
 from chipwise.train.tasks_data import Item, Question, Task, chapters, divide, load_task, organ_system
 from chipwise.train.tokenizer import TokenStore
@@ -223,6 +223,16 @@ def test_a_model_that_was_not_trained_tells_places_apart_too(
     assert result.value > 0.9
     assert result == evaluate_task(model, store.tokenizer(300), task_of(placed()), method=method)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_a_feature_that_hardly_varies_drowns_no_other() -> None:
+    features_IF = torch.randn(100, 8, generator=torch.Generator().manual_seed(0))
+    features_IF[:, 3] = 0.5
+    head = Head(features_IF, 1)
+    torch.nn.init.ones_(head.linear.weight)
+    moved_IF = features_IF.clone()
+    moved_IF[:, 3] += 0.002  # a step of tuning
+    assert (head(moved_IF) - head(features_IF)).abs().max() < 0.05
 
 
 def test_labels_that_mean_nothing_are_not_learnt(model: Transformer, store: TokenStore) -> None:
