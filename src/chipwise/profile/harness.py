@@ -262,7 +262,8 @@ def ask_worker(
     except ValueError:
         raise MeasurementError(f"{model}: the measuring process answered nonsense: {answer[:100]!r}") from None
     if "error" in reply:
-        raise MeasurementError(f"{model}: {reply['error']}")
+        said, name = str(reply["error"]), f"{model}: "
+        raise MeasurementError(name + said.removeprefix(name))
     return reply
 
 

@@ -1,4 +1,6 @@
-"""ONNX Runtime on the CPU, for files that ``deploy/onnx.py`` wrote. Needs numpy and onnxruntime alone.
+"""ONNX Runtime on the CPU, for files that ``deploy/onnx.py`` wrote and, by ``onnxruntime_hf.py``, for those of others.
+
+Needs numpy and onnxruntime alone.
 
 All buffers are bound once: the KV cache is past and present in one, so that a decode step copies nothing.
 """
@@ -40,7 +42,7 @@ def session_options(threads: int) -> Any:
 
 
 def load(path: str | Path, *, threads: int, profile: str | None = None) -> tuple[Any, dict[str, Any]]:
-    """The runtime's session on ``path``, and what the file says of itself.
+    """The runtime's session on a file that chipwise wrote, and what the file says of itself.
 
     Raises:
         MeasurementError: The file is not one that chipwise wrote, or the runtime refuses it.
@@ -48,13 +50,24 @@ def load(path: str | Path, *, threads: int, profile: str | None = None) -> tuple
     settings = session_options(threads)
     if profile is not None:
         settings.enable_profiling, settings.profile_file_prefix = True, profile
+    session = _open(path, settings)
+    facts = _said(session)
+    if facts is None:
+        raise MeasurementError(f"{path}: this ONNX file carries no chipwise metadata; export it again")
+    return session, facts
+
+
+def _open(path: str | Path, settings: Any) -> Any:
     try:
-        session = ort.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
-        return session, json.loads(session.get_modelmeta().custom_metadata_map["chipwise"])
-    except KeyError:
-        raise MeasurementError(f"{path}: this ONNX file carries no chipwise metadata; export it again") from None
+        return ort.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
     except Exception as error:
         raise MeasurementError(f"{path}: ONNX Runtime cannot load this model: {error}") from None
+
+
+def _said(session: Any) -> dict[str, Any] | None:
+    """What the file says of itself, if chipwise wrote it."""
+    said = session.get_modelmeta().custom_metadata_map.get("chipwise")
+    return None if said is None else dict(json.loads(said))
 
 
 class OnnxRuntimeSession:
@@ -177,11 +190,20 @@ class OnnxRuntime:
         return str(ort.__version__)
 
     def open(self, path: Path, *, capacity: int, batch: int, threads: int, options: dict[str, Any]) -> Session:
-        """Loads an exported file, a decoder's or an encoder's."""
+        """Loads an exported file, a decoder's or an encoder's; one of another exporter optimised by the runtime."""
         if options:
             raise MeasurementError(f"the onnxruntime backend takes no options, not {sorted(options)}")
-        loaded = load(path, threads=threads)
-        if "encodes" in loaded[1]:
+        settings = session_options(threads)
+        session = _open(path, settings)
+        facts = _said(session)
+        if facts is None:
+            from chipwise.profile.backends.onnxruntime_hf import HuggingFaceOnnx
+
+            del session  # its memory is not the model's
+            settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+            return HuggingFaceOnnx(path, _open(path, settings), capacity=capacity, batch=batch)
+        loaded = (session, facts)
+        if "encodes" in facts:
             from chipwise.profile.backends.onnxruntime_encoder import OnnxEncoder
 
             return OnnxEncoder(path, loaded=loaded)
