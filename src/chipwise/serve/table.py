@@ -21,6 +21,7 @@ from chipwise.serve.estimate import Group, GroupCost, cost_groups, grouped, memo
 from chipwise.serve.request import Request, problem_of
 from chipwise.serve.runs import node_plan
 
+_COLUMN = {"prompt_tokens": "isl", "new_tokens": "osl"}  # fields of a request that a table calls otherwise
 ASKED = ("row_id", "model", "device", "runtime", "weights", "kv", "tp", "pp", "ep", "dp", "batch", "isl", "osl")
 ANSWERED = (
     "ttft_s",
@@ -137,6 +138,13 @@ def request_of(row: Mapping[str, str]) -> Request:
         if not row.get(name):
             raise SpecError("is empty", field=name)
     tp, dp, ep = node_plan(*(whole(row, name, default=1) for name in ("tp", "dp", "ep")))
+    try:
+        return _request(row, tp, dp, ep)
+    except SpecError as error:
+        raise SpecError(error.message, field=_COLUMN.get(error.field or "", error.field)) from None
+
+
+def _request(row: Mapping[str, str], tp: int, dp: int, ep: int) -> Request:
     return Request(
         model=row["model"],
         device=row["device"],

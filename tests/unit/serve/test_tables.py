@@ -40,7 +40,7 @@ def test_a_row_is_what_one_estimate_is() -> None:
         ({"tp": "5"}, "tp: 5 devices do not divide"),
         ({"weights": "fp7"}, "unknown weight format"),
         ({"batch": "-3"}, "batch: must be from 1"),
-        ({"isl": "1e15"}, "must be from 1 to 100,000,000"),
+        ({"isl": "1e15"}, "isl: must be from 1 to 100,000,000"),
         ({"model": "meta-llama/Llama-2-70b-hf"}, "too much"),
         ({"model": "x" * 5000}, "unknown model"),  # longer than a file's name may be
         ({"model": "gpt2\0"}, "unknown model"),
