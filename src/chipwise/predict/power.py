@@ -28,7 +28,6 @@ FLOOR_SHARE = 0.25  # of the board's limit, awake and waiting, where no idle pow
 DEFAULTS = {"compute": 2.5, "memory": 1.5, "constant": 0.2}  # without a fit: three quarters of the range at the limits
 LOG_HALFWIDTH = 0.6
 LEAST_SHARE = 1e-5  # of a limit: below it there is nothing to tell apart
-PHASES = ("context", "decode", "experts")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,7 +48,6 @@ MODEL_S = 1.35  # starting, warming up and timing one whole model
 CASES_S = 16.0
 LEAST_MODELS, MOST_MODELS = 12, 120
 DEFAULT_S = 45.0
-TIMED = "onnxruntime"  # the runtime whose single nodes are timed
 LEAST_SCALE = 0.05  # of its nodes' own time that a pass takes
 NODES_TIMED = ("onnxruntime", "fake")  # runtimes whose own small graphs are timed (the fake one stands for any)
 

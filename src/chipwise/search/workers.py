@@ -135,11 +135,6 @@ class Processes:
         return _Place(process, ours)
 
     @property
-    def pids(self) -> list[int]:
-        """Of the worker processes."""
-        return [int(place.process.pid) for place in self._places]
-
-    @property
     def idle(self) -> int:
         """Workers without an evaluation."""
         return sum(place.ticket is None for place in self._places)

@@ -33,18 +33,12 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """Calls that differ only in their sizes as one operator: call ``members[j]`` has the rows up to ``stops[j]``."""
+    """Calls that differ only in their sizes as one operator: the rows of call ``members[0]``, then those of the next."""
 
     op: Op
     device: DeviceProfile
     stack: str
     members: tuple[int, ...]
-    stops: tuple[int, ...]
-
-    def slices(self) -> Iterator[tuple[int, slice]]:
-        """Each call's number, and which rows are its own."""
-        for i, start, stop in zip(self.members, (0, *self.stops), self.stops, strict=False):
-            yield i, slice(start, stop)
 
 
 def batches(calls: Sequence[Call]) -> Iterator[Batch]:
@@ -65,13 +59,7 @@ def batches(calls: Sequence[Call]) -> Iterator[Batch]:
             name: _joined(column, rows) if is_size else column[0]
             for name, is_size, column in zip(_fields(kind)[0], are_sizes, columns, strict=True)
         }
-        yield Batch(
-            op=kind(**fields),
-            device=calls[members[0]].device,
-            stack=stack,
-            members=tuple(members),
-            stops=tuple(np.cumsum(rows).tolist()),
-        )
+        yield Batch(op=kind(**fields), device=calls[members[0]].device, stack=stack, members=tuple(members))
 
 
 def _joined(values: Sequence[Any], rows: npt.NDArray[np.int64]) -> Any:
