@@ -33,7 +33,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """Calls that differ only in their sizes as one operator: the rows of call ``members[0]``, then those of the next."""
+    """Calls that differ only in their sizes, as one operator: rows of call ``members[0]``, then those of the next."""
 
     op: Op
     device: DeviceProfile
