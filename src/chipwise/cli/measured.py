@@ -81,9 +81,15 @@ def _percentile_row(
     low, high = (end if end is None else units.show(end, "time") for end in (known.low, known.high))
     interval = f"{low or 'unbounded'} to {high or 'unbounded'}"
     limit = limits.get(name)
-    met = "" if limit is None else "[green]met[/green]" if limit.holds(known.value) else "[red]broken[/red]"
+    met = "" if limit is None else _met(limit, known.value)
     shown = _promise(promised, name, "time")
     return name, units.show(known.value, "time"), interval, shown, "" if limit is None else limit.text, met
+
+
+def _met(limit: Constraint, value: float) -> str:
+    if limit.holds(value):
+        return "[green]met[/green]"
+    return "[red]broken[/red]" if limit.hard else "[yellow]beyond, and paid for[/yellow]"
 
 
 def _memory_row(
@@ -93,7 +99,7 @@ def _memory_row(
     limit = limits.get("peak_memory")
     met = ""
     if limit is not None and peak is not None:
-        met = "[green]met[/green]" if limit.holds(peak) else "[red]broken[/red]"
+        met = _met(limit, peak)
     value = "unavailable" if peak is None else units.show(peak, "bytes")
     text = "" if limit is None else limit.text
     return "peak_memory", value, "", _promise(promised, "peak_memory", "bytes"), text, met

@@ -139,7 +139,8 @@ def _promises(record: RunRecord, winner: Trial | None) -> str:
     if not rows:
         return "No prediction and no measurement of the winner was recorded."
     head = ("metric", "promised (predicted)", "measured", "difference", "limit", "status")
-    return _table(head, rows)
+    paid = facts.paid(record, winner)
+    return _table(head, rows) + (f"\n\n{line_of(paid)}" if paid else "")
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from chipwise.report import facts, words
 from chipwise.report.record import Answer, Elsewhere, Relaxed, RunRecord, Trial
+from chipwise.space.constraints import SPENDING
 
 
 def knee(record: RunRecord) -> str:
@@ -31,8 +32,7 @@ def trained(record: RunRecord, trial: Trial) -> str:
 
 def relaxed(item: Relaxed) -> list[str]:
     """A table's row: limit, what it would buy, each objective before and after, the design."""
-    metric, _, device = item.limit.partition("@")
-    name = f"{words.label(metric)} on {device}" if device else words.label(metric)
+    name = words.label(item.limit)
     gain = "a first candidate" if item.gain is None else f"{item.gain:+.1%} of the front"
     changes = [
         f"{words.short(goal)} {words.show(before, goal)} → {words.show(after, goal)}"
@@ -73,7 +73,7 @@ def elsewhere(record: RunRecord, device: Elsewhere) -> list[str]:
         costs = device.costs.get(str(number), {}) if number is not None else {}
         shown = ", ".join(
             f"{words.short(metric)} {words.show(costs[metric], metric)}"
-            for metric in ("ttft_p50", "tpot_p50", "peak_memory")
+            for metric in ("ttft_p50", "tpot_p50", "peak_memory", *SPENDING)
             if metric in costs
         )
         if number is not None:

@@ -7,10 +7,10 @@ from typing import Literal
 
 from chipwise.report import words
 from chipwise.report.record import RunRecord, Trial
-from chipwise.space.constraints import Constraint
+from chipwise.space.constraints import Constraint, toll
 
 Source = Literal["measured", "predicted", "trained", "counted", "unknown"]
-Status = Literal["met", "broken", "expected", "at risk", "unknown"]
+Status = Literal["met", "broken", "paid", "expected", "at risk", "unknown"]
 _OF_START = {
     "winner": "cut",
     "original": "original",
@@ -108,20 +108,54 @@ def promised(record: RunRecord, trial: Trial, metric: str) -> Value:
     if metric in trial.predicted:
         guess = trial.predicted[metric]
         return Value(value=guess.value, low=guess.low, high=guess.high, source="predicted")
+    there = _elsewhere(record, trial, metric)
+    if there is not None:
+        return Value(value=there, source="predicted")
     known = value(trial, metric)
     return known if known.source in ("trained", "counted") else Value(value=None, source="unknown")
 
 
+def _elsewhere(record: RunRecord, trial: Trial, metric: str) -> float | None:
+    """What ``tpot_p50@l4`` is predicted to be there by the data sheet; None of metrics of the machine itself."""
+    name, _, device = metric.partition("@")
+    known = [item.costs.get(str(trial.number), {}) for item in record.elsewhere if item.device == device]
+    return known[0].get(name) if known else None
+
+
 def checks(record: RunRecord, trial: Trial) -> tuple[Check, ...]:
-    """Every constraint held against the trial. Only a measurement (or a count) can meet or break one."""
+    """Every constraint held against the trial. Only a measurement (or a count) can meet or break one.
+
+    Past a soft one is paid for, by the measurement or, where there is none, by the prediction.
+    """
     return tuple(_check(record, trial, item) for item in record.constraints)
+
+
+def paid(record: RunRecord, trial: Trial) -> str:
+    """What the trial's bits per byte count as where it is past soft limits, in a sentence; empty where none is soft."""
+    if all(item.hard for item in record.constraints):
+        return ""
+    soft = "Soft limits may be broken: for each 100 % past one, bits per byte count as more by its share."
+    values = {item.constraint.metric: _believed(item) for item in checks(record, trial)}
+    share = toll(record.constraints, {metric: known for metric, known in values.items() if known is not None})
+    bits = quality(trial).value
+    if share == 0 or bits is None:
+        return soft
+    whose = name(record, trial)
+    return f"{soft} Those of the {whose} count as {100 * share:.3g} % more: {bits:.3f} as {bits * (1 + share):.3f}."
+
+
+def _believed(check: Check) -> float | None:
+    return check.promised.value if check.measured is None else check.measured
 
 
 def _check(record: RunRecord, trial: Trial, constraint: Constraint) -> Check:
     promise, known = promised(record, trial, constraint.metric), value(trial, constraint.metric)
     measured = known.value if known.source in ("measured", "trained", "counted") else None
     status: Status = "unknown"
-    if measured is not None:
+    believed = promise.value if measured is None else measured
+    if not constraint.hard and believed is not None and not constraint.holds(believed):
+        status = "paid"
+    elif measured is not None:
         status = "met" if constraint.holds(measured) else "broken"
     elif promise.value is not None:
         worst = (promise.high if constraint.op == "<=" else promise.low) or promise.value
@@ -229,11 +263,17 @@ def per_thousand(record: RunRecord) -> dict[str, str]:
             per_1000_s = request_s / (asked.new_tokens * asked.batch) * 1000
             seconds = f"{words.quantity(per_1000_s, 'time')} (from {first.source} P50, prompts included)"
     cost = record.per_thousand
-    source = f" ({cost.source})" if cost.source else ""
+    energy, price = cost.energy_j, cost.price_usd
+    sources = [f" ({cost.source})" if cost.source else ""] * 2
+    if trial is not None and (known := value(trial, "joules_per_token")).value is not None:
+        energy, metered = 1000 * known.value, known.source == "measured"
+        sources[0] = " (measured)" if metered else " (predicted, at the power that the run's file states)"
+    if trial is not None and (known := value(trial, "usd_per_1k_tokens")).value is not None:
+        price, sources[1] = known.value, f" (from {known.source} P50, at the price that the run's file states)"
     return {
         "time": seconds,
-        "energy": words.quantity(cost.energy_j, "energy") + (source if cost.energy_j is not None else ""),
-        "price": words.quantity(cost.price_usd, "price") + (source if cost.price_usd is not None else ""),
+        "energy": words.quantity(energy, "energy") + (sources[0] if energy is not None else ""),
+        "price": words.quantity(price, "price") + (sources[1] if price is not None else ""),
     }
 
 

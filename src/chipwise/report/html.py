@@ -13,6 +13,7 @@ from chipwise.report.record import RunRecord, Trial
 _BADGES = {
     "met": ("met", "met"),
     "broken": ("broken", "broken"),
+    "paid": ("wait", "beyond, and paid for"),
     "expected": ("wait", "expected to be met, not measured"),
     "at risk": ("wait", "at risk, not measured"),
     "unknown": ("wait", "unknown"),
@@ -141,7 +142,7 @@ def constraints(record: RunRecord) -> str:
         rows = [_check_row(item) for item in facts.checks(record, trial)]
         caption = (
             f"Of the {safe(facts.name(record, trial))}. Promised is what was predicted before measuring; "
-            f"measured on {safe(facts.where(record))}."
+            f"measured on {safe(facts.where(record))}. {safe(facts.paid(record, trial))}"
         )
     head = ("constraint", "limit", "promised", "measured", "share of the limit", "")
     return section("constraints", title, table(head, rows, numbers={2, 3, 4}), caption)

@@ -7,10 +7,12 @@ from rich.text import Text
 
 from chipwise.report import cut, facts, words
 from chipwise.report.record import RunRecord, Trial
+from chipwise.space.constraints import SPENDING
 
 _STATUS = {
     "met": ("met", "green"),
     "broken": ("broken", "red"),
+    "paid": ("beyond, and paid for", "yellow"),
     "expected": ("expected, not measured", "yellow"),
     "at risk": ("at risk, not measured", "yellow"),
     "unknown": ("unknown", "yellow"),
@@ -31,7 +33,8 @@ def final_table(record: RunRecord) -> Table:
         table.add_column(Text(_head(record, trial)), justify="right")
     if not trials:
         return table
-    for metric in ("bits_per_byte", *words.SERVED, "parameters"):
+    spent = [metric for metric in SPENDING if any(facts.value(trial, metric).value is not None for trial in trials)]
+    for metric in ("bits_per_byte", *words.SERVED, "parameters", *spent):
         table.add_row(Text(words.short(metric)), *[_cell(record, trial, metric) for trial in trials])
     table.add_row(Text("weights"), *[Text(trial.weights) for trial in trials])
     table.add_row(Text("trained for"), *[Text(words.quantity(trial.train_cpu_s, "time")) for trial in trials])
@@ -73,6 +76,8 @@ def constraint_table(record: RunRecord) -> Table:
             *map(Text, check.shown if check else (words.UNKNOWN, words.NOT_MEASURED)),
             Text(text, style=colour),
         )
+    if trial is not None and (paid := facts.paid(record, trial)):
+        table.caption, table.caption_justify = Text(paid), "left"
     return table
 
 
@@ -100,7 +105,7 @@ def _cell(record: RunRecord, trial: Trial, metric: str) -> Text:
 
 def _verdict(record: RunRecord, trial: Trial) -> Text:
     states = [item.status for item in facts.checks(record, trial)]
-    for status in ("broken", "unknown", "at risk", "expected"):
+    for status in ("broken", "unknown", "at risk", "paid", "expected"):
         if status in states:
             names = [words.short(c.constraint.metric) for c in facts.checks(record, trial) if c.status == status]
             text, colour = _STATUS[status]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Final
 
 from chipwise.core import units
@@ -17,6 +18,9 @@ LABELS: Final = {
     "tpot_p99": "time per output token, P99",
     "peak_memory": "peak memory",
     "parameters": "parameters",
+    "power": "mean power",
+    "joules_per_token": "energy of a new token",
+    "usd_per_1k_tokens": "price of 1,000 new tokens",
     "bits_per_byte": "bits per byte",
     "perplexity": "perplexity per token",
 }
@@ -27,6 +31,9 @@ SHORT: Final = {
     "tpot_p99": "TPOT P99",
     "peak_memory": "memory",
     "parameters": "parameters",
+    "power": "power",
+    "joules_per_token": "energy/token",
+    "usd_per_1k_tokens": "price/1,000",
     "bits_per_byte": "bits/byte",
     "perplexity": "perplexity",
 }
@@ -48,14 +55,20 @@ def label(metric: str) -> str:
         if found[1] == "original":
             return "rank correlation with the original's cosines, held-out pairs"
         return f"{_OF_TASKS[found[0]]} on {found[1]}, held-out items"
-    return LABELS.get(metric, metric.replace("_", " "))
+    return _named(metric, LABELS)
 
 
 def short(metric: str) -> str:
     """The metric for a table's head."""
     if (found := of_task(metric)) is not None:
         return f"{found[0]} on {found[1]}"
-    return SHORT.get(metric, metric.replace("_", " "))
+    return _named(metric, SHORT)
+
+
+def _named(metric: str, names: Mapping[str, str]) -> str:
+    name, _, device = metric.partition("@")
+    known = names.get(name, name.replace("_", " "))
+    return f"{known} on {device}" if device else known
 
 
 def kind(metric: str) -> str:
@@ -65,7 +78,7 @@ def kind(metric: str) -> str:
 
 def si_name(metric: str) -> str:
     """The metric's name with its SI unit: ``tpot_p50_s``, ``peak_memory_bytes``."""
-    return metric + {"time": "_s", "bytes": "_bytes"}.get(kind(metric), "")
+    return metric + {"time": "_s", "bytes": "_bytes", "power": "_w"}.get(kind(metric), "")
 
 
 def show(value: float | None, metric: str, *, missing: str = UNKNOWN) -> str:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from chipwise.run.choose import Chooser, Observation
 from chipwise.search.answer import importance, relaxations, sweet_spot
-from chipwise.search.history import History
+from chipwise.search.history import History, tolled
 from chipwise.search.pareto import hypervolume
 from chipwise.search.strategy import Problem
 from chipwise.space import SearchSpace
@@ -65,6 +65,7 @@ def explained(
     points = _points(chooser, observations, rows)
     history = History(problem)
     history.tell(rows, problem.to_minimise(points))
+    points = tolled(points, chooser.counts(rows) - 1.0)
     place = {tuple(row): item.number for row, item in zip(rows.tolist(), items, strict=True)}
     spot = sweet_spot(history)
     relaxed = [
@@ -119,7 +120,8 @@ def _growth(chooser: Chooser, observations: Sequence[Observation], points: Float
     """Hypervolume after each candidate, and what drawing within the limits would have had on average."""
     rng = np.random.default_rng([seed, 17])
     pool = chooser.pool
-    drawn = _points(chooser, observations, pool[rng.permutation(len(pool))[:_DRAWN]])
+    rows = pool[rng.permutation(len(pool))[:_DRAWN]]
+    drawn = tolled(_points(chooser, observations, rows), chooser.counts(rows) - 1.0)
     both = np.vstack([points, drawn])
     low, high = both.min(axis=0), both.max(axis=0)
     span = np.where(high > low, high - low, 1.0)

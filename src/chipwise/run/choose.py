@@ -1,9 +1,9 @@
 """Which candidates deserve the next trainings: the quality model's beliefs over the screened pool.
 
-Costs are free, so only bits per byte has to be learnt. A scaling law, fitted to the run's own trainings, reads short
-ones at the full budget; the quality model learns what each shape adds to it or takes from it. The first batch covers
-the pool; later ones take turns between the candidate most likely to be the best within the limits and those that add
-most to the front.
+Costs are free, so only bits per byte has to be learnt; it counts as more where a soft limit is broken. A scaling law,
+fitted to the run's own trainings, reads short ones at the full budget; the quality model learns what each shape adds to
+it or takes from it. The first batch covers the pool; later ones take turns between the candidate most likely to be the
+best within the limits and those that add most to the front.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from chipwise.search.quality_model import QualityModel
 from chipwise.search.scaling import fit_law, fit_pace
 from chipwise.search.strategy import Goal, Limit, Problem
 from chipwise.space import Constraint, Objective, SearchSpace
+from chipwise.space.constraints import past
 from chipwise.space.space import Rows
 
 Floats = NDArray[np.float64]
@@ -52,7 +53,7 @@ def make_problem(
     def free(rows: Rows) -> tuple[Floats, Floats]:
         known = metrics(rows)
         costs = [known.get(f"{ACROSS}{goal.metric}", known[goal.metric]) for goal in free_goals]
-        over = [excess((limit,), known) for limit in free_limits]
+        over = [past(limit, known[limit.metric]) for limit in free_limits]
         return _columns(costs, len(rows)), _columns(over, len(rows))
 
     return Problem(
@@ -61,7 +62,7 @@ def make_problem(
             Goal(name="bits_per_byte"),
             *(Goal(name=goal.metric, direction=goal.direction, free=True) for goal in free_goals),
         ),
-        limits=tuple(Limit(name=limit.metric, free=True) for limit in free_limits),
+        limits=tuple(Limit(name=limit.metric, free=True, penalty=limit.penalty) for limit in free_limits),
         free=free,
         active=space.active,
         canonical=space.canonical,
@@ -126,13 +127,14 @@ class Chooser:
         if len(pool) <= count:
             return pool
         if len(observations) < 3:
-            hope = self._law(observations)(pool) * np.exp(self._trend([])(pool))
+            hope = self._law(observations)(pool) * np.exp(self._trend([])(pool)) * self.counts(pool)
             pool = pool[np.argsort(hope, kind="stable")[: max(count, len(pool) // HOPEFUL)]]
             columns = self._model.columns(pool)
             held = self._model.columns(np.array(taken)) if taken else columns[:0]
             return pool[_spread(columns, held, count)]
         columns = self._model.columns(pool)
         mean, std, front = self._believe(observations, pool, columns)
+        mean, std = mean * self.counts(pool), std * self.counts(pool)
         best = np.asarray(front[:, 0].min())
         improvement = expected_improvement(mean, std, best)
         order = list(np.argsort(-improvement, kind="stable"))
@@ -163,7 +165,7 @@ class Chooser:
         """Up to ``count`` rows that the law alone prefers, none of them in ``taken``; of equal shapes one at first."""
         gone = {self._architecture(row) for row in taken}
         pool = self.pool[[i for i, row in enumerate(self.pool.tolist()) if self._architecture(row) not in gone]]
-        order = [int(i) for i in np.argsort(self.law(pool), kind="stable")]
+        order = [int(i) for i in np.argsort(self.law(pool) * self.counts(pool), kind="stable")]
         return pool[self._in_turns(pool, (order,), count)]
 
     def nearest(self, choices: Mapping[str, Any]) -> list[int]:
@@ -178,6 +180,10 @@ class Chooser:
         rows = np.unique(self._space.canonical(rows), axis=0)
         rows = np.asarray(rows[rows[:, column] != row[column]], dtype=np.int64)
         return rows[excess(self._limits, self._metrics(rows)) <= 0] if len(rows) else rows
+
+    def counts(self, rows: Rows) -> Floats:
+        """What one bit per byte of ``rows`` counts as, (n,): 1, and more past soft limits."""
+        return 1.0 + self.problem.toll(self.problem.price(rows)[1])
 
     def law(self, rows: Rows) -> Floats:
         """Bits per byte of ``rows`` after a full training, as the law says before anything was trained, (n,)."""
@@ -206,7 +212,7 @@ class Chooser:
     def _believe(
         self, observations: Sequence[Observation], rows: Rows, columns: Floats
     ) -> tuple[Floats, Floats, Floats]:
-        """Beliefs at the full budget of ``rows``, and of those that were trained, with costs."""
+        """Beliefs at the full budget of ``rows``, and of those that were trained as they count, with costs."""
         seen = np.array([item.row for item in observations])
         law = self._law(observations)
         expected = law(seen, np.array([item.tokens for item in observations], float))
@@ -222,7 +228,8 @@ class Chooser:
         tried = np.unique(seen, axis=0)
         known, _ = self._model.predict(tried)
         values, _ = self.problem.price(tried)
-        return best, best * std, np.column_stack([np.exp(known + trend(tried)) * law(tried), values])
+        front = np.exp(known + trend(tried)) * law(tried) * self.counts(tried)
+        return best, best * std, np.column_stack([front, values])
 
     def _trend(self, seen: Rows | Sequence[Any], residuals: Sequence[float] | Floats = ()) -> Callable[[Rows], Floats]:
         """What shared weights add to the law of rows, as far as trainings say that they deserve trust; else 0."""
@@ -268,8 +275,10 @@ class Chooser:
         """The pool with children of the best so far, less what was taken."""
         rows = self.pool
         if observations:
-            best = sorted(observations, key=lambda item: (-item.cpu_s, item.bits_per_byte))[:PARENTS]
-            parents = np.unique(np.array([item.row for item in best]), axis=0)
+            seen = np.array([item.row for item in observations])
+            counted = self.counts(seen) * [item.bits_per_byte for item in observations]
+            best = np.lexsort((counted, np.array([-item.cpu_s for item in observations])))[:PARENTS]
+            parents = np.unique(seen[best], axis=0)
             children = np.unique(mutate(self._space, np.repeat(parents, CHILDREN, axis=0), rng), axis=0)
             keep = excess(self._limits, self._metrics(children)) <= 0
             rows = np.unique(np.vstack([rows, children[keep]]), axis=0)

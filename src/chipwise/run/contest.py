@@ -16,6 +16,7 @@ from chipwise.run.measuring import HEADROOM, within
 from chipwise.run.quality import measured_within
 from chipwise.run.spec import RunSpec
 from chipwise.run.trials import Candidate, Trials
+from chipwise.space.constraints import toll
 from chipwise.space.designs import design_of
 
 MEASURED_AT_MOST = 4  # designs measured for one vocabulary before it is given up
@@ -55,9 +56,11 @@ def _largest_first(
 ) -> list[tuple[Mapping[str, Any], dict[str, list[float]]]]:
     """Designs predicted within the limits, most parameters first; of equals the one predicted to be fastest.
 
+    Those that hold the soft limits too come before all others: an engineer aims within them.
+
     Predictions are those of the moment: each measurement corrects the ones after it.
     """
-    fitting: list[tuple[int, float, int, Mapping[str, Any], dict[str, list[float]]]] = []
+    fitting: list[tuple[bool, int, float, int, Mapping[str, Any], dict[str, list[float]]]] = []
     for choices in proportions(spec.space):
         if choices["vocab_size"] != vocab_size:
             continue
@@ -65,5 +68,6 @@ def _largest_first(
         promise = costing.promise(design)
         values = {metric: bounds[0] for metric, bounds in promise.items()}
         if within(spec.limits, values, headroom=HEADROOM):
-            fitting.append((-design.arch.parameters(), values["tpot_p50"], len(fitting), choices, promise))
+            beyond = toll(spec.limits, values) > 0
+            fitting.append((beyond, -design.arch.parameters(), values["tpot_p50"], len(fitting), choices, promise))
     return [(choices, promise) for *_, choices, promise in sorted(fitting)]

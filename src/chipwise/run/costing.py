@@ -18,12 +18,14 @@ from chipwise.ops import Phase, Workload
 from chipwise.predict.correct import Correction, correction
 from chipwise.predict.learn import learn
 from chipwise.profile.refit import Prepared, prepare
+from chipwise.run.spending import Rates, spent
 from chipwise.space import SearchSpace
 from chipwise.space.constraints import MEASURED_METRICS
 from chipwise.space.pricing import PriceTable, ProfilePricer
 from chipwise.space.space import Rows
 from chipwise.spec import Design
 
+NOTHING_STATED = Rates()
 _PHASE = {"ttft": Phase.PREFILL, "tpot": Phase.DECODE}
 
 
@@ -49,11 +51,14 @@ class Costing:
     """Free metrics of designs and rows, by a profile that learns from the measurements told so far.
 
     Medians are the learnt profile's. Tails and memory, which a few measurements cannot refit, get one shrunken factor
-    each on top.
+    each on top. Joules and dollars are the medians at ``rates``.
     """
 
-    def __init__(self, space: SearchSpace, workload: Workload, profile: MachineProfile) -> None:
+    def __init__(
+        self, space: SearchSpace, workload: Workload, profile: MachineProfile, *, rates: Rates = NOTHING_STATED
+    ) -> None:
         self.profile, self._calibrated, self._workload = profile, profile, workload
+        self._rates = rates
         self._pricer = ProfilePricer(profile)
         self._table = PriceTable(space, workload, self._pricer)
         self._corrections: dict[str, Correction] = {}
@@ -106,7 +111,10 @@ class Costing:
         cost = self._uncorrected(design)
         promised = {metric: list(known.interval(cost[metric])) for metric, known in self._corrections.items()}
         count = float(design.arch.parameters())
-        return {**promised, "parameters": [count, count, count]}
+        ends = zip(promised["ttft_p50"], promised["tpot_p50"], strict=True)
+        each = [spent(ttft_s, tpot_s, self._workload, self._rates) for ttft_s, tpot_s in ends]
+        costs = {name: [values[name] for values in each] for name in each[0]}
+        return {**promised, "parameters": [count, count, count], **costs}
 
     def unsure(self, design: Design) -> float:
         """How little the models measured so far say of this one: 0 where it was measured itself, 1 far from all."""
@@ -125,4 +133,5 @@ class Costing:
             values[f"{quantity}_p50"] = median
             values[f"{quantity}_p99"] = tail.ratio * median + tail.extra_s
         corrected = {metric: value * self._corrections[metric].factor for metric, value in values.items()}
-        return {**corrected, "parameters": costs.parameters}
+        costs_of = spent(corrected["ttft_p50"], corrected["tpot_p50"], self._workload, self._rates)
+        return {**corrected, "parameters": costs.parameters, **costs_of}

@@ -1,4 +1,4 @@
-"""A data sheet as the pricer of a space: seconds of every operator from the kernel models, bytes by counting."""
+"""A data sheet as the pricer of a space: seconds and joules of operators from the kernel models, bytes by counting."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from chipwise.cost.memory import block_activation_bytes, memory_parts
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.ops import Op, Phase, Workload
 from chipwise.predict.kernels import times_of
+from chipwise.predict.power import power
+from chipwise.run.spending import rates_of, spent
+from chipwise.space import SearchSpace
 from chipwise.space.pricing import PriceTable
 from chipwise.space.space import Rows
 from chipwise.spec import Attention, Design, FeedForward
@@ -27,7 +30,8 @@ class DevicePricer:
     """Prices of operators on a device that is known by its data sheet; see :class:`chipwise.space.pricing.Pricer`.
 
     Operators run one after the other, in ``activations``; weights stay in the format that the space chose. Memory is
-    that of the model alone: what a serving process takes besides is not known of a data sheet.
+    that of the model alone: what a serving process takes besides is not known of a data sheet. Joules are known where
+    the board's power is.
 
     Args:
         device: The data sheet.
@@ -44,17 +48,24 @@ class DevicePricer:
         self._share = DType.named(self.activations).size_bytes / DType.FP32.size_bytes
 
     def op_columns(self, op: Op) -> Floats:
-        """Seconds, launch included: the one column, (1,)."""
+        """Seconds, launch included, and joules where the board's power is listed: (1,) or (2,)."""
         names = {field.name for field in dataclasses.fields(op)}  # type: ignore[arg-type]
         changes: dict[str, str] = {name: self.activations for name in ("activations", "cache") if name in names}
         if op.kind == "embedding" and getattr(op, "weights", "") == "fp32":
             changes["weights"] = self.activations
         priced = dataclasses.replace(op, **changes)  # type: ignore[type-var]
-        return np.array([float(times_of(priced, self.device, stack=self.stack).latency_s)])
+        latency_s = float(times_of(priced, self.device, stack=self.stack).latency_s)
+        if self.device.board_power is None:
+            return np.array([latency_s])
+        return np.array([latency_s, float(power(priced, self.device, latency_s).energy_j)])
 
     def latency_s(self, columns: Floats, phase: Phase, *, logits: Floats) -> Floats:
-        """The sum of the operators, (n, 1) -> (n,)."""
+        """The sum of the operators, (n, columns) -> (n,)."""
         return columns[:, 0]
+
+    def energy_j(self, columns: Floats) -> Floats | None:
+        """The sum of the operators, likewise; None where no board power is listed."""
+        return columns[:, 1] if columns.shape[1] > 1 else None
 
     def stored_bytes(self, design: Design, workload: Workload) -> float:
         """Matrices as they are stored; tables, norms and cache in the format of activations."""
@@ -81,8 +92,12 @@ def _activations(device: DeviceProfile) -> str:
     raise Unsupported(f"{device.name} lists no rate for {', '.join(ACTIVATIONS)}")
 
 
-def device_metrics(table: PriceTable) -> Callable[[Rows], dict[str, Floats]]:
-    """What a data sheet's price table tells of rows: medians, memory, parameters. Tails are measured, never priced."""
+def device_metrics(space: SearchSpace, workload: Workload, pricer: DevicePricer) -> Callable[[Rows], dict[str, Floats]]:
+    """What a data sheet tells of rows: medians, memory, parameters; power, energy, price where it lists what they need.
+
+    Tails are measured, never priced.
+    """
+    table, rates = PriceTable(space, workload, pricer), rates_of(pricer.device)
 
     def metrics(rows: Rows) -> dict[str, Floats]:
         costs = table(rows)
@@ -91,20 +106,27 @@ def device_metrics(table: PriceTable) -> Callable[[Rows], dict[str, Floats]]:
             "tpot_p50": costs.tpot_s,
             "peak_memory": costs.peak_memory_bytes,
             "parameters": costs.parameters,
+            **spent(costs.ttft_s, costs.tpot_s, workload, rates, prefill_j=costs.prefill_j, decode_j=costs.decode_j),
         }
 
     return metrics
 
 
 def design_costs(design: Design, workload: Workload, pricer: DevicePricer) -> dict[str, float]:
-    """What one design costs on a data sheet's device, inside a space or not: medians and memory."""
-    found = {}
-    for metric, phase in (("ttft_p50", Phase.PREFILL), ("tpot_p50", Phase.DECODE)):
-        found[metric] = sum(float(pricer.op_columns(placed.op)[0]) for placed in lower(design, workload, phase))
+    """What one design costs on a data sheet's device, in a space or not, as :func:`device_metrics` tells of rows."""
+    passes = [
+        np.sum([pricer.op_columns(placed.op) for placed in lower(design, workload, phase)], axis=0)[None]
+        for phase in (Phase.PREFILL, Phase.DECODE)
+    ]
+    (ttft_s, tpot_s), (prefill_j, decode_j) = ([p[:, 0] for p in passes], [pricer.energy_j(p) for p in passes])
+    rates = rates_of(pricer.device)
+    costs = spent(ttft_s, tpot_s, workload, rates, prefill_j=prefill_j, decode_j=decode_j)
+    found = {name: float(values[0]) for name, values in {"ttft_p50": ttft_s, "tpot_p50": tpot_s, **costs}.items()}
     widest = max(
         pricer.activation_bytes(block, design.arch.d_model, workload)
         for layer in design.arch.layers
         for block in (layer.attention, layer.ffn)
         if isinstance(block, Attention | FeedForward)
     )
-    return {**found, "peak_memory": pricer.stored_bytes(design, workload) + widest}
+    memory = pricer.stored_bytes(design, workload) + widest
+    return {**found, "peak_memory": memory, "parameters": float(design.arch.parameters())}

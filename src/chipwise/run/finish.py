@@ -20,6 +20,7 @@ from chipwise.run.judging import SPARE, Judging
 from chipwise.run.measuring import Measuring, exported_bits_per_byte, notes_of, within
 from chipwise.run.spec import RunSpec
 from chipwise.run.trials import Candidate, Trials
+from chipwise.space.constraints import pace_is_sold
 from chipwise.spec.io import to_data
 from chipwise.train.tokenizer import TokenStore
 
@@ -35,6 +36,7 @@ class Finish:
         folder: Its folder.
         store: Tokenised text.
         judging: Asks contenders the run's tasks, if it has some.
+        counts: What one bit per byte of a candidate counts as: 1, and more past soft limits.
         begun: Told the name of each stage.
     """
 
@@ -46,10 +48,11 @@ class Finish:
         store: TokenStore,
         *,
         judging: Judging | None = None,
+        counts: Callable[[Candidate], float] = lambda item: 1.0,
         begun: Callable[[str], None] = lambda stage: None,
     ) -> None:
         self._trials, self._spec, self._folder, self._store = trials, spec, folder, store
-        self._judging, self._begun = judging, begun
+        self._judging, self._counts, self._begun = judging, counts, begun
         self._measuring = Measuring(spec)
 
     def decide(
@@ -57,9 +60,10 @@ class Finish:
     ) -> Candidate:
         """The finalist of fewest bits per byte, as exported, that was measured within the limits and keeps the floors.
 
-        One that was measured to be slower than the baseline can only win where there is no other. Where no finalist
-        keeps the limits, ``others`` are exported as far as they were trained and measured, in their order; of those
-        within the limits at most ``SPARE`` are asked the tasks.
+        Limits on what could not be measured hold as predicted; past soft ones bits per byte count as more. One that was
+        measured to be slower than the baseline can only win where there is no other, or where a soft limit sells that
+        time. Where no finalist keeps the limits, ``others`` are exported as far as they were trained and measured, in
+        their order; of those within the limits at most ``SPARE`` are asked the tasks.
 
         Raises:
             Infeasible: Nothing that was trained was measured within the limits, or none of that keeps the floors.
@@ -88,10 +92,12 @@ class Finish:
             raise Infeasible(self._below_floors(fitting))
         cap = ((self._trials[baseline.number].measured or {}).get("tpot_p50")) if baseline is not None else None
         faster = [item for item in good if cap is None or (item.measured or {}).get("tpot_p50", 0.0) <= cap]
-        return min(faster or good, key=lambda item: (item.trial.notes["exported_bits_per_byte"], item.number))
+        best = good if pace_is_sold(self._spec.limits) else faster or good
+        counted = {item.number: item.trial.notes["exported_bits_per_byte"] * self._counts(item) for item in best}
+        return min(best, key=lambda item: (counted[item.number], item.number))
 
     def _fits(self, item: Candidate) -> bool:
-        return item.alive and within(self._spec.limits, item.measured or {})
+        return item.alive and item.measured is not None and within(self._spec.limits, item.costs)
 
     def _judged(self, items: Sequence[Candidate], *, beside: Sequence[Candidate] = ()) -> list[Candidate]:
         """Those that keep the floors of all tasks; ``beside`` are asked too, for the report."""
@@ -114,11 +120,11 @@ class Finish:
         )
 
     def _against_limits(self, item: Candidate) -> str:
-        measured = item.measured or {}
+        how = {metric: "" if metric in (item.measured or {}) else " as predicted" for metric in item.costs}
         return ", ".join(
-            f"{limit.metric} {limit.show(measured[limit.metric])} (limit {limit.text})"
+            f"{limit.metric} {limit.show(item.costs[limit.metric])}{how[limit.metric]} (limit {limit.text})"
             for limit in self._spec.limits
-            if limit.metric in measured
+            if limit.hard and limit.metric in item.costs
         )
 
     def _measure_final(self, contenders: Sequence[Candidate]) -> None:
@@ -134,7 +140,7 @@ class Finish:
                 if isinstance(measured, MeasurementError):
                     self._trials.fail(item.number, str(measured))
                 else:
-                    self._trials.note(item.number, **notes_of(measured, final=measured.clean))
+                    self._trials.note(item.number, **notes_of(measured, self._spec.target.rates, final=measured.clean))
 
     def _measure(self, contenders: Sequence[Candidate]) -> list[Measurement | MeasurementError]:
         return self._measuring.alternately([self._served(item) for item in contenders])

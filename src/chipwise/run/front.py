@@ -1,9 +1,9 @@
 """Hybrid profiling along the front: of what was trained, that is measured which may change who is best at what.
 
-The objectives are those of the run: quality after the first training, which all candidates had for equally long, and
-latency and memory as measured, or within the interval that the cost model gives. A measurement is taken where the
-optimistic end of an interval would move the front of what was measured, the largest move first; each one teaches the
-cost model, so intervals shrink and fewer are worth it.
+The objectives are those of the run: quality after the first training, which all candidates had for equally long and
+which counts as more where soft limits are broken, and latency and memory as measured, or within the interval that the
+cost model gives. A measurement is taken where the optimistic end of an interval would move the front of what was
+measured, the largest move first; each one teaches the cost model, so intervals shrink and fewer are worth it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from chipwise.run.profiling import next_to_measure
 from chipwise.run.trials import Candidate
-from chipwise.space.constraints import Constraint, Objective
+from chipwise.space.constraints import Constraint, Objective, toll
 
 Floats = NDArray[np.float64]
 MOST_SHARE = 0.25  # of the candidates that were trained
@@ -70,7 +70,7 @@ def next_of(
     low, high, known = (np.full((len(items), len(sought)), np.nan) for _ in range(3))
     for i, item in enumerate(items):
         for j, goal in enumerate(sought):
-            ends = _ends(item, goal, bounds[i])
+            ends = _ends(item, goal, bounds[i], limits)
             low[i, j], high[i, j] = min(ends), max(ends)
         if item.measured is not None and item.trial.notes["within"]:
             known[i] = low[i]
@@ -81,12 +81,18 @@ def next_of(
     return None if best is None else items[chosen[best]]
 
 
-def _ends(item: Candidate, goal: Objective, promised: Mapping[str, Sequence[float]]) -> tuple[float, float]:
+def _ends(
+    item: Candidate, goal: Objective, promised: Mapping[str, Sequence[float]], limits: Sequence[Constraint]
+) -> tuple[float, float]:
     """Both ends of a goal's interval, less being better; alike where it is known."""
     sign = 1.0 if goal.direction == "minimize" else -1.0
     if goal.metric == "bits_per_byte":
         value = float((item.after(0) or {})["quantised_bits_per_byte"])
-        return sign * value, sign * value
+        low, high = (
+            1.0 + toll(limits, {metric: bounds[end] for metric, bounds in promised.items()} | (item.measured or {}))
+            for end in (1, 2)
+        )
+        return sign * value * low, sign * value * high
     if item.measured is not None and goal.metric in item.measured:
         return sign * item.measured[goal.metric], sign * item.measured[goal.metric]
     _, low, high = promised[goal.metric]
@@ -94,9 +100,8 @@ def _ends(item: Candidate, goal: Objective, promised: Mapping[str, Sequence[floa
 
 
 def _most(goal: Objective, limits: Sequence[Constraint]) -> float:
-    """The tightest limit on a goal's own metric, less being better; infinity where there is none."""
+    """The tightest hard limit on a goal's own metric, less being better; infinity where there is none."""
     op = "<=" if goal.direction == "minimize" else ">="
-    found = [
-        item.limit if op == "<=" else -item.limit for item in limits if item.metric == goal.metric and item.op == op
-    ]
+    held = [item for item in limits if item.hard and item.metric == goal.metric and item.op == op]
+    found = [item.limit if op == "<=" else -item.limit for item in held]
     return min(found, default=np.inf)

@@ -20,6 +20,7 @@ from chipwise.profile.measurement import Measurement
 from chipwise.profile.session import loudness
 from chipwise.profile.store import MeasurementStore
 from chipwise.run.spec import RunSpec
+from chipwise.run.spending import Rates, measured_w, spent
 from chipwise.run.start_spec import StartSpec
 from chipwise.space.constraints import MEASURED_METRICS, Constraint, broken
 from chipwise.spec import Design
@@ -85,13 +86,17 @@ def metrics_of(
     return found
 
 
-def notes_of(measurement: Measurement, *, final: bool) -> dict[str, Any]:
+def notes_of(measurement: Measurement, rates: Rates, *, final: bool) -> dict[str, Any]:
     """What a trial keeps of its measurement.
 
     ``measured`` is as taken where it is final, and on the calibration's footing before; ``settled`` is what is learnt.
+    Joules are measured where the processor counts them; dollars are the measured medians at the stated price.
     """
+    measured = metrics_of(measurement, Measurement.metric if final else Measurement.corrected)
+    metered = Rates(power_w=measured_w(measurement), usd_per_s=rates.usd_per_s)
+    costs = spent(measured["ttft_p50"], measured["tpot_p50"], measurement.workload, metered)
     return {
-        "measured": metrics_of(measurement, Measurement.metric if final else Measurement.corrected),
+        "measured": measured | costs,
         "settled": metrics_of(measurement, Measurement.settled),
         "drift": None if measurement.drift is None else plain(measurement.drift),
         "clean": measurement.clean,

@@ -17,7 +17,8 @@ from chipwise.ops import Op, Phase, Workload
 from chipwise.run.costing import Costing
 from chipwise.run.devices import DevicePricer, device_metrics
 from chipwise.run.screen import Metrics, excess, screen
-from chipwise.run.spec import NO_SPACE
+from chipwise.run.spec import NO_SPACE, TargetSpec
+from chipwise.run.spending import Rates
 from chipwise.space import Constraint, SearchSpace, SpaceSpec, parse_constraints
 from chipwise.space.designs import summary
 from chipwise.space.pricing import PriceTable
@@ -199,13 +200,14 @@ def overview_of(
     try:
         space = _space(whole["space"], None if alone else "space")
         workload = build(Workload, whole.get("workload", {}), field="workload")
+        target = build(TargetSpec, whole.get("target", {}), field="target")
         constraints = parse_constraints(whole.get("constraints", {}), tasks=None, batch=workload.batch)
     except SpecError as error:
         raise error.inside(file=str(file)) from None
     if draws < 1 or samples < 0:
         raise InputError(f"draw at least one candidate, and show none or more; not {draws} and {samples}")
     progress("pricing the blocks", 0.0)
-    metrics, priced_by = _metrics(space, workload, profile, device)
+    metrics, priced_by = _metrics(space, workload, profile, device, target.rates)
     return overview(
         space,
         metrics,
@@ -227,15 +229,15 @@ def _space(data: object, field: str | None) -> SearchSpace:
 
 
 def _metrics(
-    space: SearchSpace, workload: Workload, profile: Path | None, device: str | None
+    space: SearchSpace, workload: Workload, profile: Path | None, device: str | None, rates: Rates
 ) -> tuple[Metrics, str | None]:
     if device is None and profile is not None and profile.exists():
         machine = MachineProfile.load(profile)
-        costing = Costing(space, workload, machine)
+        costing = Costing(space, workload, machine, rates=rates)
         return costing.metrics, f"{machine.machine.name}, {machine.runtime} {machine.runtime_version} (calibrated)"
     if device is not None:
         sheet = datasheet.load(device)
-        return device_metrics(PriceTable(space, workload, DevicePricer(sheet))), f"{sheet.title} (data sheet)"
+        return device_metrics(space, workload, DevicePricer(sheet)), f"{sheet.title} (data sheet)"
     table = PriceTable(space, workload, _Counting())
     return lambda rows: {"parameters": table(rows).parameters}, None
 
@@ -248,6 +250,9 @@ class _Counting:
 
     def latency_s(self, columns: Any, phase: Phase, *, logits: Any) -> NDArray[np.float64]:
         return np.zeros(len(columns))
+
+    def energy_j(self, columns: Any) -> None:
+        return None
 
     def stored_bytes(self, design: Design, workload: Workload) -> float:
         return 0.0

@@ -38,7 +38,7 @@ def worth_measuring(
     if mode == "measured":
         return "every candidate is measured"
     for limit in limits:
-        if limit.metric in promise:
+        if limit.hard and limit.metric in promise:
             scale = headroom if limit.metric.endswith("_p99") else 1.0
             _, low, high = promise[limit.metric]
             if limit.holds(low / scale) != limit.holds(high / scale):

@@ -80,6 +80,7 @@ class Halving:
         workers: Trainings side by side.
         begun: Told the name of each stage.
         score: What shared weights say of rows, for the notes of new trials; NaN where they cannot say.
+        counts: What one bit per byte of a candidate counts as: 1, and more past soft limits.
     """
 
     def __init__(
@@ -94,10 +95,11 @@ class Halving:
         workers: int,
         begun: Callable[[str], None],
         score: Callable[[Rows], Floats] | None = None,
+        counts: Callable[[Candidate], float] = lambda item: 1.0,
     ) -> None:
         self._trials, self._plan, self._chooser, self._trainer = trials, tuple(plan), chooser, trainer
         self._measure, self._predict, self._workers, self._begun = measure, predict, workers, begun
-        self._score = score
+        self._score, self._counts = score, counts
 
     def explore(self, baselines: Sequence[Candidate]) -> None:
         """The first rung: batches of candidates, each chosen after the one before was trained.
@@ -150,7 +152,7 @@ class Halving:
         return finalists, trained[0] if trained else None
 
     def _in_best_format(self, item: Candidate, rung: int) -> Candidate:
-        """A finalist in the weight format of fewest bits per byte in which it is measured within the limits.
+        """A finalist in the weight format of fewest bits per byte, as they count, in which it is within the limits.
 
         Searching asks of each architecture one format alone. The training is there, only the rounding is judged anew.
         """
@@ -165,10 +167,15 @@ class Halving:
         better = [
             other
             for other in map(self._fresh, others)
-            if other.alive and other.after(rung) and (other.quality or np.inf) < (item.quality or np.inf)
+            if other.alive and other.after(rung) and self._counted(other) < self._counted(item)
         ]
-        better.sort(key=lambda other: other.quality or np.inf)
-        return next((self._fresh(other) for other in better if measured_within(other, self._measure)), item)
+        better.sort(key=self._counted)
+        fitting = (self._fresh(other) for other in better if measured_within(other, self._measure))
+        return next((other for other in fitting if self._counted(other) < self._counted(item)), item)
+
+    def _counted(self, item: Candidate) -> float:
+        """Bits per byte after the longest training, as they count."""
+        return np.inf if item.quality is None else item.quality * self._counts(item)
 
     def spare(self, finalists: Sequence[Candidate]) -> list[Candidate]:
         """Whom to try where no finalist keeps what it promised: finalists' other formats, then the most promising."""
@@ -197,9 +204,13 @@ class Halving:
         return self._trials[item.number]
 
     def best_baseline(self, baselines: Sequence[Candidate]) -> Candidate | None:
-        """The baseline of fewest bits per byte after the first rung."""
+        """The baseline of fewest bits per byte, as they count, after the first rung."""
         trained = [item for item in map(self._fresh, baselines) if item.alive and item.after(0) is not None]
-        return min(trained, key=lambda item: (item.after(0) or {})["quantised_bits_per_byte"], default=None)
+        return min(
+            trained,
+            key=lambda item: (item.after(0) or {})["quantised_bits_per_byte"] * self._counts(item),
+            default=None,
+        )
 
     def chosen(self, rung: int) -> list[Candidate]:
         """The candidates that rung number ``rung`` trains: the most promising of the one before that keep the limits.
@@ -239,7 +250,7 @@ class Halving:
                 self._trials.trained(job.candidate.number, {**result, "rung": job.rung})
 
     def ranked(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """Candidates by the bits per byte they are believed to reach after a full training."""
+        """Candidates by the bits per byte they are believed to reach after a full training, as they count."""
         return [item for item, _ in self._believed(candidates)]
 
     def _believed(self, candidates: Sequence[Candidate]) -> list[tuple[Candidate, tuple[float, float] | None]]:
@@ -247,11 +258,12 @@ class Halving:
         candidates = [item for item in candidates if item.row is not None]
         observations = self.observations()
         if len(observations) < FEWEST or not candidates:
-            ordered = sorted(candidates, key=lambda item: (-len(item.rungs), item.quality or np.inf))
+            ordered = sorted(candidates, key=lambda item: (-len(item.rungs), self._counted(item)))
             return [(item, None) for item in ordered]
         rows = np.array([item.row for item in candidates])
         mean, std = self._chooser.expected(observations, rows)
-        return [(candidates[i], (float(mean[i]), float(std[i]))) for i in np.argsort(mean, kind="stable")]
+        counted = mean * [self._counts(item) for item in candidates]
+        return [(candidates[i], (float(mean[i]), float(std[i]))) for i in np.argsort(counted, kind="stable")]
 
     def observations(self) -> list[Observation]:
         """Every finished training; a hand-drawn design speaks for the candidate of the space that is closest to it."""

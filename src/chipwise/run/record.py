@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from importlib.metadata import version
 from typing import Any
@@ -17,6 +17,7 @@ from chipwise.hardware.device import MachineProfile
 from chipwise.report import record as rec
 from chipwise.report.scores import TaskScore, TaskSummary
 from chipwise.run.costing import Costing
+from chipwise.run.counting import counting
 from chipwise.run.devices import DevicePricer, design_costs
 from chipwise.run.folder import RunFolder
 from chipwise.run.measuring import within
@@ -29,19 +30,22 @@ from chipwise.search.study import Study
 from chipwise.space import SearchSpace
 from chipwise.space.designs import summary
 
+Counts = Callable[[Candidate], float]  # what one bit per byte counts as
+
 
 def make_record(spec: RunSpec, study: Study, trials: Trials, space: SearchSpace, folder: RunFolder) -> rec.RunRecord:
     """The record of a run as it stands."""
     memory, items = study.memory, trials.all()
     winner, baseline = memory.get("winner"), memory.get("baseline")
     profile = MachineProfile.load(folder.profile) if folder.profile.exists() else None
-    front = _front(spec, items)
+    counts = counting(spec)
+    front = _front(spec, items, counts)
     chosen = next((item for item in items if item.number == winner), None)
     costing = Costing(space, spec.workload, profile) if profile is not None and chosen is not None else None
     cost = costing.estimate(chosen.design) if costing is not None and chosen is not None else None
     screened = memory.get("screened", {})
     answer = build(rec.Answer, memory.get("answer", {}), field="answer")
-    knee = answer.knee if answer.knee is not None else _knee(spec, items, front)
+    knee = answer.knee if answer.knee is not None else _knee(spec, front, counts)
     return rec.RunRecord(
         name=spec.name,
         created=now(),
@@ -50,7 +54,7 @@ def make_record(spec: RunSpec, study: Study, trials: Trials, space: SearchSpace,
         seed=spec.seed,
         target=_target(spec, items, profile),
         workload=spec.workload,
-        constraints=spec.limits,
+        constraints=(*spec.limits, *spec.limits_elsewhere),
         objectives=spec.goals,
         budget=rec.Budget(cpu_s=spec.budget.cpu_s, spent=memory.get("spent", {})),
         space=rec.SpaceSummary(
@@ -75,7 +79,7 @@ def make_record(spec: RunSpec, study: Study, trials: Trials, space: SearchSpace,
         peaks=() if profile is None else tuple(rec.Peak(dtype=n, flops_per_s=v) for n, v in profile.peaks.items()),
         launch_overhead_s=None if profile is None else profile.terms.get("elementwise.mul", {}).get("node"),
         memory=() if cost is None or profile is None or chosen is None else _memory(cost, profile, chosen),
-        history=tuple(_history(spec, items)),
+        history=tuple(_history(spec, items, counts)),
         answer=answer,
         tasks=tuple(_tasks(spec, items, memory.get("bars", {}))),
         rankings=rankings(items, spec.workload),
@@ -157,8 +161,8 @@ def _tasks(spec: RunSpec, items: list[Candidate], bars: Mapping[str, Any]) -> It
         )
 
 
-def _points(spec: RunSpec, items: list[Candidate]) -> tuple[list[Candidate], Any]:
-    """Feasible trained candidates, and their objectives to minimise, (n, m)."""
+def _points(spec: RunSpec, items: list[Candidate], counts: Counts) -> tuple[list[Candidate], Any]:
+    """Feasible trained candidates, and their objectives to minimise, (n, m); bits per byte as they count."""
     kept, rows = [], []
     for item in items:
         if item.quality is None or not item.alive or item.is_baseline:
@@ -168,17 +172,18 @@ def _points(spec: RunSpec, items: list[Candidate]) -> tuple[list[Candidate], Any
         if not within(spec.limits, known):
             continue
         kept.append(item)
+        known["bits_per_byte"] *= counts(item)
         rows.append([known[g.metric] * (1 if g.direction == "minimize" else -1) for g in spec.goals])
     return kept, np.array(rows).reshape(len(rows), len(spec.goals))
 
 
-def _front(spec: RunSpec, items: list[Candidate]) -> list[Candidate]:
-    kept, points = _points(spec, items)
+def _front(spec: RunSpec, items: list[Candidate], counts: Counts) -> list[Candidate]:
+    kept, points = _points(spec, items, counts)
     return [item for item, on in zip(kept, non_dominated(points), strict=True) if on] if kept else []
 
 
-def _knee(spec: RunSpec, items: list[Candidate], front: list[Candidate]) -> int | None:
-    kept, points = _points(spec, front)
+def _knee(spec: RunSpec, front: list[Candidate], counts: Counts) -> int | None:
+    kept, points = _points(spec, front, counts)
     if len(kept) < 3 or points.shape[1] < 2:
         return None
     found = knee(points)
@@ -280,9 +285,9 @@ def _cloud(rows: list[list[float]]) -> rec.Cloud:
     )
 
 
-def _history(spec: RunSpec, items: list[Candidate]) -> list[rec.HistoryPoint]:
+def _history(spec: RunSpec, items: list[Candidate], counts: Counts) -> list[rec.HistoryPoint]:
     """Best quality and hypervolume as trainings ended, against the CPU time of the trainings before."""
-    kept, points = _points(spec, items)
+    kept, points = _points(spec, items, counts)
     if not kept:
         return []
     high, low = points.max(axis=0), points.min(axis=0)
@@ -290,7 +295,7 @@ def _history(spec: RunSpec, items: list[Candidate]) -> list[rec.HistoryPoint]:
     history, elapsed, best = [], 0.0, np.inf
     for i, item in enumerate(kept):
         elapsed += item.rungs[-1]["cpu_s"]
-        best = min(best, float(item.trial.notes.get("exported_bits_per_byte", item.quality)))
+        best = min(best, float(item.trial.notes.get("exported_bits_per_byte", item.quality)) * counts(item))
         volume = float(hypervolume((points[: i + 1] - low) / span, np.full(points.shape[1], 1.1)))
         history.append(
             rec.HistoryPoint(elapsed_cpu_s=elapsed, trial=item.number, best_bits_per_byte=best, hypervolume=volume)

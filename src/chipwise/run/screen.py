@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from chipwise.core.errors import Infeasible
 from chipwise.space import Constraint, SearchSpace
+from chipwise.space.constraints import past
 from chipwise.space.designs import summary
 from chipwise.space.space import Rows
 
@@ -32,13 +33,12 @@ class Screened:
 
 
 def excess(constraints: tuple[Constraint, ...], metrics: Mapping[str, Floats]) -> Floats:
-    """The worst excess over any limit that free metrics know of, (n,); at most 0 where all hold."""
+    """The worst excess over any hard limit that free metrics know of, (n,); at most 0 where all hold."""
     count = len(next(iter(metrics.values())))
     worst = np.full(count, -1.0)
     for item in constraints:
-        if item.metric in metrics:
-            over = (metrics[item.metric] / item.limit - 1.0) * (1 if item.op == "<=" else -1)
-            worst = np.maximum(worst, over)
+        if item.hard and item.metric in metrics:
+            worst = np.maximum(worst, past(item, metrics[item.metric]))
     return worst
 
 
@@ -122,9 +122,8 @@ def _why(
 ) -> str:
     """Which limits are out of reach alone, else which pull against each other, with the nearest candidate."""
     alone = []
-    for item in constraints:
-        if item.metric not in known:
-            continue
+    judged = [item for item in constraints if item.hard and item.metric in known]
+    for item in judged:
         values = known[item.metric]
         best = int(np.argmin(values) if item.op == "<=" else np.argmax(values))
         if not item.holds(float(values[best])):
@@ -136,9 +135,7 @@ def _why(
         return "constraints that no candidate of the space can meet: " + "; ".join(alone)
     nearest = int(np.argmin(worst))
     values_there = ", ".join(
-        f"{item.metric} {item.show(float(known[item.metric][nearest]))} (limit {item.text})"
-        for item in constraints
-        if item.metric in known
+        f"{item.metric} {item.show(float(known[item.metric][nearest]))} (limit {item.text})" for item in judged
     )
     return (
         "each constraint can be met alone, but no candidate meets all of them together; the closest has "

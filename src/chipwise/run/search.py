@@ -19,6 +19,7 @@ from chipwise.run.answer import explained
 from chipwise.run.choose import Chooser, Floats, Observation
 from chipwise.run.contest import draw_baselines
 from chipwise.run.costing import Costing
+from chipwise.run.counting import counting
 from chipwise.run.finish import Finish
 from chipwise.run.folder import RunFolder
 from chipwise.run.front import measure_front
@@ -40,6 +41,7 @@ from chipwise.run.training import PoolTrainer
 from chipwise.run.trials import Candidate, Trials, choice_labels
 from chipwise.search.study import Study
 from chipwise.space import Constraint, SearchSpace
+from chipwise.space.constraints import pace_is_sold
 from chipwise.space.designs import summary
 from chipwise.space.space import Rows
 from chipwise.train.data import load_corpus
@@ -101,13 +103,13 @@ class Search:
         plan = self._plan(set_aside_s=judging.planned_cpu_s(tasks) + shared.planned_cpu_s(shared_s))
         profile = self._calibrate()
         spec = self.spec = with_cold_limits(spec, profile)
-        costing = self._costing = Costing(self.space, spec.workload, profile)
+        costing = self._costing = Costing(self.space, spec.workload, profile, rates=spec.target.rates)
         self._measuring = Measuring(spec, anchors=profile.anchors)
         self._learn()
         self._phase("screening")
         others = RunTargets(spec, self.space, costing.metrics) if spec.targets else None
         metrics = costing.metrics if others is None else others.metrics
-        elsewhere = () if others is None else others.limits
+        elsewhere = spec.limits_elsewhere
         screened = screen(self.space, metrics, (*spec.limits, *elsewhere), seed=spec.seed)
         self.study.remember(
             screened={
@@ -120,7 +122,8 @@ class Search:
         self.status.priced = screened.priced
         self._phase("drawing the baseline by hand")
         baselines = draw_baselines(self.trials, spec, costing, measure=self._measure)
-        limits = (*spec.limits, *elsewhere, *no_slower_than(baselines))
+        limits = (*spec.limits, *elsewhere, *no_slower_than(baselines, spec.limits))
+        counts = counting(spec)
         chooser = Chooser(
             self.space,
             screened,
@@ -153,6 +156,7 @@ class Search:
                 workers=spec.budget.workers,
                 begun=self._phase,
                 score=score,
+                counts=counts,
             )
             halving.explore(baselines)
             if spec.profiling == "measured":
@@ -167,7 +171,7 @@ class Search:
         if judge is not None:
             self._phase("asking the tasks")
             self.study.remember(bars=judge.bars(self.study.memory.get("bars", {})))
-        finish = Finish(self.trials, spec, self.folder, store, judging=judge, begun=self._phase)
+        finish = Finish(self.trials, spec, self.folder, store, judging=judge, counts=counts, begun=self._phase)
         winner = finish.decide(finalists, baseline, halving.spare(finalists))
         finish.write_winner(winner)
         for item in self.trials.all():
@@ -270,7 +274,9 @@ class Search:
         self.status.detail = f"measuring {summary(item.design)}"
         self._tell()
         promise = self._costing.promise(item.design)
-        limits = self.spec.limits if item.is_baseline else (*self.spec.limits, *no_slower_than(self._drawn()))
+        limits = self.spec.limits
+        if not item.is_baseline:
+            limits = (*limits, *no_slower_than(self._drawn(), limits))
         promised = {metric: bounds[0] for metric, bounds in promise.items()}
         unsure = self._costing.unsure(item.design)
         mode = "measured" if item.is_baseline and self.spec.profiling == "hybrid" else self.spec.profiling
@@ -285,7 +291,7 @@ class Search:
             self.trials.fail(item.number, str(error))
             self._count()
             return False
-        notes = notes_of(found, final=False)
+        notes = notes_of(found, self.spec.target.rates, final=False)
         if item.measured is not None and notes["loudness"] >= item.trial.notes.get("loudness", math.inf):
             return bool(item.trial.notes["within"])  # the quieter of two measurements counts
         good = within(limits, notes["measured"], headroom=HEADROOM)
@@ -372,8 +378,13 @@ class Search:
         self._observer(self.status)
 
 
-def no_slower_than(baselines: Sequence[Candidate]) -> tuple[Constraint, ...]:
-    """The limit that a winner may not take longer for a token than the slowest of the hand-drawn designs."""
+def no_slower_than(baselines: Sequence[Candidate], limits: Sequence[Constraint]) -> tuple[Constraint, ...]:
+    """The limit that a winner may not take longer for a token than the slowest of the hand-drawn designs.
+
+    None where a soft limit sells that time: the baseline keeps within it.
+    """
+    if pace_is_sold(limits):
+        return ()
     measured = [item.measured["tpot_p50"] for item in baselines if item.measured]
     if not measured:
         return ()

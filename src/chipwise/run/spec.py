@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from chipwise.core import units
 from chipwise.core.digest import digest, plain
-from chipwise.core.errors import SpecError, UnitError, UnknownName, nearest
+from chipwise.core.errors import SpecError, UnitError, UnknownName, Unsupported, nearest
 from chipwise.core.files import build, read_yaml
 from chipwise.hardware import datasheet
 from chipwise.ops import Workload
+from chipwise.run.spending import Rates, refused, require
 from chipwise.search.strategies import STRATEGIES
 from chipwise.space import Constraint, Objective, SearchSpace, SpaceSpec, parse_constraints, parse_objectives
+from chipwise.space.constraints import SPENDING
 from chipwise.train.tasks_data import TASKS, Kind
 
 DEVICES = ("local",)
@@ -28,29 +30,41 @@ _LATER = {  # fields after the first release, as it did it
     "quality": {"method": "auto", "budget": None},
 }
 NO_SPACE = "a run that cuts a model has no space to look at; chipwise search runs it"
-ON_SHEETS = ("ttft_p50", "tpot_p50", "peak_memory", "parameters")  # what a data sheet's price table tells
+ON_SHEETS = ("ttft_p50", "tpot_p50", "peak_memory", "parameters", *SPENDING)  # what a data sheet's price table tells
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetSpec:
-    """Where the winner will run."""
+    """Where the winner will run; ``power`` and ``price`` are what nothing here can find out of this machine."""
 
     device: str = "local"
     runtime: str = "onnxruntime"
     threads: int = 1
+    power: str | None = None  # drawn while it serves, such as 15 W
+    price: str | None = None  # of an hour, such as 0.10 USD/h
 
     def __post_init__(self) -> None:
         if self.device not in DEVICES:
             raise SpecError(f"unknown device {self.device!r}; {nearest(self.device, DEVICES)}", field="device")
         if self.threads < 1:
             raise SpecError(f"must be at least 1, not {self.threads}", field="threads")
+        _ = self.rates
+
+    @property
+    def rates(self) -> Rates:
+        """What its time takes, as far as it is stated."""
+        return Rates(
+            power_w=None if self.power is None else _positive(self.power, "power", "power"),
+            usd_per_s=None if self.price is None else _positive(self.price, "price_rate", "price"),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlsoOn:
     """One more device that the winner shall be good on, known by its data sheet: predicted there, not measured.
 
-    ``weight`` counts where costs are weighted. Limits are on what a data sheet tells: medians, memory, parameters.
+    ``weight`` counts where costs are weighted. Limits are on what a data sheet tells: medians, memory, parameters, and
+    power, energy and price where it lists what they need.
     """
 
     device: str
@@ -59,7 +73,7 @@ class AlsoOn:
 
     def __post_init__(self) -> None:
         try:
-            datasheet.load(self.device)
+            sheet = datasheet.load(self.device)
         except UnknownName as error:
             raise SpecError(str(error), field="device") from None
         if not self.weight > 0:
@@ -69,6 +83,8 @@ class AlsoOn:
                 raise SpecError(
                     f"no data sheet tells it; {nearest(limit.metric, ON_SHEETS)}", field=f"constraints.{limit.metric}"
                 )
+            if limit.metric in SPENDING:
+                _told(sheet, limit.metric, f"constraints.{limit.metric}")
         if "throughput" in self.constraints:  # a target does not know how many requests its run has at once
             raise SpecError("write tpot_p50: <= batch / throughput instead", field="constraints.throughput")
 
@@ -76,6 +92,19 @@ class AlsoOn:
     def limits(self) -> tuple[Constraint, ...]:
         """The constraints, parsed."""
         return parse_constraints(self.constraints)
+
+    @property
+    def limits_there(self) -> tuple[Constraint, ...]:
+        """The same as limits on metrics called ``metric@device``."""
+        name = datasheet.load(self.device).name
+        return tuple(replace(limit, metric=f"{limit.metric}@{name}") for limit in self.limits)
+
+
+def _told(sheet: datasheet.DeviceProfile, metric: str, field: str) -> None:
+    try:
+        require(sheet, metric)
+    except Unsupported as error:
+        raise SpecError(str(error), field=field) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,8 +203,12 @@ class TaskSpec:
 
 
 def _seconds(text: str, field: str) -> float:
+    return _positive(text, "time", field)
+
+
+def _positive(text: str, kind: str, field: str) -> float:
     try:
-        value = units.parse(text, "time")
+        value = units.parse(text, kind)
     except UnitError as error:
         raise SpecError(str(error), field=field) from None
     if value <= 0:
@@ -235,7 +268,7 @@ class RunSpec:
             raise SpecError(f"two tasks have one name in {labels}", field="tasks")
         if not 0 <= self.seed < 2**63:
             raise SpecError(f"must be at least 0 and below 2**63, not {self.seed}", field="seed")
-        _ = self.limits, self.goals  # what is wrong with one is said
+        self._require_known()
         if self.objectives.get("bits_per_byte") not in ("minimize", "down"):
             raise SpecError("bits_per_byte: minimize must be among them", field="objectives")
         needed = self.workload.total_tokens
@@ -244,6 +277,28 @@ class RunSpec:
                 f"the workload needs {needed} tokens, models keep {self.space.max_tokens}; raise it",
                 field="space.max_tokens",
             )
+
+    def _require_known(self) -> None:
+        """Refuses constraints and objectives that cannot be read, or whose facts nobody stated."""
+        rates = self.target.rates
+        missing = {
+            metric
+            for metric in SPENDING
+            if (rates.usd_per_s if metric == "usd_per_1k_tokens" else rates.power_w) is None
+        }
+        asked = [(item.metric, "constraints") for item in self.limits]
+        sought = [(item.metric, "objectives") for item in self.goals]
+        for metric, where in (*asked, *sought):
+            if metric in missing:
+                raise SpecError(str(refused(metric)), field=f"{where}.{metric}")
+        for metric, where in sought:
+            for other in self.targets if metric in SPENDING else ():
+                _told(datasheet.load(other.device), metric, f"{where}.{metric}")
+
+    @property
+    def limits_elsewhere(self) -> tuple[Constraint, ...]:
+        """The constraints on other devices, on metrics called ``metric@device``."""
+        return tuple(limit for item in self.targets for limit in item.limits_there)
 
     @property
     def limits(self) -> tuple[Constraint, ...]:
@@ -272,6 +327,9 @@ class RunSpec:
         data["search"] = data["search"]["strategy"]
         if not data["space"]["conditions"]:
             del data["space"]["conditions"]
+        for name in ("power", "price"):
+            if data["target"][name] is None:
+                del data["target"][name]
         if data["space"]["conv"] == ["none"]:
             del data["space"]["conv"], data["space"]["conv_taps"]
         for name, usual in _LATER.items():

@@ -65,6 +65,9 @@ class StartSpec:
             raise SpecError(
                 "cuts are timed in onnxruntime on one thread; leave runtime and threads out", field="target"
             )
+        for name in ("power", "price"):
+            if getattr(self.target, name) is not None:
+                raise SpecError("a cut is not judged by it; leave it out", field=f"target.{name}")
         if self.quality.method not in ("auto", "supernet"):
             raise SpecError(
                 f"{self.quality.method!r} trains models from nothing; here it is supernet (weights that cuts share) "
@@ -90,6 +93,9 @@ class StartSpec:
             where = f"constraints.{metric}"
             if metric.partition("@")[0] not in (*STEERING, "bits_per_byte", *TASK_METRICS):
                 raise SpecError(f"a cut is not judged by it; {nearest(metric, STEERING)}", field=where)
+        if soft := [item for item in known if not item.hard]:
+            where = f"constraints.{soft[0].metric}"
+            raise SpecError("limits of a cut are hard; write the text alone, such as '<= 3 ms'", field=where)
         for metric, (op, _, text) in self._shares.items():
             where, asked = f"constraints.{metric}", metric.partition("@")[2]
             if asked and asked not in (labels := [*(item.label for item in self.tasks), ORIGINAL]):
@@ -183,7 +189,7 @@ class StartSpec:
     def identity(self) -> str:
         """What a folder's stages mean: everything but the budget, which may be raised and gone on with."""
         data = plain(self)
-        del data["folder"], data["budget"]
+        del data["folder"], data["budget"], data["target"]["power"], data["target"]["price"]
         return digest(data)
 
 

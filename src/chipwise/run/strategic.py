@@ -56,7 +56,7 @@ class StrategyChooser(Deferring):
             rows = strategy.ask(count - len(picked))
             if not len(rows):
                 break
-            held = (problem.price(rows)[1] <= 0).all(axis=1)
+            held = problem.held(problem.price(rows)[1])
             picked += [key for key in map(tuple, rows[held].tolist()) if key not in gone and key not in picked]
             if len(picked) >= count:
                 break

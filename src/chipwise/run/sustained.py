@@ -36,10 +36,10 @@ def with_cold_limits(spec: RunSpec, profile: MachineProfile) -> RunSpec:
 def cold(constraints: Mapping[str, Any], thermal: Thermal) -> dict[str, Any]:
     """``constraints`` with those on sustained speed restated for a cold machine."""
     rest = {name: value for name, value in constraints.items() if name != METRIC}
-    restated = [
-        f"{limit.op} {limit.limit * thermal.sustained_share:.9g} s"
-        for limit in parse_constraints({METRIC: constraints[METRIC]})
-    ]
+    restated: list[Any] = []
+    for limit in parse_constraints({METRIC: constraints[METRIC]}):
+        text = f"{limit.op} {limit.limit * thermal.sustained_share:.9g} s"
+        restated.append(text if limit.hard else {"limit": text, "penalty": limit.penalty})
     known = rest.get("tpot_p50", [])
     rest["tpot_p50"] = [*(known if isinstance(known, list) else [known]), *restated]
     return rest

@@ -7,7 +7,6 @@ device which a candidate suits least.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -22,8 +21,8 @@ from chipwise.run.choose import ACROSS
 from chipwise.run.devices import DevicePricer, device_metrics
 from chipwise.run.spec import RunSpec
 from chipwise.search.pareto import hypervolume, non_dominated
-from chipwise.space import Constraint, SearchSpace
-from chipwise.space.pricing import PriceTable
+from chipwise.space import SearchSpace
+from chipwise.space.constraints import SPENDING
 from chipwise.space.space import Rows
 
 Floats = NDArray[np.float64]
@@ -153,7 +152,7 @@ def sheet_metrics(space: SearchSpace, workload: Workload, devices: Sequence[str]
     found: dict[str, Metrics] = {}
     for name in devices:
         sheet = datasheet.load(name)
-        found[sheet.name] = device_metrics(PriceTable(space, workload, DevicePricer(sheet)))
+        found[sheet.name] = device_metrics(space, workload, DevicePricer(sheet))
     return found
 
 
@@ -176,26 +175,18 @@ class RunTargets:
         weights = {name: item.weight for name, item in zip(self._sheets, spec.targets, strict=True)}
         self.targets = Targets(space, {LOCAL: local, **self._sheets}, weights=weights, seed=spec.seed)
 
-    @property
-    def limits(self) -> tuple[Constraint, ...]:
-        """The limits on other devices, as limits on metrics called ``metric@device``."""
-        return tuple(
-            dataclasses.replace(limit, metric=f"{limit.metric}@{name}")
-            for name, item in zip(self._sheets, self._spec.targets, strict=True)
-            for limit in item.limits
-        )
-
     def metrics(self, rows: Rows) -> dict[str, Floats]:
         """Free metrics of rows: the measured device's, those with limits on others, and what objectives count as.
 
-        An objective in seconds counts as the share across devices, in seconds of the device that is measured.
+        An objective in seconds, watts, joules or dollars counts as the share across devices, in the unit of the device
+        that is measured.
         """
         known = dict(self._local(rows))
         self.targets.retake(LOCAL)
         for name, sheet in self._sheets.items():
             known |= {f"{metric}@{name}": values for metric, values in sheet(rows).items()}
         for goal in self._spec.goals:
-            if goal.metric in ("ttft_p50", "tpot_p50"):
+            if goal.metric in ("ttft_p50", "tpot_p50", *SPENDING):
                 share = self.targets.across(rows, goal.metric, self._spec.across)
                 known[f"{ACROSS}{goal.metric}"] = share * self.targets.typical[LOCAL][goal.metric]
         return known

@@ -79,10 +79,15 @@ class Candidate:
         return {f"{item['metric']}@{name}": item["value"] for name, item in self.tasks.items() if "value" in item}
 
     @property
-    def known(self) -> dict[str, float]:
-        """Metrics as measured, or as predicted where they were not; and what was reached on tasks."""
+    def costs(self) -> dict[str, float]:
+        """Metrics as measured, or as predicted where they were not."""
         predicted = {metric: bounds[0] for metric, bounds in self.trial.notes["predicted"].items()}
-        return predicted | (self.measured or {}) | self.reached
+        return predicted | (self.measured or {})
+
+    @property
+    def known(self) -> dict[str, float]:
+        """The same, and what was reached on tasks."""
+        return self.costs | self.reached
 
     def after(self, rung: int) -> dict[str, Any] | None:
         """The result of one rung, if it is finished."""

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from chipwise.search.history import History
+from chipwise.search.history import History, tolled
 from chipwise.search.pareto import hypervolume, knee, non_dominated
 from chipwise.search.strategies.auto import Auto
 from chipwise.search.strategy import Floats, Problem, Rows
 
+_FREED = 1e9  # slack of a limit that is not there
 _CORNER = 1.1  # reference point, in spans of the front past its ideal
 
 
@@ -37,13 +38,16 @@ class SweetSpot:
 
 
 def sweet_spot(history: History) -> SweetSpot | None:
-    """The knee of the trials within all limits, and why; None where the front has no bend.
+    """The knee of the trials within all hard limits, and why; None where the front has no bend.
+
+    Soft limits that are broken count in the first objective.
 
     A knee is the point of the front farthest from the straight line (the plane) through its extremes.
     """
     held = np.flatnonzero(history.feasible)
-    front = held[non_dominated(history.objectives[held])] if len(held) else held
-    points, first = np.unique(history.objectives[front], axis=0, return_index=True)
+    counted = history.counted
+    front = held[non_dominated(counted[held])] if len(held) else held
+    points, first = np.unique(counted[front], axis=0, return_index=True)
     front = front[first]
     best = knee(points)
     if best is None:
@@ -80,7 +84,8 @@ class Relaxation:
 
     Attributes:
         limit: Its name.
-        best: Of each objective, the best expected value with the limit as it is and with it relaxed.
+        best: Of each objective, the best expected value with the limit as it is and with it relaxed; of the first, as
+            it counts where soft limits are broken.
         gain: Hypervolume of the expected front that the relaxation adds, as a share; with one objective the share of
             the objective's size by which its best value improves.
         row: The design that adds most, (d,), or None where none does.
@@ -95,10 +100,10 @@ class Relaxation:
 
 
 def relaxations(history: History, *, seed: int, share: float = 0.10) -> list[Relaxation]:
-    """What relaxing each hard limit by ``share`` would buy, the most valuable first.
+    """What relaxing each limit by ``share`` would buy, the most valuable first.
 
-    Candidates are bred under the limits as they are and under each relaxed one, then judged by one quality model, so a
-    relaxed limit can only add designs and never seems to take any away.
+    Candidates are bred under the limits as they are, under each relaxed one, and without the soft ones, then judged by
+    one quality model, so a relaxed hard limit can only add designs, and a relaxed soft one only makes some cheaper.
 
     Args:
         history: Trials; at least one must have succeeded, or nothing is said.
@@ -111,17 +116,19 @@ def relaxations(history: History, *, seed: int, share: float = 0.10) -> list[Rel
     judge = _told(problem, history, np.zeros(len(problem.limits)), seed)
     slack = [np.where(np.arange(len(problem.limits)) == k, share, 0.0) for k in range(len(problem.limits))]
     rows = [judge.candidates()]
-    rows += [_told(problem, history, one, seed).candidates() for one in slack]
+    soft = np.array([limit.penalty is not None for limit in problem.limits])
+    freed = [np.where(soft, _FREED, 0.0)] if soft.any() else []
+    rows += [_told(problem, history, one, seed).candidates() for one in (*slack, *freed)]
     found = np.unique(np.vstack([*rows, history.rows]), axis=0)
     mean, std, violations = judge.believes(found)
     sign = problem.to_minimise(np.ones(len(problem.goals)))[0]
-    held = np.asarray((violations <= 0).all(axis=1))
+    held, now = problem.held(violations), tolled(mean, problem.toll(violations))
     told = []
     for limit, one in zip(problem.limits, slack, strict=True):
-        more = np.asarray((violations <= one).all(axis=1))
-        gain, adds = _gain(mean, held, more)
+        more, then = problem.held(violations - one), tolled(mean, problem.toll(violations - one))
+        gain, adds = _gain(now, held, then, more)
         first = (problem.dear_goals or [0])[0]
-        pairs = zip(_best(mean[held]) * sign, _best(mean[more]) * sign, strict=True)
+        pairs = zip(_best(now[held]) * sign, _best(then[more]) * sign, strict=True)
         told.append(
             Relaxation(
                 limit=limit.name,
@@ -152,27 +159,27 @@ def _best(points: Floats) -> Floats:
     return points.min(axis=0) if len(points) else np.full(points.shape[1], np.nan)
 
 
-def _gain(mean: Floats, held: NDArray[np.bool_], more: NDArray[np.bool_]) -> tuple[float, int | None]:
-    """How much better the front of the rows ``more`` is than that of ``held``, and which row adds most."""
-    new = np.flatnonzero(more & ~held)
+def _gain(now: Floats, held: NDArray[np.bool_], then: Floats, more: NDArray[np.bool_]) -> tuple[float, int | None]:
+    """How much better the front of ``then[more]`` is than that of ``now[held]``, and which row adds most."""
+    new = np.flatnonzero(more & (~held | (then != now).any(axis=1)))
     if not len(new):
         return 0.0, None
     if not held.any():
-        return float("inf"), int(new[mean[new, 0].argmin()])
-    if mean.shape[1] == 1:
-        before, at = float(mean[held, 0].min()), int(new[mean[new, 0].argmin()])
-        better = (before - float(mean[at, 0])) / max(abs(before), 1e-300)
+        return float("inf"), int(new[then[new, 0].argmin()])
+    if now.shape[1] == 1:
+        before, at = float(now[held, 0].min()), int(new[then[new, 0].argmin()])
+        better = (before - float(then[at, 0])) / max(abs(before), 1e-300)
         return (better, at) if better > 0 else (0.0, None)
-    front = mean[more][non_dominated(mean[more])]
+    front = then[more][non_dominated(then[more])]
     low, span = front.min(axis=0), np.ptp(front, axis=0)
     span[span == 0] = 1.0
-    corner = np.full(mean.shape[1], _CORNER)
-    scaled = (mean - low) / span
-    base = scaled[held][non_dominated(scaled[held])]
-    before, after = hypervolume(base, corner), hypervolume(scaled[more], corner)
+    corner = np.full(now.shape[1], _CORNER)
+    base, relaxed = (now[held] - low) / span, (then - low) / span
+    base = base[non_dominated(base)]
+    before, after = hypervolume(base, corner), hypervolume(relaxed[more], corner)
     if after <= before:
         return 0.0, None
-    added = [hypervolume(np.vstack([base, scaled[i]]), corner) for i in new]
+    added = [hypervolume(np.vstack([base, relaxed[i]]), corner) for i in new]
     return (after / before - 1 if before > 0 else float("inf")), int(new[int(np.argmax(added))])
 
 

@@ -48,8 +48,13 @@ class History:
 
     @property
     def feasible(self) -> NDArray[np.bool_]:
-        """Which told rows hold every limit."""
-        return np.asarray((self.violations <= 0).all(axis=1))
+        """Which told rows hold every hard limit."""
+        return self.problem.held(self.violations)
+
+    @property
+    def counted(self) -> Floats:
+        """Objectives as they count where soft limits are broken: the first is worse by its toll, (n, m)."""
+        return tolled(self.objectives, self.problem.toll(self.violations))
 
     def is_new(self, rows: Rows) -> NDArray[np.bool_]:
         """Which canonical rows were neither asked for nor told, first occurrences only."""
@@ -112,6 +117,13 @@ class History:
         excess = np.full((n, k), np.nan if failed else 0.0)
         excess[:, self.problem.free_limits] = self.problem.price(rows)[1]
         return excess
+
+
+def tolled(points: Floats, toll: Floats) -> Floats:
+    """Objectives to be minimised, (n, m), with the first worse by the share ``toll`` (n,) of its size."""
+    paid = np.array(points)
+    paid[:, 0] += np.abs(paid[:, 0]) * toll
+    return paid
 
 
 def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:

@@ -150,6 +150,16 @@ class Problem:
         signed = np.asarray(costs, float).reshape(shape) * self._sign[self.free_goals]
         return signed, np.asarray(violations, float).reshape(shape)
 
+    def held(self, violations: Floats) -> NDArray[np.bool_]:
+        """Which of ``violations`` (n, k) break no hard limit, (n,)."""
+        hard = [i for i, limit in enumerate(self.limits) if limit.penalty is None]
+        return np.asarray((violations[:, hard] <= 0).all(axis=1))
+
+    def toll(self, violations: Floats) -> Floats:
+        """The share by which the first objective counts as worse for soft limits, from violations (n, k): (n,)."""
+        penalties = np.array([limit.penalty or 0.0 for limit in self.limits])
+        return np.asarray(np.maximum(violations, 0) @ penalties)
+
     def opinion(self, rows: Rows) -> Floats:
         """What the prior says of the first dear goal (the first, where none is dear), to be minimised, (n,).
 

@@ -2,14 +2,20 @@
 
 What a metric is of stands behind an ``@``: a device in ``tpot_p50@h100-sxm`` (a run's own limits on other devices), a
 task in ``accuracy@organ-system``, whose limits are floors.
+
+A limit is hard, or soft: ``tpot_p99: {limit: "<= 3 ms", penalty: 10 %}`` may be broken, and for each 100 % past it bits
+per byte count as 10 % more.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from chipwise.core import units
 from chipwise.core.errors import SpecError, UnitError, nearest
@@ -24,21 +30,36 @@ METRICS: dict[str, str] = {  # name -> kind of unit
     "peak_memory": "bytes",
     "parameters": "count",
     "bits_per_byte": "count",
+    "power": "power",  # mean watts while requests follow one another
+    "joules_per_token": "energy",  # of a new token, its share of the prompt's pass included
+    "usd_per_1k_tokens": "price",  # of 1,000 new tokens, likewise
 }
+SPENDING = ("power", "joules_per_token", "usd_per_1k_tokens")
+_PACED = ("tpot_p50", "tpot_p99", "joules_per_token", "usd_per_1k_tokens")  # what rises with the time per token
 MEASURED_METRICS = frozenset({"ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "peak_memory"})
 LIMITS_ONLY = {"tpot_sustained": "tpot_p50: minimize", "throughput": "tpot_p50: minimize"}  # and what to seek instead
 TASK_METRICS: dict[str, str] = {"accuracy": "share", "spearman": "count"}  # of a task: ``metric@task``
+Floats = NDArray[np.float64]
 _LIMIT = re.compile(r"^\s*(<=|>=|<|>|≤|≥)\s*(.+)$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constraint:
-    """``metric`` must be at most (or at least) ``limit``, in SI units; ``text`` is what the user wrote."""
+    """``metric`` must be at most (or at least) ``limit``, in SI units; ``text`` is what the user wrote.
+
+    ``penalty`` makes it soft: the share by which bits per byte count as more for each 100 % past the limit.
+    """
 
     metric: str
     op: Literal["<=", ">="]
     limit: float
     text: str
+    penalty: float | None = None
+
+    @property
+    def hard(self) -> bool:
+        """Whether a design that breaks it is out."""
+        return self.penalty is None
 
     def holds(self, value: float) -> bool:
         """Whether ``value`` meets the limit."""
@@ -76,7 +97,7 @@ def unit_of(metric: str) -> str:
 def parse_constraints(
     data: Mapping[str, object], *, field: str = "constraints", tasks: Iterable[str] | None = (), batch: int = 1
 ) -> tuple[Constraint, ...]:
-    """Limits from ``metric -> "<= quantity"``; a metric may carry a list of limits.
+    """Limits from ``metric -> "<= quantity"``, or ``{limit, penalty}`` for a soft one; a metric may carry a list.
 
     A limit on throughput becomes the one on time per token that says the same of ``batch`` requests at once.
 
@@ -100,7 +121,9 @@ def parse_constraints(
             found += [_floor(metric, item, where) for item in limits]
             continue
         _known(metric, where)
-        read = [_limit(metric, item, where) for item in limits]
+        read = [
+            _soft(metric, item, where) if isinstance(item, Mapping) else _limit(metric, item, where) for item in limits
+        ]
         found += [_time_of(item, batch) for item in read] if metric == "throughput" else read
     for metric in {item.metric for item in found}:
         upper = [item for item in found if item.metric == metric and item.op == "<="]
@@ -111,6 +134,7 @@ def parse_constraints(
                     raise SpecError(
                         f"{low.text!r} contradicts {high.text!r}: no value is both", field=f"{field}.{metric}"
                     )
+        _require_payable(found, metric, f"{field}.{metric}")
     for shorter, longer in (("ttft_p50", "ttft_p99"), ("tpot_p50", "tpot_p99")):
         least = [item for item in found if item.metric == shorter and item.op == ">="]
         most = [item for item in found if item.metric == longer and item.op == "<="]
@@ -128,7 +152,53 @@ def _time_of(throughput: Constraint, batch: int) -> Constraint:
     """The limit on time per token that holds where a limit on throughput does: batch / throughput."""
     op: Literal["<=", ">="] = "<=" if throughput.op == ">=" else ">="
     limit = batch / throughput.limit
-    return Constraint(metric="tpot_p50", op=op, limit=limit, text=f"{op} {1e3 * limit:.9g} ms")
+    text = _text(f"{op} {1e3 * limit:.9g} ms", throughput.penalty)
+    return Constraint(metric="tpot_p50", op=op, limit=limit, text=text, penalty=throughput.penalty)
+
+
+def _soft(metric: str, data: Mapping[str, object], field: str) -> Constraint:
+    """A limit that may be broken at a price."""
+    example = 'such as {limit: "<= 3 ms", penalty: 10 %}'
+    for name in data:
+        if name not in ("limit", "penalty"):
+            raise SpecError(f"unknown field {name!r}; a soft limit has limit and penalty, {example}", field=field)
+    if "limit" not in data or "penalty" not in data:
+        raise SpecError(f"a soft limit has limit and penalty, {example}; a hard one is its text alone", field=field)
+    if metric == "bits_per_byte":
+        raise SpecError(
+            "penalties are paid in bits per byte, so its own limit is hard; write the text alone", field=field
+        )
+    try:
+        penalty = units.parse(data["penalty"], "share")
+    except UnitError:
+        raise SpecError(
+            f"{data['penalty']!r} is no share: write by how much bits per byte count as more for each 100 % past the "
+            "limit, such as 10 %",
+            field=f"{field}.penalty",
+        ) from None
+    if penalty <= 0:
+        raise SpecError(
+            f"must be above zero, not {data['penalty']}: a limit that costs nothing is none", field=f"{field}.penalty"
+        )
+    hard = _limit(metric, data["limit"], f"{field}.limit")
+    return replace(hard, penalty=penalty, text=_text(hard.text, penalty))
+
+
+def _text(limit: str, penalty: float | None) -> str:
+    return limit if penalty is None else f"{limit} (soft, {100 * penalty:.4g} %)"
+
+
+def _require_payable(constraints: Iterable[Constraint], metric: str, field: str) -> None:
+    """A soft limit that a tighter hard one hides would never be paid for."""
+    mine = [item for item in constraints if item.metric == metric]
+    for soft in (item for item in mine if not item.hard):
+        for hard in (item for item in mine if item.hard and item.op == soft.op):
+            if soft.holds(hard.limit):
+                raise SpecError(
+                    f"{hard.text!r} is hard and no looser than the soft {soft.text!r}, which then says nothing; leave "
+                    "one out",
+                    field=field,
+                )
 
 
 def _known(metric: str, field: str) -> None:
@@ -151,6 +221,10 @@ def _known_task(metric: str, field: str, tasks: Iterable[str] | None) -> None:
 
 def _floor(metric: str, value: object, field: str) -> Constraint:
     """A limit on what a task's held-out items say: at least a share, or a correlation."""
+    if isinstance(value, Mapping):
+        raise SpecError(
+            "a task is asked of the finalists alone, so its floor is hard; write the text alone", field=field
+        )
     match = _LIMIT.match(str(value))
     example = "'>= 85 %'" if metric.startswith("accuracy") else "'>= 0.6'"
     if not match:
@@ -207,5 +281,25 @@ def parse_objectives(data: Mapping[str, str], *, field: str = "objectives") -> t
 
 
 def broken(constraints: Iterable[Constraint], values: Mapping[str, float]) -> list[Constraint]:
-    """The constraints that ``values`` break; a metric without a value breaks nothing yet."""
-    return [item for item in constraints if item.metric in values and not item.holds(values[item.metric])]
+    """The hard constraints that ``values`` break; a metric without a value breaks nothing yet."""
+    return [item for item in constraints if item.hard and item.metric in values and not item.holds(values[item.metric])]
+
+
+def past(item: Constraint, value: Floats) -> Floats:
+    """:meth:`Constraint.excess` of many values, (n,)."""
+    over: Floats = (value / item.limit - 1.0) * (1 if item.op == "<=" else -1)
+    return over
+
+
+def pace_is_sold(constraints: Iterable[Constraint]) -> bool:
+    """Whether some soft limit lets designs buy time per token with their penalty."""
+    return any(not item.hard and item.metric in _PACED for item in constraints)
+
+
+def toll(constraints: Iterable[Constraint], values: Mapping[str, float]) -> float:
+    """The share by which bits per byte count as more, for all soft limits that ``values`` are past; 0 within them."""
+    paid = 0.0
+    for item in constraints:
+        if item.penalty is not None and item.metric in values:
+            paid += item.penalty * max(0.0, item.excess(values[item.metric]))
+    return paid

@@ -46,6 +46,10 @@ class Pricer(Protocol):
         """
         ...
 
+    def energy_j(self, columns: Floats) -> Floats | None:
+        """Joules of passes whose operators' columns sum to ``columns``, (n, columns) -> (n,); None where not known."""
+        ...
+
     def stored_bytes(self, design: Design, workload: Workload) -> float:
         """Resident bytes of a design's weights and cache; layers add."""
         ...
@@ -73,6 +77,10 @@ class ProfilePricer:
         """See :func:`chipwise.cost.pricing.combine`."""
         return combine(columns, self.profile, phase, logits=logits)
 
+    def energy_j(self, columns: Floats) -> Floats | None:
+        """Not known: calibration times, and meters nothing."""
+        return None
+
     def stored_bytes(self, design: Design, workload: Workload) -> float:
         """Weights as often as the runtime holds them, and the cache."""
         parts, cost = memory_parts(design, workload), self.profile.memory
@@ -89,15 +97,14 @@ class ProfilePricer:
 
 @dataclass(frozen=True)
 class Costs:
-    """What the cost model says of n candidates; every field is (n,)."""
+    """What the cost model says of n candidates; every field is (n,). Joules are None where they are not known."""
 
     ttft_s: Floats
     tpot_s: Floats
     peak_memory_bytes: Floats
     parameters: Floats
-
-    def __getitem__(self, index: NDArray[np.bool_] | NDArray[np.int64]) -> Costs:
-        return Costs(*(getattr(self, name)[index] for name in self.__dataclass_fields__))
+    prefill_j: Floats | None = None
+    decode_j: Floats | None = None
 
 
 class PriceTable:
@@ -120,23 +127,30 @@ class PriceTable:
         column = self.space.index["weights"]
         order = np.argsort(rows[:, column], kind="stable")
         ends = np.searchsorted(rows[order, column], np.arange(len(self._lookups) + 1))
-        found = np.empty((4, len(rows)))
+        parts: list[tuple[NDArray[np.int64], tuple[Floats, ...]]] = []
         for lookup, begin, end in zip(self._lookups, ends[:-1], ends[1:], strict=True):
             for start in range(begin, end, BLOCK):
                 here = order[start : min(start + BLOCK, end)]
-                found[:, here] = self._costs(rows[here], lookup)
+                parts.append((here, self._costs(rows[here], lookup)))
+        fields = len(parts[0][1]) if parts else 4
+        found = np.empty((fields, len(rows)))
+        for here, costs in parts:
+            found[:, here] = costs
         return Costs(*found)
 
     def _costs(self, rows: Rows, lookup: Lookup) -> tuple[Floats, ...]:
-        """The fields of Costs for rows whose heads have one weight format."""
+        """The fields of Costs that are known, for rows whose heads have one weight format."""
         sums, widest = lookup(rows)
         ops = (len(sums) - 2) // 2
         logits = self._workload.batch * self.space.values(rows, "vocab_size").astype(np.float64)
+        prefill, decode = sums[:ops].T, sums[ops:-2].T
+        energy = [self._pricer.energy_j(columns) for columns in (prefill, decode)]
         return (
-            self._pricer.latency_s(sums[:ops].T, Phase.PREFILL, logits=logits),
-            self._pricer.latency_s(sums[ops:-2].T, Phase.DECODE, logits=logits),
+            self._pricer.latency_s(prefill, Phase.PREFILL, logits=logits),
+            self._pricer.latency_s(decode, Phase.DECODE, logits=logits),
             self._pricer.base_bytes() + sums[-2] + widest,
             sums[-1],
+            *(joules for joules in energy if joules is not None),
         )
 
     def _prices(self, head: str) -> BlockPrices:

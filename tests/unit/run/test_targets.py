@@ -14,7 +14,6 @@ from chipwise.run.devices import DevicePricer, design_costs, device_metrics
 from chipwise.run.spec import run_spec
 from chipwise.run.targets import RunTargets, Targets, kendall, sheet_metrics
 from chipwise.space import SearchSpace, SpaceSpec
-from chipwise.space.pricing import PriceTable
 
 SPACE = SearchSpace(
     build(
@@ -93,7 +92,7 @@ def test_layers_of_several_formats_cost_on_a_data_sheet_what_the_whole_design_do
     space = SearchSpace(build(SpaceSpec, spec | {"layer": {**spec["layer"], "weights": ["int4", "bf16"]}}))
     workload, pricer = Workload(prompt_tokens=16, new_tokens=16), DevicePricer(datasheet.load("h100-sxm"))
     rows = space.sample(40, np.random.default_rng(0))
-    found = device_metrics(PriceTable(space, workload, pricer))(rows)
+    found = device_metrics(space, workload, pricer)(rows)
     for i, row in enumerate(rows):
         design = space.design(row)
         for metric, value in design_costs(design, workload, pricer).items():
@@ -115,7 +114,7 @@ def test_a_run_counts_seconds_across_its_devices_and_keeps_their_limits() -> Non
         name: SPACE.values(rows, "d_model") * 1e-6 for name in ("ttft_p50", "tpot_p50", "peak_memory", "parameters")
     }
     targets = RunTargets(spec, SPACE, local)
-    (limit,) = targets.limits
+    (limit,) = spec.limits_elsewhere
     assert (limit.metric, limit.limit) == ("tpot_p50@jetson-agx-orin", 1e-3)
     assert "ms" in limit.show(1e-3)
     rows = SPACE.sample(40, np.random.default_rng(0))

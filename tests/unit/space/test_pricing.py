@@ -24,6 +24,9 @@ class CountingPricer:
     def latency_s(self, columns, phase, *, logits):
         return columns.sum(axis=1) + logits
 
+    def energy_j(self, columns):
+        return 2.0 * columns[:, 1]
+
     def stored_bytes(self, design, workload):
         matrices = memory_parts(design, workload).matrices
         held = sum(rate * matrices.get(name, 0) for name, rate in {"fp32": 1.0, "int8": 3.0, "int4": 7.0}.items())
@@ -85,9 +88,11 @@ def test_a_gather_and_a_sum_equal_the_whole_graph(layers, conv, fused, layer_wei
     costs = PriceTable(space, WORKLOAD, pricer)(rows)
     for i, row in enumerate(rows):
         design = space.design(row)
-        for phase, priced in ((Phase.PREFILL, costs.ttft_s), (Phase.DECODE, costs.tpot_s)):
-            whole = sum(pricer.op_columns(item.op).sum() for item in lower(design, WORKLOAD, phase))
-            assert priced[i] == pytest.approx(whole + design.arch.vocab_size, rel=1e-12)
+        prefill, decode = (costs.ttft_s, costs.prefill_j), (costs.tpot_s, costs.decode_j)
+        for phase, (priced, joules) in ((Phase.PREFILL, prefill), (Phase.DECODE, decode)):
+            whole = sum(pricer.op_columns(item.op) for item in lower(design, WORKLOAD, phase))
+            assert priced[i] == pytest.approx(whole.sum() + design.arch.vocab_size, rel=1e-12)
+            assert joules[i] == pytest.approx(2.0 * whole[1], rel=1e-12)
         assert costs.parameters[i] == design.arch.parameters()
         blocks = [block for layer in design.arch.layers for block in (layer.attention, layer.ffn)]
         widest = max(pricer.activation_bytes(block, design.arch.d_model, WORKLOAD) for block in blocks)

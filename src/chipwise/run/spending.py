@@ -1,0 +1,83 @@
+"""Watts, joules and dollars: what a device's time takes, and what a new token takes of it.
+
+A request is a prompt's pass, which gives the first token, and a step for each token after it. Its joules are those of
+its kernels where a data sheet lists the board's power (``predict/power.py``), else the seconds at the watts that are
+stated. Power is the mean over requests that follow one another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from chipwise.core.errors import Unsupported
+from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.ops import Workload
+from chipwise.profile.measurement import Measurement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """What a device's time takes; None where nobody said."""
+
+    power_w: float | None = None
+    usd_per_s: float | None = None
+
+
+def rates_of(device: DeviceProfile) -> Rates:
+    """A data sheet's price. Its power differs from kernel to kernel."""
+    return Rates(usd_per_s=None if device.price is None else device.price_usd_per_s)
+
+
+def require(device: DeviceProfile, metric: str) -> None:
+    """Refuses a metric of ``SPENDING`` that the data sheet does not tell.
+
+    Raises:
+        Unsupported: It lists no board power, or no price; says which fact belongs in which file.
+    """
+    _ = device.price_usd_per_s if metric == "usd_per_1k_tokens" else device.board_power_w
+
+
+def spent(
+    ttft_s: Any, tpot_s: Any, workload: Workload, rates: Rates, *, prefill_j: Any = None, decode_j: Any = None
+) -> dict[str, Any]:
+    """What is known of ``power``, ``joules_per_token`` and ``usd_per_1k_tokens``. Values may be arrays of one shape.
+
+    Args:
+        ttft_s: Seconds of the prompt's pass, of all requests at once.
+        tpot_s: Seconds of a step of all requests at once.
+        workload: Of the requests.
+        rates: Of the device.
+        prefill_j: Joules of the prompt's pass, where the kernels tell.
+        decode_j: Joules of a step, likewise.
+    """
+    steps, tokens = workload.new_tokens - 1, workload.new_tokens * workload.batch
+    request_s = ttft_s + steps * tpot_s
+    found: dict[str, Any] = {}
+    if prefill_j is not None and decode_j is not None:
+        request_j = prefill_j + steps * decode_j
+        found |= {"power": request_j / request_s, "joules_per_token": request_j / tokens}
+    elif rates.power_w is not None:
+        found |= {"power": rates.power_w + 0 * request_s, "joules_per_token": rates.power_w * request_s / tokens}
+    if rates.usd_per_s is not None:
+        found["usd_per_1k_tokens"] = 1000 * rates.usd_per_s * request_s / tokens
+    return found
+
+
+def measured_w(measurement: Measurement) -> float | None:
+    """Mean watts of the processor's packages while samples were taken; None where no counter told."""
+    rounds = measurement.environment.get("rounds", [measurement.environment])
+    walls = [part.get("wall_s") for part in rounds]
+    if measurement.energy_j is None or None in walls:
+        return None
+    return measurement.energy_j / float(sum(walls))
+
+
+def refused(metric: str) -> Unsupported:
+    """That this machine's own watts or price are not known, and where they belong."""
+    field, what, example = (
+        ("price", "what an hour of this machine costs", "0.10 USD/h")
+        if metric == "usd_per_1k_tokens"
+        else ("power", "what this machine draws while it serves", "15 W")
+    )
+    return Unsupported(f"no source says {what}; add it to target in this file, such as {field}: {example}")
