@@ -1,0 +1,171 @@
+"""Watts, joules and dollars by pencil, against the power model on data sheets, and what is said of missing facts."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chipwise.core.digest import plain
+from chipwise.core.errors import SpecError
+from chipwise.core.files import build
+from chipwise.hardware import datasheet
+from chipwise.ops import Matmul, Workload
+from chipwise.predict.power import power
+from chipwise.run.costing import Costing
+from chipwise.run.devices import DevicePricer, design_costs, device_metrics
+from chipwise.run.spec import RunSpec, run_spec
+from chipwise.run.spending import Rates, measured_w, spent
+from chipwise.space import SearchSpace
+from chipwise.testing.machines import round_machine
+
+DATA = {
+    "name": "toy",
+    "workload": {"prompt_tokens": 8, "new_tokens": 11},
+    "space": {
+        "d_model": [32, 64],
+        "depth": [1, 2],
+        "vocab_size": [512],
+        "layer": {"heads": [1, 2], "kv_heads": [1], "ffn": ["relu"], "ffn_width": [64, 128]},
+        "weights": ["fp32", "int8"],
+        "max_tokens": 64,
+    },
+    "data": {},
+}
+SPACE = SearchSpace(build(RunSpec, DATA).space)
+ROWS = SPACE.sample(40, np.random.default_rng(0))
+positive = st.floats(1e-6, 1e3)
+
+
+def test_a_request_of_twelve_milliseconds_at_fifteen_watts() -> None:
+    """2 ms of prompt, ten steps of 1 ms: 0.18 J for eleven tokens; at 3.6 USD/h, a tenth of a cent a second."""
+    found = spent(2e-3, 1e-3, Workload(prompt_tokens=8, new_tokens=11), Rates(power_w=15.0, usd_per_s=3.6 / 3600))
+    assert found == {
+        "power": 15.0,
+        "joules_per_token": pytest.approx(0.18 / 11),
+        "usd_per_1k_tokens": pytest.approx(1000 * 0.001 * 0.012 / 11),
+    }
+
+
+def test_kernels_joules_count_before_stated_watts_and_nothing_stated_says_nothing() -> None:
+    workload = Workload(prompt_tokens=8, new_tokens=3, batch=2)
+    found = spent(2e-3, 1e-3, workload, Rates(power_w=1.0), prefill_j=0.1, decode_j=0.05)
+    assert found == {"power": pytest.approx(0.2 / 4e-3), "joules_per_token": pytest.approx(0.2 / 6)}
+    assert spent(2e-3, 1e-3, workload, Rates()) == {}
+
+
+@given(ttft_s=positive, tpot_s=positive, prefill_j=positive, decode_j=positive, batch=st.integers(1, 64))
+def test_power_is_joules_a_token_times_tokens_a_second(ttft_s, tpot_s, prefill_j, decode_j, batch) -> None:
+    workload = Workload(prompt_tokens=8, new_tokens=5, batch=batch)
+    found = spent(ttft_s, tpot_s, workload, Rates(), prefill_j=prefill_j, decode_j=decode_j)
+    tokens_per_s = 5 * batch / (ttft_s + 4 * tpot_s)
+    assert found["power"] == pytest.approx(found["joules_per_token"] * tokens_per_s)
+    lowest, highest = sorted((prefill_j / ttft_s, decode_j / tpot_s))
+    assert lowest * (1 - 1e-9) <= found["power"] <= highest * (1 + 1e-9)
+
+
+def test_a_data_sheet_prices_joules_as_the_power_model_does() -> None:
+    sheet = datasheet.load("l4")
+    op = Matmul(m=1, k=64, n=64, weights="int8")
+    seconds, joules = DevicePricer(sheet).op_columns(op)
+    assert joules == power(Matmul(m=1, k=64, n=64, weights="int8", activations="bf16"), sheet, seconds).energy_j
+
+
+def test_rows_and_whole_designs_draw_the_same_between_the_floor_and_the_limit() -> None:
+    workload, pricer = Workload(prompt_tokens=8, new_tokens=11), DevicePricer(datasheet.load("l4"))
+    found = device_metrics(SPACE, workload, pricer)(ROWS)
+    assert ((found["power"] > 0.2 * 72) & (found["power"] <= 72)).all()
+    for i in range(0, len(ROWS), 8):
+        whole = design_costs(SPACE.design(ROWS[i]), workload, pricer)
+        assert {name: values[i] for name, values in found.items()} == pytest.approx(whole, rel=1e-9)
+    request_s = found["ttft_p50"] + 10 * found["tpot_p50"]
+    assert found["usd_per_1k_tokens"] == pytest.approx(1000 * 0.8048 / 3600 * request_s / 11)  # 0.8048 USD/h
+
+
+def test_a_sheet_without_power_or_price_tells_neither() -> None:
+    found = device_metrics(
+        SPACE, Workload(prompt_tokens=8, new_tokens=11), DevicePricer(datasheet.load("apple-m1-pro"))
+    )
+    assert not {"power", "joules_per_token", "usd_per_1k_tokens"} & found(ROWS).keys()
+
+
+def test_this_machine_is_charged_its_seconds_with_their_interval() -> None:
+    workload = Workload(prompt_tokens=8, new_tokens=11)
+    costing = Costing(SPACE, workload, round_machine(), rates=Rates(power_w=20.0, usd_per_s=1e-4))
+    known = costing.metrics(ROWS)
+    request_s = known["ttft_p50"] + 10 * known["tpot_p50"]
+    assert known["joules_per_token"] == pytest.approx(20.0 * request_s / 11)
+    promise = costing.promise(SPACE.design(ROWS[0]))
+    assert promise["power"] == [20.0, 20.0, 20.0]
+    for end in range(3):
+        seconds = promise["ttft_p50"][end] + 10 * promise["tpot_p50"][end]
+        assert promise["usd_per_1k_tokens"][end] == pytest.approx(1000 * 1e-4 * seconds / 11)
+    assert "power" not in Costing(SPACE, workload, round_machine()).metrics(ROWS)
+
+
+def test_counters_tell_mean_watts_of_all_rounds() -> None:
+    one = SimpleNamespace(energy_j=6.0, environment={"wall_s": 3.0})
+    both = SimpleNamespace(energy_j=9.0, environment={"rounds": [{"wall_s": 1.0}, {"wall_s": 2.0}]})
+    assert (measured_w(one), measured_w(both)) == (2.0, 3.0)
+    assert measured_w(SimpleNamespace(energy_j=None, environment={"wall_s": 3.0})) is None
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"constraints": {"power": "<= 15 W"}}, "toy.yaml: constraints.power: no source says what this machine draws"),
+        ({"constraints": {"joules_per_token": "<= 1 mJ"}}, "add it to target in this file, such as power: 15 W"),
+        ({"constraints": {"usd_per_1k_tokens": "<= 0.01 USD"}}, "such as price: 0.10 USD/h"),
+        (
+            {"objectives": {"bits_per_byte": "minimize", "usd_per_1k_tokens": "minimize"}},
+            "objectives.usd_per_1k_tokens: no source says what an hour of this machine costs",
+        ),
+        (
+            {"targets": [{"device": "epyc-9755", "constraints": {"usd_per_1k_tokens": "<= 1 USD"}}]},
+            "constraints.usd_per_1k_tokens: epyc-9755 lists no price, because no source was found that publishes it; "
+            "if you know one, add price with its source to epyc-9755.yaml",
+        ),
+        (
+            {"targets": [{"device": "apple-m1-pro", "constraints": {"power": "<= 9 W"}}]},
+            "add board_power with its source to apple-m1-pro.yaml",
+        ),
+        (
+            {
+                "target": {"price": "1 USD/h"},
+                "targets": ["epyc-9755"],
+                "objectives": {"bits_per_byte": "minimize", "usd_per_1k_tokens": "minimize"},
+            },
+            "objectives.usd_per_1k_tokens: epyc-9755 lists no price",
+        ),
+        ({"target": {"power": "15 USD"}}, "target.power: unknown unit 'USD' for power"),
+        ({"target": {"price": "-1 USD/h"}}, "target.price: must be positive"),
+        ({"constraints": {"power": "<= 15"}, "target": {"power": "9 W"}}, "constraints.power: '15' has no unit"),
+    ],
+)
+def test_what_nobody_states_is_one_error(more, said) -> None:
+    with pytest.raises(SpecError) as raised:
+        run_spec(DATA | more, file="toy.yaml")
+    assert said in str(raised.value)
+
+
+def test_stated_facts_make_limits_and_count_for_what_a_study_means() -> None:
+    plainly = run_spec(DATA, file="toy.yaml")
+    stated = run_spec(
+        DATA | {"target": {"power": "9 W", "price": "3.6 USD/h"}, "constraints": {"power": "<= 15 W"}}, file="toy.yaml"
+    )
+    assert stated.target.rates == Rates(power_w=9.0, usd_per_s=pytest.approx(0.001))
+    assert [item.show(item.limit) for item in stated.limits] == ["15 W"]
+    assert stated.identity != plainly.identity
+    assert plain(plainly.target)["power"] is None
+
+
+def test_limits_of_several_devices_keep_their_device_and_penalty() -> None:
+    spec = run_spec(
+        DATA | {"targets": [{"device": "l4", "constraints": {"power": {"limit": "<= 30 W", "penalty": "5 %"}}}]},
+        file="toy.yaml",
+    )
+    (limit,) = spec.limits_elsewhere
+    assert (limit.metric, limit.limit, limit.penalty) == ("power@l4", 30.0, 0.05)
