@@ -1,4 +1,4 @@
-"""A run's constraints as limits that cuts are chosen by, and which of them no cut can keep.
+"""A run's constraints as limits that cuts are chosen by, which of them no cut can keep, and what a cut promises.
 
 Blocks are priced in processor time with random weights; what a constraint limits is measured. A limit is therefore
 taken as a share of what the original was measured at, and the choice is held to that share of the original's price.
@@ -13,7 +13,7 @@ from chipwise.run.measuring import HEADROOM
 from chipwise.run.start_spec import STEERING, TIMES
 from chipwise.space.constraints import Constraint
 from chipwise.train.pretrained.choosing import Limits, bare_sizes, bytes_of
-from chipwise.train.pretrained.sizes import cut_arch, whole_sizes
+from chipwise.train.pretrained.sizes import Sizes, cut_arch, whole_sizes
 from chipwise.train.pretrained.stages import Shrinking
 
 MARGIN = 0.97  # of a limit on a median, likewise: two measurements of one model differ by that much
@@ -51,6 +51,25 @@ def limits_of(work: Shrinking, constraints: Sequence[Constraint], original: Mapp
         else:
             parameters = int(item.limit)
     return Limits(times_s=times, memory_bytes=memory, parameters=parameters)
+
+
+def promises_of(work: Shrinking, sizes: Sizes, original: Mapping[str, float]) -> dict[str, tuple[float, float, float]]:
+    """What a cut is expected to be measured at, by metric: the median times and the memory, each with its bounds.
+
+    Times are the original's by the cut's share of its price, memory is the original's less the weights that are cut.
+    The bounds are what two measurements of one model differ by.
+    """
+    whole = whole_sizes(work.arch)
+    found = {}
+    for metric in TIMES:
+        name, _, tail = metric.partition("_")
+        if tail == "p50" and metric in original:
+            costs = work.costs[name]
+            found[metric] = original[metric] * costs.cut_s(work.arch, sizes) / costs.cut_s(work.arch, whole)
+    if "peak_memory" in original:
+        less = work.whole_bytes - bytes_of(work.arch, sizes, work.value_bytes)
+        found["peak_memory"] = original["peak_memory"] - less
+    return {metric: (value, MARGIN * value, value / MARGIN) for metric, value in found.items()}
 
 
 def _require_reachable(work: Shrinking, item: Constraint, original: Mapping[str, float]) -> None:

@@ -99,6 +99,10 @@ def _trial(spec: StartSpec, name: str, found: Mapping[str, Any], limits: tuple[C
         parameters=found["parameters"],
         quantised_bits_per_byte=found.get("bits_per_byte"),
         train_cpu_s=found.get("heal_cpu_s"),
+        predicted={
+            metric: rec.Interval(value=value, low=low, high=high)
+            for metric, (value, low, high) in found.get("predicted", {}).items()
+        },
         measured=found.get("measured"),
         tasks={task: score_of(result) for task, result in found.get("tasks", {}).items()},
         clean=found.get("clean"),

@@ -27,7 +27,7 @@ from chipwise.core.files import read_json, storage, write_json
 from chipwise.profile.measurement import Measurement
 from chipwise.report import output
 from chipwise.report.record import RunRecord, save
-from chipwise.run.cut_limits import limits_of
+from chipwise.run.cut_limits import limits_of, promises_of
 from chipwise.run.cut_quality import ask, bits_per_byte, likeness
 from chipwise.run.cut_record import broken_limits, constraints_of, make_record, values_of
 from chipwise.run.folder import PROMISES, RunFolder
@@ -200,6 +200,7 @@ class Cutting:
             parameters=cut.arch.parameters(),
             summary=summary(design),
             sizes=plain(sizes),
+            predicted=promises_of(work, sizes, self._of("original")["measured"]),
             loss_before=cut.loss_before,
             loss_after=cut.loss_after,
             heal_cpu_s=work.cpu_s["heal"],
@@ -284,7 +285,7 @@ class Cutting:
             "target": plain(self.spec.target),
             "workload": plain(self.spec.workload),
             "constraints": {c.metric: f"{c.op} {c.limit:.6g}{_BASE_UNIT[unit_of(c.metric)]}" for c in limits},
-            "promised": {},
+            "promised": found["predicted"],
             "measured": found["measured"],
             "started_from": {"source": self.spec.start_from, "weights": work.about["weights"]},
         }

@@ -106,6 +106,9 @@ def test_an_encoder_is_cut_as_its_file_says(tmp_path, clock) -> None:
     assert (record.winner, record.baseline) == (cut.number, truncated.number)
     assert cut.measured["ttft_p50"] <= 0.6 * original.measured["ttft_p50"]
     assert truncated.measured["ttft_p50"] <= 0.6 * original.measured["ttft_p50"]
+    for trial in (cut, truncated):  # blocks cost what they cost alone, so the promise is what is measured
+        assert trial.predicted["ttft_p50"].value == pytest.approx(trial.measured["ttft_p50"])
+        assert trial.predicted["peak_memory"].low < trial.measured["peak_memory"] < trial.predicted["peak_memory"].high
     assert truncated.choices["neurons"][-1] == 0  # whole layers are gone from the end
     assert record.start.distances.keys() == {"1", "2"}  # both healed, for as many steps
     assert record.start.steps >= 10
@@ -114,6 +117,8 @@ def test_an_encoder_is_cut_as_its_file_says(tmp_path, clock) -> None:
 
     winner = load_pretrained(tmp_path / "out" / "winner")[0]
     assert winner.parameters() == cut.parameters < original.parameters
+    promises = json.loads((tmp_path / "out" / "winner" / "chipwise.json").read_text())
+    assert promises["promised"]["ttft_p50"][0] == pytest.approx(promises["measured"]["ttft_p50"])
     assert AutoModel.from_pretrained(tmp_path / "out" / "winner", trust_remote_code=True) is not None
     for name in ("report.html", "card.md"):
         text = (tmp_path / "out" / name).read_text()
@@ -134,6 +139,7 @@ def test_a_decoder_is_cut_by_shared_weights_and_judged_by_its_text(tmp_path, clo
     original, cut, _ = record.trials
     assert record.start.method == "shared"
     assert cut.measured["tpot_p50"] <= 0.7 * original.measured["tpot_p50"]
+    assert cut.predicted["tpot_p50"].value == pytest.approx(cut.measured["tpot_p50"])
     assert 0 < cut.quantised_bits_per_byte <= 1.5 * original.quantised_bits_per_byte
     assert (tmp_path / "out" / "shared" / "model.onnx").exists()
 
