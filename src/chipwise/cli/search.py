@@ -43,6 +43,10 @@ def command(
       data: {source: files, paths: ["notes/*.txt"]}
       budget: {cpu: 16 min, final: 100 s}
 
+    Limits: ttft_p50, ttft_p99, tpot_p50, tpot_p99, tpot_sustained, throughput, peak_memory, parameters, bits_per_byte;
+    power, joules_per_token and usd_per_1k_tokens with target: {power: 15 W, price: 0.10 USD/h}; accuracy@TASK. One that
+    may be broken at a price is {limit: <= 0.2 ms, penalty: 10 %}: at twice the limit bits per byte count as 10 % more.
+
     Ready ones lie in examples/: clinic, clinic-task (a floor on accuracy), own-text, shrink-encoder, smoke.
     """
     from chipwise import api
