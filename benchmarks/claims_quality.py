@@ -1,4 +1,4 @@
-"""The quality side of what is often said about designs: each choice trained alike at equal parameters, two seeds.
+"""The quality side of what is often said about designs: each choice trained alike at equal parameters, three seeds.
 
     python benchmarks/claims_quality.py --tokens runs/clinic/corpus --out benchmarks/claims-quality.csv
     python benchmarks/claims_quality.py --out benchmarks/claims-quality.csv --report     # trains nothing
@@ -7,11 +7,12 @@ The reference has width 96, 4 layers, 3 heads, SwiGLU, pre-norm RMSNorm, a tied 
 parameters. Variants have as many (the feed-forward's width takes up the difference) unless their name says otherwise.
 All see the same 400 k tokens (200 steps), in one order for a seed; steps are counted by a clock, so a busy machine
 changes nothing but ``step_s``, the CPU seconds of an undisturbed step (the quickest tenth). ``--report`` prints each
-variant's difference to the variant it is compared with, mean of the seeds ± standard error (pooled over all pairs), and
-what it becomes at equal CPU time: by step_s and the reference's own gain from more steps. Rows that the file holds are
-not trained again.
+variant's difference to the variant it is compared with, mean of the seeds ± standard error (their spread, pooled over
+all variants), and what it becomes at equal CPU time: by step_s and the reference's own gain from more steps. Rows that
+the file holds of today's recipe are not trained again; those of another recipe are dropped.
 
-Columns: variant, seed, steps, parameters, bits_per_byte, int8, int4 (the first seed's weights rounded), step_s.
+Columns: variant, seed, steps, parameters, bits_per_byte, int8, int4 (the first seed's weights rounded), step_s, recipe
+(a digest of the trainer's settings).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import argparse
 import math
 import tempfile
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from unittest import mock
 
@@ -28,6 +29,7 @@ import numpy as np
 import torch
 
 import kept_rows
+from chipwise.core.digest import digest
 from chipwise.deploy.torch import LayerModule
 from chipwise.spec import ArchSpec, uniform
 from chipwise.train import trainer
@@ -36,7 +38,8 @@ from chipwise.train.evaluate import quantised_bits_per_byte
 from chipwise.train.tokenizer import TokenStore
 from training_recipe import SIZES
 
-COLUMNS = ("variant", "seed", "steps", "parameters", "bits_per_byte", "int8", "int4", "step_s")
+COLUMNS = ("variant", "seed", "steps", "parameters", "bits_per_byte", "int8", "int4", "step_s", "recipe")
+RECIPE = digest(asdict(trainer.Recipe()))
 STEPS = 200
 VOCABULARY = 2048
 JUDGED_BYTES = 150_000  # of the validation text
@@ -149,6 +152,7 @@ def trained(name: str, seed: int, steps: int, store: TokenStore) -> dict[str, st
             for form in ("int8", "int4")
         ]
     found = ["" if value is None else f"{value:.5f}" for value in (result.bits_per_byte, *forms, clock.step_s())]
+    found.append(RECIPE)
     return dict(zip(COLUMNS, (name, str(seed), str(steps), str(arch.parameters()), *found), strict=True))
 
 
@@ -161,13 +165,13 @@ def report(rows: list[dict[str, str]]) -> None:
     if all(lengths.values()):
         gain = (np.mean(lengths[400]) - np.mean(lengths[100])) / math.log(4)  # by ln of steps, about the middle
         print(f"reference: {gain:+.3f} bits per byte for e times the steps")
-    pairs, twins = {}, []
+    pairs, spreads = {}, []
     for name, (_, other) in VARIANTS.items():
         seeds = sorted({s for v, n, s in bits if (v, n) == (name, STEPS)} & {s for v, n, s in bits if v == other})
         pairs[name] = np.array([bits[name, STEPS, s] - bits[other, STEPS, s] for s in seeds])
-        if len(seeds) == 2 and name != other:
-            twins.append((pairs[name][0] - pairs[name][1]) ** 2 / 4)
-    error = math.sqrt(np.mean(twins)) if twins else math.nan
+        if len(seeds) > 1 and name != other:
+            spreads.append(pairs[name].var(ddof=1))
+    deviation = math.sqrt(np.mean(spreads)) if spreads else math.nan
     for name, (arch, other) in VARIANTS.items():
         if not len(pairs[name]):
             continue
@@ -176,8 +180,8 @@ def report(rows: list[dict[str, str]]) -> None:
         slower = np.mean([float(r["step_s"]) for r in mine]) / np.mean([float(r["step_s"]) for r in base])
         line = f"{name}: {arch.parameters():,} parameters, {value:.4f}"
         if name != other:
-            one = error * math.sqrt(2 / len(pairs[name]))
-            line += f", {pairs[name].mean():+.4f} ± {one:.4f} to {other}, a step takes {slower:.2f} times as long"
+            error = deviation / math.sqrt(len(pairs[name]))
+            line += f", {pairs[name].mean():+.4f} ± {error:.4f} to {other}, a step takes {slower:.2f} times as long"
             if gain is not None:
                 line += f", {pairs[name].mean() - gain * math.log(slower):+.4f} at equal CPU time"
         print(line)
@@ -195,14 +199,14 @@ def main() -> None:
     """Trains what the file lacks, writes after each training, prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", choices=list(VARIANTS), help="variants; all unless given")
-    parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1])
+    parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
     parser.add_argument("--most", type=int, default=1_000, help="trainings of this call")
     parser.add_argument("--tokens", type=Path, help="folder that keeps the tokenised text")
     parser.add_argument("--report", action="store_true", help="only print what the file holds")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    rows = kept_rows.read(options.out)
+    rows = [row for row in kept_rows.read(options.out) if row["recipe"] == RECIPE]
     wanted = [(name, seed, STEPS) for seed in options.seeds for name in options.only or VARIANTS]
     wanted += [("reference", 0, steps) for steps in LENGTHS] if not options.only else []
     held = {(row["variant"], int(row["seed"]), int(row["steps"])) for row in rows}

@@ -50,9 +50,7 @@ class Recipe:
     warmup_steps: int = 20
     decay_share: float = 0.5  # of the budget
     clip_norm: float = 1.0
-    rate_width: int | None = (
-        192  # at which both rates hold; at width d they are √(rate_width / d) times that; None: always
-    )
+    rate_width: int | None = 192  # where both rates hold, at width d √(rate_width / d) times them; None: everywhere
 
     def __post_init__(self) -> None:
         for name in ("window_tokens", "batch_windows"):
