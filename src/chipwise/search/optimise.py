@@ -22,6 +22,7 @@ import numpy as np
 
 from chipwise.core.digest import digest
 from chipwise.core.errors import InputError
+from chipwise.search.history import tolled
 from chipwise.search.pareto import non_dominated
 from chipwise.search.strategies import make_strategy
 from chipwise.search.strategy import Floats, Problem, Rows, Strategy
@@ -51,7 +52,8 @@ class Found:
         rows: What was evaluated, (n, d).
         objectives: In the goals' directions, (n, m).
         violations: At most 0 where a limit holds, (n, k).
-        front: Indices of those that hold every hard limit, at full fidelity, and that no other such dominates.
+        front: Indices of those that hold every hard limit, at full fidelity, and that no other such dominates; past a
+            soft limit the first objective counts as worse by its penalty.
         failed: How many evaluations failed.
     """
 
@@ -144,12 +146,12 @@ def found(problem: Problem, study: Study) -> Found:
     rows = np.array([trial.notes["row"] for trial in done], np.int64).reshape(-1, len(problem.cardinalities))
     values = np.array([trial.values for trial in done], float).reshape(-1, len(problem.goals))
     over = np.array([trial.notes["violations"] for trial in done], float).reshape(len(done), len(problem.limits))
-    hard = [i for i, limit in enumerate(problem.limits) if limit.penalty is None]
-    counts = (over[:, hard] <= 0).all(axis=1)
+    counts = problem.held(over)
     if problem.fidelities:  # the last variable is the share of a full trial
         counts &= rows[:, -1] == len(problem.fidelities) - 1
     held = np.flatnonzero(counts)
-    front = held[non_dominated(problem.to_minimise(values[held]))] if len(held) else held
+    paid = tolled(problem.to_minimise(values), problem.toll(over))
+    front = held[non_dominated(paid[held])] if len(held) else held
     failed = sum(trial.state == "failed" and GIVEN_BACK not in trial.notes for trial in trials)
     return Found(rows, values, over, tuple(int(i) for i in front), failed)
 

@@ -132,8 +132,9 @@ class PriceTable:
             for start in range(begin, end, BLOCK):
                 here = order[start : min(start + BLOCK, end)]
                 parts.append((here, self._costs(rows[here], lookup)))
-        fields = len(parts[0][1]) if parts else 4
-        found = np.empty((fields, len(rows)))
+        if not parts:  # what is known of no rows is what is known of rows
+            parts = [(order, self._costs(rows, self._lookups[0]))]
+        found = np.empty((len(parts[0][1]), len(rows)))
         for here, costs in parts:
             found[:, here] = costs
         return Costs(*found)

@@ -144,4 +144,4 @@ def test_no_rows_have_no_prices() -> None:
     }
     space = SearchSpace(build(SpaceSpec, spec))
     costs = PriceTable(space, WORKLOAD, CountingPricer())(space.sample(3, np.random.default_rng(0))[:0])
-    assert costs.tpot_s.shape == costs.parameters.shape == (0,)
+    assert costs.tpot_s.shape == costs.parameters.shape == costs.decode_j.shape == (0,)
