@@ -8,7 +8,7 @@ from chipwise.hardware import datasheet
 from chipwise.run.devices import DevicePricer, design_costs
 from chipwise.run.spec import RunSpec
 from chipwise.run.trials import Candidate
-from chipwise.space.constraints import toll
+from chipwise.space.constraints import DRAWN, toll
 from chipwise.spec import Design
 
 
@@ -16,8 +16,9 @@ def counting(spec: RunSpec) -> Callable[[Candidate], float]:
     """What one bit per byte of a candidate counts as, by its costs as measured, else as predicted."""
     here = [item for item in spec.limits if not item.hard]
     there = [item for item in spec.limits_elsewhere if not item.hard]
-    names = {item.metric.partition("@")[2] for item in there}
-    pricers = {name: DevicePricer(datasheet.load(name)) for name in sorted(names)}
+    asked = [item.metric.partition("@")[::2] for item in there]
+    drawn = {name for metric, name in asked if metric in DRAWN}
+    pricers = {name: DevicePricer(datasheet.load(name), joules=name in drawn) for _, name in asked}
     known: dict[Design, dict[str, float]] = {}
 
     def elsewhere(design: Design) -> dict[str, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,7 @@ from chipwise.space.space import Rows
 from chipwise.spec import Attention, Design, FeedForward
 
 Floats = NDArray[np.float64]
+T = TypeVar("T")
 ACTIVATIONS = ("bf16", "fp16", "fp32")  # the first that the device multiplies
 
 
@@ -30,32 +32,38 @@ class DevicePricer:
     """Prices of operators on a device that is known by its data sheet; see :class:`chipwise.space.pricing.Pricer`.
 
     Operators run one after the other, in ``activations``; weights stay in the format that the space chose. Memory is
-    that of the model alone: what a serving process takes besides is not known of a data sheet. Joules are known where
-    the board's power is.
+    that of the model alone: what a serving process takes besides is not known of a data sheet.
 
     Args:
         device: The data sheet.
         activations: Number format of activations and cache; the first of ACTIVATIONS that the device has, unless given.
         stack: Whose kernels run.
+        joules: Whether energy is priced too, which needs the board's power and a rate for every format.
 
     Raises:
         Unsupported: The device lists no rate for any of ACTIVATIONS.
     """
 
-    def __init__(self, device: DeviceProfile, *, activations: str | None = None, stack: str = "vllm") -> None:
-        self.device, self.stack = device, stack
+    def __init__(
+        self, device: DeviceProfile, *, activations: str | None = None, stack: str = "vllm", joules: bool = False
+    ) -> None:
+        self.device, self.stack, self.joules = device, stack, joules
         self.activations = activations or _activations(device)
         self._share = DType.named(self.activations).size_bytes / DType.FP32.size_bytes
 
     def op_columns(self, op: Op) -> Floats:
-        """Seconds, launch included, and joules where the board's power is listed: (1,) or (2,)."""
+        """Seconds, launch included, and joules where they are priced: (1,) or (2,).
+
+        Raises:
+            Unsupported: The device lacks a rate that the operator needs, or joules are priced and it lists no power.
+        """
         names = {field.name for field in dataclasses.fields(op)}  # type: ignore[arg-type]
         changes: dict[str, str] = {name: self.activations for name in ("activations", "cache") if name in names}
         if op.kind == "embedding" and getattr(op, "weights", "") == "fp32":
             changes["weights"] = self.activations
         priced = dataclasses.replace(op, **changes)  # type: ignore[type-var]
         latency_s = float(times_of(priced, self.device, stack=self.stack).latency_s)
-        if self.device.board_power is None:
+        if not self.joules:
             return np.array([latency_s])
         return np.array([latency_s, float(power(priced, self.device, latency_s).energy_j)])
 
@@ -64,8 +72,8 @@ class DevicePricer:
         return columns[:, 0]
 
     def energy_j(self, columns: Floats) -> Floats | None:
-        """The sum of the operators, likewise; None where no board power is listed."""
-        return columns[:, 1] if columns.shape[1] > 1 else None
+        """The sum of the operators, likewise; None where joules are not priced."""
+        return columns[:, 1] if self.joules else None
 
     def stored_bytes(self, design: Design, workload: Workload) -> float:
         """Matrices as they are stored; tables, norms and cache in the format of activations."""
@@ -79,6 +87,14 @@ class DevicePricer:
     def base_bytes(self) -> float:
         """Nothing: memory is that of the model alone."""
         return 0.0
+
+
+def as_priced(sheet: DeviceProfile, use: Callable[[DevicePricer], T]) -> T:
+    """What ``use`` makes of the device with joules; without them where it lacks a fact that they need."""
+    try:
+        return use(DevicePricer(sheet, joules=True))
+    except Unsupported:
+        return use(DevicePricer(sheet))
 
 
 def _activations(device: DeviceProfile) -> str:

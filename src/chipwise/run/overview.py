@@ -15,7 +15,7 @@ from chipwise.core.files import build, read_yaml
 from chipwise.hardware import MachineProfile, datasheet
 from chipwise.ops import Op, Phase, Workload
 from chipwise.run.costing import Costing
-from chipwise.run.devices import DevicePricer, device_metrics
+from chipwise.run.devices import as_priced, device_metrics
 from chipwise.run.screen import Metrics, excess, screen
 from chipwise.run.spec import NO_SPACE, TargetSpec
 from chipwise.run.spending import Rates
@@ -237,7 +237,8 @@ def _metrics(
         return costing.metrics, f"{machine.machine.name}, {machine.runtime} {machine.runtime_version} (calibrated)"
     if device is not None:
         sheet = datasheet.load(device)
-        return device_metrics(space, workload, DevicePricer(sheet)), f"{sheet.title} (data sheet)"
+        metrics = as_priced(sheet, lambda pricer: device_metrics(space, workload, pricer))
+        return metrics, f"{sheet.title} (data sheet)"
     table = PriceTable(space, workload, _Counting())
     return lambda rows: {"parameters": table(rows).parameters}, None
 

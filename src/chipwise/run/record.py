@@ -14,11 +14,12 @@ from chipwise.core.files import build
 from chipwise.cost.model import CostEstimate, OpCost
 from chipwise.hardware import datasheet
 from chipwise.hardware.device import MachineProfile
+from chipwise.ops import Workload
 from chipwise.report import record as rec
 from chipwise.report.scores import TaskScore, TaskSummary
 from chipwise.run.costing import Costing
 from chipwise.run.counting import counting
-from chipwise.run.devices import DevicePricer, design_costs
+from chipwise.run.devices import as_priced, design_costs
 from chipwise.run.folder import RunFolder
 from chipwise.run.measuring import within
 from chipwise.run.ranking import rankings
@@ -29,6 +30,7 @@ from chipwise.search.pareto import hypervolume, knee, non_dominated
 from chipwise.search.study import Study
 from chipwise.space import SearchSpace
 from chipwise.space.designs import summary
+from chipwise.spec import Design
 
 Counts = Callable[[Candidate], float]  # what one bit per byte counts as
 
@@ -209,9 +211,8 @@ def _elsewhere(
     found = []
     for i, name in enumerate(targets.devices):
         sheet = None if name == LOCAL else datasheet.load(name)
-        pricer = None if sheet is None else DevicePricer(sheet)
         costs = {
-            str(item.number): item.known if pricer is None else design_costs(item.design, spec.workload, pricer)
+            str(item.number): item.known if sheet is None else _costs_there(item.design, spec.workload, sheet)
             for item in items
             if item.number in shown
         }
@@ -226,6 +227,10 @@ def _elsewhere(
             )
         )
     return found
+
+
+def _costs_there(design: Design, workload: Workload, sheet: datasheet.DeviceProfile) -> dict[str, float]:
+    return as_priced(sheet, lambda pricer: design_costs(design, workload, pricer))
 
 
 def _promises(items: list[Candidate]) -> list[rec.Promise]:

@@ -7,7 +7,7 @@ device which a candidate suits least.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,7 +22,7 @@ from chipwise.run.devices import DevicePricer, device_metrics
 from chipwise.run.spec import RunSpec
 from chipwise.search.pareto import hypervolume, non_dominated
 from chipwise.space import SearchSpace
-from chipwise.space.constraints import SPENDING
+from chipwise.space.constraints import DRAWN, SPENDING
 from chipwise.space.space import Rows
 
 Floats = NDArray[np.float64]
@@ -142,8 +142,10 @@ def kendall(a: Floats, b: Floats) -> float:
     return float((first * second).sum() / scale) if scale else 1.0
 
 
-def sheet_metrics(space: SearchSpace, workload: Workload, devices: Sequence[str]) -> dict[str, Metrics]:
-    """Metrics of data sheets by device name.
+def sheet_metrics(
+    space: SearchSpace, workload: Workload, devices: Sequence[str], *, joules: Container[str] = ()
+) -> dict[str, Metrics]:
+    """Metrics of data sheets by device name; of those in ``joules`` power and energy too.
 
     Raises:
         UnknownName: There is no such device.
@@ -152,7 +154,7 @@ def sheet_metrics(space: SearchSpace, workload: Workload, devices: Sequence[str]
     found: dict[str, Metrics] = {}
     for name in devices:
         sheet = datasheet.load(name)
-        found[sheet.name] = device_metrics(space, workload, DevicePricer(sheet))
+        found[sheet.name] = device_metrics(space, workload, DevicePricer(sheet, joules=name in joules))
     return found
 
 
@@ -171,7 +173,9 @@ class RunTargets:
 
     def __init__(self, spec: RunSpec, space: SearchSpace, local: Metrics) -> None:
         self._spec, self._local = spec, local
-        self._sheets = sheet_metrics(space, spec.workload, [item.device for item in spec.targets])
+        sought = {goal.metric for goal in spec.goals}
+        drawn = [item.device for item in spec.targets if {*DRAWN} & (sought | {limit.metric for limit in item.limits})]
+        self._sheets = sheet_metrics(space, spec.workload, [item.device for item in spec.targets], joules=drawn)
         weights = {name: item.weight for name, item in zip(self._sheets, spec.targets, strict=True)}
         self.targets = Targets(space, {LOCAL: local, **self._sheets}, weights=weights, seed=spec.seed)
 

@@ -34,7 +34,8 @@ METRICS: dict[str, str] = {  # name -> kind of unit
     "joules_per_token": "energy",  # of a new token, its share of the prompt's pass included
     "usd_per_1k_tokens": "price",  # of 1,000 new tokens, likewise
 }
-SPENDING = ("power", "joules_per_token", "usd_per_1k_tokens")
+DRAWN = ("power", "joules_per_token")
+SPENDING = (*DRAWN, "usd_per_1k_tokens")
 _PACED = ("tpot_p50", "tpot_p99", "joules_per_token", "usd_per_1k_tokens")  # what rises with the time per token
 MEASURED_METRICS = frozenset({"ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "peak_memory"})
 LIMITS_ONLY = {"tpot_sustained": "tpot_p50: minimize", "throughput": "tpot_p50: minimize"}  # and what to seek instead

@@ -193,7 +193,7 @@ def test_soft_limits_elsewhere_are_paid_for_by_what_the_data_sheet_predicts() ->
 
     space = SearchSpace(spec.space)
     design = space.design(space.sample(1, np.random.default_rng(0))[0])
-    watts = design_costs(design, spec.workload, DevicePricer(datasheet.load("l4")))["power"]
+    watts = design_costs(design, spec.workload, DevicePricer(datasheet.load("l4"), joules=True))["power"]
     item = SimpleNamespace(design=design, costs={})
     assert counting(spec)(item) == pytest.approx(1 + 0.1 * (watts / 10 - 1))
     assert watts > 10

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chipwise.core.digest import plain
-from chipwise.core.errors import SpecError
+from chipwise.core.errors import SpecError, Unsupported
 from chipwise.core.files import build
 from chipwise.hardware import datasheet
 from chipwise.ops import Matmul, Workload
 from chipwise.predict.power import power
 from chipwise.run.costing import Costing
-from chipwise.run.devices import DevicePricer, design_costs, device_metrics
+from chipwise.run.devices import DevicePricer, as_priced, design_costs, device_metrics
 from chipwise.run.spec import RunSpec, run_spec
 from chipwise.run.spending import Rates, measured_w, spent
 from chipwise.space import SearchSpace
@@ -70,12 +70,12 @@ def test_power_is_joules_a_token_times_tokens_a_second(ttft_s, tpot_s, prefill_j
 def test_a_data_sheet_prices_joules_as_the_power_model_does() -> None:
     sheet = datasheet.load("l4")
     op = Matmul(m=1, k=64, n=64, weights="int8")
-    seconds, joules = DevicePricer(sheet).op_columns(op)
+    seconds, joules = DevicePricer(sheet, joules=True).op_columns(op)
     assert joules == power(Matmul(m=1, k=64, n=64, weights="int8", activations="bf16"), sheet, seconds).energy_j
 
 
 def test_rows_and_whole_designs_draw_the_same_between_the_floor_and_the_limit() -> None:
-    workload, pricer = Workload(prompt_tokens=8, new_tokens=11), DevicePricer(datasheet.load("l4"))
+    workload, pricer = Workload(prompt_tokens=8, new_tokens=11), DevicePricer(datasheet.load("l4"), joules=True)
     found = device_metrics(SPACE, workload, pricer)(ROWS)
     assert ((found["power"] > 0.2 * 72) & (found["power"] <= 72)).all()
     for i in range(0, len(ROWS), 8):
@@ -85,11 +85,14 @@ def test_rows_and_whole_designs_draw_the_same_between_the_floor_and_the_limit() 
     assert found["usd_per_1k_tokens"] == pytest.approx(1000 * 0.8048 / 3600 * request_s / 11)  # 0.8048 USD/h
 
 
-def test_a_sheet_without_power_or_price_tells_neither() -> None:
-    found = device_metrics(
-        SPACE, Workload(prompt_tokens=8, new_tokens=11), DevicePricer(datasheet.load("apple-m1-pro"))
-    )
-    assert not {"power", "joules_per_token", "usd_per_1k_tokens"} & found(ROWS).keys()
+@pytest.mark.parametrize(("name", "lacks"), [("apple-m1-pro", "board_power"), ("v100-sxm", "peak.int8")])
+def test_a_sheet_that_lacks_a_fact_of_power_says_which_and_still_tells_times(name, lacks) -> None:
+    sheet, workload = datasheet.load(name), Workload(prompt_tokens=8, new_tokens=11)
+    with pytest.raises(Unsupported, match=f"add {lacks} with its source"):
+        device_metrics(SPACE, workload, DevicePricer(sheet, joules=True))
+    found = as_priced(sheet, lambda pricer: device_metrics(SPACE, workload, pricer))(ROWS)
+    assert {"ttft_p50", "tpot_p50"} <= found.keys()
+    assert not {"power", "joules_per_token"} & found.keys()
 
 
 def test_this_machine_is_charged_its_seconds_with_their_interval() -> None:
