@@ -294,7 +294,7 @@ class Search:
         notes = notes_of(found, self.spec.target.rates, final=False)
         if item.measured is not None and notes["loudness"] >= item.trial.notes.get("loudness", math.inf):
             return bool(item.trial.notes["within"])  # the quieter of two measurements counts
-        good = within(limits, notes["measured"], headroom=HEADROOM)
+        good = within(limits, promised | notes["measured"], headroom=HEADROOM)  # as predicted where nothing measures it
         if not found.clean:  # a busy machine proves nothing against a candidate; the last measurement decides
             good = good or within(limits, promised, headroom=HEADROOM)
         self.trials.note(item.number, **notes, predicted=promise, within=good, measured_because=why)
