@@ -27,56 +27,74 @@ def train(
     epochs: int = 30,
     batch: int = 2048,
     forget: float = 0.3,
+    members: int = 1,
 ) -> Network:
     """A network for ``targets`` (logarithms), by mean absolute error.
 
     Columns ``identity`` say which device a row is of. They are set to zero in the share ``forget`` of the rows at each
-    step, so that the network also answers for a device that it is not told.
+    step, so that the network also answers for a device that it is not told. ``members`` are trained, from ``seed`` on,
+    and joined into one that answers with their mean: what one says of strange hardware depends on its start.
     """
     try:
         import torch
     except ImportError as error:
         raise MissingExtra("torch", "search") from error
-    generator = torch.Generator().manual_seed(seed)
     keep = inputs.min(axis=0) < inputs.max(axis=0)
     mean, scale = inputs.mean(axis=0), np.where(keep, inputs.std(axis=0), 1.0)
     mean[identity], scale[identity] = 0.0, 1.0
     x_RI = torch.from_numpy(((inputs - mean) / scale).astype(np.float32))
     y_R = torch.from_numpy(np.asarray(targets, dtype=np.float32))
     width = x_RI.shape[1]
-    layers = [
-        torch.randn(rows + 1, columns, generator=generator) / np.sqrt(rows + 1)
-        for rows, columns in ((width, hidden), (hidden, hidden), (hidden, 1))
-    ]
-    layers[2] = layers[2] * 0.1
-    parameters = [layer.requires_grad_(True) for layer in layers]
-    optimiser = torch.optim.AdamW(parameters, lr=4e-3, weight_decay=1e-3)
     batch = min(batch, len(y_R))
     steps = max(1, epochs * (len(y_R) // batch))
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, max_lr=8e-3, total_steps=steps)
-    for _ in range(steps):
-        chosen = torch.randint(len(y_R), (batch,), generator=generator)
-        x = x_RI[chosen]
-        x[torch.rand(batch, generator=generator) < forget, identity] = 0.0
-        out = torch.tanh(x @ layers[0][:-1] + layers[0][-1])
-        out = torch.tanh(out @ layers[1][:-1] + layers[1][-1])
-        out = bound * torch.tanh(out @ layers[2][:-1] + layers[2][-1])[:, 0]
-        loss = (out - y_R[chosen]).abs().mean()
-        optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
-        schedule.step()
-    first, second, third = (layer.detach().numpy().astype(np.float32) for layer in layers)
+
+    def member(number: int) -> list[Floats]:
+        generator = torch.Generator().manual_seed(number)
+        layers = [
+            torch.randn(rows + 1, columns, generator=generator) / np.sqrt(rows + 1)
+            for rows, columns in ((width, hidden), (hidden, hidden), (hidden, 1))
+        ]
+        layers[2] = layers[2] * 0.1
+        parameters = [layer.requires_grad_(True) for layer in layers]
+        optimiser = torch.optim.AdamW(parameters, lr=4e-3, weight_decay=1e-3)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, max_lr=8e-3, total_steps=steps)
+        for _ in range(steps):
+            chosen = torch.randint(len(y_R), (batch,), generator=generator)
+            x = x_RI[chosen]
+            x[torch.rand(batch, generator=generator) < forget, identity] = 0.0
+            out = torch.tanh(x @ layers[0][:-1] + layers[0][-1])
+            out = torch.tanh(out @ layers[1][:-1] + layers[1][-1])
+            out = bound * torch.tanh(out @ layers[2][:-1] + layers[2][-1])[:, 0]
+            loss = (out - y_R[chosen]).abs().mean()
+            optimiser.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+            schedule.step()
+        return [layer.detach().numpy().astype(np.float32) for layer in layers]
+
+    first, second, third = _joined([member(seed + i) for i in range(members)])
     return Network(
         mean=mean.astype(np.float32),
         scale=scale.astype(np.float32),
         first=first,
         second=second,
-        third=third[:, 0],
+        third=third,
         low=inputs.min(axis=0),
         high=np.where(_is_identity(width, identity), 1.0, inputs.max(axis=0)).astype(np.float32),
         bound=bound,
     )
+
+
+def _joined(members: list[list[Floats]]) -> tuple[Floats, Floats, Floats]:
+    """The three layers of several networks as those of one, whose last sum is the mean of theirs."""
+    firsts, seconds, thirds = zip(*members, strict=True)
+    hidden = firsts[0].shape[1]
+    between = np.zeros((len(members) * hidden + 1, len(members) * hidden), dtype=np.float32)
+    for i, second in enumerate(seconds):
+        own = slice(i * hidden, (i + 1) * hidden)
+        between[own, own], between[-1, own] = second[:-1], second[-1]
+    last = np.concatenate([*(third[:-1, 0] for third in thirds), np.sum(thirds, axis=0)[-1]]) / len(members)
+    return np.concatenate(firsts, axis=1), between, last.astype(np.float32)
 
 
 def write(kind: str, out: Path, facts: Mapping[str, Any], networks: Mapping[str, Network]) -> None:

@@ -37,6 +37,7 @@ NOT_GATED = {(1024, 2688), (2048, 5120), (2688, 1856), (4096, 2688), (8192, 5120
 """(hidden, width) of models whose experts have two matrices (Nemotron 3), as the tables' own kernel names say."""
 KEY = ["num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size", "distribution"]
 BOUND = 1.4  # a factor of four either way
+MEMBERS = 2  # networks whose mean answers
 ROWS_PER_CELL = 2500  # of a device, stack and format
 REACHES = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 UNTUNED = 1.5  # times the wide format's time, in the median; the tables have kernels up to 1.3 and from 2.2 on
@@ -185,6 +186,7 @@ def _fit_fold(cells: list[Cell], facts: dict[str, Any], *, seed: int) -> tuple[d
         identity=slice(width - len(facts["devices"]), width),
         bound=BOUND,
         seed=seed,
+        members=MEMBERS,
     )
     return constants, network
 

@@ -102,6 +102,23 @@ def test_training_finds_a_function_and_keeps_its_bound() -> None:
     assert np.all(np.abs(model(inputs * 100)) <= 1.0)
 
 
+def test_networks_trained_side_by_side_answer_as_one_with_the_mean_of_their_sums() -> None:
+    from chipwise.predict.fitting.bounded import _joined
+
+    random = np.random.default_rng(3)
+    shapes = ((4, 5), (6, 5), (6, 1))  # three inputs, five hidden, each with a row of biases
+    members = [[random.normal(size=shape).astype(np.float32) for shape in shapes] for _ in range(2)]
+    x = random.normal(size=(7, 3)).astype(np.float32)
+    sums = []
+    for first, second, third in members:
+        hidden = np.tanh(np.tanh(x @ first[:-1] + first[-1]) @ second[:-1] + second[-1])
+        sums.append((hidden @ third[:-1] + third[-1])[:, 0])
+    one, two, three = _joined(members)
+    ones, wide = np.ones(3, dtype=np.float32), np.full(3, 99, dtype=np.float32)
+    joined = Network(mean=0 * ones, scale=ones, first=one, second=two, third=three, low=-wide, high=wide, bound=2.0)
+    assert joined(x) == pytest.approx(2 * np.tanh(np.mean(sums, axis=0)), rel=1e-4)
+
+
 @pytest.mark.parametrize("kind", ["experts", "collective", "scan", "power"])
 def test_what_ships_says_where_it_comes_from_and_is_small(kind: str) -> None:
     fitted = load(kind)
