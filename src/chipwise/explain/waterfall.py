@@ -6,15 +6,17 @@ were fused. What comes on top is told apart by cause, so that a person sees what
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from chipwise.core.errors import ChipwiseError
 from chipwise.cost.model import CostEstimate, OpCost
 from chipwise.explain.question import Case, PhaseName
 from chipwise.hardware.runtime import EVERY
-from chipwise.serve.batching import Constants, constants
+from chipwise.serve.batching import constants
 from chipwise.serve.steps import class_of
+
+Scales = Mapping[str, float] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +53,7 @@ def decode_step_s(case: Case) -> float:
     if case.sheet is None:
         return case.estimate.tpot_s
     return sum(part.seconds for part in _beside(case, "decode")) + sum(
-        _busy_s(cost, constants(), captured=case.question.served_by.graphs) for cost in _kernels(case, "decode")
+        _busy_s(cost, _scales(case)) for cost in _kernels(case, "decode")
     )
 
 
@@ -74,15 +76,14 @@ def _calibrated(case: Case, phase: PhaseName, total_s: float) -> list[Part]:
 
 def _data_sheet(case: Case, phase: PhaseName, total_s: float) -> list[Part]:
     """Kernels as :meth:`Constants.step_s` adds them, each split into its limit and the rest."""
-    known, captured = constants(), case.question.served_by.graphs
-    kernels = _kernels(case, phase)
-    ideal = [sum(each) for each in zip(*(_ideals(cost, known, captured) for cost in kernels), strict=True)]
-    fused = [sum(each) for each in zip(*(_ideals(cost, known, captured) for cost in _fused(case, phase)), strict=True)]
+    scales, kernels = _scales(case), _kernels(case, phase)
+    ideal = [sum(each) for each in zip(*(_ideals(cost, scales) for cost in kernels), strict=True)]
+    fused = [sum(each) for each in zip(*(_ideals(cost, scales) for cost in _fused(case, phase)), strict=True)]
     compute_s, memory_s = fused if sum(fused) <= sum(ideal) else ideal
     waste = {"compute": 0.0, "memory": 0.0}
     for cost in kernels:
         kind = "compute" if (cost.compute_s or 0.0) >= (cost.memory_s or 0.0) else "memory"
-        waste[kind] += _busy_s(cost, known, captured=captured) - _limit_s(cost, known, captured=captured)
+        waste[kind] += _busy_s(cost, scales) - _limit_s(cost, scales)
     parts = [
         Part(name="compute limit", seconds=compute_s, ideal=True, why="FLOPs at the dense peak, where that is slower"),
         Part(name="bandwidth limit", seconds=memory_s, ideal=True, why="bytes at the memory's bandwidth, elsewhere"),
@@ -157,24 +158,25 @@ def _fused(case: Case, phase: PhaseName) -> Sequence[OpCost]:
     return [cost for cost in costs if class_of(cost.kind) != "collective"]
 
 
-def _scale(cost: OpCost, known: Constants) -> float:
-    scales = {"matmul": known.kernel_scale, "attention": known.kernel_scale, "experts": known.experts_scale}
-    return scales.get(class_of(cost.kind), 1.0)
+def _scales(case: Case) -> Scales:
+    """What kernels of a class take in serving over what they take alone; None where the host launches them."""
+    runtime = case.question.served_by
+    return constants().scales(runtime) if runtime.graphs else None
 
 
-def _busy_s(cost: OpCost, known: Constants, *, captured: bool) -> float:
+def _busy_s(cost: OpCost, scales: Scales) -> float:
     """Seconds without the launch."""
-    launch_s, limit_s = cost.launch_s or 0.0, max(cost.compute_s or 0.0, cost.memory_s or 0.0)
-    if captured:
-        return max(_scale(cost, known) * (cost.latency_s - launch_s), limit_s)
-    return cost.latency_s - launch_s
+    busy_s = cost.latency_s - (cost.launch_s or 0.0)
+    if scales is None:
+        return busy_s
+    return max(scales.get(class_of(cost.kind), 1.0) * busy_s, cost.compute_s or 0.0, cost.memory_s or 0.0)
 
 
-def _limit_s(cost: OpCost, known: Constants, *, captured: bool) -> float:
+def _limit_s(cost: OpCost, scales: Scales) -> float:
     """What the chip's rates allow, at most what is predicted (caches serve some kernels faster than memory could)."""
-    return min(max(cost.compute_s or 0.0, cost.memory_s or 0.0), _busy_s(cost, known, captured=captured))
+    return min(max(cost.compute_s or 0.0, cost.memory_s or 0.0), _busy_s(cost, scales))
 
 
-def _ideals(cost: OpCost, known: Constants, captured: bool) -> tuple[float, float]:
-    limit_s = _limit_s(cost, known, captured=captured)
+def _ideals(cost: OpCost, scales: Scales) -> tuple[float, float]:
+    limit_s = _limit_s(cost, scales)
     return (limit_s, 0.0) if (cost.compute_s or 0.0) >= (cost.memory_s or 0.0) else (0.0, limit_s)

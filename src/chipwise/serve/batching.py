@@ -35,10 +35,10 @@ DATA = Path(__file__).parent / "data" / "serving.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constants:
-    """What served runs add to their kernels. Nine numbers for all models and devices."""
+    """What served runs add to their kernels. Eleven numbers for all models and devices."""
 
     kernel_scale: float  # products and attention in serving over the same measured alone, launches left out
-    experts_scale: float
+    experts_scale: dict[str, float]  # per stack: the same of mixtures' experts
     gap_s: float  # between one kernel of a captured graph and the next
     host_s: dict[str, float]  # per stack: host time of a step that does not hide behind kernels
     sequence_s: float  # host time of a step for each sequence, in engines whose scheduler is Python
@@ -51,17 +51,18 @@ class Constants:
         ranks_s = self.ranks_s * math.log2(tp)
         return self.host_s[runtime.stack] + (self.sequence_s * sequences + ranks_s if runtime.python else 0.0)
 
+    def scales(self, runtime: Runtime) -> dict[str, float]:
+        """What kernels of a class take in captured graphs, over what they take alone."""
+        experts = self.experts_scale[runtime.stack]
+        return {"matmul": self.kernel_scale, "attention": self.kernel_scale, "experts": experts}
+
     def device_s(self, times: PassTimes, runtime: Runtime) -> Array:
         """Seconds of one pass on the device: kernels without launches and with gaps, or as the host launches them."""
         if not runtime.graphs:
             return np.maximum(times.latency_s, runtime.dispatch_s * times.kernels)
-        scaled: Array = (
-            times.busy_s("matmul", "attention", scale=self.kernel_scale)
-            + times.busy_s("experts", scale=self.experts_scale)
-            + times.class_s("collective")
-            + times.busy_s("other")
-        )
-        return scaled + self.gap_s * times.kernels
+        scaled = sum(times.busy_s(kind, scale=scale) for kind, scale in self.scales(runtime).items())
+        result: Array = scaled + times.class_s("collective") + times.busy_s("other") + self.gap_s * times.kernels
+        return result
 
     def step_s(self, times: PassTimes, setting: Setting, sequences: Any) -> Array:
         """Seconds of one pass, the host's time included.

@@ -1,12 +1,13 @@
 """Fits the constants of continuous batching to served runs: least absolute relative error, held near what is expected.
 
-At most ten numbers for all models, devices and formats. Each fold leaves a device or a family out, kernels included;
+Eleven numbers for all models, devices and formats. Each fold leaves a device or a family out, kernels included;
 ``docs/validation.md`` lists what else was tried.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,20 +26,22 @@ from chipwise.serve.steps import PassTimes
 Array = npt.NDArray[np.float64]
 NAMES = (
     "kernel_scale",
-    "experts_scale",
+    *(f"experts_scale.{stack}" for stack in STACKS),
     "gap_s",
     *(f"host_s.{stack}" for stack in STACKS),
     "sequence_s",
     "ranks_s",
     "prefill_share",
 )
-EXPECTED = (1.0, 1.0, 1e-6, 0.5e-3, 0.5e-3, 0.5e-3, 20e-6, 0.0, 1.0)
-TRUST = (0.05, 0.3, 0.5e-6, 0.3e-3, 0.3e-3, 0.3e-3, 20e-6, 0.2e-3, 0.1)
+EXPECTED = (1.0, 1.0, 1.0, 1.0, 1e-6, 0.5e-3, 0.5e-3, 0.5e-3, 20e-6, 0.0, 1.0)
+TRUST = (0.05, 0.3, 0.3, 0.3, 0.5e-6, 0.3e-3, 0.3e-3, 0.3e-3, 20e-6, 0.2e-3, 0.1)
 """How far from the expected each constant may lie before the runs must pay for it: one standard deviation."""
-EXPERTS, SHARE = NAMES.index("experts_scale"), NAMES.index("prefill_share")
+EXPERTS = np.array([name.startswith("experts_scale") for name in NAMES])
+SHARE = NAMES.index("prefill_share")
 RUN_WEIGHT = 0.03  # of a run against the expectation: thousands of runs are about a hundred independent settings
 ERROR = 0.1  # of one run, one standard deviation
 LEAST = 0.03  # errors below this weigh alike
+LEAST_SLOPE, LEAST_RUNS, LEAST_RANGE = 0.5, 5, 1.2  # of a setting that is fitted to; the range is a ratio of times
 ROUNDS = 3  # of fitting the constants and pricing prompts with them
 
 
@@ -71,6 +74,7 @@ class Design:
     sort: intervals.Names
     devices: intervals.Names
     families: intervals.Names
+    follows: npt.NDArray[np.bool_]  # whether the setting's times follow its work; see :func:`follows`
 
     def __getitem__(self, runs: npt.NDArray[np.bool_]) -> Design:
         return Design(
@@ -83,6 +87,7 @@ class Design:
             sort=self.sort[runs],
             devices=self.devices[runs],
             families=self.families[runs],
+            follows=self.follows[runs],
         )
 
     def predicted_s(self, found: Array) -> Array:
@@ -121,6 +126,7 @@ def design_of(runs: Sequence[ServedRun], *, fold: str | None) -> Design:
         sort=np.concatenate([part.sort for part in parts]),
         devices=np.concatenate([part.devices for part in parts]),
         families=np.concatenate([part.families for part in parts]),
+        follows=np.concatenate([part.follows for part in parts]),
     )
 
 
@@ -134,22 +140,40 @@ def _part(group: Group, kernels: Kernels, tpot_s: Array) -> Design:
         step=step,
         prompt=alone,
         waits=np.maximum(group.in_flight / group.setting.plan.dp - 1, 0) / group.new_tokens,
-        mixture=step.rows[:, EXPERTS] > 0,
+        mixture=step.rows[:, EXPERTS].sum(axis=1) > 0,
         tpot_s=tpot_s,
         kernels=kernels.decode.log_halfwidth,
         sort=np.full(count, ""),
         devices=np.full(count, group.device.name),
         families=np.full(count, group.device.family),
+        follows=np.ones(count, dtype=bool),
     )
-    waiting = 1 - step.seconds(expected) / part.predicted_s(expected)
-    return replace(part, sort=intervals.sorts(group.setting, group.device, waiting))
+    predicted_s = part.predicted_s(expected)
+    return replace(
+        part,
+        sort=intervals.sorts(group.setting, group.device, 1 - step.seconds(expected) / predicted_s),
+        follows=np.full(count, follows(tpot_s, predicted_s)),
+    )
+
+
+def follows(tpot_s: Array, predicted_s: Array) -> bool:
+    """Whether the times of one setting's runs follow their work.
+
+    Where less than half of what more requests and longer texts should cost shows (the slope of measured on predicted
+    logarithms is below ``LEAST_SLOPE``), something decides that is not modelled: a host that launches kernels one by
+    one, requests that wait for memory, prompts that lie in a cache. Few runs, or runs alike, say nothing of it.
+    """
+    x, y = np.log(predicted_s), np.log(tpot_s)
+    if len(x) < LEAST_RUNS or np.ptp(x) < math.log(LEAST_RANGE):
+        return True
+    return bool(np.polyfit(x, y, 1)[0] >= LEAST_SLOPE)
 
 
 def _sum(group: Group, times: PassTimes, *, sequences: npt.ArrayLike, host: bool) -> Sum:
     runtime = group.setting.runtime
     rows = np.zeros((len(group.rows), len(NAMES)))
     rows[:, NAMES.index("kernel_scale")] = times.busy_s("matmul", "attention")
-    rows[:, EXPERTS] = times.busy_s("experts")
+    rows[:, NAMES.index(f"experts_scale.{runtime.stack}")] = times.busy_s("experts")
     rows[:, NAMES.index("gap_s")] = times.kernels
     if host:
         rows[:, NAMES.index(f"host_s.{runtime.stack}")] = 1.0
@@ -162,11 +186,10 @@ def _sum(group: Group, times: PassTimes, *, sequences: npt.ArrayLike, host: bool
 def solve(design: Design) -> Array:
     """Constants of the runs: all but the experts' from dense models, then the experts' from mixtures."""
     found = np.asarray(EXPECTED)
-    experts = np.arange(len(NAMES)) == EXPERTS
     for _ in range(ROUNDS):
         times = design.linear(found)
         found = np.asarray(EXPECTED)
-        for runs, free in ((~design.mixture, ~experts), (design.mixture, experts)):
+        for runs, free in ((~design.mixture, ~EXPERTS), (design.mixture, EXPERTS)):
             if runs.any():
                 found = _solve(times[runs], design.tpot_s[runs], free, found)
     return found
@@ -217,7 +240,7 @@ def fit(source: Path, out: Path, *, progress: Callable[[str], None] = lambda tex
         progress(fold)
         design = whole if fold == "none" else design_of(runs, fold=fold)
         out_of_fit = left_out(design.devices, design.families, fold)
-        found = solve(design[~out_of_fit])
+        found = solve(design[~out_of_fit & design.follows])
         judged = design if fold == "none" else design[out_of_fit]
         predicted_s = judged.predicted_s(found)
         relative = np.abs(predicted_s / judged.tpot_s - 1)

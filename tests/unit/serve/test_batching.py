@@ -15,7 +15,7 @@ from chipwise.serve import intervals
 from chipwise.serve.answer import cost_of
 from chipwise.serve.batching import Constants, constants, rides_along
 from chipwise.serve.estimate import grouped, memory_of
-from chipwise.serve.fitting import NAMES, Design, Sum, solve
+from chipwise.serve.fitting import NAMES, Design, Sum, follows, solve
 from chipwise.serve.request import Request
 
 QWEN = Request(model="Qwen/Qwen3-32B", device="h100-sxm", tp=2, batch=33, prompt_tokens=2048, new_tokens=128)
@@ -68,6 +68,7 @@ def _design(truth: np.ndarray, rows: np.ndarray, prompt: np.ndarray, waits: np.n
         sort=names,
         devices=names,
         families=names,
+        follows=np.ones(count, dtype=bool),
     )
     return replace(design, tpot_s=design.predicted_s(truth))
 
@@ -76,31 +77,39 @@ def test_the_fit_finds_constants_that_made_the_runs() -> None:
     draw = np.random.default_rng(0)
     count = 3000
     rows, prompt = np.zeros((count, len(NAMES))), np.zeros((count, len(NAMES)))
-    rows[:, 0], rows[:, 2], rows[:, 6] = (
-        draw.uniform(1e-3, 30e-3, count),
-        draw.integers(300, 900, count),
-        draw.integers(1, 256, count),
-    )
-    rows[:, 4] = 1.0
-    rows[:, 7] = draw.integers(0, 4, count)
+    rows[:, NAMES.index("kernel_scale")] = draw.uniform(1e-3, 30e-3, count)
+    rows[:, NAMES.index("gap_s")] = draw.integers(300, 900, count)
+    rows[:, NAMES.index("sequence_s")] = draw.integers(1, 256, count)
+    rows[:, NAMES.index("host_s.vllm")] = 1.0
+    rows[:, NAMES.index("ranks_s")] = draw.integers(0, 4, count)
     prompt[:, 0] = draw.uniform(5e-3, 100e-3, count)
-    truth = np.array([0.97, 1.0, 1.1e-6, 0.5e-3, 0.8e-3, 0.5e-3, 18e-6, 0.1e-3, 0.9])
+    truth = np.array([0.97, 1.0, 1.0, 1.0, 1.1e-6, 0.5e-3, 0.8e-3, 0.5e-3, 18e-6, 0.1e-3, 0.9])
     design = _design(truth, rows, prompt, draw.uniform(0, 0.5, count))
     found = solve(design)
     assert np.median(np.abs(design.predicted_s(found) / design.tpot_s - 1)) < 0.005
     assert found[0] == pytest.approx(0.97, abs=0.02)
-    assert found[8] == pytest.approx(0.9, abs=0.02)
+    assert found[NAMES.index("prefill_share")] == pytest.approx(0.9, abs=0.02)
 
 
 def test_runs_that_contradict_the_others_do_not_move_the_fit() -> None:
     draw = np.random.default_rng(1)
     rows = np.zeros((400, len(NAMES)))
-    rows[:, 0], rows[:, 3] = draw.uniform(5e-3, 30e-3, 400), 1.0
-    truth = np.array([0.98, 1.0, 1e-6, 0.5e-3, 0.5e-3, 0.5e-3, 20e-6, 0.0, 1.0])
+    rows[:, NAMES.index("kernel_scale")] = draw.uniform(5e-3, 30e-3, 400)
+    rows[:, NAMES.index("host_s.trtllm")] = 1.0
+    truth = np.array([0.98, 1.0, 1.0, 1.0, 1e-6, 0.5e-3, 0.5e-3, 0.5e-3, 20e-6, 0.0, 1.0])
     design = _design(truth, rows, rows, np.zeros(400))
     wrong = design.tpot_s.copy()
     wrong[:40] *= 8
     assert solve(replace(design, tpot_s=wrong))[0] == pytest.approx(solve(design)[0], abs=0.01)
+
+
+def test_times_that_stay_while_the_work_doubles_do_not_follow_it() -> None:
+    work_s = np.linspace(0.01, 0.02, 8)
+    assert follows(3 * work_s, work_s)
+    assert follows(0.01 + work_s, work_s)  # 0.02 to 0.03 s: a host beside the work
+    assert not follows(np.full(8, 0.05), work_s)
+    assert not follows(0.05 + 0.1 * work_s, work_s)
+    assert follows(np.full(4, 0.05), work_s[:4])  # too few to say
 
 
 def test_nine_of_ten_and_one_to_come() -> None:
