@@ -7,7 +7,7 @@ trained; ``hybrid`` measures where a measurement can change what is done.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,6 @@ from chipwise.search.pareto import hypervolume, non_dominated
 from chipwise.space import Constraint
 
 Profiling = Literal["simulated", "measured", "hybrid"]
-MODES: tuple[str, ...] = get_args(Profiling)
 UNSURE = 0.6  # of the residual's whole spread: little of what was measured is like this candidate
 Floats = NDArray[np.float64]
 
@@ -27,7 +26,7 @@ def worth_measuring(
     """Why a candidate that is wanted for longer training is measured first, or None where it need not be.
 
     Args:
-        mode: One of ``MODES``.
+        mode: ``simulated``, ``measured`` or ``hybrid``.
         promise: By metric the predicted value, and the bounds of its interval.
         limits: What it must keep.
         unsure: How little the model knows of candidates like it, 0 to 1.

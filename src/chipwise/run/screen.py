@@ -16,7 +16,6 @@ from chipwise.space.designs import summary
 from chipwise.space.space import Rows
 
 Floats = NDArray[np.float64]
-CLOUD = 2_000
 Metrics = Callable[[Rows], Mapping[str, Floats]]  # free metrics of candidates, by name
 
 
