@@ -52,9 +52,8 @@ def decode_step_s(case: Case) -> float:
     """Seconds of one decode step by itself: of the predicted time of a token, what no other prompt is waited for."""
     if case.sheet is None:
         return case.estimate.tpot_s
-    return sum(part.seconds for part in _beside(case, "decode")) + sum(
-        _busy_s(cost, _scales(case)) for cost in _kernels(case, "decode")
-    )
+    scales, beside_s = _scales(case), sum(part.seconds for part in _beside(case, "decode"))
+    return beside_s + sum(_busy_s(cost, scales) for cost in _kernels(case, "decode"))
 
 
 def reached(parts: Sequence[Part]) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 
 from chipwise.report import record as rec
 from chipwise.report.scores import TaskSummary
-from chipwise.run.record import score_of
+from chipwise.run.record import intervals_of, score_of
 from chipwise.run.start_spec import ORIGINAL, StartSpec
 from chipwise.run.trials import now
 from chipwise.space.constraints import Constraint, broken
@@ -99,10 +99,7 @@ def _trial(spec: StartSpec, name: str, found: Mapping[str, Any], limits: tuple[C
         parameters=found["parameters"],
         quantised_bits_per_byte=found.get("bits_per_byte"),
         train_cpu_s=found.get("heal_cpu_s"),
-        predicted={
-            metric: rec.Interval(value=value, low=low, high=high)
-            for metric, (value, low, high) in found.get("predicted", {}).items()
-        },
+        predicted=intervals_of(found.get("predicted", {})),
         measured=found.get("measured"),
         tasks={task: score_of(result) for task, result in found.get("tasks", {}).items()},
         clean=found.get("clean"),

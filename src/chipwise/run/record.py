@@ -130,10 +130,7 @@ def _trial(spec: RunSpec, item: Candidate) -> rec.Trial:
             rec.CurvePoint(cpu_s=p[0], tokens=int(p[1]), train_bits_per_byte=p[2], val_bits_per_byte=p[3])
             for p in notes.get("curve", [])
         ),
-        predicted={
-            metric: rec.Interval(value=bounds[0], low=bounds[1], high=bounds[2])
-            for metric, bounds in notes["predicted"].items()
-        },
+        predicted=intervals_of(notes["predicted"]),
         measured=item.measured,
         tasks={name: score_of(result) for name, result in item.tasks.items()},
         clean=notes.get("clean"),
@@ -142,6 +139,11 @@ def _trial(spec: RunSpec, item: Candidate) -> rec.Trial:
         started=notes.get("started"),
         ended=notes.get("ended"),
     )
+
+
+def intervals_of(noted: Mapping[str, Any]) -> dict[str, rec.Interval]:
+    """Noted predictions, by metric a value and its bounds, as the record holds them."""
+    return {metric: rec.Interval(value=value, low=low, high=high) for metric, (value, low, high) in noted.items()}
 
 
 def score_of(result: Mapping[str, Any]) -> TaskScore:
