@@ -19,10 +19,10 @@ from pathlib import Path
 
 from chipwise.core.csvfile import write_rows
 from chipwise.core.errors import MeasurementError
-from chipwise.explain.advice import Advice
-from chipwise.explain.asking import calibrated_case
-from chipwise.explain.engine import advise
-from chipwise.explain.question import Case, Question
+from chipwise.explaining.advice import Advice
+from chipwise.explaining.asking import calibrated_case
+from chipwise.explaining.engine import advise
+from chipwise.explaining.question import Case, Question
 from chipwise.hardware.device import MachineProfile
 from chipwise.ops import Workload
 from chipwise.profile.calibrate import calibrate

@@ -16,8 +16,8 @@ from dataclasses import replace
 from typing import Any
 
 import chipwise
-from chipwise.explain.prefix import shared_context
-from chipwise.explain.saturation import token_curve
+from chipwise.explaining.prefix import shared_context
+from chipwise.explaining.saturation import token_curve
 from chipwise.hardware import datasheet
 from chipwise.ops import (
     GroupedMatmul,

@@ -14,8 +14,8 @@ import numpy as np
 
 import chipwise
 from chipwise.cost.model import CostEstimate, OpCost
-from chipwise.explain.pricers import DataSheetPricer
-from chipwise.explain.question import Case, Question
+from chipwise.explaining.pricers import DataSheetPricer
+from chipwise.explaining.question import Case, Question
 from chipwise.hardware import datasheet
 from chipwise.ops import (
     AttentionOp,

@@ -32,10 +32,10 @@ import kept_rows
 from chipwise.core.digest import digest
 from chipwise.deploy.torch import LayerModule
 from chipwise.spec import ArchSpec, uniform
-from chipwise.train import trainer
-from chipwise.train.data import load_corpus
-from chipwise.train.evaluate import quantised_bits_per_byte
-from chipwise.train.tokenizer import TokenStore
+from chipwise.training import trainer
+from chipwise.training.data import load_corpus
+from chipwise.training.evaluate import quantised_bits_per_byte
+from chipwise.training.tokenizer import TokenStore
 from training_recipe import SIZES
 
 COLUMNS = ("variant", "seed", "steps", "parameters", "bits_per_byte", "int8", "int4", "step_s", "recipe")

@@ -37,6 +37,9 @@ from chipwise.core.errors import MeasurementError
 from chipwise.cost.estimate import Z90
 from chipwise.hardware import MachineProfile
 from chipwise.ops import Phase, Workload
+from chipwise.optim.pareto import hypervolume, non_dominated
+from chipwise.pipeline.costing import Noted
+from chipwise.pipeline.profiling import next_to_measure
 from chipwise.predict.learn import learn
 from chipwise.profile.calibrate import calibrate
 from chipwise.profile.calibrate_models import held_by
@@ -45,9 +48,6 @@ from chipwise.profile.harness import measure
 from chipwise.profile.refit import Prepared, cross_check, predict_seconds, predictions, prepare, refit
 from chipwise.profile.samples import random_designs
 from chipwise.run import load_run
-from chipwise.run.costing import Noted
-from chipwise.run.profiling import next_to_measure
-from chipwise.search.pareto import hypervolume, non_dominated
 from chipwise.space import SearchSpace
 from chipwise.spec import Design
 from chipwise.testing.machines import core_like, shaken

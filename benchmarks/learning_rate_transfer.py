@@ -30,10 +30,10 @@ import numpy as np
 import torch
 
 import kept_rows
-from chipwise.train import trainer
-from chipwise.train.data import load_corpus
-from chipwise.train.tokenizer import TokenStore
-from chipwise.train.trainer import Recipe
+from chipwise.training import trainer
+from chipwise.training.data import load_corpus
+from chipwise.training.tokenizer import TokenStore
+from chipwise.training.trainer import Recipe
 from training_recipe import SIZES, AdamWOnly, shape
 
 COLUMNS = ("optimiser", "width", "factor", "seed", "steps", "bits_per_byte", "cpu_s")

@@ -23,14 +23,14 @@ from chipwise.blocks.lowering import lower
 from chipwise.cost import estimate
 from chipwise.hardware import MachineProfile
 from chipwise.ops import Phase
-from chipwise.report.record import load
-from chipwise.run.measuring import exported_bits_per_byte
+from chipwise.pipeline.measuring import exported_bits_per_byte
+from chipwise.reporting.record import load
 from chipwise.run.spec import run_spec
 from chipwise.space.designs import design_of, summary
 from chipwise.spec import Design
 from chipwise.spec.formats import formats_word
-from chipwise.train.evaluate import read
-from chipwise.train.tokenizer import load_tokens
+from chipwise.training.evaluate import read
+from chipwise.training.tokenizer import load_tokens
 from kept_rows import Row
 
 FORMATS = ("fp32", "int8", "int4")

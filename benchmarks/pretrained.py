@@ -29,7 +29,7 @@ from tokenizers import Tokenizer
 from chipwise.ops import Workload
 from chipwise.profile.backends.onnxruntime_encoder import OnnxEncoder
 from chipwise.profile.harness import measure_alternately
-from chipwise.train.pretrained import Healing, start_from
+from chipwise.shrinking import Healing, start_from
 from pretrained_pairs import Pairs, make_pairs
 
 METHODS = ("exact", "shared", "truncate")

@@ -24,7 +24,7 @@ import numpy as np
 from chipwise.core.files import build, read_yaml
 from chipwise.hardware import MachineProfile, datasheet
 from chipwise.ops import Workload
-from chipwise.run.devices import DevicePricer
+from chipwise.pipeline.devices import DevicePricer
 from chipwise.space import SearchSpace, SpaceSpec
 from chipwise.space.pricing import PriceTable, ProfilePricer
 

@@ -30,15 +30,15 @@ import torch
 from safetensors.numpy import load_file
 
 from chipwise.hardware import MachineProfile
+from chipwise.pipeline.costing import Costing
 from chipwise.profile.calibrate import calibrate
 from chipwise.run import load_run
-from chipwise.run.costing import Costing
 from chipwise.space import SearchSpace
-from chipwise.train.data import load_corpus
-from chipwise.train.extended import Means, train_with
-from chipwise.train.supernet import SupernetResult, extract, score, train_supernet
-from chipwise.train.tokenizer import TokenData, TokenStore, load_tokens
-from chipwise.train.trainer import Recipe
+from chipwise.training.data import load_corpus
+from chipwise.training.extended import Means, train_with
+from chipwise.training.supernet import SupernetResult, extract, score, train_supernet
+from chipwise.training.tokenizer import TokenData, TokenStore, load_tokens
+from chipwise.training.trainer import Recipe
 from ranking_draw import Subnet, draw, feasible, law, layer_parameters
 from ranking_judge import AllFidelities, table
 

@@ -15,14 +15,14 @@ import numpy as np
 
 from chipwise.blocks.lowering import lower
 from chipwise.ops import Phase
-from chipwise.run.costing import Costing
-from chipwise.run.screen import excess
+from chipwise.optim.scaling import START
+from chipwise.pipeline.costing import Costing
+from chipwise.pipeline.screening import excess
 from chipwise.run.spec import RunSpec
-from chipwise.search.scaling import START
 from chipwise.space import Constraint, SearchSpace
 from chipwise.space.designs import summary
 from chipwise.spec import ArchSpec, Design
-from chipwise.train.tokenizer import TokenData
+from chipwise.training.tokenizer import TokenData
 
 WEIGHTS = "int8"
 BAND = 0.05

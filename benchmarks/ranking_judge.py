@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from chipwise.run.choose import make_problem
-from chipwise.run.costing import Costing
-from chipwise.run.ranking import agreement
+from chipwise.optim.encoding import Encoder
+from chipwise.optim.quality_model import QualityModel
+from chipwise.optim.scaling import non_negative
+from chipwise.pipeline.choosing import make_problem
+from chipwise.pipeline.costing import Costing
+from chipwise.pipeline.ranking import agreement
 from chipwise.run.spec import RunSpec
-from chipwise.search.encoding import Encoder
-from chipwise.search.quality_model import QualityModel
-from chipwise.search.scaling import non_negative
 from chipwise.space import SearchSpace
 from ranking_draw import Subnet
 

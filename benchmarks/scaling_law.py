@@ -6,7 +6,7 @@ The points (columns ``Model Size``, ``Training FLOP``, ``loss``) are those that 
 (arXiv:2404.10102) read off figure 4 of Hoffmann et al. 2022: https://github.com/epoch-research/analyzing-chinchilla,
 data/. As in the paper the five largest losses are left out, Huber's loss of the logarithm (δ = 0.001) is least, and the
 points are drawn anew with replacement. The paper prints each constant's standard error, not how they vary together,
-which is most of what an interval needs: ``chipwise.search.laws`` holds the covariance that this prints.
+which is most of what an interval needs: ``chipwise.optim.laws`` holds the covariance that this prints.
 """
 
 from __future__ import annotations

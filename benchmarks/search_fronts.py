@@ -26,7 +26,7 @@ from pathlib import Path
 
 import numpy as np
 
-from chipwise.search import Goal, Limit, Problem, crowding, hypervolume, make_strategy, ranks
+from chipwise.optim import Goal, Limit, Problem, crowding, hypervolume, make_strategy, ranks
 
 PROBLEMS = {  # pymoo's name, its arguments, values of every variable
     "zdt1": ({"n_var": 30}, 33),

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from chipwise.search import Goal, Limit, Problem, make_strategy
+from chipwise.optim import Goal, Limit, Problem, make_strategy
 
 CHECKPOINTS = (100, 200, 500)
 COLUMNS = ("problem", "strategy", "seed", "evaluations", "score")

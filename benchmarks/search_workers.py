@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from chipwise.search import make_strategy
+from chipwise.optim import make_strategy
 from search_quality import counts_parameters, describe, load_bench
 
 CHECKPOINTS = (100, 200)

@@ -17,11 +17,11 @@ import json
 import os
 from pathlib import Path
 
-from chipwise.report.record import RunRecord, Trial, load
-from chipwise.run.judging import run_side_by_side
+from chipwise.pipeline.judging import run_side_by_side
+from chipwise.reporting.record import RunRecord, Trial, load
 from chipwise.run.spec import RunSpec, run_spec
 from chipwise.space.designs import design_of
-from chipwise.train.tasks_worker import RESULT, TaskJob
+from chipwise.training.tasks_worker import RESULT, TaskJob
 
 COLUMNS = ("run", "task", "trial", "role", "design", "accuracy", "low", "high", "held_out", "learnt_from", "judged",
            "bits_per_byte", "ttft_p99_s", "tpot_p99_s", "peak_memory_bytes", "parameters", "model_bytes", "clean",

@@ -17,11 +17,11 @@ from unittest import mock
 import torch
 
 from chipwise.spec import ArchSpec, uniform
-from chipwise.train import trainer
-from chipwise.train.data import load_corpus
-from chipwise.train.evaluate import quantised_bits_per_byte
-from chipwise.train.tokenizer import TokenStore
-from chipwise.train.trainer import Recipe
+from chipwise.training import trainer
+from chipwise.training.data import load_corpus
+from chipwise.training.evaluate import quantised_bits_per_byte
+from chipwise.training.tokenizer import TokenStore
+from chipwise.training.trainer import Recipe
 
 SIZES = (512, 1024, 2048, 4096, 8192)
 

@@ -26,10 +26,10 @@ from safetensors.numpy import load_file
 
 import kept_rows
 from chipwise.spec import ArchSpec
-from chipwise.train import trainer
-from chipwise.train.data import load_corpus
-from chipwise.train.supernet import extract, score, train_supernet
-from chipwise.train.tokenizer import TokenStore
+from chipwise.training import trainer
+from chipwise.training.data import load_corpus
+from chipwise.training.supernet import extract, score, train_supernet
+from chipwise.training.tokenizer import TokenStore
 from claims_quality import JUDGED_BYTES, Steps
 from training_recipe import SIZES, shape
 

@@ -29,18 +29,18 @@ from safetensors.numpy import load_file
 from chipwise import api
 from chipwise.deploy.onnx import export
 from chipwise.hardware import MachineProfile
+from chipwise.pipeline.baseline import proportions
+from chipwise.pipeline.costing import Costing
+from chipwise.pipeline.measuring import exported_bits_per_byte, metrics_of
 from chipwise.profile.harness import measure_alternately
-from chipwise.report.record import load
+from chipwise.reporting.record import load
 from chipwise.run import load_run
-from chipwise.run.baseline import proportions
-from chipwise.run.costing import Costing
-from chipwise.run.measuring import exported_bits_per_byte, metrics_of
 from chipwise.space import SearchSpace
 from chipwise.space.designs import design_of, summary
-from chipwise.train.data import load_corpus
-from chipwise.train.pool import WorkerPool
-from chipwise.train.tokenizer import TokenStore
-from chipwise.train.worker import TrainJob
+from chipwise.training.data import load_corpus
+from chipwise.training.pool import WorkerPool
+from chipwise.training.tokenizer import TokenStore
+from chipwise.training.worker import TrainJob
 
 COLUMNS = (
     "contender",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import time
 
-from chipwise.search import optimise
+from chipwise.optim import optimise
 from chipwise.testing.strategy_suite import toy_objectives, toy_problem
 
 SLEEP_S = 0.25

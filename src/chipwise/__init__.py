@@ -6,8 +6,6 @@ The public names load what they need when they are first used, so importing the 
 from __future__ import annotations
 
 import importlib
-import sys
-import types
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -18,12 +16,12 @@ if TYPE_CHECKING:
     from chipwise.hardware.device import MachineProfile
     from chipwise.ops import Phase, Workload
     from chipwise.profile.measurement import Measurement
-    from chipwise.report.record import RunRecord
+    from chipwise.reporting.record import RunRecord
     from chipwise.run.spec import RunSpec, load_run
+    from chipwise.shrinking import start_from
     from chipwise.space import SearchSpace
     from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer, uniform
     from chipwise.spec.hf import resolve
-    from chipwise.train.pretrained import start_from
 
 _HOMES = {
     "ArchSpec": "chipwise.spec",
@@ -36,7 +34,7 @@ _HOMES = {
     "MachineProfile": "chipwise.hardware.device",
     "Measurement": "chipwise.profile.measurement",
     "Phase": "chipwise.ops",
-    "RunRecord": "chipwise.report.record",
+    "RunRecord": "chipwise.reporting.record",
     "RunSpec": "chipwise.run.spec",
     "SearchSpace": "chipwise.space",
     "Workload": "chipwise.ops",
@@ -51,7 +49,7 @@ _HOMES = {
     "report": "chipwise.api",
     "resolve": "chipwise.spec.hf",
     "search": "chipwise.api",
-    "start_from": "chipwise.train.pretrained",
+    "start_from": "chipwise.shrinking",
     "uniform": "chipwise.spec",
 }
 
@@ -84,17 +82,6 @@ __all__ = [
     "start_from",
     "uniform",
 ]
-
-
-class _Package(types.ModuleType):
-    """Keeps public functions public: importing the room of the same name (``search``) does not hide them."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if not (name in _HOMES and isinstance(value, types.ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:

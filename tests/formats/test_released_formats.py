@@ -10,10 +10,10 @@ import pytest
 
 from chipwise import api
 from chipwise.core.files import read_json
+from chipwise.optim.study import Study
 from chipwise.run.folder import RunFolder
 from chipwise.run.spec import run_spec
 from chipwise.run.trials import Trials, choice_labels
-from chipwise.search.study import Study
 from chipwise.space import SearchSpace
 
 STORED = Path(__file__).parent

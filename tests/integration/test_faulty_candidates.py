@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from chipwise import api
+from chipwise.pipeline import measuring, pipeline
 from chipwise.profile import exporting
 from chipwise.profile.backends import fake
 from chipwise.profile.calibrate import calibrate
 from chipwise.profile.harness import measure
-from chipwise.run import measuring, search
 from chipwise.testing.machines import core_like
 
 SPEC = """
@@ -59,7 +59,7 @@ def test_a_search_outlives_its_candidates(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "faulty.yaml").write_text(SPEC)
     monkeypatch.setitem(exporting.EXPORTERS._rows, "fake", "test_faulty_candidates:export")
     monkeypatch.setattr(measuring, "measure", measured)
-    monkeypatch.setattr(search, "calibrate", lambda **how: calibrate(**how | {"base": core_like(), "seconds": 1.0}))
+    monkeypatch.setattr(pipeline, "calibrate", lambda **how: calibrate(**how | {"base": core_like(), "seconds": 1.0}))
     record = api.search(tmp_path / "faulty.yaml", out=tmp_path / "run")
     reasons = [trial.reason for trial in record.trials if trial.state == "failed" and trial.reason]
     for fault, words in FAULTS.items():

@@ -14,10 +14,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from chipwise.report.record import load
+from chipwise.optim.study import Study
+from chipwise.reporting.record import load
 from chipwise.run import load_run
 from chipwise.run.trials import Trials, choice_labels
-from chipwise.search.study import Study
 from chipwise.space import SearchSpace
 from conftest import EXAMPLES, chipwise
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from chipwise import api
-from chipwise.report.record import RunRecord
+from chipwise.reporting.record import RunRecord
 from conftest import EXAMPLES
 
 pytestmark = pytest.mark.slow

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from chipwise.api import report
-from chipwise.report.record import load
+from chipwise.reporting.record import load
 from chipwise.run import load_run
 from chipwise.space.constraints import broken
 from conftest import EXAMPLES, chipwise

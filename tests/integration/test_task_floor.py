@@ -12,10 +12,10 @@ import yaml
 
 from chipwise import api
 from chipwise.core.errors import Infeasible
-from chipwise.report.record import load
-from chipwise.run import judging
-from chipwise.run.finish import Finish
-from chipwise.train.tasks_classifier import Classifier
+from chipwise.pipeline import judging
+from chipwise.pipeline.finish import Finish
+from chipwise.reporting.record import load
+from chipwise.training.tasks_classifier import Classifier
 from conftest import EXAMPLES
 
 pytestmark = pytest.mark.slow

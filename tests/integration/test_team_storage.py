@@ -20,7 +20,7 @@ sys.path.insert(0, str(SEARCH_TESTS))
 
 import evaluations  # noqa: E402
 
-from chipwise.search.optimise import found, optimise, study_of  # noqa: E402
+from chipwise.optim.optimise import found, optimise, study_of  # noqa: E402
 
 PROBLEM = evaluations.toy_problem()
 BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
@@ -77,7 +77,7 @@ SEARCH = """
 import sys
 sys.path.insert(0, sys.argv[2])
 import evaluations
-from chipwise.search.optimise import optimise
+from chipwise.optim.optimise import optimise
 optimise(evaluations.toy_problem(), getattr(evaluations, sys.argv[4]), evaluations=40, strategy="evolution", workers=2,
          storage=sys.argv[1], name=sys.argv[3], told=lambda done, wanted: print(done, flush=True))
 """
@@ -131,7 +131,7 @@ def test_a_search_that_is_killed_is_gone_on_with_from_the_database(server) -> No
 @pytest.mark.slow
 def test_a_database_that_is_not_there_is_named_without_its_password(monkeypatch) -> None:
     from chipwise.core.errors import StorageError
-    from chipwise.search import storage
+    from chipwise.optim import storage
 
     if importlib.util.find_spec("psycopg") is None:
         pytest.skip("needs psycopg: pip install 'chipwise[postgresql]'")

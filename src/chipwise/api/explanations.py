@@ -14,8 +14,8 @@ from chipwise.run.folder import PROMISES
 from chipwise.spec import ArchSpec
 
 if TYPE_CHECKING:
-    from chipwise.explain.answer import Explanation
-    from chipwise.explain.measured import MeasuredExplanation
+    from chipwise.explaining.answer import Explanation
+    from chipwise.explaining.measured import MeasuredExplanation
 
 
 def sensitivity(
@@ -37,7 +37,7 @@ def sensitivity(
         InputError: No weights, no tokenizer or no text.
         Unsupported: Another format.
     """
-    from chipwise.train.sensitivity import folder_losses
+    from chipwise.training.sensitivity import folder_losses
 
     path = Path(text)
     try:
@@ -68,8 +68,8 @@ def explain(
         SpecError: A plan that does not divide the model.
         Unsupported: The chip has no rate for a format, or the profile none for a block.
     """
-    from chipwise.explain.answer import explain_case
-    from chipwise.explain.asking import calibrated_case, data_sheet_case, read_sensitivity
+    from chipwise.explaining.answer import explain_case
+    from chipwise.explaining.asking import calibrated_case, data_sheet_case, read_sensitivity
 
     model = model if isinstance(model, ArchSpec) else str(model)
     names = {"prompt": "prompt_tokens", "new": "new_tokens", "shared": "shared_tokens"}
@@ -118,8 +118,8 @@ def explain_measured(model: str | ArchSpec, *, threads: int = 1, seed: int = 0, 
         InputError: This machine was not calibrated, or another runtime was asked for.
         Unsupported: The model cannot be exported.
     """
-    from chipwise.explain.asking import calibrated_case
-    from chipwise.explain.measured import measure_case
+    from chipwise.explaining.asking import calibrated_case
+    from chipwise.explaining.measured import measure_case
 
     asked = {{"prompt": "prompt_tokens", "new": "new_tokens"}.get(name, name): value for name, value in asked.items()}
     runtime = asked.pop("runtime", "onnxruntime")

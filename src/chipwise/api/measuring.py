@@ -79,10 +79,10 @@ def measure(
     """
     if sustained_s is not None and not sustained_s > 0:
         raise InputError(f"load is sustained for a positive time, not {sustained_s:g} s")
+    from chipwise.pipeline.measuring import metrics_of
     from chipwise.profile.harness import measure as profile_model
     from chipwise.profile.store import MeasurementStore
     from chipwise.profile.sustained import measure_sustained
-    from chipwise.run.measuring import metrics_of
 
     folder = Path(model)
     runtime = runtime or ("llama.cpp" if folder.suffix == ".gguf" else "onnxruntime")

@@ -11,7 +11,7 @@ from chipwise.core.errors import InputError, SpecError, StudyError
 from chipwise.core.files import read_json
 from chipwise.core.units import parse
 from chipwise.profile.backends import RUNTIMES
-from chipwise.report.record import RunRecord
+from chipwise.reporting.record import RunRecord
 from chipwise.run.folder import RunFolder
 from chipwise.run.progress import Observer, silent
 from chipwise.run.spec import RunSpec
@@ -20,10 +20,10 @@ from chipwise.spec import ArchSpec
 from chipwise.spec.hf import resolve
 
 if TYPE_CHECKING:
-    from chipwise.search.laws import ExpectedQuality
-    from chipwise.train.command import Trained
-    from chipwise.train.extended import Sign
-    from chipwise.train.tasks import TaskResult
+    from chipwise.optim.laws import ExpectedQuality
+    from chipwise.training.command import Trained
+    from chipwise.training.extended import Sign
+    from chipwise.training.tasks import TaskResult
 
 
 def data_folder() -> Path:
@@ -71,8 +71,8 @@ def search(
     """
     import dataclasses
 
-    from chipwise.run.cutting import Cutting
-    from chipwise.run.search import Search
+    from chipwise.pipeline.pipeline import Search
+    from chipwise.shrinking.cutting import Cutting
 
     wanted = load_any(spec)
     if isinstance(wanted, StartSpec) and storage is not None:
@@ -138,7 +138,7 @@ def train(
         StudyError: The folder holds another training, or one and ``resume`` is not given.
         TrainingDiverged: The loss was no longer finite; the last good state is kept.
     """
-    from chipwise.train.command import means_of, recipe_of, train_model
+    from chipwise.training.command import means_of, recipe_of, train_model
 
     return train_model(
         spec,
@@ -180,7 +180,7 @@ def evaluate(
         InputError: The model or the task cannot be used.
         MissingExtra: A package that the task or the baseline needs is not installed.
     """
-    from chipwise.train.command import evaluate_folder
+    from chipwise.training.command import evaluate_folder
 
     return evaluate_folder(model, task, kind=kind, method=method, with_baseline=with_baseline, progress=progress)
 
@@ -191,8 +191,8 @@ def report(folder: str | Path) -> RunRecord:
     Raises:
         StudyError: The folder holds no run.
     """
-    from chipwise.run.cutting import Cutting
-    from chipwise.run.search import Search
+    from chipwise.pipeline.pipeline import Search
+    from chipwise.shrinking.cutting import Cutting
 
     path = Path(folder)
     held = read_json(path / "spec.json") if (path / "spec.json").exists() else None
@@ -224,9 +224,9 @@ def quality(model: str | ArchSpec, *, tokens: float | str, run: str | Path | Non
     arch = resolve(model) if isinstance(model, str) else model
     count = parse(tokens, "count")
     if run is not None:
-        from chipwise.run.fitted import fitted_quality
+        from chipwise.pipeline.fitted import fitted_quality
 
         return fitted_quality(arch, tokens=count, run=run)
-    from chipwise.search.laws import published_quality
+    from chipwise.optim.laws import published_quality
 
     return published_quality(arch, tokens=count)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from chipwise.explain.compare import Comparison
+    from chipwise.explaining.compare import Comparison
 
 
 def command(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from chipwise.train.tasks import TaskResult
+    from chipwise.training.tasks import TaskResult
 
 
 def command(

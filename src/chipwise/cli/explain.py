@@ -10,8 +10,8 @@ import typer
 from chipwise.cli import quality
 
 if TYPE_CHECKING:
-    from chipwise.explain.advice import Advice
-    from chipwise.explain.answer import Explanation, PhaseAnswer
+    from chipwise.explaining.advice import Advice
+    from chipwise.explaining.answer import Explanation, PhaseAnswer
 
 WIDTH = 20  # characters of the longest bar
 
@@ -79,7 +79,7 @@ def command(
         raise typer.BadParameter("--apply needs --out, the file that the changed model goes to")
     found = api.explain(model, device=device, threads=threads, every=every, **asked)
     if as_json:
-        from chipwise.explain.data import to_data
+        from chipwise.explaining.data import to_data
 
         json_of(quality.with_quality(to_data(found), found.case.arch, train_tokens))
     else:
@@ -87,7 +87,7 @@ def command(
         quality.print_quality(found.case.arch, train_tokens, advice=found.advice)
     if html is not None:
         from chipwise.core.files import write_atomic
-        from chipwise.explain.page import page
+        from chipwise.explaining.page import page
 
         write_atomic(html, page(model, found))
         notices.print(f"wrote {html}")
@@ -97,7 +97,7 @@ def command(
 
 def _apply(found: Explanation, number: int, out: Path, model: str) -> str:
     from chipwise.core.errors import InputError
-    from chipwise.explain.apply import apply
+    from chipwise.explaining.apply import apply
 
     if number > len(found.advice):
         raise InputError(f"--apply {number}: there are {len(found.advice)} pieces of advice; --all shows more")
@@ -134,7 +134,7 @@ def _print(model: str, found: Explanation) -> None:
             f"({shared.saving(last):.1f} times less than apart)"
         )
     if found.training is not None:
-        from chipwise.explain.checkpointing import sentence
+        from chipwise.explaining.checkpointing import sentence
 
         console.print(f"note: {sentence(found.training)} (--train explains it)")
     _print_advice(found.advice)
@@ -147,7 +147,7 @@ def _print_phase(phase: PhaseAnswer, found: Explanation) -> None:
 
     from chipwise.cli.output import console
     from chipwise.core import units
-    from chipwise.explain.answer import SHOWN
+    from chipwise.explaining.answer import SHOWN
 
     used = ", ".join(
         f"{name} {units.show(value, 'share')}" for name, value in (("MFU", phase.mfu), ("MBU", phase.mbu)) if value
@@ -191,7 +191,7 @@ def _print_phase(phase: PhaseAnswer, found: Explanation) -> None:
 
 def _print_advice(advice: tuple[Advice, ...]) -> None:
     from chipwise.cli.output import console
-    from chipwise.explain.words import gain_text, metric_word
+    from chipwise.explaining.words import gain_text, metric_word
 
     console.print(f"\n[bold]Advice[/]{'' if advice else ': nothing that is surely a gain; --all shows what was tried'}")
     for number, each in enumerate(advice, start=1):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from chipwise.explain.advice import Advice
+    from chipwise.explaining.advice import Advice
     from chipwise.spec import ArchSpec
 
 HELP = "Say too what loss so much training would reach, such as 2T (published law)."
@@ -30,7 +30,7 @@ def print_quality(model: str | ArchSpec, tokens: str | None, *, advice: Sequence
         return
     from chipwise import api
     from chipwise.cli.output import console
-    from chipwise.search.laws import published_change
+    from chipwise.optim.laws import published_change
 
     found = api.quality(model, tokens=tokens)
     console.print(f"loss after {tokens} tokens: {found}", highlight=False, markup=False)

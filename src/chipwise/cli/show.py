@@ -15,8 +15,8 @@ from rich.table import Table
 from chipwise.cli.output import console, json_of, notices
 from chipwise.core import units
 from chipwise.hardware.device import MachineProfile
-from chipwise.report.record import RunRecord
-from chipwise.report.tables import constraint_table, contenders, final_table
+from chipwise.reporting.record import RunRecord
+from chipwise.reporting.tables import constraint_table, contenders, final_table
 from chipwise.run.progress import Observer, Status
 
 __all__ = ["bar", "console", "json_of", "live", "notices", "result", "waiting"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from chipwise.train.pretrained import Shrunk
+    from chipwise.shrinking import Shrunk
 
 
 def command(
@@ -48,8 +48,8 @@ def command(
     Resumable after Ctrl-C or a kill. Ends with a Hugging Face folder and a model.onnx beside it.
     """
     from chipwise.cli.output import json_of
-    from chipwise.train.pretrained import Healing, start_from
-    from chipwise.train.pretrained.command import summary
+    from chipwise.shrinking import Healing, start_from
+    from chipwise.shrinking.command import summary
 
     try:
         found = start_from(
@@ -82,7 +82,7 @@ def _say(found: Shrunk) -> None:
 
     from chipwise.cli.output import console
     from chipwise.core import units
-    from chipwise.train.pretrained.command import request_of
+    from chipwise.shrinking.command import request_of
 
     table = Table(title=f"{found.arch.name} · {found.method}")
     for name in ("", "original", "cut", "share"):

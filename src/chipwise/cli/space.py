@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from chipwise.run.overview import Overview
+    from chipwise.pipeline.overview import Overview
 
 
 def command(
@@ -25,7 +25,7 @@ def command(
     from chipwise import api
     from chipwise.cli import output, show
     from chipwise.core.files import build, read_yaml
-    from chipwise.run.overview import overview_of
+    from chipwise.pipeline.overview import overview_of
     from chipwise.run.spec import TargetSpec
 
     target = build(TargetSpec, read_yaml(spec).get("target", {}), file=str(spec), field="target")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from chipwise.train.extended import Sign
+    from chipwise.training.extended import Sign
 
 
 def command(

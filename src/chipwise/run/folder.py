@@ -24,9 +24,9 @@ from chipwise.core.digest import plain
 from chipwise.core.errors import StudyError
 from chipwise.core.files import read_json, write_json
 from chipwise.core.files import storage as disk
+from chipwise.optim.storage import is_url, without_password
 from chipwise.run.spec import RunSpec
 from chipwise.run.start_spec import StartSpec
-from chipwise.search.storage import is_url, without_password
 from chipwise.spec import ArchSpec
 
 PROMISES = "chipwise.json"  # in the winner's folder: design, workload, limits and what was promised

@@ -13,11 +13,11 @@ from chipwise.core.errors import SpecError, UnitError, UnknownName, Unsupported,
 from chipwise.core.files import build, read_yaml
 from chipwise.hardware import datasheet
 from chipwise.ops import Workload
-from chipwise.run.spending import Rates, refused, require
-from chipwise.search.strategies import STRATEGIES
+from chipwise.optim.strategies import STRATEGIES
+from chipwise.pipeline.spending import Rates, refused, require
 from chipwise.space import Constraint, Objective, SearchSpace, SpaceSpec, parse_constraints, parse_objectives
 from chipwise.space.constraints import SPENDING
-from chipwise.train.tasks_data import TASKS, Kind
+from chipwise.training.tasks_data import TASKS, Kind
 
 DEVICES = ("local",)
 LEAST_CPU_S = 20.0

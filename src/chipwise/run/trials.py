@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from chipwise.core.digest import digest
+from chipwise.optim.study import Study, Trial
 from chipwise.run.spec import RunSpec
-from chipwise.search.study import Study, Trial
 from chipwise.space import SearchSpace
 from chipwise.space.designs import design_of
 from chipwise.space.space import Rows

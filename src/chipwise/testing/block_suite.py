@@ -28,8 +28,8 @@ from chipwise.ops import AttentionOp, Matmul, OpGraph, Phase, Workload
 from chipwise.spec import ArchSpec, Attention, Design
 from chipwise.spec.weights import weight_shapes
 from chipwise.testing.specs import arch_specs
-from chipwise.train.supernet import extract, whole_of
-from chipwise.train.supernet.sliced import add_gradients, part_of, with_weights
+from chipwise.training.supernet import extract, whole_of
+from chipwise.training.supernet.sliced import add_gradients, part_of, with_weights
 
 TOLERANCE = 1e-4
 PROMPT, STEPS = 7, 6

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from chipwise.search import Goal, Limit, Problem, Strategy, make_strategy
-from chipwise.search.strategy import Floats, Rows
+from chipwise.optim import Goal, Limit, Problem, Strategy, make_strategy
+from chipwise.optim.strategy import Floats, Rows
 
 _ROUNDS, _BATCH = 8, 5
 

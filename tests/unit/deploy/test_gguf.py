@@ -211,7 +211,7 @@ def test_where_gguf_cannot_hold_the_winner_no_old_file_stays(tmp_path) -> None:
 
 
 def tokenizer_file(folder: Path) -> Path:
-    from chipwise.train.tokenizer import train_tokenizer
+    from chipwise.training.tokenizer import train_tokenizer
 
     path = folder / "tokenizer.json"
     train_tokenizer(["a fever is a fever", "pain in the chest, 3 days", "naïve café"] * 4, 280).save(str(path))

@@ -19,7 +19,7 @@ from chipwise.deploy.torch import Transformer
 from chipwise.spec import ArchSpec, Attention, FeedForward, Layer, uniform
 from chipwise.testing.block_suite import random_tokens, shaken
 from chipwise.testing.specs import arch_specs, llama_like_specs, toy_arch
-from chipwise.train.tokenizer import SEPARATOR, train_tokenizer
+from chipwise.training.tokenizer import SEPARATOR, train_tokenizer
 
 
 def transformer(arch: ArchSpec, weights: dict[str, np.ndarray]) -> Transformer:

@@ -19,7 +19,7 @@ from chipwise.ops import Elementwise, Matmul, Phase, Workload
 from chipwise.profile.backends.onnxruntime import OnnxRuntimeSession
 from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer, uniform
 from chipwise.spec.formats import formats_word
-from chipwise.train.evaluate import quantised
+from chipwise.training.evaluate import quantised
 
 PROMPT, STEPS = 11, 32
 

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pytest
 
 from chipwise.core.errors import Infeasible, StudyError
-from chipwise.run.finish import Finish
-from chipwise.run.judging import SPARE, Judging
+from chipwise.optim.study import Study
+from chipwise.pipeline.finish import Finish
+from chipwise.pipeline.judging import SPARE, Judging
 from chipwise.run.spec import run_spec
 from chipwise.run.trials import Trials, choice_labels
-from chipwise.search.study import Study
 from chipwise.space import SearchSpace
 
 SPEC = run_spec(

@@ -5,7 +5,7 @@ import pytest
 
 import chipwise
 from chipwise.core.errors import InputError, StudyError
-from chipwise.search.scaling import Law
+from chipwise.optim.scaling import Law
 from chipwise.spec import uniform
 
 LAW = Law(floor=0.6, layers=8.0, head=4.0, text=100.0, size_exponent=0.3, text_exponent=0.3)
@@ -44,7 +44,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def write(folder: Path, trials: list[dict]) -> None:
-    from chipwise.report.record import SCHEMA
+    from chipwise.reporting.record import SCHEMA
 
     record = {"schema": SCHEMA, "name": "x", "created": "2026-11-21", "version": "0", "status": "finished", "seed": 0}
     record |= {"target": {"device": "local", "runtime": "onnxruntime"}, "workload": {}, "budget": {"cpu_s": 1.0}}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from chipwise.run.front import measure_front, next_of
+from chipwise.optim.study import Trial
+from chipwise.pipeline.front import measure_front, next_of
 from chipwise.run.trials import Candidate
-from chipwise.search.study import Trial
 from chipwise.space import parse_constraints
 from chipwise.space.constraints import Objective
 from chipwise.spec import Design, uniform

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from chipwise.run import judging
-from chipwise.run.judging import run_side_by_side
+from chipwise.pipeline import judging
+from chipwise.pipeline.judging import run_side_by_side
 from chipwise.spec import uniform
-from chipwise.train.tasks_worker import TaskJob
+from chipwise.training.tasks_worker import TaskJob
 
 ARCH = uniform(vocab_size=256, d_model=32, depth=1, heads=2, ffn_width=32, max_tokens=64)
 

@@ -13,7 +13,7 @@ import yaml
 
 from chipwise.core.errors import InputError, SpecError
 from chipwise.core.files import build
-from chipwise.run.overview import overview, overview_of
+from chipwise.pipeline.overview import overview, overview_of
 from chipwise.space import SearchSpace, SpaceSpec, parse_constraints
 
 SPACE = {

@@ -9,13 +9,13 @@ import pytest
 
 from chipwise.core.errors import Infeasible, TrainingDiverged
 from chipwise.core.files import build
-from chipwise.run.choose import Chooser
-from chipwise.run.plan import Rung
-from chipwise.run.quality import Halving
-from chipwise.run.screen import screen
+from chipwise.optim.study import Study
+from chipwise.pipeline.choosing import Chooser
+from chipwise.pipeline.halving import Halving
+from chipwise.pipeline.plan import Rung
+from chipwise.pipeline.screening import screen
 from chipwise.run.spec import RunSpec
 from chipwise.run.trials import Trials, choice_labels
-from chipwise.search.study import Study
 from chipwise.space import SearchSpace
 
 SPEC = build(

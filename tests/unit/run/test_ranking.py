@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chipwise.ops import Workload
-from chipwise.run.ranking import agreement, equal, rankings
+from chipwise.pipeline.ranking import agreement, equal, rankings
 from chipwise.spec import Design, uniform
 
 

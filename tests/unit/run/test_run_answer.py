@@ -9,10 +9,10 @@ import pytest
 from test_quality import SPACE, SPEC, metrics
 
 from chipwise.core.files import build
-from chipwise.report.record import Answer
-from chipwise.run.answer import explained
-from chipwise.run.choose import Chooser, Observation
-from chipwise.run.screen import screen
+from chipwise.pipeline.answer import explained
+from chipwise.pipeline.choosing import Chooser, Observation
+from chipwise.pipeline.screening import screen
+from chipwise.reporting.record import Answer
 
 
 @dataclass

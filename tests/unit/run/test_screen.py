@@ -3,7 +3,7 @@ import pytest
 
 from chipwise.core.errors import Infeasible
 from chipwise.core.files import build
-from chipwise.run.screen import screen
+from chipwise.pipeline.screening import screen
 from chipwise.space import SearchSpace, SpaceSpec, parse_constraints
 
 SPACE = SearchSpace(

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from chipwise.core.errors import WorkerError
-from chipwise.run.shared import FEWEST_SCORED, MOST_SCORED, SCORING_S, SharedWeights, planned_cpu_s, scored
+from chipwise.pipeline.shared import FEWEST_SCORED, MOST_SCORED, SCORING_S, SharedWeights, planned_cpu_s, scored
 from chipwise.spec import uniform
-from chipwise.train.data import Corpus
-from chipwise.train.pool import WorkerPool
-from chipwise.train.tokenizer import TokenStore
+from chipwise.training.data import Corpus
+from chipwise.training.pool import WorkerPool
+from chipwise.training.tokenizer import TokenStore
 
 
 @pytest.fixture(scope="module")

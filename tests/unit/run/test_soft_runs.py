@@ -11,22 +11,22 @@ from test_quality import PLAN, SPACE, SPEC, FakeTrainer, metrics
 from test_run_answer import Trained
 
 from chipwise.core.files import build
-from chipwise.run.answer import explained
-from chipwise.run.choose import Chooser, Observation
-from chipwise.run.counting import counting
-from chipwise.run.finish import Finish
-from chipwise.run.front import next_of
-from chipwise.run.profiling import worth_measuring
-from chipwise.run.proxy import ProxyChooser
-from chipwise.run.quality import Halving
-from chipwise.run.screen import screen
-from chipwise.run.search import no_slower_than
+from chipwise.optim.study import Study
+from chipwise.pipeline.answer import explained
+from chipwise.pipeline.choosing import Chooser, Observation
+from chipwise.pipeline.counting import counting
+from chipwise.pipeline.finish import Finish
+from chipwise.pipeline.front import next_of
+from chipwise.pipeline.halving import Halving
+from chipwise.pipeline.pipeline import no_slower_than
+from chipwise.pipeline.profiling import worth_measuring
+from chipwise.pipeline.proxy import ProxyChooser
+from chipwise.pipeline.screening import screen
+from chipwise.pipeline.strategic import StrategyChooser
+from chipwise.pipeline.sustained import cold
 from chipwise.run.spec import RunSpec, run_spec
 from chipwise.run.start_spec import any_spec
-from chipwise.run.strategic import StrategyChooser
-from chipwise.run.sustained import cold
 from chipwise.run.trials import Trials, choice_labels
-from chipwise.search.study import Study
 from chipwise.space import parse_constraints
 
 LOW, HIGH = 0.01, 5.0
@@ -188,7 +188,7 @@ def test_soft_limits_elsewhere_are_paid_for_by_what_the_data_sheet_predicts() ->
         file="toy.yaml",
     )
     from chipwise.hardware import datasheet
-    from chipwise.run.devices import DevicePricer, design_costs
+    from chipwise.pipeline.devices import DevicePricer, design_costs
     from chipwise.space import SearchSpace
 
     space = SearchSpace(spec.space)

@@ -14,11 +14,11 @@ from chipwise.core.errors import SpecError, Unsupported
 from chipwise.core.files import build
 from chipwise.hardware import datasheet
 from chipwise.ops import Matmul, Workload
+from chipwise.pipeline.costing import Costing
+from chipwise.pipeline.devices import DevicePricer, as_priced, design_costs, device_metrics
+from chipwise.pipeline.spending import Rates, measured_w, spent
 from chipwise.predict.power import power
-from chipwise.run.costing import Costing
-from chipwise.run.devices import DevicePricer, as_priced, design_costs, device_metrics
 from chipwise.run.spec import RunSpec, run_spec
-from chipwise.run.spending import Rates, measured_w, spent
 from chipwise.space import SearchSpace
 from chipwise.testing.machines import round_machine
 

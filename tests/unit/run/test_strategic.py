@@ -6,14 +6,14 @@ import pytest
 from test_quality import PLAN, SPACE, SPEC, FakeTrainer, metrics
 
 from chipwise.core.errors import SpecError
-from chipwise.run.choose import Chooser
-from chipwise.run.quality import Halving
-from chipwise.run.screen import screen
+from chipwise.optim.strategies import STRATEGIES
+from chipwise.optim.study import Study
+from chipwise.pipeline.choosing import Chooser
+from chipwise.pipeline.halving import Halving
+from chipwise.pipeline.screening import screen
+from chipwise.pipeline.strategic import StrategyChooser
 from chipwise.run.spec import run_spec
-from chipwise.run.strategic import StrategyChooser
 from chipwise.run.trials import Trials, choice_labels
-from chipwise.search.strategies import STRATEGIES
-from chipwise.search.study import Study
 
 
 def make(path, trainer, name, seed=0):

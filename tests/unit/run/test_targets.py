@@ -10,9 +10,9 @@ from chipwise.core.errors import InputError, SpecError
 from chipwise.core.files import build
 from chipwise.hardware import datasheet
 from chipwise.ops import Workload
-from chipwise.run.devices import DevicePricer, design_costs, device_metrics
+from chipwise.pipeline.devices import DevicePricer, design_costs, device_metrics
+from chipwise.pipeline.targets import RunTargets, Targets, kendall, sheet_metrics
 from chipwise.run.spec import run_spec
-from chipwise.run.targets import RunTargets, Targets, kendall, sheet_metrics
 from chipwise.space import SearchSpace, SpaceSpec
 
 SPACE = SearchSpace(

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from test_quality import SPACE, SPEC, metrics
 
-from chipwise.run.choose import Chooser, Observation
-from chipwise.run.proxy import ProxyChooser
-from chipwise.run.screen import screen
-from chipwise.run.word import TRUST, WEIGHT, Word
-from chipwise.search.encoding import Encoder
-from chipwise.search.quality_model import QualityModel
+from chipwise.optim.encoding import Encoder
+from chipwise.optim.quality_model import QualityModel
+from chipwise.pipeline.choosing import Chooser, Observation
+from chipwise.pipeline.proxy import ProxyChooser
+from chipwise.pipeline.screening import screen
+from chipwise.pipeline.word import TRUST, WEIGHT, Word
 
 
 def make_chooser() -> Chooser:

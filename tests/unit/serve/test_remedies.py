@@ -6,8 +6,8 @@ import pytest
 
 from chipwise import api
 from chipwise.core.errors import DoesNotFit
-from chipwise.explain.asking import data_sheet_case
-from chipwise.explain.rules.fits import rule
+from chipwise.explaining.asking import data_sheet_case
+from chipwise.explaining.rules.fits import rule
 from chipwise.serve.remedies import remedies_of
 
 

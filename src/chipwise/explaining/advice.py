@@ -1,0 +1,74 @@
+"""Advice: a change, what it is predicted to buy, and how sure that is. A rule proposes; re-pricing decides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from chipwise.cost.model import Predicted
+from chipwise.explaining.question import Case, Question
+
+Touches = Literal["architecture", "precision", "batching", "runtime", "parallelism", "hardware", "training"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """A changed question, in words: what to change, how, what it may cost in quality, and who says so.
+
+    Attributes:
+        title: One line that names the change and the numbers, such as ``vocabulary 50257 -> 50304``.
+        touches: What kind of thing is changed.
+        how: How to apply it.
+        changed: The question after the change.
+        headline: What it is about: tpot, ttft, tokens_per_s, peak_memory, energy_per_token or usd_per_1k_tokens.
+        quality: What it may cost or gain in quality, and what would have to be trained; empty where nothing.
+        source: Where the advice comes from: a paper, a white paper, a measurement of ours.
+        urgent: Whether nothing else counts before it is done: the model does not run as it is.
+    """
+
+    title: str
+    touches: Touches
+    how: str
+    changed: Question
+    headline: str = "tpot"
+    quality: str = ""
+    source: str = ""
+    urgent: bool = False
+
+
+class Rule(Protocol):
+    """One file of ``explain/rules``: a function that looks at a case and proposes changes, or none.
+
+    It must not predict gains itself: the engine prices ``changed`` with the model that priced the case.
+    """
+
+    def __call__(self, case: Case) -> Iterable[Proposal]:
+        """Proposals, the strongest first; at most a few."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gain:
+    """A metric before and after, and how many times better it is: before / after, or after / before of a rate."""
+
+    metric: str
+    before: float
+    after: float
+    ratio: Predicted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """A proposal that was priced.
+
+    ``sure``: its headline's whole interval lies above 1, and by enough to be said; and it does not make the model too
+    large for its device, which ``fits`` tells.
+    """
+
+    rule: str
+    proposal: Proposal
+    headline: Gain
+    gains: tuple[Gain, ...]
+    sure: bool
+    fits: bool = True

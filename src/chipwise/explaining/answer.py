@@ -1,0 +1,153 @@
+"""The answer: what a person asks of a model on a chip, in one value that screens, pages and JSON show alike."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from chipwise.core import units
+from chipwise.cost.model import Bound, CostEstimate, OpCost
+from chipwise.explaining.advice import Advice
+from chipwise.explaining.checkpointing import Checkpointing, checkpointing
+from chipwise.explaining.engine import advise
+from chipwise.explaining.power import drawn, sentence
+from chipwise.explaining.prefix import Shared, shared_context
+from chipwise.explaining.question import Case, PhaseName
+from chipwise.explaining.saturation import Curve, batch_curve, token_curve
+from chipwise.explaining.verdict import verdict
+from chipwise.explaining.waterfall import Part, waterfall
+
+SHOWN = 0.02  # of a pass: operators below it are summed up
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """One kernel of a pass, all its calls together. ``ridge`` is the intensity at which its two limits are equal."""
+
+    place: str
+    kind: str
+    count: int
+    seconds: float
+    share: float
+    bound: Bound
+    flops: float
+    bytes: float
+    intensity: float | None
+    ridge: float | None
+    reached: float | None  # of its limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseAnswer:
+    """One phase: the sentence, the parts that add up to its time, its kernels, the largest first."""
+
+    phase: PhaseName
+    seconds: float
+    verdict: str
+    parts: tuple[Part, ...]
+    operators: tuple[Operator, ...]
+    mfu: float | None
+    mbu: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Why a model takes what it takes on a chip, and what would change that."""
+
+    case: Case
+    phases: tuple[PhaseAnswer, ...]
+    saturation: tuple[Curve, ...]
+    memory_bytes: Mapping[str, float]
+    capacity_bytes: float | None
+    advice: tuple[Advice, ...]
+    shared: Shared | None
+    training: Checkpointing | None
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def estimate(self) -> CostEstimate:
+        """What it takes now."""
+        return self.case.estimate
+
+
+def explain_case(case: Case, *, every: bool = False) -> Explanation:
+    """All of it. ``every`` keeps advice that is no sure gain."""
+    curves = (token_curve(case), batch_curve(case))
+    held = case.estimate.memory_bytes or _calibrated_memory(case)
+    capacity = case.sheet.mem_capacity_bytes if case.sheet is not None else None
+    return Explanation(
+        case=case,
+        phases=tuple(_phase(case, phase) for phase in case.phases),
+        saturation=tuple(curve for curve in curves if curve is not None),
+        memory_bytes=held,
+        capacity_bytes=capacity,
+        advice=tuple(advise(case, every=every)),
+        shared=shared_context(case),
+        training=None if case.training else checkpointing(case),
+        notes=(*_notes(case, capacity), *case.estimate.notes),
+    )
+
+
+def _phase(case: Case, phase: PhaseName) -> PhaseAnswer:
+    parts = waterfall(case, phase)
+    return PhaseAnswer(
+        phase=phase,
+        seconds=sum(part.seconds for part in parts),
+        verdict=verdict(case, phase, parts),
+        parts=parts,
+        operators=operators(case, phase),
+        mfu=case.estimate.mfu.get(phase),
+        mbu=case.estimate.mbu.get(phase),
+    )
+
+
+def operators(case: Case, phase: PhaseName) -> tuple[Operator, ...]:
+    """The kernels of a pass, the largest first. Those of alike layers are one row."""
+    costs = case.operators(phase)
+    total = sum(cost.latency_s for cost in costs)
+    alike: dict[tuple[str, str, float, float], list[OpCost]] = {}
+    for cost in costs:
+        place = re.sub(r"^layers\.\d+\.", "layers.", cost.place)
+        alike.setdefault((place, cost.kind, float(cost.work.flops), float(cost.work.bytes)), []).append(cost)
+    found = [_operator(place, same, total, known=case.sheet is not None) for (place, *_), same in alike.items()]
+    return tuple(sorted(found, key=lambda each: -each.seconds))
+
+
+def _operator(place: str, same: Sequence[OpCost], total: float, *, known: bool) -> Operator:
+    """One row; ``known`` says that the chip's limits are."""
+    seconds, count = sum(cost.latency_s for cost in same), sum(cost.count for cost in same)
+    flops, moved = float(same[0].work.flops * count), float(same[0].work.bytes * count)
+    compute, memory = (sum(getattr(cost, name) or 0.0 for cost in same) for name in ("compute_s", "memory_s"))
+    intensity = flops / moved if moved and flops else None
+    return Operator(
+        place=place,
+        kind=same[0].kind,
+        count=count,
+        seconds=seconds,
+        share=seconds / total,
+        bound=same[0].bound,
+        flops=flops,
+        bytes=moved,
+        intensity=intensity,
+        ridge=intensity * memory / compute if known and intensity and compute else None,
+        reached=min(1.0, max(compute, memory) / seconds) if known else None,
+    )
+
+
+def _calibrated_memory(case: Case) -> Mapping[str, float]:
+    return {"process": case.estimate.peak_memory_bytes}
+
+
+def _notes(case: Case, capacity: float | None) -> list[str]:
+    notes = []
+    needed = case.estimate.peak_memory_bytes
+    if capacity is not None and needed > capacity:
+        notes.append(
+            f"it does not fit: {units.show(needed, 'bytes')} are needed and there are {units.show(capacity, 'bytes')}; "
+            "times are as if it did"
+        )
+    power = drawn(case)
+    if power is not None:
+        notes.append(sentence(power))
+    return notes

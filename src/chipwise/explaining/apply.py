@@ -1,0 +1,71 @@
+"""Advice applied: the changed model as a file that the next tool reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from chipwise.core.errors import ChipwiseError, InputError, Unsupported
+from chipwise.core.files import read_json, write_json
+from chipwise.explaining.advice import Advice
+from chipwise.explaining.question import Case
+from chipwise.spec import ArchSpec
+from chipwise.spec import io as spec_io
+from chipwise.spec.hf import from_config, to_config
+
+
+def apply(case: Case, advice: Advice, out: str | Path, *, original: str | None = None) -> str:
+    """Writes the changed model to ``out``; returns which kind of file that is.
+
+    It is a Hugging Face config where transformers itself computes the changed model, with the fields of the original
+    config that the change leaves alone; elsewhere a spec file of chipwise.
+
+    Args:
+        case: What was explained.
+        advice: Which advice.
+        out: The file.
+        original: The config.json, or its folder, that the model came from, if it came from one.
+
+    Raises:
+        InputError: The advice changes no architecture; how to apply it is said.
+        StorageError: ``out`` cannot be written.
+    """
+    arch = advice.proposal.changed.arch
+    if arch == case.arch:
+        raise InputError(
+            f"“{advice.proposal.title}” changes nothing in the model's config; to apply it: {advice.proposal.how}"
+        )
+    config = _config(arch, original)
+    if config is None:
+        write_json(out, spec_io.to_data(arch))
+        return "chipwise spec"
+    write_json(out, config)
+    return "Hugging Face config"
+
+
+def _config(arch: ArchSpec, original: str | None) -> dict[str, Any] | None:
+    """A config that reads back as ``arch``; None where there is none."""
+    try:
+        new = to_config(arch)
+    except Unsupported:
+        return None
+    known = _read(original)
+    if known.get("model_type") == new["model_type"] and _same(known | new, arch):
+        return known | new
+    return new if _same(new, arch) else None
+
+
+def _read(original: str | None) -> dict[str, Any]:
+    if original is None or not Path(original).exists():
+        return {}
+    path = Path(original)
+    found = read_json(path / "config.json" if path.is_dir() else path)
+    return found if isinstance(found, dict) else {}
+
+
+def _same(config: Mapping[str, Any], arch: ArchSpec) -> bool:
+    try:
+        return from_config(dict(config)).digest == arch.digest
+    except ChipwiseError:
+        return False

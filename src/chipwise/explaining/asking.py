@@ -1,0 +1,85 @@
+"""Asking: names as a user writes them into a case that rules can read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from chipwise.core.dtypes import format_name
+from chipwise.core.errors import ChipwiseError, InputError, SpecError
+from chipwise.core.files import read_json
+from chipwise.explaining.pricers import CalibratedPricer, DataSheetPricer
+from chipwise.explaining.question import Case, Pricer, Question
+from chipwise.hardware.device import MachineProfile
+from chipwise.serve.request import Request, resolved
+from chipwise.spec import ArchSpec
+from chipwise.spec.hf import default_weights, resolve
+
+TASK = ("task", "checkpoint", "shared_tokens", "sensitivity")  # of a question, that no request has
+
+
+def read_sensitivity(given: str | Path | Sequence[float]) -> tuple[float, ...]:
+    """The loss that each layer alone costs in a narrow format: a list, or a JSON file of one.
+
+    Raises:
+        SpecError: No list of numbers.
+    """
+    found = read_json(given) if isinstance(given, str | Path) else given
+    if not isinstance(found, list | tuple) or not found or not all(isinstance(loss, int | float) for loss in found):
+        raise SpecError("must be a list of numbers, one a layer", field="sensitivity")
+    return tuple(float(loss) for loss in found)
+
+
+def case_of(question: Question, pricer: Pricer) -> Case:
+    """The question with its answer.
+
+    Raises:
+        ChipwiseError: Why there is no answer.
+    """
+    answer = pricer.price([question])[0]
+    if isinstance(answer, ChipwiseError):
+        raise answer
+    return Case(question=question, estimate=answer, pricer=pricer)
+
+
+def data_sheet_case(model: str | ArchSpec, device: str, **asked: Any) -> Case:
+    """A model on a chip of which there is a data sheet; formats that are not asked for are those of its checkpoint.
+
+    Raises:
+        UnknownName: A name that is not known.
+        SpecError: A plan that does not divide the model.
+        Unsupported: The chip has no rate for a format.
+    """
+    task = {name: asked.pop(name) for name in TASK if name in asked}
+    setting = resolved(Request(model=model, device=device, **asked)).setting
+    formats = setting.formats
+    asked_for = asked.pop("weights", None)
+    weights = asked_for or (default_weights(model) if isinstance(model, str) else None)
+    asked.pop("kv", None)
+    kv = formats.cache if formats.cache != formats.activations else None
+    if task.get("task") == "train":
+        if asked_for is not None and format_name(asked_for) != formats.activations:
+            raise SpecError(f"training is priced in bf16, fp16 or fp32, not in {asked_for}", field="weights")
+        weights, kv = formats.activations, None
+    question = Question(arch=setting.arch, weights=weights or formats.weights, kv=kv, **asked, **task)
+    return case_of(question, DataSheetPricer(device=device))
+
+
+def calibrated_case(model: str | ArchSpec, profile: MachineProfile, **asked: Any) -> Case:
+    """A model on this machine, in the runtime of ``profile``.
+
+    Raises:
+        InputError: More than one device.
+        Unsupported: A block or format that the profile knows nothing of.
+    """
+    if any(asked.get(name, 1) != 1 for name in ("tp", "pp", "ep", "dp")):
+        raise InputError("this machine is one device: --tp, --pp, --ep and --dp are for data sheets")
+    arch = resolve(model) if isinstance(model, str) else model
+    asked["weights"] = asked.get("weights") or "fp32"
+    asked["runtime"] = profile.runtime
+    question = Question(arch=arch, **asked)
+    total = question.prompt_tokens + question.new_tokens
+    if total > arch.max_tokens:
+        raise InputError(f"{arch.name} has {arch.max_tokens} positions; prompt and new tokens ask for {total}")
+    return case_of(question, CalibratedPricer(profile=profile))

@@ -1,0 +1,203 @@
+"""Advice: every rule proposes, all proposals are priced in one call, and only what is surely a gain is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from chipwise.core.errors import ChipwiseError, Unsupported
+from chipwise.cost.model import CostEstimate, Predicted
+from chipwise.explaining.advice import Advice, Gain, Proposal, Rule
+from chipwise.explaining.question import Case, PhaseName
+from chipwise.explaining.rules import RULES
+from chipwise.hardware import datasheet
+from chipwise.serve.steps import class_of
+
+Key = tuple[str, int, int]  # kind, FLOPs and bytes of one call
+Shares = dict[Key, float]
+ALIKE = 0.002  # sizes that differ by less are one kernel to the errors of a model of kernels
+OPERATOR_SPREAD = 0.08
+"""Error of one operator's time that its neighbours do not share: the standard deviation, in logarithms, of what is left
+of a kernel model's error for products on a device that it has seen. Errors that operators share cancel in a ratio."""
+OVERHEAD_SPREAD = 0.3
+"""The same of what a pass takes beside its kernels: host, launches that graphs hide, waiting for other prompts."""
+FORMAT_SPREAD = 0.15
+"""The same of all products in one number format together: what their kernels' model has wrong of the format as such."""
+BESIDE = ("beside kernels", 0, 0)
+WORTH = 1.01  # times better: what buys less than a hundredth is not said unasked
+Z90 = 1.645
+RATES = frozenset({"tokens_per_s"})  # more is better
+SERVING_ALONE = frozenset({"precision", "batching"})  # kinds of change that mean nothing to a training step
+
+
+def rules() -> dict[str, Rule]:
+    """All rules by name."""
+    return {name: RULES.load(name) for name in RULES.names()}
+
+
+def advise(case: Case, *, every: bool = False, chosen: Mapping[str, Rule] | None = None) -> list[Advice]:
+    """What to change: what is urgent first, then the largest gain.
+
+    Args:
+        case: The model, its workload, its chip, and what it takes now.
+        every: Keep also what is no sure gain, or a loss.
+        chosen: The rules; all unless given.
+    """
+    proposals = [
+        (name, proposal)
+        for name, rule in (chosen or rules()).items()
+        for proposal in rule(case)
+        if not (case.training and proposal.touches in SERVING_ALONE)
+    ]
+    answers = case.pricer.price([proposal.changed for _, proposal in proposals])
+    found = [
+        advice
+        for (name, proposal), answer in zip(proposals, answers, strict=True)
+        if not isinstance(answer, ChipwiseError) and (advice := _advice(name, proposal, case, answer)) is not None
+    ]
+    kept = [advice for advice in found if every or advice.sure]
+    return sorted(kept, key=lambda advice: (not advice.proposal.urgent, -advice.headline.ratio.value))
+
+
+def _advice(name: str, proposal: Proposal, case: Case, after: CostEstimate) -> Advice | None:
+    changed, question = proposal.changed, case.question
+    recast = (changed.weights, changed.wide_layers) != (question.weights, question.wide_layers)
+    metrics = None
+    wanted = proposal.headline
+    if not case.generates:
+        only = "step" if case.training else "ttft"
+        metrics = (only, "tokens_per_s", "usd_per_1k_tokens", "peak_memory") if case.training else (only, "peak_memory")
+        wanted = only if wanted in ("ttft", "tpot") else wanted
+    gains = gains_of(case.estimate, after, metrics=metrics, recast=recast)
+    headline = next((gain for gain in gains if gain.metric == wanted), None)
+    if headline is None:
+        return None
+    fits = not _too_large(case, proposal, after) or _too_large(case, None, case.estimate)
+    sure = headline.ratio.low > 1 and headline.ratio.value >= WORTH and fits
+    return Advice(rule=name, proposal=proposal, headline=headline, gains=tuple(gains), sure=sure, fits=fits)
+
+
+def _too_large(case: Case, proposal: Proposal | None, cost: CostEstimate) -> bool:
+    """Whether ``cost`` needs more memory than its device has; what nobody publishes is enough."""
+    other = proposal.changed.device if proposal is not None else None
+    sheet = datasheet.load(other) if other is not None else case.sheet
+    if sheet is None:
+        return False
+    try:
+        return cost.peak_memory_bytes > sheet.mem_capacity_bytes
+    except Unsupported:
+        return False
+
+
+def gains_of(
+    before: CostEstimate, after: CostEstimate, *, metrics: Sequence[str] | None = None, recast: bool = False
+) -> list[Gain]:
+    """Each metric that both know (of ``metrics``, if these are given), before and after, with the ratio's interval.
+
+    ``recast`` says that the weights are in another format afterwards.
+    """
+    first = _margins(before, after, "prefill", recast=recast)
+    decoding = _margins(before, after, "decode", recast=recast) if before.decode and after.decode else first
+    margins = {"ttft": first, "step": first, "tpot": decoding, "peak_memory": (0.0, 0.0)}  # the last is counted
+    both = max(first[0], decoding[0]), max(first[1], decoding[1])
+    old, new = _values(before), _values(after)
+    gains = []
+    for metric in metrics or old:
+        if metric not in old or metric not in new or old[metric] <= 0 or new[metric] <= 0:
+            continue
+        ratio = new[metric] / old[metric] if metric in RATES else old[metric] / new[metric]
+        down, up = np.exp(_own_margins(before, after, metric) or margins.get(metric, both))
+        interval = Predicted(value=ratio, low=float(ratio / down), high=float(ratio * up))
+        gains.append(Gain(metric=metric, before=old[metric], after=new[metric], ratio=interval))
+    return gains
+
+
+def _values(cost: CostEstimate) -> dict[str, float]:
+    found = {name.removesuffix("_p50"): value.value for name, value in cost.metrics.items() if not name.endswith("p99")}
+    return {"ttft": cost.ttft_s, "tpot": cost.tpot_s} | found | {"peak_memory": cost.peak_memory_bytes}
+
+
+def ratio_spread(before: CostEstimate, after: CostEstimate, phase: PhaseName, *, recast: bool = False) -> float:
+    """Standard deviation, in logarithms, of how many times faster a pass becomes.
+
+    Each operator's time is wrong by a factor of its own, the same before and after, with OPERATOR_SPREAD; all that a
+    pass takes beside its kernels by another, with OVERHEAD_SPREAD. To first order an operator then moves the ratio by
+    the difference of its shares of the two passes: what both have alike cancels, what only one has counts in full.
+    Products in another format (``recast``) have a FORMAT_SPREAD in common. Another device's kernels are another model's
+    answers: nothing cancels and both intervals count.
+    """
+    if before.device != after.device:
+        return float(np.hypot(_halfwidth(before, phase), _halfwidth(after, phase))) / Z90
+    old, new = _shares(before, phase), _shares(after, phase)
+    new = _matched(new, old)
+    moved = {key: old.get(key, 0.0) - new.get(key, 0.0) for key in old | new}
+    beside = OVERHEAD_SPREAD * moved.pop(BESIDE)
+    own = OPERATOR_SPREAD * np.sqrt(np.sum(np.square(list(moved.values()))))
+    common = FORMAT_SPREAD * np.hypot(_products(old, new), _products(new, old)) if recast else 0.0
+    return float(np.sqrt(own**2 + common**2 + beside**2))
+
+
+def _margins(before: CostEstimate, after: CostEstimate, phase: PhaseName, *, recast: bool) -> tuple[float, float]:
+    """How far below and above the ratio its 90 % interval goes, in logarithms.
+
+    What rests on published timings alone errs together, before and after, by the half-widths that operators carry.
+    """
+    spread = Z90 * ratio_spread(before, after, phase, recast=recast)
+    below, above = (_doubted(before, phase, sign) - _doubted(after, phase, sign) for sign in (-1, 1))
+    return float(np.hypot(spread, below)), float(np.hypot(spread, above))
+
+
+def _own_margins(before: CostEstimate, after: CostEstimate, metric: str) -> tuple[float, float] | None:
+    """Between devices nothing cancels: both metrics' own intervals, where they have any."""
+    if before.device == after.device or metric == "peak_memory":
+        return None
+    both = [cost.metrics[metric] for cost in (before, after) if metric in cost.metrics]
+    if len(both) < 2:
+        return None
+    wide = float(np.hypot(*(np.log(each.high / each.value) for each in both)))
+    return wide, wide
+
+
+def _doubted(cost: CostEstimate, phase: PhaseName, sign: int) -> float:
+    """The logarithm of how much longer a pass takes with every doubted operator at the end of its interval."""
+    costs, total_s = (cost.prefill, cost.ttft_s) if phase == "prefill" else (cost.decode, cost.tpot_s)
+    return float(np.log1p(sum(each.latency_s * np.expm1(sign * each.doubt) for each in costs) / total_s))
+
+
+def _matched(shares: Shares, known: Shares) -> Shares:
+    """The shares under the names of those kernels of ``known`` that are the same but for ``ALIKE`` of their size."""
+    found: Shares = {}
+    for key, share in shares.items():
+        near = (other for other in known if other[0] == key[0] and _near(key[1:], other[1:]))
+        name = key if key in known else next(near, key)
+        found[name] = found.get(name, 0.0) + share
+    return found
+
+
+def _near(sizes: tuple[int, ...], others: tuple[int, ...]) -> bool:
+    return all(abs(a - b) <= ALIKE * b for a, b in zip(sizes, others, strict=True))
+
+
+def _products(here: Shares, there: Shares) -> float:
+    """Share of the products that only ``here`` has."""
+    return sum(share for key, share in here.items() if class_of(key[0]) in ("matmul", "experts") and key not in there)
+
+
+def _halfwidth(cost: CostEstimate, phase: PhaseName) -> float:
+    names = ("step", "ttft", "ttft_p50") if phase == "prefill" else ("tpot", "tpot_p50")
+    found = next(cost.metrics[name] for name in names if name in cost.metrics)
+    return float(np.log(found.high / found.value))
+
+
+def _shares(cost: CostEstimate, phase: PhaseName) -> Shares:
+    """Share of the pass by what is computed: kind, FLOPs and bytes of one call; and what is not kernels' own time.
+
+    The latter is below zero where a captured graph hides launches.
+    """
+    costs, total = (cost.prefill, cost.ttft_s) if phase == "prefill" else (cost.decode, cost.tpot_s)
+    found: Shares = {}
+    for each in costs:
+        key = (each.kind, round(each.work.flops), round(each.work.bytes))
+        found[key] = found.get(key, 0.0) + each.latency_s / total
+    return found | {BESIDE: 1 - sum(found.values())}

@@ -1,0 +1,155 @@
+"""The explanation as a page: verdict, waterfalls, roofline, curves, advice, in the style of the reports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any
+
+from chipwise.core import units
+from chipwise.explaining.advice import Advice
+from chipwise.explaining.answer import Explanation, PhaseAnswer
+from chipwise.explaining.plots import curve_views, roofline_figure, waterfall_figure
+from chipwise.explaining.saturation import Curve, context_curve
+from chipwise.explaining.words import gain_text, metric_word
+from chipwise.page.document import document
+from chipwise.page.markup import safe, section, table
+
+_LABELS = {"prefill": "TTFT", "decode": "TPOT"}
+_TITLES = {"prefill": "Where a prompt's pass goes", "decode": "Where a token's time goes"}
+
+
+def page(model: str, found: Explanation) -> str:
+    """One self-contained HTML document.
+
+    Raises:
+        MissingExtra: plotly is not installed.
+    """
+    context = context_curve(found.case)
+    curves = [*found.saturation, *([context] if context else [])]
+    figures: dict[str, list[dict[str, Any]]] = {}
+    sections = []
+    for phase in found.phases:
+        key = f"waterfall-{phase.phase}"
+        figures[key] = [waterfall_figure(phase)]
+        sections.append(_waterfall(found, phase, key, figures[key][0]["layout"]["height"]))
+    if found.case.sheet is not None:
+        figures["roofline"] = [roofline_figure(found.case.sheet, found.phases)]
+        caption = (
+            "Each point is an operator at its predicted speed; a larger point takes more of its phase. Slopes are "
+            "memory levels, flat lines dense peaks, both from the data sheet."
+        )
+        sections.append(section("roofline", "Roofline", _plot("roofline", 520), caption))
+    for i, curve in enumerate(curves):
+        views = curve_views(curve)
+        figures[f"curve-{i}"] = [view for _, view in views]
+        sections.append(_curve(f"curve-{i}", curve, [label for label, _ in views]))
+    sections += [_memory(found), _advice(found.advice), _notes(found)]
+    return document(f"{model} · chipwise", f"{_head(model, found)}\n{''.join(sections)}{_foot()}", figures=figures)
+
+
+def _head(model: str, found: Explanation) -> str:
+    cost, question = found.estimate, found.case.question
+    several = f"{cost.devices} × " if cost.devices > 1 else ""
+    verdicts = "".join(f'<p class="verdict">{safe(phase.verdict.capitalize())}.</p>' for phase in found.phases)
+    where = f"{several}{cost.device} · {cost.runtime} · weights in {question.weights} · {cost.provenance}"
+    tiles = "".join(
+        f'<div class="tile"><div class="label">{safe(label)}</div><div class="value">{safe(value)}</div>'
+        f'<div class="from">{safe(of)}</div></div>'
+        for label, value, of in _tiles(found)
+    )
+    return (
+        f'<header><div class="brand">chipwise</div><h1>{safe(model)}</h1>'
+        f'<div class="muted">{safe(where)} · {safe(found.case.asked)}</div></header>'
+        f'<div class="answer"><h2>What bounds it</h2><div class="tiles">{tiles}</div>{verdicts}</div>'
+    )
+
+
+def _tiles(found: Explanation) -> list[tuple[str, str, str]]:
+    tiles = []
+    for phase in found.phases:
+        used = [
+            f"{name} {units.show(value, 'share')}" for name, value in (("MFU", phase.mfu), ("MBU", phase.mbu)) if value
+        ]
+        label = _LABELS[phase.phase] if found.case.generates else found.case.title(phase.phase).capitalize()
+        tiles.append((label, units.show(phase.seconds, "time"), ", ".join(used)))
+    of = f"of {units.show(found.capacity_bytes, 'bytes')}" if found.capacity_bytes else ""
+    tiles.append(("Memory", units.show(found.estimate.peak_memory_bytes, "bytes"), of))
+    tiles += [
+        ("Saturation", f"{curve.saturation:,.0f}", curve.unit)
+        for curve in found.saturation
+        if curve.saturation is not None
+    ]
+    return tiles
+
+
+def _waterfall(found: Explanation, phase: PhaseAnswer, key: str, height: int) -> str:
+    title = _TITLES[phase.phase] if found.case.generates else f"Where {found.case.title(phase.phase)} goes"
+    caption = "From the chip's limits to the predicted time; the parts add up to it."
+    rows = [
+        [
+            safe(each.place) + (f" <small>×{each.count}</small>" if each.count > 1 else ""),
+            safe(units.show(each.seconds, "time")),
+            safe(units.show(each.share, "share")),
+            safe(each.bound.value),
+            "" if each.intensity is None else f"{each.intensity:.3g}",
+            "" if each.ridge is None else f"{each.ridge:.3g}",
+            "" if each.reached is None else safe(units.show(each.reached, "share")),
+        ]
+        for each in phase.operators
+    ]
+    head = ("operator", "time", "share", "bound", "FLOPs/byte", "ridge", "of its limit")
+    operators = f"<details><summary>All operators</summary>{table(head, rows, {1, 2, 4, 5, 6})}</details>"
+    return section(key, title, _plot(key, height) + operators, caption)
+
+
+def _plot(key: str, height: int) -> str:
+    return f'<div class="plot" id="plot-{key}" style="min-height:{height}px"></div>'
+
+
+def _curve(key: str, curve: Curve, labels: Sequence[str]) -> str:
+    buttons = "".join(
+        f'<button type="button" data-plot="{key}" data-view="{i}" aria-pressed="{str(i == 0).lower()}">'
+        f"{safe(label)}</button>"
+        for i, label in enumerate(labels)
+    )
+    caption = ""
+    if curve.saturation is not None:
+        caption = f"Saturated at about {curve.saturation:,.0f} {curve.unit}: below it more work is nearly free."
+    body = f'<div class="views">{buttons}</div>{_plot(key, 430)}'
+    return section(key, f"Against {curve.unit}", body, safe(caption))
+
+
+def _memory(found: Explanation) -> str:
+    rows = [[safe(name), safe(units.show(size, "bytes"))] for name, size in found.memory_bytes.items()]
+    return section("memory", "Memory of a device", table(("kind", "bytes"), rows, {1}))
+
+
+def _advice(advice: Sequence[Advice]) -> str:
+    if not advice:
+        return section("advice", "Advice", "<p>Nothing that is surely a gain.</p>")
+    rows = [
+        [
+            str(number),
+            f"<b>{safe(each.proposal.title)}</b><br><small>{safe(each.proposal.how)}</small>",
+            safe(gain_text(each.headline)),
+            f"{each.headline.ratio.value:.2f}<br><small>{each.headline.ratio.low:.2f} to {each.headline.ratio.high:.2f}"
+            f"</small>",
+            safe(", ".join(f"{metric_word(g.metric)} {g.ratio.value:.2f}" for g in each.gains if g != each.headline)),
+            f"{safe(each.proposal.touches)}<br><small>{safe(each.proposal.quality)}</small>",
+            f"<small>{safe(each.proposal.source)}</small>",
+        ]
+        for number, each in enumerate(advice, start=1)
+    ]
+    head = ("", "change", "gain", "times better", "besides", "touches; quality", "source")
+    caption = "Each change priced again by the model that priced this; 90 % intervals of the ratio."
+    return section("advice", "Advice", table(head, rows, {3}), caption)
+
+
+def _notes(found: Explanation) -> str:
+    notes = "".join(f"<li>{safe(note)}</li>" for note in found.notes)
+    return section("notes", "Notes", f"<ul>{notes}</ul>") if notes else ""
+
+
+def _foot() -> str:
+    return f"<footer>Made by chipwise {safe(version('chipwise'))}. Everything here is predicted.</footer>\n"

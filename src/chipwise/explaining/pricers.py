@@ -1,0 +1,89 @@
+"""The two pricers: data sheets through the serving model, this machine through its calibrated profile."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from chipwise.blocks.lowering import lower
+from chipwise.core.errors import ChipwiseError, Unsupported
+from chipwise.cost.estimate import estimate
+from chipwise.cost.model import CostEstimate
+from chipwise.explaining.question import Question
+from chipwise.explaining.requests import request_of
+from chipwise.explaining.training import train_estimate
+from chipwise.hardware import datasheet
+from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.hardware.device import MachineProfile
+from chipwise.ops import Phase, Workload
+from chipwise.serve.answer import assemble
+from chipwise.serve.estimate import cost_groups, grouped
+from chipwise.serve.request import Request
+from chipwise.spec import Design
+
+
+@functools.cache
+def _sheet(device: str) -> DeviceProfile:
+    return datasheet.load(device)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSheetPricer:
+    """Any chip from its data sheet; questions that name another device are answered for that one."""
+
+    device: str
+
+    @property
+    def sheet(self) -> DeviceProfile:
+        """The chip's data sheet."""
+        return _sheet(self.device)
+
+    def price(self, questions: Sequence[Question]) -> list[CostEstimate | ChipwiseError]:
+        """One answer a question, whether the model fits the device's memory or not: the estimate says what it needs."""
+        answers: list[CostEstimate | ChipwiseError | None] = [None] * len(questions)
+        requests: list[Request] = []
+        places: list[int] = []
+        for i, question in enumerate(questions):
+            try:
+                if question.task == "train":
+                    answers[i] = train_estimate(question, question.device or self.device)
+                else:
+                    requests.append(request_of(question, self.device))
+                    places.append(i)
+            except ChipwiseError as error:
+                answers[i] = error
+        groups, errors = grouped(requests)
+        for row, problem in errors.items():
+            answers[places[row]] = problem
+        for group, cost in zip(groups, cost_groups(groups), strict=True):
+            for i, row in enumerate(group.rows):
+                answers[places[row]] = cost if isinstance(cost, Unsupported) else assemble(cost, i)
+        return [answer for answer in answers if answer is not None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibratedPricer:
+    """This machine, as it was calibrated in one runtime."""
+
+    profile: MachineProfile
+
+    @property
+    def sheet(self) -> None:
+        """None: what is known of this machine was measured."""
+        return None
+
+    def price(self, questions: Sequence[Question]) -> list[CostEstimate | ChipwiseError]:
+        """One answer a question; formats and blocks that the profile does not know are errors."""
+        return [self._price(question) for question in questions]
+
+    def _price(self, question: Question) -> CostEstimate | ChipwiseError:
+        try:
+            workload = Workload(
+                prompt_tokens=question.prompt_tokens, new_tokens=question.new_tokens, batch=question.batch
+            )
+            design = Design(arch=question.arch, weights=question.weights)
+            prefill, decode = (lower(design, workload, phase) for phase in (Phase.PREFILL, Phase.DECODE))
+            return estimate(design, prefill, decode, workload, self.profile)
+        except ChipwiseError as error:
+            return error

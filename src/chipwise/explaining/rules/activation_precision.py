@@ -1,0 +1,37 @@
+"""Activations in integers too: products at the rate of int8 on chips that have no 8-bit floats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from chipwise.core.dtypes import weight_format
+from chipwise.core.errors import Unsupported
+from chipwise.explaining.advice import Proposal
+from chipwise.explaining.question import Case
+from chipwise.hardware.datasheet import DeviceProfile
+
+
+def rule(case: Case) -> Iterator[Proposal]:
+    """8-bit weights and activations, where the chip multiplies int8 and not fp8, and activations are wider."""
+    now = case.question.weights
+    if case.sheet is None or now == "w8a8" or weight_format(now).dtype.bits < 8:
+        return
+    if not _multiplies(case.sheet, "int8") or _multiplies(case.sheet, "fp8"):
+        return
+    yield Proposal(
+        title="weights and activations in int8 (w8a8)",
+        touches="precision",
+        how="quantise with SmoothQuant and per-token scales (llm-compressor W8A8, TensorRT-LLM --smoothquant)",
+        changed=case.question.but(weights="w8a8"),
+        headline=case.slower,
+        quality="below what most benchmarks resolve once outliers are smoothed; large without that",
+        source="Xiao et al. 2022, SmoothQuant, arXiv:2211.10438",
+    )
+
+
+def _multiplies(sheet: DeviceProfile, name: str) -> bool:
+    try:
+        sheet.peak(name)
+    except Unsupported:
+        return False
+    return True

@@ -1,0 +1,44 @@
+"""Activation checkpointing: memory for time in training. Layers keep their inputs alone and run a second time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from chipwise.core.errors import Unsupported
+from chipwise.explaining.advice import Proposal
+from chipwise.explaining.question import Case
+
+SOURCE = "Chen et al. 2016, arXiv:1604.06174; Korthikanti et al. 2022, arXiv:2205.05198"
+
+
+def rule(case: Case) -> Iterator[Proposal]:
+    """Of a training step: to recompute where activations are kept, to keep them where they are recomputed."""
+    if not case.training:
+        return
+    if case.question.checkpoint:
+        yield Proposal(
+            title="keep activations, compute nothing twice",
+            touches="training",
+            how="train without activation checkpointing, as long as memory allows it",
+            changed=case.question.but(checkpoint=False),
+            headline="ttft",
+            source=SOURCE,
+        )
+        return
+    yield Proposal(
+        title="recompute activations layer by layer",
+        touches="training",
+        how="torch.utils.checkpoint around each layer, or the trainer's gradient checkpointing",
+        changed=case.question.but(checkpoint=True),
+        headline="peak_memory",
+        quality="none: the same numbers",
+        source=SOURCE,
+        urgent=_too_large(case),
+    )
+
+
+def _too_large(case: Case) -> bool:
+    try:
+        return case.sheet is not None and case.estimate.peak_memory_bytes > case.sheet.mem_capacity_bytes
+    except Unsupported:
+        return False

@@ -1,0 +1,37 @@
+"""Chains of kernels that the runtime leaves apart, each on its own: what one fused kernel would buy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from chipwise.explaining.advice import Proposal
+from chipwise.explaining.question import Case
+from chipwise.hardware.runtime import Chain
+
+CHAINS: dict[Chain, tuple[str, str]] = {
+    "attention": ("attention without its scores in memory", "Dao et al. 2022, FlashAttention, arXiv:2205.14135"),
+    "qkv": ("one product for queries, keys and values", "Shoeybi et al. 2019, Megatron-LM, arXiv:1909.08053"),
+    "gate_up": ("one product for both inputs of the gated FFN", "Kwon et al. 2023, vLLM, arXiv:2309.06180"),
+    "act_mul": ("activation and gating in one kernel", "Hsu et al. 2024, Liger Kernel, arXiv:2410.10989"),
+    "skip_norm": ("residual sum and norm in one kernel", "Hsu et al. 2024, Liger Kernel, arXiv:2410.10989"),
+    "rope_cache": ("rotation and cache write in one kernel", "Kwon et al. 2023, vLLM, arXiv:2309.06180"),
+}
+
+
+def rule(case: Case) -> Iterator[Proposal]:
+    """One proposal a chain that this runtime does not fuse."""
+    if case.sheet is None:
+        return
+    runtime = case.question.served_by
+    for chain, (what, source) in CHAINS.items():
+        if runtime.fuses(chain):
+            continue
+        yield Proposal(
+            title=f"fuse: {what}",
+            touches="runtime",
+            how=f"a fused kernel for {chain} in {runtime.title}, or a runtime that has one, such as vLLM",
+            changed=case.question.but(runtime=replace(runtime, fused=runtime.fused | {chain})),
+            headline=case.slower,
+            source=source,
+        )

@@ -1,0 +1,25 @@
+"""CUDA graphs: decode captured once and replayed, so that the host launches one graph and not every kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from chipwise.explaining.advice import Proposal
+from chipwise.explaining.question import Case
+
+
+def rule(case: Case) -> Iterator[Proposal]:
+    """On GPUs, where the runtime launches kernels one by one."""
+    runtime = case.question.served_by
+    if case.sheet is None or case.sheet.kind != "gpu" or runtime.graphs:
+        return
+    kernels = sum(cost.count for cost in case.operators("decode") or case.operators("prefill"))
+    yield Proposal(
+        title=f"capture the {kernels} kernels of a pass in one graph",
+        touches="runtime",
+        how="torch.compile(mode='reduce-overhead'), torch.cuda.CUDAGraph, or a runtime that captures decode",
+        changed=case.question.but(runtime=replace(runtime, graphs=True)),
+        headline="tpot",
+        source="NVIDIA, CUDA C++ Programming Guide, CUDA Graphs",
+    )

@@ -1,0 +1,39 @@
+"""Head sizes that attention kernels have no tile for: the same width in heads of a size that they have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from chipwise.explaining.advice import Proposal
+from chipwise.explaining.question import Case
+from chipwise.explaining.rules.aligned_width import SOURCE
+from chipwise.explaining.rules.change import attentions, each_attention
+from chipwise.spec import Attention
+
+SIZES = (128, 64)  # that fused attention kernels are built for
+
+
+def rule(case: Case) -> Iterator[Proposal]:
+    """Heads of 128 or 64 where they are of another size, the total width of queries kept."""
+    blocks = attentions(case.arch)
+    if not blocks or blocks[0].head_size in (64, 128, 256):
+        return
+    first = blocks[0]
+    for size in SIZES:
+        heads, kv_heads = first.query_width // size, max(1, first.kv_width // size)
+        if first.query_width % size or heads % kv_heads or heads % case.question.tp:
+            continue
+
+        def change(block: Attention, heads: int = heads, kv_heads: int = kv_heads, size: int = size) -> Attention:
+            return replace(block, heads=heads, kv_heads=kv_heads, head_size=size)
+
+        yield Proposal(
+            title=f"heads of {first.head_size} -> {heads} heads of {size}",
+            touches="architecture",
+            how=f"set num_attention_heads to {heads} (head size {size}) and train so",
+            changed=case.question.but(arch=each_attention(case.arch, change)),
+            headline=case.slower,
+            quality="none found at equal width between heads of 64 and 128",
+            source=SOURCE,
+        )

@@ -1,0 +1,33 @@
+"""Hidden sizes off the tile: every product of the model has the hidden size as its columns or as what it sums over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from chipwise.explaining.advice import Proposal
+from chipwise.explaining.question import Case
+from chipwise.explaining.rules.aligned_width import SOURCE
+from chipwise.explaining.rules.change import columns_of_tile
+
+
+def rule(case: Case) -> Iterator[Proposal]:
+    """The nearest multiples of half a tile below and above; heads keep their number and size."""
+    multiple = max(16, columns_of_tile(case.sheet, "bf16") // 2)
+    width = case.arch.d_model
+    if width % multiple == 0:
+        return
+    for aligned in (width // multiple * multiple, (width // multiple + 1) * multiple):
+        if not aligned:
+            continue
+        change = (aligned - width) / width
+        yield Proposal(
+            title=f"hidden size {width} -> {aligned}, a multiple of {multiple}",
+            touches="architecture",
+            how=f"set hidden_size to {aligned} (head_dim and heads as they are) and train so",
+            changed=case.question.but(arch=replace(case.arch, d_model=aligned)),
+            headline=case.slower,
+            quality=f"the model is {abs(change):.1%} {'wider' if change > 0 else 'narrower'}; "
+            f"{'a little better' if change > 0 else 'a little worse'} accordingly",
+            source=SOURCE,
+        )

@@ -1,0 +1,33 @@
+"""Multi-head attention reads one key and value a head; grouped queries share them, and decode reads less cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from chipwise.explaining.advice import Proposal
+from chipwise.explaining.question import Case
+from chipwise.explaining.rules.change import attentions, each_attention, fewer_kv_heads
+from chipwise.spec import Attention
+
+
+def rule(case: Case) -> Iterator[Proposal]:
+    """Fewer KV heads where attention takes a tenth of a decode step or more: a quarter, at least one a device."""
+    found = attentions(case.arch)
+    if not found or case.share("decode", kind="attention") < 0.1:
+        return
+    widest, fewer = max(block.kv_heads for block in found), fewer_kv_heads(found, least=case.question.tp)
+    if fewer is None:
+        return
+
+    def change(block: Attention) -> Attention:
+        return replace(block, kv_heads=min(block.kv_heads, fewer))
+
+    yield Proposal(
+        title=f"{widest} KV heads -> {fewer}",
+        touches="architecture",
+        how=f"set num_key_value_heads to {fewer} and train so, or merge heads of a checkpoint and train on",
+        changed=case.question.but(arch=each_attention(case.arch, change)),
+        quality="a little: grouped queries come close to multi-head quality after training on with 5 % of the compute",
+        source="Ainslie et al. 2023, GQA, arXiv:2305.13245",
+    )

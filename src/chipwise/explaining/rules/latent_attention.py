@@ -1,0 +1,38 @@
+"""Latent attention: one small vector a token is cached in place of keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from chipwise.explaining.advice import Proposal
+from chipwise.explaining.question import Case
+from chipwise.explaining.rules.change import attentions, each_attention
+from chipwise.spec import Attention
+from chipwise.spec.mixers import LatentAttention
+
+ROPE = 64  # values of a key that carry the position
+RANKS_A_HEAD = 4  # the cached vector is as long as this many heads: 512 for heads of 128
+
+
+def rule(case: Case) -> Iterator[Proposal]:
+    """As many query heads, where the cache becomes half of what it is or less and reading it matters."""
+    found = attentions(case.arch)
+    if not found or case.share("decode", kind="attention") < 0.1 or case.sheet is None:
+        return
+    first = found[0]
+    rank = RANKS_A_HEAD * first.head_size
+    if rank + ROPE > first.kv_width or any(block.window is not None for block in found):
+        return
+
+    def change(block: Attention) -> LatentAttention:
+        size = block.head_size
+        return LatentAttention(heads=block.heads, kv_rank=rank, nope_size=size, rope_size=ROPE, value_size=size)
+
+    yield Proposal(
+        title=f"latent attention: {rank + ROPE} cached values a token and layer in place of {2 * first.kv_width}",
+        touches="architecture",
+        how=f"kv_lora_rank {rank}, qk_rope_head_dim {ROPE}; train so, or convert a checkpoint and train on",
+        changed=case.question.but(arch=each_attention(case.arch, change)),
+        quality="as good as multi-head attention or better where trained from the start",
+        source="DeepSeek-AI 2024, DeepSeek-V2, arXiv:2405.04434, section 2.1",
+    )

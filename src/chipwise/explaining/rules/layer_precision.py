@@ -1,0 +1,89 @@
+"""Low precision for the layers that bear it: the others stay as wide as they are, at the price of the bytes they keep.
+
+Which layers bear it is a matter of quality. Where somebody measured what each layer alone loses, the layers that lose
+most are kept; elsewhere the first and the last, as published recipes do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from chipwise.core.dtypes import weight_format
+from chipwise.core.errors import Unsupported
+from chipwise.explaining.advice import Proposal
+from chipwise.explaining.question import Case
+from chipwise.spec.formats import formats_word
+
+KEPT = (0.1, 0.25)  # parts of the layers that are kept wide
+HERE = {"fp32": "int8", "int8": "int4"}  # of what is exported here: the next narrower format
+RECIPES = "Nemotron-H, arXiv:2504.03624 (first and last layers in BF16); Dettmers et al. 2022, arXiv:2208.07339"
+
+
+def rule(case: Case) -> Iterator[Proposal]:
+    """Of wide weights: the narrowest float or integer of 8 bits that the chip is fast at, in all layers but a few."""
+    question, layers = case.question, len(case.arch.layers)
+    if case.sheet is None:
+        yield from _here(case)
+        return
+    if weight_format(question.weights).dtype.bits < 16 or layers < 8:
+        return
+    name = _narrow(case)
+    for share in KEPT:
+        kept = _kept(question.sensitivity, layers, max(2, round(share * layers)))
+        yield Proposal(
+            title=f"weights in {name}, but for {len(kept)} of {layers} layers",
+            touches="precision",
+            how=f"leave layers {', '.join(map(str, sorted(kept)))} out of the quantisation (llm-compressor: ignore)",
+            changed=question.but(weights=name, wide_layers=kept),
+            headline=case.slower,
+            quality=_quality(question.sensitivity, kept),
+            source=RECIPES,
+        )
+
+
+def _here(case: Case) -> Iterator[Proposal]:
+    """On this machine a layer may have any format that is exported; layers that share weights have one."""
+    question, layers = case.question, case.arch.layers
+    narrow, owners = HERE.get(question.weights), [i for i, _ in case.arch.owned_layers()]
+    if narrow is None or len(owners) < 2:
+        return
+    losses = [question.sensitivity[i] for i in owners] if question.sensitivity else []
+    for count in dict.fromkeys(max(1, round(share * len(owners))) for share in KEPT):
+        kept = _kept(losses, len(owners), count)
+        wide = {owners[i] for i in kept}
+        own = (i if layer.shares is None else layer.shares for i, layer in enumerate(layers))
+        word = formats_word((question.weights if i in wide else narrow for i in own), question.weights)
+        yield Proposal(
+            title=f"weights in {narrow}, but for {count} of {len(owners)} layers and the head",
+            touches="precision",
+            how=f"export it so: --weights '{word}'",
+            changed=question.but(weights=word),
+            headline=case.slower,
+            quality=_quality(losses, kept),
+            source=RECIPES,
+        )
+
+
+def _narrow(case: Case) -> str:
+    """fp8 where the chip multiplies it, else int8, which is at least read faster."""
+    try:
+        if case.sheet is not None:
+            case.sheet.peak("fp8")
+    except Unsupported:
+        return "int8"
+    return "fp8"
+
+
+def _kept(sensitivity: Sequence[float], layers: int, count: int) -> frozenset[int]:
+    """The layers that lose most, or those at both ends."""
+    if sensitivity:
+        return frozenset(sorted(range(layers), key=lambda i: -sensitivity[i])[:count])
+    return frozenset([*range(count - count // 2), *range(layers - count // 2, layers)])
+
+
+def _quality(sensitivity: Sequence[float], kept: frozenset[int]) -> str:
+    if not sensitivity:
+        return "between that of all layers narrow and none; no sensitivity was given, so the ends are kept"
+    whole = sum(sensitivity)
+    left = whole - sum(sensitivity[i] for i in kept)
+    return f"{left:.3g} of the {whole:.3g} in loss that all layers lose one by one, as measured"

@@ -1,0 +1,35 @@
+"""Parallel attention and feed-forward: one norm, and between devices one sum a layer in place of two."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from chipwise.explaining.advice import Proposal
+from chipwise.explaining.question import Case
+from chipwise.spec import FeedForward, Layer
+
+
+def rule(case: Case) -> Iterator[Proposal]:
+    """Both blocks of every layer read the stream as it came in; of pre-norm models."""
+    arch = case.arch
+    if arch.norm_place != "pre" or arch.encoder or case.sheet is None:
+        return
+    layers = tuple(_parallel(layer) for layer in arch.layers)
+    if layers == arch.layers:
+        return
+    yield Proposal(
+        title="attention and feed-forward of a layer side by side",
+        touches="architecture",
+        how="x + attention(norm(x)) + ffn(norm(x)) in each layer (GPT-J, PaLM, Falcon); train so",
+        changed=case.question.but(arch=replace(arch, layers=layers)),
+        headline=case.slower,
+        quality="a little worse at 8 B parameters, none found at 62 B",
+        source="Chowdhery et al. 2022, PaLM, arXiv:2204.02311, section 2",
+    )
+
+
+def _parallel(layer: Layer) -> Layer:
+    if layer.parallel or layer.attention is None or not isinstance(layer.ffn, FeedForward) or layer.cross is not None:
+        return layer
+    return replace(layer, parallel=True, ffn_norm=False)

@@ -1,0 +1,45 @@
+"""Little head-room under the board's power limit: under sustained load clocks fall. The chip that needs least."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from chipwise.core.errors import ChipwiseError
+from chipwise.explaining.advice import Proposal
+from chipwise.explaining.power import drawn
+from chipwise.explaining.question import Case
+from chipwise.hardware import datasheet
+
+HEAD_ROOM = 0.2  # of the limit: boards with less of it left are warm
+
+
+def rule(case: Case) -> Iterator[Proposal]:
+    """Where serving draws four fifths of the limit: the chip of this kind that is as fast at the least energy."""
+    here = drawn(case)
+    if case.sheet is None or here is None or here.share < 1 - HEAD_ROOM:
+        return
+    chips = [
+        sheet
+        for sheet in datasheet.load_all()
+        if sheet.board_power is not None and sheet.kind == case.sheet.kind and sheet.name != case.sheet.name
+    ]
+    answers = case.pricer.price([case.question.but(device=sheet.name) for sheet in chips])
+    frugal = [
+        (answer.metrics["energy_per_token"].value, sheet)
+        for sheet, answer in zip(chips, answers, strict=True)
+        if not isinstance(answer, ChipwiseError)
+        and answer.peak_memory_bytes <= sheet.mem_capacity_bytes
+        and answer.tpot_s <= case.estimate.tpot_s
+        and "energy_per_token" in answer.metrics
+    ]
+    if not frugal:
+        return
+    _, chosen = min(frugal, key=lambda each: each[0])
+    yield Proposal(
+        title=f"{case.sheet.name} draws {here.share:.0%} of its limit -> {chosen.name}, for the energy of a token",
+        touches="hardware",
+        how=f"rent or buy {chosen.title}; or see what lasts on the machine itself: chipwise measure --sustained",
+        changed=case.question.but(device=chosen.name),
+        headline="energy_per_token",
+        source="Patel et al. 2023, POLCA, arXiv:2308.12908, on power limits under language models",
+    )

@@ -1,0 +1,24 @@
+"""Prefill in chunks: pieces of a prompt ride in steps that decode anyway, so that others wait less for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from chipwise.explaining.advice import Proposal
+from chipwise.explaining.question import Case
+
+
+def rule(case: Case) -> Iterator[Proposal]:
+    """Where several requests are served by a runtime that runs a prompt in a pass of its own."""
+    runtime = case.question.served_by
+    if case.sheet is None or runtime.mixes or case.question.batch < 2 or not case.generates:
+        return
+    yield Proposal(
+        title="prompts in chunks that share steps with decode",
+        touches="batching",
+        how="vLLM: --enable-chunked-prefill (the default); SGLang: --chunked-prefill-size",
+        changed=case.question.but(runtime=replace(runtime, mixes=True)),
+        headline="tpot",
+        source="Agrawal et al. 2024, Sarathi-Serve, arXiv:2403.02310; what is waited for is fitted to served runs",
+    )

@@ -1,0 +1,29 @@
+"""Requests that begin alike: what they share is computed once and found in the cache from then on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from chipwise.explaining.advice import Proposal
+from chipwise.explaining.question import Case
+from chipwise.spec import Attention
+from chipwise.spec.mixers import LatentAttention
+
+
+def rule(case: Case) -> Iterator[Proposal]:
+    """Where the question says that tokens are shared; of models that attend (a recurrence's state is no prefix)."""
+    question = case.question
+    found = min(question.shared_tokens, question.prompt_tokens - 1)  # the last token is always computed: it answers
+    if case.sheet is None or not case.generates or case.arch.encoder or found <= question.cached_tokens:
+        return
+    if not all(isinstance(layer.attention, Attention | LatentAttention) for layer in case.arch.layers):
+        return
+    yield Proposal(
+        title=f"the {found:,} tokens that all prompts share are computed once",
+        touches="batching",
+        how="vLLM: --enable-prefix-caching (the default since 0.6); SGLang: on unless --disable-radix-cache",
+        changed=question.but(cached_tokens=found),
+        headline="ttft",
+        quality="none; the memory that sharing saves is not counted",
+        source="Zheng et al. 2023, SGLang, arXiv:2312.07104; Kwon et al. 2023, vLLM, arXiv:2309.06180, section 4.4",
+    )

@@ -1,0 +1,28 @@
+"""More devices than KV heads: each keeps a copy of heads that another has too, and reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from chipwise.explaining.advice import Proposal
+from chipwise.explaining.question import Case
+from chipwise.explaining.rules.change import attentions, mixture
+
+
+def rule(case: Case) -> Iterator[Proposal]:
+    """As many devices a replica of attention as it has KV heads, and more replicas; of mixtures that share experts."""
+    found, tp = attentions(case.arch), case.question.tp
+    if not found or not mixture(case.arch):
+        return
+    heads = min(block.kv_heads for block in found)
+    if heads >= tp or tp % heads or case.question.batch < case.question.dp * tp // heads:
+        return
+    replicas = tp // heads * case.question.dp
+    yield Proposal(
+        title=f"{tp} devices for {heads} KV heads -> {replicas} replicas of attention on {heads} each",
+        touches="parallelism",
+        how=f"--tensor-parallel-size {heads} --data-parallel-size {replicas} with expert parallelism",
+        changed=case.question.but(tp=heads, dp=replicas),
+        headline="tokens_per_s",
+        source="vLLM documentation, Data Parallel Deployment; DeepSeek-AI 2024, arXiv:2412.19437, section 3.4",
+    )

@@ -1,0 +1,33 @@
+"""Large vocabularies in small models: the head is read for every token, and holds much of the parameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from chipwise.explaining.advice import Proposal
+from chipwise.explaining.question import Case
+from chipwise.explaining.rules.change import columns_of_tile, up_to
+
+SMALL = 2e9  # parameters
+LONGER = 0.06  # of text, in tokens, for each halving of the vocabulary
+
+
+def rule(case: Case) -> Iterator[Proposal]:
+    """A quarter of the vocabulary in small models whose head takes a fifth of a decode step or more."""
+    arch = case.arch
+    if arch.head != "lm" or arch.parameters() > SMALL or case.share("decode", place="head") < 0.2:
+        return
+    size = up_to(arch.vocab_size // 4, columns_of_tile(case.sheet, "bf16"))
+    if size < 4096:
+        return
+    longer = (1 + LONGER) ** math.log2(arch.vocab_size / size) - 1
+    yield Proposal(
+        title=f"vocabulary {arch.vocab_size} -> {size}",
+        touches="architecture",
+        how=f"train a tokenizer of {size} tokens and the model with it",
+        changed=case.question.but(arch=replace(arch, vocab_size=size)),
+        quality=f"texts become about {longer:.0%} longer in tokens, which is to be taken off the gain",
+        source="Tao et al. 2024, Scaling Laws with Vocabulary, arXiv:2407.13623: small models want small vocabularies",
+    )

@@ -1,0 +1,38 @@
+"""More or fewer devices for a model: sharding streams weights in parallel, and communicates twice a layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from chipwise.core.errors import Unsupported
+from chipwise.explaining.advice import Proposal
+from chipwise.explaining.question import Case
+
+
+def rule(case: Case) -> Iterator[Proposal]:
+    """Twice and four times the devices for latency; half of them for price, where communication eats the gain."""
+    if case.sheet is None:
+        return
+    try:
+        case.sheet.link("device")
+    except Unsupported:
+        return
+    tp = case.question.tp
+    for more in (2 * tp, 4 * tp):
+        if more <= 8:
+            yield Proposal(
+                title=f"tensor parallelism {tp} -> {more}",
+                touches="parallelism",
+                how=f"--tensor-parallel-size {more}",
+                changed=case.question.but(tp=more),
+                source="Shoeybi et al. 2019, Megatron-LM, arXiv:1909.08053",
+            )
+    if tp > 1:
+        yield Proposal(
+            title=f"tensor parallelism {tp} -> {tp // 2}, with the price of a token in view",
+            touches="parallelism",
+            how=f"--tensor-parallel-size {tp // 2}, and twice the replicas",
+            changed=case.question.but(tp=tp // 2),
+            headline="usd_per_1k_tokens",
+            source="Pope et al. 2022, arXiv:2211.05102, section 3",
+        )

@@ -1,0 +1,28 @@
+"""Small models with a table of their own at each end: one table for both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from chipwise.explaining.advice import Proposal
+from chipwise.explaining.question import Case
+
+
+def rule(case: Case) -> Iterator[Proposal]:
+    """Ties the head to the token table where the two are a fifth of the parameters or more."""
+    arch = case.arch
+    if arch.tie_embeddings or arch.head != "lm":
+        return
+    share = 2 * arch.vocab_size * arch.d_model / arch.parameters()
+    if share < 0.2:
+        return
+    yield Proposal(
+        title=f"one table for input and output: {share:.0%} of the parameters become {share / 2:.0%}",
+        touches="architecture",
+        how="set tie_word_embeddings to true and train so",
+        changed=case.question.but(arch=replace(arch, tie_embeddings=True)),
+        headline="peak_memory",
+        quality="often better at this size",
+        source="Press and Wolf 2016, arXiv:1608.05859; Liu et al. 2024, MobileLLM, arXiv:2402.14905",
+    )

@@ -1,0 +1,29 @@
+"""A vocabulary that is no multiple of the tile wastes the head's last tile, and may miss aligned loads altogether."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from chipwise.explaining.advice import Proposal
+from chipwise.explaining.question import Case
+from chipwise.explaining.rules.change import columns_of_tile, up_to
+
+
+def rule(case: Case) -> Iterator[Proposal]:
+    """Pads the vocabulary to the next multiple of the tile's columns, at most of 128."""
+    arch = case.arch
+    multiple = min(128, columns_of_tile(case.sheet, "bf16"))
+    padded = up_to(arch.vocab_size, multiple * case.question.tp)
+    if padded == arch.vocab_size or arch.head != "lm":
+        return
+    shards = f" on each of {case.question.tp} devices" if case.question.tp > 1 else ""
+    yield Proposal(
+        title=f"vocabulary {arch.vocab_size} -> {padded}, a multiple of {multiple}{shards}",
+        touches="architecture",
+        how=f"set vocab_size to {padded}; the {padded - arch.vocab_size} new rows are never chosen",
+        changed=case.question.but(arch=replace(arch, vocab_size=padded)),
+        headline="tpot" if case.share("decode", place="head") > case.share("prefill", place="head") else "ttft",
+        quality="none: the new tokens' logits are masked",
+        source="Karpathy 2023, nanoGPT; NVIDIA, Matrix Multiplication Background User's Guide, section 2.2",
+    )

@@ -1,0 +1,46 @@
+"""Weights in fewer bits: where weights are most of what decode reads, and on what the device multiplies fast."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from chipwise.core.dtypes import weight_format
+from chipwise.core.errors import Unsupported
+from chipwise.explaining.advice import Proposal
+from chipwise.explaining.question import Case
+from chipwise.spec.formats import read_formats
+
+# Format, the number format that the device must have a rate for, and what it costs in quality.
+_SHEET = (
+    ("nvfp4", "fp4", "about a point on hard reasoning benchmarks after calibration; distil to win it back"),
+    ("fp8", "fp8", "below what most benchmarks resolve"),
+    ("int8", "int8", "below what most benchmarks resolve with per-channel scales; outliers need smoothing"),
+    ("int4", "", "small for models above 7 B parameters with GPTQ or AWQ, larger below"),
+)
+_HERE = (
+    ("int8", "", "small: 8-bit weights, activations quantised as they come"),
+    ("int4", "", "noticeable in small models: measure it, or train on"),
+)
+
+
+def rule(case: Case) -> Iterator[Proposal]:
+    """Each narrower format that the device is fast at, or that at least is read faster."""
+    formats = read_formats(case.question.weights, len(case.arch.layers)).all
+    widest = max(weight_format(name).dtype.bits for name in formats)
+    for name, rate, quality in _HERE if case.sheet is None else _SHEET:
+        if weight_format(name).dtype.bits >= widest:
+            continue
+        if rate and case.sheet is not None:
+            try:
+                case.sheet.peak(rate)
+            except Unsupported:
+                continue
+        yield Proposal(
+            title=f"weights in {name}",
+            touches="precision",
+            how=f"quantise the checkpoint to {name} and serve that (--weights {name})",
+            changed=case.question.but(weights=name),
+            quality=quality,
+            headline=case.slower,
+            source="what is lost: Dettmers and Zettlemoyer 2022, arXiv:2212.09720",
+        )

@@ -1,0 +1,181 @@
+"""From the ideal to the predicted time of a pass, in parts that add up to it.
+
+The ideal is what the chip's published rates allow if every kernel were perfect and every chain that some runtime fuses
+were fused. What comes on top is told apart by cause, so that a person sees what a change could win at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from chipwise.core.errors import ChipwiseError
+from chipwise.cost.model import CostEstimate, OpCost
+from chipwise.explaining.question import Case, PhaseName
+from chipwise.hardware.runtime import EVERY
+from chipwise.serve.batching import constants
+from chipwise.serve.steps import class_of
+
+Scales = Mapping[str, float] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Seconds of a pass with one cause. ``ideal`` parts are limits of the chip, the others what keeps it from them."""
+
+    name: str
+    seconds: float
+    ideal: bool = False
+    why: str = ""
+
+
+WAITING = "waiting for other requests' prompts"
+AGAIN = "again."  # where kernels stand that checkpointing runs a second time
+
+
+def waterfall(case: Case, phase: PhaseName) -> tuple[Part, ...]:
+    """The parts of a prompt's pass or of one token, in order; they add up to the predicted TTFT or TPOT."""
+    total_s = case.estimate.ttft_s if phase == "prefill" else case.estimate.tpot_s
+    if case.training:
+        parts = _training(case, total_s)
+    else:
+        parts = _calibrated(case, phase, total_s) if case.sheet is None else _data_sheet(case, phase, total_s)
+    return tuple(part for part in parts if abs(part.seconds) > 1e-9 * total_s)
+
+
+def step_s(parts: Sequence[Part]) -> float:
+    """Seconds of the pass itself, without waiting for other requests."""
+    return sum(part.seconds for part in parts if part.name != WAITING)
+
+
+def decode_step_s(case: Case) -> float:
+    """Seconds of one decode step by itself: of the predicted time of a token, what no other prompt is waited for."""
+    if case.sheet is None:
+        return case.estimate.tpot_s
+    scales, beside_s = _scales(case), sum(part.seconds for part in _beside(case, "decode"))
+    return beside_s + sum(_busy_s(cost, scales) for cost in _kernels(case, "decode"))
+
+
+def reached(parts: Sequence[Part]) -> float:
+    """Share of the pass that the chip's limits explain."""
+    return sum(part.seconds for part in parts if part.ideal) / step_s(parts)
+
+
+def _calibrated(case: Case, phase: PhaseName, total_s: float) -> list[Part]:
+    costs = case.operators(phase)
+    sums = {name: sum(getattr(cost, name) or 0.0 for cost in costs) for name in ("compute_s", "memory_s", "launch_s")}
+    rest_s = total_s - sum(sums.values())
+    return [
+        Part(name="computing", seconds=sums["compute_s"], ideal=True, why="at the rates that calibration measured"),
+        Part(name="streaming weights", seconds=sums["memory_s"], ideal=True, why="at the bandwidth of the working set"),
+        Part(name="launching nodes", seconds=sums["launch_s"], why=f"{len(costs)} nodes of the graph"),
+        Part(name="the pass itself", seconds=rest_s, why="calling the runtime, choosing a token"),
+    ]
+
+
+def _data_sheet(case: Case, phase: PhaseName, total_s: float) -> list[Part]:
+    """Kernels as :meth:`Constants.step_s` adds them, each split into its limit and the rest."""
+    scales, kernels = _scales(case), _kernels(case, phase)
+    ideal = [sum(each) for each in zip(*(_ideals(cost, scales) for cost in kernels), strict=True)]
+    fused = [sum(each) for each in zip(*(_ideals(cost, scales) for cost in _fused(case, phase)), strict=True)]
+    compute_s, memory_s = fused if sum(fused) <= sum(ideal) else ideal
+    waste = {"compute": 0.0, "memory": 0.0}
+    for cost in kernels:
+        kind = "compute" if (cost.compute_s or 0.0) >= (cost.memory_s or 0.0) else "memory"
+        waste[kind] += _busy_s(cost, scales) - _limit_s(cost, scales)
+    parts = [
+        Part(name="compute limit", seconds=compute_s, ideal=True, why="FLOPs at the dense peak, where that is slower"),
+        Part(name="bandwidth limit", seconds=memory_s, ideal=True, why="bytes at the memory's bandwidth, elsewhere"),
+        Part(name="unfused traffic", seconds=sum(ideal) - compute_s - memory_s, why="chains that runtimes can fuse"),
+        Part(name="tiles, waves and clocks", seconds=waste["compute"], why="of kernels bound by compute"),
+        Part(name="bandwidth not reached", seconds=waste["memory"], why="of kernels bound by memory"),
+        *_beside(case, phase),
+    ]
+    if phase == "decode" and case.question.batch > 1:
+        rest_s = total_s - sum(part.seconds for part in parts)
+        parts.append(Part(name=WAITING, seconds=rest_s, why="their prefills delay this request's steps"))
+    return parts
+
+
+def _training(case: Case, total_s: float) -> list[Part]:
+    """A step's kernels, each split into its limit and the rest; what is computed a second time by itself."""
+    kernels = _kernels(case, "prefill")
+    again_s = sum(cost.latency_s for cost in kernels if cost.place.startswith(AGAIN))
+    once = [cost for cost in kernels if not cost.place.startswith(AGAIN)]
+    limits = {"compute": 0.0, "memory": 0.0}
+    waste = dict(limits)
+    for cost in once:
+        kind = "compute" if (cost.compute_s or 0.0) >= (cost.memory_s or 0.0) else "memory"
+        limit_s = min(cost.latency_s, max(cost.compute_s or 0.0, cost.memory_s or 0.0))
+        limits[kind] += limit_s
+        waste[kind] += cost.latency_s - limit_s
+    rest_s = total_s - again_s - sum(limits.values()) - sum(waste.values())
+    return [
+        Part(name="compute limit", seconds=limits["compute"], ideal=True, why="FLOPs at the dense peak"),
+        Part(name="bandwidth limit", seconds=limits["memory"], ideal=True, why="bytes at the memory's bandwidth"),
+        Part(name="tiles, waves and clocks", seconds=waste["compute"], why="of kernels bound by compute"),
+        Part(name="bandwidth not reached", seconds=waste["memory"], why="of kernels bound by memory"),
+        Part(name="computed again", seconds=again_s, why="activations that were not kept"),
+        Part(name="communication", seconds=rest_s, why="between devices, and stages that wait"),
+    ]
+
+
+def _kernels(case: Case, phase: PhaseName) -> list[OpCost]:
+    """What computes: all but communication."""
+    return [cost for cost in case.operators(phase) if class_of(cost.kind) != "collective"]
+
+
+def _beside(case: Case, phase: PhaseName) -> list[Part]:
+    """What a pass takes beside its kernels' own work: launches, communication, the host."""
+    known, runtime, question = constants(), case.question.served_by, case.question
+    costs = case.operators(phase)
+    count = sum(cost.count for cost in costs)
+    link_s = sum(cost.latency_s for cost in costs if class_of(cost.kind) == "collective")
+    if runtime.graphs:
+        launch_s, why, stall_s = known.gap_s * count, f"between {count} kernels of a captured graph", 0.0
+    else:
+        launch_s, why = sum(cost.launch_s or 0.0 for cost in _kernels(case, phase)), f"of {count} kernels, one by one"
+        stall_s = max(0.0, runtime.dispatch_s * count - sum(cost.latency_s for cost in costs))
+    sequences = -(-question.batch // (question.dp * question.pp)) if phase == "decode" else 0
+    host_s = float(known.host_step_s(runtime, sequences=sequences, tp=question.tp))
+    return [
+        Part(name="launches and gaps", seconds=launch_s, why=why),
+        Part(name="communication", seconds=link_s, why="between devices"),
+        Part(name="host", seconds=host_s + stall_s, why="scheduling and dispatch that kernels do not hide"),
+    ]
+
+
+def _fused(case: Case, phase: PhaseName) -> Sequence[OpCost]:
+    """The kernels as they would be if all chains were fused."""
+    runtime = case.question.served_by
+    whole: CostEstimate | ChipwiseError = case.estimate
+    if runtime.fused != EVERY:
+        whole = case.pricer.price([case.question.but(runtime=replace(runtime, fused=EVERY))])[0]
+    if isinstance(whole, ChipwiseError):
+        whole = case.estimate
+    costs = whole.prefill if phase == "prefill" else whole.decode
+    return [cost for cost in costs if class_of(cost.kind) != "collective"]
+
+
+def _scales(case: Case) -> Scales:
+    """What kernels of a class take in serving over what they take alone; None where the host launches them."""
+    runtime = case.question.served_by
+    return constants().scales(runtime) if runtime.graphs else None
+
+
+def _busy_s(cost: OpCost, scales: Scales) -> float:
+    """Seconds without the launch."""
+    busy_s = cost.latency_s - (cost.launch_s or 0.0)
+    if scales is None:
+        return busy_s
+    return max(scales.get(class_of(cost.kind), 1.0) * busy_s, cost.compute_s or 0.0, cost.memory_s or 0.0)
+
+
+def _limit_s(cost: OpCost, scales: Scales) -> float:
+    """What the chip's rates allow, at most what is predicted (caches serve some kernels faster than memory could)."""
+    return min(max(cost.compute_s or 0.0, cost.memory_s or 0.0), _busy_s(cost, scales))
+
+
+def _ideals(cost: OpCost, scales: Scales) -> tuple[float, float]:
+    limit_s = _limit_s(cost, scales)
+    return (limit_s, 0.0) if (cost.compute_s or 0.0) >= (cost.memory_s or 0.0) else (0.0, limit_s)

@@ -1,0 +1,133 @@
+"""What a strategy has asked and been told: the part that all strategies share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from chipwise.core.errors import InputError
+from chipwise.optim.strategy import Floats, Problem, Rows
+
+
+class History:
+    """Told rows with their values, and rows still out. Ten thousand single tells cost no more than one of all."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self._rows = [np.zeros((0, len(problem.cardinalities)), np.int64)]
+        self._objectives = [np.zeros((0, len(problem.goals)))]
+        self._violations_told = [np.zeros((0, len(problem.limits)))]
+        self.told = 0
+        self._known: set[bytes] = set()
+        self._pending: dict[bytes, NDArray[np.int64]] = {}
+
+    def __len__(self) -> int:
+        return sum(len(part) for part in self._rows)
+
+    @property
+    def rows(self) -> Rows:
+        """Told rows whose trial succeeded, (n, d), canonical."""
+        return _joined(self._rows)
+
+    @property
+    def objectives(self) -> Floats:
+        """Their objectives, all to be minimised, (n, m)."""
+        return _joined(self._objectives)
+
+    @property
+    def violations(self) -> Floats:
+        """Their violations, (n, k)."""
+        return _joined(self._violations_told)
+
+    @property
+    def pending(self) -> Rows:
+        """Rows asked for and not told yet."""
+        return np.array(list(self._pending.values()), np.int64).reshape(-1, len(self.problem.cardinalities))
+
+    @property
+    def feasible(self) -> NDArray[np.bool_]:
+        """Which told rows hold every hard limit."""
+        return self.problem.held(self.violations)
+
+    @property
+    def counted(self) -> Floats:
+        """Objectives as they count where soft limits are broken: the first is worse by its toll, (n, m)."""
+        return tolled(self.objectives, self.problem.toll(self.violations))
+
+    def is_new(self, rows: Rows) -> NDArray[np.bool_]:
+        """Which canonical rows were neither asked for nor told, first occurrences only."""
+        seen: set[bytes] = set()
+        fresh = np.zeros(len(rows), bool)
+        for i, row in enumerate(np.ascontiguousarray(rows)):
+            key = row.tobytes()
+            fresh[i] = key not in self._known and key not in seen
+            seen.add(key)
+        return fresh
+
+    def asked(self, rows: Rows) -> None:
+        """Notes that trials of ``rows`` are on their way."""
+        for row in np.ascontiguousarray(rows):
+            self._known.add(row.tobytes())
+            self._pending[row.tobytes()] = row.copy()
+
+    def withdrawn(self, rows: Rows) -> None:
+        """Takes :meth:`asked` back."""
+        for row in np.ascontiguousarray(rows):
+            self._known.discard(row.tobytes())
+            self._pending.pop(row.tobytes(), None)
+
+    def tell(self, rows: ArrayLike, objectives: ArrayLike | None, violations: ArrayLike | None = None) -> None:
+        """Keeps what trials gave; see :meth:`Strategy.tell`.
+
+        Raises:
+            InputError: The shapes do not fit, or dear limits were left out.
+        """
+        found = self.problem.canonicalise(rows)
+        if not found.size:
+            return
+        n, m, k = len(found), len(self.problem.goals), len(self.problem.limits)
+        if objectives is None:
+            values = np.full((n, m), np.nan)
+        else:
+            values = np.asarray(objectives, float).reshape(n, -1) if np.size(objectives) == n * m else np.zeros((0, 0))
+            if values.shape != (n, m):
+                raise InputError(f"{n} rows need objectives of shape {(n, m)}, not {np.shape(objectives)}")
+            values = self.problem.to_minimise(values)
+        excess = self._violations(found, violations, failed=objectives is None)
+        if excess.shape != (n, k):
+            raise InputError(f"{n} rows need violations of shape {(n, k)}, not {excess.shape}")
+        for row in np.ascontiguousarray(found):
+            self._known.add(row.tobytes())
+            self._pending.pop(row.tobytes(), None)
+        good = np.isfinite(values).all(axis=1) & np.isfinite(excess).all(axis=1)
+        self.told += n
+        self._rows.append(found[good])
+        self._objectives.append(values[good])
+        self._violations_told.append(excess[good])
+
+    def _violations(self, rows: Rows, given: ArrayLike | None, *, failed: bool) -> Floats:
+        n, k = len(rows), len(self.problem.limits)
+        if given is not None:
+            return np.asarray(given, float).reshape(n, -1) if k else np.zeros((n, 0))
+        if self.problem.dear_limits and not failed:
+            names = ", ".join(self.problem.limits[i].name for i in self.problem.dear_limits)
+            raise InputError(f"the trials must tell the violations of {names}: no cost model knows them")
+        excess = np.full((n, k), np.nan if failed else 0.0)
+        excess[:, self.problem.free_limits] = self.problem.price(rows)[1]
+        return excess
+
+
+def tolled(points: Floats, toll: Floats) -> Floats:
+    """Objectives to be minimised, (n, m), with the first worse by the share ``toll`` (n,) of its size."""
+    paid = np.array(points)
+    paid[:, 0] += np.abs(paid[:, 0]) * toll
+    return paid
+
+
+def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
+    """The parts as one array, which replaces them."""
+    if len(parts) > 1:
+        parts[:] = [np.vstack(parts)]
+    return parts[0]

@@ -1,0 +1,204 @@
+"""The contract between a search problem and the algorithms that search it.
+
+A candidate is a row of integers. Some objectives and constraints are *free*: a cost model knows them before anything
+is trained. The others are *dear*: only a trial reveals them. A strategy sees both, spends trials on the dear ones only,
+and stays the same whatever the rows stand for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from chipwise.core.errors import InputError
+
+Rows = NDArray[np.int64]
+Floats = NDArray[np.float64]
+FreeCosts = Callable[[Rows], tuple[Floats, Floats]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """One objective: its name, the direction in which it is better, and whether the cost model knows it."""
+
+    name: str
+    direction: Literal["minimize", "maximize"] = "minimize"
+    free: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """One constraint: its violation is at most 0 where it holds, a share of the limit where it does not.
+
+    Args:
+        name: What is limited.
+        free: Whether the cost model knows it.
+        penalty: None for a hard limit. Otherwise the limit may be broken at a price: for each whole violation (100 %
+            past the limit) the first objective counts as worse by this share of its own size.
+    """
+
+    name: str
+    free: bool = False
+    penalty: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """What a strategy may know before the first trial.
+
+    Args:
+        cardinalities: How many values each of the d integer variables has, (d,).
+        goals: The objectives, in the order of the columns that ``tell`` receives.
+        limits: The constraints, in the order of the columns of violations that ``tell`` receives.
+        free: Rows (n, d) to the free goals' values (n, m_free), in the goals' directions, and the free limits'
+            violations (n, k_free). Called with thousands of rows at a time.
+        prior: A rough guess of the first dear goal for each row, (n,), right up to a monotone transform: a higher guess
+            means a higher value of that goal. It is an opinion and may be wrong.
+        active: Which variables count in each row, (n, d) booleans. Variables of layers past the depth do not.
+        canonical: The row that stands for all rows of the same design; by default, inactive variables at 0.
+        kinds: What each variable is, (d,) names. Variables of one kind (the FFN width of every layer) are expected to
+            act alike; where this is not given it is guessed from the free costs.
+        neighbours: Rows to one changed row each, where changing single variables would leave the space.
+        sample: Draws rows; by default every variable is uniform.
+        fidelities: Shares of a full trial at which a row may be tried, rising to 1. Where given, the last variable is
+            the number of the share: the same design at another share is another row.
+    """
+
+    cardinalities: Rows
+    goals: tuple[Goal, ...]
+    limits: tuple[Limit, ...] = ()
+    free: FreeCosts | None = None
+    prior: Callable[[Rows], Floats] | None = None
+    active: Callable[[Rows], NDArray[np.bool_]] | None = None
+    canonical: Callable[[Rows], Rows] | None = None
+    kinds: tuple[str, ...] | None = None
+    neighbours: Callable[[Rows, np.random.Generator], Rows] | None = None
+    sample: Callable[[int, np.random.Generator], Rows] | None = None
+    fidelities: tuple[float, ...] = ()
+    _sign: Floats = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        cardinalities = np.asarray(self.cardinalities, dtype=np.int64)
+        if cardinalities.ndim != 1 or len(cardinalities) == 0 or (cardinalities < 1).any():
+            raise InputError(
+                f"a search needs at least one variable, each with at least one value, not {cardinalities.tolist()}"
+            )
+        if not self.goals:
+            raise InputError("a search needs at least one objective")
+        if self.free is None and (self.free_goals or self.free_limits):
+            raise InputError("an objective or constraint is called free, but no function `free` tells its value")
+        if self.kinds is not None and len(self.kinds) != len(cardinalities):
+            raise InputError(f"{len(self.kinds)} kinds were named for {len(cardinalities)} variables")
+        shares = self.fidelities
+        if shares and (list(shares) != sorted(set(shares)) or shares[0] <= 0 or shares[-1] != 1):
+            raise InputError(f"fidelities are shares of a full trial that rise to 1, not {list(shares)}")
+        if shares and len(shares) != cardinalities[-1]:
+            raise InputError(
+                f"{len(shares)} fidelities need a last variable of as many values, not {cardinalities[-1]}"
+            )
+        object.__setattr__(self, "cardinalities", cardinalities)
+        signs = [1.0 if goal.direction == "minimize" else -1.0 for goal in self.goals]
+        object.__setattr__(self, "_sign", np.array(signs))
+
+    @property
+    def dear_goals(self) -> list[int]:
+        """Columns of the objectives that only a trial reveals."""
+        return [i for i, goal in enumerate(self.goals) if not goal.free]
+
+    @property
+    def free_goals(self) -> list[int]:
+        """Columns of the objectives that the cost model knows."""
+        return [i for i, goal in enumerate(self.goals) if goal.free]
+
+    @property
+    def dear_limits(self) -> list[int]:
+        """Columns of the constraints that only a trial reveals."""
+        return [i for i, limit in enumerate(self.limits) if not limit.free]
+
+    @property
+    def free_limits(self) -> list[int]:
+        """Columns of the constraints that the cost model knows."""
+        return [i for i, limit in enumerate(self.limits) if limit.free]
+
+    def size(self) -> float:
+        """How many rows there are, counting those that stand for the same design."""
+        return float(np.prod(self.cardinalities.astype(float)))
+
+    def canonicalise(self, rows: ArrayLike) -> Rows:
+        """The rows that stand for the designs of ``rows``."""
+        found = np.array(np.atleast_2d(np.asarray(rows, dtype=np.int64)))
+        if self.canonical is not None:
+            return np.asarray(self.canonical(found), dtype=np.int64)
+        return np.where(self.active(found), found, 0) if self.active is not None else found
+
+    def draw(self, count: int, rng: np.random.Generator) -> Rows:
+        """``count`` canonical rows from the whole space; repeats may occur."""
+        if self.sample is not None:
+            return self.canonicalise(self.sample(count, rng))
+        return self.canonicalise((rng.random((count, len(self.cardinalities))) * self.cardinalities).astype(np.int64))
+
+    def price(self, rows: Rows) -> tuple[Floats, Floats]:
+        """The free goals to minimise, (n, m_free), and the free violations, (n, k_free)."""
+        if self.free is None or not len(rows):
+            return np.zeros((len(rows), len(self.free_goals))), np.zeros((len(rows), len(self.free_limits)))
+        costs, violations = self.free(rows)
+        shape = (len(rows), -1)
+        signed = np.asarray(costs, float).reshape(shape) * self._sign[self.free_goals]
+        return signed, np.asarray(violations, float).reshape(shape)
+
+    def held(self, violations: Floats) -> NDArray[np.bool_]:
+        """Which of ``violations`` (n, k) break no hard limit, (n,)."""
+        hard = [i for i, limit in enumerate(self.limits) if limit.penalty is None]
+        return np.asarray((violations[:, hard] <= 0).all(axis=1))
+
+    def toll(self, violations: Floats) -> Floats:
+        """The share by which the first objective counts as worse for soft limits, from violations (n, k): (n,)."""
+        penalties = np.array([limit.penalty or 0.0 for limit in self.limits])
+        return np.asarray(np.maximum(violations, 0) @ penalties)
+
+    def opinion(self, rows: Rows) -> Floats:
+        """What the prior says of the first dear goal (the first, where none is dear), to be minimised, (n,).
+
+        Raises:
+            InputError: There is no prior.
+        """
+        if self.prior is None:
+            raise InputError("this problem states no prior")
+        column = (self.dear_goals or [0])[0]
+        return np.asarray(self.prior(rows), float) * float(self._sign[column])
+
+    def to_minimise(self, objectives: ArrayLike) -> Floats:
+        """Objectives (n, m) in the goals' directions as values to minimise."""
+        return np.atleast_2d(np.asarray(objectives, float)) * self._sign
+
+
+class Strategy(Protocol):
+    """A search algorithm, made as ``Strategy(problem, seed=…)``.
+
+    Deterministic given its seed and the order of its calls. ``ask`` never returns a row that it returned or was told
+    before; when it can find no other it returns fewer rows than asked for, in the end none. Rows may be told that were
+    never asked for (a restart replays its tells; a person adds a design).
+
+    A strategy sees hard limits only: :func:`chipwise.optim.make_strategy` turns soft ones into worse objectives. One
+    without a true attribute ``fidelity_aware`` sees designs and full trials only.
+    """
+
+    def __init__(self, problem: Problem, *, seed: int, **options: Any) -> None: ...
+
+    def ask(self, count: int) -> Rows:
+        """Up to ``count`` rows (n, d) worth a trial, canonical and distinct, the most promising first."""
+        ...
+
+    def tell(self, rows: Rows, objectives: ArrayLike | None, violations: ArrayLike | None = None) -> None:
+        """What trials of ``rows`` gave.
+
+        Args:
+            rows: (n, d).
+            objectives: (n, m) in the goals' order and directions; None where the trials failed, or NaN in single rows.
+            violations: (n, k) in the limits' order, at most 0 where a limit holds; None where the free costs tell all.
+        """
+        ...

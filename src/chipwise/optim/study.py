@@ -1,0 +1,193 @@
+"""The study: every trial of a search, kept by Optuna so that nothing told is ever lost.
+
+What chipwise knows of a trial beyond Optuna's own fields lives in its user attributes, as plain JSON. A trial begins
+with one record that holds its choices and notes, and ends with one that holds its values, so that a kill in between
+leaves a running trial, never half of one.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from chipwise.core.errors import StudyError
+from chipwise.core.files import storage as disk
+from chipwise.optim.storage import REMEDY, is_url, open_storage, patient, without_password
+
+T = TypeVar("T")
+_STATES = {"RUNNING": "running", "COMPLETE": "complete", "FAIL": "failed", "PRUNED": "pruned", "WAITING": "running"}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A trial as it stands: its number, state and everything noted about it."""
+
+    number: int
+    state: str  # running, complete, failed, pruned
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    values: tuple[float, ...] = ()
+
+
+class Study:
+    """Trials of one search.
+
+    Args:
+        where: The journal file, a database's URL, or None for memory; what is missing is created.
+        name: Name of the study inside the store.
+        directions: ``minimize`` or ``maximize``, one for each objective.
+        identity: Digest of what the trials mean; a study of another identity is refused.
+        choices: Every gene's name and the labels of its values, or how many values it has.
+
+    Raises:
+        StudyError: The journal is corrupt or belongs to another spec.
+        StorageError: The disk or the database refuses.
+        MissingExtra: Optuna is not installed.
+    """
+
+    def __init__(
+        self,
+        where: Path | str | None,
+        *,
+        name: str,
+        directions: list[str],
+        identity: str,
+        choices: Mapping[str, tuple[str, ...] | int],
+    ) -> None:
+        self.where = where
+        self._storage = open_storage(where)
+        import optuna
+
+        self._optuna = optuna
+        self._choices = {
+            name: optuna.distributions.IntDistribution(0, labels - 1)
+            if isinstance(labels, int)
+            else optuna.distributions.CategoricalDistribution(labels)
+            for name, labels in choices.items()
+        }
+        try:
+            self._study = self._do(
+                lambda: optuna.create_study(
+                    storage=self._storage, study_name=name, directions=directions, load_if_exists=True
+                )
+            )
+            known = self._do(lambda: self._study.user_attrs).get("identity")
+        except (ValueError, KeyError, AssertionError) as error:
+            raise StudyError(f"{self.shown}: the study cannot be read ({error}); {REMEDY}") from None
+        if known is None:
+            self.remember(identity=identity)
+        elif known != identity:
+            raise StudyError(
+                f"{self.shown}: this study is of another spec; choose another folder with --out, "
+                "or start anew with --restart"
+            )
+        if not is_url(where):
+            self._claim_waiting()
+
+    @property
+    def shown(self) -> str:
+        """Where the study is kept, without a password."""
+        return without_password(self.where or "memory")
+
+    def _do(self, action: Callable[[], T]) -> T:
+        """``action`` on the store; its refusals become errors that say what to do."""
+        if is_url(self.where):
+            return patient(action, self.where)
+        with disk(str(self.where)):
+            return action()
+
+    def _claim_waiting(self) -> None:
+        """Takes up trials of a first-release study that were announced but not begun; their notes say what they are."""
+        for _ in self._study.get_trials(deepcopy=False, states=(self._optuna.trial.TrialState.WAITING,)):
+            self._do(self._study.ask)
+
+    def start(self, params: Mapping[str, Any], notes: Mapping[str, Any]) -> int:
+        """A new running trial with its choices (as labels, for people and dashboards) and notes; returns its number."""
+        return self._add("RUNNING", params, notes, None)
+
+    def add(self, params: Mapping[str, Any], notes: Mapping[str, Any], values: Iterable[float]) -> int:
+        """A trial that is finished already; returns its number."""
+        return self._add("COMPLETE", params, notes, [float(value) for value in values])
+
+    def _add(self, state: str, params: Mapping[str, Any], notes: Mapping[str, Any], values: list[float] | None) -> int:
+        now = datetime.datetime.now()
+        trial = self._optuna.trial.FrozenTrial(
+            number=-1,
+            trial_id=-1,
+            state=self._optuna.trial.TrialState[state],
+            value=None,
+            values=values,
+            datetime_start=now,
+            datetime_complete=None if values is None else now,
+            params=dict(params),
+            distributions={name: self._choices[name] for name in params},
+            user_attrs=dict(notes),
+            system_attrs={},
+            intermediate_values={},
+        )
+        trial._validate()
+        identity = self._do(lambda: self._storage.create_new_trial(self._study._study_id, template_trial=trial))
+        return int(self._do(lambda: self._storage.get_trial_number_from_id(identity)))
+
+    def note(self, number: int, **notes: Any) -> None:
+        """Adds to what is known of a trial; JSON-able values only."""
+        identity = self._identity(number)
+        for key, value in notes.items():
+            self._do(lambda key=key, value=value: self._storage.set_trial_user_attr(identity, key, value))  # type: ignore[misc]
+
+    def finish(self, number: int, values: tuple[float, ...]) -> bool:
+        """Ends a trial with its objectives' values; False where it had ended already with others, or failed."""
+        return self._end(number, "COMPLETE", [float(value) for value in values])
+
+    def fail(self, number: int, reason: str, **notes: Any) -> bool:
+        """Ends a trial that could not be finished, with its reason; False where it had ended already."""
+        if self.trial(number).state != "running":
+            return False
+        self.note(number, reason=reason, **notes)
+        return self._end(number, "FAIL", None)
+
+    def _end(self, number: int, state: str, values: list[float] | None) -> bool:
+        wanted = self._optuna.trial.TrialState[state]
+        identity = self._identity(number)
+        try:
+            self._do(lambda: self._storage.set_trial_state_values(identity, state=wanted, values=values))
+        except (self._optuna.exceptions.UpdateFinishedTrialError, RuntimeError):
+            found = self.trial(number)  # a connection that was cut may have told it before
+            return found.state == _STATES[state] and (values is None or list(found.values) == values)
+        return True
+
+    def remember(self, **notes: Any) -> None:
+        """Adds to what is known of the study as a whole."""
+        for key, value in notes.items():
+            self._do(lambda key=key, value=value: self._study.set_user_attr(key, value))  # type: ignore[misc]
+
+    @property
+    def memory(self) -> dict[str, Any]:
+        """What :meth:`remember` kept."""
+        return dict(self._do(lambda: self._study.user_attrs))
+
+    def trials(self) -> list[Trial]:
+        """All trials in order of number."""
+        return [_trial(item) for item in self._do(lambda: self._study.get_trials(deepcopy=False))]
+
+    def trial(self, number: int) -> Trial:
+        """One trial."""
+        identity = self._identity(number)
+        return _trial(self._do(lambda: self._storage.get_trial(identity)))
+
+    def _identity(self, number: int) -> int:
+        """The store's own name of a trial."""
+        return int(
+            self._do(lambda: self._storage.get_trial_id_from_study_id_trial_number(self._study._study_id, number))
+        )
+
+
+def _trial(item: Any) -> Trial:
+    return Trial(
+        number=item.number,
+        state=_STATES[item.state.name],
+        notes=dict(item.user_attrs),
+        values=tuple(item.values or ()),
+    )

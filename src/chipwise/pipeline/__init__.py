@@ -1,0 +1,1 @@
+"""One search, phase by phase: each phase resumable, no finished trial ever lost."""

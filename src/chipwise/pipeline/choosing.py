@@ -1,0 +1,332 @@
+"""Which candidates deserve the next trainings: the quality model's beliefs over the screened pool.
+
+Costs are free, so only bits per byte has to be learnt; it counts as more where a soft limit is broken. A scaling law,
+fitted to the run's own trainings, reads short ones at the full budget; the quality model learns what each shape adds to
+it or takes from it. The first batch covers the pool; later ones take turns between the candidate most likely to be the
+best within the limits and those that add most to the front.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chipwise.optim.acquisition import expected_improvement, most_informative
+from chipwise.optim.encoding import Encoder
+from chipwise.optim.quality_model import QualityModel
+from chipwise.optim.scaling import fit_law, fit_pace
+from chipwise.optim.strategy import Goal, Limit, Problem
+from chipwise.pipeline.screening import Metrics, Screened, excess, mutate
+from chipwise.pipeline.word import Word
+from chipwise.space import Constraint, Objective, SearchSpace
+from chipwise.space.constraints import past
+from chipwise.space.space import Rows
+
+Floats = NDArray[np.float64]
+POOL = 4_000
+PARENTS, CHILDREN = 6, 150
+ACROSS = "across."  # before a metric's name: what it counts as where several devices matter
+HOPEFUL = 4  # the first batch is spread over the best fourth of the pool, by the law's word
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One finished training: the candidate's row, its CPU seconds and tokens, and its bits per byte."""
+
+    row: Sequence[int]
+    cpu_s: float
+    tokens: int
+    bits_per_byte: float
+
+
+def make_problem(
+    space: SearchSpace, metrics: Metrics, goals: tuple[Objective, ...], limits: tuple[Constraint, ...]
+) -> Problem:
+    """The search as the strategies see it: bits per byte is dear, all else is free."""
+    free_goals = [goal for goal in goals if goal.metric != "bits_per_byte"]
+    free_limits = [limit for limit in limits if limit.metric != "bits_per_byte" and limit.task is None]
+
+    def free(rows: Rows) -> tuple[Floats, Floats]:
+        known = metrics(rows)
+        costs = [known.get(f"{ACROSS}{goal.metric}", known[goal.metric]) for goal in free_goals]
+        over = [past(limit, known[limit.metric]) for limit in free_limits]
+        return _columns(costs, len(rows)), _columns(over, len(rows))
+
+    return Problem(
+        cardinalities=space.cardinalities,
+        goals=(
+            Goal(name="bits_per_byte"),
+            *(Goal(name=goal.metric, direction=goal.direction, free=True) for goal in free_goals),
+        ),
+        limits=tuple(Limit(name=limit.metric, free=True, penalty=limit.penalty) for limit in free_limits),
+        free=free,
+        active=space.active,
+        canonical=space.canonical,
+        kinds=tuple(gene.name for gene in space.genes),
+        sample=space.sample,
+    )
+
+
+def _columns(parts: list[Floats], count: int) -> Floats:
+    return np.stack(parts, axis=1) if parts else np.zeros((count, 0))
+
+
+class Chooser:
+    """Chooses candidates from a screened pool as trainings come in. Deterministic given seed and observations.
+
+    Args:
+        space: The space.
+        screened: The candidates within the limits.
+        metrics: Free metrics of rows.
+        goals: The objectives.
+        limits: The constraints.
+        final_s: CPU seconds of a full training.
+        bytes_per_token: Of the training text, by vocabulary size.
+        seed: Of what is drawn.
+    """
+
+    def __init__(
+        self,
+        space: SearchSpace,
+        screened: Screened,
+        metrics: Metrics,
+        goals: tuple[Objective, ...],
+        limits: tuple[Constraint, ...],
+        *,
+        final_s: float,
+        bytes_per_token: Mapping[int, float],
+        seed: int,
+    ) -> None:
+        self._space, self._metrics, self._limits, self._seed = space, metrics, limits, seed
+        self._final_s, self._bytes_per_token = final_s, bytes_per_token
+        self.problem = make_problem(space, metrics, goals, limits)
+        rng = np.random.default_rng([seed, 7])
+        rows = screened.rows[excess(limits, screened.metrics) <= 0]
+        rows = rows if len(rows) else screened.rows
+        chosen = rng.permutation(len(rows))[:POOL]
+        self.pool = rows[np.sort(chosen)]
+        self._encoder = Encoder(self.problem, seed=seed)
+        self._model = self._fresh()
+        self._fitted_on: list[Observation] = []  # what the model has learnt from
+        self._word: Word | None = None
+
+    def hear(self, rows: Rows, scores: Floats) -> None:
+        """Takes what shared weights say of ``rows``, in bits per byte, for a first word; see ``run/word.py``."""
+        residuals = np.log(scores / self.law(rows))
+        self._word = Word(self.problem, self._encoder, rows, residuals, seed=self._seed)
+        self._fitted_on = []
+
+    def next(self, count: int, observations: Sequence[Observation], taken: Sequence[Sequence[int]]) -> Rows:
+        """Up to ``count`` rows, none of them in ``taken``; fewer when the pool is exhausted."""
+        rng = np.random.default_rng([self._seed, len(taken)])
+        pool = self._candidates(observations, taken, rng)
+        if len(pool) <= count:
+            return pool
+        if len(observations) < 3:
+            hope = self._law(observations)(pool) * np.exp(self._trend([])(pool)) * self.counts(pool)
+            pool = pool[np.argsort(hope, kind="stable")[: max(count, len(pool) // HOPEFUL)]]
+            columns = self._model.columns(pool)
+            held = self._model.columns(np.array(taken)) if taken else columns[:0]
+            return pool[_spread(columns, held, count)]
+        columns = self._model.columns(pool)
+        mean, std, front = self._believe(observations, pool, columns)
+        mean, std = mean * self.counts(pool), std * self.counts(pool)
+        best = np.asarray(front[:, 0].min())
+        improvement = expected_improvement(mean, std, best)
+        order = list(np.argsort(-improvement, kind="stable"))
+        values, _ = self.problem.price(pool)
+        both = most_informative(
+            np.column_stack([mean, values]),
+            np.column_stack([std, np.zeros_like(values)]),
+            lambda index, _: self._model.covariance(columns[index]),
+            front,
+            count,
+        )
+        return pool[self._in_turns(pool, (order, list(both)), count)]
+
+    def _in_turns(self, pool: Rows, orders: Sequence[Sequence[int]], count: int) -> list[int]:
+        """The first of each order in turns; of equal width, depth and vocabulary only one, while there are others."""
+        shape = pool[:, [self._space.index[name] for name in ("d_model", "depth", "vocab_size")]].tolist()
+        picks: list[int] = []
+        for apart in (True, False):
+            for turn in range(2 * count):
+                taken = [shape[i] for i in picks]
+                left = (int(i) for i in orders[turn % len(orders)] if int(i) not in picks)
+                fresh = next((i for i in left if not apart or shape[i] not in taken), None)
+                if fresh is not None and len(picks) < count:
+                    picks.append(fresh)
+        return picks
+
+    def by_law(self, count: int, taken: Sequence[Sequence[int]]) -> Rows:
+        """Up to ``count`` rows that the law alone prefers, none of them in ``taken``; of equal shapes one at first."""
+        gone = {self._architecture(row) for row in taken}
+        pool = self.pool[[i for i, row in enumerate(self.pool.tolist()) if self._architecture(row) not in gone]]
+        order = [int(i) for i in np.argsort(self.law(pool) * self.counts(pool), kind="stable")]
+        return pool[self._in_turns(pool, (order,), count)]
+
+    def nearest(self, choices: Mapping[str, Any]) -> list[int]:
+        """The row of the space that is closest to a design drawn by hand."""
+        return [int(i) for i in self._space.nearest(choices)]
+
+    def in_other_formats(self, row: Sequence[int]) -> Rows:
+        """``row`` in every other weight format in which it is predicted within the limits."""
+        column = self._space.index["weights"]
+        rows = np.repeat(np.array([row], dtype=np.int64), self._space.cardinalities[column], axis=0)
+        rows[:, column] = np.arange(len(rows))
+        rows = np.unique(self._space.canonical(rows), axis=0)
+        rows = np.asarray(rows[rows[:, column] != row[column]], dtype=np.int64)
+        return rows[excess(self._limits, self._metrics(rows)) <= 0] if len(rows) else rows
+
+    def counts(self, rows: Rows) -> Floats:
+        """What one bit per byte of ``rows`` counts as, (n,): 1, and more past soft limits."""
+        return 1.0 + self.problem.toll(self.problem.price(rows)[1])
+
+    def law(self, rows: Rows) -> Floats:
+        """Bits per byte of ``rows`` after a full training, as the law says before anything was trained, (n,)."""
+        return self._law([])(rows)
+
+    def law_of(self, choices: Mapping[str, Any]) -> float:
+        """The same of a design drawn by hand: of the row that is closest to it."""
+        return float(self.law(np.array([self.nearest(choices)]))[0])
+
+    def spread(self, trained: int, scored: int) -> tuple[Rows, Rows]:
+        """Rows that shared weights are trained on, and those of them that they are asked about.
+
+        The former are drawn from the pool; of the latter, half are those that the law prefers.
+        """
+        rng = np.random.default_rng([self._seed, 19])
+        rows = self.pool[np.sort(rng.permutation(len(self.pool))[:trained])]
+        order = np.argsort(self.law(rows), kind="stable")
+        best, rest = order[: scored // 2], rng.permutation(order[scored // 2 :])
+        return rows, rows[np.concatenate([best, rest[: scored - len(best)]])]
+
+    def expected(self, observations: Sequence[Observation], rows: Rows) -> tuple[Floats, Floats]:
+        """Mean and standard deviation of bits per byte of ``rows`` after a full final training."""
+        mean, std, _ = self._believe(observations, rows, self._model.columns(rows))
+        return mean, std
+
+    def _believe(
+        self, observations: Sequence[Observation], rows: Rows, columns: Floats
+    ) -> tuple[Floats, Floats, Floats]:
+        """Beliefs at the full budget of ``rows``, and of those that were trained as they count, with costs."""
+        seen = np.array([item.row for item in observations])
+        law = self._law(observations)
+        expected = law(seen, np.array([item.tokens for item in observations], float))
+        share = [min(1.0, item.cpu_s / self._final_s) for item in observations]
+        residuals = np.log([item.bits_per_byte for item in observations] / expected)
+        trend = self._trend(seen, residuals)
+        if self._fitted_on != list(observations):
+            self._model = self._fresh()
+            self._model.fit(seen, residuals - trend(seen), fidelity=share)
+            self._fitted_on = list(observations)
+        mean, std = self._model.predict_columns(columns)
+        best = np.exp(mean + trend(rows)) * law(rows)
+        tried = np.unique(seen, axis=0)
+        known, _ = self._model.predict(tried)
+        values, _ = self.problem.price(tried)
+        front = np.exp(known + trend(tried)) * law(tried) * self.counts(tried)
+        return best, best * std, np.column_stack([front, values])
+
+    def _trend(self, seen: Rows | Sequence[Any], residuals: Sequence[float] | Floats = ()) -> Callable[[Rows], Floats]:
+        """What shared weights add to the law of rows, as far as trainings say that they deserve trust; else 0."""
+        word = self._word
+        if word is None:
+            return lambda rows: np.zeros(len(rows))
+        trust = word.trust(np.asarray(seen, np.int64), residuals)
+        return lambda rows: trust * word(rows)
+
+    def _fresh(self) -> QualityModel:
+        """A model that remembers no earlier fit, so that a search that was resumed believes the same."""
+        return QualityModel(self.problem, seed=self._seed, encoder=self._encoder)
+
+    def _law(self, observations: Sequence[Observation]) -> Callable[..., Floats]:
+        """The scaling law of what was observed, as bits per byte of rows after some tokens, or a full training."""
+        seen = np.array([item.row for item in observations], dtype=np.int64).reshape(-1, len(self._space.genes))
+        tokens = np.array([item.tokens for item in observations], float)
+        layers, head = self._sizes(seen)
+        pace = fit_pace(layers, head, tokens / np.array([item.cpu_s for item in observations]))
+        quality = [item.bits_per_byte for item in observations]
+        law = fit_law(layers, head, tokens * self._text(seen), quality)
+
+        def bits_per_byte(rows: Rows, tokens: Floats | None = None) -> Floats:
+            layers, head = self._sizes(rows)
+            read = pace.tokens_per_s(layers, head) * self._final_s if tokens is None else tokens
+            return law.bits_per_byte(layers, head, read * self._text(rows))
+
+        return bits_per_byte
+
+    def _sizes(self, rows: Rows) -> tuple[Floats, Floats]:
+        """Parameters that compute in the layers and in the head, each (n,)."""
+        head = (self._space.values(rows, "vocab_size") * self._space.values(rows, "d_model")).astype(float)
+        tables = np.where(self._space.values(rows, "tie_embeddings"), 1.0, 2.0)
+        return np.maximum(self._metrics(rows)["parameters"] - tables * head, 1.0), head
+
+    def _text(self, rows: Rows) -> Floats:
+        """Bytes that one token stands for, (n,)."""
+        return np.array([self._bytes_per_token[int(size)] for size in self._space.values(rows, "vocab_size")])
+
+    def _candidates(
+        self, observations: Sequence[Observation], taken: Sequence[Sequence[int]], rng: np.random.Generator
+    ) -> Rows:
+        """The pool with children of the best so far, less what was taken."""
+        rows = self.pool
+        if observations:
+            seen = np.array([item.row for item in observations])
+            counted = self.counts(seen) * [item.bits_per_byte for item in observations]
+            best = np.lexsort((counted, np.array([-item.cpu_s for item in observations])))[:PARENTS]
+            parents = np.unique(seen[best], axis=0)
+            children = np.unique(mutate(self._space, np.repeat(parents, CHILDREN, axis=0), rng), axis=0)
+            keep = excess(self._limits, self._metrics(children)) <= 0
+            rows = np.unique(np.vstack([rows, children[keep]]), axis=0)
+        gone = {self._architecture(row) for row in taken}
+        kept = [i for i, row in enumerate(rows.tolist()) if self._architecture(row) not in gone]
+        return rows[kept]
+
+    def _architecture(self, row: Sequence[int]) -> tuple[int, ...]:
+        """The row without its weight format, which costs next to no quality: one trial an architecture."""
+        column = self._space.index["weights"]
+        return (*(int(i) for i in row[:column]), *(int(i) for i in row[column + 1 :]))
+
+
+class Deferring:
+    """Chooses in a way of its own, ``next``, and knows everything else by the run's own chooser."""
+
+    def __init__(self, chooser: Chooser) -> None:
+        self._own = chooser
+
+    def nearest(self, choices: Mapping[str, Any]) -> list[int]:
+        """See :meth:`Chooser.nearest`."""
+        return self._own.nearest(choices)
+
+    def in_other_formats(self, row: Sequence[int]) -> Rows:
+        """See :meth:`Chooser.in_other_formats`."""
+        return self._own.in_other_formats(row)
+
+    def law(self, rows: Rows) -> Floats:
+        """See :meth:`Chooser.law`."""
+        return self._own.law(rows)
+
+    def expected(self, observations: Sequence[Observation], rows: Rows) -> tuple[Floats, Floats]:
+        """See :meth:`Chooser.expected`: promotions do not depend on who chose."""
+        return self._own.expected(observations, rows)
+
+
+def _spread(columns: Floats, held: Floats, count: int) -> NDArray[np.int64]:
+    """``count`` points far from each other and from those held: each next is the farthest from all before."""
+    scale = columns.std(axis=0)
+    points, before = columns[:, scale > 0] / scale[scale > 0], held[:, scale > 0] / scale[scale > 0]
+    centre = points.mean(axis=0)
+    picks: list[int] = []
+    distance = np.full(len(points), np.inf)
+    for point in before:
+        distance = np.minimum(distance, ((points - point) ** 2).sum(axis=1))
+    while len(picks) < count:
+        typical = not picks and not len(before)
+        pick = int(np.argmin(((points - centre) ** 2).sum(axis=1)) if typical else np.argmax(distance))
+        picks.append(pick)
+        distance = np.minimum(distance, ((points - points[pick]) ** 2).sum(axis=1))
+    return np.array(picks)

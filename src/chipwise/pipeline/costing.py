@@ -1,0 +1,137 @@
+"""The cost model as a run uses it: a calibrated machine, a priced space, and what measurements have taught."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chipwise.blocks.lowering import lower
+from chipwise.cost.estimate import estimate
+from chipwise.cost.model import CostEstimate
+from chipwise.cost.residual import AMPLITUDE, doubt
+from chipwise.hardware.device import MachineProfile
+from chipwise.ops import Phase, Workload
+from chipwise.pipeline.spending import Rates, spent
+from chipwise.predict.correct import Correction, correction
+from chipwise.predict.learn import learn
+from chipwise.profile.refit import Prepared, prepare
+from chipwise.space import SearchSpace
+from chipwise.space.constraints import MEASURED_METRICS
+from chipwise.space.pricing import PriceTable, ProfilePricer
+from chipwise.space.space import Rows
+from chipwise.spec import Design
+
+NOTHING_STATED = Rates()
+_PHASE = {"ttft": Phase.PREFILL, "tpot": Phase.DECODE}
+
+
+@dataclass(frozen=True)
+class Noted:
+    """A measured design as a trial notes it. See :class:`chipwise.profile.refit.Observed`."""
+
+    design: Design
+    workload: Workload
+    values: Mapping[str, float]
+
+    @property
+    def peak_memory_bytes(self) -> float | None:
+        """Most resident memory, if it could be read."""
+        return self.values.get("peak_memory")
+
+    def seconds(self, phase: Phase, share: float) -> float:
+        """The percentile ``share`` of a pass; P50 and P99 are noted."""
+        return self.values[f"{'ttft' if phase is Phase.PREFILL else 'tpot'}_p{share * 100:.0f}"]
+
+
+class Costing:
+    """Free metrics of designs and rows, by a profile that learns from the measurements told so far.
+
+    Medians are the learnt profile's. Tails and memory, which a few measurements cannot refit, get one shrunken factor
+    each on top. Joules and dollars are the medians at ``rates``.
+    """
+
+    def __init__(
+        self, space: SearchSpace, workload: Workload, profile: MachineProfile, *, rates: Rates = NOTHING_STATED
+    ) -> None:
+        self.profile, self._calibrated, self._workload = profile, profile, workload
+        self._rates = rates
+        self._pricer = ProfilePricer(profile)
+        self._table = PriceTable(space, workload, self._pricer)
+        self._corrections: dict[str, Correction] = {}
+        self._medians: dict[Design, dict[str, float]] = {}
+        self._prepared: dict[Design, Prepared] = {}
+        self.learn([])
+
+    def learn(self, measured: Iterable[tuple[Design, Mapping[str, float]]]) -> None:
+        """Takes all measurements of the run so far; replaces what was learnt before."""
+        known = [(design, values) for design, values in measured if values.keys() >= MEASURED_METRICS - {"peak_memory"}]
+        self.profile = self._pricer.profile = self._learnt(known)
+        self._medians = {}
+        costs = [(self._uncorrected(design), values) for design, values in known]
+        for metric in MEASURED_METRICS:
+            pairs = [] if metric.endswith("_p50") else [(c[metric], v[metric]) for c, v in costs if metric in v]
+            self._corrections[metric] = correction(pairs, error=self._error(metric))
+
+    def _learnt(self, known: list[tuple[Design, Mapping[str, float]]]) -> MachineProfile:
+        """Memory keeps the calibrated fit: the price table holds bytes that were priced with it."""
+        joint: Prepared | None = None
+        for design, values in known:
+            item = Noted(design, self._workload, {k: v for k, v in values.items() if k != "peak_memory"})
+            held = self._prepared.get(design)
+            if held is None or held.observed[0] != item:
+                held = self._prepared[design] = prepare(self._calibrated, [item])
+            joint = held if joint is None else joint + held
+        return self._calibrated if joint is None else learn(self._calibrated, joint)
+
+    def _error(self, metric: str) -> float:
+        """Standard deviation of log(measured / predicted) in the profile's own check."""
+        checks = self.profile.checks
+        if metric == "peak_memory":
+            return checks["memory"].spread
+        quantity, tail = metric.split("_")
+        phase = _PHASE[quantity].value
+        return checks.get(f"{phase}_p99" if tail == "p99" else phase, checks[phase]).spread
+
+    def estimate(self, design: Design) -> CostEstimate:
+        """The estimate of the learnt profile, with every operator."""
+        prefill, decode = (lower(design, self._workload, phase) for phase in (Phase.PREFILL, Phase.DECODE))
+        return estimate(design, prefill, decode, self._workload, self.profile)
+
+    def _uncorrected(self, design: Design) -> dict[str, float]:
+        if design not in self._medians:
+            self._medians[design] = {name: item.value for name, item in self.estimate(design).metrics.items()}
+        return self._medians[design]
+
+    def promise(self, design: Design) -> dict[str, list[float]]:
+        """Each metric's corrected value, with the bounds of its 90 % interval."""
+        cost = self._uncorrected(design)
+        promised = {metric: list(known.interval(cost[metric])) for metric, known in self._corrections.items()}
+        count = float(design.arch.parameters())
+        ends = zip(promised["ttft_p50"], promised["tpot_p50"], strict=True)
+        each = [spent(ttft_s, tpot_s, self._workload, self._rates) for ttft_s, tpot_s in ends]
+        costs = {name: [values[name] for values in each] for name in each[0]}
+        return {**promised, "parameters": [count, count, count], **costs}
+
+    def unsure(self, design: Design) -> float:
+        """How little the models measured so far say of this one: 0 where it was measured itself, 1 far from all."""
+        unknown = {f"{q}_p{share}": math.nan for q in _PHASE for share in (50, 99)}
+        figures = prepare(self._calibrated, [Noted(design, self._workload, unknown)]).tables
+        residuals = self.profile.residuals
+        found = [doubt(figures[p].figures, residuals[p.value])[0] for p in Phase if p.value in residuals]
+        return float(max(found, default=AMPLITUDE)) / AMPLITUDE
+
+    def metrics(self, rows: Rows) -> dict[str, NDArray[np.float64]]:
+        """Corrected free metrics of canonical rows, each (n,)."""
+        costs = self._table(rows)
+        values = {"peak_memory": costs.peak_memory_bytes}
+        for quantity, median in (("ttft", costs.ttft_s), ("tpot", costs.tpot_s)):
+            tail = self.profile.tails[_PHASE[quantity].value]
+            values[f"{quantity}_p50"] = median
+            values[f"{quantity}_p99"] = tail.ratio * median + tail.extra_s
+        corrected = {metric: value * self._corrections[metric].factor for metric, value in values.items()}
+        costs_of = spent(corrected["ttft_p50"], corrected["tpot_p50"], self._workload, self._rates)
+        return {**corrected, "parameters": costs.parameters, **costs_of}

@@ -1,0 +1,77 @@
+"""What a design would reach on a run's own text: the scaling law fitted to the trainings that the run made."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+
+from chipwise.core.errors import InputError, StudyError
+from chipwise.optim.laws import ExpectedQuality
+from chipwise.optim.scaling import Trainings
+from chipwise.reporting.record import RunRecord, load
+from chipwise.spec import ArchSpec
+
+FEWEST = 8  # trainings that a law of six constants is fitted to
+
+
+def fitted_quality(arch: ArchSpec, *, tokens: float, run: str | Path) -> ExpectedQuality:
+    """Bits per byte that ``arch`` is expected to reach on the text of ``run`` after ``tokens`` of training.
+
+    Args:
+        arch: A model with a vocabulary of that text; bytes a token stands for are read between the run's vocabularies.
+        tokens: Of training, repeats included.
+        run: The folder of a search.
+
+    Raises:
+        StudyError: The folder holds no record, or too few trainings.
+        InputError: Tokens are not positive.
+    """
+    if not 0 < tokens < math.inf:
+        raise InputError(f"{tokens:g} tokens of training: give a positive number")
+    path = Path(run) / "record.json"
+    if not path.is_file():
+        raise StudyError(f"{run}: this folder holds no record of a run; give a folder such as runs/clinic")
+    held, vocabularies = _trainings(load(path))
+    if len(held) < FEWEST:
+        raise StudyError(f"{run}: {len(held)} finished trainings are too few to fit a law to; {FEWEST} are needed")
+    sizes = sorted(vocabularies)
+    text = tokens * float(np.interp(math.log(arch.vocab_size), np.log(sizes), [vocabularies[s] for s in sizes]))
+    head = float(arch.vocab_size * arch.d_model)
+    layers = max(1.0, arch.parameters() - head * (1 if arch.tie_embeddings else 2))
+    notes = [
+        f"{what} {value:.3g} is outside the run's own trainings, {of.min():.3g} to {of.max():.3g}"
+        for what, value, of in (
+            ("parameters in layers", layers, held.layers),
+            ("parameters of the head", head, held.head),
+            ("text in bytes", text, held.text_bytes),
+        )
+        if not of.min() <= value <= of.max()
+    ]
+    return ExpectedQuality(
+        loss=held.expect(layers, head, text, seed=0),
+        unit="bits/byte",
+        source=f"{len(held)} trainings of {run}",
+        basis=f"predicted, fitted to {len(held)} trainings of {run}, its own text",
+        parameters=float(arch.parameters()),
+        tokens=tokens,
+        notes=tuple(notes),
+    )
+
+
+def _trainings(record: RunRecord) -> tuple[Trainings, dict[int, float]]:
+    """The run's trainings, and bytes that a token stands for by vocabulary."""
+    rows, vocabularies = [], {}
+    for trial in record.trials:
+        if trial.bits_per_byte is None or not trial.perplexity or not trial.parameters or not trial.curve:
+            continue
+        vocabulary = int(trial.choices["vocab_size"])
+        bytes_per_token = math.log2(trial.perplexity) / trial.bits_per_byte
+        vocabularies[vocabulary] = bytes_per_token
+        head = vocabulary * int(trial.choices["d_model"])
+        layers = trial.parameters - head * (1 if trial.choices["tie_embeddings"] else 2)
+        rows.append((layers, head, trial.curve[-1].tokens * bytes_per_token, trial.bits_per_byte))
+    columns = np.array(rows, float).reshape(-1, 4).T
+    names = ("layers", "head", "text_bytes", "bits_per_byte")
+    return Trainings(**dict(zip(names, columns, strict=True))), vocabularies

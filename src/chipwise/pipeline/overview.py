@@ -1,0 +1,265 @@
+"""A space before any search: its size, what designs of it look like, how many the limits leave, how far it reaches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chipwise.core.errors import Infeasible, InputError, SpecError
+from chipwise.core.files import build, read_yaml
+from chipwise.hardware import MachineProfile, datasheet
+from chipwise.ops import Op, Phase, Workload
+from chipwise.pipeline.costing import Costing
+from chipwise.pipeline.devices import as_priced, device_metrics
+from chipwise.pipeline.screening import Metrics, excess, screen
+from chipwise.pipeline.spending import Rates
+from chipwise.run.spec import NO_SPACE, TargetSpec
+from chipwise.space import Constraint, SearchSpace, SpaceSpec, parse_constraints
+from chipwise.space.designs import summary
+from chipwise.space.pricing import PriceTable
+from chipwise.space.space import Rows
+from chipwise.spec import Attention, Design, FeedForward
+
+Progress = Callable[[str, float], None]
+_STARTS = 4  # of the drawn candidates, how many each extreme is climbed from
+_CLIMB = 60  # steps at most: each changes the one choice that helps most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """A design of the space, what was chosen for it, and what it costs."""
+
+    summary: str
+    choices: Mapping[str, Any]
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extreme:
+    """The least and the most that any design was found to have of one metric."""
+
+    metric: str
+    least: Example
+    most: Example
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """What is known of a space. ``feasible_share`` is of ``drawn`` candidates, every choice being uniform.
+
+    ``unjudged`` are the limits on metrics that nothing here predicts; ``closest`` says what is in the way where no
+    candidate holds the others.
+    """
+
+    size: int
+    choices: int
+    priced_by: str | None
+    drawn: int
+    feasible_share: float | None
+    unjudged: tuple[str, ...]
+    closest: str | None
+    samples: tuple[Example, ...]
+    extremes: tuple[Extreme, ...]
+
+
+def overview(
+    space: SearchSpace,
+    metrics: Metrics,
+    constraints: Sequence[Constraint],
+    *,
+    priced_by: str | None,
+    seed: int,
+    draws: int = 100_000,
+    samples: int = 5,
+    progress: Progress = lambda what, share: None,
+) -> Overview:
+    """Looks a space over.
+
+    Args:
+        space: The space.
+        metrics: What is known of candidates without training, by name, for rows.
+        constraints: The limits; those on metrics that are not known are named, not judged.
+        priced_by: What the metrics come from.
+        seed: Of what is drawn.
+        draws: Candidates drawn for the share and the extremes.
+        samples: Designs shown.
+        progress: Told what is done, and the share.
+    """
+    rng = np.random.default_rng(seed)
+    progress("counting", 0.0)
+    size = space.size()
+    progress("drawing", 0.1)
+    rows = space.sample(draws, rng)
+    known = {name: np.asarray(values) for name, values in metrics(rows).items()}
+    judged = tuple(item for item in constraints if item.metric in known)
+    worst = excess(judged, known)
+    share = float((worst <= 0).mean()) if judged else None
+    closest = None
+    if share == 0.0:
+        progress("looking for any candidate within the limits", 0.3)
+        try:
+            screen(space, metrics, judged, seed=seed, draws=draws, wanted=1)
+            closest = f"none of {draws:,} drawn candidates holds the limits, but breeding found some that do"
+        except Infeasible as error:
+            closest = str(error)
+    extremes = []
+    for i, name in enumerate(known):
+        progress(f"extremes of {name}", 0.4 + 0.6 * i / len(known))
+        ends = [_climbed(space, metrics, name, rows, known[name], sign) for sign in (1.0, -1.0)]
+        extremes.append(
+            Extreme(metric=name, least=_example(space, metrics, ends[0]), most=_example(space, metrics, ends[1]))
+        )
+    picked = np.flatnonzero(worst <= 0) if share else np.arange(len(rows))
+    shown = rows[rng.choice(picked, min(samples, len(picked)), replace=False)]
+    progress("done", 1.0)
+    return Overview(
+        size=size,
+        choices=len(space.genes),
+        priced_by=priced_by,
+        drawn=draws,
+        feasible_share=share,
+        unjudged=tuple(f"{item.metric} {item.text}" for item in constraints if item.metric not in known),
+        closest=closest,
+        samples=tuple(_example(space, metrics, row) for row in shown),
+        extremes=tuple(extremes),
+    )
+
+
+def _example(space: SearchSpace, metrics: Metrics, row: NDArray[np.int64]) -> Example:
+    found = {name: float(values[0]) for name, values in metrics(row[None]).items()}
+    return Example(summary=summary(space.design(row)), choices=space.choices(row), metrics=found)
+
+
+def _climbed(
+    space: SearchSpace, metrics: Metrics, name: str, rows: Rows, values: NDArray[np.float64], sign: float
+) -> NDArray[np.int64]:
+    """The row with the least ``sign`` × metric that climbing from the best drawn ones reaches."""
+    best: NDArray[np.int64] = rows[0]
+    reached = np.inf
+    for start in np.argsort(sign * values, kind="stable")[:_STARTS]:
+        row, value = rows[start], sign * values[start]
+        for _ in range(_CLIMB):
+            around = _neighbours(space, row)
+            theirs = sign * metrics(around)[name]
+            pick = int(np.argmin(theirs))
+            if not theirs[pick] < value:
+                break
+            row, value = around[pick], theirs[pick]
+        if value < reached:
+            best, reached = row, value
+    return best
+
+
+def _neighbours(space: SearchSpace, row: NDArray[np.int64]) -> Rows:
+    """Every row that differs in one choice; where layers open, in all that they then choose alike."""
+    found = []
+    for column, cardinality in enumerate(space.cardinalities.tolist()):
+        around = np.repeat(row[None], cardinality, axis=0)
+        around[:, column] = np.arange(cardinality)
+        found.append(around)
+    return space.canonical(np.vstack(found))
+
+
+def overview_of(
+    file: str | Path,
+    *,
+    profile: Path | None = None,
+    device: str | None = None,
+    seed: int = 0,
+    draws: int = 100_000,
+    samples: int = 5,
+    progress: Progress = lambda what, share: None,
+) -> Overview:
+    """Looks over the space of a search's file, or of a file that states a space alone.
+
+    Args:
+        file: The file.
+        profile: A calibrated profile of this machine, where there is one.
+        device: A data sheet by which candidates are priced instead.
+        seed: Of what is drawn.
+        draws: Candidates drawn.
+        samples: Designs shown.
+        progress: Told what is done, and the share.
+
+    Raises:
+        SpecError: The file is wrong, or its space is empty or contradicts itself.
+        UnknownName: There is no such device.
+    """
+    data = read_yaml(file)
+    if "start_from" in data:
+        raise SpecError(NO_SPACE, file=str(file), field="start_from")
+    alone = "d_model" in data
+    if "space" not in data and not alone:
+        raise SpecError("this field is missing", file=str(file), field="space")
+    whole = {"space": data} if alone else data
+    try:
+        space = _space(whole["space"], None if alone else "space")
+        workload = build(Workload, whole.get("workload", {}), field="workload")
+        target = build(TargetSpec, whole.get("target", {}), field="target")
+        constraints = parse_constraints(whole.get("constraints", {}), tasks=None, batch=workload.batch)
+    except SpecError as error:
+        raise error.inside(file=str(file)) from None
+    if draws < 1 or samples < 0:
+        raise InputError(f"draw at least one candidate, and show none or more; not {draws} and {samples}")
+    progress("pricing the blocks", 0.0)
+    metrics, priced_by = _metrics(space, workload, profile, device, target.rates)
+    return overview(
+        space,
+        metrics,
+        constraints,
+        priced_by=priced_by,
+        seed=seed,
+        draws=draws,
+        samples=samples,
+        progress=progress,
+    )
+
+
+def _space(data: object, field: str | None) -> SearchSpace:
+    spec = build(SpaceSpec, data, field=field)
+    try:
+        return SearchSpace(spec)
+    except SpecError as error:
+        raise error.inside(field=field) from None
+
+
+def _metrics(
+    space: SearchSpace, workload: Workload, profile: Path | None, device: str | None, rates: Rates
+) -> tuple[Metrics, str | None]:
+    if device is None and profile is not None and profile.exists():
+        machine = MachineProfile.load(profile)
+        costing = Costing(space, workload, machine, rates=rates)
+        return costing.metrics, f"{machine.machine.name}, {machine.runtime} {machine.runtime_version} (calibrated)"
+    if device is not None:
+        sheet = datasheet.load(device)
+        metrics = as_priced(sheet, lambda pricer: device_metrics(space, workload, pricer))
+        return metrics, f"{sheet.title} (data sheet)"
+    table = PriceTable(space, workload, _Counting())
+    return lambda rows: {"parameters": table(rows).parameters}, None
+
+
+class _Counting:
+    """Prices nothing: where no machine is known, parameters are still counted."""
+
+    def op_columns(self, op: Op) -> NDArray[np.float64]:
+        return np.zeros(1)
+
+    def latency_s(self, columns: Any, phase: Phase, *, logits: Any) -> NDArray[np.float64]:
+        return np.zeros(len(columns))
+
+    def energy_j(self, columns: Any) -> None:
+        return None
+
+    def stored_bytes(self, design: Design, workload: Workload) -> float:
+        return 0.0
+
+    def activation_bytes(self, block: Attention | FeedForward, d_model: int, workload: Workload) -> float:
+        return 0.0
+
+    def base_bytes(self) -> float:
+        return 0.0

@@ -1,0 +1,321 @@
+"""What a run's folder and study hold, as the record that the report is drawn from. Works at any moment of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+
+from chipwise.core.digest import plain
+from chipwise.core.files import build
+from chipwise.cost.model import CostEstimate, OpCost
+from chipwise.hardware import datasheet
+from chipwise.hardware.device import MachineProfile
+from chipwise.ops import Workload
+from chipwise.optim.pareto import hypervolume, knee, non_dominated
+from chipwise.optim.study import Study
+from chipwise.pipeline.costing import Costing
+from chipwise.pipeline.counting import counting
+from chipwise.pipeline.devices import as_priced, design_costs
+from chipwise.pipeline.measuring import within
+from chipwise.pipeline.ranking import rankings
+from chipwise.pipeline.targets import LOCAL, RunTargets
+from chipwise.reporting import record as rec
+from chipwise.reporting.scores import TaskScore, TaskSummary
+from chipwise.run.folder import RunFolder
+from chipwise.run.spec import RunSpec
+from chipwise.run.trials import Candidate, Trials, now
+from chipwise.space import SearchSpace
+from chipwise.space.designs import summary
+from chipwise.spec import Design
+
+Counts = Callable[[Candidate], float]  # what one bit per byte counts as
+
+
+def make_record(spec: RunSpec, study: Study, trials: Trials, space: SearchSpace, folder: RunFolder) -> rec.RunRecord:
+    """The record of a run as it stands."""
+    memory, items = study.memory, trials.all()
+    winner, baseline = memory.get("winner"), memory.get("baseline")
+    profile = MachineProfile.load(folder.profile) if folder.profile.exists() else None
+    counts = counting(spec)
+    front = _front(spec, items, counts)
+    chosen = next((item for item in items if item.number == winner), None)
+    costing = Costing(space, spec.workload, profile) if profile is not None and chosen is not None else None
+    cost = costing.estimate(chosen.design) if costing is not None and chosen is not None else None
+    screened = memory.get("screened", {})
+    answer = build(rec.Answer, memory.get("answer", {}), field="answer")
+    knee = answer.knee if answer.knee is not None else _knee(spec, front, counts)
+    return rec.RunRecord(
+        name=spec.name,
+        created=now(),
+        version=version("chipwise"),
+        status="finished" if winner is not None else "partial",
+        seed=spec.seed,
+        target=_target(spec, items, profile),
+        workload=spec.workload,
+        constraints=(*spec.limits, *spec.limits_elsewhere),
+        objectives=spec.goals,
+        budget=rec.Budget(cpu_s=spec.budget.cpu_s, spent=memory.get("spent", {})),
+        space=rec.SpaceSummary(
+            size=space.size(),
+            choices=plain(spec.space),
+            priced=screened.get("priced"),
+            priced_per_s=screened.get("priced_per_s"),
+            feasible_share=screened.get("feasible_share"),
+        ),
+        data=rec.DataSummary(**memory["data"]) if "data" in memory else None,
+        trials=tuple(_trial(spec, item) for item in items),
+        cloud=_cloud(screened.get("cloud", [])),
+        winner=winner,
+        baseline=baseline,
+        knee=knee,
+        front=tuple(item.number for item in front),
+        promised_measured=tuple(_promises(items)),
+        operators={} if cost is None else {"prefill": _operators(cost.prefill), "decode": _operators(cost.decode)},
+        roofs=()
+        if profile is None
+        else tuple(rec.Roof(name=n, bandwidth_bytes_per_s=v) for n, v in profile.roofs.items()),
+        peaks=() if profile is None else tuple(rec.Peak(dtype=n, flops_per_s=v) for n, v in profile.peaks.items()),
+        launch_overhead_s=None if profile is None else profile.terms.get("elementwise.mul", {}).get("node"),
+        memory=() if cost is None or profile is None or chosen is None else _memory(cost, profile, chosen),
+        history=tuple(_history(spec, items, counts)),
+        answer=answer,
+        tasks=tuple(_tasks(spec, items, memory.get("bars", {}))),
+        rankings=rankings(items, spec.workload),
+        elsewhere=() if profile is None else tuple(_elsewhere(spec, space, items, profile, (winner, baseline, knee))),
+        notes=tuple(_notes(spec, items, profile)),
+    )
+
+
+def _target(spec: RunSpec, items: list[Candidate], profile: MachineProfile | None) -> rec.Target:
+    from chipwise.hardware.detect import detect
+
+    machine = detect() if profile is None else profile.machine
+    return rec.Target(
+        device=spec.target.device,
+        runtime=spec.target.runtime,
+        cpu=machine.cpu,
+        cores=machine.cores,
+        runtime_version=next((i.trial.notes["runtime_version"] for i in items if i.measured), None)
+        or (profile.runtime_version if profile is not None else None),
+        threads=spec.target.threads,
+    )
+
+
+def _trial(spec: RunSpec, item: Candidate) -> rec.Trial:
+    notes = item.trial.notes
+    last: Mapping[str, Any] = item.rungs[-1] if item.rungs else {}
+    state: rec.State = "failed" if item.trial.state == "failed" else "measured" if item.measured else "priced"
+    if state == "priced" and item.rungs:
+        state = "trained"
+    if item.trial.state == "failed" and not item.rungs and notes.get("reason", "").startswith("set aside"):
+        state = "pruned"
+    reason = notes.get("reason") or "; ".join(notes.get("unclean_because", [])) or None
+    return rec.Trial(
+        number=item.number,
+        state=state,
+        summary=summary(item.design),
+        weights=item.design.weights,
+        rung=last.get("rung"),
+        choices=dict(notes["choices"]),
+        parameters=item.design.arch.parameters(),
+        bits_per_byte=last.get("bits_per_byte"),
+        perplexity=last.get("perplexity"),
+        quantised_bits_per_byte=notes.get("exported_bits_per_byte", last.get("quantised_bits_per_byte")),
+        train_cpu_s=last.get("cpu_s"),
+        curve=tuple(
+            rec.CurvePoint(cpu_s=p[0], tokens=int(p[1]), train_bits_per_byte=p[2], val_bits_per_byte=p[3])
+            for p in notes.get("curve", [])
+        ),
+        predicted=intervals_of(notes["predicted"]),
+        measured=item.measured,
+        tasks={name: score_of(result) for name, result in item.tasks.items()},
+        clean=notes.get("clean"),
+        feasible=within(spec.limits, item.known),
+        reason=reason,
+        started=notes.get("started"),
+        ended=notes.get("ended"),
+    )
+
+
+def intervals_of(noted: Mapping[str, Any]) -> dict[str, rec.Interval]:
+    """Noted predictions, by metric a value and its bounds, as the record holds them."""
+    return {metric: rec.Interval(value=value, low=low, high=high) for metric, (value, low, high) in noted.items()}
+
+
+def score_of(result: Mapping[str, Any]) -> TaskScore:
+    """A noted result as the record holds it."""
+    if "failed" in result:
+        return TaskScore(failed=str(result["failed"]))
+    known = {item.name: result[item.name] for item in fields(TaskScore) if item.name in result}
+    return build(TaskScore, known, field="tasks")
+
+
+def _tasks(spec: RunSpec, items: list[Candidate], bars: Mapping[str, Any]) -> Iterator[TaskSummary]:
+    for task in spec.tasks:
+        bar = bars.get(task.label)
+        known = [item.tasks.get(task.label, {}) for item in items] + ([bar] if bar is not None else [])
+        yield TaskSummary(
+            name=task.label,
+            classes=next((tuple(one["classes"]) for one in known if one.get("classes")), ()),
+            bar=None if bar is None else score_of(bar),
+        )
+
+
+def _points(spec: RunSpec, items: list[Candidate], counts: Counts) -> tuple[list[Candidate], Any]:
+    """Feasible trained candidates, and their objectives to minimise, (n, m); bits per byte as they count."""
+    kept, rows = [], []
+    for item in items:
+        if item.quality is None or not item.alive or item.is_baseline:
+            continue
+        known = item.known
+        known["bits_per_byte"] = item.trial.notes.get("exported_bits_per_byte", item.quality)
+        if not within(spec.limits, known):
+            continue
+        kept.append(item)
+        known["bits_per_byte"] *= counts(item)
+        rows.append([known[g.metric] * (1 if g.direction == "minimize" else -1) for g in spec.goals])
+    return kept, np.array(rows).reshape(len(rows), len(spec.goals))
+
+
+def _front(spec: RunSpec, items: list[Candidate], counts: Counts) -> list[Candidate]:
+    kept, points = _points(spec, items, counts)
+    return [item for item, on in zip(kept, non_dominated(points), strict=True) if on] if kept else []
+
+
+def _knee(spec: RunSpec, front: list[Candidate], counts: Counts) -> int | None:
+    kept, points = _points(spec, front, counts)
+    if len(kept) < 3 or points.shape[1] < 2:
+        return None
+    found = knee(points)
+    return None if found is None else kept[int(found)].number
+
+
+def _elsewhere(
+    spec: RunSpec,
+    space: SearchSpace,
+    items: list[Candidate],
+    profile: MachineProfile,
+    shown: tuple[int | None, ...],
+) -> list[rec.Elsewhere]:
+    """The run's other devices: what its contenders are predicted to cost there, and the front of its trials."""
+    if not spec.targets:
+        return []
+    kept = [item for item in items if item.quality is not None and item.alive and item.row is not None]
+    rows = space.canonical(np.array([item.row for item in kept], np.int64).reshape(len(kept), len(space.genes)))
+    quality = np.array([item.quality for item in kept], float)
+    targets = RunTargets(spec, space, Costing(space, spec.workload, profile).metrics).targets
+    fronts = targets.fronts(rows, quality, "tpot_p50")
+    transfer = targets.transfer(rows, quality, "tpot_p50")
+    found = []
+    for i, name in enumerate(targets.devices):
+        sheet = None if name == LOCAL else datasheet.load(name)
+        costs = {
+            str(item.number): item.known if sheet is None else _costs_there(item.design, spec.workload, sheet)
+            for item in items
+            if item.number in shown
+        }
+        found.append(
+            rec.Elsewhere(
+                device=name,
+                title=f"{profile.machine.name} (calibrated)" if sheet is None else sheet.title,
+                costs=costs,
+                front=tuple(kept[int(j)].number for j in fronts[name]),
+                carried={} if not kept else dict(zip(targets.devices, transfer.fronts[i].tolist(), strict=True)),
+                ranks=dict(zip(targets.devices, transfer.costs[i].tolist(), strict=True)),
+            )
+        )
+    return found
+
+
+def _costs_there(design: Design, workload: Workload, sheet: datasheet.DeviceProfile) -> dict[str, float]:
+    return as_priced(sheet, lambda pricer: design_costs(design, workload, pricer))
+
+
+def _promises(items: list[Candidate]) -> list[rec.Promise]:
+    return [
+        rec.Promise(
+            trial=item.number,
+            metric=metric,
+            promised=bounds[0],
+            low=bounds[1],
+            high=bounds[2],
+            measured=item.measured[metric],
+        )
+        for item in items
+        if item.measured
+        for metric, bounds in item.trial.notes["predicted"].items()
+        if metric in item.measured
+    ]
+
+
+def _operators(costs: tuple[OpCost, ...]) -> tuple[rec.Operator, ...]:
+    return tuple(
+        rec.Operator(
+            place=item.place,
+            kind=item.kind,
+            flops=float(item.work.flops),
+            bytes=float(item.work.bytes),
+            predicted_s=item.latency_s,
+            bound=item.bound.value,
+        )
+        for item in costs
+    )
+
+
+def _memory(cost: CostEstimate, profile: MachineProfile, item: Candidate) -> tuple[rec.MemoryPart, ...]:
+    parts, rates = cost.memory, profile.memory
+    if parts is None:  # a data sheet's estimate; candidates of a run have the parts of a calibrated one
+        return ()
+    sizes = {
+        "runtime": rates.base_bytes,
+        "token table, norms": rates.per_table_byte * parts.table_bytes,
+        "matrices": parts.held_matrix_bytes(rates),
+        "KV cache": float(parts.kv_bytes),
+        "activations": float(parts.activation_bytes),
+    }
+    return tuple(rec.MemoryPart(trial=item.number, kind=kind, bytes=size) for kind, size in sizes.items())
+
+
+def _cloud(rows: list[list[float]]) -> rec.Cloud:
+    if not rows:
+        return rec.Cloud()
+    tpot, memory, parameters, feasible = zip(*rows, strict=True)
+    return rec.Cloud(
+        tpot_p50_s=tpot,
+        peak_memory_bytes=memory,
+        parameters=tuple(int(value) for value in parameters),
+        feasible=tuple(bool(value) for value in feasible),
+    )
+
+
+def _history(spec: RunSpec, items: list[Candidate], counts: Counts) -> list[rec.HistoryPoint]:
+    """Best quality and hypervolume as trainings ended, against the CPU time of the trainings before."""
+    kept, points = _points(spec, items, counts)
+    if not kept:
+        return []
+    high, low = points.max(axis=0), points.min(axis=0)
+    span = np.where(high > low, high - low, 1.0)
+    history, elapsed, best = [], 0.0, np.inf
+    for i, item in enumerate(kept):
+        elapsed += item.rungs[-1]["cpu_s"]
+        best = min(best, float(item.trial.notes.get("exported_bits_per_byte", item.quality)) * counts(item))
+        volume = float(hypervolume((points[: i + 1] - low) / span, np.full(points.shape[1], 1.1)))
+        history.append(
+            rec.HistoryPoint(elapsed_cpu_s=elapsed, trial=item.number, best_bits_per_byte=best, hypervolume=volume)
+        )
+    return history
+
+
+def _notes(spec: RunSpec, items: list[Candidate], profile: MachineProfile | None) -> list[str]:
+    notes = []
+    if profile is not None:
+        notes += profile.check_errors.splitlines()
+        notes += [*profile.notes]
+    unclean = [item.number for item in items if item.trial.notes.get("clean") is False]
+    if unclean:
+        notes.append(f"measured on a busy machine, so not to be relied on: trials {', '.join(map(str, unclean))}")
+    return notes

@@ -1,0 +1,94 @@
+"""Trainings of a run on a pool of worker processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from chipwise.core.errors import ChipwiseError, TrainingDiverged, WorkerError
+from chipwise.pipeline.halving import Job
+from chipwise.run.folder import RunFolder
+from chipwise.training.pool import WorkerPool
+from chipwise.training.tokenizer import TokenStore
+from chipwise.training.worker import TrainJob
+
+QUICK_VALIDATION_BYTES = 100_000  # rungs before the last are judged on the first part of the validation text
+
+
+class PoolTrainer:
+    """Runs jobs on a WorkerPool; each trial's folder keeps its checkpoints, so a job that was killed goes on.
+
+    Args:
+        pool: The workers.
+        folder: The run's folder.
+        store: Tokenised text by vocabulary size.
+        seed: Of initialisation and data order, the same for all candidates.
+        final_s: The full budget, whose trainings are judged on all of the validation text.
+        heard: Called with the number of running jobs and each progress, about once a second.
+    """
+
+    def __init__(
+        self,
+        pool: WorkerPool,
+        folder: RunFolder,
+        store: TokenStore,
+        *,
+        seed: int,
+        final_s: float,
+        heard: Callable[[dict[int, dict[str, Any]]], None],
+    ) -> None:
+        self._pool, self._folder, self._store = pool, folder, store
+        self._seed, self._final_s, self._heard = seed, final_s, heard
+
+    def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, dict[str, Any] | ChipwiseError]]:
+        """Each job with its result, or with why it failed, in the order in which they finish.
+
+        Jobs that differ in weight format alone share one training: the second finds it done.
+        """
+        seen: dict[str, Job] = {}
+        for job in jobs:
+            seen.setdefault(job.candidate.design.arch.digest, job)
+        first = list(seen.values())
+        yield from self._together(first)
+        again = [job for job in jobs if all(job is not other for other in first)]
+        if again:
+            yield from self.run(again)
+
+    def _together(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, dict[str, Any] | ChipwiseError]]:
+        under_way = {self._pool.submit(self._train_job(job)): job for job in jobs}
+        latest: dict[int, dict[str, Any]] = {}
+        for event in self._pool.events():
+            job = under_way.get(event.job)
+            if job is None:
+                continue
+            if event.kind == "progress":
+                latest[job.candidate.number] = event.data
+                self._heard(latest)
+                continue
+            latest.pop(job.candidate.number, None)
+            self._heard(latest)
+            if event.kind == "result":
+                yield job, self._result(job, event.data)
+            else:
+                kind = TrainingDiverged if event.data["kind"] == "TrainingDiverged" else WorkerError
+                yield job, kind(event.data["message"])
+
+    def _train_job(self, job: Job) -> TrainJob:
+        design = job.candidate.design
+        return TrainJob(
+            arch=design.arch,
+            tokens=str(self._store.tokens_path(design.arch.vocab_size)),
+            folder=str(self._folder.training(design.arch)),
+            cpu_budget_s=job.cpu_s,
+            seed=self._seed,
+            formats=() if design.weights == "fp32" else (design.weights,),
+            max_validation_bytes=None if job.cpu_s >= self._final_s else QUICK_VALIDATION_BYTES,
+        )
+
+    def _result(self, job: Job, data: dict[str, Any]) -> dict[str, Any]:
+        quantised = data.pop("quantised")
+        weights = job.candidate.design.weights
+        result = {**data, "quantised_bits_per_byte": quantised.get(weights, data["bits_per_byte"])}
+        result["weights"] = Path(data["weights"]).name
+        return result

@@ -1,0 +1,214 @@
+"""The winner's card: four questions answered in Markdown, with nothing claimed that the record does not know."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from chipwise.reporting import facts, scored, words
+from chipwise.reporting.record import RunRecord, Trial
+
+_LOAD = """\
+```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+# trust_remote_code is needed only where config.json names a modelling file of its own (layers that differ)
+model = AutoModelForCausalLM.from_pretrained("winner", trust_remote_code=True)
+tokenizer = AutoTokenizer.from_pretrained("winner", trust_remote_code=True)
+```
+
+The artefact that was measured is `winner/model.onnx`:
+
+```python
+import onnxruntime
+
+model = onnxruntime.InferenceSession("winner/model.onnx", providers=["CPUExecutionProvider"])
+print([(item.name, item.shape, item.type) for item in model.get_inputs()])
+```
+
+`chipwise measure winner` measures it again."""
+
+
+def card(record: RunRecord) -> str:
+    """The card as Markdown. Without a winner it says why there is none."""
+    winner = record.trial(record.winner)
+    parts = [f"# {line_of(record.name)}: " + ("the winner" if winner else "no winner yet"), _opening(record, winner)]
+    if record.status == "partial":
+        parts.append("The run has not finished; this is what is known so far.")
+    parts += ["## What chip?", _chip(record)]
+    parts += ["## How fast?", _speed(record, winner)]
+    parts += ["## What do 1,000 tokens take?", _per_thousand(record)]
+    parts += ["## Was it designed for this chip?", _designed(record, winner)]
+    parts += ["## Promised and measured", _promises(record, winner)]
+    parts += ["## Against the baseline", _baseline(record, winner)]
+    if record.tasks:
+        parts += ["## On its tasks", _tasks(record, winner)]
+    parts += ["## Data", _data(record)]
+    parts += ["## Training", _training(record, winner)]
+    if record.rankings:
+        parts += ["## How well candidates were ranked early", _rankings(record)]
+    parts += ["## Limits", _limits(record, winner)]
+    if winner is not None:
+        parts += ["## How to load it", _LOAD]
+    return "\n\n".join(parts) + "\n"
+
+
+def line_of(text: object) -> str:
+    """Text from a file as one line of Markdown that marks nothing up."""
+    line = " ".join(str(text).split())
+    return re.sub(r"([\\`*_\[\]<>|#~$])", r"\\\1", line)
+
+
+def _opening(record: RunRecord, winner: Trial | None) -> str:
+    if winner is None:
+        return line_of(facts.no_winner(record))
+    quality = facts.quality(winner)
+    known = "validation bits per byte unknown"
+    if quality.value is not None:
+        known = f"{quality.value:.3f} validation bits per byte ({line_of(facts.quality_of(winner))})"
+    return (
+        f"Trial {winner.number}, `{winner.summary.replace('`', '')}`: {words.count(winner.parameters)} parameters, "
+        f"weights {line_of(winner.weights)}, {known}."
+    )
+
+
+def _chip(record: RunRecord) -> str:
+    target = record.target
+    cores = f" The machine has {words.times(target.cores, 'core')}." if target.cores else ""
+    return (
+        f"{line_of(facts.where(record))}.{cores} The request it was measured with has {facts.workload(record)}. "
+        "Numbers hold for this machine, runtime and request; others were not measured."
+    )
+
+
+def _speed(record: RunRecord, winner: Trial | None) -> str:
+    if winner is None:
+        return "Unknown: there is no winner."
+    sentences = []
+    for first, last, text in (
+        ("ttft_p50", "ttft_p99", "Time to first token"),
+        ("tpot_p50", "tpot_p99", "Time per output token"),
+    ):
+        half, most = facts.value(winner, first), facts.value(winner, last)
+        sentences.append(
+            f"{text}: P50 {words.show(half.value, first)} ({half.source}), "
+            f"P99 {words.show(most.value, last)} ({most.source})."
+        )
+    memory = facts.value(winner, "peak_memory")
+    sentences.append(f"Peak memory: {words.show(memory.value, 'peak_memory')} ({memory.source}).")
+    if winner.clean is False:
+        sentences.append("The machine was busy while measuring, so these numbers are not clean.")
+    return " ".join(sentences)
+
+
+def _per_thousand(record: RunRecord) -> str:
+    known = facts.per_thousand(record)
+    return f"Time: {line_of(known['time'])}. Energy: {line_of(known['energy'])}. Price: {line_of(known['price'])}."
+
+
+def _designed(record: RunRecord, winner: Trial | None) -> str:
+    space = record.space
+    trained = sum(trial.bits_per_byte is not None for trial in record.trials)
+    measured = sum(trial.measured is not None for trial in record.trials)
+    answer = "Not yet." if winner is None else "Yes."
+    if winner is not None and winner.number == record.baseline:
+        answer = "Its size was: the hand-designed baseline, fitted to the constraints, beat the searched candidates."
+    return (
+        f"{answer} Of {words.count(space.size)} designs, {words.count(space.priced)} were priced with a cost model of "
+        f"this machine in this runtime, {trained} were trained and {measured} were exported and measured on it. "
+        "Only a measured candidate can win."
+    )
+
+
+def _promises(record: RunRecord, winner: Trial | None) -> str:
+    limits = {item.metric: f"{words.limit(item.text)}" for item in record.constraints}
+    if winner is None:
+        return "Nothing was promised yet: there is no winner."
+    checks = {item.constraint.metric: item.status for item in facts.checks(record, winner)}
+    rows = []
+    for metric in dict.fromkeys((*words.SERVED, *limits)):
+        promise, known = facts.promised(record, winner, metric), facts.value(winner, metric)
+        real = known.value if known.source in ("measured", "trained", "counted") else None
+        if promise.value is None and real is None:
+            continue
+        off = words.UNKNOWN if real is None or not promise.value else words.signed(real, promise.value)
+        shown = facts.promise_text(promise, metric), facts.measured_text(known, metric)
+        rows.append(
+            (line_of(words.label(metric)), *shown, off, line_of(limits.get(metric, "no limit")), checks.get(metric, ""))
+        )
+    if not rows:
+        return "No prediction and no measurement of the winner was recorded."
+    head = ("metric", "promised (predicted)", "measured", "difference", "limit", "status")
+    paid = facts.paid(record, winner)
+    return _table(head, rows) + (f"\n\n{line_of(paid)}" if paid else "")
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _baseline(record: RunRecord, winner: Trial | None) -> str:
+    baseline = record.trial(record.baseline)
+    text = line_of(facts.comparison(record))
+    if baseline is None or winner is None or winner.number == baseline.number:
+        return text
+    rows = []
+    for metric in ("bits_per_byte", *words.SERVED, "parameters"):
+        ours, theirs = facts.value(winner, metric), facts.value(baseline, metric)
+        rows.append((words.label(metric), _sourced(ours, metric), _sourced(theirs, metric)))
+    head = ("metric", f"winner (trial {winner.number})", f"baseline (trial {baseline.number})")
+    return f"{text}\n\n{_table(head, rows)}"
+
+
+def _tasks(record: RunRecord, winner: Trial | None) -> str:
+    rows = [[line_of(cell) for cell in row] for row in scored.task_rows(record)]
+    text = f"{scored.TASK_NOTE}\n\n{_table(scored.TASK_HEAD, rows)}"
+    if winner is not None and any(score.confusion for score in winner.tasks.values()):
+        text += "\n\nWhat is taken for what stands in `report.html`; the tuned classifiers in `winner/tasks/`."
+    return text
+
+
+def _rankings(record: RunRecord) -> str:
+    parts = [line_of(scored.RANKING_NOTE)]
+    for ranking in record.rankings:
+        rows = [[line_of(cell) for cell in row] for row in scored.ranking_rows(ranking)]
+        shown = f"\n\n{_table(scored.RANKING_HEAD, rows)}" if rows else ": too few to tell."
+        parts.append(f"{line_of(scored.ranking_title(ranking))}{shown}")
+    return "\n\n".join(parts)
+
+
+def _sourced(known: facts.Value, metric: str) -> str:
+    return words.UNKNOWN if known.value is None else f"{words.show(known.value, metric)} ({known.source})"
+
+
+def _data(record: RunRecord) -> str:
+    data = record.data
+    if data is None:
+        return "No data was read yet."
+    source = line_of(data.source or "an unknown source")
+    return (
+        f"{line_of(data.name)}, from {source}: {words.count(data.entries_train)} training entries "
+        f"({words.quantity(data.bytes_train, 'bytes')}) and {words.count(data.entries_val)} validation entries "
+        f"({words.quantity(data.bytes_val, 'bytes')}). Licence: {line_of(data.licence or words.UNKNOWN)}."
+    )
+
+
+def _training(record: RunRecord, winner: Trial | None) -> str:
+    spent = words.quantity(sum(record.budget.spent.values()), "time")
+    allowed = words.quantity(record.budget.cpu_s, "time")
+    whole = f"The whole search used {spent} of its {allowed} of CPU time, with seed {record.seed}."
+    if winner is None or winner.train_cpu_s is None:
+        return whole
+    tokens = f" on {words.count(winner.curve[-1].tokens)} tokens" if winner.curve else ""
+    return f"The winner trained for {words.quantity(winner.train_cpu_s, 'time')} of CPU time{tokens}. {whole}"
+
+
+def _limits(record: RunRecord, winner: Trial | None) -> str:
+    lines = list(record.notes)
+    if winner is not None and (missed := facts.promises_missed(record, winner.number)):
+        names = ", ".join(words.label(metric) for metric in missed)
+        lines.append(f"Promised and measured differ by 25 % or more: {names}.")
+    asked = "the tasks above were asked too" if record.tasks else "nothing else was evaluated"
+    lines.append(f"Quality is validation bits per byte on the data named above; {asked}.")
+    return "\n".join(f"- {line_of(line)}" for line in lines)

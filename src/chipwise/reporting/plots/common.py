@@ -1,0 +1,108 @@
+"""What all plots of a run share: what a section is, hover texts, the colours of roles."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+
+from chipwise.page.figures import (
+    BOUND_COLOURS,
+    Figure,
+    Trace,
+    axis,
+    escape,
+    figure,
+    linear_ticks,
+    log_ticks,
+    span,
+    tick_text,
+)
+from chipwise.reporting import facts, words
+from chipwise.reporting.record import RunRecord, Trial
+
+__all__ = [
+    "BOUND_COLOURS",
+    "Figure",
+    "Plot",
+    "Trace",
+    "View",
+    "axis",
+    "colour",
+    "detail",
+    "escape",
+    "figure",
+    "linear_ticks",
+    "log_ticks",
+    "no_data",
+    "span",
+    "tick_text",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """One way to look at a plot; several make a row of buttons."""
+
+    label: str
+    figure: Figure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plot:
+    """A section of the page: its views, or why there is nothing to draw."""
+
+    key: str
+    title: str
+    caption: str
+    views: tuple[View, ...] = ()
+    empty: str = ""
+
+
+def no_data(plot: Plot, reason: str) -> Plot:
+    """The same section with the reason why it is empty."""
+    return Plot(key=plot.key, title=plot.title, caption=plot.caption, empty=reason)
+
+
+def detail(record: RunRecord, trial: Trial) -> str:
+    """Everything about a candidate, as lines of a hover text."""
+    lines = [f"<b>{escape(facts.name(record, trial).capitalize())}</b> · {escape(trial.state)}"]
+    lines += [escape(line) for line in textwrap.wrap(trial.summary, 64)]
+    rung = "" if trial.rung is None else f" · rung {trial.rung}"
+    lines.append(f"{words.count(trial.parameters)} parameters · weights {escape(trial.weights)}{rung}")
+    quality = facts.quality(trial)
+    if quality.value is not None:
+        lines.append(f"bits per byte <b>{quality.value:.3f}</b> ({escape(facts.quality_of(trial))})")
+        if trial.quantised_bits_per_byte is not None and trial.bits_per_byte is not None:
+            lines.append(f"before export {trial.bits_per_byte:.3f}")
+    else:
+        lines.append("bits per byte unknown (not trained)")
+    if trial.train_cpu_s is not None:
+        lines.append(f"trained {words.quantity(trial.train_cpu_s, 'time')} of CPU time")
+    lines += [text for metric in words.SERVED if (text := _both(trial, metric))]
+    if trial.measured:
+        lines.append(f"measured on {escape(facts.where(record))}")
+    if trial.feasible is not None:
+        basis = "measured" if trial.measured else "predicted"
+        lines.append(f"{'meets' if trial.feasible else 'breaks'} the constraints ({basis})")
+    if trial.clean is False:
+        lines.append("measured on a busy machine: not clean")
+    if trial.reason:
+        lines += [escape(line) for line in textwrap.wrap(trial.reason, 64)]
+    return "<br>".join(lines)
+
+
+def _both(trial: Trial, metric: str) -> str:
+    measured = (trial.measured or {}).get(metric)
+    guess = trial.predicted.get(metric)
+    if measured is None and guess is None:
+        return ""
+    parts = [f"<b>{words.show(measured, metric)}</b> measured" if measured is not None else words.NOT_MEASURED]
+    if guess is not None:
+        parts.append(f"{words.span(guess.value, guess.low, guess.high, metric)} predicted")
+    return f"{words.short(metric)} {', '.join(parts)}"
+
+
+def colour(record: RunRecord, trial: Trial) -> str:
+    """The theme token of the trial's role."""
+    role = record.role(trial)
+    return "@accent" if role == "candidate" else f"@{role}"

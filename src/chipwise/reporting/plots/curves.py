@@ -1,0 +1,81 @@
+"""Training curves: every rung, with the winner's and the baseline's in front."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chipwise.reporting import words
+from chipwise.reporting.plots.common import Plot, Trace, View, axis, colour, detail, figure, no_data
+from chipwise.reporting.record import CurvePoint, RunRecord, Trial
+
+
+def draw(record: RunRecord) -> Plot:
+    """Bits per byte over CPU seconds of training, and over tokens."""
+    plot = Plot(
+        key="curves",
+        title="Training curves",
+        caption=(
+            "Thick and thin lines are validation bits per byte of the trained weights; the fine dotted lines are the "
+            "training text's, for winner and baseline. Curves that stop early were cut by successive halving."
+        ),
+    )
+    trained = [trial for trial in record.trials if _points(trial, "val_bits_per_byte")]
+    if not trained:
+        return no_data(plot, "No validation point of any training was recorded yet.")
+    views = (
+        View(label="CPU time", figure=_figure(record, trained, "cpu_s", "time", "CPU time of the trial's training")),
+        View(label="tokens", figure=_figure(record, trained, "tokens", "count", "tokens trained on")),
+    )
+    return Plot(key=plot.key, title=plot.title, caption=plot.caption, views=views)
+
+
+def _points(trial: Trial, field: str) -> list[CurvePoint]:
+    return [
+        point for point in trial.curve if getattr(point, field) is not None and point.cpu_s > 0 and point.tokens > 0
+    ]
+
+
+def _figure(record: RunRecord, trials: list[Trial], across: str, unit_kind: str, title: str) -> dict[str, Any]:
+    order = ("candidate", "baseline", "winner")
+    traces: list[Trace] = []
+    seen: set[str] = set()
+    for trial in sorted(trials, key=lambda trial: order.index(record.role(trial))):
+        role = record.role(trial)
+        traces.append(_line(record, trial, across, "val_bits_per_byte", first=role not in seen))
+        seen.add(role)
+        if role != "candidate" and _points(trial, "train_bits_per_byte"):
+            traces.append(_line(record, trial, across, "train_bits_per_byte", first=True))
+    xs = [value for trace in traces for value in trace["x"]]
+    values = [point.val_bits_per_byte or 0.0 for trial in trials for point in _points(trial, "val_bits_per_byte")]
+    x = axis(xs, unit_kind, title, pad=0.03)
+    y = axis(values, "count", "bits per byte", pad=0.05)
+    return figure(traces, height=460, xaxis=x, yaxis=y)
+
+
+def _line(record: RunRecord, trial: Trial, across: str, field: str, *, first: bool) -> Trace:
+    role = record.role(trial)
+    points = _points(trial, field)
+    training = field == "train_bits_per_byte"
+    kind = "training text" if training else "validation"
+    name = f"{role}, trial {trial.number}" if role != "candidate" else "other candidates"
+    width = 1 if training else (3 if role != "candidate" else 1.2)
+    tail = detail(record, trial)
+    return {
+        "type": "scatter",
+        "mode": "lines" if training or role == "candidate" else "lines+markers",
+        "name": f"{name}, {kind}" if role != "candidate" else name,
+        "legendgroup": f"{role}{field}",
+        "showlegend": first,
+        "x": [getattr(point, across) for point in points],
+        "y": [getattr(point, field) for point in points],
+        "line": {"color": "@faintline" if role == "candidate" else colour(record, trial), "width": width}
+        | ({"dash": "dot"} if training else {}),
+        "marker": {"size": 5},
+        "hovertext": [
+            f"<b>{getattr(point, field):.3f} bits per byte</b> ({kind}) after "
+            f"{words.quantity(point.cpu_s, 'time')} of CPU time, {words.count(point.tokens)} tokens"
+            for point in points
+        ],
+        # the candidate is told once a curve, not once a point; a name's "%{" must not read as a template's
+        "hovertemplate": "%{hovertext}<br><br>" + tail.replace("%{", "%&#123;") + "<extra></extra>",
+    }

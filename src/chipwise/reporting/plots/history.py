@@ -1,0 +1,107 @@
+"""The search's history: the best so far over CPU seconds spent, and where the budget went."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chipwise.reporting import words
+from chipwise.reporting.plots.common import Plot, Trace, View, axis, detail, escape, figure, no_data
+from chipwise.reporting.record import HistoryPoint, RunRecord
+
+_PHASE_COLOURS = ("@launch", "@knee", "@front", "@accent", "@compute", "@feasible", "@grey")
+
+
+def draw(record: RunRecord) -> Plot:
+    """Best bits per byte, and hypervolume, over CPU seconds."""
+    plot = Plot(
+        key="history",
+        title="History of the search",
+        caption="A point per trial that ended. The best bits per byte counts candidates that meet the constraints.",
+    )
+    best = [point for point in record.history if point.best_bits_per_byte is not None]
+    volume = [point for point in record.history if point.hypervolume is not None]
+    views = []
+    if best:
+        figure = _figure(record, best, "best_bits_per_byte", "lowest bits per byte so far (trained)", "@winner")
+        views.append(View(label="bits per byte", figure=figure))
+    if volume:
+        figure = _figure(record, volume, "hypervolume", "hypervolume of the front", "@accent")
+        views.append(View(label="hypervolume", figure=figure))
+    if not views:
+        return no_data(plot, "No trial with a known quality has ended yet.")
+    return Plot(key=plot.key, title=plot.title, caption=plot.caption, views=tuple(views))
+
+
+def draw_budget(record: RunRecord) -> Plot:
+    """CPU seconds by phase against the budget."""
+    plot = Plot(key="budget", title="Where the budget went", caption="CPU seconds that each phase used, measured.")
+    if not record.budget.spent:
+        return no_data(plot, "No phase has ended yet.")
+    return Plot(
+        key=plot.key, title=plot.title, caption=plot.caption, views=(View(label="budget", figure=_budget(record)),)
+    )
+
+
+def _figure(record: RunRecord, points: list[HistoryPoint], field: str, title: str, colour: str) -> dict[str, Any]:
+    trace: Trace = {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": title,
+        "showlegend": False,
+        "x": [point.elapsed_cpu_s for point in points],
+        "y": [getattr(point, field) for point in points],
+        "line": {"shape": "hv", "color": colour, "width": 2},
+        "marker": {"size": 6},
+        "hovertext": [_hover(record, point, field, title) for point in points],
+        "hoverinfo": "text",
+    }
+    x = axis(trace["x"], "time", "CPU time spent by the whole search", zero=True)
+    y = axis(trace["y"], "count", title, log=False, pad=0.1)
+    return figure([trace], height=360, xaxis=x, yaxis=y)
+
+
+def _hover(record: RunRecord, point: HistoryPoint, field: str, title: str) -> str:
+    lines = [
+        f"<b>{title} {getattr(point, field):.4g}</b>",
+        f"after {words.quantity(point.elapsed_cpu_s, 'time')} of CPU time",
+    ]
+    trial = record.trial(point.trial)
+    if trial is not None:
+        lines += ["", detail(record, trial)]
+    return "<br>".join(lines)
+
+
+def _budget(record: RunRecord) -> dict[str, Any]:
+    budget = record.budget
+    total = sum(budget.spent.values())
+    traces: list[Trace] = []
+    for i, (phase, seconds) in enumerate(budget.spent.items()):
+        share = f", {seconds / total * 100:.0f} % of what was spent" if total else ""
+        text = f"<b>{escape(phase)}</b><br>{words.quantity(seconds, 'time')} of CPU time{share}"
+        traces.append(
+            {
+                "type": "bar",
+                "orientation": "h",
+                "name": f"{escape(phase)} {words.quantity(seconds, 'time')}",
+                "x": [seconds],
+                "y": ["spent"],
+                "marker": {"color": _PHASE_COLOURS[i % len(_PHASE_COLOURS)], "line": {"color": "@plot", "width": 1}},
+                "hovertext": [text],
+                "hoverinfo": "text",
+            }
+        )
+    traces.append(
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "name": f"budget {words.quantity(budget.cpu_s, 'time')}",
+            "x": [budget.cpu_s],
+            "y": ["spent"],
+            "marker": {"symbol": "line-ns", "size": 46, "line": {"width": 2.5, "color": "@bad"}},
+            "hovertext": [f"budget {words.quantity(budget.cpu_s, 'time')} of CPU time"],
+            "hoverinfo": "text",
+        }
+    )
+    x = axis([total, budget.cpu_s], "time", "CPU time", zero=True)
+    yaxis = {"type": "category", "showticklabels": False}
+    return figure(traces, height=210, barmode="stack", bargap=0.45, xaxis=x, yaxis=yaxis)

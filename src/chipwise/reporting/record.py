@@ -1,0 +1,375 @@
+"""RunRecord: everything that a report says about one search, as plain values that ``record.json`` keeps.
+
+The record is derived from the study, holds SI values and draws nothing. What is not known yet is None or empty:
+a run that stopped half way makes a record too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from chipwise.core.errors import SpecError
+from chipwise.core.files import build, read_json, write_json
+from chipwise.ops import Workload
+from chipwise.reporting.scores import Ranking, TaskScore, TaskSummary
+from chipwise.space.constraints import Constraint, Objective
+
+SCHEMA: Final = "chipwise.run/1"
+State = Literal["priced", "trained", "measured", "failed", "pruned"]
+Role = Literal["candidate", "winner", "baseline", "original"]
+How = Literal["predicted", "measured"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """A prediction with the bounds it is believed to lie in."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The machine and runtime that every measurement of the run was made on."""
+
+    device: str
+    runtime: str
+    cpu: str | None = None
+    cores: int | None = None
+    runtime_version: str | None = None
+    threads: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """CPU seconds allowed, and those spent by each phase so far."""
+
+    cpu_s: float
+    spent: dict[str, float] = field(default_factory=dict)  # phase -> CPU seconds, in the order in which phases ran
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpaceSummary:
+    """What could be chosen, and how much of it was screened by cost alone."""
+
+    size: int
+    choices: dict[str, Any] = field(default_factory=dict)  # name -> the values that may be chosen
+    priced: int | None = None
+    priced_per_s: float | None = None
+    feasible_share: float | None = None  # of the priced, by prediction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSummary:
+    """The text that was trained and validated on."""
+
+    name: str
+    entries_train: int | None = None
+    entries_val: int | None = None
+    bytes_train: int | None = None
+    bytes_val: int | None = None
+    licence: str | None = None
+    source: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurvePoint:
+    """One point of a training curve; CPU seconds and tokens count from the trial's first step, over all rungs."""
+
+    cpu_s: float
+    tokens: int
+    train_bits_per_byte: float | None = None
+    val_bits_per_byte: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One candidate: what was chosen, and what is known of it so far. Metrics have their names as keys, SI values."""
+
+    number: int
+    state: State
+    summary: str  # such as "d192 L4 swiglu…"
+    weights: str  # number format of the deployed weights
+    rung: int | None = None  # of successive halving; None before training
+    choices: dict[str, Any] = field(default_factory=dict)
+    parameters: int | None = None
+    bits_per_byte: float | None = None  # validation, trained weights
+    perplexity: float | None = None
+    quantised_bits_per_byte: float | None = None  # validation, of the exported artefact
+    train_cpu_s: float | None = None
+    curve: tuple[CurvePoint, ...] = ()
+    predicted: dict[str, Interval] = field(default_factory=dict)
+    measured: dict[str, float] | None = None
+    tasks: dict[str, TaskScore] = field(default_factory=dict)  # by the task's name
+    clean: bool | None = None  # whether the machine was quiet while measuring
+    feasible: bool | None = None  # by measurement where there is one, else by prediction
+    reason: str | None = None  # why it failed, was pruned, or is not clean
+    started: str | None = None  # ISO 8601
+    ended: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cloud:
+    """A sample of the candidates that were only priced, column by column."""
+
+    tpot_p50_s: tuple[float, ...] = ()
+    peak_memory_bytes: tuple[float, ...] = ()
+    parameters: tuple[int, ...] = ()
+    feasible: tuple[bool, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len({len(self.tpot_p50_s), len(self.peak_memory_bytes), len(self.parameters), len(self.feasible)}) > 1:
+            raise SpecError("the columns must be equally long")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """What was predicted of a trial before it was measured, beside what was measured."""
+
+    trial: int
+    metric: str
+    promised: float
+    low: float | None = None
+    high: float | None = None
+    measured: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """One operator of the winner's pass: its work, its predicted time and what bounds it."""
+
+    place: str
+    kind: str
+    flops: float
+    bytes: float
+    predicted_s: float
+    bound: str  # compute, memory or launch
+    measured_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roof:
+    """A memory level's bandwidth, as calibrated."""
+
+    name: str
+    bandwidth_bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peak:
+    """The most FLOPs a second reached in a number format, as calibrated."""
+
+    dtype: str
+    flops_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPart:
+    """One kind of memory (weights, KV cache, activations, runtime) of one trial's serving process."""
+
+    trial: int
+    kind: str
+    bytes: float
+    how: How = "predicted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PerThousand:
+    """What 1,000 generated tokens of the winner cost, where somebody measured or priced it."""
+
+    energy_j: float | None = None
+    price_usd: float | None = None
+    source: str | None = None  # of these numbers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryPoint:
+    """The state of the search when a trial ended."""
+
+    elapsed_cpu_s: float
+    trial: int | None = None
+    best_bits_per_byte: float | None = None  # lowest so far among feasible trials
+    hypervolume: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relaxed:
+    """What moving one limit by ``share`` of itself would buy, as the quality model expects it."""
+
+    limit: str  # the metric
+    share: float
+    best: dict[str, tuple[float | None, ...]] = field(default_factory=dict)  # objective -> (as it is, relaxed)
+    gain: float | None = None  # hypervolume of the expected front that it adds, as a share; None: there was none before
+    std: float | None = None  # of bits per byte at the design that adds most
+    summary: str | None = None  # of that design; None where relaxing adds none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The answer explained. Quality is what is believed of a candidate after a full training."""
+
+    knee: int | None = None
+    knee_why: str | None = None
+    knee_expected: float | None = None  # bits per byte
+    relaxed: tuple[Relaxed, ...] = ()
+    importance: dict[str, dict[str, float]] = field(default_factory=dict)  # objective -> choice -> share of variance
+    growth: tuple[float, ...] = ()  # hypervolume after each candidate
+    growth_random: tuple[float, ...] = ()  # on average, had candidates within the limits been drawn at random
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Elsewhere:
+    """One more device of the run, by its data sheet: what trials are predicted to cost, and which are its front."""
+
+    device: str
+    title: str
+    costs: dict[str, dict[str, float]] = field(default_factory=dict)  # trial -> metric -> value
+    front: tuple[int, ...] = ()
+    carried: dict[str, float] = field(default_factory=dict)  # device -> share of its front that this one's reaches
+    ranks: dict[str, float] = field(default_factory=dict)  # device -> rank correlation of costs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """The pretrained model that a run cut: the winner is the cut, the baseline the model's first layers alone."""
+
+    source: str
+    original: int  # its trial
+    method: Literal["exact", "shared"]
+    steps: int | None = None  # of healing, for each
+    distances: dict[str, tuple[float, ...]] = field(default_factory=dict)  # trial -> as cut, and healed; 0: the same
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """One search, from what was asked to what was found.
+
+    Raises:
+        SpecError: Two trials share a number, or a number names no trial.
+    """
+
+    name: str
+    created: str  # ISO 8601
+    version: str  # of chipwise
+    status: Literal["finished", "partial"]
+    seed: int
+    target: Target
+    workload: Workload
+    budget: Budget
+    space: SpaceSummary
+    schema: str = SCHEMA
+    constraints: tuple[Constraint, ...] = ()
+    objectives: tuple[Objective, ...] = ()
+    data: DataSummary | None = None
+    trials: tuple[Trial, ...] = ()
+    cloud: Cloud = field(default_factory=Cloud)
+    winner: int | None = None
+    baseline: int | None = None
+    knee: int | None = None
+    front: tuple[int, ...] = ()
+    promised_measured: tuple[Promise, ...] = ()
+    operators: dict[str, tuple[Operator, ...]] = field(default_factory=dict)  # phase -> the winner's, in order
+    roofs: tuple[Roof, ...] = ()
+    peaks: tuple[Peak, ...] = ()
+    launch_overhead_s: float | None = None
+    memory: tuple[MemoryPart, ...] = ()
+    per_thousand: PerThousand = field(default_factory=PerThousand)
+    history: tuple[HistoryPoint, ...] = ()
+    answer: Answer = field(default_factory=Answer)
+    tasks: tuple[TaskSummary, ...] = ()
+    rankings: tuple[Ranking, ...] = ()  # longest trainings first
+    elsewhere: tuple[Elsewhere, ...] = ()
+    start: Start | None = None  # where the run started from a pretrained model
+    notes: tuple[str, ...] = ()  # limits, and anything unclean
+
+    def __post_init__(self) -> None:
+        numbers = [trial.number for trial in self.trials]
+        if len(numbers) != len(set(numbers)):
+            raise SpecError("two trials have the same number", field="trials")
+        for name in ("winner", "baseline", "knee"):
+            number = getattr(self, name)
+            if number is not None and number not in numbers:
+                raise SpecError(f"there is no trial {number}", field=name)
+        if self.start is not None and self.start.original not in numbers:
+            raise SpecError(f"there is no trial {self.start.original}", field="start.original")
+        for name, used in (
+            ("front", self.front),
+            ("promised_measured", tuple(item.trial for item in self.promised_measured)),
+            ("memory", tuple(item.trial for item in self.memory)),
+        ):
+            for number in used:
+                if number not in numbers:
+                    raise SpecError(f"there is no trial {number}", field=name)
+
+    def trial(self, number: int | None) -> Trial | None:
+        """The trial with this number, if there is one."""
+        return next((item for item in self.trials if item.number == number), None)
+
+    def role(self, trial: Trial) -> Role:
+        """What the trial is in this run; a baseline that wins is the winner."""
+        if trial.number == self.winner:
+            return "winner"
+        if self.start is not None and trial.number == self.start.original:
+            return "original"
+        return "baseline" if trial.number == self.baseline else "candidate"
+
+    def to_plain(self) -> dict[str, Any]:
+        """The record as JSON holds it.
+
+        Raises:
+            SpecError: A number is NaN or infinite; what is unknown is None.
+        """
+        plain: dict[str, Any] = {"schema": self.schema, **dataclasses.asdict(self)}
+        _refuse_not_finite(plain, "")
+        return plain
+
+    @classmethod
+    def from_plain(cls, data: object, *, file: str | None = None) -> RunRecord:
+        """The record that ``to_plain`` wrote; parts that are missing are taken as not known yet.
+
+        Raises:
+            SpecError: Another schema version, an unknown field, or a value of the wrong type.
+        """
+        if isinstance(data, Mapping) and data.get("schema", SCHEMA) != SCHEMA:
+            raise SpecError(
+                f"this record is of version {data['schema']!r} and this chipwise reads {SCHEMA!r}; "
+                "draw it with the version that wrote it",
+                file=file,
+                field="schema",
+            )
+        try:
+            _refuse_not_finite(data, "")
+        except SpecError as error:
+            raise error.inside(file=file) from None
+        return build(cls, data, file=file)
+
+
+def save(record: RunRecord, path: str | Path) -> None:
+    """Writes the record as JSON, atomically."""
+    write_json(path, record.to_plain())
+
+
+def load(path: str | Path) -> RunRecord:
+    """The record that the JSON file holds.
+
+    Raises:
+        SpecError: No such file, not JSON, or not a record.
+    """
+    return RunRecord.from_plain(read_json(path), file=str(path))
+
+
+def _refuse_not_finite(value: object, where: str) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise SpecError("must be a finite number, or null where it is not known", field=where)
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            _refuse_not_finite(item, f"{where}.{key}" if where else str(key))
+    elif isinstance(value, list | tuple):
+        for i, item in enumerate(value):
+            _refuse_not_finite(item, f"{where}[{i}]")

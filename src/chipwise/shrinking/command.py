@@ -1,0 +1,226 @@
+"""From a Hugging Face folder to a smaller model that keeps limits: what is asked, and what comes out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chipwise.core import units
+from chipwise.core.digest import plain
+from chipwise.core.errors import InputError, StudyError, UnitError, UnknownName
+from chipwise.core.files import read_json, storage, write_json
+from chipwise.ops import Workload
+from chipwise.profile.measurement import Measurement
+from chipwise.shrinking.choosing import METHODS, Limits, Method
+from chipwise.shrinking.distil import Healing
+from chipwise.shrinking.sizes import Sizes, whole_sizes
+from chipwise.shrinking.stages import Plan, Shrinking, Told
+from chipwise.spec import ArchSpec
+from chipwise.training.command import data_spec
+from chipwise.training.data import load_corpus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shrunk:
+    """What came out, and how it compares with the original."""
+
+    folder: Path  # a Hugging Face folder, with model.onnx beside it
+    method: Method
+    arch: ArchSpec
+    sizes: Sizes
+    parameters: int
+    original_parameters: int
+    limit_s: float | None
+    predicted_s: float  # of a request
+    latency: Measurement | None  # None where it was not to be measured
+    original_latency: Measurement | None
+    loss_before: float  # distance from the original on held-out text as cut, and after healing
+    loss_after: float
+    cpu_s: Mapping[str, float]  # by stage; those shared by methods are charged to each
+
+    @property
+    def ratio(self) -> float | None:
+        """Measured median latency over the original's."""
+        if self.latency is None or self.original_latency is None:
+            return None
+        return request_of(self.latency) / request_of(self.original_latency)
+
+
+def start_from(
+    folder: str | Path,
+    *,
+    latency: str | float | None = "60 %",
+    memory: str | float | None = None,
+    method: Method = "exact",
+    data: Sequence[str | Path] | Mapping[str, Any] = ("medical-definitions",),
+    tokens: int = 32,
+    new_tokens: int = 16,
+    longest: int = 64,
+    weights: str = "fp32",
+    healing: Healing | None = None,
+    shared: Healing | None = None,
+    trials: int = 60,
+    widths: Sequence[float] = (1.0,),
+    out: str | Path | None = None,
+    resume: bool = False,
+    measured: bool = True,
+    seed: int = 0,
+    progress: Told = lambda stage, done, total: None,
+) -> Shrunk:
+    """A smaller model cut from the one in ``folder``, within limits, healed by distillation from it.
+
+    Args:
+        folder: A Hugging Face folder of a BERT-style encoder or a Llama-style decoder, with its tokenizer.json.
+        latency: Limit of a request on this machine: a share of the original's (``60 %``) or a time (``3 ms``).
+        memory: Limit of the weights: a share or a size (``40 MB``).
+        method: ``exact`` (blocks judged one by one, an integer programme chooses), ``shared`` (search over weights that
+            all cuts share), or ``truncate`` (the first layers, the baseline).
+        data: A text source, text files, a run file, or the fields of such: what to judge and heal with.
+        tokens: Tokens of a request's text or prompt.
+        new_tokens: Tokens that a decoder generates in a request.
+        longest: Tokens that a text is cut to in healing.
+        weights: Format in which it will be served.
+        healing: Steps and rates of healing.
+        shared: The same of training shared weights.
+        trials: Cuts that the search over shared weights looks at.
+        widths: Shares of the stream's width that it looks at; the other methods keep the width.
+        out: Folder; ``runs/shrink-<name>`` unless given.
+        resume: Go on with what the folder holds.
+        measured: Whether the result and the original are measured in turns at the end.
+        seed: Of batches and draws.
+        progress: Hears the stage and how far it is.
+
+    Raises:
+        InputError: The model, a limit or the text is wrong, or no cut keeps the limits.
+        Unsupported: The model has blocks that are not built or cut here.
+        StudyError: The folder holds a run of another model or text, or one and ``resume`` is not given.
+    """
+    if method not in METHODS:
+        raise UnknownName("method", method, METHODS)
+    source = Path(folder)
+    target = Path(out) if out is not None else Path("runs") / f"shrink-{source.resolve().name}"
+    spec, base = data_spec(data)
+    work = Shrinking(
+        source,
+        target,
+        corpus=load_corpus(spec, base=base),
+        workload=Workload(prompt_tokens=tokens, new_tokens=new_tokens),
+        longest=longest,
+        form=weights,
+        seed=seed,
+        told=progress,
+    )
+    claim(target, work.about, resume=resume)
+    limit_s = limit_of(latency, work.costs["request"].cut_s(work.arch, whole_sizes(work.arch)), "time", "latency")
+    limits = Limits(
+        times_s={} if limit_s is None else {"request": limit_s},
+        memory_bytes=limit_of(memory, work.whole_bytes, "bytes", "memory"),
+    )
+    plan = Plan(
+        method=method,
+        limits=limits,
+        healing=healing or Healing(),
+        shared=shared or Healing(steps=150),
+        trials=trials,
+        widths=tuple(widths),
+    )
+    place = target / method
+    cut = work.heal(plan, *work.choose(plan))
+    work.write(cut, place)
+    times = work.measure(place) if measured else (None, None)
+    result = Shrunk(
+        folder=place / "model",
+        method=method,
+        arch=cut.arch,
+        sizes=cut.sizes,
+        parameters=cut.arch.parameters(),
+        original_parameters=work.arch.parameters(),
+        limit_s=limit_s,
+        predicted_s=work.costs["request"].cut_s(work.arch, cut.sizes),
+        latency=times[0],
+        original_latency=times[1],
+        loss_before=cut.loss_before,
+        loss_after=cut.loss_after,
+        cpu_s=dict(work.cpu_s),
+    )
+    write_json(place / "result.json", summary(result))
+    return result
+
+
+def request_of(found: Measurement) -> float:
+    """Median seconds of a request: the pass over the text, and of a decoder the tokens after the first."""
+    steps = 0.0 if found.encodes else (found.workload.new_tokens - 1) * found.percentile("tpot", 0.5)
+    return found.percentile("ttft", 0.5) + steps
+
+
+def limit_of(asked: str | float | None, whole: float, kind: str, name: str) -> float | None:
+    """A limit in SI units: a share of ``whole`` (``60 %``), a quantity, or None.
+
+    Raises:
+        InputError: It cannot be read, or is not positive.
+    """
+    if asked is None:
+        return None
+    text = str(asked).strip()
+    try:
+        if text.endswith("%"):
+            value = float(text[:-1]) / 100 * whole
+        else:
+            value = units.parse(text, kind) if isinstance(asked, str) else float(asked)
+    except (UnitError, ValueError):
+        raise InputError(f"--{name} is a share of the original such as '60 %', or a quantity, not {text!r}") from None
+    if not value > 0:
+        raise InputError(f"--{name} must be positive, not {text!r}")
+    return value
+
+
+def summary(found: Shrunk) -> dict[str, Any]:
+    """The result as JSON can hold it, samples left out."""
+    times = {}
+    for name, item in (("latency", found.latency), ("original_latency", found.original_latency)):
+        if item is not None:
+            times[name] = {
+                "request_p50_s": request_of(item),
+                "ttft_p50_s": item.percentile("ttft", 0.5),
+                "ttft_p99_s": item.percentile("ttft", 0.99),
+                "clean": item.clean,
+                "reasons": list(item.reasons),
+            }
+    return {
+        "method": found.method,
+        "folder": str(found.folder),
+        "sizes": plain(found.sizes),
+        "parameters": found.parameters,
+        "original_parameters": found.original_parameters,
+        "limit_s": found.limit_s,
+        "predicted_s": found.predicted_s,
+        "ratio": found.ratio,
+        **times,
+        "loss_before": found.loss_before,
+        "loss_after": found.loss_after,
+        "cpu_s": dict(found.cpu_s),
+    }
+
+
+def claim(target: Path, about: dict[str, Any], *, resume: bool) -> None:
+    """Makes the folder this run's own, or finds that it is.
+
+    Raises:
+        StudyError: It holds another run, or this one and ``resume`` is not given.
+    """
+    path, wanted = target / "about.json", json.loads(json.dumps(about))
+    if path.exists():
+        held = read_json(path)
+        if differs := [name for name in wanted if held.get(name) != wanted[name]]:
+            raise StudyError(
+                f"{target}: this folder holds a run that differs in {', '.join(differs)}; choose another --out"
+            )
+        if not resume:
+            raise StudyError(f"{target}: this folder already holds this run; go on with --resume, or choose --out")
+        return
+    with storage(target):
+        (target / "state").mkdir(parents=True, exist_ok=True)
+    write_json(path, wanted)

@@ -1,0 +1,227 @@
+"""Training cuts of a model towards the original's states: one cut (healing), or many that share weights.
+
+A step takes one batch and the cuts that are its turn; their gradients add. The token table stays as it is: tokens that
+the text lacks keep their meaning. A killed training goes on from its last checkpoint with the batches that come next.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from chipwise.core.digest import digest
+from chipwise.core.errors import SpecError, TrainingDiverged
+from chipwise.core.files import storage, write_atomic
+from chipwise.shrinking.running import Weights, autocast, distance, head_of, states
+from chipwise.shrinking.sizes import Sizes, cut_arch, cut_weights, whole_sizes
+from chipwise.shrinking.texts import BATCH_TOKENS, Targets, order_of_batches
+from chipwise.spec import ArchSpec
+from chipwise.training.trainer import fastest_dtype
+
+Named = dict[str, Tensor]
+SCHEMA = "chipwise.distilling/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Healing:
+    """How cuts are trained."""
+
+    steps: int = 300
+    rate: float = 5e-4  # AdamW's, at its highest
+    warmup_steps: int = 20
+    batch_tokens: int = BATCH_TOKENS
+    weight_decay: float = 0.01
+    clip_norm: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.steps < 0:
+            raise SpecError(f"must not be negative, but is {self.steps}", field="steps")
+        if not 0 < self.rate < math.inf:
+            raise SpecError(f"must be positive, not {self.rate}", field="rate")
+
+    def scale(self, step: int) -> float:
+        """Share of the rate at ``step``: up, then down in a straight line to zero."""
+        return min((step + 1) / self.warmup_steps, (self.steps - step) / self.steps)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distilled:
+    """What a training gave."""
+
+    weights: Named
+    cpu_s: float
+    steps: int
+    last_loss: float | None  # mean of the last tenth of the steps; None where none was made
+
+
+class Distiller:
+    """One training.
+
+    Args:
+        arch: The model whose weights are trained.
+        weights: Where it starts.
+        targets: The original's states of the texts.
+        original_head: Of a decoder, the original's head (V, D).
+        healing: Steps and rates.
+        turn: The cuts of a step by its number; the whole of ``arch`` unless given.
+        seed: Order of the batches.
+        path: The checkpoint.
+        clock: CPU seconds.
+    """
+
+    def __init__(
+        self,
+        arch: ArchSpec,
+        weights: Weights,
+        targets: Targets,
+        *,
+        original_head: Tensor,
+        healing: Healing,
+        seed: int,
+        path: Path,
+        turn: Callable[[int], Sequence[Sizes]] | None = None,
+        clock: Callable[[], float] = time.process_time,
+    ) -> None:
+        self.arch, self.targets, self.head, self.healing = arch, targets, original_head, healing
+        self.turn = turn or (lambda _step: [whole_sizes(arch)])
+        self.path, self.clock, self.dtype = path, clock, fastest_dtype()
+        self.seed = seed
+        self.start = {name: value.clone() for name, value in weights.items()}
+        sums = [float(value.double().sum()) for value in self.start.values()]
+        self.key = digest([arch.digest, sums, targets.texts.digest, healing, seed])
+        self.work = targets.texts.batches(tokens=healing.batch_tokens)
+        self._begin(self.start, step=0, rate_scale=1.0)
+        self.cpu_s = 0.0
+        self.losses: list[float] = []
+
+    def run(self, told: Callable[[int, int, float], None], *, checkpoint_every_s: float = 20.0) -> Distilled:
+        """Steps until there are none left; ``told`` hears step, steps and loss.
+
+        Raises:
+            TrainingDiverged: The loss was no longer finite, and again at half the rate.
+        """
+        self._resume()
+        saved_s = self.cpu_s
+        while self.step < self.healing.steps:
+            begun = self.clock()
+            loss = self._step()
+            self.cpu_s += self.clock() - begun
+            if not math.isfinite(loss):
+                self._fall_back()
+                continue
+            self.step += 1
+            self.losses.append(loss)
+            told(self.step, self.healing.steps, loss)
+            if self.cpu_s - saved_s >= checkpoint_every_s:
+                saved_s = self.cpu_s
+                self.save()
+        if self.healing.steps:
+            self.save()
+        tail = self.losses[-max(1, self.healing.steps // 10) :]
+        return Distilled(
+            weights={name: value.detach().clone() for name, value in self.weights.items()},
+            cpu_s=self.cpu_s,
+            steps=self.step,
+            last_loss=float(np.mean(tail)) if tail else None,
+        )
+
+    def _begin(self, weights: Weights, *, step: int, rate_scale: float) -> None:
+        self.weights = {name: value.clone() for name, value in weights.items()}
+        self.trained = {name: value for name, value in self.weights.items() if name != "embedding.weight"}
+        for value in self.trained.values():
+            value.requires_grad_()
+        vectors = [value for value in self.trained.values() if value.ndim == 1]
+        matrices = [value for value in self.trained.values() if value.ndim > 1]
+        decay = self.healing.weight_decay
+        self.optimiser = torch.optim.AdamW(
+            [{"params": matrices, "weight_decay": decay}, {"params": vectors, "weight_decay": 0.0}],
+            lr=self.healing.rate,
+            betas=(0.9, 0.98),
+            fused=True,
+        )
+        self.step, self.rate_scale = step, rate_scale
+
+    def _step(self) -> float:
+        place = next(itertools.islice(order_of_batches(len(self.work), seed=self.seed), self.step, None))
+        numbers = self.work[place]
+        tokens, mask = self.targets.texts.padded(numbers)
+        target = self.targets.of(numbers, tokens.shape[1])
+        total = 0.0
+        cuts = self.turn(self.step)
+        for sizes in cuts:
+            arch, part = cut_arch(self.arch, sizes), cut_weights(self.arch, sizes, self.weights)
+            with autocast(self.dtype):
+                found = states(arch, part, tokens, mask)
+            loss = distance(arch, found, target, mask, (head_of(arch, part), self.head)) / len(cuts)
+            loss.backward()  # type: ignore[no-untyped-call]
+            total += float(loss.detach())
+        norm = torch.nn.utils.clip_grad_norm_(list(self.trained.values()), self.healing.clip_norm)
+        if not (math.isfinite(total) and torch.isfinite(norm)):
+            return math.nan
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.healing.rate * self.rate_scale * self.healing.scale(self.step)
+        self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
+        return total
+
+    def _fall_back(self) -> None:
+        """Goes back to the last checkpoint with half the rate; a second time is one too many."""
+        if self.rate_scale < 1:
+            raise TrainingDiverged(
+                f"the loss was no longer finite at step {self.step}, again at half the rate; lower the rate "
+                f"({self.healing.rate:g})"
+            )
+        if not self._resume():
+            self._begin(self.start, step=0, rate_scale=1.0)
+        self.rate_scale = 0.5
+
+    def save(self) -> None:
+        """Writes where the training is, at once, so that a kill leaves the state before or after."""
+        from safetensors.torch import save as to_bytes
+
+        tensors = {f"weights.{name}": value.detach().contiguous() for name, value in self.weights.items()}
+        for name, value in self.trained.items():
+            for key, average in self.optimiser.state.get(value, {}).items():
+                tensors[f"adam.{key}.{name}"] = average.contiguous()
+        at = {"step": self.step, "rate_scale": self.rate_scale, "cpu_s": self.cpu_s, "losses": self.losses}
+        about = {"schema": SCHEMA, "key": self.key, "at": json.dumps(at)}
+        with storage(self.path):
+            write_atomic(self.path, to_bytes(tensors, metadata=about))
+
+    def _resume(self) -> bool:
+        """Takes up the checkpoint; False where there is none of this training that can be read."""
+        from safetensors import SafetensorError, safe_open
+
+        if not self.path.exists():
+            return False
+        try:
+            with safe_open(self.path, framework="pt") as file:
+                about = file.metadata() or {}
+                if about.get("schema") != SCHEMA or about.get("key") != self.key:
+                    return False
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+                at = json.loads(about["at"])
+        except (SafetensorError, OSError, ValueError, KeyError):
+            return False
+        self._begin(
+            {name: tensors[f"weights.{name}"] for name in self.start}, step=at["step"], rate_scale=at["rate_scale"]
+        )
+        for name, value in self.trained.items():
+            kept = {
+                key: tensors[f"adam.{key}.{name}"]
+                for key in ("step", "exp_avg", "exp_avg_sq")
+                if f"adam.{key}.{name}" in tensors
+            }
+            if kept:
+                self.optimiser.state[value] = kept
+        self.cpu_s, self.losses = at["cpu_s"], at["losses"]
+        return True

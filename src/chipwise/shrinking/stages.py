@@ -1,0 +1,420 @@
+"""The stages from an original to a cut of it: text, order, costs, judgement, choice, healing, files, measurement.
+
+Every stage leaves a file in ``state/`` and finds it again, so a run that was killed goes on, and another method or
+limit pays only for what is its own.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from chipwise.core.digest import digest, plain
+from chipwise.core.dtypes import dtype_of
+from chipwise.core.errors import Infeasible, InputError, SpecError, Unsupported
+from chipwise.core.files import read_json, write_json
+from chipwise.deploy.hf import LOADED, load_pretrained, save_pretrained
+from chipwise.deploy.onnx import export
+from chipwise.ops import Workload
+from chipwise.profile.harness import measure_alternately
+from chipwise.profile.measurement import Measurement
+from chipwise.shrinking.choosing import (
+    Limits,
+    Method,
+    Sampler,
+    bytes_of,
+    choose_exactly,
+    choose_first_layers,
+    options_of,
+    search_shared,
+)
+from chipwise.shrinking.costs import Costs, measure_costs, time_requests
+from chipwise.shrinking.distil import Distiller, Healing
+from chipwise.shrinking.judging import Replacement, judge, judge_replacements
+from chipwise.shrinking.running import head_of
+from chipwise.shrinking.sizes import (
+    Sizes,
+    compact,
+    cut_arch,
+    cut_weights,
+    reorder,
+    require_cuttable,
+    whole_sizes,
+)
+from chipwise.shrinking.statistics import Statistics, gather, importance_order, reordered, repaired
+from chipwise.shrinking.texts import Targets, encode, make_targets
+from chipwise.spec import ArchSpec, Design
+from chipwise.spec.encoder import without_head
+from chipwise.training.data import Corpus
+
+Named = dict[str, Tensor]
+Told = Callable[[str, int, int], None]  # stage, how much is done, of how much
+CALIBRATION_TEXTS, JUDGING_BATCHES, VALIDATION_BATCHES = 256, 2, 4
+_TIGHTENINGS = 3  # times that the limit is lowered when a cut is measured above it
+_MOST_TOKENS = 800_000  # of text: their states take 2 bytes a value on disk
+_WIDTH_STEP = 16
+_TIMEOUT_S = 600.0  # of one measurement: what people start from may be large
+_PACE = Healing(steps=4)  # as many steps tell how long one takes
+_NEEDED = {"config.json": "config.json", "weights as safetensors": "*.safetensors", "tokenizer.json": "tokenizer.json"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How one cut is made."""
+
+    method: Method
+    limits: Limits
+    healing: Healing
+    shared: Healing
+    trials: int
+    widths: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not self.widths or not all(0 < share <= 1 for share in self.widths):
+            raise InputError(f"widths are shares above 0 and up to 1, not {self.widths}")
+
+    @property
+    def choosing(self) -> str:
+        """Identity of what the choice depends on."""
+        parts = [self.method, self.limits]
+        return digest([*parts, self.shared, self.trials, self.widths] if self.method == "shared" else parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """A healed cut."""
+
+    arch: ArchSpec
+    sizes: Sizes
+    weights: Named
+    loss_before: float
+    loss_after: float
+
+
+def require_folder(source: Path) -> None:
+    """That a folder is one of Hugging Face's, with what is needed of it, and of a family that is cut.
+
+    Raises:
+        SpecError: It is not; says what it lacks.
+        Unsupported: Its family is not cut; says which are.
+    """
+    if not source.is_dir():
+        raise SpecError("there is no such folder; give one of Hugging Face's, with config.json", file=str(source))
+    if lacking := [what for what, pattern in _NEEDED.items() if not any(source.glob(pattern))]:
+        raise SpecError(f"is no Hugging Face model that can be cut: it lacks {', '.join(lacking)}", file=str(source))
+    config = read_json(source / "config.json")
+    family = config.get("model_type") if isinstance(config, dict) else None
+    if family not in LOADED:
+        raise Unsupported(f"{source}: models of type {family!r} are not cut; those of {', '.join(LOADED)} are")
+
+
+class Shrinking:
+    """One original, one text, one workload.
+
+    Args:
+        source: The original's folder.
+        target: Where results and ``state/`` are.
+        corpus: What to judge and heal with.
+        workload: A request.
+        longest: Tokens that a text is cut to.
+        form: Weight format in which it will be served.
+        seed: Of batches and draws.
+        told: Hears the stage and how far it is.
+    """
+
+    def __init__(
+        self,
+        source: Path,
+        target: Path,
+        *,
+        corpus: Corpus,
+        workload: Workload,
+        longest: int,
+        form: str,
+        seed: int,
+        told: Told,
+    ) -> None:
+        require_folder(source)
+        arch, arrays = load_pretrained(source)
+        self.arch = without_head(arch) if arch.head == "pooler" else arch
+        require_cuttable(self.arch)
+        self.tokenizer = source / "tokenizer.json"
+        longest = min(longest, self.arch.max_tokens)
+        self.original: Named = {
+            name: torch.from_numpy(value) for name, value in arrays.items() if not name.startswith("pooler.")
+        }
+        self.target, self.state = target, target / "state"
+        self.workload, self.form, self.seed, self.told = workload, form, seed, told
+        self.value_bytes = float(dtype_of(form).bits) / 8
+        self.about = {
+            "arch": self.arch.digest,
+            "weights": digest([float(value.double().sum()) for value in self.original.values()]),
+            "text": corpus.digest,
+            "longest": longest,
+            "workload": plain(workload),
+            "format": form,
+            "seed": seed,
+        }
+        texts = encode(self.tokenizer, corpus.train, longest=longest)
+        self.texts = {
+            "train": texts.first(int((texts.starts[1:] <= _MOST_TOKENS).sum())),
+            "validation": encode(self.tokenizer, corpus.validation, longest=longest),
+        }
+        self.cpu_s: dict[str, float] = {}
+
+    @functools.cached_property
+    def costs(self) -> dict[str, Costs]:
+        """Seconds of every size of every block, measured once; by name of the time."""
+
+        def make() -> Any:
+            told = functools.partial(self.told, "time blocks")
+            return plain(measure_costs(self.arch, options_of(self.arch), self.workload, weights=self.form, told=told))
+
+        def read(kept: Any) -> Costs:
+            block_s = {kind: {int(size): s for size, s in sizes.items()} for kind, sizes in kept["block_s"].items()}
+            return Costs(base_s=kept["base_s"], block_s=block_s)
+
+        return {name: read(kept) for name, kept in self.kept("costs", make, key="by time").items()}
+
+    @property
+    def whole_bytes(self) -> float:
+        """Bytes of the original's weights in the format."""
+        return bytes_of(self.arch, whole_sizes(self.arch), self.value_bytes)
+
+    @functools.cached_property
+    def ordered(self) -> tuple[Named, Statistics]:
+        """The original's weights in the order of importance, and the statistics in that order."""
+        begun = time.process_time()
+        self.told("order by importance", 0, 1)
+        found = gather(self.arch, self.original, self.texts["train"].first(CALIBRATION_TEXTS))
+        order = importance_order(self.arch, self.original, found)
+        self.told("order by importance", 1, 1)
+        self.cpu_s["order"] = time.process_time() - begun
+        return reorder(self.original, order), reordered(found, order)
+
+    def targets(self, part: str) -> Targets:
+        """The original's states of the training or validation text."""
+        with self._timed(f"original on {part} text"):
+            told = functools.partial(self.told, f"original on {part} text")
+            return make_targets(self.arch, self.ordered[0], self.texts[part], self.state / f"targets-{part}.npy", told)
+
+    def replacements(self) -> list[Replacement]:
+        """Every block at every size, judged; what an earlier run judged is not judged again."""
+        weights, found = self.ordered
+        path = self.state / "replacements.json"
+        known = [Replacement(**item) for item in read_json(path)] if path.exists() else []
+
+        def keep(done: list[Replacement]) -> None:
+            if len(done) > len(known):
+                write_json(path, [asdict(item) for item in done])
+
+        targets = self.targets("train")
+        with self._timed("judge blocks"):
+            return judge_replacements(
+                self.arch,
+                weights,
+                found,
+                options_of(self.arch),
+                targets,
+                original_head=head_of(self.arch, weights),
+                batches=JUDGING_BATCHES,
+                known=known,
+                keep=keep,
+                told=functools.partial(self.told, "judge blocks"),
+            )
+
+    def choose(self, plan: Plan) -> tuple[Named, Sizes]:
+        """The cut that the plan's method takes, and the weights that it is cut from."""
+        if plan.method == "shared":
+            return self._search(plan)
+        weights, found = self.ordered
+        judged = self.replacements() if plan.method == "exact" else []
+
+        def pick(within: Limits) -> Sizes:
+            if plan.method == "truncate":
+                return choose_first_layers(self.arch, self.costs, within, value_bytes=self.value_bytes)
+            return choose_exactly(self.arch, judged, self.costs, within, value_bytes=self.value_bytes)
+
+        sizes = self._choice(plan, pick)
+        return repaired(self.arch, weights, found, sizes), sizes
+
+    def heal(self, plan: Plan, weights: Named, sizes: Sizes) -> Cut:
+        """The cut on its own, trained towards the original; or as it was cut, where that is nearer on held-out text."""
+        arch, part = compact(cut_arch(self.arch, sizes), cut_weights(self.arch, sizes, weights))
+        head = head_of(self.arch, self.ordered[0])
+        validation = self.targets("validation")
+
+        def loss(of: Named) -> float:
+            whole = whole_sizes(arch)
+            return judge(arch, of, whole, validation, original_head=head, batches=VALIDATION_BATCHES)
+
+        distiller = self._healer(arch, part, plan.healing, f"healing-{plan.method}")
+        healed = distiller.run(lambda step, steps, _loss: self.told("heal", step, steps))
+        self.cpu_s["heal"] = healed.cpu_s
+        before, after = loss(part), loss(healed.weights)
+        return Cut(
+            arch=replace(arch, name=f"{self.arch.name}-cut"),
+            sizes=sizes,
+            weights=healed.weights if after < before else {name: value.contiguous() for name, value in part.items()},
+            loss_before=before,
+            loss_after=min(before, after),
+        )
+
+    def healing_step_s(self, weights: Named, sizes: Sizes) -> float:
+        """CPU seconds of a step of healing this cut: a few are made and thrown away."""
+        arch, part = compact(cut_arch(self.arch, sizes), cut_weights(self.arch, sizes, weights))
+        return self._pace(self._healer(arch, part, _PACE, "pace"))
+
+    def sharing_step_s(self, limits: Limits) -> float:
+        """CPU seconds of a step of training shared weights, likewise."""
+        plan = Plan(method="shared", limits=limits, healing=_PACE, shared=_PACE, trials=1, widths=(1.0,))
+        return self._pace(self._sharer(plan, "pace"))
+
+    def _pace(self, distiller: Distiller) -> float:
+        begun = time.process_time()
+        distiller.run(lambda *_: None)
+        distiller.path.unlink()
+        return (time.process_time() - begun) / _PACE.steps
+
+    def _healer(self, arch: ArchSpec, part: Named, healing: Healing, name: str) -> Distiller:
+        return Distiller(
+            arch,
+            part,
+            self.targets("train"),
+            original_head=head_of(self.arch, self.ordered[0]),
+            healing=healing,
+            seed=self.seed,
+            path=self.state / f"{name}.safetensors",
+        )
+
+    def _sharer(self, plan: Plan, name: str) -> Distiller:
+        weights, drawn = self.ordered[0], self._sampler(plan, plan.limits)
+        return Distiller(
+            self.arch,
+            weights,
+            self.targets("train"),
+            original_head=head_of(self.arch, weights),
+            healing=plan.shared,
+            seed=self.seed + 1,
+            path=self.state / f"{name}.safetensors",
+            turn=lambda step: [drawn.draw(2 * step), drawn.draw(2 * step + 1)],
+        )
+
+    def write(self, cut: Cut, place: Path) -> None:
+        """A Hugging Face folder ``model`` and ``model.onnx`` beside it."""
+        arrays = {name: value.numpy() for name, value in cut.weights.items()}
+        save_pretrained(cut.arch, arrays, self.tokenizer, place / "model")
+        export(Design(arch=cut.arch, weights=self.form), arrays, place / "model.onnx")
+
+    def measure(self, place: Path) -> tuple[Measurement, Measurement]:
+        """The cut's file and the original's, measured in turns.
+
+        Raises:
+            MeasurementError: One of them cannot be measured.
+        """
+        self.told("measure", 0, 1)
+        found = []
+        for item in measure_alternately(
+            [place / "model.onnx", self.original_file], self.workload, rounds=3, attempts=1
+        ):
+            if not isinstance(item, Measurement):
+                raise item
+            found.append(item)
+        self.told("measure", 1, 1)
+        return found[0], found[1]
+
+    @property
+    def original_file(self) -> Path:
+        """The original's ``model.onnx``, exported once."""
+        path = self.state / "original.onnx"
+        if not path.exists():
+            arrays = {name: value.numpy() for name, value in self.original.items()}
+            export(Design(arch=self.arch, weights=self.form), arrays, path)
+        return path
+
+    def _search(self, plan: Plan) -> tuple[Named, Sizes]:
+        """Weights that cuts near the limits share, and the best cut found among them."""
+        head = head_of(self.arch, self.ordered[0])
+        trained = self._sharer(plan, "shared").run(
+            lambda step, steps, _loss: self.told("train shared weights", step, steps)
+        )
+        self.cpu_s["train shared weights"] = trained.cpu_s
+        validation = self.targets("validation")
+
+        def loss(sizes: Sizes) -> float:
+            return judge(self.arch, trained.weights, sizes, validation, original_head=head, batches=JUDGING_BATCHES)
+
+        def pick(within: Limits) -> Sizes:
+            told = functools.partial(self.told, "search")
+            return search_shared(self._sampler(plan, within), loss, trials=plan.trials, told=told)[0]
+
+        with self._timed("search", key=plan.choosing):
+            return trained.weights, self._choice(plan, pick)
+
+    def _sampler(self, plan: Plan, within: Limits) -> Sampler:
+        widths = {max(_WIDTH_STEP, round(s * self.arch.d_model / _WIDTH_STEP) * _WIDTH_STEP) for s in plan.widths}
+        return Sampler(
+            self.arch,
+            options_of(self.arch),
+            self.costs,
+            within,
+            widths=[min(width, self.arch.d_model) for width in sorted(widths)],
+            value_bytes=self.value_bytes,
+            seed=self.seed,
+        )
+
+    def _choice(self, plan: Plan, pick: Callable[[Limits], Sizes]) -> Sizes:
+        """A choice that is measured within the limit of latency, or the one that was made before.
+
+        Sums of parts may be a little off: the limit that is chosen by is lowered by what the cut is above it.
+        """
+        kept = self.kept(f"choice-{plan.method}", lambda: plain(self._within(pick, plan.limits)), key=plan.choosing)
+        return Sizes(heads=tuple(kept["heads"]), neurons=tuple(kept["neurons"]), width=kept["width"])
+
+    def _within(self, pick: Callable[[Limits], Sizes], limits: Limits) -> Sizes:
+        within, nearest = limits, ""
+        whole = whole_sizes(self.arch)
+        for _ in range(_TIGHTENINGS):
+            sizes = pick(within)
+            if not limits.times_s or sizes == whole:
+                return sizes
+            cut, full = time_requests([cut_arch(self.arch, sizes), self.arch], self.workload, weights=self.form)
+            shares = {name: cut[name] / full[name] for name in limits.times_s}
+            over = {
+                name: shares[name] / (limit_s / self.costs[name].cut_s(self.arch, whole))
+                for name, limit_s in limits.times_s.items()
+            }
+            if max(over.values()) <= 1:
+                return sizes
+            nearest = ", ".join(f"{name} {100 * share:.1f} % of the original's" for name, share in shares.items())
+            tighter = {name: s / over[name] * 0.995 if over[name] > 1 else s for name, s in within.times_s.items()}
+            within = replace(within, times_s=tighter)
+        raise Infeasible(
+            f"no choice was measured within the limits of latency on this machine; nearest: {nearest}; loosen them"
+        )
+
+    @contextmanager
+    def _timed(self, stage: str, *, key: str = "") -> Iterator[None]:
+        """Notes the CPU seconds of a stage: those of the call that did the work, not of one that found it done."""
+        begun = time.process_time()
+        yield
+        spent = time.process_time() - begun
+        self.cpu_s[stage] = self.kept(f"seconds-{stage.replace(' ', '-')}", lambda: spent, key=key)
+
+    def kept(self, name: str, make: Callable[[], Any], *, key: str = "") -> Any:
+        """What ``make`` gave, from its file if it was made before (for the same key)."""
+        path = self.state / f"{name}.json"
+        if path.exists():
+            held = read_json(path)
+            if held["key"] == key:
+                return held["value"]
+        write_json(path, {"key": key, "value": make()})
+        return read_json(path)["value"]

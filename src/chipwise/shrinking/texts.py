@@ -1,0 +1,135 @@
+"""Texts in a pretrained model's own tokens, in batches of like length, and the original's states of each token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from chipwise.core.digest import digest
+from chipwise.core.errors import DataError
+from chipwise.core.files import storage
+from chipwise.shrinking.running import Weights, autocast, states
+from chipwise.spec import ArchSpec
+from chipwise.training.tokenizer import load_tokenizer
+from chipwise.training.trainer import fastest_dtype
+
+Tokens = npt.NDArray[np.int64]
+BATCH_TOKENS = 2048
+LEAST_TEXTS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Texts:
+    """Tokens of each text, all texts one after the other."""
+
+    tokens: Tokens
+    starts: Tokens  # where each text starts, and where the last ends
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    @property
+    def digest(self) -> str:
+        """Identity of the texts."""
+        return digest([self.tokens[:4096].tolist(), len(self.tokens), len(self)])
+
+    def batches(self, *, tokens: int = BATCH_TOKENS) -> list[Tokens]:
+        """Numbers of texts, those of like length together, about ``tokens`` tokens with the padding."""
+        lengths = np.diff(self.starts)
+        found: list[Tokens] = []
+        rows: list[int] = []
+        for number in np.argsort(lengths, kind="stable"):
+            if rows and (len(rows) + 1) * lengths[number] > tokens:
+                found.append(np.array(rows))
+                rows = []
+            rows.append(int(number))
+        return [*found, np.array(rows)]
+
+    def padded(self, numbers: Sequence[int] | Tokens) -> tuple[Tensor, Tensor]:
+        """Tokens (B, T) of these texts with padding (token 0) after them, and where there is text."""
+        lengths = np.diff(self.starts)[numbers]
+        block = np.zeros((len(numbers), int(lengths.max())), np.int64)
+        for row, number in enumerate(numbers):
+            block[row, : lengths[row]] = self.tokens[self.starts[number] : self.starts[number + 1]]
+        return torch.from_numpy(block), torch.from_numpy(np.arange(block.shape[1])[None] < lengths[:, None])
+
+    def first(self, count: int) -> Texts:
+        """The first texts."""
+        starts = self.starts[: count + 1]
+        return Texts(tokens=self.tokens[: starts[-1]], starts=starts)
+
+
+def encode(tokenizer_path: Path, texts: Sequence[str], *, longest: int) -> Texts:
+    """``texts`` as the tokenizer divides them, its special tokens with them, each cut to ``longest`` tokens.
+
+    Raises:
+        DataError: Too few texts.
+    """
+    tokenizer: Any = load_tokenizer(tokenizer_path)
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(longest)
+    rows = [item.ids for item in tokenizer.encode_batch(list(texts)) if len(item.ids) > 1]
+    if len(rows) < LEAST_TEXTS:
+        raise DataError(f"{len(rows)} texts are too few to judge cuts by; give at least {LEAST_TEXTS}")
+    return Texts(
+        tokens=np.concatenate([np.array(row, np.int64) for row in rows]),
+        starts=np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64),
+    )
+
+
+class Targets:
+    """The original's states of every token of ``texts``, computed once and kept in a file of half floats."""
+
+    def __init__(self, texts: Texts, values: npt.NDArray[np.float16]) -> None:
+        self.texts, self._values = texts, values
+
+    def of(self, numbers: Tokens, tokens: int) -> Tensor:
+        """States (B, T, D) of these texts, zero at padding."""
+        block = np.zeros((len(numbers), tokens, self._values.shape[1]), np.float32)
+        for row, number in enumerate(numbers):
+            start, end = self.texts.starts[number : number + 2]
+            block[row, : end - start] = self._values[start:end]
+        return torch.from_numpy(block)
+
+
+def make_targets(
+    arch: ArchSpec, weights: Weights, texts: Texts, path: Path, told: Callable[[int, int], None] = lambda a, b: None
+) -> Targets:
+    """The original's states of ``texts``, read from ``path`` if it was finished, else computed into it.
+
+    Matrices are multiplied in the machine's fastest format: what that changes is a thousandth of what a cut does.
+    """
+    shape = (len(texts.tokens), arch.d_model)
+    if path.exists():
+        return Targets(texts, np.load(path, mmap_mode="r"))
+    part = path.with_suffix(".part.npy")
+    with storage(path), torch.no_grad():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        values = np.lib.format.open_memmap(part, mode="w+", dtype=np.float16, shape=shape)
+        work = texts.batches()
+        for done, numbers in enumerate(work):
+            tokens, mask = texts.padded(numbers)
+            with autocast(fastest_dtype()):
+                found = states(arch, weights, tokens, mask).float().numpy()
+            for row, number in enumerate(numbers):
+                start, end = texts.starts[number : number + 2]
+                values[start:end] = found[row, : end - start]
+            told(done + 1, len(work))
+        values.flush()
+        part.rename(path)
+    return Targets(texts, np.load(path, mmap_mode="r"))
+
+
+def order_of_batches(count: int, *, seed: int) -> Iterator[int]:
+    """Numbers of batches without end, each epoch in an order of its own."""
+    epoch = 0
+    while True:
+        yield from np.random.default_rng([seed, epoch]).permutation(count).tolist()
+        epoch += 1

@@ -1,0 +1,413 @@
+"""The same training with other means: a budget of steps, a GPU or several, larger batches, less memory, given weights.
+
+The loop, the recipe and the checkpoints are the trainer's. Several processes (``torchrun``) share each batch: every
+one holds the model (``ddp``), or a part of each layer (``fsdp``; the averages of Muon stay whole on each). All of them
+must see the same folder; the first alone writes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.utils.checkpoint import checkpoint as recomputed
+
+from chipwise.core.digest import digest
+from chipwise.core.errors import InputError, TrainingDiverged, Unsupported
+from chipwise.deploy.torch import LayerModule, Transformer, build
+from chipwise.spec import ArchSpec
+from chipwise.spec.weights import weight_shapes
+from chipwise.training import checkpoint
+from chipwise.training.checkpoint import Progress
+from chipwise.training.evaluate import mean_loss
+from chipwise.training.tokenizer import TokenData
+from chipwise.training.trainer import Recipe, Run, TrainResult, Update, batch, fastest_dtype
+
+Precision = Literal["bf16", "fp32"]
+Sharing = Literal["ddp", "fsdp"]
+_PEAK_SIZE = {"cpu": 1024, "cuda": 8192}  # of the product that a measured peak is taken from
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Means:
+    """With what a model is trained. The defaults are those of the plain trainer."""
+
+    device: str = "cpu"
+    precision: Precision | None = None  # of matrix products; the faster one on this device unless given
+    accumulate: int = 1  # batches whose gradients make one step
+    recompute: bool = False  # activations within layers are computed again instead of kept
+    sharing: Sharing = "ddp"
+    peak_flops_per_s: float | None = None  # of one device, for MFU
+
+    def __post_init__(self) -> None:
+        if self.accumulate < 1:
+            raise InputError(f"--accumulate must be at least 1, not {self.accumulate}")
+        if self.precision not in (None, "bf16", "fp32"):
+            raise InputError(f"--precision is bf16 or fp32, not {self.precision!r}")
+        if self.sharing not in ("ddp", "fsdp"):
+            raise InputError(f"--sharing is ddp or fsdp, not {self.sharing!r}")
+        if self.peak_flops_per_s is not None and not self.peak_flops_per_s > 0:
+            raise InputError(f"--peak must be above zero, not {self.peak_flops_per_s}")
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """In which matrices are multiplied."""
+        if self.precision is None and self.device.startswith("cuda"):
+            return torch.bfloat16
+        if self.precision is None:
+            return fastest_dtype()
+        return torch.bfloat16 if self.precision == "bf16" else torch.float32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sign(Update):
+    """A sign of life with how fast it goes."""
+
+    steps: int
+    tokens_per_s: float
+    mfu: float | None  # share of the peak; None where the peak is not known
+    left_s: float  # until the budget is spent, at this pace
+
+
+def train_with(
+    arch: ArchSpec,
+    data: TokenData,
+    *,
+    means: Means,
+    steps: int | None = None,
+    cpu_budget_s: float | None = None,
+    seed: int,
+    folder: str | Path,
+    recipe: Recipe | None = None,
+    start: Mapping[str, np.ndarray[Any, Any]] | None = None,
+    progress: Callable[[Sign], None] | None = None,
+    checkpoint_every_s: float = 30.0,
+    max_validation_bytes: int | None = None,
+) -> TrainResult:
+    """Trains ``arch`` on ``data`` for so many steps, or CPU seconds, going on from what ``folder`` holds.
+
+    Args:
+        arch: The architecture.
+        data: In the model's tokens.
+        means: With what.
+        steps: Steps of the optimiser; this or ``cpu_budget_s``.
+        cpu_budget_s: CPU seconds, on one process without a GPU.
+        seed: Of weights and order of the text.
+        folder: Of checkpoints and weights.
+        recipe: How; its batch is what one process takes at once.
+        start: Weights to go on from (names of the torch module); random ones unless given.
+        progress: Told about once a second.
+        checkpoint_every_s: Seconds of training between checkpoints.
+        max_validation_bytes: Judge on the first so many bytes of the validation text.
+
+    Raises:
+        InputError: Not exactly one budget, or one that does not go with the means.
+        TrainingDiverged: As of the trainer; the last good state is kept in ``folder``.
+        KeyboardInterrupt: After Ctrl-C, when the step was finished and its state written.
+    """
+    if (steps is None) == (cpu_budget_s is None):
+        raise InputError("give one budget: --steps, --tokens or --cpu-seconds")
+    budget = float(steps if steps is not None else cpu_budget_s or 0)
+    if not 0 < budget < float("inf"):
+        raise InputError(f"the budget must be positive, not {budget:g}")
+    if data.vocab_size != arch.vocab_size:
+        raise InputError(f"the model has {arch.vocab_size} tokens, the text was encoded with {data.vocab_size}")
+    if cpu_budget_s is not None and (processes() > 1 or means.device != "cpu"):
+        raise InputError("--cpu-seconds is for one process without a GPU; give --steps or --tokens")
+    counted = steps is not None
+    run = ExtendedRun(arch, data, budget, seed, Path(folder), recipe or Recipe(), means, counted=counted, start=start)
+    try:
+        with run.interruptible():
+            return run.go(progress, checkpoint_every_s, max_validation_bytes)  # type: ignore[arg-type]
+    except TrainingDiverged as error:
+        raise TrainingDiverged(f"{error}; the last good state is kept in {folder}") from None
+
+
+class ExtendedRun(Run):
+    """A training with :class:`Means`; ``counted`` budgets are steps."""
+
+    def __init__(
+        self,
+        arch: ArchSpec,
+        data: TokenData,
+        budget: float,
+        seed: int,
+        folder: Path,
+        recipe: Recipe,
+        means: Means,
+        *,
+        counted: bool,
+        start: Mapping[str, np.ndarray[Any, Any]] | None,
+    ) -> None:
+        self.means, self.counted, self.given = means, counted, start
+        self.rank, self.world = rank(), processes()
+        self.stop = False
+        self.began = (time.perf_counter(), -1)  # when, at which step, this call set out
+        clock = time.process_time if means.device == "cpu" else time.perf_counter
+        super().__init__(arch, data, budget, seed, folder, recipe, clock)
+        self.dtype = means.dtype
+        parts = means.accumulate * self.world
+        if parts > 1 or start is not None:
+            origin = None if start is None else _fingerprint(start)
+            self.key = digest([self.key, parts, origin])
+        if counted:
+            self.name_files(f"{int(budget)}-steps")
+
+    @property
+    def step_tokens(self) -> int:
+        """Tokens that one step learns from, over all processes."""
+        return super().step_tokens * self.means.accumulate * self.world
+
+    def spent(self, at: Progress) -> float:
+        """Steps, or CPU seconds."""
+        return float(at.steps) if self.counted else at.cpu_s
+
+    def lost(self, spent_s: float) -> float:
+        """A failed attempt is charged by time alone: steps are counted from where it goes on."""
+        return spent_s if self.counted else super().lost(spent_s)
+
+    def start(self) -> None:
+        """The given weights or random ones, where and how they are trained."""
+        model = build(self.arch, seed=self.seed)
+        if self.given is not None:
+            model.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in self.given.items()})
+        self.model = model.to(self.means.device).train()
+        if self.means.recompute:
+            for layer in self.model.layers.values():
+                _recompute(layer)
+        self.loss: nn.Module = _Loss(self.model, self.means.dtype)
+        if self.world > 1:
+            self._share()
+        self.optimiser = self._optimiser()
+        self.at = Progress()
+
+    def _share(self) -> None:
+        if self.means.sharing == "ddp":
+            self.loss = nn.parallel.DistributedDataParallel(self.loss)
+            return
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = init_device_mesh(torch.device(self.means.device).type, (self.world,))
+        for layer in self.model.layers.values():
+            fully_shard(layer, mesh=mesh)
+        fully_shard(self.loss, mesh=mesh)
+
+    @property
+    def _sharded(self) -> bool:
+        return self.world > 1 and self.means.sharing == "fsdp"
+
+    def take(self, weights: dict[str, Tensor]) -> None:
+        """Gives the model these weights, each process its part."""
+        if not self._sharded:
+            super().take(weights)
+            return
+        from torch.distributed.tensor import distribute_tensor
+
+        with torch.no_grad():
+            for name, p in self.model.named_parameters():
+                whole = weights[name].to(self.means.device)
+                p.copy_(distribute_tensor(whole, p.device_mesh, p.placements))  # type: ignore[attr-defined]
+
+    def weights(self) -> dict[str, Tensor]:
+        """The weights, whole, in the machine's memory. All processes must ask at once."""
+        return {name: _whole(value).cpu() for name, value in self.model.state_dict().items()}
+
+    def save(self, path: Path) -> None:
+        """Writes where the training is; all processes gather, the first writes."""
+        weights, averages = self.weights(), self.optimiser.state()
+        if self.rank == 0:
+            checkpoint.save(path, self.key, self.at, weights, averages)
+        _together()
+
+    def backward(self) -> Tensor:
+        """The gradient of this process's share of the step's batch, averaged over all shares."""
+        count, parts = self.recipe.batch_windows, self.means.accumulate
+        total = torch.zeros((), device=self.means.device)
+        for part in range(parts):
+            number = (self.at.steps * parts + part) * self.world + self.rank
+            inputs, targets = (
+                t.to(self.means.device) for t in batch(self.data.train, self.window, count, number, self.seed)
+            )
+            with self._without_exchange(part < parts - 1):
+                loss = self.loss(inputs, targets) / parts
+                loss.backward()
+            total += loss.detach()
+        if self.world > 1:
+            dist.all_reduce(total)
+            total /= self.world
+        return total
+
+    @contextlib.contextmanager
+    def _without_exchange(self, wanted: bool) -> Iterator[None]:
+        """Gradients of all but the last batch stay on their process."""
+        if wanted and isinstance(self.loss, nn.parallel.DistributedDataParallel):
+            with self.loss.no_sync():
+                yield
+        else:
+            yield
+
+    def after_step(self) -> None:
+        """Stops between two steps when Ctrl-C was pressed, with everything written."""
+        if self.stop:
+            self.save_here()
+            raise KeyboardInterrupt
+
+    @contextlib.contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """Ctrl-C lets the step under way end; a second one does not."""
+        if threading.current_thread() is not threading.main_thread() or self.world > 1:
+            yield
+            return
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            self.stop = True
+
+        before = signal.signal(signal.SIGINT, stop)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def _update(self) -> Sign:
+        at, (since, from_step) = self.at, self.began
+        done, seconds = at.steps - from_step, max(time.perf_counter() - since, 1e-9)
+        per_s = done * self.step_tokens / seconds
+        peak = self.means.peak_flops_per_s
+        share = self.spent(at) / self.budget
+        pace = (self.spent(at) - self._from) / seconds
+        base = super()._update()
+        return Sign(
+            cpu_s=base.cpu_s,
+            cpu_budget_s=base.cpu_budget_s,
+            tokens=base.tokens,
+            bits_per_byte=base.bits_per_byte,
+            steps=at.steps,
+            tokens_per_s=per_s,
+            mfu=None if peak is None else 6 * multiplied(self.arch) * per_s / (peak * self.world),
+            left_s=self.budget * (1 - share) / pace if pace > 0 else 0.0,
+        )
+
+    def loop(self, report: Callable[[Update], None] | None, checkpoint_every_s: float) -> None:
+        """The trainer's loop; the pace is that of this call."""
+        self.began, self._from = (time.perf_counter(), self.at.steps), self.spent(self.at)
+        super().loop(report if self.rank == 0 else None, checkpoint_every_s)
+
+    def judged(self) -> Transformer:
+        """The model as it is judged: whole, on each process."""
+        if not self._sharded:
+            return self.model
+        model = Transformer(self.arch)
+        model.load_state_dict(self.weights())
+        return model.to(self.means.device)
+
+    def keep(self, result: TrainResult, weights: bytes) -> None:
+        """Writes weights and result, once."""
+        if self.rank == 0:
+            super().keep(result, weights)
+        _together()
+
+
+class _Loss(nn.Module):
+    """Model and loss in one forward pass, which is what is shared between processes."""
+
+    def __init__(self, model: Transformer, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.model, self.dtype = model, dtype
+
+    def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        return mean_loss(self.model, inputs, targets, self.dtype)
+
+
+def _recompute(layer: nn.Module) -> None:
+    """Makes ``layer`` keep its input alone while it trains; its names stay as they are."""
+    assert isinstance(layer, LayerModule)
+    plain = layer.forward
+
+    def forward(x: Tensor, angles: Any, cache: Any) -> tuple[Tensor, Any]:
+        if not (layer.training and torch.is_grad_enabled()):
+            return plain(x, angles, cache)
+        return recomputed(lambda y: plain(y, angles, cache)[0], x, use_reentrant=False), None
+
+    layer.forward = forward  # type: ignore[method-assign, assignment]
+
+
+def _whole(value: Tensor) -> Tensor:
+    return value.full_tensor() if hasattr(value, "full_tensor") else value
+
+
+def _fingerprint(weights: Mapping[str, np.ndarray[Any, Any]]) -> list[float]:
+    return [float(np.abs(weights[name]).sum(dtype=np.float64)) for name in sorted(weights)]
+
+
+def multiplied(arch: ArchSpec) -> int:
+    """Parameters that each token is multiplied by: matrices as often as they run; of the tables only the head."""
+    shapes = weight_shapes(arch)
+    uses = [str(i if layer.shares is None else layer.shares) for i, layer in enumerate(arch.layers)]
+    count = arch.vocab_size * arch.d_model
+    for name, shape in shapes.items():
+        if name.startswith("layers.") and len(shape) == 2:
+            count += shape[0] * shape[1] * uses.count(name.split(".")[1])
+    return count
+
+
+def measured_peak(device: str, dtype: torch.dtype) -> float | None:
+    """FLOP/s of a large square product in ``dtype`` here, the best of five; None on a device that is not known."""
+    size = _PEAK_SIZE.get(torch.device(device).type)
+    if size is None:
+        return None
+    a = torch.ones(size, size, dtype=dtype, device=device)
+    best = float("inf")
+    for _ in range(5):
+        begin = time.perf_counter()
+        product = a @ a
+        float(product[0, 0])  # waits for it
+        best = min(best, time.perf_counter() - begin)
+    return 2 * size**3 / best
+
+
+def rank() -> int:
+    """This process's number among those that train together."""
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+
+
+def processes() -> int:
+    """How many processes train together."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def _together() -> None:
+    if processes() > 1:
+        dist.barrier()
+
+
+@contextlib.contextmanager
+def joined(means: Means) -> Iterator[Means]:
+    """Joins the processes that ``torchrun`` started, if it did; the means with this process's own device."""
+    if int(os.environ.get("WORLD_SIZE", "1")) < 2:
+        yield means
+        return
+    if not dist.is_available():
+        raise Unsupported("this torch was built without torch.distributed; train in one process")
+    gpu = means.device.startswith("cuda")
+    if gpu:
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        means = replace(means, device=f"cuda:{os.environ['LOCAL_RANK']}")
+    dist.init_process_group("nccl" if gpu else "gloo")
+    try:
+        yield means
+    finally:
+        dist.destroy_process_group()

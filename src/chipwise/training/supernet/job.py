@@ -1,0 +1,71 @@
+"""A training of shared weights as a job for a worker of the pool."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from chipwise.core.digest import plain
+from chipwise.core.errors import InputError
+from chipwise.core.files import build
+from chipwise.spec import ArchSpec
+from chipwise.spec.io import from_data, to_data
+from chipwise.training.trainer import Update
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupernetJob:
+    """One training of weights that ``archs`` share; each may be listed more often to be trained more often."""
+
+    archs: tuple[ArchSpec, ...]
+    tokens: tuple[str, ...]  # files that a TokenStore wrote, one for every vocabulary size
+    folder: str  # where the training keeps its state and leaves its weights
+    cpu_budget_s: float
+    seed: int
+    recipe: dict[str, Any] = dataclasses.field(default_factory=dict)  # fields of SupernetRecipe that differ
+
+    def to_line(self, number: int) -> str:
+        """The job as a line of the worker's input; designs that are listed often travel once."""
+        fields = {f.name: plain(getattr(self, f.name)) for f in dataclasses.fields(self) if f.name != "archs"}
+        different = list(dict.fromkeys(self.archs))
+        place = {arch: i for i, arch in enumerate(different)}
+        order = [place[arch] for arch in self.archs]
+        archs = [to_data(arch) for arch in different]
+        return json.dumps({"job": number, "kind": "supernet", **fields, "archs": archs, "order": order})
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> SupernetJob:
+        """The job that a line held.
+
+        Raises:
+            InputError: It is no such line.
+        """
+        fields = dict(data)
+        try:
+            archs = [from_data(arch) for arch in fields.pop("archs")]
+            archs = [archs[number] for number in fields.pop("order")]
+        except (KeyError, TypeError, IndexError) as error:
+            raise InputError(f"not a job that trains shared weights: {error!r}") from None
+        return dataclasses.replace(build(cls, {**fields, "archs": ()}), archs=tuple(archs))
+
+    def run(self, tell: Callable[[Update], None]) -> dict[str, Any]:
+        """Trains; the result as JSON can hold it, without the whole model, which follows from the designs."""
+        from chipwise.training.supernet.trainer import SupernetRecipe, train_supernet
+        from chipwise.training.tokenizer import load_tokens
+
+        texts = [load_tokens(path) for path in self.tokens]
+        result = train_supernet(
+            self.archs,
+            {text.vocab_size: text for text in texts},
+            cpu_budget_s=self.cpu_budget_s,
+            seed=self.seed,
+            folder=self.folder,
+            recipe=build(SupernetRecipe, self.recipe, field="recipe"),
+            progress=tell,
+        )
+        values: dict[str, Any] = plain(result)
+        del values["whole"]
+        return values

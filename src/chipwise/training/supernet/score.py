@@ -1,0 +1,74 @@
+"""How good sub-models are with inherited weights, without training any of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from chipwise.core.errors import InputError
+from chipwise.spec import ArchSpec
+from chipwise.training.evaluate import evaluate, read
+from chipwise.training.supernet.sliced import part_of, with_weights
+from chipwise.training.tokenizer import TokenData
+from chipwise.training.trainer import fastest_dtype
+
+
+def score(
+    weights: Mapping[str, Any] | str | Path,
+    whole: ArchSpec,
+    archs: Sequence[ArchSpec],
+    data: Mapping[int, TokenData] | TokenData,
+    *,
+    max_validation_bytes: int | None = None,
+    dtype: torch.dtype | None = None,
+) -> list[float]:
+    """Bits per byte of the validation text of each of ``archs`` with the weights that it inherits from ``whole``.
+
+    Args:
+        weights: Those of ``whole``, or a safetensors file of them.
+        whole: The model that holds all.
+        archs: Models that fit into it.
+        data: The text in the tokens of each vocabulary size.
+        max_validation_bytes: Judge on the first so many bytes.
+        dtype: In which matrices are multiplied; the faster one here unless given.
+
+    Raises:
+        InputError: Weights that cannot be read, or a vocabulary without text.
+        SpecError: A model that does not fit.
+    """
+    tensors = read_weights(weights)
+    texts = {data.vocab_size: data} if isinstance(data, TokenData) else data
+    missing = sorted({arch.vocab_size for arch in archs} - texts.keys())
+    if missing:
+        raise InputError(f"there is no text in tokens of vocabulary {missing}; it is there in {sorted(texts)}")
+    with torch.no_grad():
+        return [
+            with_weights(
+                arch,
+                part_of(arch, whole, tensors),
+                lambda model, arch=arch: (
+                    evaluate(  # type: ignore[misc]
+                        model.eval(),
+                        texts[arch.vocab_size],
+                        max_bytes=max_validation_bytes,
+                        dtype=dtype or fastest_dtype(),
+                    ).bits_per_byte
+                ),
+            )
+            for arch in archs
+        ]
+
+
+def read_weights(weights: Mapping[str, Any] | str | Path) -> dict[str, Tensor]:
+    """Weights by name as tensors, from arrays, tensors or a safetensors file.
+
+    Raises:
+        InputError: The file cannot be read.
+    """
+
+    arrays = read(weights) if isinstance(weights, str | Path) else weights
+    return {name: torch.as_tensor(value) for name, value in arrays.items()}

@@ -1,0 +1,238 @@
+"""One training of shared weights: every step trains a few sub-models at once, cut from the same tensors.
+
+The loop, the budget, the checkpoints and what happens after a divergence are those of ``train/trainer.py``; only the
+step differs. A step draws a few designs, each with text of its own in its own vocabulary. With distillation a step
+takes one vocabulary, in turns, and of its designs the largest, the smallest and some others (the sandwich) on the same
+text; the others learn from the largest as well as from the text.
+
+References:
+    The sandwich and in-place distillation: Yu et al. 2020 (BigNAS), arXiv:2003.11142, section 3.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from chipwise.core.digest import digest
+from chipwise.core.errors import InputError, SpecError
+from chipwise.core.files import read_json, storage, write_atomic, write_json
+from chipwise.deploy.torch import Transformer
+from chipwise.nn.loss import head_loss, head_probabilities
+from chipwise.optim.scaling import PACE
+from chipwise.space import SearchSpace
+from chipwise.spec import ArchSpec
+from chipwise.training.checkpoint import CurvePoint
+from chipwise.training.supernet.sliced import add_gradients, part_of, with_weights
+from chipwise.training.supernet.whole import whole_of
+from chipwise.training.tokenizer import TokenData
+from chipwise.training.trainer import Recipe, Run, Update, batch
+
+POOL = 1024  # designs drawn from a space
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupernetRecipe(Recipe):
+    """How shared weights are trained. The defaults were measured: docs/training.md."""
+
+    designs: int = 4  # of a step
+    batch_windows: int = 8  # of each design
+    rate_width: int | None = None  # one rate for weights that designs of many widths share
+    distil: float = 0.0  # share of the largest's word in what the others learn; above 0 a step is a sandwich
+
+    def __post_init__(self) -> None:
+        Recipe.__post_init__(self)
+        if self.designs < 1:
+            raise SpecError(f"must be at least 1, not {self.designs}", field="designs")
+        if not 0 <= self.distil <= 1:
+            raise SpecError(f"must lie between 0 and 1, not {self.distil}", field="distil")
+        if self.distil and self.designs < 2:
+            raise SpecError("the largest needs another that learns from it", field="designs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupernetResult:
+    """What a finished training of shared weights gave."""
+
+    whole: ArchSpec  # whose weights they are
+    weights: str  # safetensors file, Transformer keys of ``whole``, FP32
+    tokens: int  # that designs learnt from, all together
+    steps: int
+    cpu_s: float  # charged for the steps that lead to these weights
+    spent_cpu_s: float  # really taken by the steps of this call
+    bits_per_byte: float  # of recent training text, the mean over the designs of a step
+    curve: tuple[CurvePoint, ...]
+
+
+def train_supernet(
+    designs: SearchSpace | Sequence[ArchSpec],
+    stores: Mapping[int, TokenData],
+    *,
+    cpu_budget_s: float,
+    seed: int,
+    folder: str | Path,
+    recipe: SupernetRecipe | None = None,
+    progress: Callable[[Update], None] | None = None,
+    checkpoint_every_s: float = 10.0,
+    clock: Callable[[], float] = time.process_time,
+) -> SupernetResult:
+    """Trains weights that all of ``designs`` share, for ``cpu_budget_s``.
+
+    Designs are drawn as often as they are listed: a list of those within the limits, or with those more often that are
+    wanted more, spends the budget where the search will look. What ``folder`` holds of the same training is continued.
+
+    Args:
+        designs: What is trained together; of a space, a sample that ``seed`` draws.
+        stores: The text in the tokens of every vocabulary size that occurs.
+        cpu_budget_s: CPU seconds of the steps.
+        seed: Of weights, order of the text, and which designs a step takes.
+        folder: Of checkpoints and weights.
+        recipe: How.
+        progress: Told about once a second.
+        checkpoint_every_s: Seconds between checkpoints.
+        clock: CPU seconds of this process.
+
+    Raises:
+        InputError: No designs, designs that cannot share weights, or a vocabulary without text.
+        TrainingDiverged: As of the trainer.
+    """
+    if not cpu_budget_s > 0:
+        raise InputError(f"a training needs a positive budget of CPU seconds, not {cpu_budget_s}")
+    if isinstance(designs, SearchSpace):
+        rows = designs.sample(POOL, np.random.default_rng([seed, 3]))
+        designs = [designs.design(row).arch for row in rows]
+    run = SupernetRun(designs, stores, cpu_budget_s, seed, Path(folder), recipe or SupernetRecipe(), clock)
+    kept = run.kept()
+    if kept is not None:
+        return kept
+    run.resume()
+    run.loop(progress, checkpoint_every_s)
+    return run.written()
+
+
+class SupernetRun(Run):
+    """The trainer's loop over steps of several designs."""
+
+    recipe: SupernetRecipe
+
+    def __init__(
+        self,
+        designs: Sequence[ArchSpec],
+        stores: Mapping[int, TokenData],
+        budget: float,
+        seed: int,
+        folder: Path,
+        recipe: SupernetRecipe,
+        clock: Callable[[], float],
+    ) -> None:
+        whole = whole_of(designs)
+        self.designs, self.stores = list(designs), stores
+        self.groups: dict[int, list[ArchSpec]] = {}
+        for arch in designs:
+            self.groups.setdefault(arch.vocab_size, []).append(arch)
+        self.sizes = sorted(self.groups)
+        missing = [size for size in self.sizes if size not in stores]
+        if missing:
+            raise InputError(f"there is no text in tokens of vocabulary {missing}; it is there in {sorted(stores)}")
+        super().__init__(whole, stores[self.sizes[-1]], budget, seed, folder, recipe, clock)
+        self.key = digest([self.key, sorted(arch.digest for arch in designs), "shared weights"])
+
+    def backward(self) -> Tensor:
+        """Adds the gradient of the step's designs to the whole's; their mean loss in nats, as of the largest tokens."""
+        designs, step = self.drawn(), self.at.steps
+        gradients, whole = {}, dict(self.model.named_parameters())
+        for name, parameter in whole.items():
+            parameter.grad = gradients[name] = torch.zeros_like(parameter)
+        weights = {name: parameter.detach() for name, parameter in whole.items()}
+        total, teacher = torch.zeros(()), None
+        for number, arch in enumerate(designs):
+            data = self.stores[arch.vocab_size]
+            place = step // len(self.sizes) if self.recipe.distil else step * len(designs) + number
+            inputs, targets = batch(data.train, self.window, self.recipe.batch_windows, place, self.seed)
+            parts = {n: p.detach().requires_grad_() for n, p in part_of(arch, self.arch, weights).items()}
+            x, table, loss = with_weights(arch, parts, functools.partial(self._judged, inputs, targets, teacher))
+            (loss / len(designs)).backward()  # type: ignore[no-untyped-call]
+            add_gradients(arch, self.arch, parts, gradients)
+            total += loss.detach() / len(designs) * (self.data.bytes_per_token / data.bytes_per_token)
+            if self.recipe.distil and number == 0:
+                teacher = head_probabilities(x.detach(), table.detach())
+        return total
+
+    def drawn(self) -> list[ArchSpec]:
+        """The designs of this step; with distillation the largest first, then the smallest, then others."""
+        random, count = np.random.default_rng([self.seed, 5, self.at.steps]), self.recipe.designs
+        if not self.recipe.distil:
+            return [self.designs[int(i)] for i in random.integers(len(self.designs), size=count)]
+        group = self.groups[self.sizes[self.at.steps % len(self.sizes)]]
+        ends = [max(group, key=ArchSpec.parameters), min(group, key=ArchSpec.parameters)]
+        return [*ends, *(group[int(i)] for i in random.integers(len(group), size=count - 2))]
+
+    def _judged(
+        self, inputs: Tensor, targets: Tensor, teacher: Tensor | None, model: Transformer
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """What the head sees (R, D), its table (V, D), and the loss."""
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.dtype == torch.bfloat16):
+            x_BTD, _ = model.hidden(inputs)
+        x, table, target = x_BTD.reshape(-1, x_BTD.shape[-1]).to(self.dtype), model.head_table, targets.reshape(-1)
+        return x, table, head_loss(x, table, target, teacher_RV=teacher, share=self.recipe.distil)
+
+    def _charge(self, elapsed_s: float) -> float:
+        """What a step costs the budget: what its work costs when it is little disturbed.
+
+        Steps differ in what they train, so the stated pace says how much work a step is, and the first quartile of the
+        seconds that such work took of late says what it costs; never more than the step really took.
+        """
+        work_s = sum(pace_s(arch) for arch in self.drawn())
+        self.recent_s.append(elapsed_s / work_s)
+        return min(elapsed_s, work_s * float(np.quantile(self.recent_s, 0.25)))
+
+    @property
+    def step_tokens(self) -> int:
+        """Tokens that one step learns from, over all its designs."""
+        return super().step_tokens * self.recipe.designs
+
+    def kept(self) -> SupernetResult | None:
+        """The result that an earlier call of the same training left, if any."""
+        if not (self.result_path.exists() and self.weights_path.exists()):
+            return None
+        found: dict[str, Any] = read_json(self.result_path)
+        if found.pop("key", None) != self.key:
+            return None
+        curve = tuple((p[0], p[1], p[2], p[3]) for p in found.pop("curve"))
+        return SupernetResult(**found, curve=curve, whole=self.arch, weights=str(self.weights_path), spent_cpu_s=0.0)
+
+    def written(self) -> SupernetResult:
+        """Writes the weights with the figures; the checkpoint of the fall is no longer needed."""
+        from safetensors.torch import save as to_bytes
+
+        at = self.at
+        result = SupernetResult(
+            whole=self.arch,
+            weights=str(self.weights_path),
+            tokens=at.tokens,
+            steps=at.steps,
+            cpu_s=at.cpu_s,
+            spent_cpu_s=self.spent_s,
+            bits_per_byte=at.bits_per_byte,
+            curve=tuple(at.curve),
+        )
+        with storage(self.weights_path):
+            write_atomic(self.weights_path, to_bytes(self.weights()))
+        figures = {name: getattr(result, name) for name in ("tokens", "steps", "cpu_s", "bits_per_byte", "curve")}
+        write_json(self.result_path, {"key": self.key, **figures})
+        self.branch_path.unlink(missing_ok=True)
+        return result
+
+
+@functools.lru_cache(maxsize=4096)
+def pace_s(arch: ArchSpec) -> float:
+    """Seconds that a token of ``arch`` takes to train at the stated pace."""
+    return float(1 / PACE.tokens_per_s(arch.parameters() - arch.embedding_parameters(), arch.vocab_size * arch.d_model))

@@ -1,0 +1,128 @@
+"""A child process that asks one model one task: ``python -m chipwise.training.tasks_worker``, one JSON object in.
+
+It tunes a copy of the trained weights, exports it in the deployed format, lets the exported graph answer the held-out
+items and leaves result and classifier in the job's folder. It ends when its input closes, so that it never outlives
+the process that started it; a job that was finished is not done again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from chipwise.core.digest import digest
+from chipwise.core.errors import ChipwiseError
+from chipwise.core.files import build, read_json, write_json
+from chipwise.spec import ArchSpec, Design
+from chipwise.spec.io import from_data, to_data
+from chipwise.training.tasks_data import Kind, Task, load_task
+from chipwise.training.tokenizer import load_tokenizer
+
+RESULT = "result.json"
+_METHOD = 2  # changes when tuning or judging do
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskJob:
+    """One model, one task."""
+
+    task: str  # a shipped task's name, or a file
+    kind: Kind | None = None
+    arch: ArchSpec
+    form: str  # number format of the deployed weights
+    weights: str  # safetensors file, Transformer keys
+    tokenizer: str
+    folder: str  # where result and classifier are left
+
+    def to_line(self) -> str:
+        """The job as the worker reads it."""
+        fields = {name: getattr(self, name) for name in self.__slots__}
+        return json.dumps({**fields, "arch": to_data(self.arch)})
+
+    def key(self, task: Task) -> str:
+        """What a result is of."""
+        return digest([_METHOD, task.identity, self.arch.digest, self.form, Path(self.weights).name])
+
+    def finished(self, task: Task) -> dict[str, Any] | None:
+        """The result that the folder holds, if it is of this job."""
+        path = Path(self.folder) / RESULT
+        kept = read_json(path) if path.exists() else None
+        return kept["result"] if isinstance(kept, dict) and kept.get("key") == self.key(task) else None
+
+
+def run_job(job: TaskJob) -> dict[str, Any]:
+    """Tunes, exports, judges; what is written is the fields of :class:`chipwise.training.tasks.TaskResult`.
+
+    Raises:
+        DataError: The task cannot be read.
+        InputError: The weights cannot be read or are not finite.
+        TrainingDiverged: Tuning lost its finite loss.
+    """
+    from chipwise.training.evaluate import load_model, quantised
+    from chipwise.training.tasks import evaluate_task, judge, learn
+    from chipwise.training.tasks_classifier import Classifier, Reading, write_classifier
+
+    task = load_task(job.task, kind=job.kind)
+    folder = Path(job.folder)
+    kept = job.finished(task)
+    if kept is not None:
+        return kept
+    model, tokenizer = load_model(job.arch, job.weights), load_tokenizer(job.tokenizer)
+    if task.kind == "choice":
+        result = asdict(evaluate_task(quantised(model, job.form), tokenizer, task))
+        result["judged"] = f"weights rounded to {job.form}, in torch"
+    else:
+        tuned, head = learn(model, tokenizer, task)
+        read = {
+            "weight": head.linear.weight.detach(),
+            "bias": head.linear.bias.detach(),
+            "mean": head.mean,
+            "deviation": head.deviation,
+        }
+        write_classifier(
+            folder,
+            task=task,
+            design=Design(arch=job.arch, weights=job.form),
+            weights={name: value.numpy() for name, value in tuned.state_dict().items()},
+            reading=Reading(**{name: value.numpy() for name, value in read.items()}),
+            tokenizer=Path(job.tokenizer),
+        )
+        classifier = Classifier(folder)
+        scores = classifier.scores([item.text for item in task.test])
+        result = asdict(judge(task, scores, method="tune", judged=classifier.judged))
+    write_json(folder / RESULT, {"key": job.key(task), "result": result})
+    return result
+
+
+def _leave_with_parent() -> None:
+    for _ in sys.stdin:
+        pass
+    os._exit(0)
+
+
+def main() -> None:
+    """Works off the job on standard input; a failure is one JSON object on standard error, and code 1."""
+    line = sys.stdin.readline()
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    try:
+        import torch
+
+        torch.set_num_threads(1)
+        data = json.loads(line)
+        run_job(build(TaskJob, {**data, "arch": from_data(data.get("arch"))}))
+    except ChipwiseError as error:
+        print(json.dumps({"kind": type(error).__name__, "message": str(error)}), file=sys.stderr)
+        os._exit(1)
+    except Exception as error:  # one candidate's fault must not cost the others
+        print(json.dumps({"kind": "WorkerError", "message": f"{type(error).__name__}: {error}"}), file=sys.stderr)
+        os._exit(1)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,225 @@
+"""Byte-level BPE: one training gives every vocabulary size, because a smaller vocabulary is a prefix of a larger one.
+
+Token 0 separates entries. A stream of tokens is ``sep entry sep entry … sep``, so each entry and its end are predicted.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import zipfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chipwise.core.errors import DataError, InputError, StudyError
+from chipwise.core.files import storage, write_atomic
+from chipwise.training.data import Corpus
+
+SEPARATOR = "<|endoftext|>"
+SMALLEST = 257  # the separator and the 256 bytes
+LARGEST = 65_536  # tokens are stored in 16 bits
+
+Tokens = NDArray[np.uint16]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenData:
+    """A corpus in the tokens of one vocabulary.
+
+    The arrays begin with a separator, which is context only; all that follows is predicted.
+    """
+
+    vocab_size: int
+    train: Tokens
+    validation: Tokens
+    bytes_train: int
+    validation_bytes: NDArray[np.int64]  # UTF-8 bytes of each validation entry
+
+    def validation_prefix(self, max_bytes: int | None) -> tuple[Tokens, int]:
+        """The first validation entries that together take no more than ``max_bytes`` (at least one), and their bytes.
+
+        The same entries for every vocabulary. The stream begins with a separator that is context only.
+        """
+        sums = np.cumsum(self.validation_bytes)
+        count = len(sums) if max_bytes is None else max(1, int(np.searchsorted(sums, max_bytes, side="right")))
+        ends = np.flatnonzero(self.validation == 0)  # the separator before each entry, and the last one
+        return self.validation[: ends[count] + 1], int(sums[count - 1])
+
+    @property
+    def bytes_per_token(self) -> float:
+        """UTF-8 bytes that one token of the training part stands for, separators counted as tokens."""
+        return self.bytes_train / (len(self.train) - 1)
+
+
+def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Any:
+    """A ``tokenizers.Tokenizer`` of ``vocab_size`` tokens learnt from ``texts``.
+
+    Raises:
+        DataError: The text is too uniform to yield that many tokens.
+    """
+    _check_size(vocab_size)
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[SEPARATOR],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    if tokenizer.get_vocab_size() < vocab_size:
+        raise DataError(
+            f"the text yields only {tokenizer.get_vocab_size()} different tokens, {vocab_size} are asked for; add text "
+            "or choose smaller vocabularies"
+        )
+    return tokenizer
+
+
+def cut(tokenizer: Any, vocab_size: int) -> Any:
+    """``tokenizer`` with only its first ``vocab_size`` tokens: what training for that size would have given."""
+    from tokenizers import Tokenizer
+
+    _check_size(vocab_size)
+    state = json.loads(tokenizer.to_str())
+    vocab: dict[str, int] = state["model"]["vocab"]
+    if vocab_size > len(vocab):
+        raise InputError(f"a tokenizer of {len(vocab)} tokens cannot be cut to {vocab_size}")
+    merges = []
+    for merge in state["model"]["merges"]:
+        if vocab["".join(merge)] >= vocab_size:
+            break  # tokens are numbered in the order of the merges that made them
+        merges.append(merge)
+    state["model"]["merges"] = merges
+    state["model"]["vocab"] = {token: number for token, number in vocab.items() if number < vocab_size}
+    return Tokenizer.from_str(json.dumps(state))
+
+
+def encode(tokenizer: Any, texts: Sequence[str]) -> Tokens:
+    """``texts`` as one stream: a separator first and one after each text."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    separator = tokenizer.token_to_id(SEPARATOR)
+    parts = [np.array([separator], dtype=np.uint16)]
+    for start in range(0, len(texts), 1000):
+        batch = tokenizer.encode_batch(list(texts[start : start + 1000]), add_special_tokens=False)
+        parts += [np.array([*item.ids, separator], dtype=np.uint16) for item in batch]
+    return np.concatenate(parts)
+
+
+class TokenStore:
+    """The tokenizers and token arrays of one corpus, made once and kept in ``folder``.
+
+    Args:
+        corpus: The text.
+        folder: Where ``tokenizer-<size>.json`` and ``tokens-<size>.npz`` are kept.
+        sizes: Every vocabulary size that will be asked for.
+    """
+
+    def __init__(self, corpus: Corpus, folder: str | Path, sizes: Iterable[int]) -> None:
+        self.corpus, self.folder = corpus, Path(folder)
+        self.sizes = sorted(set(sizes))
+        if not self.sizes:
+            raise InputError("no vocabulary size is given")
+        for size in self.sizes:
+            _check_size(size)
+        self._largest: Any = None
+
+    def prepare(self) -> None:
+        """Makes whatever the folder lacks."""
+        for size in self.sizes:
+            self.tokenizer(size)
+            self.tokens(size)
+
+    def tokenizer_path(self, vocab_size: int) -> Path:
+        """Where the tokenizer of this size is kept."""
+        return self.folder / f"tokenizer-{vocab_size}.json"
+
+    def tokens_path(self, vocab_size: int) -> Path:
+        """Where the token arrays of this size are kept."""
+        return self.folder / f"tokens-{vocab_size}.npz"
+
+    def tokenizer(self, vocab_size: int) -> Any:
+        """The tokenizer of this size, trained or cut at the first call."""
+        path = self.tokenizer_path(vocab_size)
+        stamp = self.folder / "corpus.digest"
+        if stamp.exists() and stamp.read_text().strip() != self.corpus.digest:
+            raise StudyError(f"{self.folder}: holds the tokens of another text; choose another run folder")
+        if path.exists():
+            return load_tokenizer(path)
+        if self._largest is None:
+            largest = self.tokenizer_path(self.sizes[-1])
+            if largest.exists():
+                self._largest = load_tokenizer(largest)
+            else:
+                self._largest = train_tokenizer(self.corpus.train, self.sizes[-1])
+                write_atomic(stamp, self.corpus.digest + "\n")
+                write_atomic(largest, self._largest.to_str(pretty=True))
+        chosen = cut(self._largest, vocab_size)
+        write_atomic(path, chosen.to_str(pretty=True))
+        return chosen
+
+    def tokens(self, vocab_size: int) -> TokenData:
+        """The corpus in tokens of this size, encoded at the first call."""
+        path = self.tokens_path(vocab_size)
+        if not path.exists():
+            tokenizer = self.tokenizer(vocab_size)
+            train, validation = encode(tokenizer, self.corpus.train), encode(tokenizer, self.corpus.validation)
+            sizes = np.array([vocab_size, self.corpus.bytes_train])
+            entry_bytes = np.array([len(text.encode()) for text in self.corpus.validation])
+            stream = io.BytesIO()
+            np.savez(stream, train=train, validation=validation, sizes=sizes, validation_bytes=entry_bytes)
+            with storage(path):
+                write_atomic(path, stream.getvalue())
+        return load_tokens(path)
+
+
+def load_tokenizer(path: str | Path) -> Any:
+    """The ``tokenizers.Tokenizer`` that the file holds.
+
+    Raises:
+        DataError: The file is missing or holds none.
+    """
+    from tokenizers import Tokenizer
+
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises nothing more special
+        raise DataError(f"{path}: holds no tokenizer ({error}); restore it, or delete it where a run made it") from None
+
+
+def load_tokens(path: str | Path) -> TokenData:
+    """The token arrays that a :class:`TokenStore` kept.
+
+    Raises:
+        DataError: The file is missing or is not what a TokenStore writes.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            vocab_size, bytes_train = (int(value) for value in file["sizes"])
+            entry_bytes = file["validation_bytes"].astype(np.int64)
+            train, validation = file["train"].astype(np.uint16), file["validation"].astype(np.uint16)
+    except FileNotFoundError:
+        raise DataError(f"{path}: there is no such file of tokens") from None
+    except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path}: not a file of tokens ({error}); delete it and it is made again") from None
+    return TokenData(
+        vocab_size=vocab_size,
+        train=train,
+        validation=validation,
+        bytes_train=bytes_train,
+        validation_bytes=entry_bytes,
+    )
+
+
+def _check_size(vocab_size: int) -> None:
+    if not SMALLEST <= vocab_size <= LARGEST:
+        raise InputError(f"a vocabulary has between {SMALLEST} and {LARGEST} tokens, not {vocab_size}")

