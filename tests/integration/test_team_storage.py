@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-SEARCH_TESTS = Path(__file__).parents[1] / "unit" / "search"
-sys.path.insert(0, str(SEARCH_TESTS))
+OPTIM_TESTS = Path(__file__).parents[1] / "unit" / "optim"
+sys.path.insert(0, str(OPTIM_TESTS))
 
 import evaluations  # noqa: E402
 
@@ -84,7 +84,7 @@ optimise(evaluations.toy_problem(), getattr(evaluations, sys.argv[4]), evaluatio
 
 
 def begin(url: str, name: str, evaluation: str = "sleeping") -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", SEARCH, url, str(SEARCH_TESTS), name, evaluation]
+    command = [sys.executable, "-c", SEARCH, url, str(OPTIM_TESTS), name, evaluation]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -143,7 +143,7 @@ def test_a_database_that_is_not_there_is_named_without_its_password(monkeypatch)
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'chipwise[ray]'")
 def test_ray_runs_the_same_study(tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(SEARCH_TESTS))  # Ray's workers import the evaluation by its name
+    monkeypatch.setenv("PYTHONPATH", str(OPTIM_TESTS))  # Ray's workers import the evaluation by its name
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     began = optimise(PROBLEM, evaluations.toy, evaluations=6, strategy="evolution", storage=tmp_path / "s")
     done = optimise(
