@@ -15,10 +15,10 @@ import numpy.typing as npt
 from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from chipwise.blocks.quantize import quantize_int4, quantize_int8
+from chipwise.core.arrays import Float32Array
 from chipwise.core.errors import SpecError, Unsupported
 
 MICROSOFT = "com.microsoft"
-Floats = npt.NDArray[np.float32]
 
 
 @dataclass(kw_only=True)
@@ -47,7 +47,7 @@ class GraphBuilder:
         """Declares an FP32 output of the graph."""
         self.outputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, list(shape)))
 
-    def weight(self, name: str, shape: Sequence[int]) -> Floats:
+    def weight(self, name: str, shape: Sequence[int]) -> Float32Array:
         """The FP32 values of ``name``.
 
         Raises:
@@ -87,7 +87,7 @@ class GraphBuilder:
         n = sum(widths)
         stored = self.format_of(f"{key}.weight")
 
-        def matrix() -> Floats:
+        def matrix() -> Float32Array:
             rows = [self.weight(f"{part}.weight", (w, k)) for part, w in zip(parts, widths, strict=True)]
             return np.concatenate(rows)
 

@@ -7,18 +7,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float32]
+from chipwise.core.arrays import Float32Array
+
 BLOCK = 32  # values along k that share one int4 scale
 
 
-def quantize_int8(matrix: Floats) -> tuple[npt.NDArray[np.int8], Floats]:
+def quantize_int8(matrix: Float32Array) -> tuple[npt.NDArray[np.int8], Float32Array]:
     """Rows of ``matrix`` (n, k) as int8 and their scales (n,): ``matrix ≈ values * scales[:, None]``."""
     scales = (np.abs(matrix).max(axis=1) / 127).astype(np.float32)
     scales[scales == 0] = 1.0
     return np.round(matrix / scales[:, None]).astype(np.int8), scales
 
 
-def quantize_int4(matrix: Floats) -> tuple[npt.NDArray[np.uint8], Floats]:
+def quantize_int4(matrix: Float32Array) -> tuple[npt.NDArray[np.uint8], Float32Array]:
     """Rows of ``matrix`` (n, k) in blocks of 32 along k: packed (n, blocks, 16) and scales (n, blocks).
 
     A stored nibble is the value plus 8, the lower nibble first. Of a few scales per block, the one with the least
@@ -33,7 +34,7 @@ def quantize_int4(matrix: Floats) -> tuple[npt.NDArray[np.uint8], Floats]:
     return packed, scales
 
 
-def dequantize_int4(packed: npt.NDArray[np.uint8], scales: Floats, k: int) -> Floats:
+def dequantize_int4(packed: npt.NDArray[np.uint8], scales: Float32Array, k: int) -> Float32Array:
     """The matrix (n, k) that ``packed`` and ``scales`` stand for."""
     n, blocks, _ = packed.shape
     values = np.empty((n, blocks, BLOCK), np.float32)
@@ -43,7 +44,7 @@ def dequantize_int4(packed: npt.NDArray[np.uint8], scales: Floats, k: int) -> Fl
     return np.ascontiguousarray(restored, dtype=np.float32)
 
 
-def _blocks(matrix: Floats) -> Floats:
+def _blocks(matrix: Float32Array) -> Float32Array:
     n, k = matrix.shape
     count = -(-k // BLOCK)
     padded = np.zeros((n, count * BLOCK), np.float32)
@@ -51,7 +52,7 @@ def _blocks(matrix: Floats) -> Floats:
     return padded.reshape(n, count, BLOCK)
 
 
-def _round_blocks(blocks: Floats) -> tuple[npt.NDArray[Any], Floats]:
+def _round_blocks(blocks: Float32Array) -> tuple[npt.NDArray[Any], Float32Array]:
     """Integers in -8 … 7 and the scale per block with the least squared error."""
     extreme = np.take_along_axis(blocks, np.abs(blocks).argmax(-1)[..., None], -1)
     best_error = np.full(blocks.shape[:2], np.inf, np.float32)

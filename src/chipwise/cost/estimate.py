@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from chipwise.core.arrays import Float64Array
 from chipwise.cost.memory import memory_parts
 from chipwise.cost.model import Bound, CostEstimate, OpCost, Predicted
-from chipwise.cost.pricing import Array, combine, op_price, s_per_byte, total_price, working_set_bytes
+from chipwise.cost.pricing import combine, op_price, s_per_byte, total_price, working_set_bytes
 from chipwise.cost.terms import terms
 from chipwise.hardware.device import CheckError, MachineProfile
 from chipwise.ops import Op, OpGraph, Phase, Workload
@@ -84,7 +85,7 @@ def operator_costs(graph: OpGraph, profile: MachineProfile, *, logits: int) -> t
     return tuple(costs)
 
 
-def _correction(price: Array, profile: MachineProfile, phase: Phase, logits: int) -> float:
+def _correction(price: Float64Array, profile: MachineProfile, phase: Phase, logits: int) -> float:
     """What the residual multiplies the whole pass by; its operators share it."""
     known = float(combine(price, profile, phase, logits=logits))
     return known / float(combine(price, replace(profile, residuals={}), phase, logits=logits))

@@ -11,14 +11,13 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from chipwise.core.arrays import Float64Array
 from chipwise.cost.residual import factors
 from chipwise.cost.terms import terms
 from chipwise.hardware.device import Curve, MachineProfile
 from chipwise.ops import Op, Phase
 
-Array = npt.NDArray[np.float64]
 STREAMS = tuple(f"matmul.{weights}.{shape}" for weights in ("fp32", "int8", "int4") for shape in ("vector", "matrix"))
 GROUPS = ("node", "attention", "norm", "other", *STREAMS)
 PRICE_COLUMNS = ("fixed_s", "resident_bytes", *STREAMS, *(f"{group}_s" for group in GROUPS), "nodes")
@@ -26,7 +25,7 @@ _STREAMED = slice(2, 2 + len(STREAMS))
 _GROUPED = slice(_STREAMED.stop, _STREAMED.stop + len(GROUPS))
 
 
-def op_price(op: Op, profile: MachineProfile) -> Array:
+def op_price(op: Op, profile: MachineProfile) -> Float64Array:
     """The price of ``op``: one value per column of ``PRICE_COLUMNS``. Prices of a pass's operators add up.
 
     Raises:
@@ -54,7 +53,7 @@ def _group(model: str) -> str:
     return model if model in STREAMS else kind if (kind := model.split(".")[0]) in GROUPS else "other"
 
 
-def total_price(ops: Iterable[Op], profile: MachineProfile) -> Array:
+def total_price(ops: Iterable[Op], profile: MachineProfile) -> Float64Array:
     """The sum of the prices of ``ops``."""
     total = np.zeros(len(PRICE_COLUMNS))
     for op in ops:
@@ -62,7 +61,7 @@ def total_price(ops: Iterable[Op], profile: MachineProfile) -> Array:
     return total
 
 
-def combine(prices: Any, profile: MachineProfile, phase: Phase, *, logits: Any) -> Array:
+def combine(prices: Any, profile: MachineProfile, phase: Phase, *, logits: Any) -> Float64Array:
     """Median seconds of a pass for each row of ``prices`` (…, columns): sums of :func:`op_price`.
 
     Args:
@@ -78,7 +77,9 @@ def combine(prices: Any, profile: MachineProfile, phase: Phase, *, logits: Any) 
     for column, name in enumerate(STREAMS, start=2):
         if name in profile.curves:
             seconds += prices[..., column] * s_per_byte(profile.curves[name], working_set)
-    result: Array = whole.scale * seconds + whole.call_s + whole.per_logit_s * np.asarray(logits, dtype=np.float64)
+    result: Float64Array = (
+        whole.scale * seconds + whole.call_s + whole.per_logit_s * np.asarray(logits, dtype=np.float64)
+    )
     if phase.value in profile.residuals:
         parts, figures = anatomy(prices, profile, phase, logits=logits)
         result = result * factors(parts, figures, profile.residuals[phase.value], PARTS)
@@ -88,7 +89,7 @@ def combine(prices: Any, profile: MachineProfile, phase: Phase, *, logits: Any) 
 PARTS = (*GROUPS, "call", "logits")
 
 
-def anatomy(prices: Any, profile: MachineProfile, phase: Phase, *, logits: Any) -> tuple[Array, Array]:
+def anatomy(prices: Any, profile: MachineProfile, phase: Phase, *, logits: Any) -> tuple[Float64Array, Float64Array]:
     """Seconds of a pass by part (…, parts in the order of ``PARTS``) and its figures (…, ``residual.FIGURES``).
 
     As the profile's rates have them, before any residual.
@@ -119,14 +120,14 @@ def anatomy(prices: Any, profile: MachineProfile, phase: Phase, *, logits: Any) 
     return parts, figures
 
 
-def working_set_bytes(prices: Array) -> Array:
+def working_set_bytes(prices: Float64Array) -> Float64Array:
     """Bytes that a whole pass touches: streamed weights and the cache."""
-    result: Array = prices[..., 1 : _STREAMED.stop].sum(axis=-1)
+    result: Float64Array = prices[..., 1 : _STREAMED.stop].sum(axis=-1)
     return result
 
 
-def s_per_byte(curve: Curve, working_set: Any) -> Array:
+def s_per_byte(curve: Curve, working_set: Any) -> Float64Array:
     """Seconds per streamed byte at each working set."""
     knots = np.log2(np.asarray(curve.working_set_bytes))
-    result: Array = np.interp(np.log2(np.maximum(working_set, 1.0)), knots, np.asarray(curve.s_per_byte))
+    result: Float64Array = np.interp(np.log2(np.maximum(working_set, 1.0)), knots, np.asarray(curve.s_per_byte))
     return result

@@ -14,11 +14,10 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
+from chipwise.core.arrays import Float64Array
 from chipwise.hardware.device import Residual
 
-Array = npt.NDArray[np.float64]
 FIGURES = ("log_seconds", "log_working_set", "log_nodes", "log_logits", "int8_share", "int4_share")
 SCALES = (0.6, 0.8, 0.5, 0.7, 0.4, 0.4)  # a typical spread of each figure; distances are measured in these
 REACH = 4.0  # in spreads, over all figures together: how far one measured model speaks for others
@@ -27,45 +26,45 @@ NOISE = 0.04  # of one measured model's residual
 MOST_POINTS = 200
 
 
-def factors(parts: Array, figures: Array, residual: Residual, names: tuple[str, ...]) -> Array:
+def factors(parts: Float64Array, figures: Float64Array, residual: Residual, names: tuple[str, ...]) -> Float64Array:
     """By how much (n,) to multiply the sum of ``parts`` (n, groups), seconds by group in the order of ``names``.
 
     ``figures`` (n, figures) are :data:`FIGURES` of the passes as they were before.
     """
     scales = np.array([residual.scales.get(name, 1.0) for name in names])
     total = parts.sum(axis=-1)
-    factor: Array = parts @ scales / np.maximum(total, 1e-300)
+    factor: Float64Array = parts @ scales / np.maximum(total, 1e-300)
     if residual.points:
         factor = factor * np.exp(_kernel(figures, np.asarray(residual.points)) @ np.asarray(residual.weights))
     return factor
 
 
-def doubt(figures: Array, residual: Residual) -> Array:
+def doubt(figures: Float64Array, residual: Residual) -> Float64Array:
     """Standard deviation (n,) of the smooth residual, in logarithms: 0 where much was measured, AMPLITUDE far away."""
     if not residual.points:
         return np.full(figures.shape[:-1], AMPLITUDE)
     near = _kernel(figures, np.asarray(residual.points))
     known = ((near @ _inverse(residual.points)) * near).sum(axis=-1)
-    deviation: Array = np.sqrt(np.maximum(AMPLITUDE**2 - known, 0.0))
+    deviation: Float64Array = np.sqrt(np.maximum(AMPLITUDE**2 - known, 0.0))
     return deviation
 
 
-def smooth(figures: Array, logs: Array) -> Array:
+def smooth(figures: Float64Array, logs: Float64Array) -> Float64Array:
     """Weights of the points ``figures`` (n, figures) whose smooth residual explains ``logs`` (n,)."""
     weights = np.linalg.solve(_kernel(figures, figures) + NOISE**2 * np.eye(len(logs)), logs)
     return np.asarray(weights, np.float64)
 
 
 @lru_cache(maxsize=16)
-def _inverse(points: tuple[tuple[float, ...], ...]) -> Array:
+def _inverse(points: tuple[tuple[float, ...], ...]) -> Float64Array:
     held = np.asarray(points)
     inverse = np.linalg.inv(_kernel(held, held) + NOISE**2 * np.eye(len(held)))
     return np.asarray(inverse, np.float64)
 
 
-def _kernel(first: Array, second: Array) -> Array:
+def _kernel(first: Float64Array, second: Float64Array) -> Float64Array:
     """Covariances (n, m) of the smooth residual between two sets of figures."""
     a, b = first / np.asarray(SCALES), second / np.asarray(SCALES)
     squares = (a**2).sum(-1)[..., None] + (b**2).sum(-1) - 2 * a @ b.T
-    covariance: Array = AMPLITUDE**2 * np.exp(-np.maximum(squares, 0.0) / (2 * REACH**2))
+    covariance: Float64Array = AMPLITUDE**2 * np.exp(-np.maximum(squares, 0.0) / (2 * REACH**2))
     return covariance

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from chipwise.core.arrays import Float32Array
 from chipwise.core.errors import MissingExtra, SpecError, Unsupported
 from chipwise.core.files import read_json, storage
 from chipwise.spec import ArchSpec, Attention, Design, FeedForward
@@ -31,7 +32,6 @@ from chipwise.spec.weights import weight_shapes
 if TYPE_CHECKING:
     from gguf import GGMLQuantizationType, GGUFWriter
 
-Floats = npt.NDArray[np.float32]
 SCHEMA = "chipwise.gguf/1"
 METADATA = "chipwise"  # the key under which the file describes itself
 TYPES = {"fp32": "F32", "fp16": "F16", "bf16": "BF16", "int8": "Q8_0", "int4": "Q4_0"}
@@ -240,7 +240,7 @@ def _add_tokenizer(writer: GGUFWriter, arch: ArchSpec, path: Path | None) -> Non
 
 def tensors(
     design: Design, weights: Mapping[str, npt.NDArray[Any]], blocks: tuple[Block, ...]
-) -> Iterator[tuple[str, Floats, str]]:
+) -> Iterator[tuple[str, Float32Array, str]]:
     """Name, values and weight format of each tensor of the file, in order.
 
     Raises:
@@ -248,7 +248,7 @@ def tensors(
     """
     arch, shapes = design.arch, weight_shapes(design.arch)
 
-    def weight(name: str) -> Floats:
+    def weight(name: str) -> Float32Array:
         if name not in weights:
             raise SpecError("the weights have no such tensor", field=name)
         value = np.ascontiguousarray(weights[name], dtype=np.float32)
@@ -289,7 +289,7 @@ def block_tensors(block: Block) -> Iterator[tuple[str, str, int]]:
                 yield f"{name}.{part}", f"layers.{owner}.{own}.{part}", heads
 
 
-def interleaved(rows: Floats, heads: int) -> Floats:
+def interleaved(rows: Float32Array, heads: int) -> Float32Array:
     """Rows of a query or key projection with each head's halves interleaved, as llama.cpp rotates them.
 
     Row ``i`` of a head's first half becomes its row ``2 i``, of its second half ``2 i + 1``.
@@ -298,13 +298,13 @@ def interleaved(rows: Floats, heads: int) -> Floats:
     return np.ascontiguousarray(split.swapaxes(1, 2)).reshape(rows.shape)
 
 
-def split_halves(rows: Floats, heads: int) -> Floats:
+def split_halves(rows: Float32Array, heads: int) -> Float32Array:
     """The inverse of :func:`interleaved`."""
     pairs = rows.reshape(heads, -1, 2, *rows.shape[1:])
     return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(rows.shape)
 
 
-def _add_tensor(writer: GGUFWriter, name: str, value: Floats, stored: str) -> None:
+def _add_tensor(writer: GGUFWriter, name: str, value: Float32Array, stored: str) -> None:
     from gguf.quants import quantize
 
     kind = ggml_type(stored)

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from chipwise.core.arrays import Float32Array
 from chipwise.core.errors import MissingExtra, SpecError, Unsupported
 from chipwise.deploy.gguf import METADATA, SCHEMA, TYPES, block_tensors, layout, split_halves
 from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer
@@ -21,7 +21,6 @@ from chipwise.spec.formats import formats_word
 from chipwise.spec.io import from_data
 from chipwise.spec.weights import weight_shapes
 
-Floats = npt.NDArray[np.float32]
 _FORMATS = {kind: name for name, kind in TYPES.items()}
 
 
@@ -65,7 +64,7 @@ class GgufFile:
             raise SpecError("the file has no such field", file=str(self.path), field=key)
         return self.fields.get(key, default)
 
-    def values(self, name: str) -> Floats:
+    def values(self, name: str) -> Float32Array:
         """A tensor in FP32."""
         from gguf.quants import dequantize
 
@@ -86,7 +85,7 @@ def read_design(path: str | Path) -> Design:
     return _design(GgufFile.open(path))
 
 
-def read(path: str | Path) -> tuple[Design, dict[str, Floats]]:
+def read(path: str | Path) -> tuple[Design, dict[str, Float32Array]]:
     """The design and its weights in FP32, named as the torch module's state dict. Raises as :func:`read_design`."""
     file = GgufFile.open(path)
     design = _design(file)

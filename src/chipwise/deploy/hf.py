@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from chipwise.core.arrays import Float32Array
 from chipwise.core.errors import SpecError, Unsupported
 from chipwise.core.files import read_json, storage, write_atomic, write_json
 from chipwise.deploy.hf_encoder import bert_config, bert_name, from_bert, is_bert, tokenizer_words
@@ -28,7 +29,6 @@ from chipwise.spec.weights import weight_shapes
 if TYPE_CHECKING:
     from torch import Tensor
 
-Array = npt.NDArray[np.float32]
 
 MODELLING, ENCODER_MODELLING = "modeling_chipwise.py", "modeling_chipwise_encoder.py"
 _BUFFERS = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias", "embeddings.position_ids")  # in old files
@@ -149,7 +149,7 @@ def _save_tokenizer(path: Path, target: Path, arch: ArchSpec) -> dict[str, Any]:
     return ids
 
 
-def load_pretrained(folder: str | Path) -> tuple[ArchSpec, dict[str, Array]]:
+def load_pretrained(folder: str | Path) -> tuple[ArchSpec, dict[str, Float32Array]]:
     """The architecture and weights (FP32, named as the torch module's state dict) that ``folder`` holds.
 
     Reads what :func:`save_pretrained` wrote and folders of the families that ``spec.hf`` reads. Only safetensors are
@@ -202,7 +202,7 @@ def _llama_name(name: str) -> str:
     return f"model.layers.{number}.{_BLOCKS[block]}.{kind}"
 
 
-def _from_gpt2(tensors: Mapping[str, Array]) -> Iterator[tuple[str, Array]]:
+def _from_gpt2(tensors: Mapping[str, Float32Array]) -> Iterator[tuple[str, Float32Array]]:
     """GPT-2's weights by our names: its Conv1D matrices are (in, out), its q, k and v are one."""
     outside = {"wte.weight": "embedding.weight", "wpe.weight": "positions.weight"}
     blocks = {
@@ -227,7 +227,7 @@ def _from_gpt2(tensors: Mapping[str, Array]) -> Iterator[tuple[str, Array]]:
             yield f"layers.{number}.{blocks.get(block, block)}.{kind}", ours
 
 
-def _tensors(folder: Path) -> Iterator[tuple[str, Array]]:
+def _tensors(folder: Path) -> Iterator[tuple[str, Float32Array]]:
     """Every weight of the folder's safetensors files, as FP32."""
     from safetensors import SafetensorError, safe_open
 
@@ -248,7 +248,7 @@ def _tensors(folder: Path) -> Iterator[tuple[str, Array]]:
             raise SpecError(f"not a whole safetensors file: {error}", file=str(file)) from None
 
 
-def _numpy(value: Any) -> Array:
+def _numpy(value: Any) -> Float32Array:
     """``value``, an array or a tensor, as contiguous FP32."""
     if not isinstance(value, np.ndarray):
         if not value.is_floating_point():
@@ -257,7 +257,7 @@ def _numpy(value: Any) -> Array:
     return np.ascontiguousarray(value, dtype=np.float32)
 
 
-def _checked(arch: ArchSpec, weights: Mapping[str, Array], *, where: str) -> dict[str, Array]:
+def _checked(arch: ArchSpec, weights: Mapping[str, Float32Array], *, where: str) -> dict[str, Float32Array]:
     """``weights`` in the order of the model, if they are exactly its own."""
     shapes = weight_shapes(arch)
     if missing := [name for name in shapes if name not in weights]:

@@ -9,14 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
+from chipwise.core.arrays import Float32Array
 from chipwise.core.errors import Unsupported
 from chipwise.spec import ArchSpec, Attention, FeedForward
 from chipwise.spec.arch import Activation
-
-Array = npt.NDArray[np.float32]
 
 _OUTSIDE = {
     "embedding": "embeddings.word_embeddings",
@@ -48,7 +44,7 @@ def bert_name(name: str) -> str:
     return f"encoder.layer.{number}.{_BLOCKS[block]}.{kind}"
 
 
-def from_bert(tensors: Mapping[str, Array], shapes: Mapping[str, Any]) -> dict[str, Array]:
+def from_bert(tensors: Mapping[str, Float32Array], shapes: Mapping[str, Any]) -> dict[str, Float32Array]:
     """A BERT checkpoint's weights by our names; heads for tasks are left out, unknown names are kept."""
     names = {bert_name(name): name for name in shapes}
     found = {}

@@ -13,7 +13,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from chipwise.optim.pareto import Floats, covered, non_dominated
+from chipwise.core.arrays import Float64Array
+from chipwise.optim.pareto import covered, non_dominated
 
 _ROUND, _DRAWS = 8_192, 65_536  # places drawn at once, and at most, for three and more objectives
 _PLACES = 1_500  # places above the front that are enough
@@ -22,7 +23,7 @@ _CORNER = 1.1  # reference point, in spans of the front past its ideal
 _SHORTLIST = 300  # candidates whose mutual covariance is taken into account
 
 
-def expected_improvement(mean: Floats, std: Floats, best: Floats) -> Floats:
+def expected_improvement(mean: Float64Array, std: Float64Array, best: Float64Array) -> Float64Array:
     """Expectation of max(0, best - value) for normal values; arrays broadcast."""
     s = np.maximum(std, 1e-12)
     z = (best - mean) / s
@@ -35,7 +36,7 @@ def expected_improvement(mean: Floats, std: Floats, best: Floats) -> Floats:
     return np.asarray(s * np.where(z < -4, far, np.maximum(inside, 0)))
 
 
-def expected_gain(mean: Floats, std: Floats, front: Floats, corner: Floats) -> Floats:
+def expected_gain(mean: Float64Array, std: Float64Array, front: Float64Array, corner: Float64Array) -> Float64Array:
     """Hypervolume that each candidate is expected to add to ``front`` (k, m) below ``corner`` (m,)."""
     m = mean.shape[1]
     if m == 1:
@@ -47,7 +48,9 @@ def expected_gain(mean: Floats, std: Floats, front: Floats, corner: Floats) -> F
     return _gain_sampled(mean, std, front, corner, dear)
 
 
-def _gain_one_dear(mean: Floats, std: Floats, front: Floats, corner: Floats, dear: int) -> Floats:
+def _gain_one_dear(
+    mean: Float64Array, std: Float64Array, front: Float64Array, corner: Float64Array, dear: int
+) -> Float64Array:
     free = 1 - dear
     below = front[(front < corner).all(axis=1)] if len(front) else np.zeros((0, 2))
     below = below[non_dominated(below)]
@@ -60,7 +63,9 @@ def _gain_one_dear(mean: Floats, std: Floats, front: Floats, corner: Floats, dea
     return np.asarray((widths * expected_improvement(mean[:, dear, None], std[:, None], heights[None])).sum(axis=1))
 
 
-def _gain_sampled(mean: Floats, std: Floats, front: Floats, corner: Floats, dear: NDArray[np.int64]) -> Floats:
+def _gain_sampled(
+    mean: Float64Array, std: Float64Array, front: Float64Array, corner: Float64Array, dear: NDArray[np.int64]
+) -> Float64Array:
     """The expectation as an integral over the space above the front: of each place, the chance to be dominated."""
     optimistic = mean - 2 * std
     hopeful = np.flatnonzero((optimistic < corner).all(axis=1))
@@ -81,10 +86,10 @@ def _gain_sampled(mean: Floats, std: Floats, front: Floats, corner: Floats, dear
     return result
 
 
-def _undominated(front: Floats, reach: Floats, corner: Floats) -> tuple[Floats, float]:
+def _undominated(front: Float64Array, reach: Float64Array, corner: Float64Array) -> tuple[Float64Array, float]:
     """Places spread evenly over what ``reach`` dominates and ``front`` does not, and the volume each stands for."""
     low = reach.min(axis=0)
-    kept: list[Floats] = []
+    kept: list[Float64Array] = []
     drawn = 0
     while drawn < _DRAWS and sum(len(part) for part in kept) < _PLACES:
         places = low + (corner - low) * lattice(_ROUND, len(corner), start=drawn)
@@ -95,7 +100,7 @@ def _undominated(front: Floats, reach: Floats, corner: Floats) -> tuple[Floats, 
     return found, float(np.prod(corner - low)) / drawn
 
 
-def lattice(count: int, dimensions: int, *, start: int = 0) -> Floats:
+def lattice(count: int, dimensions: int, *, start: int = 0) -> Float64Array:
     """Points ``start`` … ``start + count`` of a sequence that fills the unit cube evenly, (count, dimensions).
 
     References:
@@ -108,7 +113,7 @@ def lattice(count: int, dimensions: int, *, start: int = 0) -> Floats:
     return np.asarray((0.5 + np.arange(start + 1, start + count + 1)[:, None] * steps) % 1.0)
 
 
-def frame(points: Floats) -> tuple[Floats, Floats]:
+def frame(points: Float64Array) -> tuple[Float64Array, Float64Array]:
     """Ideal and span of the front of ``points`` (n, m), by which objectives are scaled."""
     front = points[non_dominated(points)]
     low, high = front.min(axis=0), front.max(axis=0)
@@ -117,14 +122,14 @@ def frame(points: Floats) -> tuple[Floats, Floats]:
 
 
 def most_informative(
-    mean: Floats,
-    std: Floats,
-    covariance: Callable[[NDArray[np.int64], int], Floats],
-    observed: Floats,
+    mean: Float64Array,
+    std: Float64Array,
+    covariance: Callable[[NDArray[np.int64], int], Float64Array],
+    observed: Float64Array,
     count: int,
     *,
-    chance: Floats | None = None,
-    noise: Floats | None = None,
+    chance: Float64Array | None = None,
+    noise: Float64Array | None = None,
 ) -> NDArray[np.int64]:
     """The ``count`` candidates that together are expected to add most to the front, the best first.
 

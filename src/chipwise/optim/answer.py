@@ -13,10 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from chipwise.core.arrays import Float64Array
 from chipwise.optim.history import History, tolled
 from chipwise.optim.pareto import hypervolume, knee, non_dominated
 from chipwise.optim.strategies.auto import Auto
-from chipwise.optim.strategy import Floats, Problem, Rows
+from chipwise.optim.strategy import Problem, Rows
 
 _FREED = 1e9  # slack of a limit that is not there
 _CORNER = 1.1  # reference point, in spans of the front past its ideal
@@ -64,7 +65,7 @@ def sweet_spot(history: History) -> SweetSpot | None:
     return SweetSpot(trial=int(front[best]), kept=kept, why=words)
 
 
-def _exchanges(points: Floats, share: Floats, best: int, names: Sequence[str]) -> list[str]:
+def _exchanges(points: Float64Array, share: Float64Array, best: int, names: Sequence[str]) -> list[str]:
     """For two objectives: what each extreme would gain over the knee, and lose."""
     words = []
     for j, other in ((0, 1), (1, 0)):
@@ -141,11 +142,11 @@ def relaxations(history: History, *, seed: int, share: float = 0.10) -> list[Rel
     return sorted(told, key=lambda item: -item.gain)
 
 
-def _told(problem: Problem, history: History, slack: Floats, seed: int) -> Auto:
+def _told(problem: Problem, history: History, slack: Float64Array, seed: int) -> Auto:
     """The default strategy with what was told, under limits relaxed by ``slack`` (k,)."""
     free = problem.free
 
-    def relaxed(rows: Rows) -> tuple[Floats, Floats]:
+    def relaxed(rows: Rows) -> tuple[Float64Array, Float64Array]:
         assert free is not None
         costs, violations = free(rows)
         return costs, np.reshape(np.asarray(violations, float), (len(rows), -1)) - slack[problem.free_limits]
@@ -155,11 +156,13 @@ def _told(problem: Problem, history: History, slack: Floats, seed: int) -> Auto:
     return auto
 
 
-def _best(points: Floats) -> Floats:
+def _best(points: Float64Array) -> Float64Array:
     return points.min(axis=0) if len(points) else np.full(points.shape[1], np.nan)
 
 
-def _gain(now: Floats, held: NDArray[np.bool_], then: Floats, more: NDArray[np.bool_]) -> tuple[float, int | None]:
+def _gain(
+    now: Float64Array, held: NDArray[np.bool_], then: Float64Array, more: NDArray[np.bool_]
+) -> tuple[float, int | None]:
     """How much better the front of ``then[more]`` is than that of ``now[held]``, and which row adds most."""
     new = np.flatnonzero(more & (~held | (then != now).any(axis=1)))
     if not len(new):
@@ -185,7 +188,7 @@ def _gain(now: Floats, held: NDArray[np.bool_], then: Floats, more: NDArray[np.b
 
 def importance(
     problem: Problem,
-    value: Callable[[Rows], Floats],
+    value: Callable[[Rows], Float64Array],
     *,
     seed: int,
     rows: Rows | None = None,

@@ -11,14 +11,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from chipwise.optim.strategy import Floats, Problem, Rows
+from chipwise.core.arrays import Float64Array
+from chipwise.optim.strategy import Problem, Rows
 
 _DEGREE_SCALE = 0.7  # how much less a bend is expected to matter than the rise
 _MAX_DEGREE = 6
 _ALIKE = 0.25  # cost effects that differ by less than this share are of one kind
 
 
-def contrasts(cardinality: int) -> Floats:
+def contrasts(cardinality: int) -> Float64Array:
     """Orthogonal polynomials over ``cardinality`` ordered values, (cardinality, degrees), each of mean square 1.
 
     >>> contrasts(2).ravel().round(6).tolist()
@@ -74,7 +75,7 @@ class Encoder:
         plan.append(count + np.arange(int(self._known_use.sum())))
         return plan
 
-    def _known(self, rows: Rows, costs: Floats, violations: Floats) -> Floats:
+    def _known(self, rows: Rows, costs: Float64Array, violations: Float64Array) -> Float64Array:
         """What is known before training, (n, columns), in logarithms where all are positive."""
         known = (
             np.hstack([costs, violations + 1.0]) if len(rows) else np.zeros((0, costs.shape[1] + violations.shape[1]))
@@ -86,7 +87,7 @@ class Encoder:
         known[:, columns] = np.log(np.maximum(known[:, columns], 1e-12))
         return known
 
-    def _probe(self, base: Rows) -> tuple[Floats, NDArray[np.bool_]]:
+    def _probe(self, base: Rows) -> tuple[Float64Array, NDArray[np.bool_]]:
         """Responses of the known columns to each variable, (bases, d, columns), and whether any moved, (bases, d)."""
         problem, (n, d) = self.problem, base.shape
         low, high = np.repeat(base[:, None], d, axis=1), np.repeat(base[:, None], d, axis=1)
@@ -130,7 +131,9 @@ class Encoder:
                 chosen.append(int(column))
         return chosen
 
-    def encode(self, rows: Rows, costs: Floats | None = None, violations: Floats | None = None) -> Floats:
+    def encode(
+        self, rows: Rows, costs: Float64Array | None = None, violations: Float64Array | None = None
+    ) -> Float64Array:
         """Columns of ``rows``, (n, p); the free costs and violations may be passed where they are at hand."""
         if costs is None or violations is None:
             costs, violations = self.problem.price(rows)
@@ -167,7 +170,7 @@ def _runs(problem: Problem, rules: list[tuple[int, int, NDArray[np.int64]]]) -> 
     return [run for run in runs if len(run) > 2] if rules else []
 
 
-def _alike(problem: Problem, response: Floats, active: NDArray[np.bool_]) -> list[list[int]]:
+def _alike(problem: Problem, response: Float64Array, active: NDArray[np.bool_]) -> list[list[int]]:
     """Variables of equal cardinality whose effects on the known columns agree, in groups of at least three."""
     if response.shape[2] == 0:
         return []

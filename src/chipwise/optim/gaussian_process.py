@@ -17,7 +17,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from chipwise.core.arrays import Float64Array
+
 _CONSTANT = 4.0  # variance of the unknown mean, in variances of the values
 _JITTER = 1e-8
 _SEARCHED = 300  # observations over which every step of the search for hyperparameters is taken
@@ -41,13 +42,15 @@ class GaussianProcess:
         # logarithms of: additive weights, inverse squared length scales, share squared, share smooth, noise
         self._h = np.concatenate([even, even, np.log([0.1, 0.03, 1e-3])])
         self._start = self._h.copy()
-        self._Z: Floats = np.zeros((0, len(self.groups)))
+        self._Z: Float64Array = np.zeros((0, len(self.groups)))
         self._mean, self._std, self._calibration = 0.0, 1.0, 1.0
-        self._inverse: Floats = np.zeros((0, 0))
-        self._alpha: Floats = np.zeros(0)
+        self._inverse: Float64Array = np.zeros((0, 0))
+        self._alpha: Float64Array = np.zeros(0)
         self._searched = False
 
-    def fit(self, Z: Floats, values: Floats, *, noise: Floats | None = None, steps: int = 40) -> GaussianProcess:
+    def fit(
+        self, Z: Float64Array, values: Float64Array, *, noise: Float64Array | None = None, steps: int = 40
+    ) -> GaussianProcess:
         """Learns from ``values`` (n,) at ``Z`` (n, p).
 
         Args:
@@ -58,7 +61,7 @@ class GaussianProcess:
         self._mean = float(values.mean()) if n else 0.0
         self._std = spread(values)
         target = (values - self._mean) / self._std
-        level: Floats = np.zeros(n) if noise is None else noise / self._std**2
+        level: Float64Array = np.zeros(n) if noise is None else noise / self._std**2
         if n > 3 and steps:
             self._search(Z, target, level, steps)
         self._Z = Z
@@ -72,7 +75,7 @@ class GaussianProcess:
             self._calibration = float(np.clip(np.sqrt(z2.mean()), 0.7, 2.0))
         return self
 
-    def _search(self, Z: Floats, target: Floats, level: Floats, steps: int) -> None:
+    def _search(self, Z: Float64Array, target: Float64Array, level: Float64Array, steps: int) -> None:
         """Hyperparameters; over many observations in few steps, after a search over some where none was made yet."""
         n = len(target)
         few = min(steps, max(_LAST_STEPS, int(steps * (_SEARCHED / n) ** 2)))
@@ -83,19 +86,19 @@ class GaussianProcess:
         self._h = _rprop(lambda h: self._loss(h, Z, target, level), self._h, few)
         self._searched = True
 
-    def predict(self, Z: Floats) -> tuple[Floats, Floats]:
+    def predict(self, Z: Float64Array) -> tuple[Float64Array, Float64Array]:
         """Mean and standard deviation at ``Z``, noise not included."""
         parts = [self._predict(Z[start : start + _CHUNK]) for start in range(0, max(len(Z), 1), _CHUNK)]
         mean, std = (np.concatenate(items) for items in zip(*parts, strict=True))
         return mean, std
 
-    def _predict(self, Z: Floats) -> tuple[Floats, Floats]:
+    def _predict(self, Z: Float64Array) -> tuple[Float64Array, Float64Array]:
         Ks = self._covariance(self._h, *self._parts(self._h, Z, self._Z))
         variance = self._prior_variance(Z) - ((Ks @ self._inverse) * Ks).sum(axis=1)
         std = np.sqrt(np.maximum(variance, 1e-12)) * self._std * self._calibration
         return Ks @ self._alpha * self._std + self._mean, std
 
-    def covariance(self, Z: Floats) -> Floats:
+    def covariance(self, Z: Float64Array) -> Float64Array:
         """Posterior covariance between the rows of ``Z``, (n, n)."""
         Ks = self._covariance(self._h, *self._parts(self._h, Z, self._Z))
         prior = self._covariance(self._h, *self._parts(self._h, Z, Z))
@@ -106,22 +109,24 @@ class GaussianProcess:
         """Variance that observations have in common, in squared units of the values."""
         return float(np.exp(self._h[-1]) + _JITTER) * self._std**2
 
-    def _parts(self, h: Floats, A: Floats, B: Floats) -> tuple[Floats, Floats]:
+    def _parts(self, h: Float64Array, A: Float64Array, B: Float64Array) -> tuple[Float64Array, Float64Array]:
         weights, scales = np.exp(h[: self._g])[self.groups], np.exp(0.5 * h[self._g : 2 * self._g])[self.groups]
         a, b = A * scales, B * scales
         distance = (a * a).sum(axis=1)[:, None] + (b * b).sum(axis=1) - 2 * a @ b.T
         return (A * weights) @ B.T, np.exp(-0.5 * np.maximum(distance, 0))
 
     @staticmethod
-    def _covariance(h: Floats, additive: Floats, smooth: Floats) -> Floats:
+    def _covariance(h: Float64Array, additive: Float64Array, smooth: Float64Array) -> Float64Array:
         squared, rest = np.exp(h[-3:-1])
         return np.asarray(_CONSTANT + additive * (1 + squared * additive) + rest * smooth)
 
-    def _prior_variance(self, Z: Floats) -> Floats:
+    def _prior_variance(self, Z: Float64Array) -> Float64Array:
         additive = (Z * Z) @ np.exp(self._h[: self._g])[self.groups]
         return self._covariance(self._h, additive, np.ones(len(Z)))
 
-    def _loss(self, h: Floats, Z: Floats, y: Floats, level: Floats) -> tuple[float, Floats]:
+    def _loss(
+        self, h: Float64Array, Z: Float64Array, y: Float64Array, level: Float64Array
+    ) -> tuple[float, Float64Array]:
         """Negative log posterior of the hyperparameters (up to a constant) and its gradient."""
         g, n = self._g, len(y)
         additive, smooth = self._parts(h, Z, Z)
@@ -145,7 +150,7 @@ class GaussianProcess:
         prior, prior_slope = self._prior(h)
         return loss + prior, slope + prior_slope
 
-    def _prior(self, h: Floats) -> tuple[float, Floats]:
+    def _prior(self, h: Float64Array) -> tuple[float, Float64Array]:
         away = h - self._start
         loss, slope = 0.0, np.zeros_like(h)
         for block in (slice(0, self._g), slice(self._g, 2 * self._g)):
@@ -159,14 +164,14 @@ class GaussianProcess:
         return loss, slope
 
 
-def spread(values: Floats) -> float:
+def spread(values: Float64Array) -> float:
     """Standard deviation of what is observed; a guess where fewer than three values, or equal ones, tell none."""
     if len(values) > 2 and values.std() > 0:
         return float(values.std())
     return max(0.05 * abs(float(values.mean())), 1e-9) if len(values) else 1.0
 
 
-def _rprop(loss: Callable[[Floats], tuple[float, Floats]], start: Floats, steps: int) -> Floats:
+def _rprop(loss: Callable[[Float64Array], tuple[float, Float64Array]], start: Float64Array, steps: int) -> Float64Array:
     """The best point met in ``steps`` sign-based steps from ``start``."""
     point, best, best_loss = start.copy(), start.copy(), np.inf
     step, last = np.full(len(start), 0.3), np.zeros(len(start))

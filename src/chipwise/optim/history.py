@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import InputError
-from chipwise.optim.strategy import Floats, Problem, Rows
+from chipwise.optim.strategy import Problem, Rows
 
 
 class History:
@@ -32,12 +33,12 @@ class History:
         return _joined(self._rows)
 
     @property
-    def objectives(self) -> Floats:
+    def objectives(self) -> Float64Array:
         """Their objectives, all to be minimised, (n, m)."""
         return _joined(self._objectives)
 
     @property
-    def violations(self) -> Floats:
+    def violations(self) -> Float64Array:
         """Their violations, (n, k)."""
         return _joined(self._violations_told)
 
@@ -52,7 +53,7 @@ class History:
         return self.problem.held(self.violations)
 
     @property
-    def counted(self) -> Floats:
+    def counted(self) -> Float64Array:
         """Objectives as they count where soft limits are broken: the first is worse by its toll, (n, m)."""
         return tolled(self.objectives, self.problem.toll(self.violations))
 
@@ -107,7 +108,7 @@ class History:
         self._objectives.append(values[good])
         self._violations_told.append(excess[good])
 
-    def _violations(self, rows: Rows, given: ArrayLike | None, *, failed: bool) -> Floats:
+    def _violations(self, rows: Rows, given: ArrayLike | None, *, failed: bool) -> Float64Array:
         n, k = len(rows), len(self.problem.limits)
         if given is not None:
             return np.asarray(given, float).reshape(n, -1) if k else np.zeros((n, 0))
@@ -119,7 +120,7 @@ class History:
         return excess
 
 
-def tolled(points: Floats, toll: Floats) -> Floats:
+def tolled(points: Float64Array, toll: Float64Array) -> Float64Array:
     """Objectives to be minimised, (n, m), with the first worse by the share ``toll`` (n,) of its size."""
     paid = np.array(points)
     paid[:, 0] += np.abs(paid[:, 0]) * toll

@@ -23,9 +23,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import InputError, Unsupported
 from chipwise.cost.model import Predicted
-from chipwise.optim.scaling import Z90, Floats
+from chipwise.optim.scaling import Z90
 from chipwise.spec import ArchSpec
 from chipwise.spec.mixers import GatedDelta, Mamba2
 
@@ -53,7 +54,7 @@ class PublishedLaw:
         by_size, by_text = self._parts(parameters, tokens)
         return self.floor + by_size + by_text
 
-    def sensitivities(self, parameters: float, tokens: float) -> Floats:
+    def sensitivities(self, parameters: float, tokens: float) -> Float64Array:
         """Change of the loss by ln ``size``, ln ``text``, ln ``floor`` and the two exponents, (5,)."""
         by_size, by_text = self._parts(parameters, tokens)
         return np.array([by_size, by_text, self.floor, -by_size * math.log(parameters), -by_text * math.log(tokens)])

@@ -20,12 +20,13 @@ from typing import Any
 
 import numpy as np
 
+from chipwise.core.arrays import Float64Array
 from chipwise.core.digest import digest
 from chipwise.core.errors import InputError
 from chipwise.optim.history import tolled
 from chipwise.optim.pareto import non_dominated
 from chipwise.optim.strategies import make_strategy
-from chipwise.optim.strategy import Floats, Problem, Rows, Strategy
+from chipwise.optim.strategy import Problem, Rows, Strategy
 from chipwise.optim.study import Study, Trial
 from chipwise.optim.workers import Event, executor
 
@@ -58,8 +59,8 @@ class Found:
     """
 
     rows: Rows
-    objectives: Floats
-    violations: Floats
+    objectives: Float64Array
+    violations: Float64Array
     front: tuple[int, ...]
     failed: int
 
@@ -238,7 +239,7 @@ class _Loop:
         self._beats, self._beaten = 0, clock()
         self._low = 0  # the next batch is asked for when no more than so many are queued
         self._asked: Future[Rows] | None = None  # the batch that the strategy is thinking about
-        self._waiting: list[tuple[Rows, Floats | None, Floats | None]] = []  # what it will be told then
+        self._waiting: list[tuple[Rows, Float64Array | None, Float64Array | None]] = []  # what it will be told then
         study.remember(**{f"search {self._owner}": True})  # before looking who else is there
         self._strategy: Strategy = make_strategy(strategy, problem, seed=_seed(seed, study, self._owner))
 
@@ -290,7 +291,7 @@ class _Loop:
             self._strategy.tell(*told)
         self._waiting.clear()
 
-    def _tell(self, rows: Rows, values: Floats | None, over: Floats | None = None) -> None:
+    def _tell(self, rows: Rows, values: Float64Array | None, over: Float64Array | None = None) -> None:
         """Tells the strategy, once it has finished thinking."""
         if self._asked is None:
             self._strategy.tell(rows, values, over)
@@ -319,7 +320,7 @@ class _Loop:
         self._known.add(event.ticket)
         self._tried.add(key)
         self._finished += 1
-        values: Floats | None = None
+        values: Float64Array | None = None
         over: Any = None
         reason = str(event.value)
         if event.kind == "result":
@@ -332,7 +333,7 @@ class _Loop:
             self._tell(row[None], values[None], over[None])
         self._told(self._finished, self._wanted)
 
-    def _keep(self, number: int, row: Rows, values: Floats, over: Any) -> None:
+    def _keep(self, number: int, row: Rows, values: Float64Array, over: Any) -> None:
         """Tells the study a result; one that another has given back meanwhile is kept as a trial of its own."""
         notes = {"violations": [float(value) for value in over]}
         if self._study.trial(number).state == "running":
@@ -342,7 +343,7 @@ class _Loop:
             known = self._study.add(params, {"row": row.tolist(), "late": number, **notes}, values)
             self._known.add(known)
 
-    def _outcome(self, row: Rows, value: Any) -> tuple[Floats | None, Any, str]:
+    def _outcome(self, row: Rows, value: Any) -> tuple[Float64Array | None, Any, str]:
         """Objectives and violations, the free ones filled in; or why they cannot be used."""
         problem = self._problem
         said = value if isinstance(value, Outcome) else Outcome(objectives=value)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-Floats = NDArray[np.float64]
+from chipwise.core.arrays import Float64Array
+
 _BLOCK = 128  # points compared at once
 
 
@@ -57,7 +58,7 @@ def covered(places: ArrayLike, points: ArrayLike) -> NDArray[np.bool_]:
     return found
 
 
-def _non_dominated_2d(F: Floats) -> NDArray[np.bool_]:
+def _non_dominated_2d(F: Float64Array) -> NDArray[np.bool_]:
     order = np.lexsort((F[:, 1], F[:, 0]))
     x, y = F[order, 0], F[order, 1]
     first = np.r_[True, x[1:] > x[:-1]]  # of equal x, the least y leads
@@ -93,7 +94,7 @@ def ranks(points: ArrayLike, violations: ArrayLike | None = None, *, most: int |
     return rank
 
 
-def crowding(points: ArrayLike) -> Floats:
+def crowding(points: ArrayLike) -> Float64Array:
     """Crowding distance of each point of one layer; infinite at the extremes."""
     F = np.asarray(points, float)
     distance = np.zeros(len(F))
@@ -119,7 +120,7 @@ def hypervolume(points: ArrayLike, reference: ArrayLike) -> float:
     return _volume(np.unique(F[non_dominated(F)], axis=0), corner) if len(F) else 0.0
 
 
-def _volume(F: Floats, corner: Floats) -> float:
+def _volume(F: Float64Array, corner: Float64Array) -> float:
     """Hypervolume of distinct points that do not dominate each other."""
     if not len(F):
         return 0.0
@@ -135,7 +136,7 @@ def _volume(F: Floats, corner: Floats) -> float:
     return float(sum(_exclusive(F[i], F[i + 1 :], corner) for i in range(len(F))))
 
 
-def _exclusive(point: Floats, others: Floats, corner: Floats) -> float:
+def _exclusive(point: Float64Array, others: Float64Array, corner: Float64Array) -> float:
     box = float(np.prod(corner - point))
     if not len(others):
         return box

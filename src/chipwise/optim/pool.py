@@ -12,8 +12,9 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from chipwise.core.arrays import Float64Array
 from chipwise.optim.encoding import Encoder
-from chipwise.optim.strategy import Floats, Problem, Rows
+from chipwise.optim.strategy import Problem, Rows
 
 _PER_STRATUM = 40  # rows that hold the limits, below which a stratum is bred for feasibility
 _REPAIR_ROUNDS = 25
@@ -31,7 +32,11 @@ class Pool:
     """
 
     def __init__(
-        self, problem: Problem, encoder: Encoder, columns: Callable[[Rows, Floats, Floats], Floats], seed: int
+        self,
+        problem: Problem,
+        encoder: Encoder,
+        columns: Callable[[Rows, Float64Array, Float64Array], Float64Array],
+        seed: int,
     ) -> None:
         self.problem, self.encoder, self._columns = problem, encoder, columns
         self.rng = np.random.default_rng([seed, 3])
@@ -44,7 +49,7 @@ class Pool:
         return len(self.rows)
 
     @property
-    def excess(self) -> Floats:
+    def excess(self) -> Float64Array:
         """Total free violation of each row, 0 where all limits hold."""
         return np.asarray(np.maximum(self.violations, 0).sum(axis=1))
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from chipwise.optim.strategy import Floats, Problem, Rows
+from chipwise.core.arrays import Float64Array
+from chipwise.optim.strategy import Problem, Rows
 
 _RIDGE = 1e-3
 
@@ -35,35 +36,35 @@ class ChoiceTable:
         self.width = int(cardinalities.sum())
         self._beside = np.flatnonzero(np.isin(self.owner, decisive))
 
-    def one_hot(self, rows: Rows) -> Floats:
+    def one_hot(self, rows: Rows) -> Float64Array:
         """Probabilities that are certain, (n, D)."""
         found = np.zeros((len(rows), self.width))
         found[np.arange(len(rows))[:, None], self.start + rows] = 1.0
         return found
 
-    def rows(self, scores: Floats) -> Rows:
+    def rows(self, scores: Float64Array) -> Rows:
         """The row of the highest-scored value of every variable, (n, d), from (n, D)."""
         ends = np.r_[self.start[1:], self.width]
         found = [scores[:, a:b].argmax(axis=1) for a, b in zip(self.start, ends, strict=True)]
         return self.problem.canonicalise(np.stack(found, axis=1))
 
-    def probabilities(self, logits: Floats) -> Floats:
+    def probabilities(self, logits: Float64Array) -> Float64Array:
         """Softmax within every variable, (n, D)."""
         peak = np.maximum.reduceat(logits, self.start, axis=1)[:, self.owner]
         raised = np.exp(logits - peak)
         return np.asarray(raised / np.add.reduceat(raised, self.start, axis=1)[:, self.owner])
 
-    def through_softmax(self, slope: Floats, chance: Floats) -> Floats:
+    def through_softmax(self, slope: Float64Array, chance: Float64Array) -> Float64Array:
         """The slope by logits from the slope by probabilities, (n, D)."""
         inner = np.add.reduceat(slope * chance, self.start, axis=1)[:, self.owner]
         return np.asarray(chance * (slope - inner))
 
-    def features(self, chance: Floats) -> Floats:
+    def features(self, chance: Float64Array) -> Float64Array:
         """Constant, values, and values beside decisive ones, (n, 1 + D + D·e)."""
         beside = (chance[:, self._beside, None] * chance[:, None, :]).reshape(len(chance), -1)
         return np.hstack([np.ones((len(chance), 1)), chance, beside])
 
-    def fit(self, rows: Rows, values: Floats) -> Floats:
+    def fit(self, rows: Rows, values: Float64Array) -> Float64Array:
         """Weights of :meth:`features` that give ``values`` (n, m) best, (features, m)."""
         X = self.features(self.one_hot(rows))
         centre = values.mean(axis=0)
@@ -75,7 +76,7 @@ class ChoiceTable:
         weights[0] += centre
         return np.asarray(weights)
 
-    def expected(self, weights: Floats, chance: Floats) -> tuple[Floats, Floats]:
+    def expected(self, weights: Float64Array, chance: Float64Array) -> tuple[Float64Array, Float64Array]:
         """Expectation of the tables (n, m) over choice probabilities, and its slope by them, (n, m, D)."""
         e, m = len(self._beside), weights.shape[1]
         plain = weights[1 : 1 + self.width].T  # (m, D)

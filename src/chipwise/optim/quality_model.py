@@ -9,9 +9,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from chipwise.core.arrays import Float64Array
 from chipwise.optim.encoding import Encoder
 from chipwise.optim.gaussian_process import GaussianProcess, spread
-from chipwise.optim.strategy import Floats, Problem, Rows
+from chipwise.optim.strategy import Problem, Rows
 
 _PRIOR_SLOPE = 0.7  # correlation that a stated prior is given credit for before any trial
 _MOST = 600  # observations in one model; beyond, the least informative are left out
@@ -42,7 +43,9 @@ class QualityModel:
         self._scale = 1.0
         self._fitted = False
 
-    def columns(self, rows: Rows, costs: Floats | None = None, violations: Floats | None = None) -> Floats:
+    def columns(
+        self, rows: Rows, costs: Float64Array | None = None, violations: Float64Array | None = None
+    ) -> Float64Array:
         """What the model sees of full trials of ``rows``; keep it to predict the same rows again."""
         rows = np.asarray(rows, np.int64)
         parts = [self.encoder.encode(rows, costs, violations)]
@@ -58,8 +61,8 @@ class QualityModel:
         *,
         noise: ArrayLike | None = None,
         fidelity: ArrayLike | None = None,
-        costs: Floats | None = None,
-        violations: Floats | None = None,
+        costs: Float64Array | None = None,
+        violations: Float64Array | None = None,
     ) -> QualityModel:
         """Learns from trials; each call replaces what was learnt before.
 
@@ -81,16 +84,16 @@ class QualityModel:
         self._gp.fit(Z, y - self._opinion(Z), noise=variance, steps=steps)
         return self
 
-    def predict(self, rows: Rows) -> tuple[Floats, Floats]:
+    def predict(self, rows: Rows) -> tuple[Float64Array, Float64Array]:
         """Mean and standard deviation of full trials of ``rows``, each (n,)."""
         return self.predict_columns(self.columns(rows))
 
-    def predict_columns(self, columns: Floats) -> tuple[Floats, Floats]:
+    def predict_columns(self, columns: Float64Array) -> tuple[Float64Array, Float64Array]:
         """The same from :meth:`columns`."""
         mean, std = self._gp.predict(columns)
         return mean + self._opinion(columns), std
 
-    def covariance(self, columns: Floats) -> Floats:
+    def covariance(self, columns: Float64Array) -> Float64Array:
         """Covariance between the predictions of :meth:`columns`, (n, n)."""
         return self._gp.covariance(columns)
 
@@ -99,7 +102,7 @@ class QualityModel:
         """Variance of a value that a trial gives around what the model predicts."""
         return self._gp.noise_variance
 
-    def _opinion(self, columns: Floats) -> Floats:
+    def _opinion(self, columns: Float64Array) -> Float64Array:
         if self._prior is None:
             return np.zeros(len(columns))
         return np.asarray(_PRIOR_SLOPE * self._scale * columns[:, -2])

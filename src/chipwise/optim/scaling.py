@@ -18,11 +18,11 @@ import itertools
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from chipwise.core.arrays import Float64Array
 from chipwise.cost.model import Predicted
 
-Floats = NDArray[np.float64]
 EXPONENTS = (0.2, 0.3, 0.4, 0.5)
 BELIEF = 0.15  # weight of START's predictions among the observations, each counted this much
 CONSTANTS = 6  # of the law
@@ -40,7 +40,7 @@ class Law:
     size_exponent: float
     text_exponent: float
 
-    def bits_per_byte(self, layers: ArrayLike, head: ArrayLike, text_bytes: ArrayLike) -> Floats:
+    def bits_per_byte(self, layers: ArrayLike, head: ArrayLike, text_bytes: ArrayLike) -> Float64Array:
         """What the law expects of models of these sizes after this much text, (n,)."""
         n, h, d = (np.asarray(item, float) for item in (layers, head, text_bytes))
         sizes = self.layers * n**-self.size_exponent + self.head * h**-self.size_exponent
@@ -73,7 +73,7 @@ def fit_law(layers: ArrayLike, head: ArrayLike, text_bytes: ArrayLike, bits_per_
     return best[1]
 
 
-def non_negative(columns: Floats, target: Floats) -> Floats:
+def non_negative(columns: Float64Array, target: Float64Array) -> Float64Array:
     """Least squares with coefficients of at least 0, by trying every set of columns (there are few)."""
     count = columns.shape[1]
     best, best_error = np.zeros(count), float(target @ target)
@@ -97,7 +97,7 @@ class Pace:
     layer_parameter_s: float
     head_parameter_s: float
 
-    def tokens_per_s(self, layer_parameters: ArrayLike, head_parameters: ArrayLike) -> Floats:
+    def tokens_per_s(self, layer_parameters: ArrayLike, head_parameters: ArrayLike) -> Float64Array:
         """Tokens a second, (n,)."""
         layers, head = np.asarray(layer_parameters, float), np.asarray(head_parameters, float)
         return np.asarray(1 / (self.token_s + self.layer_parameter_s * layers + self.head_parameter_s * head))
@@ -126,10 +126,10 @@ def fit_pace(layer_parameters: ArrayLike, head_parameters: ArrayLike, tokens_per
 class Trainings:
     """Finished trainings: parameters of layers and head, bytes of text read, bits per byte reached, each (n,)."""
 
-    layers: Floats
-    head: Floats
-    text_bytes: Floats
-    bits_per_byte: Floats
+    layers: Float64Array
+    head: Float64Array
+    text_bytes: Float64Array
+    bits_per_byte: Float64Array
 
     def __len__(self) -> int:
         return len(self.bits_per_byte)

@@ -14,11 +14,11 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import InputError
 
 Rows = NDArray[np.int64]
-Floats = NDArray[np.float64]
-FreeCosts = Callable[[Rows], tuple[Floats, Floats]]
+FreeCosts = Callable[[Rows], tuple[Float64Array, Float64Array]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,14 +72,14 @@ class Problem:
     goals: tuple[Goal, ...]
     limits: tuple[Limit, ...] = ()
     free: FreeCosts | None = None
-    prior: Callable[[Rows], Floats] | None = None
+    prior: Callable[[Rows], Float64Array] | None = None
     active: Callable[[Rows], NDArray[np.bool_]] | None = None
     canonical: Callable[[Rows], Rows] | None = None
     kinds: tuple[str, ...] | None = None
     neighbours: Callable[[Rows, np.random.Generator], Rows] | None = None
     sample: Callable[[int, np.random.Generator], Rows] | None = None
     fidelities: tuple[float, ...] = ()
-    _sign: Floats = field(init=False, repr=False, compare=False)
+    _sign: Float64Array = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         cardinalities = np.asarray(self.cardinalities, dtype=np.int64)
@@ -141,7 +141,7 @@ class Problem:
             return self.canonicalise(self.sample(count, rng))
         return self.canonicalise((rng.random((count, len(self.cardinalities))) * self.cardinalities).astype(np.int64))
 
-    def price(self, rows: Rows) -> tuple[Floats, Floats]:
+    def price(self, rows: Rows) -> tuple[Float64Array, Float64Array]:
         """The free goals to minimise, (n, m_free), and the free violations, (n, k_free)."""
         if self.free is None or not len(rows):
             return np.zeros((len(rows), len(self.free_goals))), np.zeros((len(rows), len(self.free_limits)))
@@ -150,17 +150,17 @@ class Problem:
         signed = np.asarray(costs, float).reshape(shape) * self._sign[self.free_goals]
         return signed, np.asarray(violations, float).reshape(shape)
 
-    def held(self, violations: Floats) -> NDArray[np.bool_]:
+    def held(self, violations: Float64Array) -> NDArray[np.bool_]:
         """Which of ``violations`` (n, k) break no hard limit, (n,)."""
         hard = [i for i, limit in enumerate(self.limits) if limit.penalty is None]
         return np.asarray((violations[:, hard] <= 0).all(axis=1))
 
-    def toll(self, violations: Floats) -> Floats:
+    def toll(self, violations: Float64Array) -> Float64Array:
         """The share by which the first objective counts as worse for soft limits, from violations (n, k): (n,)."""
         penalties = np.array([limit.penalty or 0.0 for limit in self.limits])
         return np.asarray(np.maximum(violations, 0) @ penalties)
 
-    def opinion(self, rows: Rows) -> Floats:
+    def opinion(self, rows: Rows) -> Float64Array:
         """What the prior says of the first dear goal (the first, where none is dear), to be minimised, (n,).
 
         Raises:
@@ -171,7 +171,7 @@ class Problem:
         column = (self.dear_goals or [0])[0]
         return np.asarray(self.prior(rows), float) * float(self._sign[column])
 
-    def to_minimise(self, objectives: ArrayLike) -> Floats:
+    def to_minimise(self, objectives: ArrayLike) -> Float64Array:
         """Objectives (n, m) in the goals' directions as values to minimise."""
         return np.atleast_2d(np.asarray(objectives, float)) * self._sign
 

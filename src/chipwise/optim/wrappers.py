@@ -11,8 +11,9 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike
 
+from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import InputError
-from chipwise.optim.strategy import Floats, Goal, Problem, Rows, Strategy
+from chipwise.optim.strategy import Goal, Problem, Rows, Strategy
 
 Make = Callable[[Problem], Strategy]
 
@@ -67,11 +68,11 @@ class SoftLimits:
         values[:, 0] = self._penalised(values[:, 0], excess[:, self._soft])
         self._inner.tell(rows, values, excess[:, self._hard])
 
-    def _penalised(self, values: Floats, excess: Floats) -> Floats:
+    def _penalised(self, values: Float64Array, excess: Float64Array) -> Float64Array:
         worse = 1.0 if self.problem.goals[0].direction == "minimize" else -1.0
         return np.asarray(values + worse * np.abs(values) * (np.maximum(excess, 0) @ self._price))
 
-    def _free(self, rows: Rows) -> tuple[Floats, Floats]:
+    def _free(self, rows: Rows) -> tuple[Float64Array, Float64Array]:
         assert self.problem.free is not None
         costs, violations = self.problem.free(rows)
         costs = np.array(np.reshape(np.asarray(costs, float), (len(rows), -1)))
@@ -111,7 +112,7 @@ class FullTrials:
 def designs(problem: Problem, share: int) -> Problem:
     """The problem without its last variable, which is held at ``share``."""
 
-    def rows(function: Callable[[Rows], Floats]) -> Callable[[Rows], Floats]:
+    def rows(function: Callable[[Rows], Float64Array]) -> Callable[[Rows], Float64Array]:
         return lambda found: function(at_share(found, share))
 
     sample, neighbours, free, active = problem.sample, problem.neighbours, problem.free, problem.active

@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from chipwise.core.arrays import Float64Array
 from chipwise.optim.answer import importance, relaxations, sweet_spot
 from chipwise.optim.history import History, tolled
 from chipwise.optim.pareto import hypervolume
@@ -24,7 +24,6 @@ from chipwise.space import SearchSpace
 from chipwise.space.designs import summary
 from chipwise.space.space import Rows
 
-Floats = NDArray[np.float64]
 SHARE = 0.10  # by which limits are relaxed
 _LEAST = 5  # trained candidates before anything is said
 _SHUFFLES, _DRAWN = 20, 400  # of random candidates, for the growth that drawing would have had
@@ -98,16 +97,16 @@ def _known(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _believed(chooser: Chooser, observations: Sequence[Observation], rows: Rows) -> Floats:
+def _believed(chooser: Chooser, observations: Sequence[Observation], rows: Rows) -> Float64Array:
     return chooser.expected(observations, rows)[0]
 
 
-def _priced(problem: Problem, column: int, rows: Rows) -> Floats:
-    priced: Floats = problem.price(rows)[0][:, column]
+def _priced(problem: Problem, column: int, rows: Rows) -> Float64Array:
+    priced: Float64Array = problem.price(rows)[0][:, column]
     return priced
 
 
-def _points(chooser: Chooser, observations: Sequence[Observation], rows: Rows) -> Floats:
+def _points(chooser: Chooser, observations: Sequence[Observation], rows: Rows) -> Float64Array:
     """Objectives to minimise, (n, m): believed after a full training, and as the cost model knows them."""
     problem = chooser.problem
     points = np.zeros((len(rows), len(problem.goals)))
@@ -116,7 +115,9 @@ def _points(chooser: Chooser, observations: Sequence[Observation], rows: Rows) -
     return points
 
 
-def _growth(chooser: Chooser, observations: Sequence[Observation], points: Floats, seed: int) -> dict[str, list[float]]:
+def _growth(
+    chooser: Chooser, observations: Sequence[Observation], points: Float64Array, seed: int
+) -> dict[str, list[float]]:
     """Hypervolume after each candidate, and what drawing within the limits would have had on average."""
     rng = np.random.default_rng([seed, 17])
     pool = chooser.pool

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from chipwise.core.arrays import Float64Array
 from chipwise.optim.acquisition import expected_improvement, most_informative
 from chipwise.optim.encoding import Encoder
 from chipwise.optim.quality_model import QualityModel
@@ -26,7 +27,6 @@ from chipwise.space import Constraint, Objective, SearchSpace
 from chipwise.space.constraints import past
 from chipwise.space.space import Rows
 
-Floats = NDArray[np.float64]
 POOL = 4_000
 PARENTS, CHILDREN = 6, 150
 ACROSS = "across."  # before a metric's name: what it counts as where several devices matter
@@ -50,7 +50,7 @@ def make_problem(
     free_goals = [goal for goal in goals if goal.metric != "bits_per_byte"]
     free_limits = [limit for limit in limits if limit.metric != "bits_per_byte" and limit.task is None]
 
-    def free(rows: Rows) -> tuple[Floats, Floats]:
+    def free(rows: Rows) -> tuple[Float64Array, Float64Array]:
         known = metrics(rows)
         costs = [known.get(f"{ACROSS}{goal.metric}", known[goal.metric]) for goal in free_goals]
         over = [past(limit, known[limit.metric]) for limit in free_limits]
@@ -71,7 +71,7 @@ def make_problem(
     )
 
 
-def _columns(parts: list[Floats], count: int) -> Floats:
+def _columns(parts: list[Float64Array], count: int) -> Float64Array:
     return np.stack(parts, axis=1) if parts else np.zeros((count, 0))
 
 
@@ -114,7 +114,7 @@ class Chooser:
         self._fitted_on: list[Observation] = []  # what the model has learnt from
         self._word: Word | None = None
 
-    def hear(self, rows: Rows, scores: Floats) -> None:
+    def hear(self, rows: Rows, scores: Float64Array) -> None:
         """Takes what shared weights say of ``rows``, in bits per byte, for a first word; see ``run/word.py``."""
         residuals = np.log(scores / self.law(rows))
         self._word = Word(self.problem, self._encoder, rows, residuals, seed=self._seed)
@@ -181,11 +181,11 @@ class Chooser:
         rows = np.asarray(rows[rows[:, column] != row[column]], dtype=np.int64)
         return rows[excess(self._limits, self._metrics(rows)) <= 0] if len(rows) else rows
 
-    def counts(self, rows: Rows) -> Floats:
+    def counts(self, rows: Rows) -> Float64Array:
         """What one bit per byte of ``rows`` counts as, (n,): 1, and more past soft limits."""
         return 1.0 + self.problem.toll(self.problem.price(rows)[1])
 
-    def law(self, rows: Rows) -> Floats:
+    def law(self, rows: Rows) -> Float64Array:
         """Bits per byte of ``rows`` after a full training, as the law says before anything was trained, (n,)."""
         return self._law([])(rows)
 
@@ -204,14 +204,14 @@ class Chooser:
         best, rest = order[: scored // 2], rng.permutation(order[scored // 2 :])
         return rows, rows[np.concatenate([best, rest[: scored - len(best)]])]
 
-    def expected(self, observations: Sequence[Observation], rows: Rows) -> tuple[Floats, Floats]:
+    def expected(self, observations: Sequence[Observation], rows: Rows) -> tuple[Float64Array, Float64Array]:
         """Mean and standard deviation of bits per byte of ``rows`` after a full final training."""
         mean, std, _ = self._believe(observations, rows, self._model.columns(rows))
         return mean, std
 
     def _believe(
-        self, observations: Sequence[Observation], rows: Rows, columns: Floats
-    ) -> tuple[Floats, Floats, Floats]:
+        self, observations: Sequence[Observation], rows: Rows, columns: Float64Array
+    ) -> tuple[Float64Array, Float64Array, Float64Array]:
         """Beliefs at the full budget of ``rows``, and of those that were trained as they count, with costs."""
         seen = np.array([item.row for item in observations])
         law = self._law(observations)
@@ -231,7 +231,9 @@ class Chooser:
         front = np.exp(known + trend(tried)) * law(tried) * self.counts(tried)
         return best, best * std, np.column_stack([front, values])
 
-    def _trend(self, seen: Rows | Sequence[Any], residuals: Sequence[float] | Floats = ()) -> Callable[[Rows], Floats]:
+    def _trend(
+        self, seen: Rows | Sequence[Any], residuals: Sequence[float] | Float64Array = ()
+    ) -> Callable[[Rows], Float64Array]:
         """What shared weights add to the law of rows, as far as trainings say that they deserve trust; else 0."""
         word = self._word
         if word is None:
@@ -243,7 +245,7 @@ class Chooser:
         """A model that remembers no earlier fit, so that a search that was resumed believes the same."""
         return QualityModel(self.problem, seed=self._seed, encoder=self._encoder)
 
-    def _law(self, observations: Sequence[Observation]) -> Callable[..., Floats]:
+    def _law(self, observations: Sequence[Observation]) -> Callable[..., Float64Array]:
         """The scaling law of what was observed, as bits per byte of rows after some tokens, or a full training."""
         seen = np.array([item.row for item in observations], dtype=np.int64).reshape(-1, len(self._space.genes))
         tokens = np.array([item.tokens for item in observations], float)
@@ -252,20 +254,20 @@ class Chooser:
         quality = [item.bits_per_byte for item in observations]
         law = fit_law(layers, head, tokens * self._text(seen), quality)
 
-        def bits_per_byte(rows: Rows, tokens: Floats | None = None) -> Floats:
+        def bits_per_byte(rows: Rows, tokens: Float64Array | None = None) -> Float64Array:
             layers, head = self._sizes(rows)
             read = pace.tokens_per_s(layers, head) * self._final_s if tokens is None else tokens
             return law.bits_per_byte(layers, head, read * self._text(rows))
 
         return bits_per_byte
 
-    def _sizes(self, rows: Rows) -> tuple[Floats, Floats]:
+    def _sizes(self, rows: Rows) -> tuple[Float64Array, Float64Array]:
         """Parameters that compute in the layers and in the head, each (n,)."""
         head = (self._space.values(rows, "vocab_size") * self._space.values(rows, "d_model")).astype(float)
         tables = np.where(self._space.values(rows, "tie_embeddings"), 1.0, 2.0)
         return np.maximum(self._metrics(rows)["parameters"] - tables * head, 1.0), head
 
-    def _text(self, rows: Rows) -> Floats:
+    def _text(self, rows: Rows) -> Float64Array:
         """Bytes that one token stands for, (n,)."""
         return np.array([self._bytes_per_token[int(size)] for size in self._space.values(rows, "vocab_size")])
 
@@ -306,16 +308,16 @@ class Deferring:
         """See :meth:`Chooser.in_other_formats`."""
         return self._own.in_other_formats(row)
 
-    def law(self, rows: Rows) -> Floats:
+    def law(self, rows: Rows) -> Float64Array:
         """See :meth:`Chooser.law`."""
         return self._own.law(rows)
 
-    def expected(self, observations: Sequence[Observation], rows: Rows) -> tuple[Floats, Floats]:
+    def expected(self, observations: Sequence[Observation], rows: Rows) -> tuple[Float64Array, Float64Array]:
         """See :meth:`Chooser.expected`: promotions do not depend on who chose."""
         return self._own.expected(observations, rows)
 
 
-def _spread(columns: Floats, held: Floats, count: int) -> NDArray[np.int64]:
+def _spread(columns: Float64Array, held: Float64Array, count: int) -> NDArray[np.int64]:
     """``count`` points far from each other and from those held: each next is the farthest from all before."""
     scale = columns.std(axis=0)
     points, before = columns[:, scale > 0] / scale[scale > 0], held[:, scale > 0] / scale[scale > 0]

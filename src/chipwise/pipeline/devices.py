@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from chipwise.blocks.lowering import lower
+from chipwise.core.arrays import Float64Array
 from chipwise.core.dtypes import DType
 from chipwise.core.errors import Unsupported
 from chipwise.cost.memory import block_activation_bytes, memory_parts
@@ -23,7 +23,6 @@ from chipwise.space.pricing import PriceTable
 from chipwise.space.space import Rows
 from chipwise.spec import Attention, Design, FeedForward
 
-Floats = NDArray[np.float64]
 T = TypeVar("T")
 ACTIVATIONS = ("bf16", "fp16", "fp32")  # the first that the device multiplies
 
@@ -51,7 +50,7 @@ class DevicePricer:
         self.activations = activations or _activations(device)
         self._share = DType.named(self.activations).size_bytes / DType.FP32.size_bytes
 
-    def op_columns(self, op: Op) -> Floats:
+    def op_columns(self, op: Op) -> Float64Array:
         """Seconds, launch included, and joules where they are priced: (1,) or (2,).
 
         Raises:
@@ -67,11 +66,11 @@ class DevicePricer:
             return np.array([latency_s])
         return np.array([latency_s, float(power(priced, self.device, latency_s).energy_j)])
 
-    def latency_s(self, columns: Floats, phase: Phase, *, logits: Floats) -> Floats:
+    def latency_s(self, columns: Float64Array, phase: Phase, *, logits: Float64Array) -> Float64Array:
         """The sum of the operators, (n, columns) -> (n,)."""
         return columns[:, 0]
 
-    def energy_j(self, columns: Floats) -> Floats | None:
+    def energy_j(self, columns: Float64Array) -> Float64Array | None:
         """The sum of the operators, likewise; None where joules are not priced."""
         return columns[:, 1] if self.joules else None
 
@@ -108,14 +107,16 @@ def _activations(device: DeviceProfile) -> str:
     raise Unsupported(f"{device.name} lists no rate for {', '.join(ACTIVATIONS)}")
 
 
-def device_metrics(space: SearchSpace, workload: Workload, pricer: DevicePricer) -> Callable[[Rows], dict[str, Floats]]:
+def device_metrics(
+    space: SearchSpace, workload: Workload, pricer: DevicePricer
+) -> Callable[[Rows], dict[str, Float64Array]]:
     """What a data sheet tells of rows: medians, memory, parameters; power, energy, price where it lists what they need.
 
     Tails are measured, never priced.
     """
     table, rates = PriceTable(space, workload, pricer), rates_of(pricer.device)
 
-    def metrics(rows: Rows) -> dict[str, Floats]:
+    def metrics(rows: Rows) -> dict[str, Float64Array]:
         costs = table(rows)
         return {
             "ttft_p50": costs.ttft_s,

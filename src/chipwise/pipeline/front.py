@@ -11,13 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from chipwise.pipeline.profiling import next_to_measure
 from chipwise.run.trials import Candidate
 from chipwise.space.constraints import Constraint, Objective, toll
 
-Floats = NDArray[np.float64]
 MOST_SHARE = 0.25  # of the candidates that were trained
 
 

@@ -11,8 +11,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import ChipwiseError, Infeasible
-from chipwise.pipeline.choosing import Floats, Observation
+from chipwise.pipeline.choosing import Observation
 from chipwise.pipeline.plan import Rung
 from chipwise.run.trials import Candidate, Trials
 from chipwise.space.space import Rows
@@ -53,11 +54,11 @@ class Choosing(Protocol):
         """``row`` in every other weight format in which it is predicted within the limits."""
         ...
 
-    def law(self, rows: Rows) -> Floats:
+    def law(self, rows: Rows) -> Float64Array:
         """Bits per byte of ``rows`` after a full training, as believed before anything was trained."""
         ...
 
-    def expected(self, observations: Sequence[Observation], rows: Rows) -> tuple[Floats, Floats]:
+    def expected(self, observations: Sequence[Observation], rows: Rows) -> tuple[Float64Array, Float64Array]:
         """Mean and standard deviation of bits per byte of ``rows`` after a full final training."""
         ...
 
@@ -94,7 +95,7 @@ class Halving:
         predict: Callable[[Rows], dict[str, list[float]]],
         workers: int,
         begun: Callable[[str], None],
-        score: Callable[[Rows], Floats] | None = None,
+        score: Callable[[Rows], Float64Array] | None = None,
         counts: Callable[[Candidate], float] = lambda item: 1.0,
     ) -> None:
         self._trials, self._plan, self._chooser, self._trainer = trials, tuple(plan), chooser, trainer

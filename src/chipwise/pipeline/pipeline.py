@@ -8,12 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from chipwise.core import units
+from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import ChipwiseError, MeasurementError
 from chipwise.hardware.device import MachineProfile
 from chipwise.optim.study import Study
 from chipwise.pipeline import judging, shared
 from chipwise.pipeline.answer import explained
-from chipwise.pipeline.choosing import Chooser, Floats, Observation
+from chipwise.pipeline.choosing import Chooser, Observation
 from chipwise.pipeline.contest import draw_baselines
 from chipwise.pipeline.costing import Costing
 from chipwise.pipeline.counting import counting
@@ -192,7 +193,7 @@ class Search:
 
     def _shared(
         self, spec: RunSpec, chooser: Chooser, store: TokenStore, pool: WorkerPool
-    ) -> Callable[[Rows], Floats] | None:
+    ) -> Callable[[Rows], Float64Array] | None:
         """Trains shared weights where the run asks for them, tells the chooser their word; asks them about rows."""
         budget_s = spec.quality.shared_s(spec.budget.cpu_s)
         if not budget_s:
@@ -204,7 +205,7 @@ class Search:
         weights.train(pool, lambda update: self._heard({0: update}))
         self._phase("asking shared weights")
 
-        def asked(rows: Rows) -> Floats:
+        def asked(rows: Rows) -> Float64Array:
             def told(done: int, total: int) -> None:
                 self.status.detail = f"{done} of {total} designs"
                 self._tell()

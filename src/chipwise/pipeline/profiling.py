@@ -10,14 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from chipwise.core.arrays import Float64Array
 from chipwise.optim.pareto import hypervolume, non_dominated
 from chipwise.space import Constraint
 
 Profiling = Literal["simulated", "measured", "hybrid"]
 UNSURE = 0.6  # of the residual's whole spread: little of what was measured is like this candidate
-Floats = NDArray[np.float64]
 
 
 def worth_measuring(
@@ -48,7 +47,13 @@ def worth_measuring(
 
 
 def next_to_measure(
-    low: Floats, high: Floats, measured: Floats, limits: Floats, reference: Floats, *, tolerance: float = 0.0005
+    low: Float64Array,
+    high: Float64Array,
+    measured: Float64Array,
+    limits: Float64Array,
+    reference: Float64Array,
+    *,
+    tolerance: float = 0.0005,
 ) -> int | None:
     """The candidate whose measurement may add most to the measured, feasible front; None where none adds enough.
 

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from chipwise.blocks.lowering import lower
+from chipwise.core.arrays import Float64Array
 from chipwise.ops import Phase, Workload
 from chipwise.reporting.scores import Agreement, Fidelity, Ranking
 from chipwise.run.trials import Candidate
 
-Floats = NDArray[np.float64]
 LEAST_CANDIDATES = 5
 LEAST_PAIRS = 8
 BAND = 1.05 / 0.95  # the most by which two latencies within ± 5 % of one value differ
@@ -72,7 +72,7 @@ def agreement(judged: ArrayLike, truth: ArrayLike, *, pairs: NDArray[np.bool_] |
     a, b = np.sign(x[:, None] - x), np.sign(y[:, None] - y)
     both, first, second = a * b * wanted, a**2 * wanted, b**2 * wanted
 
-    def tau(weights: Floats) -> Floats:
+    def tau(weights: Float64Array) -> Float64Array:
         """Of candidates that count so often, (draws, n) -> (draws,); NaN where nothing can be compared."""
         sums = [np.einsum("di,ij,dj->d", weights, matrix, weights) for matrix in (both, first, second)]
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -113,7 +113,7 @@ def _judges(trained: Sequence[Candidate], rung: int, workload: Workload) -> Mapp
     return judges
 
 
-def _column(items: Sequence[Candidate], judge: Judge) -> Floats:
+def _column(items: Sequence[Candidate], judge: Judge) -> Float64Array:
     values = [judge(item) for item in items]
     return np.array([np.nan if value is None else value for value in values])
 

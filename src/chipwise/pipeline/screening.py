@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import Infeasible
 from chipwise.space import Constraint, SearchSpace
 from chipwise.space.constraints import past
 from chipwise.space.designs import summary
 from chipwise.space.space import Rows
 
-Floats = NDArray[np.float64]
-Metrics = Callable[[Rows], Mapping[str, Floats]]  # free metrics of candidates, by name
+Metrics = Callable[[Rows], Mapping[str, Float64Array]]  # free metrics of candidates, by name
 
 
 @dataclass(frozen=True)
@@ -24,14 +24,14 @@ class Screened:
     """Candidates that the cost model finds within the limits, and how they were found."""
 
     rows: Rows
-    metrics: Mapping[str, Floats]
+    metrics: Mapping[str, Float64Array]
     priced: int
     priced_per_s: float
     feasible_share: float  # of uniformly drawn candidates
     cloud: list[list[float]]  # a sample: [tpot_p50, peak_memory, parameters, feasible 0/1]
 
 
-def excess(constraints: tuple[Constraint, ...], metrics: Mapping[str, Floats]) -> Floats:
+def excess(constraints: tuple[Constraint, ...], metrics: Mapping[str, Float64Array]) -> Float64Array:
     """The worst excess over any hard limit that free metrics know of, (n,); at most 0 where all hold."""
     count = len(next(iter(metrics.values())))
     worst = np.full(count, -1.0)
@@ -105,7 +105,7 @@ def _member(rows: Rows, known: Rows) -> NDArray[np.bool_]:
 
 
 def _cloud(
-    known: Mapping[str, Floats], worst: Floats, rng: np.random.Generator, most: int = 2_000
+    known: Mapping[str, Float64Array], worst: Float64Array, rng: np.random.Generator, most: int = 2_000
 ) -> list[list[float]]:
     chosen = rng.permutation(len(worst))[:most]
     names = ("tpot_p50", "peak_memory", "parameters")
@@ -117,7 +117,11 @@ def _cloud(
 
 
 def _why(
-    space: SearchSpace, rows: Rows, known: Mapping[str, Floats], constraints: tuple[Constraint, ...], worst: Floats
+    space: SearchSpace,
+    rows: Rows,
+    known: Mapping[str, Float64Array],
+    constraints: tuple[Constraint, ...],
+    worst: Float64Array,
 ) -> str:
     """Which limits are out of reach alone, else which pull against each other, with the nearest candidate."""
     alone = []

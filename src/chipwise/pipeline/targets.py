@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import InputError
 from chipwise.hardware import datasheet
 from chipwise.ops import Workload
@@ -25,9 +26,8 @@ from chipwise.space import SearchSpace
 from chipwise.space.constraints import DRAWN, SPENDING
 from chipwise.space.space import Rows
 
-Floats = NDArray[np.float64]
 How = Literal["worst", "weighted"]
-Metrics = Callable[[Rows], Mapping[str, Floats]]
+Metrics = Callable[[Rows], Mapping[str, Float64Array]]
 LOCAL = "local"  # the device that a run measures on
 _TYPICAL = 4_096  # candidates drawn for the typical cost of each device
 
@@ -43,8 +43,8 @@ class Transfer:
     """
 
     devices: tuple[str, ...]
-    costs: Floats
-    fronts: Floats
+    costs: Float64Array
+    fronts: Float64Array
 
 
 class Targets:
@@ -84,25 +84,27 @@ class Targets:
         found = self._metrics[name](self._sample)
         self.typical[name] = {metric: float(np.median(values)) for metric, values in found.items()}
 
-    def costs(self, rows: Rows, metric: str) -> Floats:
+    def costs(self, rows: Rows, metric: str) -> Float64Array:
         """The metric on every device, in its own unit, (n, devices)."""
         return np.stack([np.asarray(self._metrics[name](rows)[metric], float) for name in self.devices], axis=1)
 
-    def shares(self, rows: Rows, metric: str) -> Floats:
+    def shares(self, rows: Rows, metric: str) -> Float64Array:
         """The metric over that of each device's typical candidate, (n, devices)."""
-        shares: Floats = self.costs(rows, metric) / np.array([self.typical[name][metric] for name in self.devices])
+        shares: Float64Array = self.costs(rows, metric) / np.array(
+            [self.typical[name][metric] for name in self.devices]
+        )
         return shares
 
-    def across(self, rows: Rows, metric: str, how: How) -> Floats:
+    def across(self, rows: Rows, metric: str, how: How) -> Float64Array:
         """One share for all devices, (n,): the worst, or the weighted geometric mean."""
         shares = self.shares(rows, metric)
         if how == "worst":
-            worst: Floats = shares.max(axis=1)
+            worst: Float64Array = shares.max(axis=1)
             return worst
-        mean: Floats = np.exp(np.log(shares) @ self._weights / self._weights.sum())
+        mean: Float64Array = np.exp(np.log(shares) @ self._weights / self._weights.sum())
         return mean
 
-    def fronts(self, rows: Rows, quality: Floats, metric: str) -> dict[str, NDArray[np.int64]]:
+    def fronts(self, rows: Rows, quality: Float64Array, metric: str) -> dict[str, NDArray[np.int64]]:
         """For each device, which of the rows lie on its front of ``quality`` (to be minimised) and the metric."""
         costs = self.costs(rows, metric)
         return {
@@ -110,7 +112,7 @@ class Targets:
             for i, name in enumerate(self.devices)
         }
 
-    def transfer(self, rows: Rows, quality: Floats, metric: str) -> Transfer:
+    def transfer(self, rows: Rows, quality: Float64Array, metric: str) -> Transfer:
         """How costs and fronts carry over between devices; fronts are those of the trials ``rows``."""
         count = len(self.devices)
         drawn = self.costs(self._sample[:1_000], metric)
@@ -131,7 +133,7 @@ class Targets:
         return Transfer(self.devices, ranks, carried)
 
 
-def kendall(a: Floats, b: Floats) -> float:
+def kendall(a: Float64Array, b: Float64Array) -> float:
     """Kendall's rank correlation (tau-b) of two columns.
 
     >>> kendall(np.array([1.0, 2.0, 3.0]), np.array([1.0, 3.0, 2.0])).__round__(3)
@@ -179,7 +181,7 @@ class RunTargets:
         weights = {name: item.weight for name, item in zip(self._sheets, spec.targets, strict=True)}
         self.targets = Targets(space, {LOCAL: local, **self._sheets}, weights=weights, seed=spec.seed)
 
-    def metrics(self, rows: Rows) -> dict[str, Floats]:
+    def metrics(self, rows: Rows) -> dict[str, Float64Array]:
         """Free metrics of rows: the measured device's, those with limits on others, and what objectives count as.
 
         An objective in seconds, watts, joules or dollars counts as the share across devices, in the unit of the device

@@ -10,14 +10,14 @@ References:
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from chipwise.core.arrays import Float64Array
 from chipwise.optim.encoding import Encoder
 from chipwise.optim.quality_model import QualityModel
 from chipwise.optim.strategy import Problem
 from chipwise.space.space import Rows
 
-Floats = NDArray[np.float64]
 TRUST = 0.5  # of the word before any training says how much it is worth
 WEIGHT = 2.0  # trainings that this trust counts for
 _NOTHING = 1e-12  # variance of a word that tells no candidate from another
@@ -39,7 +39,7 @@ class Word:
         self._centre, self._spread = float(values.mean()), float(values.var())
         self._model = QualityModel(problem, seed=seed, encoder=encoder).fit(rows, values)
 
-    def __call__(self, rows: Rows) -> Floats:
+    def __call__(self, rows: Rows) -> Float64Array:
         """Above 0 where the weights say that the law is too hopeful, (n,)."""
         return np.asarray(self._model.predict(rows)[0] - self._centre)
 

@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
+from chipwise.core.arrays import Float32Array, Float64Array
 from chipwise.core.errors import SpecError
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.ops import AttentionOp, ExpertsOp, Op
 from chipwise.predict.kernels import analytic, bounded, experts
 from chipwise.predict.kernels.bounded import Fitted, columns, one_hot
 from chipwise.predict.kernels.routing import skew
-from chipwise.predict.kernels.times import Array
 
 FLOOR_SHARE = 0.25  # of the board's limit, awake and waiting, where no idle power is published
 DEFAULTS = {"compute": 2.5, "memory": 1.5, "constant": 0.2}  # without a fit: three quarters of the range at the limits
@@ -34,27 +34,27 @@ LEAST_SHARE = 1e-5  # of a limit: below it there is nothing to tell apart
 class Power:
     """Watts that the board draws while the kernel runs back to back, and joules of one call."""
 
-    power_w: Array
-    log_halfwidth: Array  # nine of ten truths lie within power_w * exp(±log_halfwidth), and under limit_w
-    latency_s: Array
+    power_w: Float64Array
+    log_halfwidth: Float64Array  # nine of ten truths lie within power_w * exp(±log_halfwidth), and under limit_w
+    latency_s: Float64Array
     limit_w: float
 
     @property
-    def energy_j(self) -> Array:
+    def energy_j(self) -> Float64Array:
         """Joules of one call."""
-        energy: Array = self.power_w * self.latency_s
+        energy: Float64Array = self.power_w * self.latency_s
         return energy
 
     @property
-    def low_w(self) -> Array:
+    def low_w(self) -> Float64Array:
         """Lower end of the 90 % interval."""
-        low: Array = self.power_w * np.exp(-self.log_halfwidth)
+        low: Float64Array = self.power_w * np.exp(-self.log_halfwidth)
         return low
 
     @property
-    def high_w(self) -> Array:
+    def high_w(self) -> Float64Array:
         """Upper end of the 90 % interval; boards overshoot their limit by a little."""
-        high: Array = np.minimum(self.power_w * np.exp(self.log_halfwidth), 1.05 * self.limit_w)
+        high: Float64Array = np.minimum(self.power_w * np.exp(self.log_halfwidth), 1.05 * self.limit_w)
         return high
 
 
@@ -100,7 +100,7 @@ def power(
     )
 
 
-def power_w(op: Op, device: DeviceProfile, latency_s: Any, *, routing: str = experts.ROUTING) -> Array:
+def power_w(op: Op, device: DeviceProfile, latency_s: Any, *, routing: str = experts.ROUTING) -> Float64Array:
     """Watts alone: see :func:`power`."""
     return power(op, device, latency_s, routing=routing).power_w
 
@@ -114,7 +114,9 @@ def floor_w(device: DeviceProfile) -> float:
     return device.idle_power.number if device.idle_power is not None else FLOOR_SHARE * device.board_power_w
 
 
-def utilisation(op: Op, device: DeviceProfile, latency: Array, *, routing: str) -> tuple[Array, Array]:
+def utilisation(
+    op: Op, device: DeviceProfile, latency: Float64Array, *, routing: str
+) -> tuple[Float64Array, Float64Array]:
     """Shares of the dense peak and of the memory's bandwidth that ``op`` reaches in ``latency`` seconds, at most 1.
 
     Raises:
@@ -129,10 +131,12 @@ def utilisation(op: Op, device: DeviceProfile, latency: Array, *, routing: str) 
     return np.clip(compute, 0.0, 1.0), np.clip(memory, 0.0, 1.0)
 
 
-def base_w(compute: Array, memory: Array, floor: float, limit: float, constants: Mapping[str, float]) -> Array:
+def base_w(
+    compute: Float64Array, memory: Float64Array, floor: float, limit: float, constants: Mapping[str, float]
+) -> Float64Array:
     """The formula. At most the limit, at least the floor, and more with more of either share."""
     driven = constants["compute"] * compute + constants["memory"] * memory + constants["constant"]
-    watts: Array = floor + (limit - floor) * -np.expm1(-driven)
+    watts: Float64Array = floor + (limit - floor) * -np.expm1(-driven)
     return watts
 
 
@@ -149,15 +153,17 @@ def phase_of(op: Op) -> str:
     return "all"
 
 
-def features(op: Op, compute: Array, memory: Array, latency: Array, *, routing: str) -> bounded.Floats:
+def features(
+    op: Op, compute: Float64Array, memory: Float64Array, latency: Float64Array, *, routing: str
+) -> Float32Array:
     """(rows, inputs) of the network: the shares, the time, and the sizes that say how the work is spread."""
     shape = np.broadcast_shapes(compute.shape, latency.shape)
 
-    def log2(value: Any) -> Array:
+    def log2(value: Any) -> Float64Array:
         whole = np.maximum(np.asarray(value, dtype=np.float64), LEAST_SHARE)
         return np.broadcast_to(np.log2(whole), shape).reshape(-1)
 
-    rows: list[Array | float] = [log2(compute), log2(memory), log2(latency * 1e6)]
+    rows: list[Float64Array | float] = [log2(compute), log2(memory), log2(latency * 1e6)]
     if isinstance(op, ExpertsOp):
         sizes: tuple[Any, ...] = (op.tokens, op.d_model, op.width, op.experts, op.local_experts, op.topk)
         each = np.asarray(op.tokens, dtype=np.float64) * op.topk / op.experts

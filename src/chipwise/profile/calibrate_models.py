@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from chipwise.blocks.lowering import lower
 from chipwise.core.errors import Unsupported
@@ -33,7 +32,6 @@ from chipwise.profile.samples import random_designs
 from chipwise.spec import Design
 
 Progress = Callable[[str, float], None]
-Array = npt.NDArray[np.float64]
 PROMPTS = (64, 64, 24, 128)  # in turns
 NEW_TOKENS = 64
 MODEL_S = 1.5  # starting, warming up and timing one model

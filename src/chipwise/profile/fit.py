@@ -6,12 +6,11 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[np.float64]
+from chipwise.core.arrays import Float64Array
 
 
-def fit_relative(features: Any, seconds: Any, *, rounds: int = 6) -> Array:
+def fit_relative(features: Any, seconds: Any, *, rounds: int = 6) -> Float64Array:
     """Rates ≥ 0 that make ``features @ rates`` agree with ``seconds`` in relative terms.
 
     Rows that stay far off (a disturbed measurement) are weighted down in further rounds.
@@ -29,7 +28,7 @@ def fit_relative(features: Any, seconds: Any, *, rounds: int = 6) -> Array:
     return np.asarray(rates / scale)
 
 
-def nnls(matrix: Array, target: Array) -> Array:
+def nnls(matrix: Float64Array, target: Float64Array) -> Float64Array:
     """The x ≥ 0 with the least ‖matrix @ x − target‖.
 
     References:
@@ -62,7 +61,7 @@ def nnls(matrix: Array, target: Array) -> Array:
     return x
 
 
-def rising(knots: Any, at: Any) -> Array:
+def rising(knots: Any, at: Any) -> Float64Array:
     """Basis of curves that never fall: a constant, then one ramp from each knot to the next, over the logarithm."""
     knots, at = np.log2(np.asarray(knots)), np.log2(np.maximum(np.asarray(at, np.float64), 1.0))
     ramps = [np.clip((at - low) / (high - low), 0, 1) for low, high in pairwise(knots)]

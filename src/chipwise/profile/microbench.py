@@ -14,13 +14,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from chipwise.blocks.conv.lower import lower as lower_conv
+from chipwise.core.arrays import AnyArray
 from chipwise.ops import AttentionOp, Elementwise, EmbeddingOp, Matmul, NormOp, Op
 from chipwise.profile import load
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +169,7 @@ class Bench:
     def __init__(self, *, threads: int) -> None:
         self._threads = threads
         self._generator = np.random.default_rng(0)
-        self._quantised: dict[tuple[str, int, int], dict[str, Array]] = {}
+        self._quantised: dict[tuple[str, int, int], dict[str, AnyArray]] = {}
 
     def time(self, case: Case, *, seconds: float) -> float:
         """Median seconds of one run of the graph, over about ``seconds``, at least 7 runs.
@@ -200,15 +198,15 @@ class Bench:
             samples.append(clock() - start)
         return float(np.median(samples))
 
-    def _build(self, case: Case) -> tuple[bytes, dict[str, Array], dict[str, Array]]:
+    def _build(self, case: Case) -> tuple[bytes, dict[str, AnyArray], dict[str, AnyArray]]:
         from onnx import helper
 
         from chipwise.blocks.onnx_graph import MICROSOFT, GraphBuilder
         from chipwise.deploy.onnx import IR_VERSION, OPSET
 
         graph = GraphBuilder(weights={}, format_of=lambda _: case.weights)
-        feeds: dict[str, Array] = {}
-        outputs: dict[str, Array] = {}
+        feeds: dict[str, AnyArray] = {}
+        outputs: dict[str, AnyArray] = {}
         if case.kind == "attention":
             self._attention(graph, case, feeds, outputs)
         elif case.kind == "conv":
@@ -224,18 +222,18 @@ class Bench:
         )
         return model.SerializeToString(), feeds, outputs
 
-    def _input(self, graph: Any, feeds: dict[str, Array], name: str, value: Array) -> str:
+    def _input(self, graph: Any, feeds: dict[str, AnyArray], name: str, value: AnyArray) -> str:
         from onnx import helper
 
         graph.input(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
         feeds[name] = value
         return name
 
-    def _output(self, graph: Any, outputs: dict[str, Array], name: str, value: Array) -> None:
+    def _output(self, graph: Any, outputs: dict[str, AnyArray], name: str, value: AnyArray) -> None:
         graph.output(name, value.shape)
         outputs[name] = value
 
-    def _chain(self, graph: Any, case: Case, feeds: dict[str, Array], outputs: dict[str, Array]) -> None:
+    def _chain(self, graph: Any, case: Case, feeds: dict[str, AnyArray], outputs: dict[str, AnyArray]) -> None:
         from chipwise.blocks.ffn.onnx import ACTIVATIONS
         from chipwise.blocks.onnx_graph import MICROSOFT
 
@@ -265,7 +263,7 @@ class Bench:
             x = y
         self._output(graph, outputs, x, np.empty((1, case.rows, width), np.float32))
 
-    def _attention(self, graph: Any, case: Case, feeds: dict[str, Array], outputs: dict[str, Array]) -> None:
+    def _attention(self, graph: Any, case: Case, feeds: dict[str, AnyArray], outputs: dict[str, AnyArray]) -> None:
         from chipwise.blocks.attention.onnx import add_attention
         from chipwise.spec import Attention
 
@@ -294,7 +292,7 @@ class Bench:
                 cache = self._generator.standard_normal((1, case.kv_heads, total, case.head_size), dtype=np.float32)
                 feeds[f"past.{i}.{part}"] = outputs[f"present.{i}.{part}"] = cache
 
-    def _conv(self, graph: Any, case: Case, feeds: dict[str, Array], outputs: dict[str, Array]) -> None:
+    def _conv(self, graph: Any, case: Case, feeds: dict[str, AnyArray], outputs: dict[str, AnyArray]) -> None:
         from chipwise.blocks.conv.onnx import add_conv
 
         shape = (1, case.rows, case.k)
@@ -306,7 +304,7 @@ class Bench:
             feeds[f"past.{i}.conv"] = outputs[f"present.{i}.conv"] = kept
         self._output(graph, outputs, x, np.empty(shape, np.float32))
 
-    def _gather(self, graph: Any, case: Case, feeds: dict[str, Array], outputs: dict[str, Array]) -> None:
+    def _gather(self, graph: Any, case: Case, feeds: dict[str, AnyArray], outputs: dict[str, AnyArray]) -> None:
         table = graph.store("table", lambda: np.zeros((case.n, case.k), np.float32))
         rows = self._generator.integers(0, case.n, (1, case.rows))
         tokens = self._input(graph, feeds, "tokens", rows)

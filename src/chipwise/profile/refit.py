@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from chipwise.blocks.lowering import lower
+from chipwise.core.arrays import Float64Array
 from chipwise.cost.memory import MemoryParts, memory_parts
 from chipwise.cost.pricing import PARTS, anatomy, combine, total_price
 from chipwise.cost.residual import MOST_POINTS, NOISE, factors, smooth
@@ -24,7 +24,6 @@ from chipwise.profile.measurement import Measurement
 from chipwise.profile.samples import WEIGHTS
 from chipwise.spec import Design
 
-Array = npt.NDArray[np.float64]
 HELD = 0.2  # standard deviation of a part's own factor about the common one
 COMMON = 0.5  # standard deviation of the common factor about 1
 LEAST_FACTOR, MOST_FACTOR = 0.25, 4.0
@@ -81,10 +80,10 @@ class Sample:
 class Table:
     """Observed models of one phase as arrays of n rows, under one profile's rates."""
 
-    parts: Array  # (n, parts) seconds
-    figures: Array  # (n, figures)
-    median_s: Array  # (n,) measured
-    p99_s: Array  # (n,) measured
+    parts: Float64Array  # (n, parts) seconds
+    figures: Float64Array  # (n, figures)
+    median_s: Float64Array  # (n,) measured
+    p99_s: Float64Array  # (n,) measured
 
     def __getitem__(self, rows: Any) -> Table:
         return Table(self.parts[rows], self.figures[rows], self.median_s[rows], self.p99_s[rows])
@@ -226,9 +225,9 @@ def refit(profile: MachineProfile, seen: Prepared, *, memory: bool = True) -> Ma
     )
 
 
-def predictions(profile: MachineProfile, seen: Prepared) -> dict[str, Array]:
+def predictions(profile: MachineProfile, seen: Prepared) -> dict[str, Float64Array]:
     """Predicted medians, P99 by phase (``decode``, ``decode_p99``, …) and memory of the models, each (n,)."""
-    found: dict[str, Array] = {}
+    found: dict[str, Float64Array] = {}
     for phase in Phase:
         table = seen.tables[phase]
         median = table.parts.sum(axis=1)

@@ -17,14 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from chipwise.core.arrays import AnyArray
 from chipwise.core.errors import ChipwiseError, MeasurementError
 from chipwise.profile import load, sensors
 from chipwise.profile.anchors import REFERENCE_PROMPT, REFERENCE_STEPS, Anchors
 from chipwise.profile.backends import RUNTIMES, Session, clock_of
 
-Array = npt.NDArray[Any]
 _FIRST_CYCLES = 2  # never timed: loading, first touches
 _STEADY = 0.03  # two windows of warm-up this close are steady
 
@@ -127,10 +126,10 @@ def _limit(what: int, amount: float) -> None:
 class Loop:
     """Prefills and decode steps, each timed with the choice of the next token; with no ``steps``, prefills alone."""
 
-    def __init__(self, session: Session, tokens: Array, *, steps: int) -> None:
+    def __init__(self, session: Session, tokens: AnyArray, *, steps: int) -> None:
         self._session, self._tokens, self._steps = session, tokens, steps
         self._clock = clock_of(session)
-        self._logits: Array = np.zeros((1, 1), np.float32)
+        self._logits: AnyArray = np.zeros((1, 1), np.float32)
         self.clear()
 
     def cycle(self, *, decode: bool = True) -> None:

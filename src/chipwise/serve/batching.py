@@ -21,14 +21,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from chipwise.core.arrays import Float64Array
 from chipwise.core.files import build
 from chipwise.hardware.runtime import Runtime
 from chipwise.serve.setting import Setting
 from chipwise.serve.steps import PassTimes
 
-Array = npt.NDArray[np.float64]
 STACKS = ("trtllm", "vllm", "sglang")
 DATA = Path(__file__).parent / "data" / "serving.json"
 
@@ -56,15 +55,15 @@ class Constants:
         experts = self.experts_scale[runtime.stack]
         return {"matmul": self.kernel_scale, "attention": self.kernel_scale, "experts": experts}
 
-    def device_s(self, times: PassTimes, runtime: Runtime) -> Array:
+    def device_s(self, times: PassTimes, runtime: Runtime) -> Float64Array:
         """Seconds of one pass on the device: kernels without launches and with gaps, or as the host launches them."""
         if not runtime.graphs:
             return np.maximum(times.latency_s, runtime.dispatch_s * times.kernels)
         scaled = sum(times.busy_s(kind, scale=scale) for kind, scale in self.scales(runtime).items())
-        result: Array = scaled + times.class_s("collective") + times.busy_s("other") + self.gap_s * times.kernels
+        result: Float64Array = scaled + times.class_s("collective") + times.busy_s("other") + self.gap_s * times.kernels
         return result
 
-    def step_s(self, times: PassTimes, setting: Setting, sequences: Any) -> Array:
+    def step_s(self, times: PassTimes, setting: Setting, sequences: Any) -> Float64Array:
         """Seconds of one pass, the host's time included.
 
         Args:
@@ -73,17 +72,17 @@ class Constants:
             sequences: How many are decoded; 0 for a prompt's pass.
         """
         host_s = self.host_step_s(setting.runtime, sequences=sequences, tp=setting.plan.tp)
-        result: Array = self.device_s(times, setting.runtime) + host_s
+        result: Float64Array = self.device_s(times, setting.runtime) + host_s
         return result
 
-    def waited_s(self, prompts: PassTimes, setting: Setting, together: Any) -> Array:
+    def waited_s(self, prompts: PassTimes, setting: Setting, together: Any) -> Float64Array:
         """Seconds that one prompt of a pass of ``together`` keeps the others waiting.
 
         Where it rides along with decode steps, the host's time is in those.
         """
         if rides_along(setting.runtime):
             return self.device_s(prompts, setting.runtime)
-        result: Array = self.step_s(prompts, setting, 0) / together
+        result: Float64Array = self.step_s(prompts, setting, 0) / together
         return result
 
 
@@ -92,7 +91,7 @@ def rides_along(runtime: Runtime) -> bool:
     return runtime.mixes and not runtime.prefill_tokens
 
 
-def tpot_s(step_s: Any, prefill_s: Any, *, in_flight: Any, new_tokens: Any, share: float) -> Array:
+def tpot_s(step_s: Any, prefill_s: Any, *, in_flight: Any, new_tokens: Any, share: float) -> Float64Array:
     """Mean seconds between a request's tokens with ``in_flight`` requests served together.
 
     Args:
@@ -102,7 +101,7 @@ def tpot_s(step_s: Any, prefill_s: Any, *, in_flight: Any, new_tokens: Any, shar
         new_tokens: Tokens that each makes.
         share: Part of a prefill that delays the others.
     """
-    result: Array = np.asarray(step_s + share * prefill_s * (np.asarray(in_flight) - 1) / np.asarray(new_tokens))
+    result: Float64Array = np.asarray(step_s + share * prefill_s * (np.asarray(in_flight) - 1) / np.asarray(new_tokens))
     return result
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import Unsupported
 from chipwise.cost.model import Predicted
 from chipwise.hardware.datasheet import DeviceProfile
@@ -15,8 +15,6 @@ from chipwise.predict.power import floor_w, power
 from chipwise.serve.estimate import GroupCost
 from chipwise.serve.pricing import Call, batches
 from chipwise.serve.steps import PassTimes, class_of
-
-Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +24,8 @@ class Energies:
     ``log_halfwidth`` is the half width of the 90 % interval of the power alone, in logarithms.
     """
 
-    token_j: Array
-    log_halfwidth: Array
+    token_j: Float64Array
+    log_halfwidth: Float64Array
 
 
 def energies(costs: Sequence[GroupCost]) -> list[Energies | Unsupported]:
@@ -47,7 +45,7 @@ def energies(costs: Sequence[GroupCost]) -> list[Energies | Unsupported]:
     return [answer for answer in answers if answer is not None]
 
 
-def _token_j(cost: GroupCost, prefill_j: Array, step_j: Array) -> Array:
+def _token_j(cost: GroupCost, prefill_j: Float64Array, step_j: Float64Array) -> Float64Array:
     """Joules of all devices for one token, from those of one device's passes. Groups of devices without a request wait.
 
     A text encoder's tokens are those that it reads.
@@ -59,7 +57,7 @@ def _token_j(cost: GroupCost, prefill_j: Array, step_j: Array) -> Array:
     if not group.generates:
         return plan.tp * prefill_j / (group.replica_batch * group.prompt_tokens)
     step_j = step_j + waiting * cost.step_s
-    result: Array = plan.tp * (step_j / group.replica_batch + prefill_j / group.new_tokens)
+    result: Float64Array = plan.tp * (step_j / group.replica_batch + prefill_j / group.new_tokens)
     return result
 
 
@@ -97,7 +95,7 @@ class _Drawing:
 
     device: DeviceProfile
     times: PassTimes
-    total_s: Array
+    total_s: Float64Array
 
 
 def _passes(cost: GroupCost) -> tuple[_Drawing, _Drawing]:
@@ -108,7 +106,7 @@ def _passes(cost: GroupCost) -> tuple[_Drawing, _Drawing]:
     )
 
 
-def _pass_energies(passes: Sequence[_Drawing]) -> list[tuple[Array, Array]]:
+def _pass_energies(passes: Sequence[_Drawing]) -> list[tuple[Float64Array, Float64Array]]:
     """Joules of one device in each pass, and the half width of its kernels' power in logarithms.
 
     Communication and the host's time draw the floor.

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import ChipwiseError, Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.serve import intervals
@@ -18,7 +19,6 @@ from chipwise.serve.request import Request, Resolved, resolved
 from chipwise.serve.setting import Part, Setting, Step
 from chipwise.serve.steps import Pass, PassTimes, price_passes
 
-Array = npt.NDArray[np.float64]
 MODEL = "serving@1"
 
 
@@ -106,19 +106,19 @@ class GroupCost:
     group: Group
     prefill: PassTimes
     decode: PassTimes
-    prefill_s: Array
-    step_s: Array
-    tpot_s: Array
-    log_halfwidth: Array
+    prefill_s: Float64Array
+    step_s: Float64Array
+    tpot_s: Float64Array
+    log_halfwidth: Float64Array
     situation: str
     memory: DeviceMemory
 
     @property
-    def tokens_per_s(self) -> Array:
+    def tokens_per_s(self) -> Float64Array:
         """New tokens of all requests in flight, prompts' passes included; of a text encoder those that it reads."""
         group = self.group
         made = group.new_tokens if group.generates else group.prompt_tokens
-        result: Array = group.in_flight * made / (self.prefill_s + group.new_tokens * self.tpot_s)
+        result: Float64Array = group.in_flight * made / (self.prefill_s + group.new_tokens * self.tpot_s)
         return result
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import Unsupported
 from chipwise.core.files import write_json
 from chipwise.serve import intervals
@@ -23,7 +24,6 @@ from chipwise.serve.estimate import Group, Kernels, grouped, price_groups
 from chipwise.serve.runs import ServedRun, read_runs
 from chipwise.serve.steps import PassTimes
 
-Array = npt.NDArray[np.float64]
 NAMES = (
     "kernel_scale",
     *(f"experts_scale.{stack}" for stack in STACKS),
@@ -49,12 +49,12 @@ ROUNDS = 3  # of fitting the constants and pricing prompts with them
 class Sum:
     """Seconds of passes as sums over the constants: ``rows @ constants + fixed_s``."""
 
-    rows: Array  # (runs, constants)
-    fixed_s: Array
+    rows: Float64Array  # (runs, constants)
+    fixed_s: Float64Array
 
-    def seconds(self, found: Array) -> Array:
+    def seconds(self, found: Float64Array) -> Float64Array:
         """What the passes take with the constants ``found``."""
-        result: Array = self.rows @ found + self.fixed_s
+        result: Float64Array = self.rows @ found + self.fixed_s
         return result
 
     def __getitem__(self, runs: npt.NDArray[np.bool_]) -> Sum:
@@ -67,10 +67,10 @@ class Design:
 
     step: Sum
     prompt: Sum  # what one other request's prompt keeps this one waiting
-    waits: Array  # prompts of others for each token
+    waits: Float64Array  # prompts of others for each token
     mixture: npt.NDArray[np.bool_]  # whether the model has experts
-    tpot_s: Array
-    kernels: Array  # half widths of the decode step's kernels, in logarithms
+    tpot_s: Float64Array
+    kernels: Float64Array  # half widths of the decode step's kernels, in logarithms
     sort: intervals.Names
     devices: intervals.Names
     families: intervals.Names
@@ -90,11 +90,11 @@ class Design:
             follows=self.follows[runs],
         )
 
-    def predicted_s(self, found: Array) -> Array:
+    def predicted_s(self, found: Float64Array) -> Float64Array:
         """Time per output token of each run with the constants ``found``."""
         return self.linear(found).seconds(found)
 
-    def linear(self, found: Array) -> Sum:
+    def linear(self, found: Float64Array) -> Sum:
         """The times as a sum over the constants, prompts taking what they take with ``found``."""
         rows = self.step.rows.copy()
         rows[:, SHARE] = self.waits * self.prompt.seconds(found)
@@ -130,7 +130,7 @@ def design_of(runs: Sequence[ServedRun], *, fold: str | None) -> Design:
     )
 
 
-def _part(group: Group, kernels: Kernels, tpot_s: Array) -> Design:
+def _part(group: Group, kernels: Kernels, tpot_s: Float64Array) -> Design:
     """One group's runs. Their sorts go by the expected constants."""
     step = _sum(group, kernels.decode, sequences=group.replica_batch, host=True)
     prompt = _sum(group, kernels.prompts, sequences=0, host=not rides_along(group.setting.runtime))
@@ -156,7 +156,7 @@ def _part(group: Group, kernels: Kernels, tpot_s: Array) -> Design:
     )
 
 
-def follows(tpot_s: Array, predicted_s: Array) -> bool:
+def follows(tpot_s: Float64Array, predicted_s: Float64Array) -> bool:
     """Whether the times of one setting's runs follow their work.
 
     Where less than half of what more requests and longer texts should cost shows (the slope of measured on predicted
@@ -183,7 +183,7 @@ def _sum(group: Group, times: PassTimes, *, sequences: npt.ArrayLike, host: bool
     return Sum(rows=rows, fixed_s=times.class_s("collective") + times.busy_s("other"))
 
 
-def solve(design: Design) -> Array:
+def solve(design: Design) -> Float64Array:
     """Constants of the runs: all but the experts' from dense models, then the experts' from mixtures."""
     found = np.asarray(EXPECTED)
     for _ in range(ROUNDS):
@@ -195,7 +195,7 @@ def solve(design: Design) -> Array:
     return found
 
 
-def _solve(times: Sum, tpot_s: Array, free: npt.NDArray[np.bool_], found: Array) -> Array:
+def _solve(times: Sum, tpot_s: Float64Array, free: npt.NDArray[np.bool_], found: Float64Array) -> Float64Array:
     """Least absolute relative error over ``free`` constants, by re-weighted non-negative least squares."""
     from scipy.optimize import nnls
 
@@ -219,8 +219,8 @@ class Residuals:
     """How far off a fold was on the runs that it is judged by, in logarithms."""
 
     situation: str
-    errors: Array
-    kernels: Array
+    errors: Float64Array
+    kernels: Float64Array
     sort: intervals.Names
     devices: intervals.Names
     families: intervals.Names
@@ -299,7 +299,7 @@ def _situation(fold: str, whole: Design) -> str:
     return "sibling" if np.any((whole.families == family) & (whole.devices != name)) else "unseen"
 
 
-def _constants(found: Array) -> dict[str, object]:
+def _constants(found: Float64Array) -> dict[str, object]:
     values: dict[str, object] = {}
     for name, value in zip(NAMES, found, strict=True):
         head, _, stack = name.partition(".")

@@ -21,12 +21,12 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from chipwise.core.arrays import Float64Array
 from chipwise.core.dtypes import weight_format
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.serve.setting import Setting
 from chipwise.spec.feed_forward import MixtureOfExperts
 
-Array = npt.NDArray[np.float64]
 Names = npt.NDArray[np.str_]
 WAITING = (0.2, 0.5)  # shares of a token's time at which a dense model's run is of the next sort
 DENSE = ("dense, hardly waiting", "dense, waiting", "dense, mostly waiting")
@@ -38,7 +38,7 @@ LEAST_RUNS = 30  # of a sort on a device: fewer do not say what nine of ten are
 ONE_DEVICE, NO_DEVICE = 1.5, 2.0
 
 
-def sorts(setting: Setting, device: DeviceProfile, waiting: Array) -> Names:
+def sorts(setting: Setting, device: DeviceProfile, waiting: Float64Array) -> Names:
     """The sort of each run: one of ``DENSE`` or ``MIXTURES``.
 
     Args:
@@ -62,7 +62,7 @@ def key(sort: str, situation: str) -> str:
     return f"{sort}, {situation}"
 
 
-def half_widths(errors: Array, sort: Names, devices: Names, kernels: Array) -> Mapping[str, float]:
+def half_widths(errors: Float64Array, sort: Names, devices: Names, kernels: Float64Array) -> Mapping[str, float]:
     """The half width of each sort, from the runs of devices that are not asked about.
 
     Args:
@@ -84,7 +84,7 @@ def half_widths(errors: Array, sort: Names, devices: Names, kernels: Array) -> M
     return {**found, KERNELS: float(np.max(kernels))}
 
 
-def of_runs(table: Mapping[str, float], sort: Names, situation: str, kernels: Array) -> Array:
+def of_runs(table: Mapping[str, float], sort: Names, situation: str, kernels: Float64Array) -> Float64Array:
     """The half width of each run.
 
     Args:
@@ -96,11 +96,11 @@ def of_runs(table: Mapping[str, float], sort: Names, situation: str, kernels: Ar
     width = np.array([table[key(name, situation)] for name in sort])
     if situation != "unseen":
         return width
-    result: Array = width * np.maximum(kernels / table[key(KERNELS, situation)], 1.0)
+    result: Float64Array = width * np.maximum(kernels / table[key(KERNELS, situation)], 1.0)
     return result
 
 
-def conformal(errors: Array) -> float:
+def conformal(errors: Float64Array) -> float:
     """The least half width that holds nine of ten, counting one run to come."""
     count = len(errors)
     place = min(math.ceil(INSIDE * (count + 1)), count)

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from chipwise.core.arrays import Float64Array
 from chipwise.core.dtypes import DType, values_bytes, weight_format
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.ops import (
@@ -26,7 +26,6 @@ from chipwise.ops import (
 )
 from chipwise.serve.setting import Part, Setting
 
-Array = npt.NDArray[np.float64]
 CONTEXT_BYTES = {"gpu": 1.0e9, "tpu": 0.5e9, "npu": 0.2e9, "accelerator": 1.0e9, "soc": 0.1e9, "cpu": 0.1e9}
 """What a process takes before a model is loaded (driver context, libraries, captured graphs): 0.5 GB of CUDA
 context and as much of workspaces on NVIDIA GPUs; stated, not fitted."""
@@ -38,13 +37,13 @@ CHUNK_TOKENS = 8192  # new positions that a pass of a runtime that mixes is give
 class DeviceMemory:
     """Bytes on the fullest device, by what holds them. Arrays have one value a request."""
 
-    weights: Array
-    cache: Array
-    activations: Array
-    runtime: Array
+    weights: Float64Array
+    cache: Float64Array
+    activations: Float64Array
+    runtime: Float64Array
 
     @property
-    def peak_bytes(self) -> Array:
+    def peak_bytes(self) -> Float64Array:
         """All of it."""
         return self.weights + self.cache + self.activations + self.runtime
 
@@ -87,7 +86,7 @@ def device_memory(
         live = np.maximum(live, _live_bytes(part.op, chunk=CHUNK_TOKENS if setting.runtime.mixes else None))
     stream_bytes = stream * setting.arch.d_model * DType(setting.formats.activations).size_bytes
 
-    def spread(values: Any) -> Array:
+    def spread(values: Any) -> Float64Array:
         return np.broadcast_to(np.asarray(values, dtype=np.float64), rows).copy()
 
     return DeviceMemory(

@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from chipwise.core.arrays import Float64Array
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.ops import Op
 from chipwise.predict.kernels import times_of
 from chipwise.predict.kernels.times import Situation
-
-Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +76,7 @@ def _joined(values: Sequence[Any], rows: npt.NDArray[np.int64]) -> Any:
 class Prices:
     """Times of calls whose rows stand end to end."""
 
-    figures: Array  # (FIGURES, rows of all calls)
+    figures: Float64Array  # (FIGURES, rows of all calls)
     situations: tuple[Situation, ...]  # one a call
 
 

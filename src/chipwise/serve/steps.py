@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from chipwise.core.arrays import Float64Array
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.predict.kernels.times import Situation
 from chipwise.serve.lowering import lower_pass
 from chipwise.serve.pricing import FIGURES, Call, price
 from chipwise.serve.setting import Part, Setting, Step
 
-Array = npt.NDArray[np.float64]
 CLASSES = ("matmul", "attention", "experts", "collective", "other")
 """What kernels are told apart by in a pass: products, attention, mixtures of experts, communication, the rest."""
 _CLASS = {
@@ -53,12 +52,12 @@ class PassTimes:
     """
 
     parts: tuple[Part, ...]
-    figures: Array  # (FIGURES, parts, requests)
+    figures: Float64Array  # (FIGURES, parts, requests)
     situations: tuple[Situation, ...]  # one a part
-    counts: Array  # (CLASSES, parts)
+    counts: Float64Array  # (CLASSES, parts)
 
     @classmethod
-    def of(cls, parts: tuple[Part, ...], figures: Array, situations: tuple[Situation, ...]) -> PassTimes:
+    def of(cls, parts: tuple[Part, ...], figures: Float64Array, situations: tuple[Situation, ...]) -> PassTimes:
         """The times of ``parts``."""
         counts = np.zeros((len(CLASSES), len(parts)))
         for p, part in enumerate(parts):
@@ -71,44 +70,46 @@ class PassTimes:
         return sum(part.count for part in self.parts)
 
     @property
-    def kernel_s(self) -> Array:
+    def kernel_s(self) -> Float64Array:
         """(parts, requests): one launch of each kernel alone."""
         return self.figure("latency_s")
 
-    def figure(self, name: str) -> Array:
+    def figure(self, name: str) -> Float64Array:
         """(parts, requests): one of ``pricing.FIGURES``."""
-        found: Array = self.figures[FIGURES.index(name)]
+        found: Float64Array = self.figures[FIGURES.index(name)]
         return found
 
     @property
-    def latency_s(self) -> Array:
+    def latency_s(self) -> Float64Array:
         """All kernels, one after another."""
         return self.class_s(*CLASSES)
 
-    def class_s(self, *classes: str) -> Array:
+    def class_s(self, *classes: str) -> Float64Array:
         """The kernels of some of ``CLASSES``, as each takes alone."""
-        total: Array = self._counts(classes) @ self.kernel_s
+        total: Float64Array = self._counts(classes) @ self.kernel_s
         return total
 
-    def busy_s(self, *classes: str, scale: float = 1.0) -> Array:
+    def busy_s(self, *classes: str, scale: float = 1.0) -> Float64Array:
         """The kernels of some of ``CLASSES`` without their launches, which a captured graph hides; at least the limits.
 
         What a kernel alone spends before its work (its launch, a separate kernel that quantises) is seen in its floor.
         ``scale`` is what kernels take in serving over the same alone; none is faster than the chip's rates allow.
         """
         limit = np.maximum(self.figure("compute_s"), self.figure("memory_s"))
-        total: Array = self._counts(classes) @ np.maximum(scale * (self.kernel_s - self.figure("launch_s")), limit)
+        total: Float64Array = self._counts(classes) @ np.maximum(
+            scale * (self.kernel_s - self.figure("launch_s")), limit
+        )
         return total
 
-    def _counts(self, classes: Sequence[str]) -> Array:
+    def _counts(self, classes: Sequence[str]) -> Float64Array:
         """How many of each part a pass runs; 0 of those in other classes."""
-        counts: Array = self.counts[[CLASSES.index(name) for name in classes]].sum(axis=0)
+        counts: Float64Array = self.counts[[CLASSES.index(name) for name in classes]].sum(axis=0)
         return counts
 
     @property
-    def log_halfwidth(self) -> Array:
+    def log_halfwidth(self) -> Float64Array:
         """Half width of the 90 % interval of the sum, in logarithms, its kernels' errors going together."""
-        spread: Array = self.counts.sum(axis=0) @ (self.kernel_s * self.figure("log_halfwidth"))
+        spread: Float64Array = self.counts.sum(axis=0) @ (self.kernel_s * self.figure("log_halfwidth"))
         return spread / self.latency_s
 
     @property

@@ -14,10 +14,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from chipwise.core import units
+from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import SpecError, UnitError, nearest
 
 METRICS: dict[str, str] = {  # name -> kind of unit
@@ -40,7 +38,6 @@ _PACED = ("tpot_p50", "tpot_p99", "joules_per_token", "usd_per_1k_tokens")  # wh
 MEASURED_METRICS = frozenset({"ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "peak_memory"})
 LIMITS_ONLY = {"tpot_sustained": "tpot_p50: minimize", "throughput": "tpot_p50: minimize"}  # and what to seek instead
 TASK_METRICS: dict[str, str] = {"accuracy": "share", "spearman": "count"}  # of a task: ``metric@task``
-Floats = NDArray[np.float64]
 _LIMIT = re.compile(r"^\s*(<=|>=|<|>|≤|≥)\s*(.+)$")
 
 
@@ -286,9 +283,9 @@ def broken(constraints: Iterable[Constraint], values: Mapping[str, float]) -> li
     return [item for item in constraints if item.hard and item.metric in values and not item.holds(values[item.metric])]
 
 
-def past(item: Constraint, value: Floats) -> Floats:
+def past(item: Constraint, value: Float64Array) -> Float64Array:
     """:meth:`Constraint.excess` of many values, (n,)."""
-    over: Floats = (value / item.limit - 1.0) * (1 if item.op == "<=" else -1)
+    over: Float64Array = (value / item.limit - 1.0) * (1 if item.op == "<=" else -1)
     return over
 
 

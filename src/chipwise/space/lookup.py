@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from chipwise.core.arrays import Float64Array
 from chipwise.space.space import Rows, SearchSpace
 from chipwise.space.spec import LAYER_CHOICES, LAYER_WEIGHTS
 
-Floats = NDArray[np.float64]
 Index = NDArray[np.intp]
 _BETWEEN, _SHARER = 0, 2  # numbers of places; one more where the layer is the last, and the last place is absent
 _FUSED_BYTES = 64e6  # above it attention and FFN are looked up one by one
@@ -28,15 +28,15 @@ class BlockPrices:
     and parameters last. Attention is indexed by its weight format, width, convolutions, head size and pair, an FFN by
     its weight format, width, convolutions, kind and FFN width."""
 
-    ends: Floats  # (width, vocabulary, tied, columns): a model of one bare layer
-    bare: Floats  # like attention, of its width alone: the bare layer that the ends hold
-    attention: Floats
-    last_attention: Floats
-    ffn: Floats
-    last_ffn: Floats
-    cache: Floats | None  # like attention: one more layer that uses another's weights; None where none may
-    attention_room: Floats  # bytes of activations, without the columns
-    ffn_room: Floats
+    ends: Float64Array  # (width, vocabulary, tied, columns): a model of one bare layer
+    bare: Float64Array  # like attention, of its width alone: the bare layer that the ends hold
+    attention: Float64Array
+    last_attention: Float64Array
+    ffn: Float64Array
+    last_ffn: Float64Array
+    cache: Float64Array | None  # like attention: one more layer that uses another's weights; None where none may
+    attention_room: Float64Array  # bytes of activations, without the columns
+    ffn_room: Float64Array
 
 
 class Lookup:
@@ -78,7 +78,7 @@ class Lookup:
                     place[layer, s, d] = (_SHARER if sharer else _BETWEEN) + (layer == depth - 1)
         return place.reshape(len(place), -1)
 
-    def __call__(self, rows: Rows) -> tuple[Floats, Floats]:
+    def __call__(self, rows: Rows) -> tuple[Float64Array, Float64Array]:
         """Summed columns, (columns, n), and the widest block's activations, (n,)."""
         spec, index = self._space.spec, self._space.index
         genes = np.ascontiguousarray(rows.T, dtype=np.intp)
@@ -125,7 +125,7 @@ class Lookup:
         return read
 
 
-def _places(prices: BlockPrices) -> list[tuple[Floats, Floats]]:
+def _places(prices: BlockPrices) -> list[tuple[Float64Array, Float64Array]]:
     """Attention's and the FFN's prices in every place; a sharer keeps a cache of its own, and no weights."""
     found = [(prices.attention, prices.ffn), (prices.last_attention, prices.last_ffn)]
     if prices.cache is not None:
@@ -137,7 +137,7 @@ def _places(prices: BlockPrices) -> list[tuple[Floats, Floats]]:
     return [*found, (np.zeros_like(prices.attention), np.zeros_like(prices.ffn))]
 
 
-def _stacked(places: list[Floats], room: Floats) -> Floats:
+def _stacked(places: list[Float64Array], room: Float64Array) -> Float64Array:
     """A table of one row a cell, place after place; the last column holds activations, of absent layers none."""
     rooms = np.stack([*[room] * (len(places) - 1), np.zeros_like(room)])
     both = np.concatenate([np.stack(places), rooms[..., None]], axis=-1)

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chipwise.blocks.lowering import lower
+from chipwise.core.arrays import Float64Array
 from chipwise.cost.memory import block_activation_bytes, memory_parts
 from chipwise.cost.pricing import combine, op_price
 from chipwise.hardware.device import MachineProfile
@@ -28,25 +29,24 @@ from chipwise.space.spec import FFN_KINDS
 from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer
 from chipwise.spec.formats import formats_word
 
-Floats = NDArray[np.float64]
 BLOCK = 8_192  # rows priced at once: what is in use stays in the caches
 
 
 class Pricer(Protocol):
     """A cost model that prices operators one by one and models by their sums."""
 
-    def op_columns(self, op: Op) -> Floats:
+    def op_columns(self, op: Op) -> Float64Array:
         """The additive columns of one operator, (columns,)."""
         ...
 
-    def latency_s(self, columns: Floats, phase: Phase, *, logits: Floats) -> Floats:
+    def latency_s(self, columns: Float64Array, phase: Phase, *, logits: Float64Array) -> Float64Array:
         """Median seconds of passes whose operators' columns sum to ``columns``, (n, columns) -> (n,).
 
         ``logits`` (n,) are the values from which tokens are chosen.
         """
         ...
 
-    def energy_j(self, columns: Floats) -> Floats | None:
+    def energy_j(self, columns: Float64Array) -> Float64Array | None:
         """Joules of passes whose operators' columns sum to ``columns``, (n, columns) -> (n,); None where not known."""
         ...
 
@@ -69,15 +69,15 @@ class ProfilePricer:
     def __init__(self, profile: MachineProfile) -> None:
         self.profile = profile
 
-    def op_columns(self, op: Op) -> Floats:
+    def op_columns(self, op: Op) -> Float64Array:
         """See :func:`chipwise.cost.pricing.op_price`."""
         return op_price(op, self.profile)
 
-    def latency_s(self, columns: Floats, phase: Phase, *, logits: Floats) -> Floats:
+    def latency_s(self, columns: Float64Array, phase: Phase, *, logits: Float64Array) -> Float64Array:
         """See :func:`chipwise.cost.pricing.combine`."""
         return combine(columns, self.profile, phase, logits=logits)
 
-    def energy_j(self, columns: Floats) -> Floats | None:
+    def energy_j(self, columns: Float64Array) -> Float64Array | None:
         """Not known: calibration times, and meters nothing."""
         return None
 
@@ -99,12 +99,12 @@ class ProfilePricer:
 class Costs:
     """What the cost model says of n candidates; every field is (n,). Joules are None where they are not known."""
 
-    ttft_s: Floats
-    tpot_s: Floats
-    peak_memory_bytes: Floats
-    parameters: Floats
-    prefill_j: Floats | None = None
-    decode_j: Floats | None = None
+    ttft_s: Float64Array
+    tpot_s: Float64Array
+    peak_memory_bytes: Float64Array
+    parameters: Float64Array
+    prefill_j: Float64Array | None = None
+    decode_j: Float64Array | None = None
 
 
 class PriceTable:
@@ -117,7 +117,7 @@ class PriceTable:
 
     def __init__(self, space: SearchSpace, workload: Workload, pricer: Pricer) -> None:
         self.space, self._workload, self._pricer = space, workload, pricer
-        self._known: dict[Op, Floats] = {}
+        self._known: dict[Op, Float64Array] = {}
         spec = space.spec
         self._first = (spec.head_size[0], spec.attention_choices()[0])
         self._lookups = [Lookup(space, self._prices(head)) for head in spec.weights]
@@ -127,7 +127,7 @@ class PriceTable:
         column = self.space.index["weights"]
         order = np.argsort(rows[:, column], kind="stable")
         ends = np.searchsorted(rows[order, column], np.arange(len(self._lookups) + 1))
-        parts: list[tuple[NDArray[np.int64], tuple[Floats, ...]]] = []
+        parts: list[tuple[NDArray[np.int64], tuple[Float64Array, ...]]] = []
         for lookup, begin, end in zip(self._lookups, ends[:-1], ends[1:], strict=True):
             for start in range(begin, end, BLOCK):
                 here = order[start : min(start + BLOCK, end)]
@@ -139,7 +139,7 @@ class PriceTable:
             found[:, here] = costs
         return Costs(*found)
 
-    def _costs(self, rows: Rows, lookup: Lookup) -> tuple[Floats, ...]:
+    def _costs(self, rows: Rows, lookup: Lookup) -> tuple[Float64Array, ...]:
         """The fields of Costs that are known, for rows whose heads have one weight format."""
         sums, widest = lookup(rows)
         ops = (len(sums) - 2) // 2
@@ -166,16 +166,16 @@ class PriceTable:
         ffn = (formats, spec.d_model, spec.conv, kinds, widths)
         layer, some = self._layer, _ffn(kinds[0], widths[0])
 
-        def alone(weights: str, d: int, one: Layer) -> Floats:
+        def alone(weights: str, d: int, one: Layer) -> Float64Array:
             return self._columns(d, head, [weights], one)
 
-        def beside(weights: str, d: int, one: Layer, instead: Layer | None = None) -> Floats:
+        def beside(weights: str, d: int, one: Layer, instead: Layer | None = None) -> Float64Array:
             """What ``one`` before a bare layer adds, to nothing or to ``instead`` in its place."""
             before = [layer()] if instead is None else [instead, layer()]
             both = self._columns(d, head, [weights, head], one, layer())
             return both - self._columns(d, head, [weights, head][-len(before) :], *before)
 
-        def last_attention(weights: str, d: int, conv: str, size: int, pair: tuple[int, int]) -> Floats:
+        def last_attention(weights: str, d: int, conv: str, size: int, pair: tuple[int, int]) -> Float64Array:
             if conv != "both":
                 return alone(weights, d, layer(pair, size, conv=conv)) - alone(head, d, layer())
             # All positions go on behind this attention, up to the convolution of the feed-forward.
@@ -186,7 +186,7 @@ class PriceTable:
         def feed_forward(conv: str, *which: Any) -> Layer:
             return layer(ffn=_ffn(*which), conv="ffn" if conv == "both" else "none")
 
-        def cache(weights: str, d: int, conv: str, size: int, pair: tuple[int, int]) -> Floats:
+        def cache(weights: str, d: int, conv: str, size: int, pair: tuple[int, int]) -> Float64Array:
             """What one more layer adds that uses another's weights: its caches, of the FFN's convolution too."""
             own, sharer = (layer(pair, size, some if conv == "both" else None, conv, shares) for shares in (None, 0))
             both = self._columns(d, head, [weights, weights], own, sharer)
@@ -239,8 +239,8 @@ class PriceTable:
         )
         return Design(arch=arch, weights=formats_word(formats, head))
 
-    def _op_columns(self, design: Design, phase: Phase) -> Floats:
-        total: Floats | float = 0.0
+    def _op_columns(self, design: Design, phase: Phase) -> Float64Array:
+        total: Float64Array | float = 0.0
         for placed in lower(design, self._workload, phase):
             if placed.op not in self._known:
                 self._known[placed.op] = self._pricer.op_columns(placed.op)
@@ -249,7 +249,7 @@ class PriceTable:
 
     def _columns(
         self, d_model: int, head: str, formats: list[str], *layers: Layer, vocab_size: int = 256, tied: bool = True
-    ) -> Floats:
+    ) -> Float64Array:
         """Of a model of these layers, each in its format: columns of both phases, stored bytes, parameters."""
         design = self._design(d_model, head, formats, list(layers), vocab_size, tied)
         return np.concatenate(
@@ -260,17 +260,17 @@ class PriceTable:
             ]
         )
 
-    def _end(self, head: str, d_model: int, vocab_size: int, tied: bool) -> Floats:
+    def _end(self, head: str, d_model: int, vocab_size: int, tied: bool) -> Float64Array:
         """A model of one bare layer; the other prices are differences to it."""
         return self._columns(d_model, head, [head], self._layer(), vocab_size=vocab_size, tied=tied)
 
     def _attention_activations(
         self, weights: str, d_model: int, conv: str, head_size: int, pair: tuple[int, int]
-    ) -> Floats:
+    ) -> Float64Array:
         block = Attention(heads=pair[0], kv_heads=pair[1], head_size=head_size)
         return np.array([self._pricer.activation_bytes(block, d_model, self._workload)], dtype=float)
 
-    def _ffn_activations(self, weights: str, d_model: int, conv: str, kind: str, width: int) -> Floats:
+    def _ffn_activations(self, weights: str, d_model: int, conv: str, kind: str, width: int) -> Float64Array:
         return np.array([self._pricer.activation_bytes(_ffn(kind, width), d_model, self._workload)], dtype=float)
 
 
@@ -284,7 +284,7 @@ def _ffn(kind: str, width: int) -> FeedForward:
     return FeedForward(width=width, activation=activation, gated=gated)
 
 
-def _filled(axes: tuple[tuple[object, ...], ...], price: Callable[..., Floats]) -> Floats:
+def _filled(axes: tuple[tuple[object, ...], ...], price: Callable[..., Float64Array]) -> Float64Array:
     """An array over ``axes`` whose last axis holds the columns of ``price(*values)``."""
     cells = [price(*values) for values in itertools.product(*axes)]
     return np.array(cells).reshape(*(len(axis) for axis in axes), -1)

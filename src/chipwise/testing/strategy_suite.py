@@ -18,8 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from chipwise.core.arrays import Float64Array
 from chipwise.optim import Goal, Limit, Problem, Strategy, make_strategy
-from chipwise.optim.strategy import Floats, Rows
+from chipwise.optim.strategy import Rows
 
 _ROUNDS, _BATCH = 8, 5
 
@@ -35,7 +36,7 @@ def toy_problem(*, values: int = 4, variables: int = 6, limit: float | None = 0.
     """
     limits = () if limit is None else (Limit(name="size", free=not dear_limit),)
 
-    def free(rows: Rows) -> tuple[Floats, Floats]:
+    def free(rows: Rows) -> tuple[Float64Array, Float64Array]:
         excess = toy_violations(rows, values, limit)
         return toy_objectives(rows)[:, 1:], excess[:, :0] if dear_limit else excess
 
@@ -47,17 +48,17 @@ def toy_problem(*, values: int = 4, variables: int = 6, limit: float | None = 0.
     )
 
 
-def toy_objectives(rows: Rows) -> Floats:
+def toy_objectives(rows: Rows) -> Float64Array:
     """Loss and cost of each row, (n, 2)."""
     weights = np.arange(1, rows.shape[1] + 1)
     return np.stack([10 / (1 + rows @ weights), 1.0 + rows.sum(axis=1)], axis=1)
 
 
-def toy_violations(rows: Rows, values: int = 4, limit: float | None = 0.7) -> Floats:
+def toy_violations(rows: Rows, values: int = 4, limit: float | None = 0.7) -> Float64Array:
     """How far each row is past the limit, (n, 1), or (n, 0) without one."""
     if limit is None:
         return np.zeros((len(rows), 0))
-    share: Floats = rows.mean(axis=1) / (values - 1)
+    share: Float64Array = rows.mean(axis=1) / (values - 1)
     return np.asarray(share / limit - 1)[:, None]
 
 

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from chipwise.core.arrays import Float32Array
 from chipwise.core.errors import InputError, SpecError
 from chipwise.core.files import read_json, storage, write_atomic, write_json
 from chipwise.spec import ArchSpec, Design
@@ -30,7 +31,6 @@ from chipwise.spec.io import from_data, to_data
 from chipwise.training.tasks_data import Task
 from chipwise.training.tokenizer import load_tokenizer
 
-Floats = NDArray[np.float32]
 SCHEMA = "chipwise.classifier/1"
 FOLDER = "tasks"  # in a winner's folder: one folder a task
 _FILES = ("classifier.json", "classifier.safetensors", "model.onnx", "tokenizer.json")
@@ -40,15 +40,15 @@ _FILES = ("classifier.json", "classifier.safetensors", "model.onnx", "tokenizer.
 class Reading:
     """How last hidden states become answers: a matrix on their mean, largest and last values, standardised."""
 
-    weight: Floats  # (C, 3 D)
-    bias: Floats  # (C,)
-    mean: Floats  # (3 D,)
-    deviation: Floats  # (3 D,)
+    weight: Float32Array  # (C, 3 D)
+    bias: Float32Array  # (C,)
+    mean: Float32Array  # (3 D,)
+    deviation: Float32Array  # (3 D,)
 
-    def __call__(self, hidden_TD: NDArray[np.floating]) -> Floats:
+    def __call__(self, hidden_TD: NDArray[np.floating]) -> Float32Array:
         """Scores (C,) of one text."""
         features = np.concatenate([hidden_TD.mean(axis=0), hidden_TD.max(axis=0), hidden_TD[-1]])
-        scores: Floats = self.weight @ ((features - self.mean) / self.deviation) + self.bias
+        scores: Float32Array = self.weight @ ((features - self.mean) / self.deviation) + self.bias
         return scores
 
 
@@ -94,7 +94,7 @@ class Classifier:
         """Whether it was tuned on exactly the items that ``task`` gives to learn from."""
         return bool(self.about["items"] == task.identity)
 
-    def scores(self, texts: Sequence[str]) -> Floats:
+    def scores(self, texts: Sequence[str]) -> Float32Array:
         """A score for each class, (I, C); of amounts (I, 1), in the unit of the labels."""
         from chipwise.training.tasks import encode
 
@@ -103,7 +103,7 @@ class Classifier:
             tokens = np.array([encode(self._tokenizer, text, self.arch.max_tokens)], np.int64)
             found.append(self._read(self._graph.all_logits(tokens)[0]))
         scale = self.about["amounts"]
-        scores: Floats = np.stack(found) if found else np.zeros((0, max(1, len(self.classes))), np.float32)
+        scores: Float32Array = np.stack(found) if found else np.zeros((0, max(1, len(self.classes))), np.float32)
         return scores if scale is None else scores * np.float32(scale["deviation"]) + np.float32(scale["mean"])
 
     def answer(self, texts: Sequence[str]) -> list[str] | list[float]:

@@ -11,6 +11,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from chipwise.core.arrays import Float64Array
 from chipwise.optim.acquisition import expected_gain, frame, most_informative
 from chipwise.optim.encoding import Encoder
 from chipwise.optim.history import History
@@ -18,7 +19,7 @@ from chipwise.optim.pareto import non_dominated, ranks
 from chipwise.optim.pool import Pool
 from chipwise.optim.quality_model import QualityModel, worth_keeping
 from chipwise.optim.strategies.random_search import draw_new
-from chipwise.optim.strategy import Floats, Problem, Rows
+from chipwise.optim.strategy import Problem, Rows
 
 _SEEDED = 3000  # rows drawn in each of two ways before the first trial
 _GENERATIONS, _CHILDREN = 12, 500  # bred before each batch
@@ -106,7 +107,7 @@ class Auto:
         self._breed(self._pool, generations=2 * _GENERATIONS)
         return self._pool.rows
 
-    def believes(self, rows: Rows) -> tuple[Floats, Floats, Floats]:
+    def believes(self, rows: Rows) -> tuple[Float64Array, Float64Array, Float64Array]:
         """Mean and deviation of the objectives, to be minimised, (n, m), and the expected violations, (n, k)."""
         self._fit()
         mean, std = np.zeros((2, len(rows), len(self.problem.goals)))
@@ -151,7 +152,7 @@ class Auto:
         first: Rows = pool.rows[index[chosen]]
         return first
 
-    def _neglected(self, tried: Rows, rows: Rows) -> Floats:
+    def _neglected(self, tried: Rows, rows: Rows) -> Float64Array:
         """A factor that lets values of the decisive variables that were never tried go first."""
         factor = np.ones(len(rows))
         for column in self._encoder.strata_columns:
@@ -185,7 +186,7 @@ class Auto:
             front = np.vstack([front, scaled[chosen[-1]]])
         return np.asarray(index[chosen])
 
-    def _by_prior(self, costs: Floats, columns: Floats) -> Floats:
+    def _by_prior(self, costs: Float64Array, columns: Float64Array) -> Float64Array:
         points = np.zeros((len(costs), len(self.problem.goals)))
         points[:, self.problem.free_goals] = costs
         points[:, self.problem.dear_goals[:1]] = columns[:, -2:-1]
@@ -219,7 +220,7 @@ class Auto:
         )
         return pool.rows[index[picked]]
 
-    def _ranked_objectives(self) -> Floats:
+    def _ranked_objectives(self) -> Float64Array:
         """Objectives of the trials, with those that break limits pushed behind the rest."""
         points = self.history.objectives
         return np.where(self.history.feasible[:, None], points, points + 10 * np.abs(points).max(axis=0) + 1)
@@ -237,14 +238,14 @@ class Auto:
         for column, model in self._limit_models.items():
             model.fit(history.rows[index], history.violations[index, column])
 
-    def _predicted(self, rows: Rows) -> Floats:
+    def _predicted(self, rows: Rows) -> Float64Array:
         points = np.zeros((len(rows), len(self.problem.goals)))
         points[:, self.problem.free_goals] = self.problem.price(rows)[0]
         for column, model in self.models.items():
             points[:, column] = model.predict(rows)[0]
         return points
 
-    def _beliefs(self, pool: Pool, index: NDArray[np.int64]) -> tuple[Floats, Floats, Floats]:
+    def _beliefs(self, pool: Pool, index: NDArray[np.int64]) -> tuple[Float64Array, Float64Array, Float64Array]:
         """Mean and standard deviation of the objectives, (n, m), and the chance that dear limits hold, (n,)."""
         mean = np.zeros((len(index), len(self.problem.goals)))
         std, chance = np.zeros_like(mean), np.ones(len(index))
@@ -272,7 +273,7 @@ class Auto:
             order = np.lexsort((self._rng.random(len(pool)), ranks(mean - std, excess, most=12)))
             pool.keep(np.unique(np.r_[order[: _KEPT // 2], self._elites(pool, mean, excess)]))
 
-    def _parents(self, pool: Pool, hope: Floats, chance: Floats) -> NDArray[np.int64]:
+    def _parents(self, pool: Pool, hope: Float64Array, chance: Float64Array) -> NDArray[np.int64]:
         excess = pool.excess + np.maximum(0.5 - chance, 0)
         rank = ranks(hope, excess, most=4) if hope.shape[1] > 1 else np.lexsort((hope[:, 0], excess)).argsort()
         best = np.lexsort((self._rng.random(len(pool)), rank))[:_PARENTS]
@@ -280,7 +281,7 @@ class Auto:
         chosen = np.unique(np.r_[best, self._rng.choice(elites, min(len(elites), _PARENTS // 2), replace=False)])
         return chosen[np.lexsort((hope[chosen, -1], self._encoder.strata(pool.rows[chosen])))]
 
-    def _elites(self, pool: Pool, points: Floats, excess: Floats) -> NDArray[np.int64]:
+    def _elites(self, pool: Pool, points: Float64Array, excess: Float64Array) -> NDArray[np.int64]:
         """The best few of every stratum by the first dear objective, or by violation where nothing holds the limits."""
         first = (self.problem.dear_goals or [0])[0]
         strata = self._encoder.strata(pool.rows)
@@ -290,6 +291,6 @@ class Auto:
         return order[since < _ELITES]
 
 
-def _condition(cov: Floats, i: int) -> None:
+def _condition(cov: Float64Array, i: int) -> None:
     """Takes the value at ``i`` as known."""
     cov -= np.outer(cov[:, i], cov[i]) / (cov[i, i] + 1e-6)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from chipwise.core.arrays import Float64Array
 from chipwise.optim.encoding import Encoder
 from chipwise.optim.history import History
 from chipwise.optim.pool import Pool
 from chipwise.optim.strategies.random_search import draw_new
-from chipwise.optim.strategy import Floats, Problem, Rows
+from chipwise.optim.strategy import Problem, Rows
 
 _REPAIR_ROUNDS, _MUTANTS = 40, 48
 _OPENING = 600  # rows drawn in each of two ways, among which a search begins
@@ -69,7 +70,7 @@ class Remembering:
         found = found[self.history.is_new(found)]
         return found[self.violation(found) <= 0]
 
-    def violation(self, rows: Rows) -> Floats:
+    def violation(self, rows: Rows) -> Float64Array:
         """Total free violation of each row, (n,)."""
         return np.asarray(np.maximum(self.problem.price(rows)[1], 0).sum(axis=1))
 

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from chipwise.core.arrays import Float64Array
 from chipwise.optim.acquisition import expected_gain, frame, lattice
 from chipwise.optim.encoding import Encoder
 from chipwise.optim.pareto import non_dominated
 from chipwise.optim.price_table import ChoiceTable
 from chipwise.optim.strategies.base import Remembering
-from chipwise.optim.strategy import Floats, Problem, Rows
+from chipwise.optim.strategy import Problem, Rows
 
 _PRICED = 3000  # free rows to which the cost tables are fitted
 _LEANING = 4.0  # of a walk's first logits towards its stratum
@@ -68,7 +69,7 @@ class Gradient(Remembering):
             rows = self.usable(rows)
         return self._spread(rows, goals, known[self.history.feasible], low, span, count)
 
-    def _weights(self) -> tuple[Floats, Floats]:
+    def _weights(self) -> tuple[Float64Array, Float64Array]:
         """Tables of all goals, (features, m), and of all limits, (features, k)."""
         problem, history = self.problem, self.history
         free_m, free_k = len(problem.free_goals), len(problem.free_limits)
@@ -82,7 +83,7 @@ class Gradient(Remembering):
             limits[:, column] = self._learnt(history.violations[:, column], prior=False)
         return goals, limits
 
-    def _learnt(self, values: Floats, *, prior: bool) -> Floats:
+    def _learnt(self, values: Float64Array, *, prior: bool) -> Float64Array:
         """The table of a dear quantity: as much of the prior as the trials bear out, and what they add to it."""
         rows = self.history.rows
         slope = 0.0
@@ -93,7 +94,7 @@ class Gradient(Remembering):
             values = values - slope * guess
         return np.asarray(self._table.fit(rows, values[:, None])[:, 0] + slope * self._free[:, -1])
 
-    def _walk(self, goals: Floats, limits: Floats, low: Floats, span: Floats) -> Floats:
+    def _walk(self, goals: Float64Array, limits: Float64Array, low: Float64Array, span: Float64Array) -> Float64Array:
         """Logits at the end of every walk, (walks, D)."""
         m = goals.shape[1]
         weights = -np.log(np.clip(lattice(_WALKS, m), 1e-3, 1 - 1e-3))
@@ -121,7 +122,9 @@ class Gradient(Remembering):
             logits -= _RATE * (first / rise) / (np.sqrt(second / rise2) + 1e-9)
         return logits
 
-    def _spread(self, rows: Rows, goals: Floats, known: Floats, low: Floats, span: Floats, count: int) -> Rows:
+    def _spread(
+        self, rows: Rows, goals: Float64Array, known: Float64Array, low: Float64Array, span: Float64Array, count: int
+    ) -> Rows:
         """The rows whose expected objectives together add most."""
         if not len(rows):
             return rows

@@ -12,13 +12,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import InputError
 from chipwise.optim.acquisition import expected_gain, frame
 from chipwise.optim.encoding import Encoder
 from chipwise.optim.pareto import crowding, ranks
 from chipwise.optim.pool import Pool
 from chipwise.optim.strategies.base import Remembering
-from chipwise.optim.strategy import Floats, Problem, Rows
+from chipwise.optim.strategy import Problem, Rows
 
 _SHORTLIST = 400  # rows of the first layers among which a batch is chosen
 _SEEDED, _GENERATIONS, _CHILDREN, _PARENTS, _KEPT = 3000, 30, 500, 150, 3000
@@ -70,7 +71,7 @@ class Proxy(Remembering):
             front = np.vstack([front, scaled[best]])
         return pool.rows[held[chosen]]
 
-    def _points(self, rows: Rows, costs: Floats, violations: Floats) -> Floats:
+    def _points(self, rows: Rows, costs: Float64Array, violations: Float64Array) -> Float64Array:
         """The score and the free goals, all to be minimised, (n, 1 + m_free)."""
         if self.problem.prior is not None:
             score = self.problem.opinion(rows)

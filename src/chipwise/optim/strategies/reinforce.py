@@ -13,10 +13,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
+from chipwise.core.arrays import Float64Array
 from chipwise.optim.acquisition import frame, lattice
 from chipwise.optim.price_table import ChoiceTable
 from chipwise.optim.strategies.base import Remembering
-from chipwise.optim.strategy import Floats, Problem, Rows
+from chipwise.optim.strategy import Problem, Rows
 
 _POLICIES = 10  # trade-offs, where there are several objectives
 _RATE, _FREE_RATE = 0.35, 0.05
@@ -89,7 +90,7 @@ class Reinforce(Remembering):
         noise = -np.log(-np.log(self.rng.random((_DRAWN, self._table.width))))
         return self._table.rows(self._logits[policy] + noise)
 
-    def _learn(self, policy: int, rows: Rows, advantage: Floats) -> None:
+    def _learn(self, policy: int, rows: Rows, advantage: Float64Array) -> None:
         """One step along the gradient of the log likelihood of ``rows``, each times its advantage, (n,)."""
         chance = self._table.probabilities(self._logits[policy : policy + 1])
         self._logits[policy] += advantage @ (self._table.one_hot(rows) - chance)

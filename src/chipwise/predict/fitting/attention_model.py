@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from chipwise.core.arrays import Float32Array, Float64Array
 from chipwise.core.files import write_atomic, write_json
 from chipwise.hardware import datasheet
 from chipwise.predict.fitting import perceptron
@@ -25,8 +26,7 @@ from chipwise.predict.kernels import attention_physics as physics
 from chipwise.predict.kernels.attention import SCHEDULES
 from chipwise.predict.kernels.attention_features import SHAPE
 from chipwise.predict.kernels.attention_fit import SHIPPED, STACKS, USUAL_HEAD, Fitted, Kinship, kept, one_hot
-from chipwise.predict.kernels.perceptron import Floats, Perceptron
-from chipwise.predict.kernels.times import Array
+from chipwise.predict.kernels.perceptron import Perceptron
 
 BOUND = 1.5  # a factor of 4.5 either way
 CONSTANT_ROWS = 1_500  # of a device and design
@@ -75,8 +75,8 @@ class Cell:
     schedule: str
     plain: bool  # 16-bit, no window
     parts: physics.Parts
-    inputs: Floats  # (rows, SHAPE)
-    measured_s: Array
+    inputs: Float32Array  # (rows, SHAPE)
+    measured_s: Float64Array
     configuration: npt.NDArray[np.int64]  # a number that tells (heads, kv_heads, head_size) apart
 
     def take(self, rows: Any) -> Cell:
@@ -192,7 +192,7 @@ def least(cells: list[Cell]) -> dict[str, float]:
     measured = np.log(np.concatenate([c.measured_s for c in cells]))
     low, first, high = (np.log([limits[i] for limits in LIMITS.values()]) for i in range(3))
 
-    def missed(logs: Array) -> Array:
+    def missed(logs: Float64Array) -> Float64Array:
         predicted = physics.base_s(parts, dict(zip(LIMITS, np.exp(logs), strict=True)))
         return np.asarray(np.log(predicted) - measured)
 
@@ -211,14 +211,14 @@ def joined(parts: Iterable[physics.Parts]) -> physics.Parts:
 # --- networks --------------------------------------------------------------------------------------------------------
 
 
-def _left(cell: Cell, model: Fitted, fold: str) -> Array:
+def _left(cell: Cell, model: Fitted, fold: str) -> Float64Array:
     """log(measured / physics)."""
     base = physics.base_s(cell.parts, model.constants(cell.schedule, cell.lane, fold))
-    left: Array = np.log(cell.measured_s / base)
+    left: Float64Array = np.log(cell.measured_s / base)
     return left
 
 
-def _stacked(cells: list[Cell], marks: list[Floats]) -> Floats:
+def _stacked(cells: list[Cell], marks: list[Float32Array]) -> Float32Array:
     rows = [
         np.hstack([c.inputs, np.broadcast_to(mark, (len(c.inputs), len(mark)))])
         for c, mark in zip(cells, marks, strict=True)
@@ -264,8 +264,8 @@ def _wide(cells: list[Cell], model: Fitted, recipe: Recipe, stack: str, *, epoch
 class Misses:
     """Measured and predicted seconds of calls that were in no fit that predicted them."""
 
-    measured_s: Array
-    predicted_s: Array
+    measured_s: Float64Array
+    predicted_s: Float64Array
     usual: npt.NDArray[np.bool_]  # heads of at most USUAL_HEAD
 
     def errors(self) -> dict[str, float]:
@@ -280,7 +280,7 @@ class Misses:
         return conformal(self.measured_s[rows], self.predicted_s[rows])
 
 
-def _misses(cells: list[Cell], model: Fitted, fold: str, corrections: list[Array]) -> Misses:
+def _misses(cells: list[Cell], model: Fitted, fold: str, corrections: list[Float64Array]) -> Misses:
     measured = [c.measured_s for c in cells]
     predicted = [
         c.measured_s * np.exp(found - _left(c, model, fold)) for c, found in zip(cells, corrections, strict=True)

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from chipwise.core.arrays import Float32Array
 from chipwise.core.errors import MissingExtra
-from chipwise.predict.kernels.bounded import Floats, Network
+from chipwise.predict.kernels.bounded import Network
 
 
 def train(
-    inputs: Floats,
+    inputs: Float32Array,
     targets: npt.NDArray[np.float64],
     *,
     identity: slice,
@@ -48,7 +49,7 @@ def train(
     batch = min(batch, len(y_R))
     steps = max(1, epochs * (len(y_R) // batch))
 
-    def member(number: int) -> list[Floats]:
+    def member(number: int) -> list[Float32Array]:
         generator = torch.Generator().manual_seed(number)
         layers = [
             torch.randn(rows + 1, columns, generator=generator) / np.sqrt(rows + 1)
@@ -85,7 +86,7 @@ def train(
     )
 
 
-def _joined(members: list[list[Floats]]) -> tuple[Floats, Floats, Floats]:
+def _joined(members: list[list[Float32Array]]) -> tuple[Float32Array, Float32Array, Float32Array]:
     """The three layers of several networks as those of one, whose last sum is the mean of theirs."""
     firsts, seconds, thirds = zip(*members, strict=True)
     hidden = firsts[0].shape[1]

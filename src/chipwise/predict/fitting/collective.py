@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from chipwise.core.arrays import Float32Array, Float64Array
 from chipwise.core.errors import UnknownName
 from chipwise.hardware import datasheet
 from chipwise.ops import CollectiveOp
 from chipwise.predict.fitting import bounded as training
 from chipwise.predict.fitting.report import Progress, Report, conformal, errors
 from chipwise.predict.kernels import collective
-from chipwise.predict.kernels.bounded import SHIPPED, Fitted, Floats, Network
-from chipwise.predict.kernels.times import Array
+from chipwise.predict.kernels.bounded import SHIPPED, Fitted, Network
 
 NAMES = {
     "all_reduce": "all_reduce",
@@ -42,7 +42,7 @@ class Cell:
     device: datasheet.DeviceProfile
     name: str  # as in the constants' table: all_gather, all_reduce.vllm
     op: CollectiveOp
-    measured_s: Array
+    measured_s: Float64Array
 
 
 def fit(tables: Path, out: Path, *, progress: Progress = print, seed: int = 0) -> Report:
@@ -177,10 +177,10 @@ def _constants(cells: Sequence[Cell]) -> dict[str, float]:
     lower = np.log([1e-7, 1e-8, 0.01, 1e-7, 0.005, 1e-3])
     upper = np.log([2e-4, 5e-5, 1.2, 2e-4, 1.2, 3.0])
 
-    def unpack(logs: Array) -> dict[str, float]:
+    def unpack(logs: Float64Array) -> dict[str, float]:
         return dict(zip(names, np.exp(np.clip(logs, lower, upper)).tolist(), strict=True))
 
-    def loss(logs: Array) -> float:
+    def loss(logs: Float64Array) -> float:
         constants = unpack(logs)
         misses = [np.abs(np.log(c.measured_s / _seconds(c, constants))).mean() for c in cells]
         return float(np.mean(misses))
@@ -192,32 +192,32 @@ def _constants(cells: Sequence[Cell]) -> dict[str, float]:
     return {name: float(f"{value:.4g}") for name, value in unpack(best).items()}
 
 
-def _seconds(cell: Cell, constants: dict[str, float]) -> Array:
+def _seconds(cell: Cell, constants: dict[str, float]) -> Float64Array:
     return collective.alpha_beta_s(cell.op, collective.link(cell.device).bandwidth.number, constants)
 
 
-def _base(cell: Cell, table: dict[str, dict[str, float]]) -> Array:
+def _base(cell: Cell, table: dict[str, dict[str, float]]) -> Float64Array:
     way = collective.link(cell.device).to
     return _seconds(cell, table.get(f"{way}.{cell.name}") or collective.DEFAULTS[way])
 
 
-def _inputs(cell: Cell, base: Array, facts: dict[str, Any], *, seen: bool = True) -> Floats:
+def _inputs(cell: Cell, base: Float64Array, facts: dict[str, Any], *, seen: bool = True) -> Float32Array:
     fitted = Fitted(facts=facts, networks={})
     return collective.features(cell.op, cell.device, base, name=cell.name, fitted=fitted, seen=seen)
 
 
 def _answer(
     cell: Cell, table: dict[str, dict[str, float]], network: Network, facts: dict[str, Any], fold: str
-) -> Array:
+) -> Float64Array:
     """What the fold answers; it is not told which device it is where that was left out."""
     base = _base(cell, table)
     inputs = _inputs(cell, base, facts, seen=not _held(cell, fold))
     near = Fitted(facts=facts, networks={}).nearness(collective.position(collective.link(cell.device)), fold)
-    answer: Array = base * np.exp(network(inputs) * near)
+    answer: Float64Array = base * np.exp(network(inputs) * near)
     return answer
 
 
-def _crossed(cells: Sequence[Cell], facts: dict[str, Any], seed: int) -> list[tuple[Cell, Array, Array]]:
+def _crossed(cells: Sequence[Cell], facts: dict[str, Any], seed: int) -> list[tuple[Cell, Float64Array, Float64Array]]:
     """Measured and predicted of every row: each half of the message sizes answered by a fit to the other half."""
     pairs = []
     for odd in (0, 1):

@@ -15,13 +15,14 @@ from typing import Any
 
 import numpy as np
 
+from chipwise.core.arrays import Float32Array, Float64Array
 from chipwise.hardware import datasheet
 from chipwise.ops import ExpertsOp
 from chipwise.predict.fitting import bounded as training
 from chipwise.predict.fitting.report import Progress, Report, conformal, errors
 from chipwise.predict.kernels import experts
-from chipwise.predict.kernels.bounded import SHIPPED, STACKS, Fitted, Floats, Network, hardware
-from chipwise.predict.kernels.times import Array, launch_s
+from chipwise.predict.kernels.bounded import SHIPPED, STACKS, Fitted, Network, hardware
+from chipwise.predict.kernels.times import launch_s
 
 FORMATS = {
     "bfloat16": ("bf16", "bf16"),
@@ -53,11 +54,11 @@ class Cell:
     routing: str
     op: ExpertsOp
     numbers: experts.Grouped
-    measured_s: Array
-    site: Array  # a number that tells (hidden, width, topk, experts) apart
+    measured_s: Float64Array
+    site: Float64Array  # a number that tells (hidden, width, topk, experts) apart
 
 
-Answers = list[tuple[Cell, Array]]
+Answers = list[tuple[Cell, Float64Array]]
 """Cells with the seconds predicted for them."""
 
 
@@ -205,7 +206,7 @@ def _constants(cells: list[Cell]) -> dict[str, float]:
     names, which = np.unique(np.repeat([c.device.name for c in cells], taken), return_inverse=True)
     weights = 1 / np.bincount(which, minlength=len(names))[which]
 
-    def loss(logs: Array) -> float:
+    def loss(logs: Float64Array) -> float:
         compute, share, kernels = np.exp(np.clip(logs, (-5, -3, -2), (0, 0, 4)))
         predicted = kernels * launch + ((padded / compute) ** power + (memory / share) ** power) ** (1 / power)
         return float(np.average(np.abs(np.log(measured / predicted)), weights=weights))
@@ -221,12 +222,12 @@ def _constants(cells: list[Cell]) -> dict[str, float]:
     }
 
 
-def _base(cell: Cell, constants: dict[str, Any]) -> Array:
+def _base(cell: Cell, constants: dict[str, Any]) -> Float64Array:
     found = constants.get(f"{cell.stack}.{cell.kind}") or constants.get(f"vllm.{cell.kind}") or experts.DEFAULTS
     return experts.base_s(cell.numbers, found, launch_s(cell.device))
 
 
-def _inputs(cell: Cell, base: Array, facts: dict[str, Any], *, seen: bool = True) -> Floats:
+def _inputs(cell: Cell, base: Float64Array, facts: dict[str, Any], *, seen: bool = True) -> Float32Array:
     fitted = Fitted(facts=facts, networks={})
     return experts.features(
         cell.op, cell.device, cell.numbers, base, stack=cell.stack, routing=cell.routing, fitted=fitted, seen=seen
@@ -258,7 +259,7 @@ def _judge(
         return _answers(list(chosen), facts, model, (kind, reach))
 
     def mean(answers: Answers) -> float:
-        by: dict[str, list[Array]] = {c.device.name: [] for c, _ in answers}
+        by: dict[str, list[Float64Array]] = {c.device.name: [] for c, _ in answers}
         for c, p in answers:
             by[c.device.name].append(np.abs(np.log(p / c.measured_s)))
         return float(np.mean([np.concatenate(v).mean() for v in by.values()]))

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from chipwise.core.arrays import Float32Array, Float64Array
 from chipwise.core.errors import MissingExtra, Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.predict.fitting.bounded import provenance
@@ -23,11 +24,10 @@ from chipwise.predict.fitting.common import held_out, tables, within
 from chipwise.predict.fitting.gemm_network import train
 from chipwise.predict.fitting.report import Progress, Report, errors
 from chipwise.predict.kernels.gemm import ANY, REACH, SHIPPED, class_of, distance, hardware
-from chipwise.predict.kernels.gemm_features import Floats, features
+from chipwise.predict.kernels.gemm_features import features
 from chipwise.predict.kernels.gemm_formats import path_of
 from chipwise.predict.kernels.gemm_network import Network
 from chipwise.predict.kernels.gemm_physics import OWN, SHARED, Machine, parts
-from chipwise.predict.kernels.times import Array
 
 FORMATS = {  # theirs -> our weights and activations
     "bfloat16": ("bf16", "bf16"),
@@ -55,10 +55,10 @@ class Group:
     device: DeviceProfile
     machine: Machine
     stack: str
-    m: Array
-    n: Array
-    k: Array
-    seconds: Array
+    m: Float64Array
+    n: Float64Array
+    k: Float64Array
+    seconds: Float64Array
 
     @property
     def key(self) -> str:
@@ -85,7 +85,7 @@ class Physics:
     shared: dict[str, float]
     own: dict[str, dict[str, float]]
 
-    def of(self, group: Group) -> tuple[Array, Floats]:
+    def of(self, group: Group) -> tuple[Float64Array, Float32Array]:
         """log(measured / physics), and the features as (rows, features)."""
         own = self.own.get(group.key) or self.own.get(f"vllm|{group.machine.path.name}") or self.own["vllm|bf16"]
         found = parts(group.m, group.n, group.k, group.machine, self.shared, own)
@@ -106,7 +106,7 @@ def fit(tables_root: Path, out: Path, *, progress: Progress) -> Report:
     left: dict[str, tuple[str, ...]] = {SHIPPED: ()}
     left |= {f"device:{name}": (name,) for name in sorted({g.device.name for g in groups})}
     left |= {f"family:{name}": devices for name, devices in FAMILIES.items()}
-    misses: dict[str, Array] = {}
+    misses: dict[str, Float64Array] = {}
     small = [_sample(group, TRANSFER_ROWS) for group in groups]
     for fold, away in left.items():
         kept = [group for group in small if group.device.name not in away]
@@ -165,7 +165,7 @@ def fit_physics(groups: list[Group]) -> Physics:
     keys = sorted({group.key for group in first})
     priors = [*SHARED.values(), *(prior for _ in keys for prior in OWN.values())]
 
-    def unpack(x: Array) -> Physics:
+    def unpack(x: Float64Array) -> Physics:
         own = x[len(SHARED) :].reshape(len(keys), len(OWN))
         return Physics(
             shared=dict(zip(SHARED, x, strict=False)),
@@ -176,14 +176,16 @@ def fit_physics(groups: list[Group]) -> Physics:
     for key in sorted({group.key for group in few} - set(keys)):
         mine = [group for group in few if group.key == key]
 
-        def one(x: Array, key: str = key, found: Physics = found) -> Physics:
+        def one(x: Float64Array, key: str = key, found: Physics = found) -> Physics:
             return Physics(shared=found.shared, own={**found.own, key: dict(zip(OWN, x, strict=True))})
 
         found = one(_solve(mine, list(OWN.values()), one))
     return found
 
 
-def _solve(groups: list[Group], priors: list[tuple[float, float]], unpack: Callable[[Array], Physics]) -> Array:
+def _solve(
+    groups: list[Group], priors: list[tuple[float, float]], unpack: Callable[[Float64Array], Physics]
+) -> Float64Array:
     """Least squares of log errors (soft beyond 15 %) with priors; every class of devices has the same say."""
     try:
         from scipy.optimize import least_squares
@@ -193,7 +195,7 @@ def _solve(groups: list[Group], priors: list[tuple[float, float]], unpack: Calla
     shares = _shares(groups)
     total = sum(len(group.seconds) for group in groups)
 
-    def residuals(x: Array) -> Array:
+    def residuals(x: Float64Array) -> Float64Array:
         physics = unpack(x)
         rows = []
         for group, share in zip(groups, shares, strict=True):
@@ -201,7 +203,7 @@ def _solve(groups: list[Group], priors: list[tuple[float, float]], unpack: Calla
             rows.append(np.sqrt(share) * np.log(found.total_s / group.seconds))
         return np.concatenate([*rows, STRENGTH * np.sqrt(total) * (x - start) / spread])
 
-    found: Array = least_squares(residuals, start, loss="soft_l1", f_scale=0.15, max_nfev=40).x
+    found: Float64Array = least_squares(residuals, start, loss="soft_l1", f_scale=0.15, max_nfev=40).x
     return found
 
 
@@ -240,7 +242,7 @@ def transfer(groups: list[Group], physics: Physics, *, seed: int) -> Network:
     )
 
 
-def _miss(group: Group, physics: Physics, net: Network, seen: Mapping[str, Any]) -> Array:
+def _miss(group: Group, physics: Physics, net: Network, seen: Mapping[str, Any]) -> Float64Array:
     """log(predicted / measured) of a device that was left out."""
     y, x = physics.of(group)
     kind = f"{class_of(group.device)}|{group.key}"
@@ -251,7 +253,7 @@ def _miss(group: Group, physics: Physics, net: Network, seen: Mapping[str, Any])
 
 
 def _sketches(
-    misses: Mapping[str, Array], away: tuple[str, ...], left: Mapping[str, tuple[str, ...]]
+    misses: Mapping[str, Float64Array], away: tuple[str, ...], left: Mapping[str, tuple[str, ...]]
 ) -> dict[str, Any]:
     """For siblings and strangers: device -> path -> quantiles of |miss|, from devices left out other than ``away``.
 
@@ -312,7 +314,7 @@ def _sample(group: Group, rows: int) -> Group:
     return group if count <= rows else group.some(np.random.default_rng(0).choice(count, rows, replace=False))
 
 
-def _line(misses: Mapping[str, Array], fold: str) -> str:
+def _line(misses: Mapping[str, Float64Array], fold: str) -> str:
     return ", ".join(
         f"{name.split('|', 1)[1]} {100 * np.abs(np.expm1(miss)).mean():.1f} %"
         for name, miss in misses.items()
@@ -334,7 +336,7 @@ def _write(out: Path, folds: Mapping[str, Any], nets: Mapping[str, Network]) -> 
     np.savez_compressed(out / "gemm.npz", **stored)
 
 
-def _half(name: str, array: Floats) -> npt.NDArray[Any]:
+def _half(name: str, array: Float32Array) -> npt.NDArray[Any]:
     return array if name.endswith(("/mean", "/scale")) else array.astype(np.float16)
 
 

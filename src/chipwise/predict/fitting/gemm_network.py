@@ -8,19 +8,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from chipwise.core.arrays import Float32Array, Float64Array
 from chipwise.core.errors import MissingExtra
-from chipwise.predict.kernels.gemm_features import Floats
 from chipwise.predict.kernels.gemm_network import SLOPE, Network
-from chipwise.predict.kernels.times import Array
 
 BATCH = 2048
 SOFT = 0.02  # errors below this count as squares
 
 
 def train(
-    x_RF: Floats,
+    x_RF: Float32Array,
     kinds: npt.NDArray[np.int64],
-    targets: Array,
+    targets: Float64Array,
     names: Sequence[str],
     *,
     hidden: tuple[int, int],
@@ -28,7 +27,7 @@ def train(
     bound: float,
     seed: int,
     weight_decay: float = 1e-4,
-    weights: Array | None = None,
+    weights: Float64Array | None = None,
     general: npt.NDArray[np.int64] | None = None,
     forget: float = 0.0,
 ) -> Network:
@@ -96,8 +95,10 @@ def _forward(x: Any, named: Any, layers: Any, tables: Any) -> Any:
     return (hidden * (last.weight + tables["last"][named])).sum(1) + last.bias + tables["offset"][named][:, 0]
 
 
-def _network(layers: Any, tables: Any, mean: Floats, scale: Floats, names: tuple[str, ...], bound: float) -> Network:
-    def plain(tensor: Any) -> Floats:
+def _network(
+    layers: Any, tables: Any, mean: Float32Array, scale: Float32Array, names: tuple[str, ...], bound: float
+) -> Network:
+    def plain(tensor: Any) -> Float32Array:
         return np.ascontiguousarray(tensor.detach().numpy().astype(np.float32))
 
     first, second, last = layers

@@ -7,8 +7,9 @@ import itertools
 import numpy as np
 import numpy.typing as npt
 
+from chipwise.core.arrays import Float32Array
 from chipwise.core.errors import MissingExtra
-from chipwise.predict.kernels.perceptron import Floats, Perceptron
+from chipwise.predict.kernels.perceptron import Perceptron
 
 BATCH = 1024
 RATE = 3e-3
@@ -16,7 +17,7 @@ CORNER = 0.02  # errors below it count squared: the noise of repeated measuremen
 
 
 def train(
-    inputs: Floats,
+    inputs: Float32Array,
     targets: npt.NDArray[np.float64],
     weights: npt.NDArray[np.float64],
     *,

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from chipwise.core.arrays import Float64Array
 from chipwise.predict import power
 from chipwise.predict.fitting import bounded as training
 from chipwise.predict.fitting.report import Progress, Report, conformal, errors
 from chipwise.predict.kernels.bounded import DATA, Network, hardware
-from chipwise.predict.kernels.times import Array
 from chipwise.predict.validation.power import operators
 
 TABLES = {
@@ -132,7 +132,7 @@ def _constants(parts: list[dict[str, Any]], floor: float, limit: float) -> dict[
         answer = power.base_w(part["compute"], part["memory"], floor, limit, constants)
         return float(np.abs(np.log(part["power"] / answer)).mean())
 
-    def loss(logs: Array) -> float:
+    def loss(logs: Float64Array) -> float:
         constants = dict(zip(power.DEFAULTS, np.exp(logs), strict=True))
         return float(np.mean([miss(part, constants) for part in few]))
 
@@ -140,7 +140,7 @@ def _constants(parts: list[dict[str, Any]], floor: float, limit: float) -> dict[
     return {name: round(float(value), 4) for name, value in zip(power.DEFAULTS, np.exp(best.x), strict=True)}
 
 
-def _network(part: dict[str, Any], base: Array, kept: Any, seed: int) -> Network:
+def _network(part: dict[str, Any], base: Float64Array, kept: Any, seed: int) -> Network:
     width = part["inputs"].shape[1]
     return training.train(
         part["inputs"][kept],

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import UnknownName
 from chipwise.hardware import datasheet
 from chipwise.ops import ConvOp, ScanOp
@@ -20,7 +21,6 @@ from chipwise.predict.fitting import bounded as training
 from chipwise.predict.fitting.report import Progress, Report, conformal, errors
 from chipwise.predict.kernels import scan
 from chipwise.predict.kernels.bounded import SHIPPED, Fitted, hardware
-from chipwise.predict.kernels.times import Array
 
 REACH = 1.5  # as for experts
 ROWS = 1200  # of a cell, drawn at random
@@ -33,7 +33,7 @@ class Cell:
     device: datasheet.DeviceProfile
     name: str  # as in the constants' table: vllm.gated_delta.prompt
     op: ScanOp | ConvOp
-    measured_s: Array
+    measured_s: Float64Array
 
 
 def fit(tables: Path, out: Path, *, progress: Progress = print, seed: int = 0) -> Report:
@@ -159,10 +159,10 @@ def _constants(cells: list[Cell]) -> dict[str, float]:
     upper = np.log([1.0, 1.0, 40.0, 1e-4, 100.0, 12.0, 4.0])
     few = [_part(cell, slice(None, None, max(1, len(cell.measured_s) // 250))) for cell in cells]
 
-    def unpack(logs: Array) -> dict[str, float]:
+    def unpack(logs: Float64Array) -> dict[str, float]:
         return dict(zip(start, np.exp(np.clip(logs, lower, upper)).tolist(), strict=True))
 
-    def loss(logs: Array) -> float:
+    def loss(logs: Float64Array) -> float:
         constants = unpack(logs)
         return float(
             np.mean([np.abs(np.log(c.measured_s / scan.base_s(c.op, c.device, constants))).mean() for c in few])
@@ -174,7 +174,7 @@ def _constants(cells: list[Cell]) -> dict[str, float]:
     return {name: float(f"{value:.4g}") for name, value in unpack(best).items()}
 
 
-def _crossed(cell: Cell) -> tuple[Array, Array]:
+def _crossed(cell: Cell) -> tuple[Float64Array, Float64Array]:
     """Measured and predicted of every row, each half of the sizes answered by a fit to the other half."""
     tokens = cell.op.positions if isinstance(cell.op, ConvOp) else cell.op.query_tokens
     odd = (np.log2(tokens).astype(int) + np.log2(cell.op.batch).astype(int)) % 2 == 1

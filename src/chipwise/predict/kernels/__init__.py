@@ -11,11 +11,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from chipwise.core.arrays import Float64Array
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.ops import Op
-from chipwise.predict.kernels.times import Array, KernelTimes
+from chipwise.predict.kernels.times import KernelTimes
 
-__all__ = ["MODELS", "Array", "KernelTimes", "times_of"]
+__all__ = ["MODELS", "Float64Array", "KernelTimes", "times_of"]
 
 MODELS: dict[str, str] = {
     "AttentionOp": "attention",

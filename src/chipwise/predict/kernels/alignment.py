@@ -22,11 +22,11 @@ from typing import Any
 
 import numpy as np
 
+from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import SpecError
 from chipwise.core.files import build, read_yaml
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.predict.kernels.gemm_formats import KernelPath
-from chipwise.predict.kernels.times import Array
 
 DATA = Path(__file__).parents[1] / "data" / "alignment.yaml"
 LOAD_BYTES = 16  # of one load at most
@@ -92,7 +92,9 @@ def for_each_halving(device: str) -> float:
     return statistics.median(timing.for_each_halving for timing in here or known)
 
 
-def halvings(m: Array, n: Array, k: Array, path: KernelPath, device: DeviceProfile) -> Array:
+def halvings(
+    m: Float64Array, n: Float64Array, k: Float64Array, path: KernelPath, device: DeviceProfile
+) -> Float64Array:
     """How many times the load of the narrower rows is halved below 16 bytes: rows of k going in, of n coming out.
 
     Zero for all widths and depths that are multiples of 16 bytes, and on chips of which nothing was published. A single
@@ -104,7 +106,7 @@ def halvings(m: Array, n: Array, k: Array, path: KernelPath, device: DeviceProfi
     return np.log2(LOAD_BYTES / np.minimum(going_in, np.where(m > 1, coming_out, LOAD_BYTES)))
 
 
-def _load_bytes(size: Array, value_bytes: float) -> Array:
+def _load_bytes(size: Float64Array, value_bytes: float) -> Float64Array:
     """The largest power of two, at most 16, that divides a row of ``size`` values in bytes."""
     row = np.maximum(np.floor(size * value_bytes), 1).astype(np.int64)
     lowest: Any = np.minimum(row & -row, LOAD_BYTES)

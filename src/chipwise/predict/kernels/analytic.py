@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from chipwise.core.arrays import Float64Array
 from chipwise.core.dtypes import DType
 from chipwise.core.errors import Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.ops import Op
-from chipwise.predict.kernels.times import Array, KernelTimes, launch_s
+from chipwise.predict.kernels.times import KernelTimes, launch_s
 
 MEMORY_SHARE = 0.80  # of the data sheet's bandwidth that well-written kernels reach; median over the devices measured
 COMPUTE_SHARE = 0.70  # of the dense peak, likewise
@@ -28,7 +29,7 @@ def compute_format(op: Any) -> str:
     return activations if weights is None else _COMPUTE.get(weights, activations)
 
 
-def limits(op: Op, device: DeviceProfile) -> tuple[Array, Array]:
+def limits(op: Op, device: DeviceProfile) -> tuple[Float64Array, Float64Array]:
     """Seconds of computing at the dense peak and of moving the bytes at the memory's bandwidth.
 
     Raises:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from chipwise.core.arrays import Float64Array
 from chipwise.predict.kernels.attention_physics import ROWS, TILE, Call, Chip, Parts
-from chipwise.predict.kernels.times import Array
 
 LAUNCH_CLOCKS = 20_000.0  # the scale of times: about a launch
 SHAPE = (
@@ -20,7 +20,7 @@ def shape(call: Call, chip: Chip, parts: Parts) -> npt.NDArray[np.float32]:
     launch_s = LAUNCH_CLOCKS / chip.clock_hz
     every = call.past + call.queries
     group = call.heads / call.kv_heads
-    rows: list[Array | float] = [
+    rows: list[Float64Array | float] = [
         _log(parts.compute_s / launch_s),
         _log(parts.longest_s / launch_s),
         _log(parts.dram_s / launch_s),
@@ -48,6 +48,6 @@ def shape(call: Call, chip: Chip, parts: Parts) -> npt.NDArray[np.float32]:
     return table
 
 
-def _log(values: Array, low: float = -14.0, high: float = 22.0) -> Array:
-    clipped: Array = np.clip(np.log2(np.maximum(values, 1e-9)), low, high)
+def _log(values: Float64Array, low: float = -14.0, high: float = 22.0) -> Float64Array:
+    clipped: Float64Array = np.clip(np.log2(np.maximum(values, 1e-9)), low, high)
     return clipped

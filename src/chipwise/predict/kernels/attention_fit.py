@@ -16,11 +16,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from chipwise.core.arrays import Float32Array, Float64Array
 from chipwise.core.errors import UnknownName, Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.predict.kernels.attention_physics import Constants
-from chipwise.predict.kernels.perceptron import Floats, Perceptron
-from chipwise.predict.kernels.times import Array, Situation
+from chipwise.predict.kernels.perceptron import Perceptron
+from chipwise.predict.kernels.times import Situation
 
 DATA = Path(__file__).parents[1] / "data"
 SHIPPED = "all"
@@ -53,7 +54,7 @@ def lane(stack: str, device: DeviceProfile, cache: str) -> str:
     return "flashinfer" if (stack == "sglang" and device.family != "ampere") or cache == "fp8" else "fa2"
 
 
-def one_hot(name: str, names: Sequence[str]) -> Floats:
+def one_hot(name: str, names: Sequence[str]) -> Float32Array:
     """1 at ``name``, 0 elsewhere."""
     return np.asarray([float(name == known) for known in names], dtype=np.float32)
 
@@ -105,14 +106,14 @@ class Fitted:
         alike = [remaining[name] for name in self.facts["lanes"].get(lane, ()) if name in remaining]
         return "sibling" if device.family in alike else "design" if alike else "unseen"
 
-    def halfwidth(self, schedule: str, kinship: Kinship, fold: str, head_size: Array) -> Array:
+    def halfwidth(self, schedule: str, kinship: Kinship, fold: str, head_size: Float64Array) -> Float64Array:
         """Half of the 90 % interval on the scale of logarithms, for heads of each size."""
         widths: Mapping[str, float] = self.facts["log_halfwidth"][schedule][fold][kinship]
         return np.where(head_size <= USUAL_HEAD, widths["usual"], widths["wide"])
 
     def correction(
         self,
-        inputs: Floats,
+        inputs: Float32Array,
         device: DeviceProfile,
         *,
         schedule: str,
@@ -134,7 +135,7 @@ class Fitted:
         return share * self.networks[f"{fold}/{schedule}"](_beside(inputs, marks))
 
 
-def _beside(inputs: Floats, marks: Floats) -> Floats:
+def _beside(inputs: Float32Array, marks: Float32Array) -> Float32Array:
     return np.hstack([inputs, np.broadcast_to(marks, (len(inputs), len(marks)))])
 
 

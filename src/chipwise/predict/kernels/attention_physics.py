@@ -18,12 +18,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from chipwise.core.arrays import Float64Array
 from chipwise.core.dtypes import dtype_of
 from chipwise.core.errors import Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.ops import AttentionOp
 from chipwise.predict.kernels import analytic
-from chipwise.predict.kernels.times import Array
 
 TILE = 128.0  # query rows of a thread block, and keys of a step, in context
 ROWS = 16.0  # least query rows of a matrix instruction
@@ -86,14 +86,14 @@ def _rate(device: DeviceProfile, activations: str) -> float:
 class Call:
     """Sizes of attention calls as arrays of one shape. ``span`` is the most keys that a query sees (0: all)."""
 
-    batch: Array
-    queries: Array
-    past: Array
-    heads: Array
-    kv_heads: Array
-    head_size: Array
-    span: Array
-    stored: Array  # vectors of head_size that the cache holds for a position and key head: a key and a value
+    batch: Float64Array
+    queries: Float64Array
+    past: Float64Array
+    heads: Float64Array
+    kv_heads: Float64Array
+    head_size: Float64Array
+    span: Float64Array
+    stored: Float64Array  # vectors of head_size that the cache holds for a position and key head: a key and a value
     causal: bool
     value_bytes: float  # of a query or result
     cache_bytes: float  # of a key or value in the cache
@@ -120,19 +120,19 @@ class Call:
         return dataclasses.replace(self, **{name: getattr(self, name)[rows] for name in SIZES})
 
     @property
-    def keys(self) -> Array:
+    def keys(self) -> Float64Array:
         """Keys that the last query sees."""
         every = self.past + self.queries
         return np.where(self.span > 0, np.minimum(every, self.span), every)
 
     @property
-    def kv_bytes(self) -> Array:
+    def kv_bytes(self) -> Float64Array:
         """Distinct bytes of keys and values that are read."""
         seen = np.minimum(self.past + self.queries, self.keys + self.queries - 1)
         return self.stored * self.batch * seen * self.kv_heads * self.head_size * self.cache_bytes
 
     @property
-    def io_bytes(self) -> Array:
+    def io_bytes(self) -> Float64Array:
         """Bytes of queries read and results written."""
         return 2 * self.batch * self.queries * self.heads * self.head_size * self.value_bytes
 
@@ -141,14 +141,14 @@ class Call:
 class Parts:
     """What a schedule does, in seconds at published rates unless named otherwise."""
 
-    compute_s: Array  # padded products over the dense peak, spread evenly over the units
-    longest_s: Array  # the products of the thread block that has most of them, on its one unit
-    dram_s: Array  # bytes of keys, values, queries and results over the memory's bandwidth
-    resident: Array  # bytes that are read over those that the last-level cache holds
-    cache_s: Array  # the same bytes at UNIT_BYTES_PER_CLOCK a unit
-    blocks: Array  # thread blocks a unit, over those that it holds at once
-    steps: Array  # keys that one thread block walks over, where keys are not split
-    clock_s: Array  # a clock
+    compute_s: Float64Array  # padded products over the dense peak, spread evenly over the units
+    longest_s: Float64Array  # the products of the thread block that has most of them, on its one unit
+    dram_s: Float64Array  # bytes of keys, values, queries and results over the memory's bandwidth
+    resident: Float64Array  # bytes that are read over those that the last-level cache holds
+    cache_s: Float64Array  # the same bytes at UNIT_BYTES_PER_CLOCK a unit
+    blocks: Float64Array  # thread blocks a unit, over those that it holds at once
+    steps: Float64Array  # keys that one thread block walks over, where keys are not split
+    clock_s: Float64Array  # a clock
 
 
 def context(call: Call, chip: Chip) -> Parts:
@@ -200,7 +200,7 @@ def decode(call: Call, chip: Chip) -> Parts:
     )
 
 
-def base_s(parts: Parts, constants: Constants) -> Array:
+def base_s(parts: Parts, constants: Constants) -> Float64Array:
     """Seconds by physics: launch, thread blocks' starts, and a soft maximum of computing and reading.
 
     ``constants``: clocks of a launch, of a thread block's start on its unit, and of a key of the longest walk (to the
@@ -214,5 +214,5 @@ def base_s(parts: Parts, constants: Constants) -> Array:
     computing = (parts.compute_s + constants["tail"] * parts.longest_s) / constants["compute"]
     starting = constants["start"] * parts.blocks + constants["step"] * parts.steps ** constants["walk"]
     sharp = constants["sharpness"]
-    work: Array = (reading**sharp + computing**sharp) ** (1 / sharp)
+    work: Float64Array = (reading**sharp + computing**sharp) ** (1 / sharp)
     return work + (constants["launch"] + starting) * parts.clock_s

@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from chipwise.core.arrays import Float32Array, Float64Array
 from chipwise.core.errors import Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
-from chipwise.predict.kernels.times import Array, Situation
+from chipwise.predict.kernels.times import Situation
 
 DATA = Path(__file__).parents[1] / "data"
 SHIPPED = "all"  # the fold that left nothing out
 NEAR = 0.5  # nearness below which a relative tells little: an RTX PRO 6000 and a B200 are both Blackwell
 STACKS = ("vllm", "sglang", "trtllm")
-Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,21 +34,21 @@ class Network:
     Inputs are clipped to the range seen in fitting: outside of it the formula extrapolates, not the network.
     """
 
-    mean: Floats  # (inputs,)
-    scale: Floats  # (inputs,)
-    first: Floats  # (inputs + 1, hidden): weights, the last row the bias
-    second: Floats  # (hidden + 1, hidden)
-    third: Floats  # (hidden + 1,)
-    low: Floats  # (inputs,) least value seen
-    high: Floats  # (inputs,) greatest value seen
+    mean: Float32Array  # (inputs,)
+    scale: Float32Array  # (inputs,)
+    first: Float32Array  # (inputs + 1, hidden): weights, the last row the bias
+    second: Float32Array  # (hidden + 1, hidden)
+    third: Float32Array  # (hidden + 1,)
+    low: Float32Array  # (inputs,) least value seen
+    high: Float32Array  # (inputs,) greatest value seen
     bound: float
 
-    def __call__(self, inputs: npt.ArrayLike) -> Array:
+    def __call__(self, inputs: npt.ArrayLike) -> Float64Array:
         """(rows, inputs) -> (rows,) corrections, each within ±bound."""
         x = (np.clip(np.asarray(inputs, dtype=np.float32), self.low, self.high) - self.mean) / self.scale
         hidden = np.tanh(x @ self.first[:-1] + self.first[-1])
         hidden = np.tanh(hidden @ self.second[:-1] + self.second[-1])
-        corrections: Array = (self.bound * np.tanh(hidden @ self.third[:-1] + self.third[-1])).astype(np.float64)
+        corrections: Float64Array = (self.bound * np.tanh(hidden @ self.third[:-1] + self.third[-1])).astype(np.float64)
         return corrections
 
 
@@ -77,7 +77,7 @@ class Fitted:
             raise Unsupported(f"no fold {fold!r}; folds are device:NAME and family:NAME, such as device:{device.name}")
         return fold if fold in self.facts["constants"] else SHIPPED
 
-    def situation(self, device: DeviceProfile, fold: str | None, here: Array | None = None) -> Situation:
+    def situation(self, device: DeviceProfile, fold: str | None, here: Float64Array | None = None) -> Situation:
         """Whether such kernels of ``device``, or of its family, are in what ``fold`` was fitted on.
 
         With ``here`` (see :meth:`nearness`) a relative counts only if its data sheet is near.
@@ -94,7 +94,7 @@ class Fitted:
         table: Mapping[str, Mapping[str, float]] = self.facts["log_halfwidth"]
         return float(table.get(group, table["all"])[situation])
 
-    def nearness(self, here: Array, fold: str) -> float:
+    def nearness(self, here: Float64Array, fold: str) -> float:
         """1 on hardware that the fold has seen, falling to 0 far from it: exp(-(distance / reach)²).
 
         The distance is that of ``here`` (logarithms of data-sheet figures, such as :func:`hardware`'s) to the nearest
@@ -102,7 +102,7 @@ class Fitted:
         """
         return max(self._near(here, name) for name in self._kept(fold))
 
-    def _near(self, here: Array, name: str) -> float:
+    def _near(self, here: Float64Array, name: str) -> float:
         distance = float(np.linalg.norm(here - np.asarray(self.facts["hardware"][name])))
         return float(np.exp(-((distance / self.facts["reach"]) ** 2)))
 
@@ -114,7 +114,7 @@ class Fitted:
         return [known for known, family in self.devices.items() if kind != "family" or family != name]
 
 
-def hardware(device: DeviceProfile) -> Array:
+def hardware(device: DeviceProfile) -> Float64Array:
     """Logarithms (base 2) of what describes a device: memory bandwidth, FLOPs per byte, units, clock.
 
     Facts that nobody publishes are replaced by what the others suggest (stated here): a unit per 25 GB/s, 1.7 GHz.
@@ -133,7 +133,7 @@ def one_hot(name: str, names: Sequence[str]) -> list[float]:
     return [float(name == known) for known in names]
 
 
-def columns(rows: Sequence[Array | float], size: int) -> Floats:
+def columns(rows: Sequence[Float64Array | float], size: int) -> Float32Array:
     """(size, len(rows)): the columns of a network's inputs, numbers repeated."""
     table = np.empty((size, len(rows)), dtype=np.float32)
     for index, row in enumerate(rows):

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import SpecError
-from chipwise.predict.kernels.times import Array, KernelTimes
+from chipwise.predict.kernels.times import KernelTimes
 
 PRIOR = 0.25  # standard deviation of each constant, in logarithms, before anything is measured
 NOISE = 0.15  # of one kernel about the calibrated model
@@ -63,7 +64,7 @@ def calibrate(times: KernelTimes, measured_s: npt.ArrayLike) -> Calibration:
     return Calibration(constants=tuple(float(c) for c in constants), kernels=len(left), spread=spread)
 
 
-def _basis(times: KernelTimes) -> Array:
+def _basis(times: KernelTimes) -> Float64Array:
     """(kernels, 3): one, the share of the launch, and compute against memory from -1/2 to 1/2."""
     launch = np.minimum(times.launch_s / times.latency_s, 1.0).ravel()
     compute = (times.compute_s / np.maximum(times.compute_s + times.memory_s, 1e-30)).ravel() - 0.5

@@ -18,12 +18,13 @@ from typing import Any
 
 import numpy as np
 
+from chipwise.core.arrays import Float32Array, Float64Array
 from chipwise.core.errors import Unsupported
 from chipwise.hardware.datasheet import DeviceProfile, Link
 from chipwise.ops import CollectiveOp
 from chipwise.predict.kernels import bounded
 from chipwise.predict.kernels.bounded import Fitted, columns, one_hot
-from chipwise.predict.kernels.times import Array, KernelTimes
+from chipwise.predict.kernels.times import KernelTimes
 
 DEFAULTS = {
     "device": {"start_s": 4e-6, "step_s": 1.2e-6, "share": 0.80, "once_s": 3e-6, "once_share": 0.5, "crowding": 0.0},
@@ -53,7 +54,7 @@ def link(device: DeviceProfile) -> Link:
     )
 
 
-def shares(collective: str, devices: Any) -> tuple[Array, Array]:
+def shares(collective: str, devices: Any) -> tuple[Float64Array, Float64Array]:
     """Steps of the ring, and bytes that each device sends in it as a share of the payload.
 
     All-reduce: 2(n-1) and 2(n-1)/n. All-gather, reduce-scatter, all-to-all: n-1 and (n-1)/n. Point to point: 1 and 1.
@@ -65,7 +66,7 @@ def shares(collective: str, devices: Any) -> tuple[Array, Array]:
     return times_round * (n - 1), times_round * (n - 1) / n
 
 
-def alpha_beta_s(op: CollectiveOp, bandwidth: float, constants: dict[str, float]) -> Array:
+def alpha_beta_s(op: CollectiveOp, bandwidth: float, constants: dict[str, float]) -> Float64Array:
     """Least seconds of ring, tree and one-shot; 0 for one device.
 
     All-to-all is one step on a switch: its ring's steps overlap, so they count by ⌈log2 n⌉ like a tree's.
@@ -83,13 +84,13 @@ def alpha_beta_s(op: CollectiveOp, bandwidth: float, constants: dict[str, float]
         tree = _joined(constants["start_s"] + 2 * rounds * constants["step_s"], 2 * payload * seconds_per_byte)
         once = (n - 1) * payload * crowded / (constants["once_share"] * bandwidth)
         seconds = np.minimum(np.minimum(seconds, tree), constants["once_s"] + once)
-    result: Array = np.where(n > 1, seconds, 0.0)
+    result: Float64Array = np.where(n > 1, seconds, 0.0)
     return result
 
 
-def _joined(latency: Array, transfer: Array) -> Array:
+def _joined(latency: Float64Array, transfer: Float64Array) -> Float64Array:
     """Latency and transfer overlap in part: a power mean between their sum and the greater of them."""
-    joined: Array = (latency**SHARPNESS + transfer**SHARPNESS) ** (1 / SHARPNESS)
+    joined: Float64Array = (latency**SHARPNESS + transfer**SHARPNESS) ** (1 / SHARPNESS)
     return joined
 
 
@@ -136,8 +137,8 @@ def named(op: CollectiveOp, stack: str) -> str:
 
 
 def features(
-    op: CollectiveOp, device: DeviceProfile, base: Array, *, name: str, fitted: Fitted, seen: bool
-) -> bounded.Floats:
+    op: CollectiveOp, device: DeviceProfile, base: Float64Array, *, name: str, fitted: Fitted, seen: bool
+) -> Float32Array:
     """(rows, inputs) of the network: sizes, the formula's answer, which collective, link, and device if ``seen``."""
     way = link(device)
     sizes = (np.maximum(op.payload_bytes, 1), op.devices, np.maximum(base, 1e-9) * 1e6)
@@ -146,7 +147,7 @@ def features(
     return columns([*logs, *one_hot(name, NAMES), *position(way), *which], base.size)
 
 
-def position(way: Link) -> Array:
+def position(way: Link) -> Float64Array:
     """Where a link stands among others: logarithm (base 2) of its GB/s, and its sort, far apart from the other."""
     return np.array([np.log2(way.bandwidth.number / 1e9), 4.0 if way.to == "host" else 0.0])
 

@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from chipwise.core.arrays import Float32Array, Float64Array
 from chipwise.core.dtypes import values_bytes, weight_format
 from chipwise.core.errors import Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.ops import ExpertsOp, GroupedMatmul
 from chipwise.predict.kernels import analytic, bounded, routing
 from chipwise.predict.kernels.bounded import STACKS, Fitted, columns, hardware, one_hot
-from chipwise.predict.kernels.times import Array, KernelTimes, launch_s
+from chipwise.predict.kernels.times import KernelTimes, launch_s
 
 ROUTING = "power_law_1.2"  # what measured routers look like to the tables that the fit knows
 FORMATS = ("bf16", "fp8", "fp8_block", "nvfp4", "mxfp4", "mxfp4_fp8", "int4")
@@ -33,9 +34,9 @@ class Grouped:
     """A grouped product put into numbers: what the constants and the network see. Arrays broadcast."""
 
     load: routing.Load
-    compute_s: Array  # without padding
-    padded_s: Array  # with padding
-    memory_s: Array
+    compute_s: Float64Array  # without padding
+    padded_s: Float64Array  # with padding
+    memory_s: Float64Array
     matrices: float
 
 
@@ -149,12 +150,12 @@ def grouped(op: ExpertsOp | GroupedMatmul, device: DeviceProfile, *, routing: st
     return Grouped(load=load, compute_s=compute, padded_s=padded, memory_s=memory, matrices=matrices)
 
 
-def base_s(numbers: Grouped, constants: dict[str, float], launch: float) -> Array:
+def base_s(numbers: Grouped, constants: dict[str, float], launch: float) -> Float64Array:
     """The formula: a floor of so many launches, and the two limits at their shares, joined by a power mean."""
     power = constants["power"]
     compute, memory = numbers.padded_s / constants["compute"], numbers.memory_s / constants["memory"]
     floor = constants["kernels"] * launch * (1.0 if numbers.matrices > 1 else 1 / 3)
-    joined: Array = floor + (compute**power + memory**power) ** (1 / power)
+    joined: Float64Array = floor + (compute**power + memory**power) ** (1 / power)
     return joined
 
 
@@ -162,19 +163,19 @@ def features(
     op: ExpertsOp,
     device: DeviceProfile,
     numbers: Grouped,
-    base: Array,
+    base: Float64Array,
     *,
     stack: str,
     routing: str,
     fitted: Fitted,
     seen: bool,
-) -> bounded.Floats:
+) -> Float32Array:
     """(rows, inputs) of the network: sizes, limits, routing, stack, format, data sheet, and device if ``seen``."""
     shape = base.shape
     size = int(base.size)
     kind = format_class(op.weights, op.activations)
 
-    def log2(value: Any) -> Array:
+    def log2(value: Any) -> Float64Array:
         return np.broadcast_to(np.log2(np.asarray(value, dtype=np.float64)), shape).reshape(-1)
 
     sizes = [log2(value) for value in (op.tokens, op.d_model, op.width, op.experts, op.local_experts, op.topk)]

@@ -15,16 +15,17 @@ from typing import Any
 
 import numpy as np
 
+from chipwise.core.arrays import Float32Array, Float64Array
 from chipwise.core.errors import Unsupported
 from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.ops import Matmul
 from chipwise.predict.kernels import alignment
-from chipwise.predict.kernels.gemm_features import Floats, features
+from chipwise.predict.kernels.gemm_features import features
 from chipwise.predict.kernels.gemm_formats import path_of
 from chipwise.predict.kernels.gemm_network import ARRAYS, Network, from_arrays
 from chipwise.predict.kernels.gemm_physics import Machine, parts, units_and_clock
-from chipwise.predict.kernels.times import Array, KernelTimes, Situation
+from chipwise.predict.kernels.times import KernelTimes, Situation
 
 DATA = Path(__file__).parents[1] / "data"
 SHIPPED = "all"  # the fold that left nothing out
@@ -83,7 +84,7 @@ def times(op: Matmul, device: DeviceProfile, *, stack: str = "vllm", fold: str |
     )
 
 
-def on_grid(size: Array) -> Array:
+def on_grid(size: Float64Array) -> Float64Array:
     """The largest multiple of 256 (power of two below that) which is no larger: such widths and depths were measured.
 
     Sizes between take the correction of this one, and the physics of their own: what a tile that is not full costs is
@@ -93,8 +94,13 @@ def on_grid(size: Array) -> Array:
 
 
 def _misaligned(
-    m: Array, n: Array, k: Array, machine: Machine, constants: tuple[Facts, Facts], cost: Array
-) -> tuple[Array, Array]:
+    m: Float64Array,
+    n: Float64Array,
+    k: Float64Array,
+    machine: Machine,
+    constants: tuple[Facts, Facts],
+    cost: Float64Array,
+) -> tuple[Float64Array, Float64Array]:
     """Seconds with tiles that take exp(``cost``) times as long, and the half-width, in logarithms, of knowing that."""
     low_s, total_s, high_s = (
         parts(m, n, k, machine, *constants, slower=np.exp(cost * share)).total_s
@@ -103,14 +109,14 @@ def _misaligned(
     return total_s, np.log(np.maximum(high_s / total_s, total_s / low_s))
 
 
-def _unmeasured(size: Array, near: Array) -> Array:
+def _unmeasured(size: Float64Array, near: Float64Array) -> Float64Array:
     """Sizes off the grid of those that were measured; an aligned one in place of the others."""
     return np.where(near == size, GRID, size)
 
 
 def _correction(
-    x_FR: Floats, device: DeviceProfile, path: str, fold: str, stack: str, kernels: str
-) -> tuple[Array, float, Situation]:
+    x_FR: Float32Array, device: DeviceProfile, path: str, fold: str, stack: str, kernels: str
+) -> tuple[Float64Array, float, Situation]:
     """The correction as a logarithm, the half-width, the situation."""
     facts = fitted()["folds"][fold]
     nets = networks()
@@ -162,7 +168,7 @@ def halfwidth(here: tuple[float, ...], path: str, fold: str, situation: Situatio
     return max(_quantile(value[rows], share[rows]) for rows in chosen)
 
 
-def _quantile(values: Array, weights: Array) -> float:
+def _quantile(values: Float64Array, weights: Float64Array) -> float:
     order = np.argsort(values)
     reached = np.cumsum(weights[order])
     return float(values[order][np.searchsorted(reached, SHARE * reached[-1])])

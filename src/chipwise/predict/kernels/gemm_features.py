@@ -5,18 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from chipwise.core.arrays import Float32Array
 from chipwise.predict.kernels.gemm_physics import STEP_BYTES, Machine, Parts
-
-Floats = npt.NDArray[np.float32]
 
 _WAVE_TILES = ((64, 64), (128, 64), (128, 128), (256, 128))
 _ROW_TILES, _COLUMN_TILES = (16, 64, 128, 256), (128, 256)
 COUNT = 37
 
 
-def features(m: Any, n: Any, k: Any, machine: Machine, parts: Parts) -> Floats:
+def features(m: Any, n: Any, k: Any, machine: Machine, parts: Parts) -> Float32Array:
     """(COUNT, rows) float32, without units and without the device's name."""
     path, units = machine.path, machine.units
     m, n, k = (np.asarray(size, dtype=np.float32) for size in (m, n, k))

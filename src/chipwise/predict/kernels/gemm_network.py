@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from chipwise.predict.kernels.gemm_features import Floats
-from chipwise.predict.kernels.times import Array
+from chipwise.core.arrays import Float32Array, Float64Array
 
 SLOPE = 0.05  # of the leaky rectifier
 CHUNK = 8192  # rows at a time, so that layers stay in cache
@@ -19,19 +18,19 @@ ARRAYS = ("mean", "scale", "first", "first_bias", "first_gain", "second", "secon
 class Network:
     """Two hidden layers of leaky rectifiers. K counts kinds, F features; H and G are the hidden widths."""
 
-    mean: Floats  # (F,)
-    scale: Floats  # (F,)
-    first: Floats  # (F, H)
-    first_bias: Floats  # (K, H)
-    first_gain: Floats  # (K, H), added to one
-    second: Floats  # (H, G)
-    second_bias: Floats  # (K, G)
-    last: Floats  # (K, G)
-    offset: Floats  # (K,)
+    mean: Float32Array  # (F,)
+    scale: Float32Array  # (F,)
+    first: Float32Array  # (F, H)
+    first_bias: Float32Array  # (K, H)
+    first_gain: Float32Array  # (K, H), added to one
+    second: Float32Array  # (H, G)
+    second_bias: Float32Array  # (K, G)
+    last: Float32Array  # (K, G)
+    offset: Float32Array  # (K,)
     kinds: tuple[str, ...]
     bound: float  # corrections are clipped to ± this, in logarithms
 
-    def __call__(self, x_FR: Floats, kind: str) -> Array:
+    def __call__(self, x_FR: Float32Array, kind: str) -> Float64Array:
         """(rows,) corrections, as logarithms, for kernels of ``kind``. Features are clipped to four deviations."""
         index = self.kinds.index(kind)
         gain = (1 + self.first_gain[index]).astype(np.float32)
@@ -49,11 +48,11 @@ class Network:
             out[start : start + CHUNK] = hidden @ self.last[index] + self.offset[index]
         return np.clip(out, -self.bound, self.bound)
 
-    def arrays(self) -> dict[str, Floats]:
+    def arrays(self) -> dict[str, Float32Array]:
         """What is written: every array under its name."""
         return {name: getattr(self, name) for name in ARRAYS}
 
 
-def from_arrays(arrays: Mapping[str, Floats], kinds: tuple[str, ...], bound: float) -> Network:
+def from_arrays(arrays: Mapping[str, Float32Array], kinds: tuple[str, ...], bound: float) -> Network:
     """The network that was written (weights in half precision)."""
     return Network(kinds=kinds, bound=bound, **{name: arrays[name].astype(np.float32) for name in ARRAYS})

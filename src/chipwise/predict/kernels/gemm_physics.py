@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from chipwise.core.arrays import Float64Array
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.predict.kernels.gemm_formats import KernelPath
-from chipwise.predict.kernels.times import LAUNCH_S, Array, launch_s
+from chipwise.predict.kernels.times import LAUNCH_S, launch_s
 
 TILES = ((16, 64), (64, 64), (64, 128), (128, 128), (128, 256), (256, 128))  # rows of m, columns of n
 STEP_BYTES = 128.0  # along K
@@ -92,13 +93,13 @@ def units_and_clock(device: DeviceProfile) -> tuple[float, float]:
 class Parts:
     """Seconds of one product and of what it is made of."""
 
-    total_s: Array
-    tiles_s: Array
-    memory_s: Array
-    resident: Array  # share of the bytes that a cache still holds from the call before
-    quantise_s: Array
-    launch_s: Array
-    bytes: Array
+    total_s: Float64Array
+    tiles_s: Float64Array
+    memory_s: Float64Array
+    resident: Float64Array  # share of the bytes that a cache still holds from the call before
+    quantise_s: Float64Array
+    launch_s: Float64Array
+    bytes: Float64Array
 
 
 SHARED: Mapping[str, tuple[float, float]] = {

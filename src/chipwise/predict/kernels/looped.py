@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from chipwise.core.arrays import Float64Array
 from chipwise.core.dtypes import Size
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.ops import ExpertsOp, Matmul
 from chipwise.predict.kernels import experts, gemm
-from chipwise.predict.kernels.times import Array, KernelTimes, launch_s
+from chipwise.predict.kernels.times import KernelTimes, launch_s
 
 BESIDE = 5  # kernels of an expert beside its products: gather, activation, gating, weights of the router, summing up
 LOG_HALFWIDTH = 0.6  # stated
@@ -42,6 +43,6 @@ def times(op: ExpertsOp, device: DeviceProfile, *, stack: str = "vllm", fold: st
     )
 
 
-def _product(op: ExpertsOp, rows: Array, k: Size, n: Size) -> Matmul:
+def _product(op: ExpertsOp, rows: Float64Array, k: Size, n: Size) -> Matmul:
     """One expert's product with the rows that it has on average."""
     return Matmul(m=np.maximum(rows, 1.0), k=k, n=n, weights=op.weights, activations=op.activations)

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from chipwise.predict.kernels.times import Array
+from chipwise.core.arrays import Float32Array, Float64Array
 
-Floats = npt.NDArray[np.float32]
 BLOCK_ROWS = 4096  # rows at once: activations stay in the processor's cache
 LAYERS = ("w0", "w1", "w2", "w3", "w4")
 
@@ -22,14 +21,14 @@ class Perceptron:
     Inputs outside the range that was seen are taken at its edge.
     """
 
-    mean: Floats  # (inputs,)
-    scale: Floats  # (inputs,)
-    low: Floats  # (inputs,) least value seen
-    high: Floats  # (inputs,) greatest value seen
-    layers: tuple[Floats, ...]  # (inputs + 1, outputs) each, the last row the bias
+    mean: Float32Array  # (inputs,)
+    scale: Float32Array  # (inputs,)
+    low: Float32Array  # (inputs,) least value seen
+    high: Float32Array  # (inputs,) greatest value seen
+    layers: tuple[Float32Array, ...]  # (inputs + 1, outputs) each, the last row the bias
     bound: float
 
-    def __call__(self, inputs: Floats) -> Array:
+    def __call__(self, inputs: Float32Array) -> Float64Array:
         """(rows, inputs) -> (rows,)."""
         answers = np.empty(len(inputs), dtype=np.float64)
         for start in range(0, len(inputs), BLOCK_ROWS):

@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import SpecError, Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.ops import Op
 from chipwise.predict.kernels import stream
-from chipwise.predict.kernels.times import Array, KernelTimes
+from chipwise.predict.kernels.times import KernelTimes
 
 QUANTILES = 12  # of the experts' popularities: enough for sums over hundreds of experts
 
@@ -25,9 +26,9 @@ QUANTILES = 12  # of the experts' popularities: enough for sums over hundreds of
 class Load:
     """What falls to one device. Expectations, so fractions occur."""
 
-    rows: Array  # token-expert pairs
-    met: Array  # experts that have a row
-    padded: Array  # rows after each expert's are padded to whole tiles
+    rows: Float64Array  # token-expert pairs
+    met: Float64Array  # experts that have a row
+    padded: Float64Array  # rows after each expert's are padded to whole tiles
 
 
 def skew(routing: str) -> float | None:
@@ -85,13 +86,13 @@ def load(tokens: Any, topk: Any, experts: Any, local: Any, *, routing: str, tile
     return Load(rows=rows, met=np.maximum(met, 1e-3), padded=np.maximum(padded, rows))
 
 
-def _waste(each: Array, tile: Array) -> Array:
+def _waste(each: Float64Array, tile: Float64Array) -> Float64Array:
     """Rows of padding of an expert with about ``each`` rows: a tile's rest, half a tile at many."""
-    waste: Array = np.where(each < tile, tile - each, tile / 2)
+    waste: Float64Array = np.where(each < tile, tile - each, tile / 2)
     return waste
 
 
-def _popularities(exponent: float, pairs: Array, experts: Array, tokens: Array) -> Array:
+def _popularities(exponent: float, pairs: Float64Array, experts: Float64Array, tokens: Float64Array) -> Float64Array:
     """(quantiles, …) of the density x^-exponent: from 1 to 0.8 tokens, or 0.01 to 2 with fewer pairs than experts."""
     busy = pairs > experts
     least = np.where(busy, 1.0, 0.01)
@@ -100,15 +101,15 @@ def _popularities(exponent: float, pairs: Array, experts: Array, tokens: Array) 
     shape = (QUANTILES,) + (1,) * pairs.ndim
     quantile = ((np.arange(QUANTILES) + 0.5) / QUANTILES).reshape(shape)
     drawn = (quantile * (most**power - least**power) + least**power) ** (1 / power)
-    popularity: Array = drawn / drawn.mean(axis=0)
+    popularity: Float64Array = drawn / drawn.mean(axis=0)
     return popularity
 
 
-def _heaviest(popularity: Array, experts: Array, local: Array) -> Array:
+def _heaviest(popularity: Float64Array, experts: Float64Array, local: Float64Array) -> Float64Array:
     """Load of the heaviest of experts/local devices over the mean: one deviation times √(2 ln devices)."""
     devices = np.maximum(experts / local, 1.0)
     deviation = popularity.std(axis=0) / np.sqrt(local)
-    heaviest: Array = np.minimum(1 + deviation * np.sqrt(2 * np.log(devices)), devices)
+    heaviest: Float64Array = np.minimum(1 + deviation * np.sqrt(2 * np.log(devices)), devices)
     return heaviest
 
 

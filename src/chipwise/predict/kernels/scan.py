@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.ops import ConvOp, ScanOp
@@ -20,7 +21,7 @@ from chipwise.ops.scan import CHUNKS
 from chipwise.predict.kernels import analytic, bounded
 from chipwise.predict.kernels.bounded import Fitted
 from chipwise.predict.kernels.stream import vector_peak
-from chipwise.predict.kernels.times import Array, KernelTimes, launch_s
+from chipwise.predict.kernels.times import KernelTimes, launch_s
 
 DEFAULTS = {"compute": 0.1, "memory": 0.6, "kernels": 2.0, "chunk_s": 2e-6, "extra": 2.0, "cache": 3.0, "room": 1.0}
 CONV_DEFAULTS = DEFAULTS | {"kernels": 1.0, "chunk_s": 1e-8, "extra": 1.0}
@@ -37,7 +38,7 @@ def phase(tokens: Any) -> Any:
     return np.asarray(tokens) == 1
 
 
-def chain(op: ScanOp | ConvOp, device: DeviceProfile) -> tuple[Array, Array]:
+def chain(op: ScanOp | ConvOp, device: DeviceProfile) -> tuple[Float64Array, Float64Array]:
     """Chunks in series, and waves: blocks side by side over the units, one at least."""
     units = device.units.number if device.units else device.mem_bandwidth_bytes_per_s / BYTES_PER_S_PER_UNIT
     if isinstance(op, ConvOp):
@@ -49,7 +50,7 @@ def chain(op: ScanOp | ConvOp, device: DeviceProfile) -> tuple[Array, Array]:
     return chunks, np.maximum(blocks / units, 1.0)
 
 
-def limits(op: ScanOp | ConvOp, device: DeviceProfile) -> tuple[Array, Array]:
+def limits(op: ScanOp | ConvOp, device: DeviceProfile) -> tuple[Float64Array, Float64Array]:
     """Seconds of computing (products of a scan on matrix units, a convolution on vector units) and of moving.
 
     Raises:
@@ -62,19 +63,19 @@ def limits(op: ScanOp | ConvOp, device: DeviceProfile) -> tuple[Array, Array]:
     return both[0], both[1]
 
 
-def hit(moved: Array, device: DeviceProfile, constants: dict[str, float]) -> Array:
+def hit(moved: Float64Array, device: DeviceProfile, constants: dict[str, float]) -> Float64Array:
     """How many times faster ``moved`` bytes move that were just used: 1 far above the capacity of the largest cache."""
     caches = [level.capacity.number for level in device.memory if level.name in ("l2", "l3") and level.capacity]
     if not caches:
         return np.ones(moved.shape)
     inside = np.exp(-np.square(moved / (constants["room"] * max(caches))))
-    gain: Array = 1 + (constants["cache"] - 1) * inside
+    gain: Float64Array = 1 + (constants["cache"] - 1) * inside
     return gain
 
 
 def base_s(
-    op: ScanOp | ConvOp, device: DeviceProfile, constants: dict[str, float], *, warm: bool | Array = True
-) -> Array:
+    op: ScanOp | ConvOp, device: DeviceProfile, constants: dict[str, float], *, warm: bool | Float64Array = True
+) -> Float64Array:
     """The formula: a floor, and a power mean of computing, moving and the chain.
 
     Args:
@@ -93,7 +94,7 @@ def base_s(
     joined = ((compute / constants["compute"]) ** POWER + (memory / constants["memory"]) ** POWER + serial**POWER) ** (
         1 / POWER
     )
-    seconds: Array = constants["kernels"] * launch_s(device) + joined
+    seconds: Float64Array = constants["kernels"] * launch_s(device) + joined
     return seconds
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.ops import Op
 from chipwise.predict.kernels import analytic
-from chipwise.predict.kernels.times import Array, KernelTimes, launch_s
+from chipwise.predict.kernels.times import KernelTimes, launch_s
 
 SHARE = 0.85  # of the data sheet's bandwidth; streaming copies reach 0.85 to 0.92 on A100 and H100
 RAMP_S = {
@@ -65,4 +66,4 @@ def vector_peak(device: DeviceProfile) -> float:
     raise Unsupported(f"{device.name} lists no arithmetic rate; add a peak to an engine of {device.name}.yaml")
 
 
-__all__ = ["Array", "times", "vector_peak"]
+__all__ = ["Float64Array", "times", "vector_peak"]

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
 
-Array = npt.NDArray[np.float64]
 Situation = Literal["seen", "sibling", "unseen"]
 
 
@@ -22,24 +21,24 @@ class KernelTimes:
     ``situation`` says what the fit had seen: such kernels on this device, on one of its family, or neither.
     """
 
-    latency_s: Array  # predicted median, its launch on the device's queue included
-    log_halfwidth: Array  # nine of ten truths lie within latency_s * exp(±log_halfwidth)
-    compute_s: Array  # FLOPs over the dense peak
-    memory_s: Array  # bytes over the bandwidth of the device's own memory
-    launch_s: Array  # an empty kernel
+    latency_s: Float64Array  # predicted median, its launch on the device's queue included
+    log_halfwidth: Float64Array  # nine of ten truths lie within latency_s * exp(±log_halfwidth)
+    compute_s: Float64Array  # FLOPs over the dense peak
+    memory_s: Float64Array  # bytes over the bandwidth of the device's own memory
+    launch_s: Float64Array  # an empty kernel
     situation: Situation
-    doubt: Array | None = None  # the part of log_halfwidth that rests on published timings, or on none
+    doubt: Float64Array | None = None  # the part of log_halfwidth that rests on published timings, or on none
 
     @property
-    def low_s(self) -> Array:
+    def low_s(self) -> Float64Array:
         """Lower end of the 90 % interval."""
-        low: Array = self.latency_s * np.exp(-self.log_halfwidth)
+        low: Float64Array = self.latency_s * np.exp(-self.log_halfwidth)
         return low
 
     @property
-    def high_s(self) -> Array:
+    def high_s(self) -> Float64Array:
         """Upper end of the 90 % interval."""
-        high: Array = self.latency_s * np.exp(self.log_halfwidth)
+        high: Float64Array = self.latency_s * np.exp(self.log_halfwidth)
         return high
 
 

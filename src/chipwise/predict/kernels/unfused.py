@@ -13,13 +13,14 @@ import dataclasses
 
 import numpy as np
 
+from chipwise.core.arrays import Float64Array
 from chipwise.core.dtypes import dtype_of
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.ops import AttentionOp
 from chipwise.predict.kernels import analytic
 from chipwise.predict.kernels.attention_physics import Chip
 from chipwise.predict.kernels.stream import vector_peak
-from chipwise.predict.kernels.times import Array, KernelTimes, launch_s
+from chipwise.predict.kernels.times import KernelTimes, launch_s
 
 LOG_HALFWIDTH = 1.0  # stated, not fitted: no table of these kernels was at hand
 SOFTMAX_FLOPS = 5  # a score: scale, compare, subtract, exponential, sum
@@ -46,7 +47,7 @@ def unfused_times(
     product_s = 2 * scores * op.head_size / chip.flops_per_s
     softmax_s = SOFTMAX_FLOPS * scores / vector_peak(device)
     launch = launch_s(device)
-    stages: tuple[tuple[Array, Array], ...] = (
+    stages: tuple[tuple[Float64Array, Float64Array], ...] = (
         (product_s, vectors + cached + value * scores),
         (softmax_s, 2 * value * scores),
         (product_s, value * scores + cached + vectors),

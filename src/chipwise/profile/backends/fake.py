@@ -16,13 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from chipwise.core.arrays import AnyArray
 from chipwise.core.errors import MeasurementError
 from chipwise.core.files import write_json
 from chipwise.spec import Design
-
-Array = npt.NDArray[Any]
 
 
 class FakeSession:
@@ -39,25 +37,25 @@ class FakeSession:
         """Seconds: of this machine, or of its own where time is simulated."""
         return self._now_s if self.facts.get("simulated") else time.perf_counter()
 
-    def prefill(self, tokens: Array) -> Array:
+    def prefill(self, tokens: AnyArray) -> AnyArray:
         """Forgets what was cached and runs ``tokens`` (batch, prompt)."""
         if tokens.shape[0] != self._batch:
             raise MeasurementError(f"{tokens.shape[0]} sequences given; opened for {self._batch}")
         self._seen = np.zeros((self._batch, 0), np.int64)
         return self._run(tokens, self.facts["prefill_s"])
 
-    def decode(self, tokens: Array) -> Array:
+    def decode(self, tokens: AnyArray) -> AnyArray:
         """Runs one more token of each sequence, ``tokens`` (batch, 1)."""
         return self._run(tokens, self.facts["decode_s"])
 
-    def _run(self, tokens: Array, seconds: float) -> Array:
+    def _run(self, tokens: AnyArray, seconds: float) -> AnyArray:
         self._misbehave(self.facts.get("fault"))
         self._seen = np.concatenate([self._seen, tokens], axis=1)
         if self._seen.shape[1] > self._capacity:
             raise MeasurementError(f"the cache holds {self._capacity} positions and is full")
         self._wait(seconds * self.facts.get("drift", 1.0))
         state = (self._seen * np.arange(1, self._seen.shape[1] + 1)).sum(axis=1, keepdims=True)
-        logits: Array = np.cos(state + np.arange(self.vocab_size)).astype(np.float32)
+        logits: AnyArray = np.cos(state + np.arange(self.vocab_size)).astype(np.float32)
         if self.facts.get("fault") == "nan":
             logits[:] = np.nan
         return logits

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from chipwise.core.arrays import AnyArray
 from chipwise.core.errors import MeasurementError, MissingExtra, UnknownName
 from chipwise.profile.backends import prompt_shape
 
@@ -23,7 +23,6 @@ try:
 except ImportError:  # pragma: no cover - depends on what is installed
     raise MissingExtra("llama-cpp-python", "llama-cpp") from None
 
-Array = npt.NDArray[Any]
 CACHES = {"f32": 0, "f16": 1, "q8_0": 8}  # ggml's numbers of these types
 _LEAST_LEVEL = 3  # llama.cpp's log: 3 is a warning, 4 an error
 _complaints: list[str] = []
@@ -102,9 +101,9 @@ class LlamaCppSession:
         self._batch, self._capacity, self._length = batch, capacity, 0
         self._step = _Batch(batch, 1)
         self._prompts: dict[int, _Batch] = {}  # the last prompt's length alone
-        self._view: tuple[int, Array] = (0, np.zeros((batch, self.vocab_size), np.float32))
+        self._view: tuple[int, AnyArray] = (0, np.zeros((batch, self.vocab_size), np.float32))
 
-    def prefill(self, tokens: Array) -> Array:
+    def prefill(self, tokens: AnyArray) -> AnyArray:
         """Forgets what was cached and runs ``tokens`` (batch, prompt)."""
         batch, length = prompt_shape(tokens, batch=self._batch, capacity=self._capacity)
         llama_cpp.llama_memory_clear(self._memory, False)
@@ -113,7 +112,7 @@ class LlamaCppSession:
         self._length = length
         return self._run(self._prompts[length], tokens)
 
-    def decode(self, tokens: Array) -> Array:
+    def decode(self, tokens: AnyArray) -> AnyArray:
         """Runs one more token of each sequence, ``tokens`` (batch, 1)."""
         if self._length >= self._capacity:
             raise MeasurementError(f"the cache holds {self._capacity} positions and is full")
@@ -121,7 +120,7 @@ class LlamaCppSession:
         self._length += 1
         return self._run(self._step, tokens)
 
-    def _run(self, batch: _Batch, tokens: Array) -> Array:
+    def _run(self, batch: _Batch, tokens: AnyArray) -> AnyArray:
         batch.tokens[:] = tokens
         code = llama_cpp.llama_decode(self._context, batch.struct)
         if code:

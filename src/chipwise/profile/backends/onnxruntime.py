@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from chipwise.core.arrays import AnyArray
 from chipwise.core.errors import MeasurementError, MissingExtra
 from chipwise.profile.backends import Session, prompt_shape
 
@@ -21,8 +21,6 @@ try:
     import onnxruntime as ort
 except ImportError:  # pragma: no cover - depends on what is installed
     raise MissingExtra("onnxruntime", "search") from None
-
-Array = npt.NDArray[Any]
 
 
 def session_options(threads: int) -> Any:
@@ -101,25 +99,25 @@ class OnnxRuntimeSession:
         self._length = 0
         self._seqlens = np.zeros(batch, np.int32)
         self._total = np.zeros((), np.int32)
-        self._cache: dict[str, Array] = {}
+        self._cache: dict[str, AnyArray] = {}
         for layer, heads, size in facts["kv"]:
             for name in ("key", "value"):
                 self._cache[f"{layer}.{name}"] = np.zeros((batch, heads, capacity, size), np.float32)
-        self._kept: dict[str, Array] = {  # what convolutions saw last
+        self._kept: dict[str, AnyArray] = {  # what convolutions saw last
             name: np.zeros((batch, channels, inputs), np.float32) for name, channels, inputs in facts.get("conv", ())
         }
         self._cache |= self._kept
-        self._prompts: dict[int, tuple[Any, Array, Array, Array]] = {}  # the last length's binding and buffers
+        self._prompts: dict[int, tuple[Any, AnyArray, AnyArray, AnyArray]] = {}  # the last length's binding and buffers
         self._logits = np.empty((batch, 1, self.vocab_size), np.float32)
         self._token = np.zeros((batch, 1), np.int64)
         self._position = np.zeros((batch, 1), np.int64)
         self._step = self._binding(self._token, self._position, self._logits)
 
-    def prefill(self, tokens: Array) -> Array:
+    def prefill(self, tokens: AnyArray) -> AnyArray:
         """Forgets what was cached and runs ``tokens`` (batch, prompt)."""
         return self._run_prompt(tokens, self._logits if self.facts["logits"] == "last" else None)[:, -1]
 
-    def decode(self, tokens: Array) -> Array:
+    def decode(self, tokens: AnyArray) -> AnyArray:
         """Runs one more token of each sequence, ``tokens`` (batch, 1)."""
         if self._length >= self._capacity:
             raise MeasurementError(f"the cache holds {self._capacity} positions and is full")
@@ -135,13 +133,13 @@ class OnnxRuntimeSession:
         """Ends the runtime's own profile; the file that holds it."""
         return Path(self._session.end_profiling())
 
-    def all_logits(self, tokens: Array) -> Array:
+    def all_logits(self, tokens: AnyArray) -> AnyArray:
         """Logits of every position (batch, tokens, vocab) of a model exported with ``logits="all"``."""
         if self.facts["logits"] != "all":
             raise MeasurementError("this model gives the last position's logits alone; export it with logits='all'")
         return self._run_prompt(tokens, None).copy()
 
-    def _run_prompt(self, tokens: Array, logits: Array | None) -> Array:
+    def _run_prompt(self, tokens: AnyArray, logits: AnyArray | None) -> AnyArray:
         """Runs a new prompt into ``logits`` (of every position if None); the last prompt length stays bound."""
         batch, length = prompt_shape(tokens, batch=self._batch, capacity=self._capacity)
         self._length = length
@@ -160,11 +158,11 @@ class OnnxRuntimeSession:
         self._session.run_with_iobinding(binding)
         return bound_logits
 
-    def _binding(self, tokens: Array, positions: Array, logits: Array) -> Any:
+    def _binding(self, tokens: AnyArray, positions: AnyArray, logits: AnyArray) -> Any:
         """All inputs and outputs bound to these arrays, which the caller keeps alive and may change in place."""
         binding = self._session.io_binding()
 
-        def bind_in(name: str, value: Array) -> None:
+        def bind_in(name: str, value: AnyArray) -> None:
             binding.bind_input(name, "cpu", 0, value.dtype, value.shape, value.ctypes.data)
 
         bind_in("tokens", tokens)

@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from chipwise.core.arrays import AnyArray
 from chipwise.core.errors import MeasurementError
 from chipwise.profile.backends.onnxruntime import load
-
-Array = npt.NDArray[Any]
 
 
 class OnnxEncoder:
@@ -27,11 +25,11 @@ class OnnxEncoder:
             raise MeasurementError(f"{path}: this model generates; open it with OnnxRuntimeSession")
         self.vocab_size: int = self.facts["vocab_size"]
 
-    def prefill(self, tokens: Array) -> Array:
+    def prefill(self, tokens: AnyArray) -> AnyArray:
         """What :meth:`encode` gives of texts of one length."""
         return self.encode(tokens)
 
-    def decode(self, tokens: Array) -> Array:
+    def decode(self, tokens: AnyArray) -> AnyArray:
         """Nothing: an encoder does not generate.
 
         Raises:
@@ -39,7 +37,7 @@ class OnnxEncoder:
         """
         raise MeasurementError(f"{self.facts['name']}: an encoder generates nothing")
 
-    def encode(self, tokens: Array, mask: Array | None = None) -> Array:
+    def encode(self, tokens: AnyArray, mask: AnyArray | None = None) -> AnyArray:
         """Embeddings (batch, width) of ``tokens`` (batch, tokens), or states (batch, tokens, width).
 
         ``mask`` is 0 at padding; it is needed only where texts differ in length.
@@ -51,10 +49,10 @@ class OnnxEncoder:
             raise MeasurementError(
                 f"{self.facts['name']}: a text of {tokens.shape[1]} tokens; it has {self.facts['max_tokens']} positions"
             )
-        inputs: dict[str, Array] = {"tokens": np.ascontiguousarray(tokens, np.int64)}
+        inputs: dict[str, AnyArray] = {"tokens": np.ascontiguousarray(tokens, np.int64)}
         if self.facts["padded"]:
             inputs["mask"] = np.ones(tokens.shape, np.int32) if mask is None else mask.astype(np.int32)
         elif mask is not None and not mask.all():
             raise MeasurementError(f"{self.facts['name']}: export it with padded=True to encode texts with padding")
-        result: Array = self._session.run(None, inputs)[0]
+        result: AnyArray = self._session.run(None, inputs)[0]
         return result

@@ -14,12 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from chipwise.core.arrays import AnyArray
 from chipwise.core.errors import MeasurementError
 from chipwise.profile.backends import prompt_shape
-
-Array = npt.NDArray[Any]
 
 _PAST, _PRESENT = "past_key_values.", "present."
 _GIVEN = ("input_ids", "attention_mask", "position_ids", "token_type_ids")
@@ -42,7 +40,7 @@ class HuggingFaceOnnx:
     def __init__(self, path: Path, session: Any, *, capacity: int, batch: int) -> None:
         self._path, self._session, self._capacity, self._batch = path, session, capacity, batch
         self._types: dict[str, Any] = {}
-        self._empty: dict[str, Array] = {}  # the cache before the first token
+        self._empty: dict[str, AnyArray] = {}  # the cache before the first token
         for item in session.get_inputs():
             if item.type not in _TYPES or not (item.name in _GIVEN or item.name.startswith(_PAST)):
                 raise MeasurementError(
@@ -65,14 +63,14 @@ class HuggingFaceOnnx:
         self._cache: dict[str, Any] = {}  # the runtime's own values
         self.vocab_size = self._vocabulary()
 
-    def prefill(self, tokens: Array) -> Array:
+    def prefill(self, tokens: AnyArray) -> AnyArray:
         """Forgets what was cached and runs ``tokens`` (batch, prompt); of an encoder, what it gives of them."""
         prompt_shape(tokens, batch=self._batch, capacity=self._capacity)
         self._length, self._cache = 0, {}
         answer = self._run(tokens)
         return answer[:, -1] if self._empty else answer
 
-    def decode(self, tokens: Array) -> Array:
+    def decode(self, tokens: AnyArray) -> AnyArray:
         """Runs one more token of each sequence, ``tokens`` (batch, 1)."""
         if not self._empty:
             raise MeasurementError(f"{self._path}: exported without a cache, it generates nothing; export it with one")
@@ -80,7 +78,7 @@ class HuggingFaceOnnx:
             raise MeasurementError(f"the cache holds {self._capacity} positions and is full")
         return self._run(tokens)[:, -1]
 
-    def _run(self, tokens: Array) -> Array:
+    def _run(self, tokens: AnyArray) -> AnyArray:
         batch, count = tokens.shape
         total = self._length + count
         given = {
@@ -109,10 +107,10 @@ class HuggingFaceOnnx:
         answer, *kept = binding.get_outputs()
         self._cache = dict(zip(self._next, kept, strict=True))
         self._length = total
-        numbers: Array = answer.numpy().astype(np.float32, copy=False)
+        numbers: AnyArray = answer.numpy().astype(np.float32, copy=False)
         return numbers
 
-    def _no_past(self, item: Any) -> Array:
+    def _no_past(self, item: Any) -> AnyArray:
         """The cache of no position, (1, heads, 0, size)."""
         if len(item.shape) != 4 or not all(isinstance(item.shape[axis], int) for axis in (1, 3)):
             raise MeasurementError(

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from chipwise.core.arrays import AnyArray
 from chipwise.core.errors import MeasurementError, MissingExtra, Unsupported
 from chipwise.profile.backends import prompt_shape
 
@@ -20,8 +20,6 @@ try:
     import openvino
 except ImportError:  # pragma: no cover - depends on what is installed
     raise MissingExtra("openvino", "openvino") from None
-
-Array = npt.NDArray[Any]
 
 
 class OpenVinoSession:
@@ -65,19 +63,19 @@ class OpenVinoSession:
             for part in ("key", "value")
         }
 
-    def prefill(self, tokens: Array) -> Array:
+    def prefill(self, tokens: AnyArray) -> AnyArray:
         """Forgets what was cached and runs ``tokens`` (1, prompt)."""
         prompt_shape(tokens, batch=1, capacity=self._capacity)
         self._length = 0
         return self._run(tokens)
 
-    def decode(self, tokens: Array) -> Array:
+    def decode(self, tokens: AnyArray) -> AnyArray:
         """Runs one more token, ``tokens`` (1, 1)."""
         if self._length >= self._capacity:
             raise MeasurementError(f"the cache holds {self._capacity} positions and is full")
         return self._run(tokens)
 
-    def _run(self, tokens: Array) -> Array:
+    def _run(self, tokens: AnyArray) -> AnyArray:
         before, request = self._requests[self._turn], self._requests[1 - self._turn]
         self._turn = 1 - self._turn
         past, length = self._length, self._length + tokens.shape[1]
@@ -93,7 +91,7 @@ class OpenVinoSession:
             request.set_tensor(name, openvino.Tensor(feeds[name]))
         request.infer()
         self._length = length
-        logits: Array = request.get_tensor("logits").data[:, -1]
+        logits: AnyArray = request.get_tensor("logits").data[:, -1]
         return logits
 
 

@@ -9,8 +9,7 @@ import resource
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy.typing as npt
-
+from chipwise.core.arrays import AnyArray
 from chipwise.core.errors import MeasurementError, MissingExtra, SpecError, Unsupported
 from chipwise.profile.backends import prompt_shape
 
@@ -21,7 +20,6 @@ try:
 except ImportError:  # pragma: no cover - depends on what is installed
     raise MissingExtra("torch", "search") from None
 
-Array = npt.NDArray[Any]
 Mode = Literal["eager", "compiled", "graphs"]
 
 
@@ -48,7 +46,7 @@ class TorchSession:
         self._position = torch.zeros(1, dtype=torch.int64, device=device)
         self._graph = self._capture() if mode == "graphs" else None
 
-    def prefill(self, tokens: Array) -> Array:
+    def prefill(self, tokens: AnyArray) -> AnyArray:
         """Forgets what was cached and runs ``tokens`` (batch, prompt)."""
         _, length = prompt_shape(tokens, batch=self._batch, capacity=self._capacity)
         self._length = length
@@ -57,7 +55,7 @@ class TorchSession:
             logits = self._prompt(torch.from_numpy(tokens).to(self._device), positions, length, False)
             return self._host(logits)
 
-    def decode(self, tokens: Array) -> Array:
+    def decode(self, tokens: AnyArray) -> AnyArray:
         """Runs one more token of each sequence, ``tokens`` (batch, 1)."""
         if self._length >= self._capacity:
             raise MeasurementError(f"the cache holds {self._capacity} positions and is full")
@@ -74,8 +72,8 @@ class TorchSession:
                 logits = self._step(self._token, self._position, self._capacity, True)
             return self._host(logits)
 
-    def _host(self, logits: torch.Tensor) -> Array:
-        found: Array = logits.float().cpu().numpy()  # waits for the device
+    def _host(self, logits: torch.Tensor) -> AnyArray:
+        found: AnyArray = logits.float().cpu().numpy()  # waits for the device
         return found
 
     def _capture(self) -> tuple[Any, torch.Tensor]:
