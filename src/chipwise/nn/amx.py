@@ -1,0 +1,44 @@
+"""Keeps oneDNN off matrix instructions that the processor announces and cannot run.
+
+Some virtual machines list AMX in their CPU flags without enabling it: the first bf16 product then ends the process with
+SIGILL. It is tried once in a forked child, and where the child dies oneDNN is limited to AVX-512.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import MutableMapping
+from pathlib import Path
+
+import torch
+
+LIMIT = "ONEDNN_MAX_CPU_ISA"  # oneDNN reads it at its first product; child processes inherit it
+WITHOUT_AMX = "AVX512_CORE_FP16"
+
+
+def bf16_product_survives() -> bool:
+    """Whether a forked child lives through one bf16 matrix product."""
+    child = os.fork()
+    if child == 0:
+        torch.set_num_threads(1)
+        one = torch.ones(64, 64, dtype=torch.bfloat16)
+        torch.mm(one, one)
+        os._exit(0)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def avoid_broken_amx(
+    environment: MutableMapping[str, str] = os.environ, *, cpu_flags: str | None = None
+) -> MutableMapping[str, str]:
+    """Limits oneDNN where AMX is announced and does not work; the environment, changed in place.
+
+    Args:
+        environment: Where the limit is written; one that is already there stays.
+        cpu_flags: The processor's flags; those of ``/proc/cpuinfo`` by default.
+    """
+    if cpu_flags is None:
+        info = Path("/proc/cpuinfo")
+        cpu_flags = info.read_text(encoding="utf-8", errors="replace") if info.exists() else ""
+    if LIMIT not in environment and "amx_tile" in cpu_flags and not bf16_product_survives():
+        environment[LIMIT] = WITHOUT_AMX
+    return environment
