@@ -6,6 +6,7 @@ SIGILL. It is tried once in a forked child, and where the child dies oneDNN is l
 
 from __future__ import annotations
 
+import faulthandler
 import os
 from collections.abc import MutableMapping
 from pathlib import Path
@@ -20,6 +21,7 @@ def bf16_product_survives() -> bool:
     """Whether a forked child lives through one bf16 matrix product."""
     child = os.fork()
     if child == 0:
+        faulthandler.disable()  # its death is the answer, no one need read of it
         torch.set_num_threads(1)
         one = torch.ones(64, 64, dtype=torch.bfloat16)
         torch.mm(one, one)
