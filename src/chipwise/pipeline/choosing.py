@@ -43,6 +43,23 @@ class Observation:
     bits_per_byte: float
 
 
+@dataclass(frozen=True)
+class Belief:
+    """What is believed of candidates after a full training. All in bits per byte, as they count past soft limits.
+
+    Attributes:
+        mean: (n,).
+        std: (n,).
+        covariance: ``index (c,) -> (c, c)``; its diagonal is the square of ``std``.
+        front: Objectives to minimise of the candidates that were trained, (k, m); quality first, then costs.
+    """
+
+    mean: Float64Array
+    std: Float64Array
+    covariance: Callable[[NDArray[np.int64]], Float64Array]
+    front: Float64Array
+
+
 def make_problem(
     space: SearchSpace, metrics: Metrics, goals: tuple[Objective, ...], limits: tuple[Constraint, ...]
 ) -> Problem:
@@ -132,21 +149,18 @@ class Chooser:
             columns = self._model.columns(pool)
             held = self._model.columns(np.array(taken)) if taken else columns[:0]
             return pool[_spread(columns, held, count)]
-        columns = self._model.columns(pool)
-        mean, std, front = self._believe(observations, pool, columns)
-        mean, std = mean * self.counts(pool), std * self.counts(pool)
-        best = np.asarray(front[:, 0].min())
-        improvement = expected_improvement(mean, std, best)
+        belief = self.belief(observations, pool)
+        improvement = expected_improvement(belief.mean, belief.std, np.asarray(belief.front[:, 0].min()))
         order = list(np.argsort(-improvement, kind="stable"))
-        values, _ = self.problem.price(pool)
-        both = most_informative(
-            np.column_stack([mean, values]),
-            np.column_stack([std, np.zeros_like(values)]),
-            lambda index, _: self._model.covariance(columns[index]),
-            front,
+        costs, _ = self.problem.price(pool)
+        together = most_informative(
+            np.column_stack([belief.mean, costs]),
+            np.column_stack([belief.std, np.zeros_like(costs)]),
+            lambda index, _: belief.covariance(index),
+            belief.front,
             count,
         )
-        return pool[self._in_turns(pool, (order, list(both)), count)]
+        return pool[self._in_turns(pool, (order, list(together)), count)]
 
     def _in_turns(self, pool: Rows, orders: Sequence[Sequence[int]], count: int) -> list[int]:
         """The first of each order in turns; of equal width, depth and vocabulary only one, while there are others."""
@@ -206,13 +220,32 @@ class Chooser:
 
     def expected(self, observations: Sequence[Observation], rows: Rows) -> tuple[Float64Array, Float64Array]:
         """Mean and standard deviation of bits per byte of ``rows`` after a full final training."""
-        mean, std, _ = self._believe(observations, rows, self._model.columns(rows))
-        return mean, std
+        law, trend = self._learn(observations)
+        mean, std = self._model.predict(rows)
+        bits_per_byte = np.exp(mean + trend(rows)) * law(rows)
+        return bits_per_byte, bits_per_byte * std
 
-    def _believe(
-        self, observations: Sequence[Observation], rows: Rows, columns: Float64Array
-    ) -> tuple[Float64Array, Float64Array, Float64Array]:
-        """Beliefs at the full budget of ``rows``, and of those that were trained as they count, with costs."""
+    def belief(self, observations: Sequence[Observation], rows: Rows) -> Belief:
+        """The posterior of ``rows`` as the acquisition needs it; see :class:`Belief`."""
+        law, trend = self._learn(observations)
+        columns = self._model.columns(rows)
+        mean, std = self._model.predict_columns(columns)
+        scale = np.exp(mean + trend(rows)) * law(rows) * self.counts(rows)
+
+        def covariance(index: NDArray[np.int64]) -> Float64Array:
+            """Of the logarithms, times what a unit of them is in bits per byte (first order)."""
+            return self._model.covariance(columns[index]) * np.outer(scale[index], scale[index])
+
+        tried = np.unique(np.array([item.row for item in observations]), axis=0)
+        known, _ = self._model.predict(tried)
+        quality = np.exp(known + trend(tried)) * law(tried) * self.counts(tried)
+        costs, _ = self.problem.price(tried)
+        return Belief(mean=scale, std=scale * std, covariance=covariance, front=np.column_stack([quality, costs]))
+
+    def _learn(
+        self, observations: Sequence[Observation]
+    ) -> tuple[Callable[..., Float64Array], Callable[[Rows], Float64Array]]:
+        """Fits scaling law and quality model to the trainings; returns the law and the supernet's trend."""
         seen = np.array([item.row for item in observations])
         law = self._law(observations)
         expected = law(seen, np.array([item.tokens for item in observations], float))
@@ -223,13 +256,7 @@ class Chooser:
             self._model = self._fresh()
             self._model.fit(seen, residuals - trend(seen), fidelity=share)
             self._fitted_on = list(observations)
-        mean, std = self._model.predict_columns(columns)
-        best = np.exp(mean + trend(rows)) * law(rows)
-        tried = np.unique(seen, axis=0)
-        known, _ = self._model.predict(tried)
-        values, _ = self.problem.price(tried)
-        front = np.exp(known + trend(tried)) * law(tried) * self.counts(tried)
-        return best, best * std, np.column_stack([front, values])
+        return law, trend
 
     def _trend(
         self, seen: Rows | Sequence[Any], residuals: Sequence[float] | Float64Array = ()

@@ -26,8 +26,8 @@ class Screened:
     rows: Rows
     metrics: Mapping[str, Float64Array]
     priced: int
-    priced_per_s: float
-    feasible_share: float  # of uniformly drawn candidates
+    priced_per_s: float  # distinct candidates
+    feasible_share: float  # of the distinct candidates that were drawn first
     cloud: list[list[float]]  # a sample: [tpot_p50, peak_memory, parameters, feasible 0/1]
 
 
@@ -64,7 +64,7 @@ def screen(
     worst = excess(constraints, known)
     share = float((worst <= 0).mean())
     cloud = _cloud(known, worst, rng)
-    priced = len(rows)
+    priced = drawn = len(rows)
     for _ in range(30):
         if (worst <= 0).sum() >= min(wanted, len(rows)):
             break
@@ -86,7 +86,7 @@ def screen(
         rows=rows[keep],
         metrics={name: values[keep] for name, values in known.items()},
         priced=priced,
-        priced_per_s=draws / elapsed if elapsed > 0 else float(draws),
+        priced_per_s=drawn / elapsed if elapsed > 0 else float(drawn),
         feasible_share=share,
         cloud=cloud,
     )

@@ -47,3 +47,18 @@ def test_limits_that_pull_against_each_other_are_all_named() -> None:
     limits = parse_constraints({"tpot_p99": "<= 64 us", "parameters": ">= 1k"})
     with pytest.raises(Infeasible, match="alone, but no candidate meets all"):
         screen(SPACE, metrics, limits, seed=0, draws=2_000)
+
+
+def test_speed_counts_each_candidate_once(monkeypatch) -> None:
+    """5,000 draws from 1,440 designs hold each many times; in two seconds at most 720 a second were priced."""
+    clock = iter([0.0, 2.0])
+    monkeypatch.setattr("chipwise.pipeline.screening.time.perf_counter", lambda: next(clock))
+    priced = []
+
+    def counted(rows):
+        priced.append(len(np.unique(rows, axis=0)))
+        return metrics(rows)
+
+    found = screen(SPACE, counted, parse_constraints({"tpot_p99": "<= 1 s"}), seed=0, draws=5_000)
+    assert found.priced == priced[0] < 5_000
+    assert found.priced_per_s == priced[0] / 2.0

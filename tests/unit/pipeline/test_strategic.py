@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from test_quality import PLAN, SPACE, SPEC, FakeTrainer, metrics
+from test_halving import PLAN, SPACE, SPEC, FakeTrainer, metrics
 
 from chipwise.core.errors import SpecError
 from chipwise.optim.strategies import STRATEGIES

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from test_quality import PLAN, SPACE, SPEC, FakeTrainer, metrics
-from test_run_answer import Trained
+from test_findings import Trained
+from test_halving import PLAN, SPACE, SPEC, FakeTrainer, metrics
 
 from chipwise.core.files import build
 from chipwise.optim.study import Study

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from test_quality import SPACE, SPEC, metrics
+from test_halving import SPACE, SPEC, metrics
 
 from chipwise.optim.encoding import Encoder
 from chipwise.optim.quality_model import QualityModel

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from test_quality import SPACE, SPEC, metrics
+from test_halving import SPACE, SPEC, metrics
 
 from chipwise.core.files import build
 from chipwise.pipeline.answer import explained

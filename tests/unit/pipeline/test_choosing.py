@@ -1,0 +1,101 @@
+"""What the chooser believes and hands to the acquisition: units, covariances, soft limits."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from test_halving import SPACE, SPEC, metrics
+
+from chipwise.pipeline import choosing
+from chipwise.pipeline.choosing import Chooser, Observation
+from chipwise.pipeline.screening import screen
+
+SOFT = dataclasses.replace(SPEC, constraints={"tpot_p99": {"limit": "<= 64 us", "penalty": 0.5}})
+
+
+def make_chooser(spec=SPEC) -> Chooser:
+    screened = screen(SPACE, metrics, spec.limits, seed=0, draws=500)
+    return Chooser(SPACE, screened, metrics, spec.goals, spec.limits, final_s=9.0, bytes_per_token={512: 2.0}, seed=0)
+
+
+def trainings(chooser: Chooser, *, level: float = 2.0) -> list[Observation]:
+    """Eight trainings around ``level`` bits per byte, with a trend in width and a scatter of 2 %."""
+    rng = np.random.default_rng(1)
+    rows = chooser.pool[rng.permutation(len(chooser.pool))[:8]]
+    width = SPACE.values(rows, "d_model")
+    quality = level * (1 + 8.0 / width) * np.exp(0.02 * rng.standard_normal(8))
+    return [Observation(row.tolist(), 9.0, 9_000, float(bits)) for row, bits in zip(rows, quality, strict=True)]
+
+
+@pytest.mark.parametrize("spec", [SPEC, SOFT], ids=["hard", "soft"])
+def test_the_diagonal_of_the_covariance_is_the_variance(spec) -> None:
+    """Both in (bits per byte)², as they count past soft limits: the acquisition subtracts one from the other."""
+    chooser = make_chooser(spec)
+    index = np.arange(0, len(chooser.pool), 3)
+    belief = chooser.belief(trainings(chooser), chooser.pool)
+    np.testing.assert_allclose(np.sqrt(np.diag(belief.covariance(index))), belief.std[index], rtol=1e-6)
+
+
+def test_mean_standard_deviation_and_covariance_are_those_of_sampled_bits_per_byte() -> None:
+    """Monte Carlo: posterior draws of the logarithm of quality, exponentiated, are in bits per byte."""
+    chooser = make_chooser()
+    seen = trainings(chooser)
+    rows = chooser.pool[:12]
+    belief = chooser.belief(seen, rows)
+    index = np.arange(len(rows))
+    in_logs = chooser._model.covariance(chooser._model.columns(rows))
+    log_mean = np.log(chooser.expected(seen, rows)[0])
+    draws = np.random.default_rng(0).multivariate_normal(log_mean, in_logs, size=200_000)
+    sampled = np.exp(draws)
+    sigma = belief.std / belief.mean  # a logarithm's deviation s moves the mean of its exponential by s²/2
+    slack = 4 * float((sigma**2).max()) + 0.02
+    np.testing.assert_allclose(belief.mean, sampled.mean(axis=0), rtol=slack)
+    np.testing.assert_allclose(belief.std, sampled.std(axis=0), rtol=slack)
+    scale = np.outer(belief.std, belief.std)
+    np.testing.assert_allclose(belief.covariance(index) / scale, np.cov(sampled.T) / scale, atol=slack)
+
+
+def test_the_acquisition_gets_everything_in_one_unit(monkeypatch) -> None:
+    chooser, handed = make_chooser(SOFT), []
+    original = choosing.most_informative
+
+    def spy(mean, std, covariance, observed, count, **rest):
+        index = np.arange(len(mean))
+        handed.append((mean[:, 0], std[:, 0], np.sqrt(np.diag(covariance(index, 0))), observed[:, 0]))
+        return original(mean, std, covariance, observed, count, **rest)
+
+    monkeypatch.setattr(choosing, "most_informative", spy)
+    seen = trainings(chooser, level=3.0)
+    chooser.next(2, seen, [item.row for item in seen])
+    ((mean, std, root, front),) = handed
+    np.testing.assert_allclose(root, std, rtol=1e-6)
+    # 3 bits per byte and more, as they count: far above the logarithms 1.1 to 1.5
+    assert mean.min() > 2.5
+    assert front.min() > 2.5
+
+
+def test_doubling_bits_per_byte_doubles_every_belief() -> None:
+    """A unit's scale is no information: what is believed of twice the bits is twice what was believed."""
+    once, twice = (
+        make_chooser().belief(trainings(make_chooser(), level=level), make_chooser().pool) for level in (1.5, 3.0)
+    )
+    index = np.arange(10)
+    # the scaling law's floor does not scale exactly, hence the tolerance
+    np.testing.assert_allclose(twice.mean / once.mean, 2.0, rtol=0.25)
+    ratio = twice.covariance(index) / np.outer(twice.mean[index], twice.mean[index])
+    np.testing.assert_allclose(np.sqrt(np.diag(ratio)), (twice.std / twice.mean)[index], rtol=1e-6)
+
+
+def test_soft_limits_count_in_mean_and_deviation_alike() -> None:
+    """At three times a soft limit of 50 % a bit counts as two, and so does a doubt of one bit."""
+    plain, soft = make_chooser(), make_chooser(SOFT)
+    seen = trainings(plain)
+    rows = soft.pool
+    over = np.maximum(metrics(rows)["tpot_p99"] / 64e-6 - 1, 0)
+    mean, std = soft.expected(seen, rows)
+    belief = soft.belief(seen, rows)
+    np.testing.assert_allclose(belief.mean, mean * (1 + 0.5 * over), rtol=1e-9)
+    np.testing.assert_allclose(belief.std, std * (1 + 0.5 * over), rtol=1e-9)
+    assert over.max() > 1
