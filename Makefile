@@ -25,14 +25,15 @@ help:
 
 install: $(STAMP)
 
-# Redone only when what is to be installed changes. The package itself is installed editable.
-$(STAMP): pyproject.toml constraints.txt
+# Redone only when what is to be installed changes. chipwise and chipwise-fitting (maintainers' fits and validation) are
+# installed editable.
+$(STAMP): pyproject.toml fitting/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "error: chipwise needs Python 3.11 or newer; name one with: make install PYTHON=python3.12" >&2; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) (about two minutes) …"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(TORCH_INDEX) torch
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[search,medical,dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[search,medical,dev]' -e ./fitting
 	@touch $(STAMP)
 
 search: $(STAMP)
@@ -58,4 +59,4 @@ format: $(STAMP)
 	@$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist src/*.egg-info
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist src/*.egg-info fitting/src/*.egg-info

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from chipwise.api.explanations import explain, explain_measured, sensitivity
 from chipwise.api.measuring import Measured, measure, predict
-from chipwise.api.models import FITS, PREDICTED, calibrate, fit, learn, validate
+from chipwise.api.models import calibrate, fit, learn, validate
 from chipwise.api.predictions import (
     DeviceAnswer,
     compare,
@@ -18,8 +18,6 @@ from chipwise.api.runs import data_folder, evaluate, quality, report, run_folder
 from chipwise.profile.kept import profile_path
 
 __all__ = [
-    "FITS",
-    "PREDICTED",
     "DeviceAnswer",
     "Measured",
     "calibrate",

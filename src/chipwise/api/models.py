@@ -1,26 +1,20 @@
-"""The cost models themselves: fitted, judged, calibrated, taught."""
+"""Fitting, validating and calibrating the cost models, and learning from measurements."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from chipwise.core.csvfile import write_rows
-from chipwise.core.errors import InputError, MissingExtra, UnknownName
+from chipwise.core.errors import ChipwiseError, InputError
 from chipwise.hardware.device import MachineProfile
 from chipwise.predict.learn import Learned
-from chipwise.predict.validation.score import LeaveOut, Score
 from chipwise.profile.kept import kept_profile, profile_path
 
 if TYPE_CHECKING:
-    pass
-
-
-FITS = ("gemm", "attention", "latent", "experts", "collective", "scan", "power")
-
-"""Kinds of kernels that are fitted to aiconfigurator's tables; ``serving`` is fitted to its sample of served runs."""
+    from chipwise_fitting import LeaveOut, Score
 
 
 def fit(
@@ -28,43 +22,36 @@ def fit(
     kinds: Sequence[str] = (),
     tables: str | Path | None = None,
     out: str | Path | None = None,
-    progress: Callable[[str], None] = lambda text: None,
+    on_progress: Callable[[str], None] = lambda text: None,
 ) -> list[str]:
-    """Fits what ships again, from the tables of the installed package aiconfigurator-core; returns reports.
+    """Fits the shipped cost models again, from the tables of the package aiconfigurator-core; returns reports.
 
     Args:
-        kinds: Of ``FITS`` and ``serving``; all unless given.
-        tables: The package's ``systems`` folder; found where it is installed unless given.
-        out: A folder for the fitted arrays; chipwise's own data unless given.
-        progress: Told each step.
+        kinds: Of gemm, attention, latent, experts, collective, scan, power and serving; all unless given.
+        tables: The package's ``systems`` folder. Default: where it is installed.
+        out: A folder for the fitted arrays. Default: chipwise's own data, in a source checkout only.
+        on_progress: Called with a line of text at each step.
 
     Raises:
         UnknownName: There is no such kind.
-        MissingExtra: The package, or what fits, is not installed.
+        InputError: ``out`` is missing and chipwise is not a source checkout.
+        MissingExtra: chipwise-fitting, or a package that it needs, is not installed.
     """
-    import importlib
+    require_fitting()
+    import chipwise_fitting
 
-    wanted = tuple(kinds) or (*FITS, "serving")
-    for kind in wanted:
-        if kind not in (*FITS, "serving"):
-            raise UnknownName("kind of fit", kind, [*FITS, "serving"])
-    root = Path(tables) if tables is not None else _installed_tables()
-    reports = []
-    for kind in wanted:
-        if kind == "serving":
-            from chipwise.serve import batching, fitting
+    paths = (None if each is None else Path(each) for each in (tables, out))
+    return chipwise_fitting.fit(kinds, *paths, on_progress=on_progress)
 
-            errors = fitting.fit(
-                root / "silicon_sample.csv", Path(out) / "serving.json" if out else batching.DATA, progress=progress
-            )
-            reports.append(f"serving: {errors}")
-            continue
-        from chipwise.predict import kernels
 
-        module = importlib.import_module(f"chipwise.predict.fitting.{kind}")
-        folder = Path(out) if out is not None else Path(kernels.__file__).parents[1] / "data"
-        reports.append(str(module.fit(root, folder, progress=progress)))
-    return reports
+def require_fitting() -> None:
+    """Checks that the maintainers' package, which fits and validates, is installed.
+
+    Raises:
+        ChipwiseError: It is not; says how to install it.
+    """
+    if find_spec("chipwise_fitting") is None:
+        raise ChipwiseError("chipwise-fitting is not installed; in a clone of chipwise: pip install ./fitting")
 
 
 def learn(*, runtime: str = "onnxruntime", threads: int = 1, count: int | None = None) -> tuple[Learned, Path]:
@@ -88,52 +75,24 @@ def learn(*, runtime: str = "onnxruntime", threads: int = 1, count: int | None =
     return learned, path
 
 
-def _installed_tables() -> Path:
-    from importlib.util import find_spec
-
-    found = find_spec("aiconfigurator_core")
-    if found is None or found.origin is None:
-        raise MissingExtra("aiconfigurator-core", "fit")
-    return Path(found.origin).parent / "systems"
-
-
-PREDICTED = {"gemm": "latency_s", "attention": "latency_s", "serving": "tpot_s", "power": "power_w"}
-
-"""What is predicted of each kind of measured row: the column of the predictions."""
-
-
 def validate(kind: str, truth: str | Path, out: str | Path, *, leave_out: LeaveOut = "none") -> list[Score]:
-    """Predicts measured rows and says how far off that is, over all and by subset.
+    """Predicts measured rows, writes the predictions to ``out``, and returns their errors, overall and by subset.
 
     Args:
         kind: ``gemm``, ``attention``, ``serving`` or ``power``.
         truth: A folder that holds ``KIND.csv``, or the file.
         out: Where the predictions go: row_id, the prediction, low_s and high_s.
-        leave_out: ``device`` or ``family`` to predict each row by a fit that had not seen its device or family.
+        leave_out: ``device`` or ``family`` to predict each row with a fit that had not seen its device or family.
 
     Raises:
         UnknownName: There is no such kind.
-        SpecError: The file is missing or lacks a column.
+        SpecError: The file is missing, lacks a column, or holds a measured value that is not a number above zero.
+        MissingExtra: chipwise-fitting, or pandas for ``power``, is not installed.
     """
-    from chipwise.predict.validation import kernels, power, score
-    from chipwise.serve.validation import serving
+    require_fitting()
+    import chipwise_fitting
 
-    readers: dict[str, Callable[[Path, LeaveOut], list[score.Row]]]
-    readers = {"gemm": kernels.gemm, "attention": kernels.attention, "serving": serving, "power": power.watts}
-    if kind not in readers:
-        raise UnknownName("kind of measurement", kind, readers)
-    path = Path(truth)
-    rows = readers[kind](path / f"{kind}.csv" if path.is_dir() else path, leave_out)
-    answered = [row for row in rows if row.predicted is not None]
-    write_rows(
-        Path(out),
-        [
-            {"row_id": row.row_id, PREDICTED[kind]: row.predicted, "low_s": row.low, "high_s": row.high}
-            for row in answered
-        ],
-        ("row_id", PREDICTED[kind], "low_s", "high_s"),
-    )
-    return score.scores(rows)
+    return chipwise_fitting.validate(kind, Path(truth), Path(out), leave_out=leave_out)
 
 
 def calibrate(

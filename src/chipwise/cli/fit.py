@@ -51,7 +51,7 @@ def command(
         console.print(f"learned from {len(learned.used)} measurements; wrote {path}")
         return
 
-    reports = api.fit(kinds=kind or (), out=out, progress=lambda text: notices.print(text, highlight=False))
+    reports = api.fit(kinds=kind or (), out=out, on_progress=lambda text: notices.print(text, highlight=False))
     if as_json:
         json_of(reports)
         return

@@ -92,8 +92,8 @@ class Unsupported(ChipwiseError):
 class MissingExtra(ChipwiseError):
     """An optional dependency is not installed."""
 
-    def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f"{package} is not installed; it comes with: pip install 'chipwise[{extra}]'")
+    def __init__(self, package: str, extra: str, *, of: str = "chipwise") -> None:
+        super().__init__(f"{package} is not installed; it comes with: pip install '{of}[{extra}]'")
 
 
 class StudyError(ChipwiseError):

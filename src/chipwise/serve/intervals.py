@@ -15,7 +15,6 @@ References:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -33,9 +32,6 @@ DENSE = ("dense, hardly waiting", "dense, waiting", "dense, mostly waiting")
 MIXTURES = ("mixture", "mixture, widened weights")
 SITUATIONS = ("seen", "sibling", "unseen")
 KERNELS = "kernels"  # what the half widths of the runs' own kernels were
-INSIDE = 0.9
-LEAST_RUNS = 30  # of a sort on a device: fewer do not say what nine of ten are
-ONE_DEVICE, NO_DEVICE = 1.5, 2.0
 
 
 def sorts(setting: Setting, device: DeviceProfile, waiting: Float64Array) -> Names:
@@ -62,28 +58,6 @@ def key(sort: str, situation: str) -> str:
     return f"{sort}, {situation}"
 
 
-def half_widths(errors: Float64Array, sort: Names, devices: Names, kernels: Float64Array) -> Mapping[str, float]:
-    """The half width of each sort, from the runs of devices that are not asked about.
-
-    Args:
-        errors: Logarithms of measured over predicted, one a run.
-        sort: Of each run.
-        devices: Of each run.
-        kernels: Half widths of the kernels of each run's decode step.
-    """
-    found: dict[str, float] = {}
-    for name in (*DENSE, *MIXTURES):
-        told = [device for device in np.unique(devices) if np.sum((sort == name) & (devices == device)) >= LEAST_RUNS]
-        if told:
-            width = conformal(errors[(sort == name) & np.isin(devices, told)])
-            found[name] = width * (ONE_DEVICE if len(told) == 1 else 1.0)
-    for kind in (DENSE, MIXTURES):
-        known = [found[name] for name in kind if name in found] or list(found.values())
-        for name in kind:
-            found.setdefault(name, NO_DEVICE * max(known))
-    return {**found, KERNELS: float(np.max(kernels))}
-
-
 def of_runs(table: Mapping[str, float], sort: Names, situation: str, kernels: Float64Array) -> Float64Array:
     """The half width of each run.
 
@@ -98,10 +72,3 @@ def of_runs(table: Mapping[str, float], sort: Names, situation: str, kernels: Fl
         return width
     result: Float64Array = width * np.maximum(kernels / table[key(KERNELS, situation)], 1.0)
     return result
-
-
-def conformal(errors: Float64Array) -> float:
-    """The least half width that holds nine of ten, counting one run to come."""
-    count = len(errors)
-    place = min(math.ceil(INSIDE * (count + 1)), count)
-    return float(np.sort(np.abs(errors))[place - 1])

@@ -10,6 +10,9 @@ from chipwise.core.errors import SpecError
 from chipwise.spec import ArchSpec
 from chipwise.spec.feed_forward import MixtureOfExperts
 
+NODE_DEVICES = 8
+"""Devices that are linked directly in the machines of published tables."""
+
 
 def whole_number(value: object, field: str) -> None:
     """That ``value`` is one.
@@ -62,6 +65,17 @@ class Plan:
     def expert_tp(self) -> int:
         """Devices over which each expert's matrices are split."""
         return self.stage_devices // self.ep
+
+
+def node_plan(tp: int, dp: int, ep: int) -> tuple[int, int, int]:
+    """The plan that a row means: ``tp``, ``dp``, ``ep``.
+
+    Tables of served runs count eight devices with tensor and expert parallelism both eight wide as 64 devices. The same
+    runs stand there a second time with their eight, to the microsecond; no machine in them links 64.
+    """
+    if ep > 1 and tp * dp == ep * ep > NODE_DEVICES:
+        return (tp // ep, dp, ep) if dp == 1 else (tp, dp // ep, ep)
+    return tp, dp, ep
 
 
 def check_plan(arch: ArchSpec, plan: Plan) -> None:

@@ -18,8 +18,8 @@ from chipwise.core.errors import ChipwiseError, SpecError, Unsupported
 from chipwise.serve.answer import bound_of, fitting_requests, shortage, waiting
 from chipwise.serve.energy import Energies, energies
 from chipwise.serve.estimate import Group, GroupCost, cost_groups, grouped, memory_of
+from chipwise.serve.plan import node_plan
 from chipwise.serve.request import Request, problem_of
-from chipwise.serve.runs import node_plan
 
 _COLUMN = {"prompt_tokens": "isl", "new_tokens": "osl"}  # fields of a request that a table calls otherwise
 ASKED = ("row_id", "model", "device", "runtime", "weights", "kv", "tp", "pp", "ep", "dp", "batch", "isl", "osl")

@@ -86,19 +86,3 @@ def test_a_device_without_a_board_power_says_so() -> None:
 def test_a_time_of_zero_is_refused() -> None:
     with pytest.raises(SpecError, match="latency_s: must be above zero"):
         power.power(MATMUL, B200, np.array([1e-3, 0.0]))
-
-
-def test_tables_are_answered_row_by_row() -> None:
-    pandas = pytest.importorskip("pandas")
-    from chipwise.predict.validation.power import validate_power
-
-    common = {"device": "NVIDIA B200", "kv_cache_dtype": "bfloat16", "num_heads": 12, "head_dim": 128, "isl": 1536}
-    common |= {"num_key_value_heads": 1, "window_size": 128, "step": 0}
-    rows = [
-        {"row_id": "a", "op": "context_attention", "batch_size": 2, "latency_s": 1.84249e-05, **common},
-        {"row_id": "b", "op": "context_attention", "batch_size": 16, "latency_s": 1.1e-4, **common, "window_size": 0},
-    ]
-    answer = validate_power(pandas.DataFrame(rows).iloc[::-1])
-    assert list(answer["row_id"]) == ["b", "a"]
-    assert np.all((answer["low_w"] < answer["power_w"]) & (answer["power_w"] < answer["high_w"]))
-    assert np.all((answer["power_w"] > 240) & (answer["power_w"] <= 1000))

@@ -10,7 +10,6 @@ import pytest
 from chipwise import api
 from chipwise.core.errors import SpecError
 from chipwise.predict.optable import price_rows
-from chipwise.serve.runs import read_runs
 from chipwise.serve.table import estimate_rows
 
 
@@ -120,18 +119,6 @@ def test_operators_of_a_table() -> None:
     assert float(found[2]["latency_s"]) > 0
     assert "did you mean 'gemm'" in found[3]["error"]
     assert "k: is empty" in found[4]["error"]
-
-
-def test_runs_that_count_a_node_twice_are_read_as_the_node(tmp_path: Path) -> None:
-    head = "row_id,model,system,backend,precision,tp,pp,attn_dp,moe_tp,moe_ep,batch,isl,osl,tpot_s\n"
-    twice = "a,deepseek-ai/DeepSeek-R1,b200_sxm,sglang,fp4,64,1,1,8,8,16,1024,1024,0.011\n"
-    once = "b,deepseek-ai/DeepSeek-R1,b200_sxm,sglang,fp4,8,1,1,1,8,16,1024,1024,0.011\n"
-    path = tmp_path / "serving.csv"
-    path.write_text(head + twice + once)
-    first, second = read_runs(path)
-    assert first.request == second.request
-    assert first.request is not None
-    assert (first.request.tp, first.request.ep, first.request.batch) == (8, 8, 16)
 
 
 def test_where_memory_holds_fewer_requests_the_others_wait() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
+from chipwise.core.errors import SpecError
 from chipwise.hardware import datasheet
 
 LeaveOut = Literal["none", "device", "family"]
@@ -38,6 +41,28 @@ class Score:
     p90: float
     within_25: float
     inside: float | None
+
+
+def measured(text: object, *, column: str, row: int, file: Path) -> float:
+    """The measured value in a cell.
+
+    Args:
+        text: The cell.
+        column: Its column.
+        row: Its row, the first below the head being 1.
+        file: The table.
+
+    Raises:
+        SpecError: It is not a number above zero.
+    """
+    try:
+        value = float(str(text))
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        shown = repr(text) if str(text) else "empty"
+        raise SpecError(f"must be a number above zero, not {shown}", field=f"row {row}, {column}", file=str(file))
+    return value
 
 
 def fold_of(device: str, leave_out: LeaveOut) -> str | None:

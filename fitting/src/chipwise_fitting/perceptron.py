@@ -48,7 +48,7 @@ def train(
     try:
         import torch
     except ImportError as error:
-        raise MissingExtra("torch", "search") from error
+        raise MissingExtra("torch", "tables", of="chipwise-fitting") from error
     generator = torch.Generator().manual_seed(seed)
     mean, scale = inputs.mean(axis=0), inputs.std(axis=0)
     scale = np.where(scale > 1e-6, scale, 1.0)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from chipwise.hardware import datasheet
-from chipwise.predict.fitting import common, gemm, gemm_network
 from chipwise.predict.kernels.gemm_formats import path_of
 from chipwise.predict.kernels.gemm_physics import OWN, SHARED, Machine, parts
+from chipwise_fitting import common, gemm, gemm_network
 
 pyarrow = pytest.importorskip("pyarrow", reason="needs the extra: fit")
 H100 = datasheet.load("h100-sxm")

@@ -19,14 +19,14 @@ import numpy.typing as npt
 from chipwise.core.arrays import Float32Array, Float64Array
 from chipwise.core.files import write_atomic, write_json
 from chipwise.hardware import datasheet
-from chipwise.predict.fitting import perceptron
-from chipwise.predict.fitting.bounded import provenance
-from chipwise.predict.fitting.report import Progress, Report, conformal, errors
 from chipwise.predict.kernels import attention_physics as physics
 from chipwise.predict.kernels.attention import SCHEDULES
 from chipwise.predict.kernels.attention_features import SHAPE
 from chipwise.predict.kernels.attention_fit import SHIPPED, STACKS, USUAL_HEAD, Fitted, Kinship, kept, one_hot
 from chipwise.predict.kernels.perceptron import Perceptron
+from chipwise_fitting import perceptron
+from chipwise_fitting.bounded_training import provenance
+from chipwise_fitting.report import Progress, Report, conformal, errors
 
 BOUND = 1.5  # a factor of 4.5 either way
 CONSTANT_ROWS = 1_500  # of a device and design

@@ -14,14 +14,14 @@ import numpy as np
 
 from chipwise.core.errors import MissingExtra
 from chipwise.hardware import datasheet
-from chipwise.predict.fitting.attention_model import Cell, Recipe, fit_cells
-from chipwise.predict.fitting.report import Progress, Report
 from chipwise.predict.kernels import attention_physics as physics
 from chipwise.predict.kernels.attention import SCHEDULES
 from chipwise.predict.kernels.attention_features import shape
 from chipwise.predict.kernels.attention_fit import LANES, STACKS, lane
+from chipwise_fitting.attention_model import Cell, Recipe, fit_cells
+from chipwise_fitting.report import Progress, Report
 
-HELD_OUT = Path(__file__).parents[1] / "data" / "heldout-attention.csv.gz"
+HELD_OUT = Path(__file__).parent / "data" / "heldout-attention.csv.gz"
 FORMATS = {"bfloat16": "bf16", "fp8": "fp8"}
 PLAIN = {"vllm": 1_000_000, "sglang": 8_000, "trtllm": 8_000}  # rows of a device and schedule: 16-bit, no window
 OTHER = {"vllm": 3_000, "sglang": 2_000, "trtllm": 2_000}  # of any other formats, or with windows
@@ -46,7 +46,7 @@ def read(tables: Path, *, random: np.random.Generator) -> Iterator[Cell]:
     try:
         import pandas as pd
     except ImportError as error:
-        raise MissingExtra("pandas", "fit") from error
+        raise MissingExtra("pandas", "tables", of="chipwise-fitting") from error
 
     held_out = pd.read_csv(HELD_OUT)
     for folder in sorted((tables / "data").glob("*/attention/*")):

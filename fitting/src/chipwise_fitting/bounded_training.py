@@ -39,7 +39,7 @@ def train(
     try:
         import torch
     except ImportError as error:
-        raise MissingExtra("torch", "search") from error
+        raise MissingExtra("torch", "tables", of="chipwise-fitting") from error
     keep = inputs.min(axis=0) < inputs.max(axis=0)
     mean, scale = inputs.mean(axis=0), np.where(keep, inputs.std(axis=0), 1.0)
     mean[identity], scale[identity] = 0.0, 1.0

@@ -17,10 +17,10 @@ from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import UnknownName
 from chipwise.hardware import datasheet
 from chipwise.ops import ConvOp, ScanOp
-from chipwise.predict.fitting import bounded as training
-from chipwise.predict.fitting.report import Progress, Report, conformal, errors
 from chipwise.predict.kernels import scan
 from chipwise.predict.kernels.bounded import SHIPPED, Fitted, hardware
+from chipwise_fitting import bounded_training as training
+from chipwise_fitting.report import Progress, Report, conformal, errors
 
 REACH = 1.5  # as for experts
 ROWS = 1200  # of a cell, drawn at random

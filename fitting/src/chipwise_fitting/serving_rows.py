@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from chipwise.core.errors import Unsupported
-from chipwise.predict.validation.score import LeaveOut, Row, fold_of
 from chipwise.serve.estimate import cost_groups, grouped
-from chipwise.serve.runs import read_runs
 from chipwise.spec.feed_forward import MixtureOfExperts
+from chipwise_fitting.score import LeaveOut, Row, fold_of
+from chipwise_fitting.served_runs import read_runs
 
 
 def serving(truth: Path, leave_out: LeaveOut) -> list[Row]:

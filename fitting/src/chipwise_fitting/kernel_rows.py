@@ -8,7 +8,7 @@ from pathlib import Path
 from chipwise.core.csvfile import read_rows
 from chipwise.core.errors import ChipwiseError
 from chipwise.predict.optable import price_rows
-from chipwise.predict.validation.score import LeaveOut, Row, fold_of
+from chipwise_fitting.score import LeaveOut, Row, fold_of, measured
 
 _GEMM = ("row_id", "system", "backend", "dtype", "m", "n", "k", "latency_s")
 _ATTENTION = (
@@ -32,21 +32,33 @@ _ATTENTION = (
 def gemm(truth: Path, leave_out: LeaveOut) -> list[Row]:
     """Rows of ``gemm.csv``: system, backend, dtype, m, n, k, latency_s."""
     rows = read_rows(truth, required=("row_id", "system", "dtype", "m", "n", "k", "latency_s"), known=_GEMM)
-    return _predict([{"op": "matmul", **row} for row in rows], leave_out, subset=lambda row: row["system"])
+    times = _latencies(rows, truth)
+    return _predict([{"op": "matmul", **row} for row in rows], times, leave_out, subset=lambda row: row["system"])
 
 
 def attention(truth: Path, leave_out: LeaveOut) -> list[Row]:
     """Rows of ``attention.csv``: phase, system, backend, batch, tokens, heads, formats, latency_s."""
-    rows = read_rows(truth, required=("row_id", "phase", "system", "num_heads", "latency_s"), known=_ATTENTION)
+    rows = read_rows(
+        truth, required=("row_id", "phase", "system", "num_heads", "attn_dtype", "latency_s"), known=_ATTENTION
+    )
     asked = [
         {"op": "attention", "dtype": row["attn_dtype"], **{k: v for k, v in row.items() if k != "attn_dtype"}}
         for row in rows
     ]
-    return _predict(asked, leave_out, subset=lambda row: f"{row['phase']} {row['system']}")
+    times = _latencies(rows, truth)
+    return _predict(asked, times, leave_out, subset=lambda row: f"{row['phase']} {row['system']}")
+
+
+def _latencies(rows: Sequence[Mapping[str, str]], file: Path) -> list[float]:
+    return [measured(row["latency_s"], column="latency_s", row=i, file=file) for i, row in enumerate(rows, start=1)]
 
 
 def _predict(
-    rows: Sequence[Mapping[str, str]], leave_out: LeaveOut, *, subset: Callable[[Mapping[str, str]], str]
+    rows: Sequence[Mapping[str, str]],
+    times: Sequence[float],
+    leave_out: LeaveOut,
+    *,
+    subset: Callable[[Mapping[str, str]], str],
 ) -> list[Row]:
     folds: dict[str | None, list[int]] = {}
     problems: dict[int, str] = {}
@@ -58,11 +70,10 @@ def _predict(
     answers: dict[int, dict[str, str]] = {}
     for fold, members in folds.items():
         answers |= dict(zip(members, price_rows([rows[i] for i in members], fold=fold), strict=True))
-    return [_row(row, answers.get(i), problems.get(i, ""), subset(row)) for i, row in enumerate(rows)]
+    return [_row(row, times[i], answers.get(i), problems.get(i, ""), subset(row)) for i, row in enumerate(rows)]
 
 
-def _row(row: Mapping[str, str], answer: Mapping[str, str] | None, problem: str, subset: str) -> Row:
-    truth = float(row["latency_s"])
+def _row(row: Mapping[str, str], truth: float, answer: Mapping[str, str] | None, problem: str, subset: str) -> Row:
     if answer is None or answer["error"]:
         return Row(
             row_id=row["row_id"],

@@ -15,13 +15,13 @@ import numpy as np
 from chipwise.core.errors import MissingExtra
 from chipwise.hardware import datasheet
 from chipwise.ops import LatentAttentionOp
-from chipwise.predict.fitting.attention import FORMATS, version_key
-from chipwise.predict.fitting.attention_model import Cell, Recipe, fit_cells
-from chipwise.predict.fitting.report import Progress, Report
 from chipwise.predict.kernels import attention_physics as physics
 from chipwise.predict.kernels.attention import SCHEDULES
 from chipwise.predict.kernels.attention_features import shape
 from chipwise.predict.kernels.latent import LANES, call_of, lane
+from chipwise_fitting.attention import FORMATS, version_key
+from chipwise_fitting.attention_model import Cell, Recipe, fit_cells
+from chipwise_fitting.report import Progress, Report
 
 WIDTHS = {"kv_rank": 512, "rope_size": 64, "nope_size": 128, "value_size": 128}  # DeepSeek V2, V3 and R1, Kimi K2
 RECIPE = Recipe(
@@ -48,7 +48,7 @@ def read(tables: Path) -> Iterator[Cell]:
     try:
         import pandas as pd
     except ImportError as error:
-        raise MissingExtra("pandas", "fit") from error
+        raise MissingExtra("pandas", "tables", of="chipwise-fitting") from error
     for phase, schedule in (("generation", "decode"), ("context", "context")):
         for folder in sorted((tables / "data").glob("*/mla/*")):
             paths = sorted(folder.glob(f"*/{phase}_mla_perf.parquet"), key=lambda path: version_key(path.parent.name))

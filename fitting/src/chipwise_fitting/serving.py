@@ -21,8 +21,9 @@ from chipwise.core.files import write_json
 from chipwise.serve import intervals
 from chipwise.serve.batching import STACKS, rides_along
 from chipwise.serve.estimate import Group, Kernels, grouped, price_groups
-from chipwise.serve.runs import ServedRun, read_runs
 from chipwise.serve.steps import PassTimes
+from chipwise_fitting.half_widths import half_widths
+from chipwise_fitting.served_runs import ServedRun, read_runs
 
 NAMES = (
     "kernel_scale",
@@ -226,8 +227,12 @@ class Residuals:
     families: intervals.Names
 
 
-def fit(source: Path, out: Path, *, progress: Callable[[str], None] = lambda text: None) -> dict[str, dict[str, float]]:
-    """Fits every fold to the runs of ``source`` and writes ``out``; returns each fold's error on what it left out."""
+def fit(root: Path, out: Path, *, progress: Callable[[str], None] = lambda text: None) -> str:
+    """Fits every fold to the sample of served runs in ``root``, writes ``serving.json`` to the folder ``out``.
+
+    Returns each fold's errors on the runs that it left out.
+    """
+    source = root / "silicon_sample.csv"
     runs = read_runs(source)
     whole = design_of(runs, fold=None)
     folds = ["none"]
@@ -263,8 +268,8 @@ def fit(source: Path, out: Path, *, progress: Callable[[str], None] = lambda tex
     for fold in folds:
         held[fold]["log_halfwidth"] = _half_widths(residuals, fold)
     provenance = f"{source.name}, {len(whole.tpot_s)} runs, {dt.date.today().isoformat()}, chipwise fit --kind serving"
-    write_json(out, {"provenance": provenance, "folds": held})
-    return errors
+    write_json(out / "serving.json", {"provenance": provenance, "folds": held})
+    return f"serving: {errors}"
 
 
 def _half_widths(residuals: Sequence[Residuals], fold: str) -> dict[str, float]:
@@ -278,7 +283,7 @@ def _half_widths(residuals: Sequence[Residuals], fold: str) -> dict[str, float]:
         )
         kept = ~left_out(devices, families, fold)
         errors, sort, kernels = (each[kept] for each in others)
-        for name, width in intervals.half_widths(errors, sort, devices[kept], kernels).items():
+        for name, width in half_widths(errors, sort, devices[kept], kernels).items():
             found[intervals.key(name, situation)] = float(f"{width:.4g}")
     return found
 

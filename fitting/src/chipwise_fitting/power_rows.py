@@ -6,20 +6,22 @@ Columns are those of aiconfigurator-core's kernel tables: ``op`` (context_attent
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from chipwise.core.errors import DataError, SpecError
+from chipwise.core.errors import DataError, SpecError, nearest
 from chipwise.hardware import datasheet
 from chipwise.ops import AttentionOp, ExpertsOp
 from chipwise.predict import power
-from chipwise.predict.fitting.experts import FORMATS, NOT_GATED
-from chipwise.predict.validation.score import LeaveOut, Row
+from chipwise_fitting.experts import FORMATS, NOT_GATED
+from chipwise_fitting.score import LeaveOut, Row, measured
 
 ATTENTION = ("context_attention", "generation_attention")
+ATTENTION_SIZES = ("batch_size", "isl", "step", "num_heads", "num_key_value_heads", "head_dim", "window_size")
+MIXTURE_SIZES = ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size")
 CACHES = {"bfloat16": "bf16", "float16": "fp16", "fp8": "fp8"}
 
 
@@ -70,10 +72,7 @@ def operators(truth: Any) -> Iterator[tuple[Any, AttentionOp | ExpertsOp, datash
 
 def attention(rows: Any, cache: str, windowed: bool) -> AttentionOp:
     """Context: ``isl`` new tokens. Generation: one new token after ``step``."""
-    sizes = {
-        name: rows[name].to_numpy(dtype=np.int64)
-        for name in ("batch_size", "isl", "step", "num_heads", "num_key_value_heads", "head_dim", "window_size")
-    }
+    sizes = {name: rows[name].to_numpy(dtype=np.int64) for name in ATTENTION_SIZES}
     decode = rows["op"].iloc[0] == "generation_attention"
     return AttentionOp(
         batch=sizes["batch_size"],
@@ -94,10 +93,7 @@ def mixture(rows: Any, dtype: str, gated: bool) -> ExpertsOp:
     if dtype not in FORMATS:
         raise DataError(f"unknown moe_dtype {dtype!r}; known: {', '.join(FORMATS)}")
     weights, activations = FORMATS[dtype]
-    size = {
-        name: rows[name].to_numpy(dtype=np.int64)
-        for name in ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size")
-    }
+    size = {name: rows[name].to_numpy(dtype=np.int64) for name in MIXTURE_SIZES}
     return ExpertsOp(
         tokens=size["num_tokens"],
         d_model=size["hidden_size"],
@@ -122,10 +118,13 @@ def watts(truth: Path, leave_out: LeaveOut) -> list[Row]:
     import pandas as pd
 
     try:
-        measured = pd.read_csv(truth, low_memory=False)
+        table = pd.read_csv(truth, low_memory=False)
     except OSError as error:
         raise SpecError(f"cannot be read: {error.strerror}", file=str(truth)) from None
-    found = validate_power(measured, leave_out=leave_out)
+    except ValueError as error:
+        raise SpecError(f"cannot be read as a CSV table: {error}", file=str(truth)) from None
+    _check(table, truth)
+    found = validate_power(table, leave_out=leave_out)
     return [
         Row(
             row_id=str(row.row_id),
@@ -135,5 +134,41 @@ def watts(truth: Path, leave_out: LeaveOut) -> list[Row]:
             low=float(row.low_w),
             high=float(row.high_w),
         )
-        for row, kind, power_w in zip(found.itertuples(), measured["op"], measured["power_w"], strict=True)
+        for row, kind, power_w in zip(found.itertuples(), table["op"], table["power_w"], strict=True)
     ]
+
+
+def _check(table: Any, file: Path) -> None:
+    """Checks that every column is there and that measured values and sizes are numbers.
+
+    Raises:
+        SpecError: They are not; names row and column.
+    """
+    import pandas as pd
+
+    _require(table, ("row_id", "op", "device", "latency_s", "power_w"), file)
+    for name in ("latency_s", "power_w"):
+        for i, value in enumerate(table[name], start=1):
+            measured("" if pd.isna(value) else value, column=name, row=i, file=file)
+    kinds = table["op"].isin(ATTENTION)
+    for rows, sizes, texts in (
+        (kinds, ATTENTION_SIZES, ("kv_cache_dtype",)),
+        (table["op"] == "moe", MIXTURE_SIZES, ("moe_dtype", "distribution")),
+    ):
+        if not rows.any():
+            continue
+        _require(table, (*sizes, *texts), file)
+        for name in sizes:
+            numbers = pd.to_numeric(table[name], errors="coerce")
+            bad = rows & ~(numbers >= 0)
+            if bad.any():
+                i = int(bad.to_numpy().argmax())
+                field = f"row {i + 1}, {name}"
+                raise SpecError(f"must be a whole number, not {table[name][i]!r}", field=field, file=str(file))
+            table.loc[rows, name] = numbers[rows]
+
+
+def _require(table: Any, columns: Sequence[str], file: Path) -> None:
+    for name in columns:
+        if name not in table.columns:
+            raise SpecError(f"has no column {name!r}; {nearest(name, list(table.columns))}", file=str(file))

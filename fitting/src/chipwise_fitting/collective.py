@@ -18,10 +18,10 @@ from chipwise.core.arrays import Float32Array, Float64Array
 from chipwise.core.errors import UnknownName
 from chipwise.hardware import datasheet
 from chipwise.ops import CollectiveOp
-from chipwise.predict.fitting import bounded as training
-from chipwise.predict.fitting.report import Progress, Report, conformal, errors
 from chipwise.predict.kernels import collective
 from chipwise.predict.kernels.bounded import SHIPPED, Fitted, Network
+from chipwise_fitting import bounded_training as training
+from chipwise_fitting.report import Progress, Report, conformal, errors
 
 NAMES = {
     "all_reduce": "all_reduce",

@@ -19,15 +19,15 @@ import numpy.typing as npt
 from chipwise.core.arrays import Float32Array, Float64Array
 from chipwise.core.errors import MissingExtra, Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
-from chipwise.predict.fitting.bounded import provenance
-from chipwise.predict.fitting.common import held_out, tables, within
-from chipwise.predict.fitting.gemm_network import train
-from chipwise.predict.fitting.report import Progress, Report, errors
 from chipwise.predict.kernels.gemm import ANY, REACH, SHIPPED, class_of, distance, hardware
 from chipwise.predict.kernels.gemm_features import features
 from chipwise.predict.kernels.gemm_formats import path_of
 from chipwise.predict.kernels.gemm_network import Network
 from chipwise.predict.kernels.gemm_physics import OWN, SHARED, Machine, parts
+from chipwise_fitting.bounded_training import provenance
+from chipwise_fitting.common import held_out, tables, within
+from chipwise_fitting.gemm_network import train
+from chipwise_fitting.report import Progress, Report, errors
 
 FORMATS = {  # theirs -> our weights and activations
     "bfloat16": ("bf16", "bf16"),
@@ -190,7 +190,7 @@ def _solve(
     try:
         from scipy.optimize import least_squares
     except ImportError as error:
-        raise MissingExtra("scipy", "fit") from error
+        raise MissingExtra("scipy", "tables", of="chipwise-fitting") from error
     start, spread = np.array(priors).T
     shares = _shares(groups)
     total = sum(len(group.seconds) for group in groups)

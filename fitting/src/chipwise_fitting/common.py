@@ -16,7 +16,7 @@ from chipwise.core.errors import MissingExtra, UnknownName
 from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import DeviceProfile
 
-HELD_OUT = Path(__file__).parents[1] / "data"
+HELD_OUT = Path(__file__).parent / "data"
 STACKS = ("vllm", "sglang", "trtllm")
 Columns = dict[str, npt.NDArray[Any]]
 
@@ -36,7 +36,7 @@ def tables(root: Path, family: str, name: str) -> Iterator[Table]:
     try:
         import pyarrow.parquet as parquet
     except ImportError as error:
-        raise MissingExtra("pyarrow", "fit") from error
+        raise MissingExtra("pyarrow", "tables", of="chipwise-fitting") from error
     for folder in sorted((root / "data").glob(f"*/{family}/*")):
         versions = sorted(folder.glob(f"*/{name}_perf.parquet"), key=lambda path: _version(path.parent.name))
         if folder.name not in STACKS or not versions:

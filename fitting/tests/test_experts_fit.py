@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from chipwise.predict.fitting import experts
+from chipwise_fitting import experts
 
 pandas = pytest.importorskip("pandas", reason="needs the extra: fit")
 

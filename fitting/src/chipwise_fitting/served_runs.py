@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chipwise.core.errors import ChipwiseError, SpecError
+from chipwise.serve.plan import node_plan
 from chipwise.serve.request import Request
+from chipwise_fitting.score import measured
 
 # Our name -> names that tables give it: those of aiconfigurator's sample of runs, and shorter ones.
 COLUMNS: Mapping[str, tuple[str, ...]] = {
@@ -28,7 +30,6 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "isl": ("isl",),
     "osl": ("osl",),
 }
-NODE_DEVICES = 8  # that are linked directly, in the machines of these tables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +55,19 @@ def read_runs(path: Path) -> list[ServedRun]:
             rows = list(csv.DictReader(file))
     except OSError as error:
         raise SpecError(f"cannot be read: {error.strerror}", file=str(path)) from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise SpecError(f"cannot be read as a CSV table: {error}", file=str(path)) from None
     if not rows or not {"tpot_s", "silicon_tpot_ms"} & set(rows[0]):
         raise SpecError("is no table of served runs: no column tpot_s or silicon_tpot_ms", file=str(path))
-    return [_run(row) for row in rows if row.get("mode", "agg") == "agg"]
+    column, unit_s = ("tpot_s", 1.0) if "tpot_s" in rows[0] else ("silicon_tpot_ms", 1e-3)
+    return [
+        _run(row, unit_s * measured(row[column] or "", column=column, row=i, file=path))
+        for i, row in enumerate(rows, start=1)
+        if row.get("mode", "agg") == "agg"
+    ]
 
 
-def _run(row: Mapping[str, str]) -> ServedRun:
-    tpot_s = float(row["tpot_s"]) if "tpot_s" in row else float(row["silicon_tpot_ms"]) / 1000
+def _run(row: Mapping[str, str], tpot_s: float) -> ServedRun:
     row_id = _cell(row, "row_id")
     try:
         return ServedRun(row_id=row_id, request=_request(row), tpot_s=tpot_s)
@@ -83,17 +90,6 @@ def _request(row: Mapping[str, str]) -> Request:
         prompt_tokens=_whole(row, "isl"),
         new_tokens=_whole(row, "osl"),
     )
-
-
-def node_plan(tp: int, dp: int, ep: int) -> tuple[int, int, int]:
-    """The plan that a row means: ``tp``, ``dp``, ``ep``.
-
-    Tables of served runs count eight devices with tensor and expert parallelism both eight wide as 64 devices. The same
-    runs stand there a second time with their eight, to the microsecond; no machine in them links 64.
-    """
-    if ep > 1 and tp * dp == ep * ep > NODE_DEVICES:
-        return (tp // ep, dp, ep) if dp == 1 else (tp, dp // ep, ep)
-    return tp, dp, ep
 
 
 def _weights(row: Mapping[str, str]) -> str | None:

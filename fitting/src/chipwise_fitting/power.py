@@ -14,17 +14,17 @@ import numpy as np
 
 from chipwise.core.arrays import Float64Array
 from chipwise.predict import power
-from chipwise.predict.fitting import bounded as training
-from chipwise.predict.fitting.report import Progress, Report, conformal, errors
-from chipwise.predict.kernels.bounded import DATA, Network, hardware
-from chipwise.predict.validation.power import operators
+from chipwise.predict.kernels.bounded import Network, hardware
+from chipwise_fitting import bounded_training as training
+from chipwise_fitting.power_rows import operators
+from chipwise_fitting.report import Progress, Report, conformal, errors
 
 TABLES = {
     "context": "attention/vllm/0.22.0/context_attention_perf.parquet",
     "decode": "attention/vllm/0.22.0/generation_attention_perf.parquet",
     "experts": "moe/vllm/0.22.0/moe_perf.parquet",
 }
-HELD = "heldout-power.txt"
+HELD_OUT = Path(__file__).parent / "data" / "heldout-power.txt"
 KEYS = {
     "attention": "kernel_source batch_size isl num_heads num_key_value_heads head_dim kv_cache_dtype step window_size",
     "moe": "kernel_source moe_dtype num_tokens hidden_size inter_size topk num_experts moe_tp_size moe_ep_size "
@@ -96,13 +96,13 @@ def fit(tables: Path, out: Path, *, progress: Progress = print, seed: int = 0) -
 
 
 def read(tables: Path, phase: str) -> Any:
-    """The rows of one table that carry power and are not held out, in the columns of ``validation/power.py``."""
+    """The rows of one table that carry power and are not held out, in the columns of ``power_rows.py``."""
     import pandas as pd
 
     frame = pd.read_parquet(tables / "data" / "b200_sxm" / TABLES[phase])
     frame = frame[(frame["power"] > 0) & (frame["latency"] > 0)].reset_index(drop=True)
     frame = frame.assign(op=frame["op_name"], device="b200-sxm", latency_s=frame["latency"] / 1e3)
-    held = set((DATA / HELD).read_text(encoding="utf-8").split())
+    held = set(HELD_OUT.read_text(encoding="utf-8").split())
     return frame[[mark not in held for mark in fingerprints(frame)]].reset_index(drop=True)
 
 

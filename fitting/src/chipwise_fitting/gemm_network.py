@@ -50,7 +50,7 @@ def train(
     try:
         import torch
     except ImportError as error:
-        raise MissingExtra("torch", "fit") from error
+        raise MissingExtra("torch", "tables", of="chipwise-fitting") from error
     torch.manual_seed(seed)
     mean, scale = x_RF.mean(axis=0), x_RF.std(axis=0) + np.float32(1e-6)
     x = torch.from_numpy(np.clip((x_RF - mean) / scale, -4, 4))

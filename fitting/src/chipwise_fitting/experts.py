@@ -18,11 +18,11 @@ import numpy as np
 from chipwise.core.arrays import Float32Array, Float64Array
 from chipwise.hardware import datasheet
 from chipwise.ops import ExpertsOp
-from chipwise.predict.fitting import bounded as training
-from chipwise.predict.fitting.report import Progress, Report, conformal, errors
 from chipwise.predict.kernels import experts
 from chipwise.predict.kernels.bounded import SHIPPED, STACKS, Fitted, Network, hardware
 from chipwise.predict.kernels.times import launch_s
+from chipwise_fitting import bounded_training as training
+from chipwise_fitting.report import Progress, Report, conformal, errors
 
 FORMATS = {
     "bfloat16": ("bf16", "bf16"),

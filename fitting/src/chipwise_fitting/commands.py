@@ -1,0 +1,99 @@
+"""What the commands ``fit`` and ``validate`` run."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from chipwise.core.csvfile import write_rows
+from chipwise.core.errors import InputError, MissingExtra, UnknownName
+from chipwise.predict.kernels.bounded import DATA
+from chipwise.serve import batching
+from chipwise_fitting.score import LeaveOut, Row, Score, scores
+
+FITS = ("gemm", "attention", "latent", "experts", "collective", "scan", "power", "serving")
+"""Kinds of fits: kernels are fitted to aiconfigurator's tables, ``serving`` to its sample of served runs."""
+
+PREDICTED = {"gemm": "latency_s", "attention": "latency_s", "serving": "tpot_s", "power": "power_w"}
+"""The column of the predictions for each kind of measured row."""
+
+_READERS = {
+    "gemm": ("kernel_rows", "gemm"),
+    "attention": ("kernel_rows", "attention"),
+    "serving": ("serving_rows", "serving"),
+    "power": ("power_rows", "watts"),
+}
+
+
+def fit(
+    kinds: Sequence[str], tables: Path | None, out: Path | None, *, on_progress: Callable[[str], None]
+) -> list[str]:
+    """Fits the models of ``kinds`` (all if empty) and writes their arrays; returns one report for each.
+
+    Args:
+        kinds: Of ``FITS``.
+        tables: The ``systems`` folder of aiconfigurator-core; None for the installed package's.
+        out: A folder for the fitted arrays; None for chipwise's own data in a source checkout.
+        on_progress: Called with a line of text at each step.
+
+    Raises:
+        UnknownName: There is no such kind.
+        InputError: ``out`` is missing and chipwise is not a source checkout.
+        MissingExtra: A package that reads or fits the tables is not installed.
+    """
+    for kind in kinds:
+        if kind not in FITS:
+            raise UnknownName("kind of fit", kind, FITS)
+    if out is None and {"site-packages", "dist-packages"} & set(DATA.parts):
+        raise InputError(f"name a folder for the fitted arrays with --out; {DATA} is the installed package")
+    root = tables or _installed_tables()
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+    reports = []
+    for kind in kinds or FITS:
+        module = importlib.import_module(f"chipwise_fitting.{kind}")
+        own = batching.DATA.parent if kind == "serving" else DATA
+        on_progress(f"{kind}: writing to {out or own}")
+        reports.append(str(module.fit(root, out or own, progress=on_progress)))
+    return reports
+
+
+def validate(kind: str, truth: Path, out: Path, *, leave_out: LeaveOut) -> list[Score]:
+    """Predicts the measured rows of ``truth``, writes the predictions to ``out`` and returns their errors by subset.
+
+    Raises:
+        UnknownName: There is no such kind of rows.
+        SpecError: The table is missing, lacks a column, or holds a measured value that is not above zero.
+        MissingExtra: ``power`` needs pandas.
+    """
+    if kind not in _READERS:
+        raise UnknownName("kind of measurement", kind, _READERS)
+    module, function = _READERS[kind]
+    try:
+        reader: Callable[[Path, LeaveOut], list[Row]]
+        reader = getattr(importlib.import_module(f"chipwise_fitting.{module}"), function)
+        rows = reader(truth / f"{kind}.csv" if truth.is_dir() else truth, leave_out)
+    except ModuleNotFoundError as error:
+        if error.name != "pandas":
+            raise
+        raise MissingExtra("pandas", "power", of="chipwise-fitting") from None
+    predicted = PREDICTED[kind]
+    write_rows(
+        out,
+        [
+            {"row_id": row.row_id, predicted: row.predicted, "low_s": row.low, "high_s": row.high}
+            for row in rows
+            if row.predicted is not None
+        ],
+        ("row_id", predicted, "low_s", "high_s"),
+    )
+    return scores(rows)
+
+
+def _installed_tables() -> Path:
+    found = find_spec("aiconfigurator_core")
+    if found is None or found.origin is None:
+        raise MissingExtra("aiconfigurator-core", "tables", of="chipwise-fitting")
+    return Path(found.origin).parent / "systems"

@@ -1,0 +1,72 @@
+"""Tables of measured rows that are wrong: the message names the file, the row and the column."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chipwise import api
+from chipwise.core.errors import ChipwiseError, InputError, SpecError
+from chipwise_fitting import commands
+
+GEMM = "row_id,system,backend,dtype,m,n,k,latency_s\n"
+GOOD = "a,h100-sxm,vllm,bf16,128,4096,4096,1e-4\n"
+POWER = "row_id,op,device,latency_s,power_w"
+
+
+@pytest.mark.parametrize("cell", ["0", "-1e-4", "nan", "inf", "fast", ""])
+def test_a_measured_time_that_is_not_above_zero_is_named(tmp_path: Path, cell: str) -> None:
+    table = tmp_path / "gemm.csv"
+    table.write_text(f"{GEMM}{GOOD}b,h100-sxm,vllm,bf16,128,4096,4096,{cell}\n")
+    with pytest.raises(SpecError, match=r"gemm\.csv: row 2, latency_s: must be a number above zero"):
+        api.validate("gemm", table, tmp_path / "out.csv")
+    assert not (tmp_path / "out.csv").exists()
+
+
+@pytest.mark.parametrize("cell", ["0", "nan", "slow", ""])
+def test_a_measured_time_per_token_that_is_not_above_zero_is_named(tmp_path: Path, cell: str) -> None:
+    table = tmp_path / "serving.csv"
+    table.write_text(f"row_id,model,device,isl,osl,silicon_tpot_ms\na,gpt2,l4,8,8,{cell}\n")
+    with pytest.raises(SpecError, match=r"serving\.csv: row 1, silicon_tpot_ms: must be a number above zero"):
+        api.validate("serving", table, tmp_path / "out.csv")
+
+
+def test_a_good_table_is_scored(tmp_path: Path) -> None:
+    table = tmp_path / "gemm.csv"
+    table.write_text(GEMM + GOOD)
+    (whole, part) = api.validate("gemm", table, tmp_path / "out.csv")
+    assert (whole.subset, part.subset, whole.rows, whole.answered) == ("all", "h100-sxm", 1, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (GEMM + GOOD, r"power\.csv: has no column 'op'"),
+        (f"{POWER}\na,moe,b200-sxm,1e-3,400\n", "has no column 'num_tokens'"),
+        (f"{POWER}\na,moe,b200-sxm,0,400\n", "row 1, latency_s: must be a number above zero"),
+        (f"{POWER}\na,moe,b200-sxm,1e-3,\n", "row 1, power_w: must be a number above zero, not empty"),
+        ("", "cannot be read as a CSV table"),
+    ],
+)
+def test_a_table_of_power_that_is_wrong_is_named(tmp_path: Path, text: str, message: str) -> None:
+    pytest.importorskip("pandas")
+    table = tmp_path / "power.csv"
+    table.write_text(text)
+    with pytest.raises(SpecError, match=message):
+        api.validate("power", table, tmp_path / "out.csv")
+
+
+def test_a_fit_never_writes_into_an_installed_package_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "DATA", Path("/usr/lib/python3/site-packages/chipwise/predict/data"))
+    with pytest.raises(InputError, match="--out"):
+        api.fit(kinds=["gemm"])
+
+
+def test_without_the_package_the_commands_name_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from chipwise.api import models
+
+    monkeypatch.setattr(models, "find_spec", lambda name: None)
+    for call in (lambda: api.fit(kinds=["gemm"]), lambda: api.validate("gemm", tmp_path, tmp_path / "out.csv")):
+        with pytest.raises(ChipwiseError, match=r"pip install \./fitting"):
+            call()
