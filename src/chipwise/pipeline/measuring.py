@@ -24,7 +24,7 @@ from chipwise.run.spec import RunSpec
 from chipwise.run.start_spec import StartSpec
 from chipwise.space.constraints import MEASURED_METRICS, Constraint, broken
 from chipwise.spec import Design
-from chipwise.training.tokenizer import TokenData
+from chipwise.training.tokenizer import Split, TokenData
 
 CANDIDATE_S = 60.0  # before a candidate that does not answer is given up
 MEMORY_BYTES = 16_000_000_000  # addresses that a candidate's process may take; it is refused more
@@ -114,9 +114,15 @@ def within(limits: Iterable[Constraint], values: Mapping[str, float], *, headroo
 
 
 def exported_bits_per_byte(
-    design: Design, weights: Mapping[str, Any], data: TokenData, path: Path, *, max_bytes: int | None = None
+    design: Design,
+    weights: Mapping[str, Any],
+    data: TokenData,
+    path: Path,
+    *,
+    split: Split = "validation",
+    max_bytes: int | None = None,
 ) -> float:
-    """Validation bits per byte of the exported graph, computed by ONNX Runtime with every position's logits.
+    """Bits per byte of ``split`` by the exported graph, computed by ONNX Runtime with every position's logits.
 
     The windows are those of :func:`chipwise.training.evaluate.evaluate`.
     """
@@ -127,7 +133,7 @@ def exported_bits_per_byte(
     try:
         window = min(WINDOW_TOKENS, design.arch.max_tokens)
         session = OnnxRuntimeSession(path, capacity=window)
-        stream, size_bytes = data.validation_prefix(max_bytes)
+        stream, size_bytes = data.held_out(split, max_bytes=max_bytes)
         nats = 0.0
         for start in range(0, len(stream) - 1, window):
             tokens = stream[start : start + window + 1].astype(np.int64)

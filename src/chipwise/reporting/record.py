@@ -67,13 +67,15 @@ class SpaceSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSummary:
-    """The text that was trained and validated on."""
+    """The text that models were trained, validated and tested on."""
 
     name: str
     entries_train: int | None = None
     entries_val: int | None = None
+    entries_test: int | None = None
     bytes_train: int | None = None
     bytes_val: int | None = None
+    bytes_test: int | None = None
     licence: str | None = None
     source: str | None = None
 

@@ -1,7 +1,8 @@
-"""Text to train on: read, deduplicated and split by whole entries, the same every time.
+"""Text to train on: read, deduplicated and split into training, validation and test parts by whole entries.
 
-Related entries (terms under one parent, codes of one category) form a group, and a group lies wholly in the training
-part or wholly in the validation part, so that validation never asks for a sentence whose sibling was just learnt.
+Related entries (terms under one parent, codes of one category) form a group, and a group lies wholly in one part, so
+that no model is judged on a sentence whose sibling it has learnt. Models are selected on the validation part; the test
+part only scores what was selected.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from chipwise.core.files import build
 from chipwise.core.tables import Table
 
 MINIMUM_TRAIN_BYTES = 20_000
-MINIMUM_VALIDATION_BYTES = 1_000
+MINIMUM_HELD_OUT_BYTES = 1_000  # of the validation part, and of the test part
 
 Division = Literal["blank-lines", "lines", "files"]
 
@@ -38,19 +39,34 @@ class DataSpec:
     """Which text to learn and how to divide it.
 
     ``paths`` (file names or globs, relative to the file that names them) and ``entries`` are for the source ``files``.
+    The test part is as large as the validation part unless ``test_share`` is given.
     """
 
     source: str = "medical-definitions"
     paths: tuple[str, ...] = ()
     entries: Division = "blank-lines"
     validation_share: float = 0.06
-    licence: str | None = None  # what the card says of the user's own text
+    test_share: float | None = None  # as validation_share unless given
+    licence: str | None = None  # of the user's own text, for the model card
 
     def __post_init__(self) -> None:
-        if not 0.001 <= self.validation_share <= 0.5:
-            raise SpecError(f"must lie between 0.001 and 0.5, not {self.validation_share}", field="validation_share")
+        for name in ("validation_share", "test_share"):
+            share = getattr(self, name)
+            if share is not None and not 0.001 <= share <= 0.5:
+                raise SpecError(f"must lie between 0.001 and 0.5, not {share}", field=name)
+        if self.validation_share + self.share_of_test > 0.9:
+            raise SpecError(
+                f"with {self.share_of_test:g} for the test part less than a tenth of the text would be left to train "
+                "on; lower it, or set test_share",
+                field="validation_share",
+            )
         if self.paths and self.source == "medical-definitions":
             raise SpecError(f"{self.source} reads none; say source: files, or leave them out", field="paths")
+
+    @property
+    def share_of_test(self) -> float:
+        """Share of the groups that form the test part."""
+        return self.validation_share if self.test_share is None else self.test_share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,11 +88,12 @@ class RawText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corpus:
-    """Text ready to be tokenised: no entry occurs twice, and none in both parts."""
+    """Text ready to be tokenised: no entry occurs twice, and none in two parts."""
 
     name: str
     train: tuple[str, ...]
     validation: tuple[str, ...]
+    test: tuple[str, ...] = ()
     source: str
     licence: str
     duplicates: int  # entries that were dropped
@@ -92,9 +109,14 @@ class Corpus:
         return _size(self.validation)
 
     @property
+    def bytes_test(self) -> int:
+        """UTF-8 bytes of the test part."""
+        return _size(self.test)
+
+    @property
     def digest(self) -> str:
         """Identity of the text and its split."""
-        return digest([self.train, self.validation])
+        return digest([self.train, self.validation, self.test])
 
     def summary(self) -> dict[str, Any]:
         """The figures that a report shows."""
@@ -102,8 +124,10 @@ class Corpus:
             "name": self.name,
             "entries_train": len(self.train),
             "entries_val": len(self.validation),
+            "entries_test": len(self.test),
             "bytes_train": self.bytes_train,
             "bytes_val": self.bytes_validation,
+            "bytes_test": self.bytes_test,
             "licence": self.licence,
             "source": self.source,
         }
@@ -122,11 +146,12 @@ def load_corpus(spec: DataSpec | Mapping[str, Any], *, base: str | Path = ".") -
     read: Callable[[DataSpec, Path], RawText] = SOURCES.load(spec.source)
     raw = read(spec, Path(base))
     unique, dropped = deduplicate(raw.entries)
-    train, validation = split(unique, share=spec.validation_share)
+    train, validation, test = split(unique, validation=spec.validation_share, test=spec.share_of_test)
     corpus = Corpus(
         name=spec.source,
         train=train,
         validation=validation,
+        test=test,
         source=raw.source,
         licence=raw.licence,
         duplicates=dropped,
@@ -152,17 +177,21 @@ def deduplicate(entries: Iterable[Entry]) -> tuple[tuple[Entry, ...], int]:
     return tuple(seen.values()), total - len(seen)
 
 
-def split(entries: Iterable[Entry], *, share: float) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Training and validation texts, by a hash of each entry's group: adding entries moves no other entry.
+def split(
+    entries: Iterable[Entry], *, validation: float, test: float
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """Training, validation and test texts, by a hash of each entry's group.
 
-    Both parts are in an order of their own (by hash), so that a prefix of one is a fair sample of it.
+    Adding entries moves no other entry to another part, and the size of the test part does not change the validation
+    part. Each part is ordered by hash, so that a prefix of it is a fair sample.
     """
-    parts: tuple[list[tuple[str, str]], list[tuple[str, str]]] = ([], [])
+    parts: tuple[list[tuple[str, str]], ...] = ([], [], [])
     for entry in entries:
-        chosen = int(_hash(entry.group)[:12], 16) / 16**12 < share
-        parts[chosen].append((_hash(entry.text), entry.text))
-    train, validation = (tuple(text for _, text in sorted(part)) for part in parts)
-    return train, validation
+        place = int(_hash(entry.group)[:12], 16) / 16**12
+        number = 1 if place < validation else 2 if place < validation + test else 0
+        parts[number].append((_hash(entry.text), entry.text))
+    first, second, third = (tuple(text for _, text in sorted(part)) for part in parts)
+    return first, second, third
 
 
 def read_files(spec: DataSpec, base: Path) -> RawText:
@@ -232,7 +261,8 @@ def _divide(text: str, division: Division) -> Iterable[str]:
 def _check_size(corpus: Corpus, spec: DataSpec) -> None:
     for part, have, need in (
         ("train on", corpus.bytes_train, MINIMUM_TRAIN_BYTES),
-        ("validate on", corpus.bytes_validation, MINIMUM_VALIDATION_BYTES),
+        ("validate on", corpus.bytes_validation, MINIMUM_HELD_OUT_BYTES),
+        ("test on", corpus.bytes_test, MINIMUM_HELD_OUT_BYTES),
     ):
         if have < need:
             hint = "add text"
@@ -240,9 +270,10 @@ def _check_size(corpus: Corpus, spec: DataSpec) -> None:
                 hint = "add files, or divide them with entries: blank-lines"
             elif spec.source == "files" and spec.entries == "blank-lines":
                 hint = "add text, or divide it with entries: lines"
+            entries = len(corpus.train) + len(corpus.validation) + len(corpus.test)
             raise DataError(
-                f"data: too little text to {part}: {have:,} bytes in {len(corpus.train) + len(corpus.validation):,} "
-                f"different entries, {need:,} bytes are needed; {hint}"
+                f"data: too little text to {part}: {have:,} bytes of the {entries:,} different "
+                f"{'entry' if entries == 1 else 'entries'}, {need:,} bytes are needed; {hint}"
             )
 
 

@@ -1,4 +1,4 @@
-"""Quality of given weights: bits that the validation text costs, per byte, so that vocabularies compare.
+"""Quality of given weights in bits per byte of held-out text, so that vocabularies can be compared.
 
 All tokens of the text count, separators included; the stream is read in windows as long as those of the training.
 """
@@ -21,7 +21,7 @@ from chipwise.core.errors import InputError, Unsupported
 from chipwise.deploy.torch import Transformer
 from chipwise.nn.loss import head_loss
 from chipwise.spec import ArchSpec, Design
-from chipwise.training.tokenizer import TokenData
+from chipwise.training.tokenizer import Split, TokenData
 
 WINDOW_TOKENS = 128
 _ROWS = 32  # windows at a time
@@ -31,7 +31,7 @@ Weights = Mapping[str, NDArray[np.floating]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quality:
-    """How well a model predicts the validation text."""
+    """How well a model predicts held-out text."""
 
     bits_per_byte: float
     perplexity: float  # per token
@@ -39,31 +39,29 @@ class Quality:
     bytes: int
 
 
-def evaluate_bits_per_byte(
-    arch: ArchSpec, weights: Weights | str | Path, data: TokenData, max_bytes: int | None = None
-) -> Quality:
-    """Quality of ``weights`` (Transformer keys, or a safetensors file of them) on the first ``max_bytes`` of text."""
-    return evaluate(load_model(arch, weights), data, max_bytes=max_bytes)
-
-
 def quantised_bits_per_byte(
     arch: ArchSpec, weights: Weights | str | Path, form: str, data: TokenData, max_bytes: int | None = None
 ) -> Quality:
-    """Quality after every projection and the head are rounded as ``form`` stores them; the token table is not.
+    """Quality on validation text after every projection and the head are rounded as ``form`` stores them.
 
-    ``form`` is a format, or a word for several (:mod:`chipwise.spec.formats`).
+    The token table is not rounded. ``form`` is a format or the name of a mixture (:mod:`chipwise.spec.formats`).
     """
     model = quantised(load_model(arch, weights), form)
     return evaluate(model, data, max_bytes=max_bytes)
 
 
 def evaluate(
-    model: Transformer, data: TokenData, *, max_bytes: int | None = None, dtype: torch.dtype = torch.float32
+    model: Transformer,
+    data: TokenData,
+    *,
+    split: Split = "validation",
+    max_bytes: int | None = None,
+    dtype: torch.dtype = torch.float32,
 ) -> Quality:
-    """Quality of ``model``, computed in ``dtype``."""
+    """Quality of ``model`` on ``split``, computed in ``dtype``; ``max_bytes`` limits it to the first entries."""
     if data.vocab_size != model.arch.vocab_size:
         raise InputError(f"the model has {model.arch.vocab_size} tokens, the text was encoded with {data.vocab_size}")
-    stream, size_bytes = data.validation_prefix(max_bytes)
+    stream, size_bytes = data.held_out(split, max_bytes=max_bytes)
     tokens = torch.from_numpy(stream.astype(np.int64)).to(model.head_table.device)
     count, nats = len(tokens) - 1, 0.0
     window = min(WINDOW_TOKENS, model.arch.max_tokens)

@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from chipwise.core.errors import InputError
 from chipwise.deploy.torch import Transformer
 from chipwise.training.command import read_origin
 from chipwise.training.evaluate import evaluate, load_model, rounded
-from chipwise.training.tokenizer import TokenData, encode, load_tokenizer
+from chipwise.training.tokenizer import TokenData, encode, entry_bytes, load_tokenizer
 
 
 def layer_losses(
@@ -68,12 +66,14 @@ def folder_losses(
     held = [text for text in texts if text.strip()]
     if not held:
         raise InputError("there is no text to judge by")
-    stream = encode(load_tokenizer(origin.tokenizer), held)
+    stream, sizes = encode(load_tokenizer(origin.tokenizer), held), entry_bytes(held)
     data = TokenData(
         vocab_size=origin.arch.vocab_size,
         train=stream,
+        bytes_train=int(sizes.sum()),
         validation=stream,
-        bytes_train=sum(len(text.encode()) for text in held),
-        validation_bytes=np.array([len(text.encode()) for text in held], dtype=np.int64),
+        validation_bytes=sizes,
+        test=stream,
+        test_bytes=sizes,
     )
     return layer_losses(load_model(origin.arch, origin.weights), form, data, progress=progress)

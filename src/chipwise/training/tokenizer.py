@@ -12,7 +12,7 @@ import zipfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ SMALLEST = 257  # the separator and the 256 bytes
 LARGEST = 65_536  # tokens are stored in 16 bits
 
 Tokens = NDArray[np.uint16]
+Split = Literal["validation", "test"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,19 +38,29 @@ class TokenData:
 
     vocab_size: int
     train: Tokens
-    validation: Tokens
     bytes_train: int
+    validation: Tokens
     validation_bytes: NDArray[np.int64]  # UTF-8 bytes of each validation entry
+    test: Tokens
+    test_bytes: NDArray[np.int64]  # UTF-8 bytes of each test entry
 
-    def validation_prefix(self, max_bytes: int | None) -> tuple[Tokens, int]:
-        """The first validation entries that together take no more than ``max_bytes`` (at least one), and their bytes.
+    def held_out(self, split: Split = "validation", *, max_bytes: int | None = None) -> tuple[Tokens, int]:
+        """The first entries of ``split`` that together have at most ``max_bytes`` (at least one), and their bytes.
 
         The same entries for every vocabulary. The stream begins with a separator that is context only.
+
+        Raises:
+            InputError: The corpus has no text in that part.
         """
-        sums = np.cumsum(self.validation_bytes)
+        stream, sizes = (
+            (self.validation, self.validation_bytes) if split == "validation" else (self.test, self.test_bytes)
+        )
+        if not len(sizes):
+            raise InputError(f"the corpus has no {split} text")
+        sums = np.cumsum(sizes)
         count = len(sums) if max_bytes is None else max(1, int(np.searchsorted(sums, max_bytes, side="right")))
-        ends = np.flatnonzero(self.validation == 0)  # the separator before each entry, and the last one
-        return self.validation[: ends[count] + 1], int(sums[count - 1])
+        ends = np.flatnonzero(stream == 0)  # the separator before each entry, and the last one
+        return stream[: ends[count] + 1], int(sums[count - 1])
 
     @property
     def bytes_per_token(self) -> float:
@@ -115,6 +126,11 @@ def encode(tokenizer: Any, texts: Sequence[str]) -> Tokens:
     return np.concatenate(parts)
 
 
+def entry_bytes(texts: Sequence[str]) -> NDArray[np.int64]:
+    """UTF-8 bytes of each text."""
+    return np.array([len(text.encode()) for text in texts], dtype=np.int64)
+
+
 class TokenStore:
     """The tokenizers and token arrays of one corpus, made once and kept in ``folder``.
 
@@ -152,7 +168,10 @@ class TokenStore:
         path = self.tokenizer_path(vocab_size)
         stamp = self.folder / "corpus.digest"
         if stamp.exists() and stamp.read_text().strip() != self.corpus.digest:
-            raise StudyError(f"{self.folder}: holds the tokens of another text; choose another run folder")
+            raise StudyError(
+                f"{self.folder}: holds the tokens of another text, or of this text without a test part (as versions "
+                "up to 0.1 divided it); start again with --restart, or choose another folder"
+            )
         if path.exists():
             return load_tokenizer(path)
         if self._largest is None:
@@ -171,12 +190,17 @@ class TokenStore:
         """The corpus in tokens of this size, encoded at the first call."""
         path = self.tokens_path(vocab_size)
         if not path.exists():
-            tokenizer = self.tokenizer(vocab_size)
-            train, validation = encode(tokenizer, self.corpus.train), encode(tokenizer, self.corpus.validation)
-            sizes = np.array([vocab_size, self.corpus.bytes_train])
-            entry_bytes = np.array([len(text.encode()) for text in self.corpus.validation])
+            tokenizer, corpus = self.tokenizer(vocab_size), self.corpus
             stream = io.BytesIO()
-            np.savez(stream, train=train, validation=validation, sizes=sizes, validation_bytes=entry_bytes)
+            np.savez(
+                stream,
+                sizes=np.array([vocab_size, corpus.bytes_train]),
+                train=encode(tokenizer, corpus.train),
+                validation=encode(tokenizer, corpus.validation),
+                validation_bytes=entry_bytes(corpus.validation),
+                test=encode(tokenizer, corpus.test),
+                test_bytes=entry_bytes(corpus.test),
+            )
             with storage(path):
                 write_atomic(path, stream.getvalue())
         return load_tokens(path)
@@ -205,19 +229,19 @@ def load_tokens(path: str | Path) -> TokenData:
     try:
         with np.load(path, allow_pickle=False) as file:
             vocab_size, bytes_train = (int(value) for value in file["sizes"])
-            entry_bytes = file["validation_bytes"].astype(np.int64)
-            train, validation = file["train"].astype(np.uint16), file["validation"].astype(np.uint16)
+            return TokenData(
+                vocab_size=vocab_size,
+                train=file["train"].astype(np.uint16),
+                bytes_train=bytes_train,
+                validation=file["validation"].astype(np.uint16),
+                validation_bytes=file["validation_bytes"].astype(np.int64),
+                test=file["test"].astype(np.uint16),
+                test_bytes=file["test_bytes"].astype(np.int64),
+            )
     except FileNotFoundError:
         raise DataError(f"{path}: there is no such file of tokens") from None
     except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"{path}: not a file of tokens ({error}); delete it and it is made again") from None
-    return TokenData(
-        vocab_size=vocab_size,
-        train=train,
-        validation=validation,
-        bytes_train=bytes_train,
-        validation_bytes=entry_bytes,
-    )
 
 
 def _check_size(vocab_size: int) -> None:

@@ -17,6 +17,9 @@ VERBS = ["is enlarged", "is absent", "shows a defect", "grows slowly"]
 ENDINGS = ["at birth", "in adults", "after a fever", "without pain", "by chance", "in winter"]
 
 
+TEST = tuple(f"{i} days after, {SUBJECTS[i % 5]} {VERBS[i % 4]}." for i in range(60))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> Iterator[None]:
     before = torch.get_num_threads()
@@ -33,6 +36,7 @@ def corpus() -> Corpus:
         name="toy",
         train=tuple(entries[150:]),
         validation=tuple(entries[:150]),
+        test=TEST,
         source="made up",
         licence="none",
         duplicates=0,

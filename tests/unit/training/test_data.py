@@ -25,8 +25,8 @@ def write(folder: Path, lines: list[str], *, between: str = "\n") -> Path:
 @given(texts)
 def test_no_entry_occurs_twice_or_in_both_parts(items: list[str]) -> None:
     unique, dropped = deduplicate(Entry(text=item, group=item) for item in items)
-    train, validation = split(unique, share=0.3)
-    forms = [normal_form(text) for text in (*train, *validation)]
+    parts = split(unique, validation=0.3, test=0.2)
+    forms = [normal_form(text) for part in parts for text in part]
     assert len(set(forms)) == len(forms)
     assert len(forms) + dropped == sum(bool(normal_form(item)) for item in items)
 
@@ -35,14 +35,15 @@ def test_no_entry_occurs_twice_or_in_both_parts(items: list[str]) -> None:
 def test_the_order_of_entries_does_not_matter_to_the_split(items: list[str], random) -> None:
     entries = [Entry(text=item, group=item) for item in dict.fromkeys(items)]
     shuffled = random.sample(entries, len(entries))
-    assert [sorted(part) for part in split(entries, share=0.3)] == [sorted(p) for p in split(shuffled, share=0.3)]
+    shares = {"validation": 0.3, "test": 0.2}
+    assert [sorted(part) for part in split(entries, **shares)] == [sorted(part) for part in split(shuffled, **shares)]
 
 
 @given(st.lists(st.integers(0, 9), max_size=80))
 def test_a_group_is_never_divided(groups: list[int]) -> None:
     entries = [Entry(text=f"{number} of {group}", group=str(group)) for number, group in enumerate(groups)]
-    train, validation = split(entries, share=0.5)
-    assert not {text.split()[-1] for text in train} & {text.split()[-1] for text in validation}
+    parts = [{text.split()[-1] for text in part} for part in split(entries, validation=0.3, test=0.3)]
+    assert sum(map(len, parts)) == len(set(groups))
 
 
 def test_case_and_spacing_make_no_new_entry() -> None:
@@ -55,9 +56,33 @@ def test_case_and_spacing_make_no_new_entry() -> None:
 
 def test_more_text_moves_no_entry_to_the_other_part() -> None:
     lines = sentences(200)
-    few, many = (split([Entry(text=t, group=t) for t in lines[:n]], share=0.2) for n in (100, 200))
-    assert set(few[0]) <= set(many[0])
-    assert set(few[1]) <= set(many[1])
+    few, many = (split([Entry(text=t, group=t) for t in lines[:n]], validation=0.2, test=0.2) for n in (100, 200))
+    assert all(few)
+    assert all(set(before) <= set(after) for before, after in zip(few, many, strict=True))
+
+
+def test_the_test_part_is_taken_from_the_training_part_alone() -> None:
+    entries = [Entry(text=text, group=text) for text in sentences(400)]
+    without, some, more = (split(entries, validation=0.2, test=test) for test in (0.0, 0.1, 0.3))
+    assert without[1] == some[1] == more[1]
+    assert without[2] == ()
+    assert set(some[2]) < set(more[2]) < set(without[0])
+    assert sorted(some[0] + some[2]) == sorted(without[0])
+
+
+def test_the_test_part_is_as_large_as_the_validation_part_unless_it_is_given(tmp_path: Path) -> None:
+    assert DataSpec(validation_share=0.1).share_of_test == 0.1
+    assert DataSpec(validation_share=0.1, test_share=0.3).share_of_test == 0.3
+    for fields, message in (
+        ({"test_share": 0.6}, r"data\.test_share: must lie between"),
+        ({"validation_share": 0.5}, r"data\.validation_share: .*less than a tenth"),
+    ):
+        with pytest.raises(SpecError, match=message):
+            load_corpus(fields)
+    write(tmp_path, sentences(900))
+    wanted = {"source": "files", "paths": ["notes.txt"], "entries": "lines", "test_share": 0.01}
+    with pytest.raises(DataError, match="too little text to test on"):
+        load_corpus(wanted, base=tmp_path)
 
 
 @pytest.mark.parametrize(("entries", "between"), [("lines", "\n"), ("blank-lines", "\n\n")])
@@ -65,9 +90,10 @@ def test_own_text_is_divided_as_asked(tmp_path: Path, entries: str, between: str
     lines = sentences(900)
     write(tmp_path, lines, between=between)
     corpus = load_corpus({"source": "files", "paths": ["*.txt"], "entries": entries}, base=tmp_path)
-    assert sorted((*corpus.train, *corpus.validation)) == sorted(lines)
-    assert corpus.bytes_train + corpus.bytes_validation == sum(len(line) for line in lines)
+    assert sorted((*corpus.train, *corpus.validation, *corpus.test)) == sorted(lines)
+    assert corpus.bytes_train + corpus.bytes_validation + corpus.bytes_test == sum(len(line) for line in lines)
     assert corpus.summary()["entries_val"] == len(corpus.validation) > 0
+    assert corpus.summary()["entries_test"] == len(corpus.test) > 0
 
 
 def test_whole_files_are_entries(tmp_path: Path) -> None:
@@ -75,7 +101,7 @@ def test_whole_files_are_entries(tmp_path: Path) -> None:
         (tmp_path / f"{number}.txt").write_text("\n\n".join(sentences(60)[number % 7 :]) + str(number))
     spec = DataSpec(source="files", paths=("*.txt",), entries="files", validation_share=0.3)
     corpus = load_corpus(spec, base=tmp_path)
-    assert len(corpus.train) + len(corpus.validation) == 40
+    assert len(corpus.train) + len(corpus.validation) + len(corpus.test) == 40
     assert load_corpus(spec, base=tmp_path).digest == corpus.digest
 
 
@@ -87,7 +113,7 @@ def test_whole_files_are_entries(tmp_path: Path) -> None:
         (b"\xff\xfe\x00abc", "byte 0 is not UTF-8"),
         (b"caf\xe9 au lait", "byte 3 is not UTF-8"),
         (b"abc\x00def", "binary"),
-        (b"A few words.", r"12 bytes in 1 different entries, 20,000 bytes are needed"),
+        (b"A few words.", r"12 bytes of the 1 different entry, 20,000 bytes are needed"),
     ],
 )
 def test_bad_files_are_named(tmp_path: Path, content: bytes, message: str) -> None:
@@ -152,6 +178,8 @@ def test_the_installed_medical_text_is_large_and_names_its_licences() -> None:
     corpus = load_corpus({})
     assert corpus.bytes_train > 4_000_000
     assert 0.04 < corpus.bytes_validation / corpus.bytes_train < 0.09
-    assert not set(map(normal_form, corpus.train)) & set(map(normal_form, corpus.validation))
+    assert 0.04 < corpus.bytes_test / corpus.bytes_train < 0.09
+    parts = [set(map(normal_form, part)) for part in (corpus.train, corpus.validation, corpus.test)]
+    assert len(set.union(*parts)) == sum(map(len, parts))
     assert re.search(r"Human Phenotype Ontology \(\d{4}-\d\d-\d\d\)", corpus.licence)
     assert "ICD-10-CM 20" in corpus.licence

@@ -12,7 +12,7 @@ from chipwise.core.errors import InputError, Unsupported
 from chipwise.deploy.torch import build
 from chipwise.spec import ArchSpec
 from chipwise.spec.formats import formats_word
-from chipwise.training.evaluate import evaluate_bits_per_byte, quantised, quantised_bits_per_byte, rounded
+from chipwise.training.evaluate import evaluate, load_model, quantised, quantised_bits_per_byte, rounded
 from chipwise.training.tokenizer import TokenData
 
 
@@ -22,23 +22,31 @@ def arrays(arch: ArchSpec, seed: int = 0) -> dict[str, np.ndarray]:
 
 def test_a_model_that_guesses_needs_the_logarithm_of_its_vocabulary(arch: ArchSpec, data: TokenData) -> None:
     zero = {name: np.zeros_like(value) for name, value in arrays(arch).items()}
-    quality = evaluate_bits_per_byte(arch, zero, data)
+    quality = evaluate(load_model(arch, zero), data)
     tokens, size_bytes = len(data.validation) - 1, int(data.validation_bytes.sum())
     assert quality.bits_per_byte == pytest.approx(math.log2(300) * tokens / size_bytes, rel=1e-5)
     assert quality.perplexity == pytest.approx(300, rel=1e-4)
     assert (quality.tokens, quality.bytes) == (tokens, size_bytes)
 
 
+def test_the_test_part_is_scored_apart_from_the_validation_part(arch: ArchSpec, data: TokenData) -> None:
+    zero = load_model(arch, {name: np.zeros_like(value) for name, value in arrays(arch).items()})
+    tokens, size_bytes = len(data.test) - 1, int(data.test_bytes.sum())
+    quality = evaluate(zero, data, split="test")
+    assert quality.bits_per_byte == pytest.approx(math.log2(300) * tokens / size_bytes, rel=1e-5)
+    assert (quality.tokens, quality.bytes) == (tokens, size_bytes) != (len(data.validation) - 1, size_bytes)
+
+
 def test_windows_count_every_token_once(arch: ArchSpec, data: TokenData) -> None:
     model = build(arch, seed=0).eval()
-    stream = torch.from_numpy(data.validation_prefix(1000)[0].astype(np.int64))
+    stream = torch.from_numpy(data.held_out(max_bytes=1000)[0].astype(np.int64))
     with torch.no_grad():
         nats = sum(
             float(-torch.log_softmax(model(stream[None, start:end])[0][0], -1)[range(end - start), targets].sum())
             for start in range(0, len(stream) - 1, 128)
             if (end := min(start + 128, len(stream) - 1)) and (targets := stream[start + 1 : end + 1]) is not None
         )
-    quality = evaluate_bits_per_byte(arch, arrays(arch), data, 1000)
+    quality = evaluate(load_model(arch, arrays(arch)), data, max_bytes=1000)
     assert quality.bits_per_byte == pytest.approx(nats / math.log(2) / quality.bytes, rel=1e-5)
 
 
@@ -72,7 +80,7 @@ def test_each_layer_is_rounded_in_its_own_format(arch: ArchSpec) -> None:
 
 def test_fewer_bits_cost_quality_in_order(arch: ArchSpec, data: TokenData) -> None:
     weights = arrays(arch)
-    exact = evaluate_bits_per_byte(arch, weights, data, 2000).bits_per_byte
+    exact = evaluate(load_model(arch, weights), data, max_bytes=2000).bits_per_byte
     shift = {
         form: abs(quantised_bits_per_byte(arch, weights, form, data, 2000).bits_per_byte - exact)
         for form in ("fp32", "int8", "int4")
@@ -84,8 +92,8 @@ def test_fewer_bits_cost_quality_in_order(arch: ArchSpec, data: TokenData) -> No
 def test_what_cannot_be_judged_is_refused(arch: ArchSpec, data: TokenData, tmp_path: Path) -> None:
     wider = dataclasses.replace(arch, vocab_size=301)
     with pytest.raises(InputError, match="301 tokens"):
-        evaluate_bits_per_byte(wider, arrays(wider), data)
+        evaluate(load_model(wider, arrays(wider)), data)
     with pytest.raises(InputError, match="cannot be read as weights"):
-        evaluate_bits_per_byte(arch, tmp_path / "none.safetensors", data)
+        load_model(arch, tmp_path / "none.safetensors")
     with pytest.raises(Unsupported, match="fp16"):
         quantised_bits_per_byte(arch, arrays(arch), "fp16", data)

@@ -15,7 +15,7 @@ from chipwise.core.errors import InputError, SpecError, TrainingDiverged
 from chipwise.deploy.torch import build
 from chipwise.nn.loss import head_loss, head_probabilities
 from chipwise.spec import ArchSpec, Attention, FeedForward, Layer, uniform
-from chipwise.training.evaluate import evaluate_bits_per_byte
+from chipwise.training.evaluate import evaluate, load_model
 from chipwise.training.pool import WorkerPool
 from chipwise.training.supernet import SupernetRecipe, SupernetResult, extract, score, train_supernet, whole_of
 from chipwise.training.supernet import trainer as shared
@@ -118,7 +118,7 @@ def test_training_makes_every_part_better_and_scores_are_those_of_the_extracted_
     scores = score(result.weights, result.whole, designs, data, dtype=torch.float32)
     untrained = math.log2(300) / data.bytes_per_token
     for arch, bits in zip(designs, scores, strict=True):
-        alone = evaluate_bits_per_byte(arch, extract(arch, result.whole, weights), data)
+        alone = evaluate(load_model(arch, extract(arch, result.whole, weights)), data)
         assert bits == pytest.approx(alone.bits_per_byte, rel=1e-6)
         assert bits < 0.8 * untrained
     with pytest.raises(InputError, match="no text in tokens of vocabulary"):

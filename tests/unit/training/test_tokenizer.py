@@ -1,3 +1,4 @@
+import dataclasses
 import json
 from pathlib import Path
 
@@ -6,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chipwise.core.digest import digest
 from chipwise.core.errors import DataError, InputError, StudyError
 from chipwise.training.data import Corpus
 from chipwise.training.tokenizer import SEPARATOR, TokenStore, cut, encode, load_tokens, train_tokenizer
@@ -18,8 +20,9 @@ def corpus(seed: int = 0, count: int = 400) -> Corpus:
     entries = [" ".join(random.choice(WORDS, size=12)) + f" {i}" for i in range(count)]
     return Corpus(
         name="words",
-        train=tuple(entries[50:]),
+        train=tuple(entries[70:]),
         validation=tuple(entries[:50]),
+        test=tuple(entries[50:70]),
         source="made up",
         licence="none",
         duplicates=0,
@@ -57,6 +60,8 @@ def test_kept_tokens_are_those_that_were_made(tmp_path: Path) -> None:
         assert np.array_equal(data.train, encode(cut(LARGE, size), text.train))
         assert data.bytes_train == text.bytes_train
         assert int(data.validation_bytes.sum()) == text.bytes_validation
+        assert np.array_equal(data.test, encode(cut(LARGE, size), text.test))
+        assert int(data.test_bytes.sum()) == text.bytes_test
         assert data.bytes_per_token == pytest.approx(text.bytes_train / (len(data.train) - 1))
         assert int(data.train.max()) < size
 
@@ -68,15 +73,32 @@ def test_a_prefix_holds_the_same_entries_in_every_vocabulary(tmp_path: Path) -> 
     for size in (300, 420):
         data, tokenizer = store.tokens(size), store.tokenizer(size)
         for limit, count in ((first_two, 2), (first_two + 1, 2), (0, 1), (None, 50)):
-            stream, size_bytes = data.validation_prefix(limit)
+            stream, size_bytes = data.held_out(max_bytes=limit)
             assert np.array_equal(stream, encode(tokenizer, text.validation[:count]))
             assert size_bytes == sum(len(entry.encode()) for entry in text.validation[:count])
+        stream, size_bytes = data.held_out("test")
+        assert np.array_equal(stream, encode(tokenizer, text.test))
+        assert size_bytes == text.bytes_test
 
 
 def test_tokens_of_another_text_are_refused(tmp_path: Path) -> None:
     TokenStore(corpus(0), tmp_path, [300]).prepare()
     with pytest.raises(StudyError, match="another text"):
         TokenStore(corpus(1), tmp_path, [300]).tokenizer(300)
+
+
+def test_tokens_of_a_text_that_was_divided_in_two_are_refused(tmp_path: Path) -> None:
+    text = corpus()
+    TokenStore(text, tmp_path, [300]).prepare()
+    (tmp_path / "corpus.digest").write_text(digest([text.train + text.test, text.validation]) + "\n")
+    with pytest.raises(StudyError, match="without a test part"):
+        TokenStore(text, tmp_path, [300]).prepare()
+
+
+def test_a_corpus_without_test_text_has_no_test_score(tmp_path: Path) -> None:
+    store = TokenStore(dataclasses.replace(corpus(), test=()), tmp_path, [300])
+    with pytest.raises(InputError, match="no test text"):
+        store.tokens(300).held_out("test")
 
 
 def test_impossible_vocabularies_are_refused(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 from chipwise.core.errors import InputError, SpecError, TrainingDiverged
 from chipwise.spec import ArchSpec
 from chipwise.training import trainer
-from chipwise.training.evaluate import evaluate_bits_per_byte
+from chipwise.training.evaluate import evaluate, load_model
 from chipwise.training.tokenizer import TokenData
 from chipwise.training.trainer import Recipe, TrainResult, batch, train
 
@@ -44,7 +44,7 @@ def test_training_learns_and_its_weights_give_the_reported_quality(
     weights = load_file(result.weights)
     assert sum(value.size for value in weights.values()) == arch.parameters()
     assert all(value.dtype == np.float32 for value in weights.values())
-    again = evaluate_bits_per_byte(arch, weights, data)
+    again = evaluate(load_model(arch, weights), data)
     assert again.bits_per_byte == pytest.approx(result.bits_per_byte, rel=5e-3)  # judged in bf16 where that is faster
     untrained = math.log2(300) / data.bytes_per_token  # bits per byte of a guess among all tokens
     assert result.bits_per_byte < 0.6 * untrained
