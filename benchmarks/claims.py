@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 import chipwise
+from chipwise.core.statistics import kendall_tau
 from chipwise.explaining.prefix import shared_context
 from chipwise.explaining.saturation import token_curve
 from chipwise.hardware import datasheet
@@ -35,7 +36,6 @@ from claims_kernels import (
     formats,
     hierarchy,
     intensity,
-    kendall,
     moved,
     norm_place,
     online_softmax,
@@ -265,8 +265,8 @@ def transfer() -> None:
         tpot[device] = [cost.tpot_s for cost in costs]
         say(
             f"{device}: tau of TPOT with FLOPs, with the A100's TPOT",
-            kendall(flops, tpot[device]),
-            kendall(tpot[A100], tpot[device]),
+            kendall_tau(flops, tpot[device]),
+            kendall_tau(tpot[A100], tpot[device]),
         )
     for row in rows("multi_device.csv")[:2]:
         say(

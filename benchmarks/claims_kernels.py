@@ -68,12 +68,6 @@ def rows(pattern: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def kendall(xs: list[float], ys: list[float]) -> float:
-    """Kendall's tau: pairs in the same order less pairs in opposite order, over all pairs."""
-    signs = np.sign(np.subtract.outer(xs, xs)) * np.sign(np.subtract.outer(ys, ys))
-    return float(signs.sum() / (len(xs) * (len(xs) - 1)))
-
-
 def case(model: str, device: str = A100) -> Case:
     """A bundled model on a device, as `chipwise explain` sees it."""
     pricer = DataSheetPricer(device=device)

@@ -34,7 +34,7 @@ from pathlib import Path
 import numpy as np
 
 from chipwise.core.errors import MeasurementError
-from chipwise.cost.estimate import Z90
+from chipwise.core.statistics import Z90
 from chipwise.hardware import MachineProfile
 from chipwise.ops import Phase, Workload
 from chipwise.optim.pareto import hypervolume, non_dominated

@@ -29,7 +29,7 @@ from pathlib import Path
 
 import numpy as np
 
-from chipwise.cost.estimate import Z90
+from chipwise.core.statistics import Z90
 from chipwise.hardware import MachineProfile
 from chipwise.ops import Phase
 from chipwise.predict.learn import learn

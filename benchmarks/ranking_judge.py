@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from chipwise.core.statistics import nnls
 from chipwise.optim.encoding import Encoder
 from chipwise.optim.quality_model import QualityModel
-from chipwise.optim.scaling import non_negative
 from chipwise.pipeline.choosing import make_problem
 from chipwise.pipeline.costing import Costing
 from chipwise.pipeline.ranking import agreement
@@ -49,7 +49,7 @@ def calibration(known: Floats, truth: Floats):
     """A function from fidelities (f, n) to the logarithm of full bits per byte, fitted to (f, n) and (n,)."""
     logs, target = np.log(known), np.log(truth)
     middle, level = logs.mean(axis=1, keepdims=True), target.mean()
-    slopes = non_negative((logs - middle).T, target - level)
+    slopes = nnls((logs - middle).T, target - level)
     return lambda values: slopes @ (np.log(values) - middle) + level
 
 

@@ -71,12 +71,6 @@ def test_times_that_stay_while_the_work_doubles_do_not_follow_it() -> None:
     assert follows(np.full(4, 0.05), work_s[:4])  # too few to say
 
 
-def test_nine_of_ten_and_one_to_come() -> None:
-    # Of 9 errors the greatest: with one to come it is the 9th of 10. Of 99 the 90th.
-    assert half_widths.conformal(np.arange(1.0, 10.0)) == 9.0
-    assert half_widths.conformal(-np.arange(1.0, 100.0)) == 90.0
-
-
 def test_half_widths_of_sorts_that_few_devices_have_are_wider() -> None:
     quiet, waiting, mostly = intervals.DENSE
     errors = np.concatenate([np.full(40, 0.1), np.full(40, 0.2), np.full(40, 0.3), np.full(10, 5.0)])

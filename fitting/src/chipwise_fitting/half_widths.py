@@ -9,12 +9,12 @@ References:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import numpy as np
 
 from chipwise.core.arrays import Float64Array
+from chipwise.core.statistics import conformal_half_width
 from chipwise.serve.intervals import DENSE, KERNELS, MIXTURES, Names
 
 INSIDE = 0.9
@@ -35,17 +35,10 @@ def half_widths(errors: Float64Array, sort: Names, devices: Names, kernels: Floa
     for name in (*DENSE, *MIXTURES):
         told = [device for device in np.unique(devices) if np.sum((sort == name) & (devices == device)) >= LEAST_RUNS]
         if told:
-            width = conformal(errors[(sort == name) & np.isin(devices, told)])
+            width = conformal_half_width(errors[(sort == name) & np.isin(devices, told)], INSIDE)
             found[name] = width * (ONE_DEVICE if len(told) == 1 else 1.0)
     for kind in (DENSE, MIXTURES):
         known = [found[name] for name in kind if name in found] or list(found.values())
         for name in kind:
             found.setdefault(name, NO_DEVICE * max(known))
     return {**found, KERNELS: float(np.max(kernels))}
-
-
-def conformal(errors: Float64Array) -> float:
-    """The least half width that holds nine of ten, counting one run to come."""
-    count = len(errors)
-    place = min(math.ceil(INSIDE * (count + 1)), count)
-    return float(np.sort(np.abs(errors))[place - 1])

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from chipwise.core.statistics import conformal_half_width
+
 Progress = Callable[[str], None]
 """Called with one line of text at each step of a fit."""
 
@@ -46,13 +48,6 @@ def conformal(
     """Half-width on the log scale that holds ``share`` of the truths: a quantile of |log(truth / predicted)|.
 
     With ``devices`` (which device each row is of) every device weighs the same, however many rows it has.
-
-    References:
-        Lei et al. 2018, Distribution-free predictive inference for regression (split conformal).
     """
-    misses = np.abs(np.log(np.asarray(truth, dtype=np.float64) / np.asarray(predicted, dtype=np.float64)))
-    which = np.zeros(len(misses), dtype=int) if devices is None else np.unique(devices, return_inverse=True)[1]
-    weights = 1 / np.bincount(which)[which]
-    order = np.argsort(misses)
-    below = np.cumsum(weights[order]) / (weights.sum() * (1 + 1 / len(misses)))
-    return float(misses[order][min(int(np.searchsorted(below, share)), len(misses) - 1)])
+    logs = np.log(np.asarray(truth, dtype=np.float64) / np.asarray(predicted, dtype=np.float64))
+    return conformal_half_width(logs, share, groups=devices)

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import Unsupported
 from chipwise.core.files import write_json
+from chipwise.core.statistics import nnls
 from chipwise.serve import intervals
 from chipwise.serve.batching import STACKS, rides_along
 from chipwise.serve.estimate import Group, Kernels, grouped, price_groups
@@ -198,8 +199,6 @@ def solve(design: Design) -> Float64Array:
 
 def _solve(times: Sum, tpot_s: Float64Array, free: npt.NDArray[np.bool_], found: Float64Array) -> Float64Array:
     """Least absolute relative error over ``free`` constants, by re-weighted non-negative least squares."""
-    from scipy.optimize import nnls
-
     rows = times.rows / tpot_s[:, None]
     target = 1 - times.fixed_s / tpot_s - rows[:, ~free] @ found[~free]
     trust, expected = np.asarray(TRUST)[free], np.asarray(EXPECTED)[free]
@@ -207,7 +206,7 @@ def _solve(times: Sum, tpot_s: Float64Array, free: npt.NDArray[np.bool_], found:
     for _ in range(30):
         root = np.sqrt(RUN_WEIGHT * weight) / ERROR
         stacked = np.vstack([rows[:, free] * root[:, None], np.diag(1 / trust)])
-        part, _ = nnls(stacked * trust, np.concatenate([target * root, expected / trust]))
+        part = nnls(stacked * trust, np.concatenate([target * root, expected / trust]))
         part = part * trust
         weight = ERROR / np.maximum(np.abs(rows[:, free] @ part - target), LEAST)
     solved = found.copy()

@@ -74,7 +74,7 @@ def _percentile_row(
     promised: Mapping[str, Interval],
     limits: Mapping[str, Constraint],
 ) -> tuple[str, ...]:
-    from chipwise.profile.statistics import percentile_interval
+    from chipwise.core.statistics import percentile_interval
 
     name = f"{quantity}_p{share * 100:.0f}"
     known = percentile_interval(found.ttft_s if quantity == "ttft" else found.tpot_s, share)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from chipwise.core.arrays import Float64Array
+from chipwise.core.statistics import Z90
 from chipwise.cost.memory import memory_parts
 from chipwise.cost.model import Bound, CostEstimate, OpCost, Predicted
 from chipwise.cost.pricing import combine, op_price, s_per_byte, total_price, working_set_bytes
@@ -17,7 +18,6 @@ from chipwise.ops import Op, OpGraph, Phase, Workload
 from chipwise.spec import Design
 
 MODEL = "calibrated@1"
-Z90 = 1.645  # half width of the interval that holds nine of ten normal errors, in standard deviations
 
 
 def estimate(

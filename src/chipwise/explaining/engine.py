@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from chipwise.core.errors import ChipwiseError, Unsupported
+from chipwise.core.statistics import Z90
 from chipwise.cost.model import CostEstimate, Predicted
 from chipwise.explaining.advice import Advice, Gain, Proposal, Rule
 from chipwise.explaining.question import Case, PhaseName
@@ -26,7 +27,6 @@ FORMAT_SPREAD = 0.15
 """The same of all products in one number format together: what their kernels' model has wrong of the format as such."""
 BESIDE = ("beside kernels", 0, 0)
 WORTH = 1.01  # times better: what buys less than a hundredth is not said unasked
-Z90 = 1.645
 RATES = frozenset({"tokens_per_s"})  # more is better
 SERVING_ALONE = frozenset({"precision", "batching"})  # kinds of change that mean nothing to a training step
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chipwise.core.arrays import Float64Array
+from chipwise.core.statistics import normal_cdf, normal_density
 from chipwise.optim.pareto import covered, non_dominated
 
 _ROUND, _DRAWS = 8_192, 65_536  # places drawn at once, and at most, for three and more objectives
@@ -27,13 +28,7 @@ def expected_improvement(mean: Float64Array, std: Float64Array, best: Float64Arr
     """Expectation of max(0, best - value) for normal values; arrays broadcast."""
     s = np.maximum(std, 1e-12)
     z = (best - mean) / s
-    density = np.exp(-0.5 * z * z) * 0.3989422804014327
-    t = 1 / (1 + 0.2316419 * np.abs(z))  # Abramowitz and Stegun 26.2.17
-    series = t * (0.319381530 + t * (-0.356563782 + t * (1.781477937 + t * (-1.821255978 + t * 1.330274429))))
-    upper = density * series
-    inside = np.where(z >= 0, z + density - z * upper, density + z * upper)
-    far = density / np.maximum(z * z + 3, 1e-12)
-    return np.asarray(s * np.where(z < -4, far, np.maximum(inside, 0)))
+    return np.asarray(s * np.maximum(z * normal_cdf(z) + normal_density(z), 0))
 
 
 def expected_gain(mean: Float64Array, std: Float64Array, front: Float64Array, corner: Float64Array) -> Float64Array:
@@ -81,7 +76,7 @@ def _gain_sampled(
             chance *= mean[part, j, None] <= places[:, j]
         for j in dear:
             z = (places[:, j] - mean[part, j, None]) / np.maximum(std[part, j, None], 1e-12)
-            chance *= 1 / (1 + np.exp(-np.clip(1.702 * z, -50, 50)))
+            chance *= normal_cdf(z)
         result[part] = chance.sum(axis=1) * volume
     return result
 

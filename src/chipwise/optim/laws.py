@@ -25,8 +25,8 @@ import numpy as np
 
 from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import InputError, Unsupported
+from chipwise.core.statistics import Z90
 from chipwise.cost.model import Predicted
-from chipwise.optim.scaling import Z90
 from chipwise.spec import ArchSpec
 from chipwise.spec.mixers import GatedDelta, Mamba2
 

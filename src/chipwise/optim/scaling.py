@@ -21,12 +21,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from chipwise.core.arrays import Float64Array
+from chipwise.core.statistics import Z90, nnls
 from chipwise.cost.model import Predicted
 
 EXPONENTS = (0.2, 0.3, 0.4, 0.5)
 BELIEF = 0.15  # weight of START's predictions among the observations, each counted this much
 CONSTANTS = 6  # of the law
-Z90 = 1.645  # standard deviations to each side that hold nine of ten
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ def fit_law(layers: ArrayLike, head: ArrayLike, text_bytes: ArrayLike, bits_per_
     best: tuple[float, Law] | None = None
     for a, b in itertools.product(EXPONENTS, EXPONENTS):
         columns = np.column_stack([np.ones(len(all_y)), all_n**-a, all_h**-a, all_d**-b])
-        found = non_negative(columns * weight[:, None], all_y * weight)
+        found = nnls(columns * weight[:, None], all_y * weight)
         error = float(((((columns @ found) - all_y) * weight) ** 2).sum())
         if best is None or error < best[0]:
             floor, size, top, text = (float(value) for value in found)
@@ -71,22 +71,6 @@ def fit_law(layers: ArrayLike, head: ArrayLike, text_bytes: ArrayLike, bits_per_
             best = (error, law)
     assert best is not None
     return best[1]
-
-
-def non_negative(columns: Float64Array, target: Float64Array) -> Float64Array:
-    """Least squares with coefficients of at least 0, by trying every set of columns (there are few)."""
-    count = columns.shape[1]
-    best, best_error = np.zeros(count), float(target @ target)
-    for chosen in itertools.chain.from_iterable(itertools.combinations(range(count), r) for r in range(1, count + 1)):
-        part = columns[:, chosen]
-        found, *_ = np.linalg.lstsq(part, target, rcond=None)
-        if (found < 0).any():
-            continue
-        error = float(((part @ found - target) ** 2).sum())
-        if error < best_error:
-            best, best_error = np.zeros(count), error
-            best[list(chosen)] = found
-    return best
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +102,7 @@ def fit_pace(layer_parameters: ArrayLike, head_parameters: ArrayLike, tokens_per
     target = np.r_[known, believed]
     weight = np.r_[np.ones(len(known)), np.full(len(believed), BELIEF)] / target
     columns = np.column_stack([np.ones(len(target)), np.r_[layers, more_layers], np.r_[head, more_head]])
-    token, layer, top = (float(v) for v in non_negative(columns * weight[:, None], target * weight))
+    token, layer, top = (float(v) for v in nnls(columns * weight[:, None], target * weight))
     return Pace(token_s=token, layer_parameter_s=layer, head_parameter_s=top)
 
 

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from chipwise.blocks.lowering import lower
 from chipwise.core.arrays import Float64Array
+from chipwise.core.statistics import weighted_kendall_taus
 from chipwise.ops import Phase, Workload
 from chipwise.reporting.scores import Agreement, Fidelity, Ranking
 from chipwise.run.trials import Candidate
@@ -69,20 +70,11 @@ def agreement(judged: ArrayLike, truth: ArrayLike, *, pairs: NDArray[np.bool_] |
     number = int(wanted.sum()) // 2
     if count < LEAST_CANDIDATES or number < LEAST_PAIRS:
         return Agreement(candidates=count, pairs=number)
-    a, b = np.sign(x[:, None] - x), np.sign(y[:, None] - y)
-    both, first, second = a * b * wanted, a**2 * wanted, b**2 * wanted
-
-    def tau(weights: Float64Array) -> Float64Array:
-        """Of candidates that count so often, (draws, n) -> (draws,); NaN where nothing can be compared."""
-        sums = [np.einsum("di,ij,dj->d", weights, matrix, weights) for matrix in (both, first, second)]
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return np.asarray(sums[0] / np.sqrt(sums[1] * sums[2]))
-
-    value = float(tau(np.ones((1, count)))[0])
+    value = float(weighted_kendall_taus(x, y, np.ones((1, count)), pairs=wanted)[0])
     if not np.isfinite(value):
         return Agreement(candidates=count, pairs=number)
     drawn = np.random.default_rng(0).multinomial(count, np.full(count, 1 / count), size=_DRAWS).astype(float)
-    low, high = np.nanpercentile(tau(drawn), [2.5, 97.5])
+    low, high = np.nanpercentile(weighted_kendall_taus(x, y, drawn, pairs=wanted), [2.5, 97.5])
     return Agreement(candidates=count, pairs=number, tau=value, low=float(low), high=float(high))
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import InputError
+from chipwise.core.statistics import kendall_tau
 from chipwise.hardware import datasheet
 from chipwise.ops import Workload
 from chipwise.optim.pareto import hypervolume, non_dominated
@@ -119,7 +120,7 @@ class Targets:
         ranks = np.ones((count, count))
         for i in range(count):
             for j in range(i):
-                ranks[i, j] = ranks[j, i] = kendall(drawn[:, i], drawn[:, j])
+                ranks[i, j] = ranks[j, i] = kendall_tau(drawn[:, i], drawn[:, j])
         carried = np.full((count, count), np.nan)
         if len(rows):
             shares = self.shares(rows, metric)
@@ -131,17 +132,6 @@ class Targets:
                 for i, name in enumerate(self.devices):
                     carried[i, j] = hypervolume(points[found[name]], corner) / whole
         return Transfer(self.devices, ranks, carried)
-
-
-def kendall(a: Float64Array, b: Float64Array) -> float:
-    """Kendall's rank correlation (tau-b) of two columns.
-
-    >>> kendall(np.array([1.0, 2.0, 3.0]), np.array([1.0, 3.0, 2.0])).__round__(3)
-    0.333
-    """
-    first, second = (np.sign(values[:, None] - values) for values in (np.asarray(a, float), np.asarray(b, float)))
-    scale = float(np.sqrt((first**2).sum() * (second**2).sum()))
-    return float((first * second).sum() / scale) if scale else 1.0
 
 
 def sheet_metrics(

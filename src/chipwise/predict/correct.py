@@ -11,8 +11,9 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from chipwise.core.statistics import Z90
+
 PRIOR = 1.0
-Z_90 = 1.645  # two-sided 90 % of a normal distribution
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,4 +41,4 @@ def correction(pairs: Iterable[tuple[float, float]], *, error: float) -> Correct
     # Believed variance counts as PRIOR + 1 observations, so that two lucky measurements do not close the interval.
     weight = PRIOR + 1.0
     variance = (weight * error**2 + sum((item - mean) ** 2 for item in logs)) / (weight + len(logs))
-    return Correction(factor=math.exp(mean), spread=Z_90 * math.sqrt(variance))
+    return Correction(factor=math.exp(mean), spread=Z90 * math.sqrt(variance))

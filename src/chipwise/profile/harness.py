@@ -12,9 +12,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 
 from chipwise.core.errors import MeasurementError, UnknownName
+from chipwise.core.statistics import two_speeds
 from chipwise.hardware.detect import detect
 from chipwise.ops.workload import Workload
 from chipwise.profile import load
@@ -22,9 +24,8 @@ from chipwise.profile.anchors import medians
 from chipwise.profile.backends import RUNTIMES, loading_s
 from chipwise.profile.drift import Drift, drift
 from chipwise.profile.exporting import reference_model
-from chipwise.profile.measurement import Measurement, percentile
+from chipwise.profile.measurement import Measurement
 from chipwise.profile.remote import prepare_remote
-from chipwise.profile.statistics import two_speeds
 from chipwise.profile.verdict import Verdict, judge, spread
 
 WARM_UP_S = 0.5
@@ -149,8 +150,8 @@ def readings_of(reply: Mapping[str, Any], calibrated: Mapping[str, float] | None
     if not steps:  # an encoder: what repeats is its pass over the text
         steps, steps_cpu = reply["ttft_s"], reply["ttft_cpu_s"]
     spreads = [wide for name in SPREAD_OF if (wide := spread(reply["anchors"].get(name, []))) is not None]
-    middle = percentile(tuple(steps), 0.5)
-    processor = percentile(tuple(steps_cpu), 0.5)
+    middle = float(np.quantile(steps, 0.5))
+    processor = float(np.quantile(steps_cpu, 0.5))
     split = two_speeds(steps)
     since = drift(medians(reply["anchors"]), calibrated) if calibrated else None
     alone = reply["readings"]["lost"] is not None  # one thread: its processor time is comparable with the clock's
@@ -158,7 +159,7 @@ def readings_of(reply: Mapping[str, Any], calibrated: Mapping[str, float] | None
         **reply["readings"],
         "anchor_spread": max(spreads, default=None),
         "waited": middle / processor if alone and processor > LEAST_STEP_S else None,
-        "dispersion": percentile(tuple(steps), 0.9) / middle,
+        "dispersion": float(np.quantile(steps, 0.9)) / middle,
         "two_speeds": split.ratio if split is not None else None,
         "drift": since.size if since is not None else None,
     }
@@ -281,7 +282,7 @@ def measurement_of(
     """The worker's reply as a Measurement."""
     here = "machine" not in reply  # the worker describes its machine where that is not this one
     processor = {  # with one thread, what a sample would take if nothing else ran on its core
-        f"{quantity}_cpu_p{share}": percentile(tuple(reply[f"{quantity}_cpu_s"]), share / 100)
+        f"{quantity}_cpu_p{share}": float(np.quantile(reply[f"{quantity}_cpu_s"], share / 100))
         for quantity in ("ttft", "tpot")
         for share in (50, 99)
         if reply[f"{quantity}_cpu_s"]

@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
+
 from chipwise.core.digest import digest, plain
 from chipwise.core.errors import MeasurementError, SpecError, UnknownName
 from chipwise.core.files import build
+from chipwise.core.statistics import percentile_interval
 from chipwise.ops.workload import Phase, Workload
 from chipwise.profile.drift import NOISE, Drift
-from chipwise.profile.statistics import percentile_interval
 
 SCHEMA = "chipwise.measurement/1"
 METRICS = ("ttft_p50", "ttft_p95", "ttft_p99", "tpot_p50", "tpot_p95", "tpot_p99", "peak_memory")
@@ -64,7 +66,7 @@ class Measurement:
         samples = {"ttft": self.ttft_s, "tpot": self.tpot_s}[quantity]
         if not samples:
             raise MeasurementError(f"{self.name} encodes and generates nothing: it has ttft, the pass over a text")
-        return percentile(samples, share)
+        return float(np.quantile(samples, share))
 
     def metric(self, name: str) -> float:
         """A metric by its common name, such as ``tpot_p99``, in SI units.
@@ -153,16 +155,3 @@ class Measurement:
         if not isinstance(data, Mapping) or data.get("schema") != SCHEMA:
             raise SpecError(f"not a measurement of this version ({SCHEMA})", file=file)
         return build(cls, {key: value for key, value in data.items() if key != "schema"}, file=file)
-
-
-def percentile(samples: tuple[float, ...], share: float) -> float:
-    """The value below which ``share`` of ``samples`` lie, linear between neighbours.
-
-    >>> percentile((1.0, 2.0, 3.0, 5.0), 0.5)
-    2.5
-    """
-    ordered = sorted(samples)
-    place = share * (len(ordered) - 1)
-    low = int(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (place - low) * (ordered[high] - ordered[low])

@@ -6,6 +6,7 @@ calibration's own (with few models) and those measured later (with many).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -14,6 +15,7 @@ import numpy as np
 
 from chipwise.blocks.lowering import lower
 from chipwise.core.arrays import Float64Array
+from chipwise.core.statistics import kendall_tau
 from chipwise.cost.memory import MemoryParts, memory_parts
 from chipwise.cost.pricing import PARTS, anatomy, combine, total_price
 from chipwise.cost.residual import MOST_POINTS, NOISE, factors, smooth
@@ -283,20 +285,13 @@ def _truth(item: Observed, name: str) -> float | None:
 def compare(predicted: Sequence[float], measured: Sequence[float]) -> CheckError:
     """Mean absolute share of error, spread of ln(measured / predicted) about zero, and Kendall's tau."""
     p, m = np.asarray(predicted, np.float64), np.asarray(measured, np.float64)
+    tau = kendall_tau(p, m)
     return CheckError(
         models=len(p),
         mape=float(np.mean(np.abs(p / m - 1))),
         spread=max(0.01, float(np.sqrt(np.mean(np.log(m / p) ** 2)))),
-        kendall_tau=kendall_tau(p, m),
+        kendall_tau=None if math.isnan(tau) else tau,
     )
-
-
-def kendall_tau(first: Any, second: Any) -> float:
-    """Pairs ordered alike less pairs ordered otherwise, over all pairs; a tie counts for neither."""
-    a, b = np.asarray(first, np.float64), np.asarray(second, np.float64)
-    upper = np.triu_indices(len(a), 1)
-    agreement = np.sign(a[:, None] - a[None])[upper] * np.sign(b[:, None] - b[None])[upper]
-    return float(agreement.mean()) if len(agreement) else 1.0
 
 
 def predict_seconds(

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from chipwise.core.errors import InputError, TrainingDiverged
+from chipwise.core.statistics import Z95, wilson_interval
 from chipwise.deploy.torch import Transformer
 from chipwise.training.tasks_data import Question, Task
 
@@ -36,7 +37,6 @@ _TUNE_RATE = 2e-3
 _HEAD_RATE = 1e-2
 _LEAST = 0.1  # deviation that a feature is divided by, as a share of the mean deviation
 _TUNE_S_PER_BYTE = 1.8e-5  # CPU seconds for a byte of one pass of a model of a million and a half (docs/tasks.md)
-_Z = 1.959964  # 95 % of a normal distribution lie within so many deviations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +142,7 @@ def judge(task: Task, answers_IC: NDArray[np.floating], *, method: str, judged: 
     for item, scores in zip(task.test, answers_IC, strict=True):
         confusion[classes.index(item.label), int(np.argmax(scores))] += 1
     right = int(np.trace(confusion))
-    low, high = wilson(right, len(task.test))
+    low, high = wilson_interval(right, len(task.test))
     return TaskResult(
         metric="accuracy",
         value=right / len(task.test),
@@ -152,18 +152,6 @@ def judge(task: Task, answers_IC: NDArray[np.floating], *, method: str, judged: 
         confusion=tuple(tuple(int(count) for count in row) for row in confusion),
         **counts,
     )
-
-
-def wilson(right: int, asked: int) -> tuple[float, float]:
-    """The 95 % interval of a share of which ``right`` of ``asked`` were seen.
-
-    References:
-        Wilson 1927, J. Am. Stat. Assoc. 22:209.
-    """
-    share, z2 = right / asked, _Z**2
-    middle = (share + z2 / (2 * asked)) / (1 + z2 / asked)
-    half = _Z / (1 + z2 / asked) * math.sqrt(share * (1 - share) / asked + z2 / (4 * asked**2))
-    return max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half))  # rounding must not leave it out
 
 
 def spearman(a: NDArray[np.floating], b: NDArray[np.floating]) -> float:
@@ -188,7 +176,7 @@ def fisher(correlation: float, items: int) -> tuple[float, float]:
         Fieller, Hartley & Pearson 1957, Biometrika 44:470 (the variance 1.06 / (n - 3)).
     """
     middle = math.atanh(max(-0.999999, min(0.999999, correlation)))
-    half = _Z * math.sqrt(1.06 / (items - 3))
+    half = Z95 * math.sqrt(1.06 / (items - 3))
     return math.tanh(middle - half), math.tanh(middle + half)
 
 
@@ -333,7 +321,7 @@ def _likeliest(model: Transformer, tokenizer: Any, question: Question) -> bool:
 
 
 def _answered(task: Task, right: Sequence[bool]) -> TaskResult:
-    low, high = wilson(sum(right), len(right))
+    low, high = wilson_interval(sum(right), len(right))
     return TaskResult(
         task=task.name,
         metric="accuracy",

@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from chipwise.core.errors import MissingExtra
-from chipwise.training.tasks import TaskResult, judge, wilson
+from chipwise.core.statistics import wilson_interval
+from chipwise.training.tasks import TaskResult, judge
 from chipwise.training.tasks_data import Task
 
 _INVERSE_DECAY = 30.0
@@ -44,7 +45,7 @@ def baseline(task: Task) -> TaskResult:
 
 def _chance(task: Task) -> TaskResult:
     expected = sum(1 / len(question.options) for question in task.questions)
-    low, high = wilson(round(expected), len(task.questions))
+    low, high = wilson_interval(round(expected), len(task.questions))
     return TaskResult(
         task=task.name,
         metric="accuracy",

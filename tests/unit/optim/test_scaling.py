@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chipwise.optim.scaling import PACE, START, Law, fit_law, fit_pace, non_negative
+from chipwise.optim.scaling import PACE, START, Law, fit_law, fit_pace
 
 
 def test_the_law_by_hand() -> None:
@@ -52,14 +52,3 @@ def test_pace_takes_this_machines_speed() -> None:
     layers, head = np.array([1e5, 5e5, 2e6]), np.array([1e5, 2e5, 4e5])
     twice = fit_pace(layers, head, 2 * PACE.tokens_per_s(layers, head))
     assert twice.tokens_per_s([1e6], [3e5]) == pytest.approx(2 * PACE.tokens_per_s([1e6], [3e5]), rel=1e-3)
-
-
-@given(st.integers(0, 10_000))
-def test_non_negative_least_squares_is_optimal(seed) -> None:
-    rng = np.random.default_rng(seed)
-    columns, target = rng.normal(size=(12, 3)), rng.normal(size=12)
-    found = non_negative(columns, target)
-    assert (found >= 0).all()
-    gradient = columns.T @ (columns @ found - target)
-    assert (gradient[found > 0] == pytest.approx(0, abs=1e-8)) if (found > 0).any() else True
-    assert (gradient[found == 0] >= -1e-8).all()  # the conditions of Karush, Kuhn and Tucker

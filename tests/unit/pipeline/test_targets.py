@@ -11,7 +11,7 @@ from chipwise.core.files import build
 from chipwise.hardware import datasheet
 from chipwise.ops import Workload
 from chipwise.pipeline.devices import DevicePricer, design_costs, device_metrics
-from chipwise.pipeline.targets import RunTargets, Targets, kendall, sheet_metrics
+from chipwise.pipeline.targets import RunTargets, Targets, sheet_metrics
 from chipwise.run.spec import run_spec
 from chipwise.space import SearchSpace, SpaceSpec
 
@@ -67,14 +67,6 @@ def test_each_device_has_its_own_front_and_what_carries_over_is_measured() -> No
     assert (transfer.fronts[[0, 1], [1, 0]] < 0.1).all()
     assert np.diag(transfer.costs) == pytest.approx([1.0, 1.0])
     assert abs(transfer.costs[0, 1]) < 0.1  # width and depth are drawn independently
-
-
-def test_kendall_agrees_with_a_peer() -> None:
-    stats = pytest.importorskip("scipy.stats")
-    rng = np.random.default_rng(0)
-    for _ in range(5):
-        a, b = rng.integers(0, 8, 40).astype(float), rng.integers(0, 8, 40).astype(float)
-        assert kendall(a, b) == pytest.approx(stats.kendalltau(a, b).statistic)
 
 
 def test_data_sheets_price_the_space_and_no_device_is_refused() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +12,7 @@ from chipwise.core.errors import MeasurementError, SpecError, UnknownName
 from chipwise.ops import Phase, Workload
 from chipwise.profile.drift import SCATTER, Drift
 from chipwise.profile.load import Reading
-from chipwise.profile.measurement import Measurement, percentile
+from chipwise.profile.measurement import Measurement
 from chipwise.profile.verdict import LIMITS, judge, spread
 from chipwise.profile.worker import readings
 
@@ -65,11 +64,6 @@ def test_of_a_drift_at_most_itself_is_believed_and_nearly_all_of_a_large_one(tol
     assert 0 <= share <= 1
     assert share > 0.9 or abs(math.log(told)) < 3 * SCATTER
     assert found.believed(Phase.DECODE) == pytest.approx(1 / found.believed(Phase.PREFILL))
-
-
-@given(st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=50), st.floats(0, 1))
-def test_percentile_is_numpys(samples: list[float], share: float) -> None:
-    assert percentile(tuple(samples), share) == pytest.approx(np.percentile(samples, 100 * share), rel=1e-9)
 
 
 def test_doubt_needs_reasons_and_reasons_need_doubt() -> None:

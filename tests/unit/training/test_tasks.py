@@ -9,13 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from chipwise.core.errors import DataError, InputError, UnknownName
+from chipwise.core.statistics import wilson_interval
 from chipwise.deploy.torch import Transformer, build
 from chipwise.spec import ArchSpec
-from chipwise.training.tasks import Head, evaluate_task, fisher, judge, pooled, spearman, wilson
+from chipwise.training.tasks import Head, evaluate_task, fisher, judge, pooled, spearman
 from chipwise.training.tasks_baseline import baseline
 from chipwise.training.tasks_data import Item, Question, Task, chapters, divide, load_task, organ_system
 from chipwise.training.tokenizer import TokenStore
@@ -160,31 +159,6 @@ def test_chapters_are_those_of_icd_10_cm() -> None:
 # -- figures ---------------------------------------------------------------------------------------------------------
 
 
-@given(asked=st.integers(1, 3000), share=st.floats(0, 1))
-def test_wilsons_interval_holds_its_share(asked: int, share: float) -> None:
-    right = round(share * asked)
-    low, high = wilson(right, asked)
-    assert 0 <= low <= right / asked <= high <= 1
-
-
-def test_wilsons_interval_as_published() -> None:
-    """Newcombe 1998 (Statistics in Medicine 17:857), table I, method 3: 81 of 263 and 15 of 148."""
-    assert wilson(81, 263) == pytest.approx((0.2553, 0.3662), abs=5e-5)
-    assert wilson(15, 148) == pytest.approx((0.0624, 0.1605), abs=5e-5)
-    assert wilson(0, 20)[0] == 0.0
-    assert wilson(0, 20)[1] == pytest.approx(0.1611, abs=5e-5)
-
-
-@given(right=st.integers(0, 500), more=st.integers(1, 500))
-def test_the_interval_holds_the_share_and_shrinks(right: int, more: int) -> None:
-    asked = right + more
-    low, high = wilson(right, asked)
-    assert 0 <= low <= right / asked + 1e-12
-    assert right / asked - 1e-12 <= high <= 1
-    wide = wilson(right * 4, asked * 4)
-    assert wide[1] - wide[0] < high - low
-
-
 def test_rank_correlation_by_hand() -> None:
     a = np.array([1.0, 2.0, 3.0, 4.0])
     assert spearman(a, np.exp(a)) == pytest.approx(1.0)
@@ -201,7 +175,7 @@ def test_the_confusion_matrix_counts_true_against_answered() -> None:
     result = judge(task, np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]), method="by hand")
     assert result.confusion == ((1, 1), (0, 1))
     assert result.value == pytest.approx(2 / 3)
-    assert (result.low, result.high) == wilson(2, 3)
+    assert (result.low, result.high) == wilson_interval(2, 3)
 
 
 # -- contenders ------------------------------------------------------------------------------------------------------

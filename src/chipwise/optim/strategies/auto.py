@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from chipwise.core.arrays import Float64Array
+from chipwise.core.statistics import normal_cdf
 from chipwise.optim.acquisition import expected_gain, frame, most_informative
 from chipwise.optim.encoding import Encoder
 from chipwise.optim.history import History
@@ -255,7 +256,7 @@ class Auto:
             mean[:, column], std[:, column] = model.predict_columns(columns)
         for model in self._limit_models.values():
             excess, doubt = model.predict_columns(columns)
-            chance *= 0.5 * (1 + np.array([math.erf(-z) for z in excess / (doubt * math.sqrt(2))]))
+            chance *= normal_cdf(-excess / doubt)
         return mean, std, chance
 
     def _breed(self, pool: Pool, *, generations: int) -> None:

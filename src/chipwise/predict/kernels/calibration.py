@@ -14,11 +14,11 @@ import numpy.typing as npt
 
 from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import SpecError
+from chipwise.core.statistics import Z90
 from chipwise.predict.kernels.times import KernelTimes
 
 PRIOR = 0.25  # standard deviation of each constant, in logarithms, before anything is measured
 NOISE = 0.15  # of one kernel about the calibrated model
-Z90 = 1.645  # standard deviations of a normal distribution that hold nine of ten
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ import numpy as np
 
 from chipwise.core.arrays import Float32Array, Float64Array
 from chipwise.core.errors import Unsupported
+from chipwise.core.statistics import weighted_quantile
 from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.ops import Matmul
@@ -165,13 +166,7 @@ def halfwidth(here: tuple[float, ...], path: str, fold: str, situation: Situatio
             of_path += [other == path] * len(found)
     value, share, mine = np.asarray(values), np.asarray(weights), np.asarray(of_path)
     chosen = [np.ones_like(mine), mine] if mine.any() else [np.ones_like(mine)]
-    return max(_quantile(value[rows], share[rows]) for rows in chosen)
-
-
-def _quantile(values: Float64Array, weights: Float64Array) -> float:
-    order = np.argsort(values)
-    reached = np.cumsum(weights[order])
-    return float(values[order][np.searchsorted(reached, SHARE * reached[-1])])
+    return max(weighted_quantile(value[rows], share[rows], SHARE) for rows in chosen)
 
 
 def fold_name(fold: str | None, device: DeviceProfile | None = None) -> str:
