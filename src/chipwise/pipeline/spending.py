@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chipwise.core.errors import Unsupported
+from chipwise.cost.request import request_total
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.ops import Workload
 from chipwise.profile.measurement import Measurement
@@ -51,11 +52,11 @@ def spent(
         prefill_j: Joules of the prompt's pass, where the kernels tell.
         decode_j: Joules of a step, likewise.
     """
-    steps, tokens = workload.new_tokens - 1, workload.new_tokens * workload.batch
-    request_s = ttft_s + steps * tpot_s
+    tokens = workload.new_tokens * workload.batch
+    request_s = request_total(ttft_s, tpot_s, workload.new_tokens)
     found: dict[str, Any] = {}
     if prefill_j is not None and decode_j is not None:
-        request_j = prefill_j + steps * decode_j
+        request_j = request_total(prefill_j, decode_j, workload.new_tokens)
         found |= {"power": request_j / request_s, "joules_per_token": request_j / tokens}
     elif rates.power_w is not None:
         found |= {"power": rates.power_w + 0 * request_s, "joules_per_token": rates.power_w * request_s / tokens}

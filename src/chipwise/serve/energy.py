@@ -10,6 +10,7 @@ import numpy as np
 from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import Unsupported
 from chipwise.cost.model import Predicted
+from chipwise.cost.request import request_total
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.predict.power import floor_w, power
 from chipwise.serve.estimate import GroupCost
@@ -57,7 +58,8 @@ def _token_j(cost: GroupCost, prefill_j: Float64Array, step_j: Float64Array) -> 
     if not group.generates:
         return plan.tp * prefill_j / (group.replica_batch * group.prompt_tokens)
     step_j = step_j + waiting * cost.step_s
-    result: Float64Array = plan.tp * (step_j / group.replica_batch + prefill_j / group.new_tokens)
+    request_j = request_total(prefill_j, step_j / group.replica_batch, group.new_tokens)
+    result: Float64Array = plan.tp * request_j / group.new_tokens
     return result
 
 

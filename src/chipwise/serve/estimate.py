@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import ChipwiseError, Unsupported
+from chipwise.cost.request import request_total
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.serve import intervals
 from chipwise.serve.batching import Constants, constants, tpot_s
@@ -114,11 +115,17 @@ class GroupCost:
     memory: DeviceMemory
 
     @property
+    def request_s(self) -> Float64Array:
+        """Seconds from the start of a request's own prefill to its last token."""
+        result: Float64Array = request_total(self.prefill_s, self.tpot_s, self.group.new_tokens)
+        return result
+
+    @property
     def tokens_per_s(self) -> Float64Array:
         """New tokens of all requests in flight, prompts' passes included; of a text encoder those that it reads."""
         group = self.group
         made = group.new_tokens if group.generates else group.prompt_tokens
-        result: Float64Array = group.in_flight * made / (self.prefill_s + group.new_tokens * self.tpot_s)
+        result: Float64Array = group.in_flight * made / self.request_s
         return result
 
 
