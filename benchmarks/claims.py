@@ -311,7 +311,7 @@ def power() -> None:
     say("kWh a month of 150 W, USD at 0.15 a kWh", month, month * 0.15)
     say("devices for 200,000 USD", 200_000 / (month * 0.15))
     cost = chipwise.estimate("llama-3-8b", device=A100)
-    say("llama-3-8b, A100: J a token, one stream", cost.metrics["energy_per_token"].value)
+    say("llama-3-8b, A100: J a token, one stream", cost.metrics["joules_per_token"].value)
 
 
 def phone() -> None:

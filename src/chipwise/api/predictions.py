@@ -141,7 +141,7 @@ def estimate_devices(
 
 def _seconds(found: CostEstimate) -> float:
     """What a model is ranked by: the time of a token, or of a text encoder's pass."""
-    return found.tpot_s if "tpot" in found.metrics else found.ttft_s
+    return found.tpot_s if "tpot_p50" in found.metrics else found.ttft_s
 
 
 def compare(models: Sequence[str], *, devices: Sequence[str] | None = None, **asked: Any) -> Comparison:

@@ -77,12 +77,12 @@ def _print(found: Comparison) -> None:
                 problems.append(f"{model} on {device}: {cell.problem}")
                 continue
             cost, values = cell.estimate, cell.estimate.metrics
-            energy, price = values.get("energy_per_token"), values.get("usd_per_1k_tokens")
+            energy, price = values.get("joules_per_token"), values.get("usd_per_1k_tokens")
             table.add_row(
                 f" {model}",
                 units.show(cost.ttft_s, "time"),
                 units.show(cost.tpot_s, "time") if cell.generates else "",
-                f"{values['tokens_per_s'].value:.3g}",
+                f"{values['throughput'].value:.3g}",
                 units.show(energy.value, "energy") if energy else "–",
                 f"{price.value:.3g}" if price else "–",
                 units.show(cost.peak_memory_bytes, "bytes"),
@@ -94,5 +94,5 @@ def _print(found: Comparison) -> None:
     for winner in found.winners:
         times = "" if winner.times_better is None else f", {winner.times_better:.2f} times better than the next"
         doubt = "" if winner.sure or winner.times_better is None else " (intervals meet)"
-        label = {"ttft": "TTFT", "tpot": "TPOT"}[winner.metric]
+        label = {"ttft_p50": "TTFT", "tpot_p50": "TPOT"}[winner.metric]
         console.print(f"{winner.device}, {label}: [bold]{winner.model}[/]{times}{doubt}; {winner.why}", highlight=False)

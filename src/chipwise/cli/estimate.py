@@ -149,12 +149,12 @@ def _print(model: str, found: CostEstimate) -> None:
     several = f"{found.devices} x " if found.devices > 1 else ""
     console.print(f"{model} on {several}{found.device}, {found.runtime}: {found.provenance}, 90 % intervals")
     table = Table(box=None, show_header=False, pad_edge=False)
-    generates = "tpot" in found.metrics
+    generates = "tpot_p50" in found.metrics
     for name, label, kind in (
-        ("ttft", "TTFT of one prompt" if generates else "the pass over all texts", "time"),
-        ("tpot", "TPOT", "time"),
-        ("tokens_per_s", "all requests together" if generates else "tokens read", "rate"),
-        ("energy_per_token", "energy of a token", "energy"),
+        ("ttft_p50", "TTFT of one prompt" if generates else "the pass over all texts", "time"),
+        ("tpot_p50", "TPOT", "time"),
+        ("throughput", "all requests together" if generates else "tokens read", "rate"),
+        ("joules_per_token", "energy of a token", "energy"),
         ("usd_per_1k_tokens", "price of 1,000 tokens", "price"),
     ):
         if name in found.metrics:
@@ -180,7 +180,7 @@ def _print_devices(model: str, answers: list[DeviceAnswer]) -> None:
     from chipwise.core import units
 
     found = [(row.device, row.estimate) for row in answers if row.estimate is not None]
-    main = next((_main(cost) for _, cost in found), "tpot")
+    main = next((_main(cost) for _, cost in found), "tpot_p50")
     table = Table(
         box=None,
         pad_edge=False,
@@ -192,13 +192,13 @@ def _print_devices(model: str, answers: list[DeviceAnswer]) -> None:
         table.add_column(name, justify="left" if name in ("device", "bound") else "right", no_wrap=True)
     for device, cost in found:
         values = cost.metrics
-        energy, price = values.get("energy_per_token"), values.get("usd_per_1k_tokens")
+        energy, price = values.get("joules_per_token"), values.get("usd_per_1k_tokens")
         table.add_row(
             device,
             units.show(cost.ttft_s, "time"),
-            units.show(cost.tpot_s, "time") if "tpot" in values else "",
+            units.show(cost.tpot_s, "time") if "tpot_p50" in values else "",
             _interval(values[main]),
-            _number(values["tokens_per_s"].value),
+            _number(values["throughput"].value),
             units.show(energy.value, "energy") if energy else "–",
             f"{price.value:.3g}" if price else "–",
             cost.bound.value if cost.bound else "",
@@ -216,7 +216,7 @@ def _number(value: float) -> str:
 
 def _main(found: CostEstimate) -> str:
     """The metric that says how fast a model is: a text encoder makes no tokens."""
-    return "tpot" if "tpot" in found.metrics else "ttft"
+    return "tpot_p50" if "tpot_p50" in found.metrics else "ttft_p50"
 
 
 def _interval(value: Predicted) -> str:

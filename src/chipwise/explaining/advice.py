@@ -21,7 +21,7 @@ class Proposal:
         touches: What kind of thing is changed.
         how: How to apply it.
         changed: The question after the change.
-        headline: What it is about: tpot, ttft, tokens_per_s, peak_memory, energy_per_token or usd_per_1k_tokens.
+        headline: The metric: tpot_p50, ttft_p50, throughput, peak_memory, joules_per_token or usd_per_1k_tokens.
         quality: What it may cost or gain in quality, and what would have to be trained; empty where nothing.
         source: Where the advice comes from: a paper, a white paper, a measurement of ours.
         urgent: Whether nothing else counts before it is done: the model does not run as it is.
@@ -31,7 +31,7 @@ class Proposal:
     touches: Touches
     how: str
     changed: Question
-    headline: str = "tpot"
+    headline: str = "tpot_p50"
     quality: str = ""
     source: str = ""
     urgent: bool = False

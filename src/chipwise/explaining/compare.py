@@ -71,7 +71,10 @@ def compare(requests: Sequence[Request], names: Sequence[tuple[str, str]]) -> Co
     known = tuple(cell for cell in cells if cell is not None)
     models, devices = (tuple(dict.fromkeys(name[k] for name in names)) for k in (0, 1))
     winners = [
-        winner for device in devices for metric in ("ttft", "tpot") if (winner := _winner(known, device, metric))
+        winner
+        for device in devices
+        for metric in ("ttft_p50", "tpot_p50")
+        if (winner := _winner(known, device, metric))
     ]
     return Comparison(models=models, devices=devices, cells=known, winners=tuple(winners))
 
@@ -81,7 +84,7 @@ def _winner(cells: Sequence[Cell], device: str, metric: str) -> Winner | None:
         (
             (cell.estimate.metrics[metric], cell, cell.estimate)
             for cell in cells
-            if cell.device == device and cell.estimate and (cell.generates or metric == "ttft")
+            if cell.device == device and cell.estimate and (cell.generates or metric == "ttft_p50")
         ),
         key=lambda each: each[0].value,
     )
@@ -99,7 +102,7 @@ def _winner(cells: Sequence[Cell], device: str, metric: str) -> Winner | None:
         model=cell.model,
         times_better=times,
         sure=times > 1 and best.high < second.low,
-        why=_why(estimate, other, "prefill" if metric == "ttft" else "decode"),
+        why=_why(estimate, other, "prefill" if metric == "ttft_p50" else "decode"),
     )
 
 

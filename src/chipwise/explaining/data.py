@@ -31,7 +31,7 @@ def to_data(found: Explanation) -> dict[str, Any]:
             {
                 name: value
                 for name, value in cost.metrics.items()
-                if found.case.generates or found.case.training or "ttft" in name
+                if found.case.generates or found.case.training or name.startswith("ttft")
             }
         ),
         "phases": plain(found.phases),

@@ -27,7 +27,7 @@ FORMAT_SPREAD = 0.15
 """The same of all products in one number format together: what their kernels' model has wrong of the format as such."""
 BESIDE = ("beside kernels", 0, 0)
 WORTH = 1.01  # times better: what buys less than a hundredth is not said unasked
-RATES = frozenset({"tokens_per_s"})  # more is better
+RATES = frozenset({"throughput"})  # more is better
 SERVING_ALONE = frozenset({"precision", "batching"})  # kinds of change that mean nothing to a training step
 
 
@@ -66,9 +66,9 @@ def _advice(name: str, proposal: Proposal, case: Case, after: CostEstimate) -> A
     metrics = None
     wanted = proposal.headline
     if not case.generates:
-        only = "step" if case.training else "ttft"
-        metrics = (only, "tokens_per_s", "usd_per_1k_tokens", "peak_memory") if case.training else (only, "peak_memory")
-        wanted = only if wanted in ("ttft", "tpot") else wanted
+        only = "step" if case.training else "ttft_p50"
+        metrics = (only, "throughput", "usd_per_1k_tokens", "peak_memory") if case.training else (only, "peak_memory")
+        wanted = only if wanted in ("ttft_p50", "tpot_p50") else wanted
     gains = gains_of(case.estimate, after, metrics=metrics, recast=recast)
     headline = next((gain for gain in gains if gain.metric == wanted), None)
     if headline is None:
@@ -99,7 +99,7 @@ def gains_of(
     """
     first = _margins(before, after, "prefill", recast=recast)
     decoding = _margins(before, after, "decode", recast=recast) if before.decode and after.decode else first
-    margins = {"ttft": first, "step": first, "tpot": decoding, "peak_memory": (0.0, 0.0)}  # the last is counted
+    margins = {"ttft_p50": first, "step": first, "tpot_p50": decoding, "peak_memory": (0.0, 0.0)}  # the last is counted
     both = max(first[0], decoding[0]), max(first[1], decoding[1])
     old, new = _values(before), _values(after)
     gains = []
@@ -114,8 +114,8 @@ def gains_of(
 
 
 def _values(cost: CostEstimate) -> dict[str, float]:
-    found = {name.removesuffix("_p50"): value.value for name, value in cost.metrics.items() if not name.endswith("p99")}
-    return {"ttft": cost.ttft_s, "tpot": cost.tpot_s} | found | {"peak_memory": cost.peak_memory_bytes}
+    found = {name: value.value for name, value in cost.metrics.items() if not name.endswith("p99")}
+    return {"ttft_p50": cost.ttft_s, "tpot_p50": cost.tpot_s} | found | {"peak_memory": cost.peak_memory_bytes}
 
 
 def ratio_spread(before: CostEstimate, after: CostEstimate, phase: PhaseName, *, recast: bool = False) -> float:
@@ -185,7 +185,7 @@ def _products(here: Shares, there: Shares) -> float:
 
 
 def _halfwidth(cost: CostEstimate, phase: PhaseName) -> float:
-    names = ("step", "ttft", "ttft_p50") if phase == "prefill" else ("tpot", "tpot_p50")
+    names = ("step", "ttft_p50") if phase == "prefill" else ("tpot_p50",)
     found = next(cost.metrics[name] for name in names if name in cost.metrics)
     return float(np.log(found.high / found.value))
 

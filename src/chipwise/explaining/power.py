@@ -24,14 +24,14 @@ class Drawn:
 
 def drawn(case: Case) -> Drawn | None:
     """What serving draws; None where nobody publishes the board's limit, and of what does not generate."""
-    energy = case.estimate.metrics.get("energy_per_token")
+    energy = case.estimate.metrics.get("joules_per_token")
     if case.sheet is None or energy is None or not case.generates:
         return None
     try:
         limit_w = case.sheet.board_power_w * case.estimate.devices
     except Unsupported:
         return None
-    drawn_w = energy.value * case.estimate.metrics["tokens_per_s"].value
+    drawn_w = energy.value * case.estimate.metrics["throughput"].value
     return Drawn(drawn_w=min(drawn_w, limit_w), limit_w=limit_w)
 
 

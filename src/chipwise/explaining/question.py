@@ -147,7 +147,7 @@ class Case:
     def slower(self) -> str:
         """The metric of the phase in which a request spends more of its time: ttft or tpot."""
         answering_s = self.estimate.tpot_s * self.question.new_tokens
-        return "tpot" if "decode" in self.phases and answering_s > self.estimate.ttft_s else "ttft"
+        return "tpot_p50" if "decode" in self.phases and answering_s > self.estimate.ttft_s else "ttft_p50"
 
     def operators(self, phase: PhaseName) -> tuple[OpCost, ...]:
         """The kernels of a pass; none of a phase that the model does not have."""

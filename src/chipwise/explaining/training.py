@@ -28,7 +28,7 @@ def train_estimate(question: Question, device: str) -> CostEstimate:
         checkpoint=question.checkpoint,
     )
     step, tokens = found.step, question.batch * question.prompt_tokens
-    metrics = {"step": step, "tokens_per_s": _inverse(step, tokens)}
+    metrics = {"step": step, "throughput": _inverse(step, tokens)}
     notes = []
     try:
         usd = 1000 / tokens * found.devices * known.device.price_usd_per_s

@@ -6,20 +6,20 @@ from chipwise.core import units
 from chipwise.explaining.advice import Gain
 
 KINDS = {
-    "ttft": "time",
-    "tpot": "time",
+    "ttft_p50": "time",
+    "tpot_p50": "time",
     "step": "time",
-    "tokens_per_s": "rate",
-    "energy_per_token": "energy",
+    "throughput": "rate",
+    "joules_per_token": "energy",
     "usd_per_1k_tokens": "price",
     "peak_memory": "bytes",
 }
 _WORDS = {
-    "ttft": "TTFT",
-    "tpot": "TPOT",
+    "ttft_p50": "TTFT",
+    "tpot_p50": "TPOT",
     "step": "a step",
-    "tokens_per_s": "throughput",
-    "energy_per_token": "energy of a token",
+    "throughput": "throughput",
+    "joules_per_token": "energy of a token",
     "usd_per_1k_tokens": "price of 1,000 tokens",
     "peak_memory": "memory",
 }

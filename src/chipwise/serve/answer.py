@@ -123,13 +123,13 @@ def assemble(cost: GroupCost, i: int) -> CostEstimate:
 
     tokens_per_s = float(cost.tokens_per_s[i])
     metrics = {
-        "ttft": around(float(cost.prefill_s[i])),
-        **({"tpot": around(float(cost.tpot_s[i]))} if group.generates else {}),
-        "tokens_per_s": around(tokens_per_s),
+        "ttft_p50": around(float(cost.prefill_s[i])),
+        **({"tpot_p50": around(float(cost.tpot_s[i]))} if group.generates else {}),
+        "throughput": around(tokens_per_s),
     }
     notes = []
     try:
-        metrics["energy_per_token"] = energy_j_per_token(cost, i)
+        metrics["joules_per_token"] = energy_j_per_token(cost, i)
     except Unsupported as error:
         notes.append(f"no energy: {error}")
     try:

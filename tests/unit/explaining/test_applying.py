@@ -19,7 +19,7 @@ from chipwise.spec.hf import resolve, to_config
 
 
 def advice(changed: Question) -> Advice:
-    gain = Gain(metric="tpot", before=2, after=1, ratio=Predicted(value=2, low=1.5, high=2.5))
+    gain = Gain(metric="tpot_p50", before=2, after=1, ratio=Predicted(value=2, low=1.5, high=2.5))
     proposal = Proposal(title="a change", touches="architecture", how="by hand", changed=changed)
     return Advice(rule="any", proposal=proposal, headline=gain, gains=(gain,), sure=True)
 

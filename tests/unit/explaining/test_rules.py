@@ -84,7 +84,14 @@ def test_a_rule_proposes_where_it_applies(name: str) -> None:
         assert proposal.title
         assert proposal.how
         assert proposal.source
-        assert proposal.headline in {"ttft", "tpot", "peak_memory", "usd_per_1k_tokens", "energy_per_token", *RATES}
+        assert proposal.headline in {
+            "ttft_p50",
+            "tpot_p50",
+            "peak_memory",
+            "usd_per_1k_tokens",
+            "joules_per_token",
+            *RATES,
+        }
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
@@ -99,7 +106,11 @@ def test_no_rule_speaks_of_decode_to_an_encoder(name: str) -> None:
     assert not arch.causal
     for proposal in rules()[name](case(arch, prompt_tokens=512)):
         assert proposal.changed.arch.layers[0].attention.causal is False
-        assert proposal.headline in {"ttft", "peak_memory", "tpot"}  # the engine reads tpot as the one pass there is
+        assert proposal.headline in {
+            "ttft_p50",
+            "peak_memory",
+            "tpot_p50",
+        }
         assert proposal.touches != "batching"
 
 

@@ -31,7 +31,7 @@ def test_a_step_is_that_of_the_training_estimate() -> None:
     found = case(**step()).estimate  # type: ignore[arg-type]
     known = api.estimate_training("gpt2", device="a100-sxm-80gb", tokens=1024, batch=8)
     assert found.ttft_s == known.step.value
-    assert found.metrics["tokens_per_s"].value == pytest.approx(known.tokens_per_s)
+    assert found.metrics["throughput"].value == pytest.approx(known.tokens_per_s)
     assert found.peak_memory_bytes == known.peak_memory_bytes
 
 
@@ -40,7 +40,7 @@ def test_advice_on_training_touches_no_format_and_no_requests() -> None:
     assert told
     assert {advice.proposal.touches for advice in told}.isdisjoint({"precision", "batching"})
     assert {gain.metric for advice in told for gain in advice.gains} <= {
-        "step", "tokens_per_s", "usd_per_1k_tokens", "peak_memory",
+        "step", "throughput", "usd_per_1k_tokens", "peak_memory",
     }  # fmt: skip
 
 
@@ -66,7 +66,7 @@ def test_what_does_not_fit_is_told_to_recompute_first() -> None:
 def test_the_answer_as_data_names_the_task() -> None:
     data = to_data(explain_case(case(**step())))  # type: ignore[arg-type]
     assert data["task"] == "train"
-    assert set(data["metrics"]) == {"step", "tokens_per_s", "usd_per_1k_tokens"}
+    assert set(data["metrics"]) == {"step", "throughput", "usd_per_1k_tokens"}
     assert any("published, not measured here" in note for note in data["notes"])  # of the head's 50,257 columns
 
 

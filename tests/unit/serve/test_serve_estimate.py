@@ -86,8 +86,8 @@ def test_tpot_waits_for_the_others_prefills() -> None:
 
 def test_a_token_draws_no_more_than_the_boards_can_in_its_time() -> None:
     found = api.estimate("Qwen/Qwen3-32B", device="h100-sxm", tp=2, batch=16)
-    seconds_a_token = 1 / found.metrics["tokens_per_s"].value
-    energy = found.metrics["energy_per_token"]
+    seconds_a_token = 1 / found.metrics["throughput"].value
+    energy = found.metrics["joules_per_token"]
     assert 0 < energy.value < 2 * datasheet.load("h100-sxm").board_power_w * seconds_a_token * 1.1
     assert energy.low < energy.value < energy.high
 
@@ -95,7 +95,7 @@ def test_a_token_draws_no_more_than_the_boards_can_in_its_time() -> None:
 def test_price_is_devices_times_rate_over_throughput() -> None:
     found = api.estimate("Qwen/Qwen3-32B", device="h100-sxm", tp=2, batch=16)
     rate = 2 * datasheet.load("h100-sxm").price_usd_per_s
-    assert found.metrics["usd_per_1k_tokens"].value == pytest.approx(1000 * rate / found.metrics["tokens_per_s"].value)
+    assert found.metrics["usd_per_1k_tokens"].value == pytest.approx(1000 * rate / found.metrics["throughput"].value)
 
 
 def test_what_does_not_fit_says_by_how_much_and_what_would() -> None:

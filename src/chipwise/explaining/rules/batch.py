@@ -34,6 +34,6 @@ def rule(case: Case) -> Iterator[Proposal]:
             touches="batching",
             how=f"serve {best} requests at once (vLLM: --max-num-seqs {best})",
             changed=case.question.but(batch=best),
-            headline="tokens_per_s",
+            headline="throughput",
             source="Pope et al. 2022, Efficiently Scaling Transformer Inference, arXiv:2211.05102",
         )

@@ -21,7 +21,7 @@ def rule(case: Case) -> Iterator[Proposal]:
             touches="training",
             how="train without activation checkpointing, as long as memory allows it",
             changed=case.question.but(checkpoint=False),
-            headline="ttft",
+            headline="ttft_p50",
             source=SOURCE,
         )
         return

@@ -20,6 +20,6 @@ def rule(case: Case) -> Iterator[Proposal]:
         touches="runtime",
         how="torch.compile(mode='reduce-overhead'), torch.cuda.CUDAGraph, or a runtime that captures decode",
         changed=case.question.but(runtime=replace(runtime, graphs=True)),
-        headline="tpot",
+        headline="tpot_p50",
         source="NVIDIA, CUDA C++ Programming Guide, CUDA Graphs",
     )

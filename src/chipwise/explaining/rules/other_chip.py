@@ -43,4 +43,4 @@ def rule(case: Case) -> Iterator[Proposal]:
 
 
 def _seconds(case: Case, cost: CostEstimate) -> float:
-    return cost.ttft_s if case.slower == "ttft" else cost.tpot_s
+    return cost.ttft_s if case.slower == "ttft_p50" else cost.tpot_s

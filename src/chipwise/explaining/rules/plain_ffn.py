@@ -30,5 +30,5 @@ def rule(case: Case) -> Iterator[Proposal]:
 
 def _share(case: Case) -> float:
     """What activations take of the phase in which a request spends more of its time."""
-    phase: PhaseName = "decode" if case.slower == "tpot" else "prefill"
+    phase: PhaseName = "decode" if case.slower == "tpot_p50" else "prefill"
     return case.share(phase, place="ffn.act")

@@ -25,12 +25,12 @@ def rule(case: Case) -> Iterator[Proposal]:
     ]
     answers = case.pricer.price([case.question.but(device=sheet.name) for sheet in chips])
     frugal = [
-        (answer.metrics["energy_per_token"].value, sheet)
+        (answer.metrics["joules_per_token"].value, sheet)
         for sheet, answer in zip(chips, answers, strict=True)
         if not isinstance(answer, ChipwiseError)
         and answer.peak_memory_bytes <= sheet.mem_capacity_bytes
         and answer.tpot_s <= case.estimate.tpot_s
-        and "energy_per_token" in answer.metrics
+        and "joules_per_token" in answer.metrics
     ]
     if not frugal:
         return
@@ -40,6 +40,6 @@ def rule(case: Case) -> Iterator[Proposal]:
         touches="hardware",
         how=f"rent or buy {chosen.title}; or see what lasts on the machine itself: chipwise measure --sustained",
         changed=case.question.but(device=chosen.name),
-        headline="energy_per_token",
+        headline="joules_per_token",
         source="Patel et al. 2023, POLCA, arXiv:2308.12908, on power limits under language models",
     )

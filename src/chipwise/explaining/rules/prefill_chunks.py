@@ -19,6 +19,6 @@ def rule(case: Case) -> Iterator[Proposal]:
         touches="batching",
         how="vLLM: --enable-chunked-prefill (the default); SGLang: --chunked-prefill-size",
         changed=case.question.but(runtime=replace(runtime, mixes=True)),
-        headline="tpot",
+        headline="tpot_p50",
         source="Agrawal et al. 2024, Sarathi-Serve, arXiv:2403.02310; what is waited for is fitted to served runs",
     )

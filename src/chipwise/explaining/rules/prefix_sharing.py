@@ -23,7 +23,7 @@ def rule(case: Case) -> Iterator[Proposal]:
         touches="batching",
         how="vLLM: --enable-prefix-caching (the default since 0.6); SGLang: on unless --disable-radix-cache",
         changed=question.but(cached_tokens=found),
-        headline="ttft",
+        headline="ttft_p50",
         quality="none; the memory that sharing saves is not counted",
         source="Zheng et al. 2023, SGLang, arXiv:2312.07104; Kwon et al. 2023, vLLM, arXiv:2309.06180, section 4.4",
     )

@@ -23,6 +23,6 @@ def rule(case: Case) -> Iterator[Proposal]:
         touches="parallelism",
         how=f"--tensor-parallel-size {heads} --data-parallel-size {replicas} with expert parallelism",
         changed=case.question.but(tp=heads, dp=replicas),
-        headline="tokens_per_s",
+        headline="throughput",
         source="vLLM documentation, Data Parallel Deployment; DeepSeek-AI 2024, arXiv:2412.19437, section 3.4",
     )

@@ -23,7 +23,7 @@ def rule(case: Case) -> Iterator[Proposal]:
         touches="architecture",
         how=f"set vocab_size to {padded}; the {padded - arch.vocab_size} new rows are never chosen",
         changed=case.question.but(arch=replace(arch, vocab_size=padded)),
-        headline="tpot" if case.share("decode", place="head") > case.share("prefill", place="head") else "ttft",
+        headline="tpot_p50" if case.share("decode", place="head") > case.share("prefill", place="head") else "ttft_p50",
         quality="none: the new tokens' logits are masked",
         source="Karpathy 2023, nanoGPT; NVIDIA, Matrix Multiplication Background User's Guide, section 2.2",
     )

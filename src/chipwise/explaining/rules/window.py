@@ -35,7 +35,7 @@ def rule(case: Case) -> Iterator[Proposal]:
         touches="architecture",
         how=f"sliding_window {WINDOW}, every sixth layer global; train so, or train a checkpoint on",
         changed=case.question.but(arch=replace(case.arch, layers=layers)),
-        headline="tpot" if shares["decode"] >= shares["prefill"] else "ttft",
+        headline="tpot_p50" if shares["decode"] >= shares["prefill"] else "ttft_p50",
         quality="perplexity as good at this ratio; retrieval over long contexts rests on the global layers",
         source="Gemma Team 2025, Gemma 3, arXiv:2503.19786, section 5.2",
     )

@@ -1,0 +1,47 @@
+"""One definition of what a request takes: a prompt's pass gives the first token, a decode step each token after it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from chipwise import api
+from chipwise.cost.request import request_total
+from chipwise.hardware import datasheet
+from chipwise.ops import Workload
+from chipwise.pipeline.spending import rates_of, spent
+from chipwise.serve.answer import cost_of
+from chipwise.serve.energy import energies
+from chipwise.serve.request import Request
+from chipwise.serve.table import estimate_rows
+
+
+def test_a_request_by_pencil() -> None:
+    assert request_total(10.0, 2.0, 1) == 10.0  # the prompt's pass gives the only token
+    assert request_total(10.0, 2.0, 4) == 16.0  # and three steps the other three
+    assert request_total(np.array([1.0, 2.0]), 0.5, np.array([3, 1])).tolist() == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("new", [1, 2, 128])
+def test_tokens_per_second_and_price_are_the_same_in_estimates_tables_and_run_files(new: int) -> None:
+    found = api.estimate("gpt2", device="l4", new=new)
+    request_s = found.ttft_s + (new - 1) * found.tpot_s
+    usd = found.metrics["usd_per_1k_tokens"].value
+    assert found.metrics["throughput"].value == pytest.approx(new / request_s)
+    workload = Workload(prompt_tokens=1024, new_tokens=new, batch=1)
+    limits = spent(found.ttft_s, found.tpot_s, workload, rates_of(datasheet.load("l4")))
+    assert usd == pytest.approx(limits["usd_per_1k_tokens"])
+    (row,) = estimate_rows([{"model": "gpt2", "device": "l4", "isl": "1024", "osl": str(new)}])
+    assert float(str(row["usd_per_1k_tokens"])) == pytest.approx(usd, rel=1e-3)
+
+
+def test_the_first_token_takes_the_energy_of_the_prompt_alone() -> None:
+    # E(n) = prefill + (n - 1) steps, so what a token more adds is the same step from the first to the second as from
+    # the second to the third (the cache is one position longer, of a thousand).
+    joules = []
+    for new in (1, 2, 3):
+        (found,) = energies([cost_of(Request(model="gpt2", device="l4", new_tokens=new))])
+        joules.append(new * float(found.token_j[0]))  # type: ignore[union-attr]
+    first, second, third = joules
+    assert third - second == pytest.approx(second - first, rel=0.02)
+    assert first > 5 * (second - first)  # a thousand tokens of prompt against one
