@@ -24,6 +24,7 @@ import numpy.typing as npt
 from chipwise.core.arrays import Float32Array
 from chipwise.core.errors import MissingExtra, SpecError, Unsupported
 from chipwise.core.files import read_json, storage
+from chipwise.deploy.tokenizer_files import read_tokenizer
 from chipwise.spec import ArchSpec, Attention, Design, FeedForward
 from chipwise.spec.io import to_data
 from chipwise.spec.plain import require_plain
@@ -231,11 +232,17 @@ def _add_tokenizer(writer: GGUFWriter, arch: ArchSpec, path: Path | None) -> Non
     writer.add_token_list(tokens)
     writer.add_token_types(types)
     writer.add_token_merges([m if isinstance(m, str) else " ".join(m) for m in model["merges"]])
-    separators = sorted(number for number, token in added.items() if token.get("special"))
-    if separators:
-        writer.add_bos_token_id(separators[0])
-        writer.add_eos_token_id(separators[0])
-    writer.add_add_bos_token(False)
+    used = read_tokenizer(path, max_tokens=arch.max_tokens)
+    for role, add in (
+        ("bos", writer.add_bos_token_id),
+        ("eos", writer.add_eos_token_id),
+        ("pad", writer.add_pad_token_id),
+    ):
+        if role in used.roles:
+            add(used.roles[role])
+    writer.add_add_bos_token(used.adds_bos)
+    if used.chat_template is not None:
+        writer.add_chat_template(used.chat_template)
 
 
 def tensors(

@@ -17,8 +17,9 @@ import numpy.typing as npt
 
 from chipwise.core.arrays import Float32Array
 from chipwise.core.errors import SpecError, Unsupported
-from chipwise.core.files import read_json, storage, write_atomic, write_json
-from chipwise.deploy.hf_encoder import bert_config, bert_name, from_bert, is_bert, tokenizer_words
+from chipwise.core.files import read_json, write_atomic, write_json
+from chipwise.deploy.hf_encoder import bert_config, bert_name, from_bert, is_bert
+from chipwise.deploy.tokenizer_files import read_tokenizer
 from chipwise.spec import ArchSpec
 from chipwise.spec.encoder import is_encoder, without_head
 from chipwise.spec.hf import OWN_TYPE, family_of, read_config, to_config
@@ -73,7 +74,8 @@ def save_pretrained(
     Args:
         arch: The architecture.
         weights: Every weight; kept as FP32.
-        tokenizer_path: A ``tokenizer.json``; None leaves the tokenizer out.
+        tokenizer_path: A tokenizer's file; None leaves the tokenizer out. With a ``tokenizer.json`` in a Hugging Face
+            folder its settings are kept: special tokens, generation settings and chat template.
         folder: Made if it is missing; files of the same names are replaced.
         extra_files: Contents of further files, by name.
 
@@ -98,7 +100,10 @@ def save_pretrained(
         arrays = {_llama_name(name): value for name, value in arrays.items()}
     config["dtype"] = "float32"
     if tokenizer_path is not None:
-        config |= _save_tokenizer(Path(tokenizer_path), target, arch)
+        tokenizer = read_tokenizer(Path(tokenizer_path), max_tokens=arch.max_tokens, encoder=encoder)
+        config |= tokenizer.config_ids
+        for name, content in tokenizer.files.items():
+            write_atomic(target / name, content)
     write_atomic(target / "model.safetensors", save(arrays, metadata={"format": "pt"}))
     for name, content in (extra_files or {}).items():
         write_atomic(target / name, content)
@@ -122,31 +127,6 @@ def _own_config(arch: ArchSpec, modelling: str) -> dict[str, Any]:
         "max_position_embeddings": arch.max_tokens,
         "tie_word_embeddings": arch.tie_embeddings,
     }
-
-
-def _save_tokenizer(path: Path, target: Path, arch: ArchSpec) -> dict[str, Any]:
-    """Writes what AutoTokenizer reads; the ids that the model's config states beside it."""
-    data = read_json(path)
-    special = [token for token in data.get("added_tokens", []) if token.get("special")]
-    words: dict[str, Any] = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": arch.max_tokens,
-        "clean_up_tokenization_spaces": False,
-    }
-    ids: dict[str, Any] = {}
-    if special:
-        for role in ("bos", "eos", "pad"):
-            words[f"{role}_token"] = special[0]["content"]
-            ids[f"{role}_token_id"] = special[0]["id"]
-    with storage(target):
-        write_atomic(target / "tokenizer.json", path.read_bytes())
-    if is_encoder(arch):
-        added = {token["content"]: token["id"] for token in special}
-        write_json(target / "tokenizer_config.json", tokenizer_words(added, arch.max_tokens))
-        return {"pad_token_id": added["[PAD]"]} if "[PAD]" in added else {}
-    write_json(target / "tokenizer_config.json", words)
-    write_json(target / "generation_config.json", ids)
-    return ids
 
 
 def load_pretrained(folder: str | Path) -> tuple[ArchSpec, dict[str, Float32Array]]:

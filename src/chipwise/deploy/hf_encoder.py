@@ -93,16 +93,3 @@ def bert_config(arch: ArchSpec) -> dict[str, Any]:
         "layer_norm_eps": arch.norm_eps,
         "position_embedding_type": "absolute",
     }
-
-
-def tokenizer_words(added: Mapping[str, int], max_tokens: int) -> dict[str, Any]:
-    """What ``tokenizer_config.json`` says of a WordPiece tokenizer whose special tokens are ``added``."""
-    words: dict[str, Any] = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": max_tokens,
-        "clean_up_tokenization_spaces": False,
-    }
-    for role in ("cls", "sep", "pad", "unk", "mask"):
-        if f"[{role.upper()}]" in added:
-            words[f"{role}_token"] = f"[{role.upper()}]"
-    return words

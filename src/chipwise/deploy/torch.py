@@ -76,7 +76,7 @@ class Transformer(nn.Module):
         self.order = [str(i if layer.shares is None else layer.shares) for i, layer in enumerate(arch.layers)]
         self.norm = make_norm(arch)
         self.head = None if arch.tie_embeddings else nn.Linear(arch.d_model, arch.vocab_size, bias=False)
-        self._angles: dict[int, tuple[Tensor, Tensor]] = {}
+        self._angles: dict[tuple[int, torch.device], tuple[Tensor, Tensor]] = {}
 
     def forward(self, tokens_BT: Tensor, caches: list[Cache | None] | None = None) -> tuple[Tensor, list[Cache | None]]:
         """Logits (B, T, V) of every position, and each layer's keys and values so far."""
@@ -108,10 +108,11 @@ class Transformer(nn.Module):
         return self.norm(x_BTD), new
 
     def _rotary(self, head_size: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        if head_size not in self._angles:
+        key = (head_size, device)
+        if key not in self._angles:
             cos, sin = rotary.tables(head_size, self.arch.max_tokens, self.arch.rope_theta)
-            self._angles[head_size] = (cos.to(device), sin.to(device))
-        return self._angles[head_size]
+            self._angles[key] = (cos.to(device), sin.to(device))
+        return self._angles[key]
 
 
 def initialise(model: Transformer, *, seed: int) -> Transformer:
