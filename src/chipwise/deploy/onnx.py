@@ -23,16 +23,21 @@ from chipwise.blocks.ffn.onnx import add_ffn
 from chipwise.blocks.lowering import last_mixing
 from chipwise.blocks.norm.onnx import add_head_norm, add_norm
 from chipwise.blocks.onnx_graph import MICROSOFT, GraphBuilder
+from chipwise.core import units
+from chipwise.core.dtypes import dtype_of
+from chipwise.core.errors import Unsupported
 from chipwise.core.files import write_atomic
 from chipwise.deploy.onnx_encoder import Output, encoder_graph, encoder_metadata
 from chipwise.spec import ArchSpec, Design
 from chipwise.spec.encoder import encoder_shapes, is_encoder
 from chipwise.spec.io import to_data
 from chipwise.spec.plain import require_plain
+from chipwise.spec.weights import weight_shapes
 
 Logits = Literal["last", "all"]
 SCHEMA = "chipwise.onnx/1"
 OPSET, IR_VERSION = 18, 9
+LARGEST_BYTES = 2**31 - 1 - 2**20  # of the weights in one file: protobuf's limit, less a mebibyte for the graph
 
 
 def export(
@@ -51,9 +56,10 @@ def export(
 
     Raises:
         SpecError: A weight is missing or has the wrong shape.
-        Unsupported: The design's weight format or one of its blocks has no graph.
+        Unsupported: The design's weight format or one of its blocks has no graph, or its weights exceed one file.
         StorageError: The disk refused.
     """
+    check_size(design)
     target = Path(path)
     write_atomic(target, build(design, weights, logits=logits, output=output, padded=padded).SerializeToString())
     return target
@@ -73,6 +79,29 @@ def build(
         return _model(nodes, design, metadata(design, "all") | encoder_metadata(output, padded=padded))
     require_plain(design.arch, work="exported to ONNX")
     return _model(_decoder(design, weights, logits), design, metadata(design, logits))
+
+
+def check_size(design: Design) -> None:
+    """Refuses a design whose weights do not fit into one ONNX file, before any of them is made.
+
+    Raises:
+        Unsupported: They do not.
+    """
+    size = stored_bytes(design)
+    if size > LARGEST_BYTES:
+        raise Unsupported(
+            f"{design.arch.name} takes {units.show(size, 'bytes')} in {design.weights}, and an ONNX file holds at most "
+            f"{units.show(LARGEST_BYTES, 'bytes')}; choose int8 or int4 weights, another runtime, or a smaller model"
+        )
+
+
+def stored_bytes(design: Design) -> float:
+    """Bytes of all weights as the file stores them, scales of narrow formats left out."""
+    shapes = weight_shapes(design.arch)
+    total = sum(math.prod(shape) * dtype_of(design.format_of(name)).size_bytes for name, shape in shapes.items())
+    if design.arch.tie_embeddings and design.formats.head != "fp32":  # the head is a copy of the token table
+        total += design.arch.vocab_size * design.arch.d_model * dtype_of(design.formats.head).size_bytes
+    return total
 
 
 def _decoder(design: Design, weights: Mapping[str, npt.NDArray[Any]], logits: Logits) -> GraphBuilder:

@@ -44,6 +44,10 @@ def export_for(
         Unsupported: Nothing here writes files for that runtime, or it cannot hold this design.
     """
     check_exporter(runtime)
+    if suffix_of(runtime) == ".onnx":
+        from chipwise.deploy.onnx import check_size
+
+        check_size(design)
     if weights is None and runtime != "fake":
         from chipwise.deploy.onnx import random_weights
 

@@ -22,7 +22,7 @@ from chipwise.core.dtypes import dtype_of
 from chipwise.core.errors import Infeasible, InputError, SpecError, Unsupported
 from chipwise.core.files import read_json, write_json
 from chipwise.deploy.hf import LOADED, load_pretrained, save_pretrained
-from chipwise.deploy.onnx import export
+from chipwise.deploy.onnx import check_size, export
 from chipwise.ops import Workload
 from chipwise.profile.harness import measure_alternately
 from chipwise.profile.measurement import Measurement
@@ -146,6 +146,7 @@ class Shrinking:
         arch, arrays = load_pretrained(source)
         self.arch = without_head(arch) if arch.head == "pooler" else arch
         require_cuttable(self.arch)
+        check_size(Design(arch=self.arch, weights=form))
         self.tokenizer = source / "tokenizer.json"
         longest = min(longest, self.arch.max_tokens)
         self.original: Named = {

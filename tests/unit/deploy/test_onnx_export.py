@@ -13,12 +13,14 @@ import torch
 
 from chipwise.blocks.lowering import lower
 from chipwise.core.errors import SpecError, Unsupported
-from chipwise.deploy.onnx import build, export, random_weights
+from chipwise.deploy.onnx import build, export, random_weights, stored_bytes
 from chipwise.deploy.torch import Transformer
 from chipwise.ops import Elementwise, Matmul, Phase, Workload
 from chipwise.profile.backends.onnxruntime import OnnxRuntimeSession
+from chipwise.profile.exporting import export_for
 from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer, uniform
 from chipwise.spec.formats import formats_word
+from chipwise.spec.hf import resolve
 from chipwise.training.evaluate import quantised
 
 PROMPT, STEPS = 11, 32
@@ -264,3 +266,34 @@ def test_after_the_last_attention_only_the_last_position_is_computed() -> None:
         ("layers.1.attention.out", "layers.1.ffn.gate", "layers.1.ffn.up", "layers.1.ffn.down", "head"), 1
     )
     assert rows["layers.1.attention.qkv"] == rows["layers.0.ffn.down"] == 7
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_size_of_a_file_is_known_before_it_is_written(tied: bool, tmp_path) -> None:
+    arch = uniform(vocab_size=256, d_model=128, depth=1, heads=4, ffn_width=256, max_tokens=32, tie_embeddings=tied)
+    assert stored_bytes(Design(arch=arch)) == 4 * arch.parameters()
+    table, matrices = 256 * 128, 4 * 128 * 128 + 3 * 128 * 256
+    assert stored_bytes(Design(arch=arch, weights="int8")) == 4 * (table + 3 * 128) + matrices + table
+    for form in ("fp32", "int8"):
+        design = Design(arch=arch, weights=form)
+        path = export(design, random_weights(arch, seed=0), tmp_path / f"{form}.onnx")
+        assert stored_bytes(design) == pytest.approx(path.stat().st_size, rel=0.06)
+
+
+def test_a_model_that_exceeds_one_file_is_refused_before_its_weights_are_made(tmp_path, monkeypatch) -> None:
+    arch = uniform(name="large", vocab_size=256, d_model=64, depth=1, heads=4, ffn_width=128, max_tokens=32)
+    monkeypatch.setattr("chipwise.deploy.onnx.LARGEST_BYTES", 4 * arch.parameters())
+    export_for("onnxruntime", Design(arch=arch), tmp_path)
+    monkeypatch.setattr("chipwise.deploy.onnx.LARGEST_BYTES", 4 * arch.parameters() - 1)
+    monkeypatch.setattr("chipwise.deploy.onnx.random_weights", lambda *_, **__: pytest.fail("weights were made"))
+    for refused in (
+        lambda: export(Design(arch=arch), {}, tmp_path / "m.onnx"),
+        lambda: export_for("onnxruntime", Design(arch=arch), tmp_path),
+    ):
+        with pytest.raises(Unsupported, match=r"large takes .*kB in fp32, and an ONNX file holds at most .*int8"):
+            refused()
+
+
+def test_a_model_of_hundreds_of_gigabytes_is_refused_at_once(tmp_path) -> None:
+    with pytest.raises(Unsupported, match=r"Llama-3\.1-405B takes 1\.6\d TB in fp32"):
+        export_for("onnxruntime", Design(arch=resolve("meta-llama/Llama-3.1-405B")), tmp_path)
