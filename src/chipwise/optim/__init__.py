@@ -1,7 +1,8 @@
 """Search: problems, strategies that ask and tell, fronts, and the model of quality."""
 
 from chipwise.optim.acquisition import most_informative
-from chipwise.optim.optimise import Found, Outcome, optimise
+from chipwise.optim.executors import Outcome
+from chipwise.optim.optimise import Found, optimise
 from chipwise.optim.pareto import crowding, hypervolume, knee, non_dominated, ranks
 from chipwise.optim.quality_model import QualityModel
 from chipwise.optim.strategies import STRATEGIES, About, about, make_strategy

@@ -12,7 +12,7 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,26 +23,18 @@ import numpy as np
 from chipwise.core.arrays import Float64Array
 from chipwise.core.digest import digest
 from chipwise.core.errors import InputError
+from chipwise.core.workers import Event
+from chipwise.optim.executors import Evaluate, Executor, Outcome, executor
 from chipwise.optim.history import tolled
 from chipwise.optim.pareto import non_dominated
 from chipwise.optim.strategies import make_strategy
 from chipwise.optim.strategy import Problem, Rows, Strategy
 from chipwise.optim.study import Study, Trial
-from chipwise.optim.workers import Event, executor
 
 BEAT_S, GRACE_S = 15.0, 180.0  # between beats; without one for so long, a trial is given back
 ATTEMPTS = 3  # of a candidate whose worker keeps dying
 BATCH = 10  # candidates asked for at once; a strategy spreads a batch
 GIVEN_BACK = "given_back"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What an evaluation found: objectives in the problem's order (all, or the dear ones alone), and the violations of
-    the dear limits where there are any."""
-
-    objectives: Sequence[float]
-    violations: Sequence[float] = ()
 
 
 @dataclass(frozen=True)
@@ -63,9 +55,6 @@ class Found:
     violations: Float64Array
     front: tuple[int, ...]
     failed: int
-
-
-Evaluate = Callable[[Any], "Outcome | Sequence[float]"]
 
 
 def optimise(
@@ -243,7 +232,7 @@ class _Loop:
         study.remember(**{f"search {self._owner}": True})  # before looking who else is there
         self._strategy: Strategy = make_strategy(strategy, problem, seed=_seed(seed, study, self._owner))
 
-    def run(self, pool: Any, *, workers: int) -> None:
+    def run(self, pool: Executor, *, workers: int) -> None:
         """Until as many trials have finished as are wanted, or the strategy has no more ideas.
 
         With several workers the strategy thinks in a thread of its own while they work on what is queued.
@@ -298,7 +287,7 @@ class _Loop:
         else:
             self._waiting.append((rows, values, over))
 
-    def _begin(self, pool: Any) -> None:
+    def _begin(self, pool: Executor) -> None:
         key, tried = self._queue.popleft()
         if self._study.where is not None:
             self._sync()
@@ -312,24 +301,25 @@ class _Loop:
         pool.submit(number, row)
 
     def _ended(self, event: Event) -> None:
-        key, tried = self._mine.pop(event.ticket)
+        key, tried = self._mine.pop(event.job)
         row = _row(key)
-        if event.kind == "lost":
-            self._lost(event.ticket, key, tried, "its worker died")
+        if event.died:
+            self._lost(event.job, key, tried, "its worker died")
             return
-        self._known.add(event.ticket)
+        self._known.add(event.job)
         self._tried.add(key)
         self._finished += 1
         values: Float64Array | None = None
         over: Any = None
-        reason = str(event.value)
         if event.kind == "result":
-            values, over, reason = self._outcome(row, event.value)
+            values, over, reason = self._outcome(row, event.data)
+        else:
+            reason = str(event.data["message"])
         if values is None:
-            self._study.fail(event.ticket, reason)
+            self._study.fail(event.job, reason)
             self._tell(row[None], None)
         else:
-            self._keep(event.ticket, row, values, over)
+            self._keep(event.job, row, values, over)
             self._tell(row[None], values[None], over[None])
         self._told(self._finished, self._wanted)
 
@@ -343,15 +333,10 @@ class _Loop:
             known = self._study.add(params, {"row": row.tolist(), "late": number, **notes}, values)
             self._known.add(known)
 
-    def _outcome(self, row: Rows, value: Any) -> tuple[Float64Array | None, Any, str]:
-        """Objectives and violations, the free ones filled in; or why they cannot be used."""
+    def _outcome(self, row: Rows, found: Outcome) -> tuple[Float64Array | None, Any, str]:
+        """Objectives and violations with those that the cost model knows filled in; or why they cannot be used."""
         problem = self._problem
-        said = value if isinstance(value, Outcome) else Outcome(objectives=value)
-        try:
-            objectives = np.asarray(said.objectives, float).reshape(-1)
-            violations = np.asarray(said.violations, float).reshape(-1)
-        except (TypeError, ValueError):
-            return None, None, f"the evaluation returned {value!r:.80}, which is no list of numbers"
+        objectives, violations = np.asarray(found.objectives, float), np.asarray(found.violations, float)
         free, over = problem.price(row[None])
         m, k = len(problem.goals), len(problem.limits)
         if len(objectives) == len(problem.dear_goals) < m:
@@ -411,9 +396,7 @@ class _Loop:
             else:
                 self._tell(row[None], None)
         if rows:
-            self._strategy.tell(
-                np.array(rows), np.array(values), np.array(over).reshape(len(rows), len(self._problem.limits))
-            )
+            self._tell(np.array(rows), np.array(values), np.array(over).reshape(len(rows), len(self._problem.limits)))
 
     def _beat(self) -> None:
         self._beats += 1

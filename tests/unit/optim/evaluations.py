@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from chipwise.optim.optimise import Outcome
+from chipwise.optim import Outcome
 from chipwise.testing.strategy_suite import toy_objectives, toy_problem, toy_violations
 
 __all__ = ["toy_objectives", "toy_problem", "toy_violations"]
@@ -18,6 +18,10 @@ __all__ = ["toy_objectives", "toy_problem", "toy_violations"]
 def toy(row):
     """Loss alone: the cost and the limit are free."""
     return toy_objectives(row[None])[0, :1]
+
+
+def scaled(factor, row):
+    return factor * toy(row)
 
 
 def whole(row):

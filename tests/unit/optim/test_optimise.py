@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import subprocess
 import sys
+import threading
 import time
 from collections import deque
 from pathlib import Path
@@ -14,11 +16,13 @@ import numpy as np
 import pytest
 
 from chipwise.core.errors import InputError, StudyError
+from chipwise.core.workers import Event
 from chipwise.optim import Limit
+from chipwise.optim.executors import attempt
 from chipwise.optim.optimise import GIVEN_BACK, Watch, optimise, study_of
 from chipwise.optim.strategies import make_strategy
+from chipwise.optim.strategies.random_search import RandomSearch
 from chipwise.optim.study import Study, Trial
-from chipwise.optim.workers import Event
 
 PROBLEM = evaluations.toy_problem()
 HERE = Path(__file__).parent
@@ -124,10 +128,76 @@ def test_what_cannot_be_sent_to_a_worker_is_refused() -> None:
         optimise(PROBLEM, lambda row: [1.0], evaluations=4, workers=2)
 
 
+def test_a_partial_evaluation_travels_with_its_arguments() -> None:
+    found = optimise(PROBLEM, functools.partial(evaluations.scaled, 2.0), evaluations=4, strategy="random", workers=2)
+    assert found.objectives[:, 0] == pytest.approx(2 * evaluations.toy_objectives(found.rows)[:, 0])
+    with pytest.raises(InputError, match="must be JSON values"):
+        optimise(PROBLEM, functools.partial(evaluations.scaled, object()), evaluations=4, workers=2)
+
+
+SCRIPT = """
+from chipwise.optim import Goal, Problem, optimise
+
+def evaluate(row):
+    return [float(row.sum())]
+
+if __name__ == "__main__":
+    problem = Problem(cardinalities=[3, 3], goals=(Goal(name="loss"),))
+    print(len(optimise(problem, evaluate, evaluations=9, strategy="grid", workers=2).rows))
+"""
+
+
+def test_a_function_of_the_script_itself_can_be_evaluated_in_workers(tmp_path) -> None:
+    (tmp_path / "mine.py").write_text(SCRIPT)
+    done = subprocess.run([sys.executable, "mine.py"], capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout.strip() == "9", done.stderr
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, cwd=tmp_path)
+    assert "typed into a session" in done.stderr
+
+
+def test_a_strategy_is_never_told_while_it_is_asked(tmp_path, monkeypatch) -> None:
+    """Another search adds trials to the shared study while this one's strategy is thinking in its thread."""
+    other, thinking, told_meanwhile = opened(tmp_path / "s"), threading.Event(), []
+    counts = {"ask": 0, "tell": 0}
+
+    class Slow(RandomSearch):
+        def ask(self, count):
+            counts["ask"] += 1
+            thinking.set()
+            rows = super().ask(count)
+            time.sleep(0.3)
+            thinking.clear()
+            return rows
+
+        def tell(self, rows, objectives, violations=None):
+            counts["tell"] += len(rows)
+            told_meanwhile.append(thinking.is_set())
+            super().tell(rows, objectives, violations)
+
+    class Company(InOrder):
+        def poll(self, timeout_s):
+            if thinking.is_set():  # a colleague finishes a trial
+                row = PROBLEM.draw(1, np.random.default_rng(counts["tell"] + 10 * counts["ask"]))[0]
+                values = evaluations.toy_objectives(row[None])[0]
+                params = {f"x{i}": int(value) for i, value in enumerate(row)}
+                other.add(params, {"row": row.tolist(), "violations": [-1.0]}, tuple(values))
+            time.sleep(0.02)
+            return super().poll(timeout_s)
+
+    module = sys.modules[optimise.__module__]
+    monkeypatch.setattr(module, "make_strategy", lambda name, problem, seed: Slow(problem, seed=seed))
+    monkeypatch.setattr(module, "executor", lambda evaluate, workers, **how: Company(evaluate, workers))
+    optimise(PROBLEM, evaluations.toy, evaluations=40, workers=2, storage=tmp_path / "s", batch=6, beat_s=0.01)
+    assert counts["ask"] > 1
+    assert counts["tell"] >= 20
+    assert not any(told_meanwhile)
+
+
 SEARCH = """
 import sys
 sys.path.insert(0, sys.argv[2])
 import evaluations
+from chipwise.optim.executors import attempt
 from chipwise.optim.optimise import optimise
 def told(done, wanted):
     print(done, flush=True)
@@ -270,21 +340,22 @@ def test_a_clock_that_jumps_changes_nothing(monkeypatch, tmp_path) -> None:
 class InOrder:
     """Workers in simulated time: all evaluations take equally long, so they end in the order in which they began."""
 
-    def __init__(self, work, workers: int) -> None:
-        self._work, self._workers, self._running = work, workers, deque()
+    def __init__(self, evaluate, workers: int) -> None:
+        self._evaluate, self._workers, self._running = evaluate, workers, deque()
 
     @property
     def idle(self) -> int:
         return self._workers - len(self._running)
 
-    def submit(self, ticket: int, argument) -> None:
-        self._running.append((ticket, argument))
+    def submit(self, trial: int, row) -> None:
+        self._running.append((trial, row))
 
     def poll(self, timeout_s: float) -> list[Event]:
         if not self._running:
             return []
-        ticket, argument = self._running.popleft()
-        return [Event(ticket, "result", self._work(argument))]
+        trial, row = self._running.popleft()
+        kind, value = attempt(self._evaluate, row)
+        return [Event(job=trial, kind=kind, data=value)]
 
     def close(self) -> None: ...
 
@@ -293,7 +364,7 @@ def test_four_workers_find_as_much_as_one(monkeypatch) -> None:
     from chipwise.optim.pareto import hypervolume
 
     module = sys.modules[optimise.__module__]
-    monkeypatch.setattr(module, "executor", lambda work, workers, **how: InOrder(work, workers))
+    monkeypatch.setattr(module, "executor", lambda evaluate, workers, **how: InOrder(evaluate, workers))
     volume = {}
     for workers in (1, 4):
         found = optimise(PROBLEM, evaluations.toy, evaluations=72, workers=workers, batch=8)

@@ -1,0 +1,383 @@
+"""Child processes that do jobs: JSON objects, one per line, jobs to their standard input and events from their output.
+
+A worker ends when its input closes, even in the middle of a job, so it never outlives the process that started it. A
+worker that dies or stays silent costs its own job alone and is replaced. Jobs and results travel as data; nothing in
+them is executed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NoReturn
+
+from chipwise.core.errors import ChipwiseError, WorkerError
+
+Message = dict[str, Any]
+Report = Callable[..., None]
+"""Called by a job with keyword arguments: the fields of a progress event."""
+
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+_FAILED_STARTS = 3  # deaths in a row before a worker was ready, after which the pool gives up
+_LOOK_S = 0.25  # how often silent workers are looked for
+
+
+# -- the parent's side -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """News of a job: ``progress`` (what it reported), ``result`` (what it returned) or ``failed`` (its ``kind`` of
+    error and ``message``). ``died`` is true where not the job failed but its worker died or was silent for too long.
+    """
+
+    job: int
+    kind: Literal["progress", "result", "failed"]
+    data: Any
+    died: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Worker:
+    process: subprocess.Popen[str]
+    heard_at: float
+    job: int | None = None
+    ready: bool = False
+    last_lines: deque[str] = field(default_factory=lambda: deque(maxlen=15))  # of its standard error
+
+
+class WorkerPool:
+    """Runs jobs on ``count`` child processes, first come first served. Close it, or use it as a context manager.
+
+    Args:
+        command: Starts a worker, which must call :func:`serve`.
+        count: Workers at the same time.
+        name: What a worker is called in messages.
+        silence_s: Seconds without a message after which a worker that has a job counts as hung. None: never.
+        setup: Sent to each worker before its first job; see ``start`` of :func:`serve`.
+        environment: Variables that differ from this process's.
+        echo: Whether what workers print appears on this process's standard error.
+        clock: Seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        count: int,
+        *,
+        name: str = "worker",
+        silence_s: float | None = None,
+        setup: Mapping[str, Any] | None = None,
+        environment: Mapping[str, str] = ONE_THREAD,
+        echo: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._command, self._name, self._silence_s = list(command), name, silence_s
+        self._setup, self._environment, self._echo, self._clock = dict(setup or {}), environment, echo, clock
+        self._messages: queue.SimpleQueue[tuple[_Worker, Message | None]] = queue.SimpleQueue()
+        self._waiting: deque[tuple[int, Message]] = deque()
+        self._submitted = self._failed_starts = 0
+        self._closed = False
+        self._workers: list[_Worker] = []
+        for _ in range(count):
+            self._workers.append(self._start())
+
+    def __enter__(self) -> WorkerPool:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    @property
+    def running(self) -> list[int]:
+        """Numbers of the jobs that workers have."""
+        return sorted(worker.job for worker in self._workers if worker.job is not None)
+
+    @property
+    def unfinished(self) -> int:
+        """How many jobs wait or run."""
+        return len(self._waiting) + len(self.running)
+
+    def submit(self, job: Mapping[str, Any]) -> int:
+        """Puts a job in the queue; returns its number, which its events carry."""
+        if self._closed:
+            raise WorkerError(f"the pool of {self._name}s is closed")
+        self._submitted += 1
+        self._waiting.append((self._submitted, dict(job)))
+        self._hand_out()
+        return self._submitted
+
+    def events(self, timeout_s: float | None = None) -> Iterator[Event]:
+        """Yields what happens until no job is unfinished or nothing has happened for ``timeout_s``.
+
+        Raises:
+            WorkerError: Workers cannot be started at all.
+        """
+        quiet_since = time.monotonic()
+        while self.unfinished and not self._closed:
+            found = self.poll(_LOOK_S)
+            if found:
+                quiet_since = time.monotonic()
+            elif timeout_s is not None and time.monotonic() - quiet_since >= timeout_s:
+                return
+            yield from found
+
+    def poll(self, timeout_s: float) -> list[Event]:
+        """Returns what has happened, waiting at most ``timeout_s`` for the first event.
+
+        Raises:
+            WorkerError: Workers cannot be started at all.
+        """
+        found: list[Event] = []
+        until = time.monotonic() + timeout_s
+        while not self._closed:
+            pause = 0.0 if found else min(_LOOK_S, max(0.0, until - time.monotonic()))
+            try:
+                worker, message = self._messages.get(timeout=pause)
+            except queue.Empty:
+                found += self._end_silent()
+                if found or time.monotonic() >= until:
+                    break
+                continue
+            if worker not in self._workers:
+                continue  # a late message of one that was replaced
+            worker.heard_at = self._clock()
+            event = self._replace_dead(worker) if message is None else self._read(worker, message)
+            found += [] if event is None else [event]
+            self._hand_out()
+        return found
+
+    def close(self) -> None:
+        """Ends all workers at once."""
+        self._closed = True
+        for worker in self._workers:
+            _kill(worker.process)
+        for worker in self._workers:
+            _release(worker.process)
+        self._workers = []
+
+    def _start(self) -> _Worker:
+        try:
+            process = _started(self._command, self._environment)
+        except OSError as error:
+            self.close()
+            raise WorkerError(f"a {self._name} cannot be started: {error.strerror}") from None
+        worker = _Worker(process, heard_at=self._clock())
+        for listen in (self._listen, self._keep_last_lines):
+            threading.Thread(target=listen, args=(worker,), daemon=True).start()
+        _send(process, self._setup)
+        return worker
+
+    def _listen(self, worker: _Worker) -> None:
+        assert worker.process.stdout is not None
+        with contextlib.suppress(ValueError, OSError):
+            for line in worker.process.stdout:
+                message = _parsed(line)
+                unreadable = {"event": "error", "kind": "WorkerError", "message": f"unreadable answer: {line[:80]!r}"}
+                self._messages.put((worker, message or unreadable))
+        self._messages.put((worker, None))
+
+    def _keep_last_lines(self, worker: _Worker) -> None:
+        assert worker.process.stderr is not None
+        with contextlib.suppress(ValueError, OSError):
+            for line in worker.process.stderr:
+                worker.last_lines.append(line)
+                if self._echo:
+                    sys.stderr.write(line)
+
+    def _hand_out(self) -> None:
+        for worker in self._workers:
+            if self._waiting and worker.job is None and worker.ready:
+                worker.job, job = self._waiting.popleft()
+                worker.heard_at = self._clock()
+                _send(worker.process, {**job, "job": worker.job})
+
+    def _read(self, worker: _Worker, message: Message) -> Event | None:
+        kind = message.pop("event", None)
+        message.pop("job", None)
+        if kind == "ready":
+            worker.ready, self._failed_starts = True, 0
+        if worker.job is None or kind == "ready":
+            return None
+        number = worker.job
+        if kind == "progress":
+            return Event(job=number, kind="progress", data=message)
+        worker.job = None
+        if kind == "result":
+            return Event(job=number, kind="result", data=message.get("result"))
+        return Event(job=number, kind="failed", data=message)
+
+    def _replace_dead(self, worker: _Worker) -> Event | None:
+        """Starts a new worker in the place of a dead one; the event of the job that it had."""
+        code = worker.process.wait()
+        time.sleep(0.01 if not worker.last_lines else 0)  # lets the last lines arrive
+        lines = _last("".join(worker.last_lines))
+        _release(worker.process)
+        if not worker.ready:
+            self._failed_starts += 1
+            if self._failed_starts >= _FAILED_STARTS:
+                self.close()
+                raise WorkerError(f"{self._name}s do not start ({_death(code)}){lines or ': no message'}")
+        self._workers[self._workers.index(worker)] = self._start()
+        return self._lost(worker, f"the {self._name} died ({_death(code)}){lines}")
+
+    def _end_silent(self) -> list[Event]:
+        found = []
+        for place, worker in enumerate(self._workers):
+            limit = self._silence_s
+            if worker.job is not None and limit is not None and self._clock() - worker.heard_at > limit:
+                _kill(worker.process)
+                _release(worker.process)
+                self._workers[place] = self._start()
+                event = self._lost(worker, f"the {self._name} was silent for {limit:.0f} s and was ended")
+                found += [event] if event is not None else []
+        return found
+
+    @staticmethod
+    def _lost(worker: _Worker, text: str) -> Event | None:
+        if worker.job is None:
+            return None
+        return Event(job=worker.job, kind="failed", data={"kind": "WorkerError", "message": text}, died=True)
+
+
+def ask_once(
+    command: Sequence[str],
+    request: Mapping[str, Any],
+    *,
+    timeout_s: float,
+    name: str = "worker",
+    environment: Mapping[str, str] = ONE_THREAD,
+) -> Message:
+    """Runs ``command`` for one request and returns its reply, one JSON object.
+
+    Raises:
+        WorkerError: The process hung, died, failed, or gave an unreadable reply.
+    """
+    try:
+        process = _started(command, environment)
+    except OSError as error:
+        raise WorkerError(f"the {name} cannot be started: {error.strerror}") from None
+    try:
+        answer, complaint = process.communicate(json.dumps(request), timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        raise WorkerError(f"no answer within {timeout_s:g} s; the {name} was ended") from None
+    finally:
+        if process.poll() is None:
+            _kill(process)
+            process.communicate()
+    if process.returncode:
+        raise WorkerError(f"the {name} died ({_death(process.returncode)}){_last(complaint)}")
+    reply = _parsed(answer)
+    if not reply:
+        raise WorkerError(f"the {name} gave an unreadable answer: {answer[:100]!r}")
+    return reply
+
+
+def _started(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        list(command),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **environment},
+        encoding="utf-8",
+        errors="replace",
+        start_new_session=True,  # Ctrl-C is for the parent, which then ends its workers
+    )
+
+
+def _send(process: subprocess.Popen[str], message: Message) -> None:
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError):  # the listener notices that it died
+        process.stdin.write(json.dumps(message) + "\n")
+        process.stdin.flush()
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    """Kills the process and what it started, unless it has ended."""
+    if process.poll() is not None:
+        return
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+
+
+def _release(process: subprocess.Popen[str]) -> None:
+    process.wait()
+    for stream in (process.stdin, process.stdout, process.stderr):
+        if stream is not None:
+            with contextlib.suppress(OSError, ValueError):
+                stream.close()
+
+
+def _death(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    return f"killed by signal {-code}" + ("; out of memory?" if code == -signal.SIGKILL else "")
+
+
+def _last(text: str) -> str:
+    """The last lines that a worker printed, as the end of a message."""
+    lines = " | ".join(line.strip() for line in text.strip().splitlines()[-3:])
+    return f": {lines[-300:]}" if lines else ""
+
+
+# -- the worker's side -----------------------------------------------------------------------------------------------
+
+
+def serve(run: Callable[[Message, Report], Any], *, start: Callable[[Message], None] = lambda setup: None) -> NoReturn:
+    """Does the jobs on standard input until it closes; then leaves at once, whatever is under way.
+
+    Args:
+        run: A job's fields and a function that reports progress, to a result that JSON can hold.
+        start: Called with the pool's ``setup`` before the first job. A process in which it fails ends.
+    """
+    output = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what libraries print must not mix with events
+    jobs: queue.SimpleQueue[Message] = queue.SimpleQueue()
+
+    def watch() -> None:
+        for line in sys.stdin:
+            jobs.put(_parsed(line))
+        os._exit(0)  # nobody is left to read a result
+
+    def send(event: str, number: Any, **values: Any) -> None:
+        try:
+            output.write(json.dumps({"event": event, "job": number, **values}) + "\n")
+            output.flush()
+        except BrokenPipeError:
+            os._exit(0)
+
+    threading.Thread(target=watch, daemon=True).start()
+    start(jobs.get())
+    send("ready", None)
+    while True:
+        job = jobs.get()
+        number = job.pop("job", None)
+        try:
+            send("result", number, result=run(job, lambda number=number, **values: send("progress", number, **values)))
+        except ChipwiseError as error:
+            send("error", number, kind=type(error).__name__, message=str(error))
+        except MemoryError:
+            send("error", number, kind="MemoryError", message="it did not fit into memory")
+        except Exception as error:  # a fault of one job must not cost the others
+            send("error", number, kind=type(error).__name__, message=f"{type(error).__name__}: {error}")
+
+
+def _parsed(line: str) -> Message:
+    """The object that a line holds; empty where it holds none."""
+    try:
+        data = json.loads(line)
+    except ValueError:
+        return {}
+    return data if isinstance(data, dict) else {}
