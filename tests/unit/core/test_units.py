@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from chipwise.core import units
 from chipwise.core.errors import UnitError
-from chipwise.core.units import UNITS, parse, show
+from chipwise.core.units import UNITS, number, parse, show, signed_percent, span
 
 
 @pytest.mark.parametrize(
@@ -43,6 +43,14 @@ from chipwise.core.units import UNITS, parse, show
         ("85 %", "share", 0.85),
         (0.85, "share", 0.85),
         ("1e-3 s", "time", 1e-3),
+        ("10m", "duration", 600.0),
+        ("16 min 42 s", "time", 1002.0),
+        ("2 d 3 h", "duration", 183_600.0),
+        ("$0.83 per million tokens", "token_price", 0.83e-3),
+        ("0.83 USD/Mtok", "token_price", 0.83e-3),
+        ("0.01 USD", "token_price", 0.01),
+        ("$1,200.50", "price", 1200.5),
+        ("$2.50/h", "price_rate", 2.5 / 3600),
     ],
 )
 def test_what_people_write(text: object, kind: str, value: float) -> None:
@@ -52,8 +60,13 @@ def test_what_people_write(text: object, kind: str, value: float) -> None:
 @pytest.mark.parametrize(
     ("text", "kind", "words"),
     [
-        ("20", "time", "has no unit; write a number and a unit, such as 3 ms"),
+        ("20", "time", "has no unit; write a number and a unit, such as 20 ms"),
         (20, "time", "has no unit"),
+        (900, "duration", "write a number and a unit, such as 900 s"),
+        (15, "power", "write a number and a unit, such as 15 W"),
+        ("3 m", "time", "did you mean 'ms' or 'min'"),
+        ("$1,20", "price", "unknown unit"),
+        ("x" * 100_000, "time", "(100,002 characters) is not a quantity"),
         ("20 msec", "time", "unknown unit 'msec' for time in '20 msec'; did you mean 'ms'"),
         ("20 MB", "time", "unknown unit 'MB' for time"),
         ("fast", "time", "is not a quantity"),
@@ -72,21 +85,63 @@ def test_what_cannot_be_read_is_explained(text: object, kind: str, words: str) -
     assert words in str(caught.value)
 
 
-SHOWN = ["time", "bytes", "bandwidth", "compute", "power", "energy", "frequency", "rate", "price_rate"]
+SHOWN = ["time", "bytes", "bandwidth", "compute", "power", "energy", "frequency", "rate", "count"]
 
 
-@given(st.sampled_from(SHOWN), st.floats(1e-9, 1e15))
-def test_what_is_shown_can_be_read_and_is_near(kind: str, value: float) -> None:
-    text = show(value, kind, digits=4)
-    assume(text.split()[0] != "0")
-    assert parse(text, kind) == pytest.approx(value, rel=6e-4)
+@given(st.sampled_from(SHOWN), st.floats(1e-9, 1e15), st.sampled_from([3, 4]))
+def test_what_is_shown_can_be_read_and_is_near(kind: str, value: float, digits: int) -> None:
+    text = show(value, kind, digits=digits)
+    assume(kind != "time" or value < 59)
+    assert parse(text, kind) == pytest.approx(value, rel=6 * 10.0**-digits)
+
+
+@given(st.floats(60, 1e8))
+def test_long_times_are_right_to_half_their_smaller_unit(seconds: float) -> None:
+    smaller = 1 if seconds < 3599.5 else 60 if seconds < 48 * 3600 - 30 else 3600
+    tolerance = smaller / 2 if seconds < 999 * 86_400 else 0.006 * seconds  # a thousand days and more have three digits
+    assert parse(show(seconds, "time"), "time") == pytest.approx(seconds, abs=tolerance + 1e-6)
+
+
+@given(st.sampled_from(["price", "price_rate", "token_price"]), st.floats(1e-12, 1e9))
+def test_prices_are_right_to_half_a_cent_or_two_digits(kind: str, value: float) -> None:
+    assert parse(show(value, kind), kind) == pytest.approx(value, rel=0.051)
+
+
+@given(st.floats(1e-9, 1e3))
+def test_shares_are_right_to_the_digit_that_is_shown(share: float) -> None:
+    tolerance = max(0.51e-3, 0.006 * share) if share >= 0.0094 else 0.51 * share
+    assert parse(show(share, "share"), "share") == pytest.approx(share, abs=tolerance)
+
+
+@given(st.sampled_from(sorted(UNITS)), st.floats(1e-6, 1e14), st.booleans())
+def test_nothing_shown_has_an_exponent_or_more_than_three_significant_digits(
+    kind: str, value: float, negative: bool
+) -> None:
+    text = show(-value if negative else value, kind)
+    assert not re.search(r"\de[+-]?\d", text)
+    for figure in re.findall(r"[\d.,]+", text.removesuffix(" per million tokens")):
+        if kind not in ("time", "duration") or value < 59:
+            digits = re.sub(r"[.,]", "", figure).lstrip("0")
+            digits = digits if "." in figure else digits.rstrip("0")
+            assert len(digits) <= (4 if kind in PRICES else 3)  # $12.50 has cents
+
+
+PRICES = ("price", "price_rate", "token_price")
+
+
+@given(st.floats(1e-6, 1e14), st.floats(1, 3), st.floats(1, 3), st.sampled_from([*SHOWN, *PRICES, "share"]))
+def test_an_interval_is_shown_in_the_unit_of_its_value(value: float, below: float, above: float, kind: str) -> None:
+    text = span(value, value / below, value * above, kind)
+    shown, ends = re.fullmatch(r"(.+) \((.+) to .+\)", text).groups()  # type: ignore[union-attr]
+    assert shown == show(value, kind)
+    assert ends[0].isdigit() or ends[0] == "$"
 
 
 @given(st.sampled_from(sorted(UNITS)), st.floats(0.001, 999.0), st.data())
-def test_every_unit_scales(kind: str, number: float, data: st.DataObject) -> None:
+def test_every_unit_scales(kind: str, count: float, data: st.DataObject) -> None:
     unit = data.draw(st.sampled_from(sorted(UNITS[kind])))
-    text = f"{number!r} {unit}" if unit else repr(number)
-    assert parse(text, kind) == number * UNITS[kind][unit]
+    text = f"{count!r} {unit}" if unit else repr(count)
+    assert parse(text, kind) == count * UNITS[kind][unit]
 
 
 @given(st.sampled_from(sorted(UNITS)), st.text(max_size=12))
@@ -104,13 +159,31 @@ def test_numbers_are_shown_as_people_write_them() -> None:
     assert show(0, "bytes") == "0 B"
     assert show(math.nan, "energy") == show(math.inf, "time") == "unknown"
     assert show(-0.002, "time") == "-2 ms"
+    assert [show(x, "time") for x in (59.9, 90, 1002, 3600, 7500, 200_000)] == [
+        "59.9 s", "1 min 30 s", "16 min 42 s", "1 h", "2 h 5 min", "2 d 8 h",
+    ]  # fmt: skip
+    assert [show(x, "share") for x in (1, 0.123_45, 0.12, 0.000_618, -0.0837)] == [
+        "100 %", "12.3 %", "12 %", "0.06 %", "-8.4 %",
+    ]  # fmt: skip
+    assert show(827e-6, "token_price") == "$0.83 per million tokens"
+    assert [show(x, "price") for x in (0.0279, 0.672, 12.3, 1234)] == ["$0.028", "$0.67", "$12.30", "$1,230"]
+    assert show(3.6 / 3600, "price_rate") == "$3.60/h"
+    assert [number(x) for x in (1994.3, 0.123_45, 16, 3.2e17)] == ["1,990", "0.123", "16", "3.2 x 10^17"]
+    assert [signed_percent(x) for x in (0.175, -0.0837)] == ["+18 %", "-8.4 %"]
+
+
+def test_intervals_follow_their_values_in_the_same_unit() -> None:
+    assert span(5.86e-3, 4.8e-3, 7.2e-3, "time") == "5.86 ms (4.8 to 7.2)"
+    assert span(950e-6, 800e-6, 1.1e-3, "time") == "950 µs (800 to 1100)"
+    assert span(826e-6, 672e-6, 1.01e-3, "token_price") == "$0.83 per million tokens ($0.67 to $1.01)"
+    assert span(1002, 900, 1100, "time") == "16 min 42 s (15 min to 18 min 20 s)"
 
 
 def test_the_examples_in_the_documentation_hold() -> None:
     assert doctest.testmod(units).failed == 0
     page = (Path(__file__).parents[3] / "docs" / "units.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\w[\w ]*) \| .* \| (`.*`) \|$", page, flags=re.MULTILINE)
-    kinds = {"price over time": "price_rate"}
+    kinds = {"price over time": "price_rate", "price of tokens": "token_price"}
     assert {kinds.get(kind, kind) for kind, _ in rows} == UNITS.keys()
     for kind, examples in rows:
         for text in re.findall(r"`([^`]+)`", examples):
