@@ -52,7 +52,7 @@ def command(
     from chipwise.cli import measured, show
     from chipwise.core import units
 
-    seconds = None if sustained is None else units.parse(_minutes(sustained), "time")
+    seconds = None if sustained is None else units.parse(sustained, "duration")
     with show.waiting("measuring", quiet=as_json):
         outcome = api.measure(
             model,
@@ -74,8 +74,3 @@ def command(
     measured.measurement_table(outcome.measurement, promised=promised, limits=outcome.limits, used=outcome.used)
     if outcome.sustained is not None:
         measured.sustained_lines(outcome.sustained, kept=outcome.thermal_kept)
-
-
-def _minutes(text: str) -> str:
-    """``10m`` is ten minutes: metres are no time."""
-    return f"{text[:-1]} min" if text[-1:] == "m" and text[:-1].strip().replace(".", "", 1).isdigit() else text

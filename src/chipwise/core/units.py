@@ -68,7 +68,7 @@ def parse(text: object, kind: str) -> float:
         raise UnitError(f"{_quoted(text)} is not a quantity; write a number and a unit, such as {_EXAMPLES[kind]}")
     if isinstance(text, int | float):
         if "" not in units:
-            raise UnitError(_no_unit(text, str(text), kind))
+            raise UnitError(_no_unit(text, f"{text:.15g}", kind))
         value, unit = float(text), ""
     else:
         written = _DOLLARS.sub(_dollars_last, str(text))
@@ -96,7 +96,8 @@ def _dollars_last(match: re.Match[str]) -> str:
 
 def _no_unit(text: object, number: str, kind: str) -> str:
     unit = _EXAMPLES[kind].lstrip("0123456789.")
-    return f"{_quoted(text)} has no unit; write a number and a unit, such as {number[:_LONGEST]}{unit}"
+    shown = number if isinstance(text, int | float) else _quoted(text)
+    return f"{shown[:_LONGEST]} has no unit; write a number and a unit, such as {number[:_LONGEST]}{unit}"
 
 
 def _quoted(text: object) -> str:

@@ -11,7 +11,7 @@ KINDS = {
     "step": "time",
     "throughput": "rate",
     "joules_per_token": "energy",
-    "usd_per_1k_tokens": "price",
+    "usd_per_1k_tokens": "token_price",
     "peak_memory": "bytes",
 }
 _WORDS = {
@@ -20,7 +20,7 @@ _WORDS = {
     "step": "a step",
     "throughput": "throughput",
     "joules_per_token": "energy of a token",
-    "usd_per_1k_tokens": "price of 1,000 tokens",
+    "usd_per_1k_tokens": "price",
     "peak_memory": "memory",
 }
 

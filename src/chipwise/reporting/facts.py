@@ -273,7 +273,7 @@ def per_thousand(record: RunRecord) -> dict[str, str]:
     return {
         "time": seconds,
         "energy": words.quantity(energy, "energy") + (sources[0] if energy is not None else ""),
-        "price": words.quantity(price, "price") + (sources[1] if price is not None else ""),
+        "price": words.quantity(price, "token_price") + (sources[1] if price is not None else ""),
     }
 
 

@@ -20,7 +20,7 @@ LABELS: Final = {
     "parameters": "parameters",
     "power": "mean power",
     "joules_per_token": "energy of a new token",
-    "usd_per_1k_tokens": "price of 1,000 new tokens",
+    "usd_per_1k_tokens": "price of new tokens",
     "bits_per_byte": "bits per byte",
     "perplexity": "perplexity per token",
 }
@@ -33,7 +33,7 @@ SHORT: Final = {
     "parameters": "parameters",
     "power": "power",
     "joules_per_token": "energy/token",
-    "usd_per_1k_tokens": "price/1,000",
+    "usd_per_1k_tokens": "price",
     "bits_per_byte": "bits/byte",
     "perplexity": "perplexity",
 }

@@ -40,8 +40,8 @@ class TargetSpec:
     device: str = "local"
     runtime: str = "onnxruntime"
     threads: int = 1
-    power: str | None = None  # drawn while it serves, such as 15 W
-    price: str | None = None  # of an hour, such as 0.10 USD/h
+    power: str | float | None = None  # drawn while it serves, such as 15 W
+    price: str | float | None = None  # of an hour, such as 0.10 USD/h
 
     def __post_init__(self) -> None:
         if self.device not in DEVICES:
@@ -115,8 +115,8 @@ class BudgetSpec:
     final training; the baseline's training gets exactly as much.
     """
 
-    cpu: str = "20 min"
-    final: str | None = None
+    cpu: str | float = "20 min"  # a bare number is refused with the unit that it lacks
+    final: str | float | None = None
     workers: int = 2
 
     def __post_init__(self) -> None:
@@ -150,7 +150,7 @@ class QualitySpec:
     """
 
     method: Literal["auto", "supernet", "short-training", "proxy"] = "auto"
-    budget: str | None = None
+    budget: str | float | None = None
 
     def __post_init__(self) -> None:
         if self.budget is not None:
@@ -202,11 +202,11 @@ class TaskSpec:
         return self.name if self.name is not None else str(Path(base) / str(self.file))
 
 
-def _seconds(text: str, field: str) -> float:
-    return _positive(text, "time", field)
+def _seconds(text: object, field: str) -> float:
+    return _positive(text, "duration", field)
 
 
-def _positive(text: str, kind: str, field: str) -> float:
+def _positive(text: object, kind: str, field: str) -> float:
     try:
         value = units.parse(text, kind)
     except UnitError as error:

@@ -30,7 +30,7 @@ METRICS: dict[str, str] = {  # name -> kind of unit
     "bits_per_byte": "count",
     "power": "power",  # mean watts while requests follow one another
     "joules_per_token": "energy",  # of a new token, its share of the prompt's pass included
-    "usd_per_1k_tokens": "price",  # of 1,000 new tokens, likewise
+    "usd_per_1k_tokens": "token_price",  # of 1,000 new tokens, likewise
 }
 DRAWN = ("power", "joules_per_token")
 SPENDING = (*DRAWN, "usd_per_1k_tokens")

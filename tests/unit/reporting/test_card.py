@@ -50,7 +50,7 @@ def test_energy_and_price_are_said_where_known(record):
     known = PerThousand(energy_j=2.5, price_usd=0.004, source="a meter at the wall")
     text = card(dataclasses.replace(record, per_thousand=known))
     assert "Energy: 2.5 J (a meter at the wall)" in text
-    assert "Price: 4e-3 USD (a meter at the wall)" in text
+    assert "Price: \\$4.00 per million tokens (a meter at the wall)" in text
 
 
 def test_every_constraint_has_a_row_with_promise_and_measurement(record):

@@ -71,7 +71,7 @@ def test_what_no_counter_measured_is_told_as_predicted() -> None:
     assert status(record) == ["expected", "met"]
     text = card(record)
     assert "Energy: 1 J (predicted, at the power that the run's file states)" in text
-    assert "Price: 2e-3 USD (from measured P50, at the price that the run's file states)" in text
+    assert "Price: \\$2.00 per million tokens (from measured P50, at the price that the run's file states)" in text
     row = next(line for line in text.splitlines() if line.startswith("| energy of a new token"))
     assert [cell.strip() for cell in row.split("|")[2:7]] == [
         "1 mJ (800 µJ to 1.2 mJ)",
