@@ -38,9 +38,8 @@ from chipwise.run import load_run
 from chipwise.space import SearchSpace
 from chipwise.space.designs import design_of, summary
 from chipwise.training.data import load_corpus
-from chipwise.training.pool import WorkerPool
 from chipwise.training.tokenizer import TokenStore
-from chipwise.training.worker import TrainJob
+from chipwise.training.worker import TrainJob, training_pool
 
 COLUMNS = (
     "contender",
@@ -136,7 +135,7 @@ def grid(spec, folder: Path, baseline: dict) -> dict:
 def contest(seeds, spec, store: TokenStore, room: Path) -> list[dict]:
     """One row for each seed and its contenders."""
     jobs = {}
-    with WorkerPool(spec.budget.workers) as pool:
+    with training_pool(spec.budget.workers) as pool:
         for seed, designs in seeds.items():
             for design in {design.arch.digest: design for design in designs.values()}.values():
                 job = TrainJob(

@@ -53,7 +53,8 @@ class _Worker:
     heard_at: float
     job: int | None = None
     ready: bool = False
-    last_lines: deque[str] = field(default_factory=lambda: deque(maxlen=15))  # of its standard error
+    complaints: threading.Thread | None = None  # reads its standard error
+    last_lines: deque[str] = field(default_factory=lambda: deque(maxlen=15))
 
 
 class WorkerPool:
@@ -173,8 +174,9 @@ class WorkerPool:
             self.close()
             raise WorkerError(f"a {self._name} cannot be started: {error.strerror}") from None
         worker = _Worker(process, heard_at=self._clock())
-        for listen in (self._listen, self._keep_last_lines):
-            threading.Thread(target=listen, args=(worker,), daemon=True).start()
+        worker.complaints = threading.Thread(target=self._keep_last_lines, args=(worker,), daemon=True)
+        worker.complaints.start()
+        threading.Thread(target=self._listen, args=(worker,), daemon=True).start()
         _send(process, self._setup)
         return worker
 
@@ -220,7 +222,8 @@ class WorkerPool:
     def _replace_dead(self, worker: _Worker) -> Event | None:
         """Starts a new worker in the place of a dead one; the event of the job that it had."""
         code = worker.process.wait()
-        time.sleep(0.01 if not worker.last_lines else 0)  # lets the last lines arrive
+        if worker.complaints is not None:
+            worker.complaints.join(1.0)  # the last lines may still be on their way
         lines = _last("".join(worker.last_lines))
         _release(worker.process)
         if not worker.ready:

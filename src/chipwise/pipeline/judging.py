@@ -6,19 +6,14 @@ run which was killed judges nobody twice. Tunings run side by side in processes 
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from chipwise.core.errors import MissingExtra, SpecError
-from chipwise.core.files import read_json, storage
+from chipwise.core.workers import WorkerPool
 from chipwise.run.folder import RunFolder
 from chipwise.run.spec import RunSpec
 from chipwise.run.start_spec import StartSpec
@@ -26,13 +21,12 @@ from chipwise.run.trials import Candidate, Trials
 from chipwise.space.constraints import Constraint, broken
 from chipwise.training.tasks_classifier import FOLDER, copy_classifier
 from chipwise.training.tasks_data import Task, load_task
-from chipwise.training.tasks_worker import RESULT, TaskJob
+from chipwise.training.tasks_worker import TaskJob
 from chipwise.training.tokenizer import TokenStore
 
 BAR_SHARE = 0.1  # CPU seconds of the bag of words beside those of one model's tuning
 CONTENDERS = 3  # two finalists and the baseline
 SPARE = 3  # candidates beyond the finalists that are asked where no finalist reaches a floor
-LOG = "worker.log"  # what a process said, until it is done
 COMMAND = [sys.executable, "-m", "chipwise.training.tasks_worker"]
 _LOOK_S = 0.1
 
@@ -178,71 +172,18 @@ def run_side_by_side(
     told: Callable[[Sequence[tuple[int, str]]], None] = lambda running: None,
 ) -> list[tuple[tuple[int, str], dict[str, Any]]]:
     """Runs jobs in processes, ``workers`` at a time; results, or ``failed`` with the reason, in the order of jobs."""
-    waiting = list(jobs)
-    running: dict[tuple[int, str], subprocess.Popen[str]] = {}
+    if not jobs:
+        return []
     found: dict[tuple[int, str], dict[str, Any]] = {}
-    try:
-        while waiting or running:
-            while waiting and len(running) < workers:
-                name = waiting.pop(0)
-                running[name] = _start(jobs[name])
-                told(list(running))
-            for name, process in list(running.items()):
-                if process.poll() is not None:
-                    del running[name]
-                    found[name] = _outcome(Path(jobs[name].folder), process)
-            time.sleep(_LOOK_S)
-    finally:
-        for process in running.values():
-            process.kill()
-            process.wait()
-            _close(process)
+    with WorkerPool(COMMAND, min(workers, len(jobs)), name="task worker") as pool:
+        names = {pool.submit(job.to_data()): name for name, job in jobs.items()}
+        running: list[int] = []
+        while pool.unfinished:
+            for event in pool.poll(_LOOK_S):
+                if event.kind != "progress":
+                    result = event.kind == "result"
+                    found[names[event.job]] = event.data if result else {"failed": event.data["message"]}
+            if pool.running != running:
+                running = pool.running
+                told([names[number] for number in running])
     return [(name, found[name]) for name in jobs]
-
-
-def _start(job: TaskJob) -> subprocess.Popen[str]:
-    folder = Path(job.folder)
-    with storage(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-    with storage(folder), (folder / LOG).open("w", encoding="utf-8") as log:
-        process = subprocess.Popen(
-            COMMAND,
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=log,
-            env=environment,
-            encoding="utf-8",
-            start_new_session=True,  # Ctrl-C is for the parent, which then ends its children
-        )
-    assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError):  # its death is seen by its code
-        process.stdin.write(job.to_line() + "\n")
-        process.stdin.flush()  # left open: the child ends when it closes
-    return process
-
-
-def _close(process: subprocess.Popen[str]) -> None:
-    if process.stdin is not None:
-        with contextlib.suppress(BrokenPipeError):
-            process.stdin.close()
-
-
-def _outcome(folder: Path, process: subprocess.Popen[str]) -> dict[str, Any]:
-    _close(process)
-    log = folder / LOG
-    if process.returncode == 0:
-        log.unlink(missing_ok=True)
-        result: dict[str, Any] = read_json(folder / RESULT)["result"]
-        return result
-    return {"failed": _reason(log.read_text(encoding="utf-8", errors="replace"), process.returncode)}
-
-
-def _reason(words: str, code: int) -> str:
-    """Why a judgement failed: the last line that the process said, or how it died."""
-    last = next((line for line in reversed(words.splitlines()) if line.strip()), "")
-    try:
-        return str(json.loads(last)["message"])
-    except (json.JSONDecodeError, KeyError, TypeError):
-        died = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
-        return f"the process that judges died ({died})" + (f": {last[:200]}" if last else "")

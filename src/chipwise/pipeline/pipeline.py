@@ -10,6 +10,7 @@ from typing import Any
 from chipwise.core import units
 from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import ChipwiseError, MeasurementError
+from chipwise.core.workers import WorkerPool
 from chipwise.hardware.device import MachineProfile
 from chipwise.optim.study import Study
 from chipwise.pipeline import judging, shared
@@ -46,9 +47,9 @@ from chipwise.space.constraints import pace_is_sold
 from chipwise.space.designs import summary
 from chipwise.space.space import Rows
 from chipwise.training.data import load_corpus
-from chipwise.training.pool import WorkerPool
 from chipwise.training.tasks_data import Task
 from chipwise.training.tokenizer import TokenStore
+from chipwise.training.worker import training_pool
 
 CALIBRATION_S, CALIBRATION_SHARE = 45.0, 0.2  # CPU seconds, and at most this share of the budget
 OVERHEAD = 0.12  # of the budget, for text, measuring and the report
@@ -142,7 +143,7 @@ class Search:
             choosing = ProxyChooser(chooser)
         if spec.quality.chosen == "proxy":  # every training is a full one: the law alone says which baseline has it
             baselines = sorted(baselines, key=lambda item: chooser.law_of(item.trial.notes["choices"]))[:1]
-        with WorkerPool(spec.budget.workers) as pool:
+        with training_pool(spec.budget.workers) as pool:
             score = self._shared(spec, chooser, store, pool)
             trainer = PoolTrainer(
                 pool, self.folder, store, seed=spec.seed, final_s=spec.budget.final_s, heard=self._heard

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from chipwise.core.errors import SpecError, WorkerError
 from chipwise.core.files import read_json, write_json
+from chipwise.core.workers import WorkerPool
 from chipwise.run.folder import RunFolder
 from chipwise.spec import ArchSpec
-from chipwise.training.pool import WorkerPool
 from chipwise.training.tokenizer import TokenStore
 
 TRAINED = 512  # designs that share the weights, at most
@@ -60,7 +60,7 @@ class SharedWeights:
             cpu_budget_s=self._budget_s,
             seed=self._seed,
         )
-        number = pool.submit(job)
+        number = pool.submit(job.to_data())
         for event in pool.events():
             if event.job != number:
                 continue

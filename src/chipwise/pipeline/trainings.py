@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from chipwise.core.errors import ChipwiseError, TrainingDiverged, WorkerError
+from chipwise.core.workers import WorkerPool
 from chipwise.pipeline.halving import Job
 from chipwise.run.folder import RunFolder
-from chipwise.training.pool import WorkerPool
 from chipwise.training.tokenizer import TokenStore
 from chipwise.training.worker import TrainJob
 
@@ -56,7 +56,7 @@ class PoolTrainer:
             yield from self.run(again)
 
     def _together(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, dict[str, Any] | ChipwiseError]]:
-        under_way = {self._pool.submit(self._train_job(job)): job for job in jobs}
+        under_way = {self._pool.submit(self._train_job(job).to_data()): job for job in jobs}
         latest: dict[int, dict[str, Any]] = {}
         for event in self._pool.events():
             job = under_way.get(event.job)

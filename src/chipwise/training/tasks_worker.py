@@ -1,23 +1,19 @@
-"""A child process that asks one model one task: ``python -m chipwise.training.tasks_worker``, one JSON object in.
+"""A child process that evaluates a model on a task: ``python -m chipwise.training.tasks_worker``.
 
 It tunes a copy of the trained weights, exports it in the deployed format, lets the exported graph answer the held-out
-items and leaves result and classifier in the job's folder. It ends when its input closes, so that it never outlives
-the process that started it; a job that was finished is not done again.
+items and leaves result and classifier in the job's folder. A job that was finished is not done again. Its protocol is
+that of ``core/workers.py``.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-import threading
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from chipwise.core.digest import digest
-from chipwise.core.errors import ChipwiseError
-from chipwise.core.files import build, read_json, write_json
+from chipwise.core.files import build, read_json, storage, write_json
+from chipwise.core.workers import Message, Report, serve
 from chipwise.spec import ArchSpec, Design
 from chipwise.spec.io import from_data, to_data
 from chipwise.training.tasks_data import Kind, Task, load_task
@@ -39,10 +35,14 @@ class TaskJob:
     tokenizer: str
     folder: str  # where result and classifier are left
 
-    def to_line(self) -> str:
-        """The job as the worker reads it."""
-        fields = {name: getattr(self, name) for name in self.__slots__}
-        return json.dumps({**fields, "arch": to_data(self.arch)})
+    def to_data(self) -> dict[str, Any]:
+        """The job as JSON can hold it."""
+        return {**{name: getattr(self, name) for name in self.__slots__}, "arch": to_data(self.arch)}
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> TaskJob:
+        """Reads what :meth:`to_data` gave."""
+        return build(cls, {**data, "arch": from_data(data.get("arch"))})
 
     def key(self, task: Task) -> str:
         """What a result is of."""
@@ -72,6 +72,8 @@ def run_job(job: TaskJob) -> dict[str, Any]:
     kept = job.finished(task)
     if kept is not None:
         return kept
+    with storage(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     model, tokenizer = load_model(job.arch, job.weights), load_tokenizer(job.tokenizer)
     if task.kind == "choice":
         result = asdict(evaluate_task(quantised(model, job.form), tokenizer, task))
@@ -99,29 +101,19 @@ def run_job(job: TaskJob) -> dict[str, Any]:
     return result
 
 
-def _leave_with_parent() -> None:
-    for _ in sys.stdin:
-        pass
-    os._exit(0)
+def _serve_job(data: Message, _report: Report) -> dict[str, Any]:
+    return run_job(TaskJob.from_data(data))
+
+
+def _limit_threads(_setup: Message) -> None:
+    import torch
+
+    torch.set_num_threads(1)
 
 
 def main() -> None:
-    """Works off the job on standard input; a failure is one JSON object on standard error, and code 1."""
-    line = sys.stdin.readline()
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
-    try:
-        import torch
-
-        torch.set_num_threads(1)
-        data = json.loads(line)
-        run_job(build(TaskJob, {**data, "arch": from_data(data.get("arch"))}))
-    except ChipwiseError as error:
-        print(json.dumps({"kind": type(error).__name__, "message": str(error)}), file=sys.stderr)
-        os._exit(1)
-    except Exception as error:  # one candidate's fault must not cost the others
-        print(json.dumps({"kind": "WorkerError", "message": f"{type(error).__name__}: {error}"}), file=sys.stderr)
-        os._exit(1)
-    os._exit(0)
+    """Serves standard input."""
+    serve(_serve_job, start=_limit_threads)
 
 
 if __name__ == "__main__":

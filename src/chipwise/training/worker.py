@@ -1,26 +1,18 @@
-"""A child process that trains: ``python -m chipwise.training.worker``, one JSON object a line, jobs in and events out.
-
-It ends when its input closes, even in the middle of a training, so it never outlives the process that started it. What
-a job needs travels as data; nothing in a job is executed.
-"""
+"""A child process that trains: ``python -m chipwise.training.worker``. Its protocol is that of ``core/workers.py``."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
-import queue
 import sys
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from chipwise.core.digest import plain
-from chipwise.core.errors import ChipwiseError
 from chipwise.core.files import build
+from chipwise.core.workers import Message, Report, WorkerPool, serve
 from chipwise.spec import ArchSpec
 from chipwise.spec.io import from_data, to_data
 
@@ -42,19 +34,19 @@ class TrainJob:
     start: str | None = None  # safetensors file of the weights to begin with
     recipe: dict[str, Any] = dataclasses.field(default_factory=dict)  # fields of Recipe that differ from its defaults
 
-    def to_line(self, number: int) -> str:
-        """The job as a line of the worker's input."""
+    def to_data(self) -> dict[str, Any]:
+        """The job as JSON can hold it."""
         fields = {f.name: plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
-        return json.dumps({"job": number, **fields, "arch": to_data(self.arch)})
+        return {**fields, "arch": to_data(self.arch)}
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> TrainJob:
-        """The job that a line held."""
+        """Reads what :meth:`to_data` gave."""
         fields = dict(data)
         return build(cls, {**fields, "arch": from_data(fields.get("arch"))})
 
-    def run(self, tell: Callable[[Update], None]) -> dict[str, Any]:
-        """Trains and judges; the result as JSON can hold it. ``tell`` gets an ``Update`` about once a second."""
+    def run(self, on_progress: Callable[[Update], None]) -> dict[str, Any]:
+        """Trains and evaluates; the result as JSON can hold it. ``on_progress`` is called about once a second."""
         from chipwise.training.evaluate import quantised_bits_per_byte
         from chipwise.training.tokenizer import load_tokens
         from chipwise.training.trainer import Recipe, train
@@ -68,7 +60,7 @@ class TrainJob:
             folder=self.folder,
             recipe=build(Recipe, self.recipe, field="recipe"),
             start=self.start,
-            progress=tell,
+            progress=on_progress,
             max_validation_bytes=self.max_validation_bytes,
         )
         values: dict[str, Any] = plain(result)
@@ -78,19 +70,19 @@ class TrainJob:
 
 
 class Job(Protocol):
-    """What a worker can do: a training alone, or one of shared weights (``train/supernet/job.py``)."""
+    """What a worker can do: one training, or that of a supernet (``training/supernet/job.py``)."""
 
-    def to_line(self, number: int) -> str:
-        """The job as a line of the worker's input."""
+    def to_data(self) -> dict[str, Any]:
+        """The job as JSON can hold it."""
         ...
 
-    def run(self, tell: Callable[[Update], None]) -> dict[str, Any]:
-        """Does it; the result as JSON can hold it. ``tell`` gets an ``Update`` about once a second."""
+    def run(self, on_progress: Callable[[Update], None]) -> dict[str, Any]:
+        """Does the job; the result as JSON can hold it. ``on_progress`` is called about once a second."""
         ...
 
 
 def read_job(data: dict[str, Any]) -> Job:
-    """The job that a line held."""
+    """Reads what a job's ``to_data`` gave."""
     fields = dict(data)
     if fields.pop("kind", None) == "supernet":
         from chipwise.training.supernet.job import SupernetJob
@@ -99,63 +91,31 @@ def read_job(data: dict[str, Any]) -> Job:
     return TrainJob.from_data(fields)
 
 
-def serve(jobs: IO[str], events: IO[str]) -> None:
-    """Works off ``jobs`` until they end; then leaves at once, whatever is under way."""
-    waiting: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+def training_pool(count: int, *, silence_s: float = 600.0) -> WorkerPool:
+    """Starts ``count`` workers that train; submit jobs as ``job.to_data()``.
 
-    def watch() -> None:
-        for line in jobs:
-            if line.strip():
-                waiting.put(_parsed(line))
-        os._exit(0)  # nobody is left to read a result
-
-    def say(event: str, number: Any, **values: Any) -> None:
-        events.write(json.dumps({"event": event, "job": number, **values}) + "\n")
-        events.flush()
-
-    def tell(number: Any, update: Update) -> None:
-        say("progress", number, **dataclasses.asdict(update))
-
-    threading.Thread(target=watch, daemon=True).start()
-    _limit_threads()
-    say("ready", None, pid=os.getpid())
-    while True:
-        data = waiting.get() or {}
-        number = data.pop("job", None)
-        try:
-            result = read_job(data).run(partial(tell, number))
-        except ChipwiseError as error:
-            say("error", number, kind=type(error).__name__, message=str(error))
-        except MemoryError:
-            say("error", number, kind="MemoryError", message="the training did not fit into memory")
-        except Exception as error:  # a fault of one candidate must not cost the others
-            say("error", number, kind=type(error).__name__, message=f"{type(error).__name__}: {error}")
-        else:
-            say("result", number, result=result)
+    Args:
+        count: Trainings at the same time.
+        silence_s: Seconds without a message after which a worker counts as hung.
+    """
+    command = [sys.executable, "-m", "chipwise.training.worker"]
+    return WorkerPool(command, count, name="training worker", silence_s=silence_s)
 
 
-def _parsed(line: str) -> dict[str, Any]:
-    try:
-        data = json.loads(line)
-    except json.JSONDecodeError:
-        return {}
-    return data if isinstance(data, dict) else {}
+def run_job(data: Message, report: Report) -> dict[str, Any]:
+    """Does the job that a message holds and reports the fields of each ``Update``."""
+    return read_job(data).run(lambda update: report(**dataclasses.asdict(update)))
 
 
-def _limit_threads() -> None:
+def _limit_threads(_setup: Message) -> None:
     import torch
 
     torch.set_num_threads(1)
 
 
 def main() -> None:
-    """Serves standard input; whatever libraries print goes to standard error."""
-    events = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    try:
-        serve(sys.stdin, events)
-    except BrokenPipeError:
-        os._exit(0)
+    """Serves standard input."""
+    serve(run_job, start=_limit_threads)
 
 
 if __name__ == "__main__":

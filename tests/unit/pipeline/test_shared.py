@@ -13,8 +13,8 @@ from chipwise.core.errors import WorkerError
 from chipwise.pipeline.shared import FEWEST_SCORED, MOST_SCORED, SCORING_S, SharedWeights, planned_cpu_s, scored
 from chipwise.spec import uniform
 from chipwise.training.data import Corpus
-from chipwise.training.pool import WorkerPool
 from chipwise.training.tokenizer import TokenStore
+from chipwise.training.worker import training_pool
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def test_what_is_trained_is_asked_once_and_what_does_not_fit_is_not_known(store,
     shared, heard, told = weights(tmp_path, store), [], []
     with pytest.raises(WorkerError, match="before they are trained"):
         shared.scores([arch(32)], lambda done, total: None)
-    with WorkerPool(1) as pool:
+    with training_pool(1) as pool:
         shared.train(pool, heard.append)
     assert heard[-1]["cpu_budget_s"] == 1.0
     asked = [arch(32), arch(16), arch(48), arch(32)]
@@ -54,7 +54,7 @@ def test_what_is_trained_is_asked_once_and_what_does_not_fit_is_not_known(store,
 
 
 def test_a_training_that_fails_says_why(store, tmp_path) -> None:
-    with WorkerPool(1) as pool, pytest.raises(WorkerError, match=r"shared weights failed: .*positive budget"):
+    with training_pool(1) as pool, pytest.raises(WorkerError, match=r"shared weights failed: .*positive budget"):
         weights(tmp_path, store, budget_s=-1.0).train(pool, lambda update: None)
 
 

@@ -16,14 +16,13 @@ from chipwise.deploy.torch import build
 from chipwise.nn.loss import head_loss, head_probabilities
 from chipwise.spec import ArchSpec, Attention, FeedForward, Layer, uniform
 from chipwise.training.evaluate import evaluate, load_model
-from chipwise.training.pool import WorkerPool
 from chipwise.training.supernet import SupernetRecipe, SupernetResult, extract, score, train_supernet, whole_of
 from chipwise.training.supernet import trainer as shared
 from chipwise.training.supernet.job import SupernetJob
 from chipwise.training.supernet.sliced import add_gradients, part_of, with_weights
 from chipwise.training.tokenizer import TokenData
 from chipwise.training.trainer import Update, train
-from chipwise.training.worker import read_job
+from chipwise.training.worker import read_job, training_pool
 
 RECIPE = SupernetRecipe(window_tokens=24, batch_windows=4, warmup_steps=5)
 Clock = Callable[[], float]
@@ -239,19 +238,18 @@ def test_shared_weights_are_trained_by_a_worker_that_may_be_killed(
         seed=1,
         recipe={"window_tokens": 24, "batch_windows": 2, "warmup_steps": 5},
     )
-    line = json.loads(job.to_line(3))
-    del line["job"]
+    line = json.loads(json.dumps(job.to_data()))
     assert read_job(line) == job
     with pytest.raises(InputError, match="not a job"):
         read_job({**line, "order": [9]})
-    with WorkerPool(1) as pool:
-        pool.submit(job)
+    with training_pool(1) as pool:
+        pool.submit(job.to_data())
         for event in pool.events():
             if event.kind == "progress" and event.data["cpu_s"] > 1.1:
                 os.kill(pool._workers[0].process.pid, signal.SIGKILL)
             if event.kind == "failed":
                 assert "killed by signal 9" in event.data["message"]
-        pool.submit(job)
+        pool.submit(job.to_data())
         ended = [event for event in pool.events() if event.kind != "progress"]
     assert ended[-1].kind == "result"
     assert ended[-1].data["spent_cpu_s"] < 1.5  # of 2: the first half was not repeated

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,21 +26,21 @@ class SupernetJob:
     seed: int
     recipe: dict[str, Any] = dataclasses.field(default_factory=dict)  # fields of SupernetRecipe that differ
 
-    def to_line(self, number: int) -> str:
-        """The job as a line of the worker's input; designs that are listed often travel once."""
+    def to_data(self) -> dict[str, Any]:
+        """The job as JSON can hold it; designs that are listed several times travel once."""
         fields = {f.name: plain(getattr(self, f.name)) for f in dataclasses.fields(self) if f.name != "archs"}
         different = list(dict.fromkeys(self.archs))
         place = {arch: i for i, arch in enumerate(different)}
         order = [place[arch] for arch in self.archs]
         archs = [to_data(arch) for arch in different]
-        return json.dumps({"job": number, "kind": "supernet", **fields, "archs": archs, "order": order})
+        return {"kind": "supernet", **fields, "archs": archs, "order": order}
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> SupernetJob:
-        """The job that a line held.
+        """Reads what :meth:`to_data` gave.
 
         Raises:
-            InputError: It is no such line.
+            InputError: It is no such job.
         """
         fields = dict(data)
         try:
@@ -51,7 +50,7 @@ class SupernetJob:
             raise InputError(f"not a job that trains shared weights: {error!r}") from None
         return dataclasses.replace(build(cls, {**fields, "archs": ()}), archs=tuple(archs))
 
-    def run(self, tell: Callable[[Update], None]) -> dict[str, Any]:
+    def run(self, on_progress: Callable[[Update], None]) -> dict[str, Any]:
         """Trains; the result as JSON can hold it, without the whole model, which follows from the designs."""
         from chipwise.training.supernet.trainer import SupernetRecipe, train_supernet
         from chipwise.training.tokenizer import load_tokens
@@ -64,7 +63,7 @@ class SupernetJob:
             seed=self.seed,
             folder=self.folder,
             recipe=build(SupernetRecipe, self.recipe, field="recipe"),
-            progress=tell,
+            progress=on_progress,
         )
         values: dict[str, Any] = plain(result)
         del values["whole"]
