@@ -96,6 +96,14 @@ class WeightFormat:
     zero_bits: int = 0  # zero point of each block
     matrix_scale_bits: int = 0  # scale of the whole matrix, on top of those of its blocks
     padded: bool = True  # whether a last block along k that is not full is stored whole
+    value_bits: float | None = None  # bits of a stored value where they are not those of ``dtype``
+    head: str | None = None  # files in this format keep head and token table in formats of their own
+    table: str | None = None
+
+    @property
+    def stored_bits(self) -> float:
+        """Bits that one value takes before its share of the scales."""
+        return self.dtype.bits if self.value_bits is None else self.value_bits
 
     def matrix_bytes(self, k: Size, n: Size) -> Size:
         """Bytes of a k×n matrix in this format, its scales included. ``k`` and ``n`` may be arrays."""
@@ -103,14 +111,19 @@ class WeightFormat:
         along_n = 1 if self.block_columns is None else -(-n // self.block_columns)
         stored_k = k if self.block is None or not self.padded else along_k * self.block
         scales = along_k * along_n * (self.scale_bits + self.zero_bits) + self.matrix_scale_bits
-        return -(-(stored_k * n * self.dtype.bits + scales) // 8)
+        return -(-(stored_k * n * self.stored_bits + scales) // 8)
 
     @property
     def bits_per_weight(self) -> float:
         """Bits that one value of a large matrix takes, its share of the scales included."""
         if self.block is None or self.block_columns is None:
-            return float(self.dtype.bits)
-        return self.dtype.bits + (self.scale_bits + self.zero_bits) / (self.block * self.block_columns)
+            return float(self.stored_bits)
+        return self.stored_bits + (self.scale_bits + self.zero_bits) / (self.block * self.block_columns)
+
+
+def _blocks(name: str, dtype: DType, bits: float, block: int = 256, table: str | None = None) -> WeightFormat:
+    """A GGUF format whose blocks take ``bits`` a value, scales included; its files keep the head in q6_k."""
+    return WeightFormat(name=name, dtype=dtype, block=block, value_bits=bits, head="q6_k", table=table or name)
 
 
 FORMATS: dict[str, WeightFormat] = {
@@ -134,9 +147,51 @@ FORMATS: dict[str, WeightFormat] = {
         WeightFormat(name="nvfp4", dtype=DType.FP4, block=16, scale_bits=8, matrix_scale_bits=32),
         # OCP Microscaling Formats 1.0: 32 values share an E8M0 scale.
         WeightFormat(name="mxfp4", dtype=DType.FP4, block=32, scale_bits=8),
-        # GGUF's blocks of 32 values with an fp16 scale: 34 and 18 bytes.
-        WeightFormat(name="q8_0", dtype=DType.INT8, block=32, scale_bits=16),
-        WeightFormat(name="q4_0", dtype=DType.INT4, block=32, scale_bits=16),
+        # Blocks of GGUF, as ggml-common.h lays them out; dtype is what a block is unpacked to. 32 values, an fp16 scale
+        # (and an fp16 minimum: q4_1, q5_1); of 256 values, k-quants have scales of scales.
+        WeightFormat(name="q8_0", dtype=DType.INT8, block=32, scale_bits=16, head="q8_0", table="q8_0"),
+        WeightFormat(name="q4_0", dtype=DType.INT4, block=32, scale_bits=16, head="q6_k", table="q4_0"),
+        WeightFormat(name="q4_1", dtype=DType.INT4, block=32, scale_bits=16, zero_bits=16, head="q6_k", table="q4_1"),
+        _blocks("q5_0", DType.INT8, 5.5, 32),
+        _blocks("q5_1", DType.INT8, 6.0, 32),
+        _blocks("q2_k_block", DType.INT4, 2.625),
+        _blocks("q3_k", DType.INT4, 3.4375),
+        _blocks("q4_k", DType.INT4, 4.5),
+        _blocks("q5_k", DType.INT8, 5.5),
+        _blocks("q6_k", DType.INT8, 6.5625),
+        _blocks("iq4_nl", DType.INT4, 4.5, 32),
+        _blocks("iq4_xs", DType.INT4, 4.25),
+        _blocks("iq3_xxs", DType.INT4, 3.0625),
+        _blocks("iq2_xxs", DType.INT4, 2.0625),
+        # Files of llama.cpp's quantize: it keeps the value and down projections of some layers wider. Bits of a layer's
+        # matrices on average, by its rules (llama-quant.cpp) over Llama 3 8B's shapes; other shapes differ by 1 to 2 %.
+        _blocks("q2_k", DType.INT4, 2.93, table="q2_k_block"),
+        _blocks("q3_k_s", DType.INT4, 3.4375, table="q3_k"),
+        _blocks("q3_k_m", DType.INT4, 3.84, table="q3_k"),
+        _blocks("q3_k_l", DType.INT4, 4.19, table="q3_k"),
+        _blocks("q4_k_s", DType.INT4, 4.54, table="q4_k"),
+        _blocks("q4_k_m", DType.INT4, 4.80, table="q4_k"),
+        _blocks("q5_k_s", DType.INT8, 5.5, table="q5_k"),
+        _blocks("q5_k_m", DType.INT8, 5.66, table="q5_k"),
+        # MLX's quantised linear layers, head and table too: groups of 64, an fp16 scale and an fp16 bias each.
+        WeightFormat(
+            name="mlx_4bit",
+            dtype=DType.INT4,
+            block=64,
+            scale_bits=16,
+            zero_bits=16,
+            head="mlx_4bit",
+            table="mlx_4bit",
+        ),
+        WeightFormat(
+            name="mlx_8bit",
+            dtype=DType.INT8,
+            block=64,
+            scale_bits=16,
+            zero_bits=16,
+            head="mlx_8bit",
+            table="mlx_8bit",
+        ),
     )
 }
 

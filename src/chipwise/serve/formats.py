@@ -12,6 +12,7 @@ from chipwise.hardware.datasheet import DeviceProfile
 class Formats:
     """``weights`` of every matrix but head, routers and token table, which stay in the format of the activations.
 
+    Files whose format says so (GGUF, MLX) keep head and table in formats of their own.
     ``experts`` of a mixture's experts, where they are kept narrower than the rest. Layers whose numbers are in
     ``wide_layers`` keep their matrices in the format of the activations.
     """
@@ -21,6 +22,16 @@ class Formats:
     activations: str = "bf16"
     cache: str = "bf16"
     wide_layers: frozenset[int] = frozenset()
+
+    @property
+    def head(self) -> str:
+        """The format of the matrix that gives the logits."""
+        return weight_format(self.weights).head or self.activations
+
+    @property
+    def table(self) -> str:
+        """The format of the token table."""
+        return weight_format(self.weights).table or self.activations
 
     @property
     def wide(self) -> Formats:

@@ -50,7 +50,7 @@ def _parts(setting: Setting, step: Step) -> Iterator[Part]:
         return
     multiple = setting.runtime.vocabulary_multiple
     vocabulary = -(-(-(-arch.vocab_size // multiple) * multiple) // plan.tp)
-    yield setting.plain_matmul("logits", rows, arch.d_model, vocabulary).inside("head")
+    yield setting.head_matmul("logits", rows, arch.d_model, vocabulary).inside("head")
     for part in setting.collective("all_gather", rows * vocabulary * plan.tp, plan.tp):
         yield part.inside("head")
     if arch.causal:
@@ -63,10 +63,10 @@ def _parts(setting: Setting, step: Step) -> Iterator[Part]:
 
 
 def _embedding(setting: Setting, step: Step) -> Part:
-    kept = setting.formats.activations
-    arch = setting.arch
+    formats, arch = setting.formats, setting.arch
     rows = -(-arch.vocab_size // setting.plan.tp)
-    op = EmbeddingOp(tokens=step.tokens, width=arch.d_model, rows=rows, weights=kept, activations=kept)
+    table = formats.head if arch.tie_embeddings else formats.table
+    op = EmbeddingOp(tokens=step.tokens, width=arch.d_model, rows=rows, weights=table, activations=formats.activations)
     return Part(place="embedding", op=op)
 
 

@@ -87,6 +87,11 @@ class Setting:
         kept = self.formats.activations
         return Part(place=place, op=Matmul(m=m, k=k, n=n, weights=kept, activations=kept, bias=bias))
 
+    def head_matmul(self, place: str, m: Size, k: Size, n: Size) -> Part:
+        """The product that gives the logits."""
+        formats = self.formats
+        return Part(place=place, op=Matmul(m=m, k=k, n=n, weights=formats.head, activations=formats.activations))
+
     def elementwise(self, place: str, function: Function, elements: Size) -> Part:
         """A function of single values."""
         op = Elementwise(function=function, elements=elements, activations=self.formats.activations)

@@ -31,7 +31,8 @@ def test_a_matrix_of_256_by_192(name: str, expected: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "bits"), [("nvfp4", 4.5), ("mxfp4", 4.25), ("q8_0", 8.5), ("q4_0", 4.5), ("bf16", 16)]
+    ("name", "bits"),
+    [("nvfp4", 4.5), ("mxfp4", 4.25), ("q8_0", 8.5), ("q4_0", 4.5), ("q6_k", 6.5625), ("mlx_4bit", 4.5), ("bf16", 16)],
 )
 def test_bits_per_weight_as_the_formats_are_known_for(name: str, bits: float) -> None:
     assert weight_format(name).bits_per_weight == bits
@@ -50,7 +51,7 @@ def test_arrays_of_matrices_are_each_matrix_alone(name: str, pairs: list[tuple[i
 def test_a_larger_matrix_takes_no_less_and_all_take_their_values(name: str, k: int, n: int, more: int) -> None:
     stored = weight_format(name)
     whole = stored.matrix_bytes(k, n)
-    assert whole * 8 >= k * n * stored.dtype.bits
+    assert whole * 8 >= k * n * stored.stored_bits
     assert stored.matrix_bytes(k + more, n) >= whole
     assert stored.matrix_bytes(k, n + 2 * more) > whole
 
