@@ -326,7 +326,8 @@ def _release(process: subprocess.Popen[str]) -> None:
 def _death(code: int) -> str:
     if code >= 0:
         return f"exit code {code}"
-    return f"killed by signal {-code}" + ("; out of memory?" if code == -signal.SIGKILL else "")
+    name = signal.Signals(-code).name
+    return f"killed by signal {-code}, {name}" + ("; out of memory?" if code == -signal.SIGKILL else "")
 
 
 def _last(text: str) -> str:

@@ -6,23 +6,19 @@ and the tail cost beyond their nodes; and each of them, predicted without itself
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import random
-import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 
 from chipwise.core.errors import MeasurementError, Unsupported
+from chipwise.core.workers import WorkerPool
 from chipwise.cost.pricing import STREAMS, s_per_byte
 from chipwise.cost.terms import terms
 from chipwise.hardware.detect import detect
@@ -34,7 +30,7 @@ from chipwise.profile.exporting import check_exporter, export_for
 from chipwise.profile.fit import fit_relative, rising
 from chipwise.profile.harness import measure
 from chipwise.profile.measurement import Measurement
-from chipwise.profile.microbench import Case, cases, request_data
+from chipwise.profile.microbench import Case, cases
 from chipwise.profile.refit import Sample, cross_check, fit_memory, predict_seconds, prepare, refit
 from chipwise.profile.samples import WEIGHTS, random_designs
 from chipwise.spec import Design
@@ -44,6 +40,7 @@ KNOTS_BYTES = (2.5e5, 1e6, 2e6, 4e6, 8e6, 1.6e7, 2.3e7, 3.2e7, 6.4e7)
 WORKLOAD = Workload(prompt_tokens=64, new_tokens=64)
 ROUNDS = 2  # of all small graphs, in different orders: a slow moment of the machine must hit a case twice to count
 CASE_S = 0.015
+CASE_SILENCE_S = 120.0  # a case that takes longer hangs
 MODEL_S = 1.35  # starting, warming up and timing one whole model
 CASES_S = 16.0
 LEAST_MODELS, MOST_MODELS = 12, 120
@@ -141,43 +138,22 @@ def time_cases(chosen: Sequence[Case], *, threads: int, tell: Progress) -> list[
     for turn in range(ROUNDS):
         order = list(range(len(chosen)))
         random.Random(turn).shuffle(order)
-        cpus = load.idlest_cpus(threads)
-        with _bench([chosen[i] for i in order], cpus=cpus, threads=threads) as lines:
-            for done, (i, line) in enumerate(zip(order, lines, strict=True)):
-                best[i] = min(best[i], float(json.loads(line)))
-                tell("nodes", (turn * len(chosen) + done + 1) / (ROUNDS * len(chosen)))
-    return list(zip(chosen, best, strict=True))
-
-
-@contextmanager
-def _bench(chosen: list[Case], *, cpus: tuple[int, ...], threads: int) -> Iterator[Iterator[str]]:
-    """The lines that a fresh microbench process writes; the process is gone when the block ends."""
-    with tempfile.TemporaryFile("w+") as request, tempfile.TemporaryFile("w+") as complaint:
-        request.write(request_data(chosen, cpus=cpus, threads=threads, seconds=CASE_S))
-        request.seek(0)
-        child = subprocess.Popen(
+        setup = {"cpus": list(load.idlest_cpus(threads)), "threads": threads, "seconds": CASE_S}
+        with WorkerPool(
             [sys.executable, "-m", "chipwise.profile.microbench"],
-            stdin=request,
-            stdout=subprocess.PIPE,
-            stderr=complaint,
-            start_new_session=True,
-            text=True,
-        )
-        assert child.stdout is not None
-        try:
-            yield iter(child.stdout)
-        except ValueError:  # fewer lines than cases
-            child.wait(timeout=10)
-            complaint.seek(0)
-            tail = " | ".join(complaint.read().strip().splitlines()[-3:])
-            raise MeasurementError(
-                f"calibration's measuring process ended early (code {child.returncode}). {tail}"
-            ) from None
-        finally:
-            if child.poll() is None:
-                os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
-            child.stdout.close()
+            1,
+            name="measuring process",
+            silence_s=CASE_SILENCE_S,
+            setup=setup,
+            environment={},
+        ) as pool:
+            places = {pool.submit(asdict(chosen[i])): i for i in order}
+            for done, event in enumerate(pool.events(), start=1):
+                if event.kind == "failed":
+                    raise MeasurementError(f"calibration: {event.data['message']}")
+                best[places[event.job]] = min(best[places[event.job]], float(event.data))
+                tell("nodes", (turn * len(chosen) + done) / (ROUNDS * len(chosen)))
+    return list(zip(chosen, best, strict=True))
 
 
 def fit_terms(

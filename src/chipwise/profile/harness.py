@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import signal
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,8 +12,9 @@ from typing import Any
 import numpy as np
 import psutil
 
-from chipwise.core.errors import MeasurementError, UnknownName
+from chipwise.core.errors import MeasurementError, UnknownName, WorkerError
 from chipwise.core.statistics import two_speeds
+from chipwise.core.workers import ask_once
 from chipwise.hardware.detect import detect
 from chipwise.ops.workload import Workload
 from chipwise.profile import load
@@ -229,39 +227,16 @@ def ask_worker(
     """Runs ``profile/worker.py`` on ``request`` in a fresh process, here or on ``remote``, and returns its reply.
 
     Raises:
-        MeasurementError: The process hung, died, answered nonsense or reported an error.
+        MeasurementError: The process hung, died, gave an unreadable answer or reported an error.
     """
-    environment = os.environ | {name: str(threads) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+    threads_of = {name: str(threads) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
     command, model = [sys.executable, "-m", "chipwise.profile.worker"], request["model"]
     if remote is not None:
         request, command = prepare_remote(request, host=remote)
-    child = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment,
-        start_new_session=True,
-        text=True,
-    )
     try:
-        answer, complaint = child.communicate(json.dumps(request), timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        raise MeasurementError(f"{model}: no answer within {timeout_s:g} s; the measuring process was ended") from None
-    finally:
-        if child.poll() is None:
-            os.killpg(child.pid, signal.SIGKILL)
-            child.communicate()
-    tail = " | ".join(complaint.strip().splitlines()[-3:])
-    if child.returncode < 0:
-        name = signal.Signals(-child.returncode).name
-        raise MeasurementError(f"{model}: the measuring process was ended by {name}. {tail}")
-    if child.returncode:
-        raise MeasurementError(f"{model}: the measuring process failed (code {child.returncode}). {tail}")
-    try:
-        reply: dict[str, Any] = json.loads(answer)
-    except ValueError:
-        raise MeasurementError(f"{model}: the measuring process answered nonsense: {answer[:100]!r}") from None
+        reply = ask_once(command, request, timeout_s=timeout_s, name="measuring process", environment=threads_of)
+    except WorkerError as error:
+        raise MeasurementError(f"{model}: {error}") from None
     if "error" in reply:
         said, name = str(reply["error"]), f"{model}: "
         raise MeasurementError(name + said.removeprefix(name))

@@ -6,17 +6,16 @@ process (``python -m chipwise.profile.microbench``): requests and results are JS
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from chipwise.blocks.conv.lower import lower as lower_conv
 from chipwise.core.arrays import AnyArray
+from chipwise.core.workers import Message, Report, serve
 from chipwise.ops import AttentionOp, Elementwise, EmbeddingOp, Matmul, NormOp, Op
 from chipwise.profile import load
 
@@ -334,23 +333,27 @@ class Bench:
             graph.store(f"w{number}.{name}", lambda value=value: np.roll(value, number, axis=0))
 
 
-def main() -> int:
-    """Times the cases on stdin (one JSON object: cpus, threads, seconds, cases), one line of seconds each."""
-    request = json.load(sys.stdin)
-    load.pin(request["cpus"])
-    bench = Bench(threads=request["threads"])
-    for fields in request["cases"]:
-        seconds = bench.time(Case(**fields), seconds=request["seconds"])
-        print(json.dumps(seconds), flush=True)
-    return 0
+class _Worker:
+    """Times cases in one process; see ``core/workers.py`` for how they arrive."""
+
+    bench: Bench
+    seconds: float
+
+    def start(self, setup: Message) -> None:
+        """Pins this process and opens the runtime with the given threads."""
+        load.pin(setup["cpus"])
+        self.bench, self.seconds = Bench(threads=setup["threads"]), setup["seconds"]
+
+    def run(self, job: Message, _report: Report) -> float:
+        """Seconds of one run of a case."""
+        return self.bench.time(Case(**job), seconds=self.seconds)
 
 
-def request_data(chosen: list[Case], *, cpus: tuple[int, ...], threads: int, seconds: float) -> str:
-    """What :func:`main` reads."""
-    return json.dumps(
-        {"cpus": list(cpus), "threads": threads, "seconds": seconds, "cases": [asdict(case) for case in chosen]}
-    )
+def main() -> None:
+    """Serves standard input."""
+    worker = _Worker()
+    serve(worker.run, start=worker.start)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

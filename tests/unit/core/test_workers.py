@@ -73,7 +73,7 @@ def test_results_progress_and_setup(command: list[str]) -> None:
         ("refuse", "DataError", "line 3: no label", False),
         ("fail", "ValueError", "ValueError: no zero", False),
         ("nonsense", "TypeError", "not JSON serializable", False),
-        ("die", "WorkerError", "the test worker died (killed by signal 9; out of memory?)", True),
+        ("die", "WorkerError", "the test worker died (killed by signal 9, SIGKILL; out of memory?)", True),
         ("exit", "WorkerError", "the test worker died (exit code 7)", True),
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from chipwise.core.errors import UnknownName
+from chipwise.core.errors import MeasurementError, UnknownName
 from chipwise.cost.terms import terms
 from chipwise.profile.calibrate import calibrate, fit_terms, time_cases
 from chipwise.profile.fit import fit_relative, rising
@@ -61,6 +61,11 @@ def test_small_graphs_are_timed_in_a_child() -> None:
     assert [case for case, _ in timed] == chosen
     assert all(1e-7 < seconds < 1 for _, seconds in timed)
     assert seen[-1] == 1.0
+
+
+def test_a_case_that_cannot_be_timed_is_an_error_that_says_why() -> None:
+    with pytest.raises(MeasurementError, match=r"calibration: .*no-such-kind"):
+        time_cases([Case(kind="no-such-kind", count=1)], threads=1, tell=lambda phase, share: None)
 
 
 def test_a_runtime_that_does_not_exist_cannot_be_calibrated() -> None:
