@@ -4,7 +4,7 @@ ChipwiseError
 ├── InputError            what the user gave is wrong (exit code 2)
 │   ├── SpecError         a field of a file: carries file and field path
 │   ├── UnitError         a quantity that cannot be read
-│   ├── UnknownName       a name that no table holds; offers the nearest
+│   ├── UnknownName       a name that no table holds; suggests the nearest
 │   ├── Infeasible        no candidate can meet the constraints
 │   ├── DoesNotFit        a model that needs more memory than the device has
 │   └── DataError         text that is missing, not text, or too little
@@ -12,7 +12,7 @@ ChipwiseError
 ├── MissingExtra          an optional dependency that is not installed
 ├── StudyError            a run folder that cannot be used (locked, corrupt, of another spec)
 ├── StorageError          the disk refused (full, read-only)
-├── WorkerError           a child process died, hung or answered nonsense
+├── WorkerError           a child process died, hung or sent an unreadable answer
 ├── TrainingDiverged      loss or weights are no longer finite
 └── MeasurementError      a measurement that cannot be trusted or made
 """
@@ -30,13 +30,13 @@ class ChipwiseError(Exception):
 
 
 class InputError(ChipwiseError):
-    """What the user gave is wrong, and the message says how to mend it."""
+    """The user's input is wrong; the message says how to correct it."""
 
     exit_code = 2
 
 
 class SpecError(InputError):
-    """A field of a file is wrong.
+    """A field of a file or an argument is wrong.
 
     Args:
         message: What is wrong and what to do.
@@ -50,7 +50,7 @@ class SpecError(InputError):
         super().__init__(f"{where}: {message}" if where else message)
 
     def inside(self, *, file: str | None = None, field: str | None = None) -> SpecError:
-        """The same error seen from further out: ``field`` is put before the path it has."""
+        """The same error with ``field`` put before its path, and with a file if it had none."""
         path = ".".join(part for part in (field, self.field) if part) or None
         return type(self)(self.message, file=self.file or file, field=path)
 
@@ -63,14 +63,13 @@ class UnknownName(InputError):
     """A name that no table holds.
 
     Args:
-        kind: What was looked for, such as ``device``.
+        kind: The kind of thing, such as ``device``.
         name: The name that was given.
         known: The names that exist.
     """
 
     def __init__(self, kind: str, name: object, known: Iterable[str]) -> None:
-        names = sorted(known)
-        super().__init__(f"unknown {kind} {name!r}; {nearest(str(name), names)}")
+        super().__init__(f"unknown {kind} {short(name)}; {nearest(str(name), known)}")
 
 
 class Infeasible(InputError):
@@ -78,7 +77,7 @@ class Infeasible(InputError):
 
 
 class DoesNotFit(InputError):
-    """A model that needs more memory than the devices have; says by how much and what would fit."""
+    """A model that needs more memory than the devices have; the message says by how much and what would fit."""
 
 
 class DataError(InputError):
@@ -105,7 +104,7 @@ class StorageError(ChipwiseError):
 
 
 class WorkerError(ChipwiseError):
-    """A child process died, hung, or answered what cannot be read."""
+    """A child process died, hung, or sent an unreadable answer."""
 
 
 class TrainingDiverged(ChipwiseError):
@@ -116,10 +115,31 @@ class MeasurementError(ChipwiseError):
     """A measurement that could not be made or cannot be trusted."""
 
 
+def short(value: object, *, quoted: bool = True, limit: int = 60) -> str:
+    """``value`` as a message shows it: cut to ``limit`` characters.
+
+    >>> short("ab"), short("x" * 100, limit=10)
+    ("'ab'", "'xxxxxxxx…")
+    """
+    if isinstance(value, int) and value.bit_length() > 200:  # Python refuses to print thousands of digits
+        return f"a whole number of {value.bit_length()} bits"
+    text = repr(value) if quoted else str(value)
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def counted(count: int, noun: str, plural: str | None = None) -> str:
+    """A number with its noun.
+
+    >>> counted(1, "layer"), counted(3, "layer"), counted(2, "entry", "entries")
+    ('1 layer', '3 layers', '2 entries')
+    """
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The half sentence that offers what the user may have meant."""
+    """The half sentence that suggests what the user may have meant."""
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    close = difflib.get_close_matches(name[:100], names, n=3, cutoff=0.5)
     if close:
         return "did you mean " + " or ".join(repr(item) for item in close) + "?"
     shown = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")

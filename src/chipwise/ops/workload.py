@@ -1,15 +1,15 @@
-"""Workload: what is asked of a model."""
+"""Workload: the requests that a model serves."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
 
-from chipwise.core.errors import SpecError
+from chipwise.core.fields import check_fields, positive
 
 
 class Phase(StrEnum):
-    """What the model is doing when a cost is asked for."""
+    """What the model is doing while its cost is computed."""
 
     PREFILL = "prefill"  # the prompt in one pass; ends with the first token's logits
     DECODE = "decode"  # one new token a pass, reading the KV cache
@@ -24,9 +24,8 @@ class Workload:
     batch: int = 1
 
     def __post_init__(self) -> None:
-        for field in ("prompt_tokens", "new_tokens", "batch"):
-            if getattr(self, field) < 1:
-                raise SpecError(f"must be at least 1, not {getattr(self, field)}", field=field)
+        check_fields(self)
+        positive(self, "prompt_tokens", "new_tokens", "batch")
 
     @property
     def total_tokens(self) -> int:

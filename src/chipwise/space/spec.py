@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from chipwise.core.dtypes import weight_format
 from chipwise.core.errors import ChipwiseError, SpecError, nearest
+from chipwise.core.fields import later
 from chipwise.spec.arch import Activation
-from chipwise.spec.field import later
 
 FfnName = Literal["relu", "gelu", "silu", "reglu", "geglu", "swiglu"]
 FFN_KINDS: dict[str, tuple[Activation, bool]] = {

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from chipwise.core.digest import digest, plain
 from chipwise.core.dtypes import values_bytes
-from chipwise.core.errors import SpecError
+from chipwise.core.errors import SpecError, short
+from chipwise.core.fields import check_fields, later, positive
 from chipwise.spec.feed_forward import Activation, FeedForward, FeedForwardBlock, MixtureOfExperts
-from chipwise.spec.field import later, positive
 from chipwise.spec.formats import WeightFormats, read_formats
 from chipwise.spec.mixers import Attention, GatedDelta, LatentAttention, Mamba2, Mixer
 
@@ -50,6 +50,31 @@ __all__ = [
 ]
 
 
+MOST_LAYERS = 10_000  # ten times the deepest transformer that was published (DeepNet, arXiv:2203.00555)
+
+
+def check_depth(depth: int, *, field: str) -> None:
+    """Checks a number of layers before that many are built.
+
+    Raises:
+        SpecError: There are more than ``MOST_LAYERS``.
+    """
+    if depth > MOST_LAYERS:
+        raise SpecError(f"{short(depth)} layers; at most {MOST_LAYERS:,} are handled", field=field)
+
+
+def check_heads(d_model: int, heads: int, *, field: str = "heads") -> None:
+    """Checks that ``heads`` divide the width, where their size follows from it.
+
+    Raises:
+        SpecError: They do not.
+    """
+    if heads < 1:
+        raise SpecError(f"must be at least 1, not {heads}", field=field)
+    if d_model % heads:
+        raise SpecError(f"{short(heads)} heads do not divide a width of {short(d_model)}", field=field)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
     """One residual layer. ``shares`` is the number of an earlier layer whose weights this one uses."""
@@ -63,6 +88,9 @@ class Layer:
     ffn_norm: bool = later(True)  # a parallel layer without it has one norm for both blocks
     attention_conv: int = later(0)  # taps of a causal depthwise convolution between norm and block; 0 is none
     ffn_conv: int = later(0)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     @property
     def convs(self) -> int:
@@ -109,9 +137,19 @@ class ArchSpec:
     encoder: tuple[Layer, ...] = later(())  # what ``cross`` attends to; norms and embedding as in the decoder
 
     def __post_init__(self) -> None:
+        check_fields(self)
         positive(self, "vocab_size", "d_model", "max_tokens")
+        for name in ("token_types", "extra_positions"):
+            if getattr(self, name):
+                positive(self, name)
+        if self.norm_eps < 0:
+            raise SpecError(f"must be at least 0, not {self.norm_eps}", field="norm_eps")
+        if self.rope_theta <= 0:
+            raise SpecError(f"must be above 0, not {self.rope_theta}", field="rope_theta")
         if not self.layers:
             raise SpecError("a model needs at least one layer", field="layers")
+        for stack, layers in (("layers", self.layers), ("encoder", self.encoder)):
+            check_depth(len(layers), field=stack)
         if self.norm == "rmsnorm" and self.norm_bias:
             raise SpecError("RMSNorm has no bias; use norm: layernorm", field="norm_bias")
         for stack, layers in (("layers", self.layers), ("encoder", self.encoder)):
@@ -228,6 +266,7 @@ class Design:
     weights: str = "fp32"
 
     def __post_init__(self) -> None:
+        check_fields(self)
         formats = self.formats
         for i, layer in enumerate(self.arch.layers):
             if layer.shares is not None and formats.layers[i] != formats.layers[layer.shares]:
@@ -274,7 +313,11 @@ def uniform(
     name: str = "model",
 ) -> ArchSpec:
     """A Llama-style model whose layers are all alike."""
-    attention = Attention(heads=heads, kv_heads=kv_heads or heads, head_size=head_size or d_model // heads)
+    check_depth(depth, field="depth")
+    if head_size is None:
+        check_heads(d_model, heads)
+        head_size = d_model // heads
+    attention = Attention(heads=heads, kv_heads=heads if kv_heads is None else kv_heads, head_size=head_size)
     ffn = FeedForward(width=ffn_width, activation=activation, gated=gated)
     return ArchSpec(
         name=name,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from chipwise.core.errors import SpecError
-from chipwise.spec.field import positive
+from chipwise.core.fields import check_fields, positive
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "relu2"]
 
@@ -21,6 +21,7 @@ class FeedForward:
     bias: bool = False
 
     def __post_init__(self) -> None:
+        check_fields(self)
         positive(self, "width")
 
     def parameters(self, d_model: int) -> int:
@@ -48,6 +49,7 @@ class MixtureOfExperts:
     latent_size: int | None = None  # routed experts work on a projection of this width (Nemotron 3)
 
     def __post_init__(self) -> None:
+        check_fields(self)
         positive(self, "experts", "active")
         if self.active > self.experts:
             raise SpecError(f"{self.active} of {self.experts} experts cannot be picked", field="active")

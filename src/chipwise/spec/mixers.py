@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from chipwise.core.errors import SpecError
-from chipwise.spec.field import later, positive
+from chipwise.core.fields import check_fields, later, positive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +38,7 @@ class Attention:
     relative_buckets: int = later(0)  # rows of a table of position biases, one column a head (T5)
 
     def __post_init__(self) -> None:
+        check_fields(self)
         positive(self, "heads", "kv_heads", "head_size")
         if self.heads % self.kv_heads:
             raise SpecError(f"{self.kv_heads} KV heads do not divide {self.heads} heads", field="kv_heads")
@@ -46,6 +47,10 @@ class Attention:
         for name in ("window", "chunk"):
             if getattr(self, name) is not None:
                 positive(self, name)
+        if self.softcap is not None and self.softcap <= 0:
+            raise SpecError(f"must be above 0, not {self.softcap}", field="softcap")
+        if self.relative_buckets < 0:
+            raise SpecError(f"must be at least 0, not {self.relative_buckets}", field="relative_buckets")
         if self.window is not None and self.chunk is not None:
             raise SpecError("attention has a window or chunks, not both", field="chunk")
 
@@ -94,6 +99,7 @@ class LatentAttention:
     bias: bool = False  # of the projections into the small vectors and of the output
 
     def __post_init__(self) -> None:
+        check_fields(self)
         positive(self, "heads", "kv_rank", "nope_size", "rope_size", "value_size")
         if self.q_rank is not None:
             positive(self, "q_rank")
@@ -135,6 +141,7 @@ class GatedDelta:
     conv: int = 4  # taps of the causal convolution over queries, keys and values
 
     def __post_init__(self) -> None:
+        check_fields(self)
         positive(self, "key_heads", "value_heads", "key_size", "value_size", "conv")
         if self.value_heads % self.key_heads:
             raise SpecError(f"{self.key_heads} key heads do not divide {self.value_heads}", field="key_heads")
@@ -182,6 +189,7 @@ class Mamba2:
     bias: bool = False  # of the projections
 
     def __post_init__(self) -> None:
+        check_fields(self)
         positive(self, "heads", "head_size", "state_size", "groups", "conv")
         if self.heads % self.groups:
             raise SpecError(f"{self.groups} groups do not divide {self.heads} heads", field="groups")

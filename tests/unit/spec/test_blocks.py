@@ -214,7 +214,7 @@ def test_what_is_not_built_is_refused_by_name(changes: dict[str, Any], words: st
         (lambda: dataclasses.replace(EXPERTS, shared=None, shared_gate=True), "shared_gate"),
         (lambda: dataclasses.replace(EXPERTS, latent_size=0), "latent_size"),
         (lambda: Attention(heads=1, kv_heads=1, head_size=8, window=4, chunk=4), "chunk"),
-        (lambda: toy_arch(layers=(dataclasses.replace(toy_arch().layers[0], cross=LATENT),)), "layers[0].cross"),
+        (lambda: toy_arch(layers=(dataclasses.replace(toy_arch().layers[0], cross=LATENT),)), "cross"),
     ],
 )
 def test_blocks_that_cannot_be_are_refused_by_field(make: Any, field: str) -> None:

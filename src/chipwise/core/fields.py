@@ -1,0 +1,191 @@
+"""Dataclasses from plain data, and checks of their fields by type: the same errors for files and for Python callers."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import numbers
+import types
+import typing
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any, TypeVar
+
+from chipwise.core.errors import InputError, SpecError, nearest, short
+
+T = TypeVar("T")
+MOST = 1_000_000_000  # no size of a model or request comes near; products of a few still fit in 64 bits as floats
+_TYPE_NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false", list: "a list"}
+
+
+def later(default: Any) -> Any:
+    """A field that older files lack: at ``default`` it is neither written nor part of the identity."""
+    return dataclasses.field(default=default, metadata={"later": True})
+
+
+def positive(block: object, *names: str, most: int = MOST) -> None:
+    """Checks that the named fields are between 1 and ``most``.
+
+    Raises:
+        SpecError: One is not.
+    """
+    for name in names:
+        value = getattr(block, name)
+        if not value >= 1:
+            raise SpecError(f"must be at least 1, not {short(value)}", field=name)
+        if value > most:
+            raise SpecError(f"must be at most {most:,}, not {short(value)}", field=name)
+
+
+def check_fields(block: Any) -> None:
+    """Checks every field of a dataclass by its type; call it first in ``__post_init__``.
+
+    Integers become floats where a float is declared, and numpy's numbers become Python's. Nothing else converts.
+
+    Raises:
+        SpecError: A field has another type, or is NaN or infinite.
+    """
+    for name, hint, sure, sure_items in _field_types(type(block)):
+        value = getattr(block, name)
+        if type(value) in sure or (type(value) is tuple and sure_items.issuperset(map(type, value))):
+            continue
+        fixed = convert(hint, value, name)
+        if fixed is not value:
+            object.__setattr__(block, name, fixed)
+
+
+def build(cls: type[T], data: object, *, field: str | None = None, file: str | None = None) -> T:
+    """``data`` (as YAML or JSON gave it) as the dataclass ``cls``, every field checked by its type.
+
+    Raises:
+        SpecError: An unknown or missing field, a value of the wrong type, or one that ``cls`` refuses.
+    """
+    try:
+        return typing.cast("T", _build(cls, data, field))
+    except SpecError as error:
+        raise error.inside(file=file) from None
+
+
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+@functools.cache
+def _field_types(cls: type) -> tuple[tuple[str, Any, frozenset[type], frozenset[type]], ...]:
+    """Name and type of each field, and the types of values, or of a tuple's items, that need no further look."""
+    hints = _hints(cls)
+    return tuple(
+        (f.name, hints[f.name], _sure(hints[f.name]), _sure_items(hints[f.name])) for f in dataclasses.fields(cls)
+    )
+
+
+def _sure(hint: Any) -> frozenset[type]:
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return frozenset().union(*map(_sure, typing.get_args(hint)))
+    plain = hint in (int, bool, str, type(None)) or dataclasses.is_dataclass(hint)
+    return frozenset([hint] if plain else [])
+
+
+def _sure_items(hint: Any) -> frozenset[type]:
+    return _sure(typing.get_args(hint)[0]) if typing.get_origin(hint) is tuple else frozenset()
+
+
+def _build(cls: Any, data: object, field: str | None) -> Any:
+    if not isinstance(data, Mapping):
+        raise SpecError(f"must be a mapping of fields, not {describe(data)}", field=field)
+    hints = _hints(cls)
+    known = {f.name: f for f in dataclasses.fields(cls) if f.init}
+    values: dict[str, Any] = {}
+    for key, value in data.items():
+        path = f"{field}.{short(key, quoted=False)}" if field else short(key, quoted=False)
+        if key not in known:
+            raise SpecError(f"unknown field; {nearest(str(key), known)}", field=path)
+        values[key] = convert(hints[key], value, path)
+    for name, item in known.items():
+        required = item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
+        if required and name not in values:
+            raise SpecError("this field is missing", field=f"{field}.{name}" if field else name)
+    try:
+        return cls(**values)
+    except SpecError as error:
+        raise error.inside(field=field) from None
+    except InputError as error:
+        raise SpecError(str(error), field=field) from None
+
+
+def convert(hint: Any, value: object, field: str) -> Any:
+    """``value`` as the type ``hint``; integers widen to floats and nothing else converts.
+
+    Raises:
+        SpecError: It is of another type.
+    """
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return value
+    if origin in (typing.Union, types.UnionType):
+        return _union(args, value, field)
+    if origin is typing.Literal:
+        if not any(isinstance(value, type(option)) and value == option for option in args):
+            names = nearest(str(value), map(str, args))
+            raise SpecError(f"{short(value)} is not one of these; {names}", field=field)
+        return value
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise SpecError(f"must be a list, not {describe(value)}", field=field)
+        return tuple(convert(args[0], item, f"{field}[{i}]") for i, item in enumerate(value))
+    if origin in (dict, Mapping) or getattr(origin, "__name__", "") == "Mapping":
+        if not isinstance(value, Mapping):
+            raise SpecError(f"must be a mapping, not {describe(value)}", field=field)
+        return {str(key): convert(args[1], item, f"{field}.{key}") for key, item in value.items()}
+    if dataclasses.is_dataclass(hint):
+        return value if isinstance(value, typing.cast(type, hint)) else _build(hint, value, field)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        try:
+            return hint(value)
+        except ValueError:
+            names = nearest(str(value), [str(item.value) for item in hint])
+            raise SpecError(f"{short(value)} is not one of these; {names}", field=field) from None
+    if hint in (int, float):
+        return _number(hint, value, field)
+    if isinstance(hint, type) and not isinstance(value, hint):
+        raise SpecError(f"must be {_TYPE_NAMES.get(hint, hint.__name__)}, not {describe(value)}", field=field)
+    return value
+
+
+def _number(kind: type, value: object, field: str) -> int | float:
+    wanted = numbers.Integral if kind is int else numbers.Real
+    if not isinstance(value, wanted) or isinstance(value, bool):
+        raise SpecError(f"must be {_TYPE_NAMES[kind]}, not {describe(value)}", field=field)
+    try:
+        number: int | float = kind(value)
+    except OverflowError:
+        raise SpecError(f"{short(value)} is too large", field=field) from None
+    if not math.isfinite(number):
+        raise SpecError(f"must be a finite number, not {value}", field=field)
+    return number
+
+
+def _union(options: tuple[Any, ...], value: object, field: str) -> Any:
+    if value is None and type(None) in options:
+        return None
+    rest = [option for option in options if option is not type(None)]
+    if isinstance(value, Mapping):  # of several classes the one with most of the fields is meant, and named in errors
+        rest.sort(key=lambda option: -len(value.keys() & getattr(option, "__dataclass_fields__", {}).keys()))
+    first: SpecError | None = None
+    for option in rest:
+        try:
+            return convert(option, value, field)
+        except SpecError as error:
+            first = first or error
+    assert first is not None
+    raise first
+
+
+def describe(value: object) -> str:
+    """``value`` with its kind, for a message: ``text ('3')``."""
+    if value is None:
+        return "nothing"
+    kind = "a mapping" if isinstance(value, Mapping) else _TYPE_NAMES.get(type(value), type(value).__name__)
+    return f"{kind} ({short(value)})"
