@@ -234,7 +234,7 @@ def write_json(path: str | Path, value: Any) -> None:
 
 def write_yaml(path: str | Path, value: Any) -> None:
     """Writes plain ``value`` as YAML that :func:`read_yaml` reads back, atomically."""
-    write_atomic(path, yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True))
+    write_atomic(path, yaml.dump(value, Dumper=_Dumper, sort_keys=False))
 
 
 class _Dumper(yaml.SafeDumper):

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from chipwise.core.digest import digest, plain
-from chipwise.core.dtypes import values_bytes
 from chipwise.core.errors import SpecError, short
 from chipwise.core.fields import check_fields, later, positive
 from chipwise.spec.feed_forward import Activation, FeedForward, FeedForwardBlock, MixtureOfExperts
@@ -226,24 +225,6 @@ class ArchSpec:
             else:
                 total += block.parameters(self.d_model)
         return total
-
-    def kv_cache_bytes(
-        self, tokens: int, *, batch: int = 1, cache: str = "fp32", state: str = "fp32", encoder_tokens: int = 0
-    ) -> int:
-        """Bytes kept between passes for ``tokens`` positions of each of ``batch`` sequences.
-
-        Windowed layers keep their window, latent attention its small vectors, recurrences a state of fixed size, cross
-        attention the keys and values of ``encoder_tokens``. Layers that share weights keep their own.
-        """
-        kept = held = 0
-        for layer in self.layers:
-            held += layer.conv_state_values(self.d_model)
-            if layer.attention is not None:
-                kept += layer.attention.cache_values(tokens)
-                held += layer.attention.state_values()
-            if layer.cross is not None:
-                kept += 2 * layer.cross.kv_width * encoder_tokens
-        return int(values_bytes(batch * kept, cache) + values_bytes(batch * held, state))
 
     @property
     def digest(self) -> str:

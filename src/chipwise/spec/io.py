@@ -7,7 +7,7 @@ from typing import Any
 
 from chipwise.core.digest import plain
 from chipwise.core.errors import SpecError
-from chipwise.core.files import build, read_json, read_yaml, write_json
+from chipwise.core.files import build, read_json, read_yaml, write_json, write_yaml
 from chipwise.spec.arch import ArchSpec
 
 SCHEMA = "chipwise.arch/1"
@@ -34,8 +34,9 @@ def from_data(data: object, *, file: str | None = None) -> ArchSpec:
 
 
 def save(spec: ArchSpec, path: str | Path) -> None:
-    """Writes ``spec`` as JSON."""
-    write_json(path, to_data(spec))
+    """Writes ``spec`` as YAML where the name of the file ends so, else as JSON."""
+    write = write_yaml if Path(path).suffix in (".yaml", ".yml") else write_json
+    write(path, to_data(spec))
 
 
 def load(path: str | Path) -> ArchSpec:

@@ -12,6 +12,7 @@ from chipwise.blocks.lowering import last_mixing, lower
 from chipwise.core.errors import SpecError
 from chipwise.ops import ConvOp, EmbeddingOp, Phase, Workload
 from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer
+from chipwise.testing.specs import kv_cache_bytes
 
 LAYER = Layer(attention=Attention(heads=2, kv_heads=1, head_size=16), ffn=FeedForward(width=24))
 
@@ -34,7 +35,7 @@ def test_each_channel_adds_its_own_past() -> None:
 def test_parameters_and_state_are_taps_times_width() -> None:
     plain, both = arch(LAYER), arch(replace(LAYER, attention_conv=4, ffn_conv=3))
     assert both.parameters() - plain.parameters() == (4 + 3) * 16
-    assert both.kv_cache_bytes(10, batch=2) - plain.kv_cache_bytes(10, batch=2) == 2 * (3 + 2) * 16 * 4
+    assert kv_cache_bytes(both, 10, batch=2) - kv_cache_bytes(plain, 10, batch=2) == 2 * (3 + 2) * 16 * 4
 
 
 def test_a_step_costs_two_flops_a_tap_and_channel() -> None:

@@ -17,7 +17,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chipwise.core.errors import InputError, SpecError, StorageError
-from chipwise.core.files import build, read_json, read_yaml, storage, write_atomic, write_json
+from chipwise.core.files import (
+    build,
+    parse_json,
+    parse_yaml,
+    read_bytes,
+    read_json,
+    read_yaml,
+    storage,
+    write_atomic,
+    write_json,
+    write_yaml,
+)
 
 
 class Color(StrEnum):
@@ -147,6 +158,97 @@ def test_files_that_are_not_there(tmp_path) -> None:
     (tmp_path / "broken.json").write_text("{")
     with pytest.raises(SpecError, match="not valid JSON"):
         read_json(tmp_path / "broken.json")
+
+
+@pytest.mark.parametrize("read", [read_yaml, read_json])
+def test_only_regular_files_are_read(tmp_path, read) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero"), Path("/dev/null")):
+        with pytest.raises(SpecError, match="pipe or device"):
+            read(path)
+    with pytest.raises(SpecError, match="cannot be the name"):
+        read("a\0b")
+    with pytest.raises(SpecError, match="cannot be read: File name too long"):
+        read("a" * 5000)
+
+
+def test_large_files_are_refused_before_they_are_parsed(tmp_path) -> None:
+    (tmp_path / "a.yaml").write_text("a: " + "x" * 3_000_000)
+    with pytest.raises(SpecError, match="larger than 2 MiB"):
+        read_yaml(tmp_path / "a.yaml")
+    with pytest.raises(SpecError, match="larger than 0 MiB"):
+        read_bytes(tmp_path / "a.yaml", most=10)
+    assert len(read_bytes(tmp_path / "a.yaml")) == 3_000_003
+
+
+def test_a_file_without_permission(tmp_path, monkeypatch) -> None:
+    def refuse(*_: object) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(SpecError, match=r"m\.yaml: cannot be read: Permission denied"):
+        read_yaml("m.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-5", 1e-5),
+        ("1E-5", 1e-5),
+        ("1e6", 1_000_000),
+        ("-2e+3", -2000),
+        ("2.5e3", 2500.0),
+        (".5e1", 5.0),
+        ("1.e2", 100.0),
+        ("1e", "1e"),
+        ("e5", "e5"),
+        ("'1e6'", "1e6"),
+        ("1e6 s", "1e6 s"),
+    ],
+)
+def test_exponents_are_numbers(text: str, value: object) -> None:
+    for filler in ("", "# " + "x" * 30_000 + "\n"):  # both loaders
+        found = parse_yaml(f"{filler}a: {text}\n", name="f")["a"]
+        assert (found, type(found)) == (value, type(value))
+
+
+@given(
+    st.dictionaries(
+        st.text(max_size=5),
+        st.recursive(
+            st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+            lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+            max_leaves=8,
+        ),
+        min_size=1,
+    )
+)
+def test_yaml_that_is_written_is_read_back(tmp_path_factory, value: dict) -> None:
+    file = tmp_path_factory.mktemp("yaml") / "a.yaml"
+    write_yaml(file, value)
+    assert read_yaml(file) == value
+
+
+def test_deep_and_exotic_json(tmp_path) -> None:
+    for text, words in (("[" * 100_000 + "]" * 100_000, "nested too deep"), ("1" * 5000, "not valid JSON")):
+        with pytest.raises(SpecError, match=words):
+            parse_json(text, name="f")
+
+
+def test_links_are_followed_and_devices_left_alone(tmp_path) -> None:
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "kept" / "target")
+    write_atomic(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "kept" / "target").read_text() == "new"
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/full")):
+        before = path.stat().st_mode
+        with pytest.raises(StorageError, match="pipe or device"):
+            write_atomic(path, "x")
+        assert path.stat().st_mode == before
+    with pytest.raises(StorageError, match="/proc/run"):
+        write_atomic("/proc/run/a.json", "x")
 
 
 def test_json_comes_back_and_refuses_what_json_has_not(tmp_path) -> None:

@@ -27,6 +27,7 @@ from chipwise.reporting.record import (
 from chipwise.space.constraints import parse_constraints, parse_objectives
 from chipwise.spec import Attention, Design, FeedForward, Layer
 from chipwise.spec.arch import ArchSpec
+from chipwise.testing.specs import kv_cache_bytes
 
 WORKLOAD = Workload(prompt_tokens=64, new_tokens=64, batch=1)
 PEAK = {"fp32": 95e9, "int8": 420e9, "int4": 260e9}
@@ -80,7 +81,7 @@ def operators(design: Design, phase: Phase) -> list[Operator]:
 def predicted(design: Design) -> dict[str, Interval]:
     ttft = sum(op.predicted_s for op in operators(design, Phase.PREFILL))
     tpot = sum(op.predicted_s for op in operators(design, Phase.DECODE))
-    memory = RUNTIME_BYTES + weight_bytes(design) + design.arch.kv_cache_bytes(128) + 3e6
+    memory = RUNTIME_BYTES + weight_bytes(design) + kv_cache_bytes(design.arch, 128) + 3e6
 
     def interval(value: float, share: float) -> Interval:
         return Interval(value=value, low=value * (1 - share), high=value * (1 + share))
@@ -225,7 +226,7 @@ def example_record(seed: int = 3, *, trials: int = 36) -> RunRecord:
             for kind, size in (
                 ("runtime", RUNTIME_BYTES),
                 ("weights", weight_bytes(designs[number - 1])),
-                ("KV cache", designs[number - 1].arch.kv_cache_bytes(128)),
+                ("KV cache", kv_cache_bytes(designs[number - 1].arch, 128)),
                 ("activations", 3e6),
             )
         ),

@@ -16,6 +16,7 @@ from chipwise.serve.request import Request
 from chipwise.serve.table import estimate_rows
 from chipwise.spec import families
 from chipwise.spec.hf import resolve
+from chipwise.testing.specs import kv_cache_bytes
 
 MODELS = families.names()
 LLAMA = "meta-llama/Llama-3.1-8B"
@@ -85,7 +86,7 @@ def test_an_encoder_decoder_reads_with_its_encoder_and_answers_with_its_decoder(
     assert sum(cost.latency_s for cost in read) > 0.5 * long.ttft_s
     assert not any(cost.place.startswith("encoder") for cost in long.decode)
     arch = resolve("google-t5/t5-large")
-    assert short.memory_bytes["cache"] == arch.kv_cache_bytes(64, cache="bf16", encoder_tokens=512)
+    assert short.memory_bytes["cache"] == kv_cache_bytes(arch, 64, cache="bf16", encoder_tokens=512)
     heads = {cost.place: cost for cost in long.decode if cost.place.endswith("cross.attend")}
     assert all(cost.work.bytes > 4096 * 2 * 2 * 64 for cost in heads.values())  # every key and value of the prompt
 

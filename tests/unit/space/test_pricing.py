@@ -10,6 +10,7 @@ from chipwise.space import SearchSpace, SpaceSpec, lookup
 from chipwise.space.pricing import PriceTable, ProfilePricer
 from chipwise.spec import Attention
 from chipwise.testing.machines import round_machine
+from chipwise.testing.specs import kv_cache_bytes
 
 WORKLOAD = Workload(prompt_tokens=16, new_tokens=8)
 
@@ -30,7 +31,7 @@ class CountingPricer:
     def stored_bytes(self, design, workload):
         matrices = memory_parts(design, workload).matrices
         held = sum(rate * matrices.get(name, 0) for name, rate in {"fp32": 1.0, "int8": 3.0, "int4": 7.0}.items())
-        return design.arch.kv_cache_bytes(workload.total_tokens) + 4.0 * design.arch.parameters() + held
+        return kv_cache_bytes(design.arch, workload.total_tokens) + 4.0 * design.arch.parameters() + held
 
     def activation_bytes(self, block, d_model, workload):
         return float(d_model * (block.heads if isinstance(block, Attention) else block.width))

@@ -11,7 +11,7 @@ from hypothesis import given
 from chipwise.core.errors import SpecError
 from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer, uniform
 from chipwise.spec.weights import weight_shapes
-from chipwise.testing.specs import arch_specs, toy_arch
+from chipwise.testing.specs import arch_specs, kv_cache_bytes, toy_arch
 
 
 def test_parameters_of_a_small_model_by_hand() -> None:
@@ -41,19 +41,19 @@ def test_shared_layers_count_once_and_keep_caches_of_their_own() -> None:
     one = toy_arch().layers[0]
     shared = toy_arch(layers=(one, Layer(attention=one.attention, ffn=one.ffn, shares=0)))
     assert shared.parameters() == toy_arch(layers=(one,)).parameters()
-    assert shared.kv_cache_bytes(10) == 2 * toy_arch(layers=(one,)).kv_cache_bytes(10)
+    assert kv_cache_bytes(shared, 10) == 2 * kv_cache_bytes(toy_arch(layers=(one,)), 10)
 
 
 def test_kv_cache_of_llama_3_8b_at_8192_tokens_is_a_gibibyte_in_fp16() -> None:
     """2 (k, v) · 32 layers · 8 heads · 128 · 8192 tokens · 2 bytes."""
     llama = uniform(vocab_size=128_256, d_model=4096, depth=32, heads=32, kv_heads=8, ffn_width=14_336)
-    assert llama.kv_cache_bytes(8192, cache="fp16") == 2**30
+    assert kv_cache_bytes(llama, 8192, cache="fp16") == 2**30
 
 
 def test_a_window_bounds_the_cache() -> None:
     windowed = Layer(attention=Attention(heads=1, kv_heads=1, head_size=8, window=5), ffn=None)
     arch = toy_arch(layers=(windowed,))
-    assert arch.kv_cache_bytes(100) == arch.kv_cache_bytes(5) == 2 * 8 * 5 * 4
+    assert kv_cache_bytes(arch, 100) == kv_cache_bytes(arch, 5) == 2 * 8 * 5 * 4
 
 
 def test_identity_ignores_the_name_and_nothing_else() -> None:

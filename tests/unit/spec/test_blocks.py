@@ -28,7 +28,7 @@ from chipwise.spec import (
 )
 from chipwise.spec.plain import is_plain, require_plain
 from chipwise.spec.weights import weight_shapes
-from chipwise.testing.specs import arch_specs, toy_arch
+from chipwise.testing.specs import arch_specs, kv_cache_bytes, toy_arch
 
 LATENT = LatentAttention(heads=2, kv_rank=6, nope_size=4, rope_size=2, value_size=5, q_rank=3)
 DELTA = GatedDelta(key_heads=2, value_heads=4, key_size=3, value_size=5, conv=4)
@@ -127,14 +127,16 @@ def test_more_layers_never_have_fewer_parameters_or_smaller_caches(arch: ArchSpe
     longer = dataclasses.replace(arch, layers=(*arch.layers, *more))
     assert longer.parameters() >= arch.parameters()
     assert longer.active_parameters() >= arch.active_parameters()
-    assert longer.kv_cache_bytes(50) >= arch.kv_cache_bytes(50)
+    assert kv_cache_bytes(longer, 50) >= kv_cache_bytes(arch, 50)
 
 
 @given(any_archs(), st.integers(0, 200), st.integers(0, 200))
 def test_caches_grow_with_tokens_and_sequences_and_shrink_with_the_format(arch: ArchSpec, few: int, more: int) -> None:
-    assert arch.kv_cache_bytes(few) <= arch.kv_cache_bytes(few + more)
-    assert arch.kv_cache_bytes(few, batch=3) == 3 * arch.kv_cache_bytes(few)
-    assert arch.kv_cache_bytes(few, cache="fp8") <= arch.kv_cache_bytes(few, cache="bf16") <= arch.kv_cache_bytes(few)
+    assert kv_cache_bytes(arch, few) <= kv_cache_bytes(arch, few + more)
+    assert kv_cache_bytes(arch, few, batch=3) == 3 * kv_cache_bytes(arch, few)
+    assert (
+        kv_cache_bytes(arch, few, cache="fp8") <= kv_cache_bytes(arch, few, cache="bf16") <= kv_cache_bytes(arch, few)
+    )
 
 
 @given(any_archs())

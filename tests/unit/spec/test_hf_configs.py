@@ -91,7 +91,7 @@ def test_sliding_windows() -> None:
     [
         ({"model_type": "mamba"}, SpecError, "model_type: models of type 'mamba' are not read; known: bert, chipwise"),
         ({"hidden_act": "sulu"}, SpecError, "hidden_act: unknown activation 'sulu'; did you mean 'silu'"),
-        ({"hidden_size": "32"}, SpecError, "hidden_size: must be int"),
+        ({"hidden_size": "32"}, SpecError, "hidden_size: must be a whole number"),
         ({"num_hidden_layers": None}, SpecError, "num_hidden_layers: this field is missing"),
         ({"num_attention_heads": 3}, SpecError, "num_attention_heads: 3 heads do not divide a width of 32"),
         ({"rope_parameters": {"full_attention": {}}}, SpecError, "rope_parameters: one set"),

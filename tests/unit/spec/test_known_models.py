@@ -9,6 +9,7 @@ import pytest
 from chipwise.core.errors import SpecError, UnknownName
 from chipwise.spec import families
 from chipwise.spec.hf import default_weights, read_config, resolve
+from chipwise.testing.specs import kv_cache_bytes
 
 # Exact counts as model cards, safetensors metadata on the Hub, or the papers' released weights give them. Heads that
 # predict further tokens (DeepSeek-V3, GLM-4.5) and vision towers (Gemma 3) are not part of these.
@@ -166,30 +167,30 @@ def test_caches_by_kind_of_layer() -> None:
 
     gpt-oss-120b: of 36 layers half keep 128 tokens; 2·8·64 values a token and layer.
     """
-    assert resolve("DeepSeek-V3").kv_cache_bytes(1, cache="bf16") == 61 * 576 * 2 == 70_272
-    assert resolve("Llama-3.1-405B").kv_cache_bytes(1, cache="bf16") == 126 * 2 * 8 * 128 * 2 == 516_096
-    assert resolve("gpt-oss-120b").kv_cache_bytes(1000, cache="bf16") == 2 * 1024 * 18 * (1000 + 128)
+    assert kv_cache_bytes(resolve("DeepSeek-V3"), 1, cache="bf16") == 61 * 576 * 2 == 70_272
+    assert kv_cache_bytes(resolve("Llama-3.1-405B"), 1, cache="bf16") == 126 * 2 * 8 * 128 * 2 == 516_096
+    assert kv_cache_bytes(resolve("gpt-oss-120b"), 1000, cache="bf16") == 2 * 1024 * 18 * (1000 + 128)
 
 
 def test_states_of_recurrences_do_not_grow() -> None:
     """Nemotron-H-8B: 24 Mamba-2 layers of 8192·128 states and 10240·3 inputs, fp32; 4 of attention, 2·8·128 values."""
     arch = resolve("nvidia/Nemotron-H-8B-Base-8K")
     state = 24 * 4 * (8192 * 128 + 10_240 * 3)
-    assert arch.kv_cache_bytes(0) == state
-    assert arch.kv_cache_bytes(1000, batch=2, cache="bf16") == 2 * (state + 4 * 2 * 8 * 128 * 1000 * 2)
+    assert kv_cache_bytes(arch, 0) == state
+    assert kv_cache_bytes(arch, 1000, batch=2, cache="bf16") == 2 * (state + 4 * 2 * 8 * 128 * 1000 * 2)
 
 
 def test_a_model_that_generates_is_causal_and_an_encoder_is_not() -> None:
     assert resolve("gemma-3-1b-it").causal
     assert resolve("flan-t5-base").causal
     assert not resolve("ModernBERT-base").causal
-    assert resolve("ModernBERT-base").kv_cache_bytes(100) == 0
+    assert kv_cache_bytes(resolve("ModernBERT-base"), 100) == 0
 
 
 def test_attention_to_an_encoder_keeps_its_keys_and_values() -> None:
     """T5-small: 6 layers, 2·512 values a position, of the decoder's own and of the encoder's."""
     arch = resolve("t5-small")
-    assert arch.kv_cache_bytes(10, encoder_tokens=30, cache="fp16") == 6 * 1024 * (10 + 30) * 2
+    assert kv_cache_bytes(arch, 10, encoder_tokens=30, cache="fp16") == 6 * 1024 * (10 + 30) * 2
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,12 @@ def test_plain_data_gives_the_same_model_back(arch: ArchSpec) -> None:
     assert io.from_data(json.loads(json.dumps(io.to_data(arch)))) == arch
 
 
-def test_files_give_the_same_model_back(tmp_path) -> None:
-    io.save(toy_arch(), tmp_path / "arch.json")
-    assert io.load(tmp_path / "arch.json") == toy_arch()
+@pytest.mark.parametrize("suffix", ["json", "yaml", "yml"])
+@given(arch=arch_specs())
+def test_files_give_the_same_model_back(tmp_path_factory, suffix: str, arch: ArchSpec) -> None:
+    file = tmp_path_factory.mktemp("arch") / f"arch.{suffix}"
+    io.save(arch, file)
+    assert io.load(file) == arch
 
 
 def test_another_schema_is_refused(tmp_path) -> None:

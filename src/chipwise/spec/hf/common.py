@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from chipwise.core.errors import SpecError
-from chipwise.spec.arch import Layer
+from chipwise.core.errors import SpecError, short
+from chipwise.spec.arch import Layer, check_heads
 from chipwise.spec.feed_forward import FeedForward, FeedForwardBlock
 from chipwise.spec.hf.fields import Fields
 from chipwise.spec.mixers import Attention
@@ -16,13 +16,13 @@ Windows = Sequence[int | None]
 
 def attention(fields: Fields, *, head_size: int | None = None, **changes: Any) -> dict[str, Any]:
     """Heads and their size, as Llama's config and those after it name them, with ``changes``."""
-    d_model, heads = fields.take("hidden_size", int), fields.take("num_attention_heads", int)
-    size = fields.maybe("head_dim") or head_size
-    if not size and d_model % heads:
-        raise SpecError(f"{heads} heads do not divide a width of {d_model}", field="num_attention_heads")
+    d_model, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
+    size = fields.size_or_none("head_dim") or head_size
+    if not size:
+        check_heads(d_model, heads, field="num_attention_heads")
     found = {
         "heads": heads,
-        "kv_heads": fields.take("num_key_value_heads", int, heads),
+        "kv_heads": fields.size("num_key_value_heads", heads),
         "head_size": size or d_model // heads,
     }
     return found | changes
@@ -31,7 +31,7 @@ def attention(fields: Fields, *, head_size: int | None = None, **changes: Any) -
 def gated(fields: Fields, *, bias: bool = False, activation: str = "hidden_act", default: str = "silu") -> FeedForward:
     """A gated feed-forward of ``intermediate_size``."""
     return FeedForward(
-        width=fields.take("intermediate_size", int), activation=fields.activation(activation, default), bias=bias
+        width=fields.size("intermediate_size"), activation=fields.activation(activation, default), bias=bias
     )
 
 
@@ -43,17 +43,16 @@ def layers(fields: Fields, heads: dict[str, Any], ffn: FeedForwardBlock, windows
 
 def depth(fields: Fields) -> int:
     """How many layers there are."""
-    count: int = fields.take("num_hidden_layers", int)
-    return count
+    return fields.depth()
 
 
 def decoder(fields: Fields, stack: Iterable[Layer], **changes: Any) -> dict[str, Any]:
     """The fields of an ArchSpec that Llama and those after it have in common, with ``changes``."""
     found = {
-        "vocab_size": fields.take("vocab_size", int),
-        "d_model": fields.take("hidden_size", int),
+        "vocab_size": fields.size("vocab_size"),
+        "d_model": fields.size("hidden_size"),
         "layers": tuple(stack),
-        "max_tokens": fields.take("max_position_embeddings", int, 2048),
+        "max_tokens": fields.size("max_position_embeddings", 2048),
         "tie_embeddings": fields.take("tie_word_embeddings", bool, bool(changes.pop("tied", False))),
         "norm": "rmsnorm",
         "norm_eps": fields.take("rms_norm_eps", float, 1e-6),
@@ -65,12 +64,12 @@ def decoder(fields: Fields, stack: Iterable[Layer], **changes: Any) -> dict[str,
 
 def layer_types(fields: Fields, default: Sequence[str], known: Iterable[str]) -> list[str]:
     """The kind of each layer: ``layer_types``, or ``default`` where the config has none."""
-    types = list(fields.maybe("layer_types") or default)
+    types = fields.items("layer_types") or list(default)
     if len(types) != depth(fields):
-        raise SpecError(f"names {len(types)} layers, num_hidden_layers says {depth(fields)}", field="layer_types")
+        raise SpecError(f"names {len(types)} layers; num_hidden_layers is {depth(fields)}", field="layer_types")
     for i, kind in enumerate(types):
         if kind not in known:
-            raise SpecError(f"layers of type {kind!r} are not read", field=f"layer_types[{i}]")
+            raise SpecError(f"layers of type {short(kind)} are not read", field=f"layer_types[{i}]")
     return types
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from chipwise.core.errors import SpecError
 from chipwise.spec.arch import Layer
 from chipwise.spec.hf.common import Windows, attention, decoder, depth, gated, layers, windows_of
 from chipwise.spec.hf.fields import Fields
@@ -11,16 +12,16 @@ from chipwise.spec.mixers import Attention
 
 
 def read_llama(fields: Fields) -> dict[str, Any]:
-    """Llama 2 and 3, and all that say so."""
+    """Llama 2 and 3, and models that use its config."""
     bias = fields.take("attention_bias", bool, False)
     ffn = gated(fields, bias=fields.take("mlp_bias", bool, False))
     return decoder(fields, layers(fields, attention(fields, qkv_bias=bias, out_bias=bias), ffn))
 
 
 def read_mistral(fields: Fields) -> dict[str, Any]:
-    """Mistral. A config without the window's field means the published one; one that says null means none."""
+    """Mistral. A config without the window's field has the published one; null means none."""
     fields.maybe("layer_types")
-    window = fields.maybe("sliding_window") if fields.has("sliding_window") else 4096
+    window = fields.size_or_none("sliding_window") if fields.has("sliding_window") else 4096
     return decoder(fields, layers(fields, attention(fields), gated(fields), (window,) * depth(fields)))
 
 
@@ -39,8 +40,8 @@ def read_qwen3(fields: Fields) -> dict[str, Any]:
 def qwen_windows(fields: Fields) -> Windows:
     """The window of each layer: ``layer_types`` where given, else the layers from ``max_window_layers`` on."""
     on = fields.take("use_sliding_window", bool, False)
-    window = fields.take("sliding_window", int, 4096)
-    first = fields.take("max_window_layers", int, 28)
+    window = fields.size("sliding_window", 4096)
+    first = fields.size("max_window_layers", 28, least=0)
     default = ["sliding_attention" if on and i >= first else "full_attention" for i in range(depth(fields))]
     return windows_of(fields, window if on else None, default)
 
@@ -57,16 +58,18 @@ def read_smollm3(fields: Fields) -> dict[str, Any]:
 
 
 def rotated(fields: Fields) -> list[bool]:
-    """Which layers have rotary positions; ``no_rope_layers`` says 1 for those that do."""
-    every = fields.take("no_rope_layer_interval", int, 4)
-    listed = fields.maybe("no_rope_layers") or [(i + 1) % every != 0 for i in range(depth(fields))]
+    """Which layers have rotary positions; ``no_rope_layers`` holds 1 for those that do."""
+    every = fields.size("no_rope_layer_interval", 4)
+    listed = fields.items("no_rope_layers") or [(i + 1) % every != 0 for i in range(depth(fields))]
+    if len(listed) != depth(fields):
+        raise SpecError(f"names {len(listed)} layers; num_hidden_layers is {depth(fields)}", field="no_rope_layers")
     return [bool(item) for item in listed]
 
 
 def read_phi3(fields: Fields) -> dict[str, Any]:
     """Phi-3, Phi-4 and Phi-4-mini."""
     fields.maybe("original_max_position_embeddings")
-    window = (fields.maybe("sliding_window"),) * depth(fields)
+    window = (fields.size_or_none("sliding_window"),) * depth(fields)
     return decoder(fields, layers(fields, attention(fields), gated(fields), window))
 
 
@@ -88,16 +91,16 @@ def read_gemma2(fields: Fields) -> dict[str, Any]:
     heads = attention(fields, head_size=256, qkv_bias=bias, out_bias=bias)
     heads["softcap"] = fields.maybe("attn_logit_softcapping") if fields.has("attn_logit_softcapping") else 50.0
     default = ["full_attention" if i % 2 else "sliding_attention" for i in range(depth(fields))]
-    return _gemma(fields, heads, windows_of(fields, fields.take("sliding_window", int, 4096), default))
+    return _gemma(fields, heads, windows_of(fields, fields.size("sliding_window", 4096), default))
 
 
 def read_gemma3(fields: Fields) -> dict[str, Any]:
     """Gemma 3's text model: five layers with a window, then one that sees all; norms of queries and keys."""
     bias = fields.take("attention_bias", bool, False)
     heads = attention(fields, head_size=256, qkv_bias=bias, out_bias=bias, qk_norm=True)
-    every = fields.take("sliding_window_pattern", int, fields.maybe("_sliding_window_pattern") or 6)
+    every = fields.size("sliding_window_pattern", fields.size_or_none("_sliding_window_pattern") or 6)
     default = ["sliding_attention" if (i + 1) % every else "full_attention" for i in range(depth(fields))]
-    windows = windows_of(fields, fields.take("sliding_window", int, 4096), default)
+    windows = windows_of(fields, fields.size("sliding_window", 4096), default)
     return _gemma(fields, heads, windows, rope_theta=fields.take("rope_theta", float, 1e6))
 
 

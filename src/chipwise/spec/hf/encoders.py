@@ -16,7 +16,7 @@ def read_bert(fields: Fields) -> dict[str, Any]:
     layer = Layer(
         attention=Attention(**attention(fields, qkv_bias=True, out_bias=True, rope=False, causal=False)),
         ffn=FeedForward(
-            width=fields.take("intermediate_size", int),
+            width=fields.size("intermediate_size"),
             activation=fields.activation("hidden_act", "gelu"),
             gated=False,
             bias=True,
@@ -27,10 +27,10 @@ def read_bert(fields: Fields) -> dict[str, Any]:
     for dropout in ("attention_probs_dropout_prob", "hidden_dropout_prob", "classifier_dropout", "tie_word_embeddings"):
         fields.maybe(dropout)  # say nothing of what an encoder computes
     return {
-        "vocab_size": fields.take("vocab_size", int, 30522),
-        "d_model": fields.take("hidden_size", int),
+        "vocab_size": fields.size("vocab_size", 30522),
+        "d_model": fields.size("hidden_size"),
         "layers": (layer,) * depth(fields),
-        "max_tokens": fields.take("max_position_embeddings", int, 512),
+        "max_tokens": fields.size("max_position_embeddings", 512),
         "norm": "layernorm",
         "norm_eps": fields.take("layer_norm_eps", float, 1e-12),
         "norm_bias": True,
@@ -39,7 +39,7 @@ def read_bert(fields: Fields) -> dict[str, Any]:
         "final_norm": False,
         "embedding_norm": True,
         "head": "pooler",
-        "token_types": fields.take("type_vocab_size", int, 2),
+        "token_types": fields.size("type_vocab_size", 2, least=0),
     }
 
 
@@ -48,20 +48,20 @@ def read_modernbert(fields: Fields) -> dict[str, Any]:
     bias = fields.take("attention_bias", bool, False)
     heads = attention(fields, qkv_bias=bias, out_bias=bias, causal=False)
     ffn = FeedForward(
-        width=fields.take("intermediate_size", int),
+        width=fields.size("intermediate_size"),
         activation=fields.activation("hidden_activation", "gelu"),
         bias=fields.take("mlp_bias", bool, False),
     )
-    every, window = fields.take("global_attn_every_n_layers", int, 3), fields.take("local_attention", int, 128)
+    every, window = fields.size("global_attn_every_n_layers", 3), fields.size("local_attention", 128)
     stack = (
         Layer(attention=Attention(**heads, window=window if i % every else None), ffn=ffn, attention_norm=i > 0)
         for i in range(depth(fields))
     )
     return {
-        "vocab_size": fields.take("vocab_size", int, 50368),
-        "d_model": fields.take("hidden_size", int),
+        "vocab_size": fields.size("vocab_size", 50368),
+        "d_model": fields.size("hidden_size"),
         "layers": tuple(stack),
-        "max_tokens": fields.take("max_position_embeddings", int, 8192),
+        "max_tokens": fields.size("max_position_embeddings", 8192),
         "norm": "layernorm",
         "norm_eps": fields.take("norm_eps", float, 1e-5),
         "norm_bias": fields.take("norm_bias", bool, False),
@@ -73,14 +73,14 @@ def read_modernbert(fields: Fields) -> dict[str, Any]:
 
 def read_t5(fields: Fields) -> dict[str, Any]:
     """T5 and FLAN-T5: an encoder and a decoder; the first layer of each has the table of position biases."""
-    heads, size = fields.take("num_heads", int), fields.take("d_kv", int)
+    heads, size = fields.size("num_heads"), fields.size("d_kv")
     kind, _, name = fields.take("feed_forward_proj", str, "relu").rpartition("-")
     known: dict[str, Activation] = {"relu": "relu", "gelu": "gelu_tanh", "silu": "silu"}
     if name not in known:
         fields.activation("feed_forward_proj")  # says which there are
-    ffn = FeedForward(width=fields.take("d_ff", int), activation=known[name], gated=kind == "gated")
-    buckets = fields.take("relative_attention_num_buckets", int, 32)
-    count = fields.take("num_layers", int)
+    ffn = FeedForward(width=fields.size("d_ff"), activation=known[name], gated=kind == "gated")
+    buckets = fields.size("relative_attention_num_buckets", 32)
+    count = fields.depth("num_layers")
 
     def block(first: bool, *, causal: bool) -> Attention:
         return Attention(
@@ -93,15 +93,15 @@ def read_t5(fields: Fields) -> dict[str, Any]:
         )
 
     cross = block(False, causal=False)
-    decoder_count = fields.take("num_decoder_layers", int, count)
+    decoder_count = fields.depth("num_decoder_layers", count)
     return {
-        "vocab_size": fields.take("vocab_size", int, 32128),
-        "d_model": fields.take("d_model", int),
+        "vocab_size": fields.size("vocab_size", 32128),
+        "d_model": fields.size("d_model"),
         "layers": tuple(
             Layer(attention=block(i == 0, causal=True), cross=cross, ffn=ffn) for i in range(decoder_count)
         ),
         "encoder": tuple(Layer(attention=block(i == 0, causal=False), ffn=ffn) for i in range(count)),
-        "max_tokens": fields.take("n_positions", int, 512),
+        "max_tokens": fields.size("n_positions", 512),
         "tie_embeddings": fields.take("tie_word_embeddings", bool, True),
         "norm_eps": fields.take("layer_norm_epsilon", float, 1e-6),
         "positions": "none",

@@ -14,17 +14,17 @@ from chipwise.spec.mixers import Attention, LatentAttention
 
 
 def _expert(fields: Fields, width: str = "moe_intermediate_size", *, bias: bool = False) -> FeedForward:
-    return FeedForward(width=fields.take(width, int), activation=fields.activation("hidden_act", "silu"), bias=bias)
+    return FeedForward(width=fields.size(width), activation=fields.activation("hidden_act", "silu"), bias=bias)
 
 
 def read_mixtral(fields: Fields) -> dict[str, Any]:
     """Mixtral: eight experts in place of each feed-forward."""
     mixture = MixtureOfExperts(
-        experts=fields.take("num_local_experts", int, 8),
-        active=fields.take("num_experts_per_tok", int, 2),
+        experts=fields.size("num_local_experts", 8),
+        active=fields.size("num_experts_per_tok", 2),
         expert=_expert(fields, "intermediate_size"),
     )
-    windows = (fields.maybe("sliding_window"),) * depth(fields)
+    windows = (fields.size_or_none("sliding_window"),) * depth(fields)
     return decoder(fields, layers(fields, attention(fields), mixture, windows))
 
 
@@ -32,8 +32,8 @@ def read_granitemoe(fields: Fields) -> dict[str, Any]:
     """Granite 3 MoE. Its multipliers are noted by their names."""
     bias = fields.take("attention_bias", bool, False)
     mixture = MixtureOfExperts(
-        experts=fields.take("num_local_experts", int, 8),
-        active=fields.take("num_experts_per_tok", int, 2),
+        experts=fields.size("num_local_experts", 8),
+        active=fields.size("num_experts_per_tok", 2),
         expert=_expert(fields, "intermediate_size"),
     )
     return decoder(fields, layers(fields, attention(fields, qkv_bias=bias, out_bias=bias), mixture))
@@ -65,10 +65,10 @@ def _qwen_moe(fields: Fields, heads: dict[str, Any], *, shared: bool) -> dict[st
 
 def qwen_mixture(fields: Fields, *, shared: bool) -> MixtureOfExperts:
     """The experts of a Qwen layer."""
-    width = fields.take("shared_expert_intermediate_size", int, 0)
+    width = fields.size("shared_expert_intermediate_size", 0, least=0)
     return MixtureOfExperts(
-        experts=fields.take("num_experts", int),
-        active=fields.take("num_experts_per_tok", int),
+        experts=fields.size("num_experts"),
+        active=fields.size("num_experts_per_tok"),
         expert=_expert(fields),
         shared=FeedForward(width=width) if shared and width else None,
         shared_gate=bool(shared and width),
@@ -77,7 +77,7 @@ def qwen_mixture(fields: Fields, *, shared: bool) -> MixtureOfExperts:
 
 def qwen_sparse(fields: Fields) -> list[bool]:
     """Which layers have experts."""
-    step, plain = fields.take("decoder_sparse_step", int, 1), fields.maybe("mlp_only_layers") or []
+    step, plain = fields.size("decoder_sparse_step", 1), fields.layer_numbers("mlp_only_layers", depth(fields))
     return [i not in plain and (i + 1) % step == 0 for i in range(depth(fields))]
 
 
@@ -86,21 +86,23 @@ def read_gpt_oss(fields: Fields) -> dict[str, Any]:
     bias = fields.take("attention_bias", bool, True)
     heads = attention(fields, head_size=64, qkv_bias=bias, out_bias=bias, sinks=True)
     mixture = MixtureOfExperts(
-        experts=fields.take("num_local_experts", int),
-        active=fields.take("num_experts_per_tok", int, fields.maybe("experts_per_token")),
+        experts=fields.size("num_local_experts"),
+        active=fields.size("num_experts_per_tok", fields.size_or_none("experts_per_token")),
         expert=_expert(fields, "intermediate_size", bias=True),
         router_bias=True,
     )
     default = ["full_attention" if i % 2 else "sliding_attention" for i in range(depth(fields))]
-    return decoder(fields, layers(fields, heads, mixture, windows_of(fields, fields.maybe("sliding_window"), default)))
+    return decoder(
+        fields, layers(fields, heads, mixture, windows_of(fields, fields.size_or_none("sliding_window"), default))
+    )
 
 
 def read_minimax_m2(fields: Fields) -> dict[str, Any]:
     """MiniMax-M2: norms over all heads of queries and keys at once."""
     heads = attention(fields, qk_norm=True, qk_norm_over="all")
     mixture = MixtureOfExperts(
-        experts=fields.take("num_local_experts", int),
-        active=fields.take("num_experts_per_tok", int),
+        experts=fields.size("num_local_experts"),
+        active=fields.size("num_experts_per_tok"),
         expert=_expert(fields, "intermediate_size"),
         score_bias=fields.take("use_routing_bias", bool, True),
     )
@@ -109,18 +111,18 @@ def read_minimax_m2(fields: Fields) -> dict[str, Any]:
 
 def _deepseek_ffn(fields: Fields, *, score_bias: bool) -> list[FeedForward | MixtureOfExperts]:
     """Dense layers first, then experts with shared ones."""
-    count = fields.maybe("n_routed_experts")
+    count = fields.size_or_none("n_routed_experts")
     plain = gated(fields)
     if count is None:
         return [plain] * depth(fields)
-    first = fields.take("first_k_dense_replace", int, 0)
-    if fields.take("moe_layer_freq", int, 1) != 1:
+    first = fields.size("first_k_dense_replace", 0, least=0)
+    if fields.size("moe_layer_freq", 1) != 1:
         raise SpecError("experts in every layer after the dense ones are read", field="moe_layer_freq")
     expert = _expert(fields)
-    together = fields.take("n_shared_experts", int, 0)
+    together = fields.size("n_shared_experts", 0, least=0)
     mixture = MixtureOfExperts(
         experts=count,
-        active=fields.take("num_experts_per_tok", int),
+        active=fields.size("num_experts_per_tok"),
         expert=expert,
         shared=FeedForward(width=together * expert.width, activation=expert.activation) if together else None,
         score_bias=score_bias,
@@ -143,12 +145,12 @@ def read_glm4_moe(fields: Fields) -> dict[str, Any]:
 def read_deepseek(fields: Fields) -> dict[str, Any]:
     """DeepSeek V2, V3 and R1, and Kimi-K2: latent attention; heads that predict further tokens are left out."""
     block = LatentAttention(
-        heads=fields.take("num_attention_heads", int),
-        q_rank=fields.maybe("q_lora_rank"),
-        kv_rank=fields.take("kv_lora_rank", int),
-        nope_size=fields.take("qk_nope_head_dim", int),
-        rope_size=fields.take("qk_rope_head_dim", int),
-        value_size=fields.take("v_head_dim", int),
+        heads=fields.size("num_attention_heads"),
+        q_rank=fields.size_or_none("q_lora_rank"),
+        kv_rank=fields.size("kv_lora_rank"),
+        nope_size=fields.size("qk_nope_head_dim"),
+        rope_size=fields.size("qk_rope_head_dim"),
+        value_size=fields.size("v_head_dim"),
         bias=fields.take("attention_bias", bool, False),
     )
     v3 = fields.take("topk_method", str, "greedy") == "noaux_tc" or fields.maybe("model_type") != "deepseek_v2"
@@ -160,16 +162,16 @@ def read_llama4(fields: Fields) -> dict[str, Any]:
     bias = fields.take("attention_bias", bool, False)
     heads = attention(fields, qkv_bias=bias, out_bias=bias)
     expert = _expert(fields, "intermediate_size")
-    plain = FeedForward(width=fields.take("intermediate_size_mlp", int, 16384))
+    plain = FeedForward(width=fields.size("intermediate_size_mlp", 16384))
     mixture = MixtureOfExperts(
-        experts=fields.take("num_local_experts", int, 16),
-        active=fields.take("num_experts_per_tok", int, 1),
+        experts=fields.size("num_local_experts", 16),
+        active=fields.size("num_experts_per_tok", 1),
         expert=expert,
         shared=expert,
     )
-    step = fields.take("interleave_moe_layer_step", int, 1)
-    sparse = fields.maybe("moe_layers") or range(step - 1, depth(fields), step)
-    chunk = fields.take("attention_chunk_size", int, 8192)
+    step = fields.size("interleave_moe_layer_step", 1)
+    sparse = fields.layer_numbers("moe_layers", depth(fields)) or range(step - 1, depth(fields), step)
+    chunk = fields.size("attention_chunk_size", 8192)
     near, far = Attention(**heads, chunk=chunk), Attention(**heads, rope=False)
     stack = [
         Layer(attention=near if rope else far, ffn=mixture if i in sparse else plain)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from chipwise.core.errors import SpecError
-from chipwise.spec.arch import Layer
+from chipwise.spec.arch import Layer, check_heads
 from chipwise.spec.feed_forward import FeedForward
 from chipwise.spec.hf.common import attention, depth
 from chipwise.spec.hf.fields import Fields
@@ -14,9 +14,8 @@ from chipwise.spec.mixers import Attention
 
 def read_gpt2(fields: Fields) -> dict[str, Any]:
     """GPT-2."""
-    d_model, heads = fields.take("n_embd", int, 768), fields.take("n_head", int, 12)
-    if d_model % heads:
-        raise SpecError(f"{heads} heads do not divide a width of {d_model}", field="n_head")
+    d_model, heads = fields.size("n_embd", 768), fields.size("n_head", 12)
+    check_heads(d_model, heads, field="n_head")
     if fields.take("add_cross_attention", bool, False):
         raise SpecError("cross-attention layers are not read", field="add_cross_attention")
     if not fields.take("scale_attn_weights", bool, True):
@@ -25,16 +24,16 @@ def read_gpt2(fields: Fields) -> dict[str, Any]:
         fields.notes.append("scale_attn_by_inverse_layer_idx: scaling by layer is not computed")
     block = Attention(heads=heads, kv_heads=heads, head_size=d_model // heads, qkv_bias=True, out_bias=True, rope=False)
     ffn = FeedForward(
-        width=fields.take("n_inner", int, 4 * d_model),
+        width=fields.size("n_inner", 4 * d_model),
         activation=fields.activation("activation_function", "gelu_new"),
         gated=False,
         bias=True,
     )
     return {
-        "vocab_size": fields.take("vocab_size", int, 50257),
+        "vocab_size": fields.size("vocab_size", 50257),
         "d_model": d_model,
-        "layers": (Layer(attention=block, ffn=ffn),) * fields.take("n_layer", int, 12),
-        "max_tokens": fields.take("n_positions", int, 1024),
+        "layers": (Layer(attention=block, ffn=ffn),) * fields.depth("n_layer", 12),
+        "max_tokens": fields.size("n_positions", 1024),
         "tie_embeddings": fields.take("tie_word_embeddings", bool, True),
         "norm": "layernorm",
         "norm_eps": fields.take("layer_norm_epsilon", float, 1e-5),
@@ -50,7 +49,7 @@ def read_gpt_neox(fields: Fields) -> dict[str, Any]:
     if share != 1.0:
         fields.notes.append(f"rotary_pct: {share} of each head rotated is not computed")
     ffn = FeedForward(
-        width=fields.take("intermediate_size", int),
+        width=fields.size("intermediate_size"),
         activation=fields.activation("hidden_act", "gelu"),
         gated=False,
         bias=True,
@@ -58,10 +57,10 @@ def read_gpt_neox(fields: Fields) -> dict[str, Any]:
     block = Attention(**attention(fields, qkv_bias=bias, out_bias=bias))
     layer = Layer(attention=block, ffn=ffn, parallel=fields.take("use_parallel_residual", bool, True))
     return {
-        "vocab_size": fields.take("vocab_size", int, 50432),
-        "d_model": fields.take("hidden_size", int),
+        "vocab_size": fields.size("vocab_size", 50432),
+        "d_model": fields.size("hidden_size"),
         "layers": (layer,) * depth(fields),
-        "max_tokens": fields.take("max_position_embeddings", int, 2048),
+        "max_tokens": fields.size("max_position_embeddings", 2048),
         "tie_embeddings": fields.take("tie_word_embeddings", bool, False),
         "norm": "layernorm",
         "norm_eps": fields.take("layer_norm_eps", float, 1e-5),
@@ -72,24 +71,24 @@ def read_gpt_neox(fields: Fields) -> dict[str, Any]:
 
 def read_opt(fields: Fields) -> dict[str, Any]:
     """OPT: learned positions whose table has two rows more than there are positions."""
-    d_model = fields.take("hidden_size", int)
-    if fields.take("word_embed_proj_dim", int, d_model) != d_model:
+    d_model = fields.size("hidden_size")
+    if fields.size("word_embed_proj_dim", d_model) != d_model:
         raise SpecError("a token table narrower than the model is not read", field="word_embed_proj_dim")
     if not fields.take("do_layer_norm_before", bool, True):
         raise SpecError("norms after the blocks are not read for this family", field="do_layer_norm_before")
     bias = fields.take("enable_bias", bool, True)
     ffn = FeedForward(
-        width=fields.take("ffn_dim", int),
+        width=fields.size("ffn_dim"),
         activation=fields.activation("activation_function", "relu"),
         gated=False,
         bias=bias,
     )
     block = Attention(**attention(fields, qkv_bias=bias, out_bias=bias, rope=False))
     return {
-        "vocab_size": fields.take("vocab_size", int, 50272),
+        "vocab_size": fields.size("vocab_size", 50272),
         "d_model": d_model,
         "layers": (Layer(attention=block, ffn=ffn),) * depth(fields),
-        "max_tokens": fields.take("max_position_embeddings", int, 2048),
+        "max_tokens": fields.size("max_position_embeddings", 2048),
         "extra_positions": 2,
         "tie_embeddings": fields.take("tie_word_embeddings", bool, True),
         "norm": "layernorm",
@@ -103,17 +102,18 @@ def read_falcon(fields: Fields) -> dict[str, Any]:
     """Falcon: both blocks read the stream at once, through one norm (7B) or two (40B and 180B)."""
     if fields.take("alibi", bool, False):
         raise SpecError("ALiBi positions are not read", field="alibi")
-    d_model, heads = fields.take("hidden_size", int), fields.take("num_attention_heads", int)
+    d_model, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
+    check_heads(d_model, heads, field="num_attention_heads")
     newer = fields.take("new_decoder_architecture", bool, False)
     one = fields.take("multi_query", bool, True)
-    kv_heads = fields.take("num_kv_heads", int, heads) if newer or not one else 1
+    kv_heads = fields.size("num_kv_heads", heads) if newer or not one else 1
     bias = fields.take("bias", bool, False)
-    two_norms = fields.take("num_ln_in_parallel_attn", int, 2 if newer else 1) == 2
+    two_norms = fields.size("num_ln_in_parallel_attn", 2 if newer else 1) == 2
     parallel = newer or fields.take("parallel_attn", bool, True)
     layer = Layer(
         attention=Attention(heads=heads, kv_heads=kv_heads, head_size=d_model // heads, qkv_bias=bias, out_bias=bias),
         ffn=FeedForward(
-            width=fields.take("ffn_hidden_size", int, 4 * d_model),
+            width=fields.size("ffn_hidden_size", 4 * d_model),
             activation=fields.activation("activation", "gelu"),
             gated=False,
             bias=bias,
@@ -122,10 +122,10 @@ def read_falcon(fields: Fields) -> dict[str, Any]:
         ffn_norm=two_norms or not parallel,
     )
     return {
-        "vocab_size": fields.take("vocab_size", int, 65024),
+        "vocab_size": fields.size("vocab_size", 65024),
         "d_model": d_model,
         "layers": (layer,) * depth(fields),
-        "max_tokens": fields.take("max_position_embeddings", int, 2048),
+        "max_tokens": fields.size("max_position_embeddings", 2048),
         "tie_embeddings": fields.take("tie_word_embeddings", bool, True),
         "norm": "layernorm",
         "norm_eps": fields.take("layer_norm_epsilon", float, 1e-5),

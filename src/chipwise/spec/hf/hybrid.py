@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from chipwise.core.errors import SpecError
-from chipwise.spec.arch import Layer
+from chipwise.core.errors import SpecError, short
+from chipwise.spec.arch import Layer, check_depth
 from chipwise.spec.feed_forward import FeedForward, FeedForwardBlock, MixtureOfExperts
 from chipwise.spec.hf.common import attention, decoder, depth, gated, layer_types
 from chipwise.spec.hf.experts import qwen_mixture, qwen_sparse
@@ -21,13 +21,13 @@ def read_qwen3_next(fields: Fields) -> dict[str, Any]:
     heads = attention(fields, head_size=256, qkv_bias=bias, out_bias=bias, qk_norm=True, gate=True)
     full: Mixer = Attention(**heads)
     linear: Mixer = GatedDelta(
-        key_heads=fields.take("linear_num_key_heads", int, 16),
-        value_heads=fields.take("linear_num_value_heads", int, 32),
-        key_size=fields.take("linear_key_head_dim", int, 128),
-        value_size=fields.take("linear_value_head_dim", int, 128),
-        conv=fields.take("linear_conv_kernel_dim", int, 4),
+        key_heads=fields.size("linear_num_key_heads", 16),
+        value_heads=fields.size("linear_num_value_heads", 32),
+        key_size=fields.size("linear_key_head_dim", 128),
+        value_size=fields.size("linear_value_head_dim", 128),
+        conv=fields.size("linear_conv_kernel_dim", 4),
     )
-    every = fields.take("full_attention_interval", int, 4)
+    every = fields.size("full_attention_interval", 4)
     default = ["linear_attention" if (i + 1) % every else "full_attention" for i in range(depth(fields))]
     types = layer_types(fields, default, {"linear_attention", "full_attention"})
     sparse = qwen_sparse(fields) if fields.has("num_experts") else [False] * depth(fields)
@@ -43,12 +43,13 @@ def read_qwen3_next(fields: Fields) -> dict[str, Any]:
 
 def read_nemotron_h(fields: Fields) -> dict[str, Any]:
     """Nemotron-H and Nemotron 3: one block a layer (Mamba-2, attention, feed-forward or experts); no positions."""
-    kinds = fields.maybe("layers_block_type") or [_SIGNS.get(s, s) for s in fields.take("hybrid_override_pattern", str)]
+    kinds = fields.items("layers_block_type") or [_SIGNS.get(s, s) for s in fields.take("hybrid_override_pattern", str)]
     makers = {"mamba": _mamba, "attention": _attention, "mlp": _dense, "moe": _mixture}
+    check_depth(len(kinds), field="hybrid_override_pattern")
     for i, kind in enumerate(kinds):
         if kind not in makers:
-            raise SpecError(f"layers of type {kind!r} are not read", field=f"hybrid_override_pattern[{i}]")
-    if fields.take("num_hidden_layers", int, len(kinds)) != len(kinds):
+            raise SpecError(f"layers of type {short(kind)} are not read", field=f"hybrid_override_pattern[{i}]")
+    if fields.depth("num_hidden_layers", len(kinds)) != len(kinds):
         raise SpecError(f"names {len(kinds)} layers, not {depth(fields)}", field="hybrid_override_pattern")
     made = {kind: makers[kind](fields) for kind in set(kinds)}
     return decoder(
@@ -62,11 +63,11 @@ def read_nemotron_h(fields: Fields) -> dict[str, Any]:
 
 def _mamba(fields: Fields) -> Layer:
     block = Mamba2(
-        heads=fields.take("mamba_num_heads", int),
-        head_size=fields.take("mamba_head_dim", int),
-        state_size=fields.take("ssm_state_size", int),
-        groups=fields.take("n_groups", int, 8),
-        conv=fields.take("conv_kernel", int, 4),
+        heads=fields.size("mamba_num_heads"),
+        head_size=fields.size("mamba_head_dim"),
+        state_size=fields.size("ssm_state_size"),
+        groups=fields.size("n_groups", 8),
+        conv=fields.size("conv_kernel", 4),
         conv_bias=fields.take("use_conv_bias", bool, True),
         bias=fields.take("use_bias", bool, False),
     )
@@ -74,7 +75,7 @@ def _mamba(fields: Fields) -> Layer:
 
 
 def _attention(fields: Fields) -> Layer:
-    size = fields.maybe("attention_head_dim") or 128
+    size = fields.size_or_none("attention_head_dim") or 128
     return Layer(attention=Attention(**attention(fields, head_size=size), rope=False), ffn=None)
 
 
@@ -84,19 +85,19 @@ def _dense(fields: Fields) -> Layer:
 
 def _mixture(fields: Fields) -> Layer:
     block: FeedForwardBlock = MixtureOfExperts(
-        experts=fields.take("n_routed_experts", int),
-        active=fields.take("num_experts_per_tok", int),
+        experts=fields.size("n_routed_experts"),
+        active=fields.size("num_experts_per_tok"),
         expert=_plain(fields, "moe_intermediate_size"),
         shared=_plain(fields, "moe_shared_expert_intermediate_size"),
         score_bias=True,
-        latent_size=fields.maybe("moe_latent_size"),
+        latent_size=fields.size_or_none("moe_latent_size"),
     )
     return Layer(attention=None, ffn=block)
 
 
 def _plain(fields: Fields, width: str) -> FeedForward:
     return FeedForward(
-        width=fields.take(width, int),
+        width=fields.size(width),
         activation=fields.activation("mlp_hidden_act", "relu2"),
         gated=False,
         bias=fields.take("mlp_bias", bool, False),

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from chipwise.core.errors import SpecError
+from chipwise.core.errors import SpecError, short
 from chipwise.core.files import read_json
 from chipwise.spec import families, io
 from chipwise.spec.arch import ArchSpec
@@ -51,7 +51,13 @@ def resolve(model: str | Path) -> ArchSpec:
     if path.suffix != ".json":
         return io.load(path)
     data = read_json(path)
-    if isinstance(data, dict) and "model_type" in data:
+    if not isinstance(data, dict):
+        raise SpecError("a model is a mapping of fields", file=str(path))
+    if data.keys() & {"architectures", "hidden_size", "num_hidden_layers"} and "model_type" not in data:
+        raise SpecError(
+            "this field is missing; a Hugging Face config names its family there", file=str(path), field="model_type"
+        )
+    if "model_type" in data:
         name = path.resolve().parent.name if path.name == "config.json" else path.stem
         return from_config(data, name=name, file=str(path))
     return io.from_data(data, file=str(path))
@@ -71,7 +77,7 @@ def read_config(config: Mapping[str, Any], *, name: str | None = None, file: str
     """
     kind = config.get("model_type")
     inner = config.get("text_config")
-    if kind not in READERS and isinstance(inner, Mapping):
+    if str(kind) not in READERS and isinstance(inner, Mapping):
         kept = {"model_type": kind, "tie_word_embeddings": config.get("tie_word_embeddings")}
         reading = read_config({**kept, **inner}, name=name or config.get("_name_or_path"), file=file)
         return replace(reading, notes=("text_config: of this model only the part that reads text", *reading.notes))
@@ -79,13 +85,15 @@ def read_config(config: Mapping[str, Any], *, name: str | None = None, file: str
     try:
         if kind == OWN_TYPE:
             return Reading(arch=io.from_data(fields.take("arch", dict)))
-        if kind not in READERS:
+        if not isinstance(kind, str) or kind not in READERS:
             known = ", ".join(sorted([*READERS, OWN_TYPE]))
-            raise SpecError(f"models of type {kind!r} are not read; known: {known}", field="model_type")
+            raise SpecError(f"models of type {short(kind)} are not read; known: {known}", field="model_type")
+        fields.check_names()
         values = READERS[kind](fields)
         arch = ArchSpec(name=name or str(config.get("_name_or_path") or kind), **values)
+        fields.check_layer_types(len(arch.layers))
     except SpecError as error:
-        raise error.inside(file=file) from None
+        raise fields.in_config(error).inside(file=file) from None
     return Reading(arch=arch, notes=(*fields.notes, *fields.unread()))
 
 
