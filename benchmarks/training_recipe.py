@@ -101,7 +101,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "no weight decay": {"weight_decay": 0.0},
     "momentum 0.9": {"momentum": 0.9},
     "momentum 0.95": {"momentum": 0.95},
-    "fp32": {"dtype": torch.float32},
+    "fp32": {"precision": "fp32"},
 }
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -152,15 +152,12 @@ def main() -> None:
         for name in options.only or table:
             changes = dict(table[name])
             optimiser = changes.pop("optimiser", trainer.Optimiser)
-            dtype = changes.pop("dtype", trainer.fastest_dtype())
+            precision = changes.pop("precision", None)
             arch = shape(d=options.width) if options.what == "recipe" else shape(**changes)
             recipe = replace(Recipe(), **changes) if options.what == "recipe" else Recipe()
             folder = (options.folder or Path(scratch)) / name.replace(" ", "-")
             data = store.tokens(arch.vocab_size)
-            with (
-                mock.patch.object(trainer, "Optimiser", optimiser),
-                mock.patch.object(trainer, "fastest_dtype", lambda dtype=dtype: dtype),
-            ):
+            with mock.patch.object(trainer, "Optimiser", optimiser):
                 result = trainer.train(
                     arch,
                     data,
@@ -168,6 +165,7 @@ def main() -> None:
                     seed=options.seed,
                     folder=folder,
                     recipe=recipe,
+                    precision=precision,
                     max_validation_bytes=150_000,
                 )
             row = {

@@ -102,8 +102,8 @@ def save_pretrained(
     if tokenizer_path is not None:
         tokenizer = read_tokenizer(Path(tokenizer_path), max_tokens=arch.max_tokens, encoder=encoder)
         config |= tokenizer.config_ids
-        for name, content in tokenizer.files.items():
-            write_atomic(target / name, content)
+        for name, held in tokenizer.files.items():
+            write_atomic(target / name, held)
     write_atomic(target / "model.safetensors", save(arrays, metadata={"format": "pt"}))
     for name, content in (extra_files or {}).items():
         write_atomic(target / name, content)

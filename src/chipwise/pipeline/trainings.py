@@ -75,6 +75,8 @@ class PoolTrainer:
                 yield job, kind(event.data["message"])
 
     def _train_job(self, job: Job) -> TrainJob:
+        from chipwise.nn.precision import kept_precision
+
         design = job.candidate.design
         return TrainJob(
             arch=design.arch,
@@ -82,6 +84,7 @@ class PoolTrainer:
             folder=str(self._folder.training(design.arch)),
             cpu_budget_s=job.cpu_s,
             seed=self._seed,
+            precision=kept_precision(self._folder.path / "precision.json"),
             formats=() if design.weights == "fp32" else (design.weights,),
             max_validation_bytes=None if job.cpu_s >= self._final_s else QUICK_VALIDATION_BYTES,
         )

@@ -7,7 +7,6 @@ the text lacks keep their meaning. A killed training goes on from its last check
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -20,15 +19,15 @@ from torch import Tensor
 
 from chipwise.core.digest import digest
 from chipwise.core.errors import SpecError, TrainingDiverged
-from chipwise.core.files import storage, write_atomic
+from chipwise.nn.precision import Precision
 from chipwise.shrinking.running import Weights, autocast, distance, head_of, states
 from chipwise.shrinking.sizes import Sizes, cut_arch, cut_weights, whole_sizes
 from chipwise.shrinking.texts import BATCH_TOKENS, Targets, order_of_batches
 from chipwise.spec import ArchSpec
-from chipwise.training.trainer import fastest_dtype
+from chipwise.training.checkpoint import fingerprint, read_state, write_state
 
 Named = dict[str, Tensor]
-SCHEMA = "chipwise.distilling/1"
+SCHEMA = "chipwise.distilling/2"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +74,7 @@ class Distiller:
         turn: The cuts of a step by its number; the whole of ``arch`` unless given.
         seed: Order of the batches.
         path: The checkpoint.
+        precision: Of matrix products.
         clock: CPU seconds.
     """
 
@@ -88,16 +88,16 @@ class Distiller:
         healing: Healing,
         seed: int,
         path: Path,
+        precision: Precision = "fp32",
         turn: Callable[[int], Sequence[Sizes]] | None = None,
         clock: Callable[[], float] = time.process_time,
     ) -> None:
         self.arch, self.targets, self.head, self.healing = arch, targets, original_head, healing
         self.turn = turn or (lambda _step: [whole_sizes(arch)])
-        self.path, self.clock, self.dtype = path, clock, fastest_dtype()
+        self.path, self.clock, self.precision = path, clock, precision
         self.seed = seed
         self.start = {name: value.clone() for name, value in weights.items()}
-        sums = [float(value.double().sum()) for value in self.start.values()]
-        self.key = digest([arch.digest, sums, targets.texts.digest, healing, seed])
+        self.key = digest([arch.digest, fingerprint(self.start), targets.texts.digest, healing, seed, precision])
         self.work = targets.texts.batches(tokens=healing.batch_tokens)
         self._begin(self.start, step=0, rate_scale=1.0)
         self.cpu_s = 0.0
@@ -159,7 +159,7 @@ class Distiller:
         cuts = self.turn(self.step)
         for sizes in cuts:
             arch, part = cut_arch(self.arch, sizes), cut_weights(self.arch, sizes, self.weights)
-            with autocast(self.dtype):
+            with autocast(self.precision):
                 found = states(arch, part, tokens, mask)
             loss = distance(arch, found, target, mask, (head_of(arch, part), self.head)) / len(cuts)
             loss.backward()  # type: ignore[no-untyped-call]
@@ -186,35 +186,21 @@ class Distiller:
 
     def save(self) -> None:
         """Writes where the training is, at once, so that a kill leaves the state before or after."""
-        from safetensors.torch import save as to_bytes
-
-        tensors = {f"weights.{name}": value.detach().contiguous() for name, value in self.weights.items()}
+        tensors = {f"weights.{name}": value for name, value in self.weights.items()}
         for name, value in self.trained.items():
             for key, average in self.optimiser.state.get(value, {}).items():
-                tensors[f"adam.{key}.{name}"] = average.contiguous()
-        at = {"step": self.step, "rate_scale": self.rate_scale, "cpu_s": self.cpu_s, "losses": self.losses}
-        about = {"schema": SCHEMA, "key": self.key, "at": json.dumps(at)}
-        with storage(self.path):
-            write_atomic(self.path, to_bytes(tensors, metadata=about))
+                tensors[f"adam.{key}.{name}"] = average
+        facts = {"step": self.step, "rate_scale": self.rate_scale, "cpu_s": self.cpu_s, "losses": self.losses}
+        write_state(self.path, SCHEMA, self.key, tensors, facts)
 
     def _resume(self) -> bool:
-        """Takes up the checkpoint; False where there is none of this training that can be read."""
-        from safetensors import SafetensorError, safe_open
-
-        if not self.path.exists():
+        """Continues from the checkpoint; False where there is none of this training that can be read."""
+        found = read_state(self.path, SCHEMA, self.key)
+        if found is None:
             return False
-        try:
-            with safe_open(self.path, framework="pt") as file:
-                about = file.metadata() or {}
-                if about.get("schema") != SCHEMA or about.get("key") != self.key:
-                    return False
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-                at = json.loads(about["at"])
-        except (SafetensorError, OSError, ValueError, KeyError):
-            return False
-        self._begin(
-            {name: tensors[f"weights.{name}"] for name in self.start}, step=at["step"], rate_scale=at["rate_scale"]
-        )
+        tensors, at = found
+        weights = {name: tensors[f"weights.{name}"] for name in self.start}
+        self._begin(weights, step=at["step"], rate_scale=at["rate_scale"])
         for name, value in self.trained.items():
             kept = {
                 key: tensors[f"adam.{key}.{name}"]

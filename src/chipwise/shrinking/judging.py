@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from chipwise.nn.precision import Precision
 from chipwise.shrinking.running import Weights, autocast, distance, head_of, states
 from chipwise.shrinking.sizes import Sizes, blocks, cut_arch, cut_weights, whole_sizes
 from chipwise.shrinking.statistics import Statistics, repaired
 from chipwise.shrinking.texts import Targets
 from chipwise.spec import ArchSpec
-from chipwise.training.trainer import fastest_dtype
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,14 @@ class Replacement:
 
 
 def judge(
-    arch: ArchSpec, weights: Weights, sizes: Sizes, targets: Targets, *, original_head: Tensor, batches: int
+    arch: ArchSpec,
+    weights: Weights,
+    sizes: Sizes,
+    targets: Targets,
+    *,
+    original_head: Tensor,
+    batches: int,
+    precision: Precision = "fp32",
 ) -> float:
     """Mean distance of a cut of ``weights`` from the original over some batches, evenly taken by length."""
     work = targets.texts.batches()
@@ -37,7 +44,7 @@ def judge(
     with torch.no_grad():
         for numbers in chosen:
             tokens, mask = targets.texts.padded(numbers)
-            with autocast(fastest_dtype()):
+            with autocast(precision):
                 found = states(sub, part, tokens, mask)
             target = targets.of(numbers, tokens.shape[1])
             total += len(numbers) * float(distance(sub, found, target, mask, (head_of(sub, part), original_head)))
@@ -54,6 +61,7 @@ def judge_replacements(
     *,
     original_head: Tensor,
     batches: int = 2,
+    precision: Precision = "fp32",
     known: Sequence[Replacement] = (),
     keep: Callable[[list[Replacement]], None] = lambda done: None,
     told: Callable[[int, int], None] = lambda done, total: None,
@@ -68,6 +76,7 @@ def judge_replacements(
         targets: The original's states.
         original_head: Of a decoder, the original's head.
         batches: How many batches judge.
+        precision: Of matrix products.
         known: Replacements that were judged before.
         keep: Called with all so far, after each block.
         told: Hears how many are done.
@@ -81,7 +90,9 @@ def judge_replacements(
         if item is None:
             sizes = whole.with_block(i, kind, size)
             mended = repaired(arch, weights, found, sizes)
-            loss = judge(arch, mended, sizes, targets, original_head=original_head, batches=batches)
+            loss = judge(
+                arch, mended, sizes, targets, original_head=original_head, batches=batches, precision=precision
+            )
             item = Replacement(layer=i, kind=kind, size=size, loss=loss)
         done.append(item)
         if number + 1 == len(wanted) or wanted[number + 1][:2] != (i, kind):

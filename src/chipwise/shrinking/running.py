@@ -17,6 +17,7 @@ from torch.func import functional_call
 
 from chipwise.deploy.torch import Transformer
 from chipwise.deploy.torch_encoder import Encoder, mean_pooled
+from chipwise.nn.precision import Precision, torch_dtype
 from chipwise.spec import ArchSpec
 from chipwise.spec.encoder import is_encoder
 
@@ -65,9 +66,9 @@ def watching(arch: ArchSpec, watch: Mapping[str, Callable[[Any, Any], None]]) ->
             handle.remove()
 
 
-def autocast(dtype: torch.dtype) -> Any:
-    """Matrix products in ``dtype`` while it lasts."""
-    return torch.autocast("cpu", dtype=dtype, enabled=dtype != torch.float32)
+def autocast(precision: Precision) -> Any:
+    """Matrix products in ``precision`` while it lasts."""
+    return torch.autocast("cpu", dtype=torch_dtype(precision), enabled=precision != "fp32")
 
 
 def distance(

@@ -23,6 +23,7 @@ from chipwise.core.errors import Infeasible, InputError, SpecError, Unsupported
 from chipwise.core.files import read_json, write_json
 from chipwise.deploy.hf import LOADED, load_pretrained, save_pretrained
 from chipwise.deploy.onnx import check_size, export
+from chipwise.nn.precision import Precision, kept_precision
 from chipwise.ops import Workload
 from chipwise.profile.harness import measure_alternately
 from chipwise.profile.measurement import Measurement
@@ -53,6 +54,7 @@ from chipwise.shrinking.statistics import Statistics, gather, importance_order, 
 from chipwise.shrinking.texts import Targets, encode, make_targets
 from chipwise.spec import ArchSpec, Design
 from chipwise.spec.encoder import without_head
+from chipwise.training.checkpoint import fingerprint
 from chipwise.training.data import Corpus
 
 Named = dict[str, Tensor]
@@ -157,7 +159,7 @@ class Shrinking:
         self.value_bytes = float(dtype_of(form).bits) / 8
         self.about = {
             "arch": self.arch.digest,
-            "weights": digest([float(value.double().sum()) for value in self.original.values()]),
+            "weights": fingerprint(self.original),
             "text": corpus.digest,
             "longest": longest,
             "workload": plain(workload),
@@ -185,6 +187,11 @@ class Shrinking:
 
         return {name: read(kept) for name, kept in self.kept("costs", make, key="by time").items()}
 
+    @functools.cached_property
+    def precision(self) -> Precision:
+        """The format of matrix products, the same in every call of this run."""
+        return kept_precision(self.state / "precision.json")
+
     @property
     def whole_bytes(self) -> float:
         """Bytes of the original's weights in the format."""
@@ -205,7 +212,14 @@ class Shrinking:
         """The original's states of the training or validation text."""
         with self._timed(f"original on {part} text"):
             told = functools.partial(self.told, f"original on {part} text")
-            return make_targets(self.arch, self.ordered[0], self.texts[part], self.state / f"targets-{part}.npy", told)
+            return make_targets(
+                self.arch,
+                self.ordered[0],
+                self.texts[part],
+                self.state / f"targets-{part}.npy",
+                precision=self.precision,
+                told=told,
+            )
 
     def replacements(self) -> list[Replacement]:
         """Every block at every size, judged; what an earlier run judged is not judged again."""
@@ -227,6 +241,7 @@ class Shrinking:
                 targets,
                 original_head=head_of(self.arch, weights),
                 batches=JUDGING_BATCHES,
+                precision=self.precision,
                 known=known,
                 keep=keep,
                 told=functools.partial(self.told, "judge blocks"),
@@ -255,7 +270,15 @@ class Shrinking:
 
         def loss(of: Named) -> float:
             whole = whole_sizes(arch)
-            return judge(arch, of, whole, validation, original_head=head, batches=VALIDATION_BATCHES)
+            return judge(
+                arch,
+                of,
+                whole,
+                validation,
+                original_head=head,
+                batches=VALIDATION_BATCHES,
+                precision=self.precision,
+            )
 
         distiller = self._healer(arch, part, plan.healing, f"healing-{plan.method}")
         healed = distiller.run(lambda step, steps, _loss: self.told("heal", step, steps))
@@ -294,6 +317,7 @@ class Shrinking:
             healing=healing,
             seed=self.seed,
             path=self.state / f"{name}.safetensors",
+            precision=self.precision,
         )
 
     def _sharer(self, plan: Plan, name: str) -> Distiller:
@@ -306,6 +330,7 @@ class Shrinking:
             healing=plan.shared,
             seed=self.seed + 1,
             path=self.state / f"{name}.safetensors",
+            precision=self.precision,
             turn=lambda step: [drawn.draw(2 * step), drawn.draw(2 * step + 1)],
         )
 
@@ -351,7 +376,15 @@ class Shrinking:
         validation = self.targets("validation")
 
         def loss(sizes: Sizes) -> float:
-            return judge(self.arch, trained.weights, sizes, validation, original_head=head, batches=JUDGING_BATCHES)
+            return judge(
+                self.arch,
+                trained.weights,
+                sizes,
+                validation,
+                original_head=head,
+                batches=JUDGING_BATCHES,
+                precision=self.precision,
+            )
 
         def pick(within: Limits) -> Sizes:
             told = functools.partial(self.told, "search")

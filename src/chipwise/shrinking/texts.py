@@ -15,10 +15,10 @@ from torch import Tensor
 from chipwise.core.digest import digest
 from chipwise.core.errors import DataError
 from chipwise.core.files import storage
+from chipwise.nn.precision import Precision
 from chipwise.shrinking.running import Weights, autocast, states
 from chipwise.spec import ArchSpec
 from chipwise.training.tokenizer import load_tokenizer
-from chipwise.training.trainer import fastest_dtype
 
 Tokens = npt.NDArray[np.int64]
 BATCH_TOKENS = 2048
@@ -100,11 +100,17 @@ class Targets:
 
 
 def make_targets(
-    arch: ArchSpec, weights: Weights, texts: Texts, path: Path, told: Callable[[int, int], None] = lambda a, b: None
+    arch: ArchSpec,
+    weights: Weights,
+    texts: Texts,
+    path: Path,
+    *,
+    precision: Precision = "fp32",
+    told: Callable[[int, int], None] = lambda a, b: None,
 ) -> Targets:
     """The original's states of ``texts``, read from ``path`` if it was finished, else computed into it.
 
-    Matrices are multiplied in the machine's fastest format: what that changes is a thousandth of what a cut does.
+    BF16 as the ``precision`` of matrix products changes a thousandth of what a cut does.
     """
     shape = (len(texts.tokens), arch.d_model)
     if path.exists():
@@ -116,7 +122,7 @@ def make_targets(
         work = texts.batches()
         for done, numbers in enumerate(work):
             tokens, mask = texts.padded(numbers)
-            with autocast(fastest_dtype()):
+            with autocast(precision):
                 found = states(arch, weights, tokens, mask).float().numpy()
             for row, number in enumerate(numbers):
                 start, end = texts.starts[number : number + 2]

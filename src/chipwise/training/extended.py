@@ -27,15 +27,15 @@ from torch.utils.checkpoint import checkpoint as recomputed
 from chipwise.core.digest import digest
 from chipwise.core.errors import InputError, TrainingDiverged, Unsupported
 from chipwise.deploy.torch import LayerModule, Transformer, build
+from chipwise.nn.precision import Precision, fastest_precision, torch_dtype
 from chipwise.spec import ArchSpec
 from chipwise.spec.weights import weight_shapes
 from chipwise.training import checkpoint
 from chipwise.training.checkpoint import Progress
 from chipwise.training.evaluate import mean_loss
 from chipwise.training.tokenizer import TokenData
-from chipwise.training.trainer import Recipe, Run, TrainResult, Update, batch, fastest_dtype
+from chipwise.training.trainer import Recipe, Run, TrainResult, Update, batch
 
-Precision = Literal["bf16", "fp32"]
 Sharing = Literal["ddp", "fsdp"]
 _PEAK_SIZE = {"cpu": 1024, "cuda": 8192}  # of the product that a measured peak is taken from
 
@@ -66,9 +66,7 @@ class Means:
         """In which matrices are multiplied."""
         if self.precision is None and self.device.startswith("cuda"):
             return torch.bfloat16
-        if self.precision is None:
-            return fastest_dtype()
-        return torch.bfloat16 if self.precision == "bf16" else torch.float32
+        return torch_dtype(self.precision or fastest_precision())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,17 +149,18 @@ class ExtendedRun(Run):
         counted: bool,
         start: Mapping[str, np.ndarray[Any, Any]] | None,
     ) -> None:
-        self.means, self.counted, self.given = means, counted, start
+        self.means, self.counted = means, counted
         self.rank, self.world = rank(), processes()
         self.stop = False
         self.began = (time.perf_counter(), -1)  # when, at which step, this call set out
         clock = time.process_time if means.device == "cpu" else time.perf_counter
-        super().__init__(arch, data, budget, seed, folder, recipe, clock)
-        self.dtype = means.dtype
+        on_gpu: Precision | None = "bf16" if means.device != "cpu" else None
+        super().__init__(
+            arch, data, budget, seed, folder, recipe, clock, given=start, precision=means.precision or on_gpu
+        )
         parts = means.accumulate * self.world
-        if parts > 1 or start is not None:
-            origin = None if start is None else _fingerprint(start)
-            self.key = digest([self.key, parts, origin])
+        if parts > 1:
+            self.key = digest([self.key, parts])
         if counted:
             self.name_files(f"{int(budget)}-steps")
 
@@ -187,11 +186,11 @@ class ExtendedRun(Run):
         if self.means.recompute:
             for layer in self.model.layers.values():
                 _recompute(layer)
-        self.loss: nn.Module = _Loss(self.model, self.means.dtype)
+        self.loss: nn.Module = _Loss(self.model, lambda: torch_dtype(self.precision))
         if self.world > 1:
             self._share()
         self.optimiser = self._optimiser()
-        self.at = Progress()
+        self.at = Progress(precision=self.precision)
 
     def _share(self) -> None:
         if self.means.sharing == "ddp":
@@ -324,12 +323,12 @@ class ExtendedRun(Run):
 class _Loss(nn.Module):
     """Model and loss in one forward pass, which is what is shared between processes."""
 
-    def __init__(self, model: Transformer, dtype: torch.dtype) -> None:
+    def __init__(self, model: Transformer, dtype: Callable[[], torch.dtype]) -> None:
         super().__init__()
-        self.model, self.dtype = model, dtype
+        self.model, self.dtype = model, dtype  # a checkpoint may change the format
 
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        return mean_loss(self.model, inputs, targets, self.dtype)
+        return mean_loss(self.model, inputs, targets, self.dtype())
 
 
 def _recompute(layer: nn.Module) -> None:
@@ -347,10 +346,6 @@ def _recompute(layer: nn.Module) -> None:
 
 def _whole(value: Tensor) -> Tensor:
     return value.full_tensor() if hasattr(value, "full_tensor") else value
-
-
-def _fingerprint(weights: Mapping[str, np.ndarray[Any, Any]]) -> list[float]:
-    return [float(np.abs(weights[name]).sum(dtype=np.float64)) for name in sorted(weights)]
 
 
 def multiplied(arch: ArchSpec) -> int:

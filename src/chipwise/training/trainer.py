@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import math
 import time
 from collections import deque
@@ -27,10 +26,11 @@ from chipwise.core.digest import digest
 from chipwise.core.errors import InputError, SpecError, TrainingDiverged
 from chipwise.core.files import read_json, storage, write_atomic, write_json
 from chipwise.deploy.torch import Transformer, build
+from chipwise.nn.precision import Precision, fastest_precision, torch_dtype
 from chipwise.spec import ArchSpec
 from chipwise.spec.weights import weight_shapes
 from chipwise.training import checkpoint
-from chipwise.training.checkpoint import CurvePoint, Progress
+from chipwise.training.checkpoint import CurvePoint, Progress, fingerprint
 from chipwise.training.evaluate import WINDOW_TOKENS, Weights, evaluate, mean_loss, read
 from chipwise.training.optimiser import Optimiser
 from chipwise.training.tokenizer import TokenData, Tokens
@@ -85,7 +85,7 @@ class TrainResult:
     spent_cpu_s: float  # really taken by the steps of this call
     curve: tuple[CurvePoint, ...]
     weights: str  # safetensors file, Transformer keys, FP32
-    dtype: str  # in which matrices were multiplied
+    dtype: Precision  # of matrix products
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +107,7 @@ def train(
     folder: str | Path,
     recipe: Recipe | None = None,
     start: Weights | str | Path | None = None,
+    precision: Precision | None = None,
     progress: Callable[[Update], None] | None = None,
     max_validation_bytes: int | None = None,
     checkpoint_every_s: float = 10.0,
@@ -117,7 +118,8 @@ def train(
     A training of the same architecture, data, seed, recipe and start that ``folder`` holds is continued: from its last
     checkpoint if it was killed, from its state before the fall if a smaller budget was finished. ``start`` holds the
     weights to begin with (Transformer keys, or a safetensors file of them), such as those of a supernet; random ones
-    unless given.
+    unless given. ``precision`` of matrix products is the faster one here unless given; a training that is continued
+    keeps its own.
 
     Raises:
         TrainingDiverged: Loss or weights were no longer finite, and again at half the learning rate.
@@ -128,7 +130,7 @@ def train(
     if data.vocab_size != arch.vocab_size:
         raise InputError(f"the model has {arch.vocab_size} tokens, the text was encoded with {data.vocab_size}")
     given = read(start) if isinstance(start, str | Path) else start
-    run = Run(arch, data, cpu_budget_s, seed, Path(folder), recipe or Recipe(), clock, given=given)
+    run = Run(arch, data, cpu_budget_s, seed, Path(folder), recipe or Recipe(), clock, given=given, precision=precision)
     return run.go(progress, checkpoint_every_s, max_validation_bytes)
 
 
@@ -148,15 +150,16 @@ class Run:
         clock: Callable[[], float],
         *,
         given: Weights | None = None,
+        precision: Precision | None = None,
     ) -> None:
         self.arch, self.data, self.budget, self.seed = arch, data, budget, seed
         self.folder, self.recipe, self.clock = folder, recipe, clock
-        self.dtype = fastest_dtype()
+        self.precision: Precision = precision or fastest_precision()
         self.window = min(recipe.window_tokens, arch.max_tokens)
         if len(data.train) <= 2 * self.window:
             self.window = max(1, len(data.train) // 4)
         text = [len(data.train), data.bytes_train, data.train[:4096].tolist()]
-        self.key = digest([arch.digest, text, seed, recipe])
+        self.key = digest([arch.digest, text, seed, recipe, *([precision] if precision else [])])
         if given is not None:
             self.given = checked(given, arch)
             self.key = digest([self.key, fingerprint(given)])
@@ -194,7 +197,7 @@ class Run:
         if self.given is not None:
             self.take({name: torch.from_numpy(np.array(value, np.float32)) for name, value in self.given.items()})
         self.optimiser = self._optimiser()
-        self.at = Progress()
+        self.at = Progress(precision=self.precision)
 
     def _optimiser(self) -> Optimiser:
         recipe = self.recipe
@@ -213,10 +216,18 @@ class Run:
         if not (self.result_path.exists() and self.weights_path.exists()):
             return None
         kept: dict[str, Any] = read_json(self.result_path)
-        if kept.pop("key", None) != self.key:
+        if kept.pop("key", None) != self.key or not self.weights_are_whole():
             return None
         curve = tuple((p[0], p[1], p[2], p[3]) for p in kept.pop("curve"))
         return TrainResult(**{**kept, "curve": curve, "weights": str(self.weights_path), "spent_cpu_s": 0.0})
+
+    def weights_are_whole(self) -> bool:
+        """Whether the final weights can be read; those that cannot are trained again."""
+        try:
+            checked(read(self.weights_path), self.arch)
+        except InputError:
+            return False
+        return True
 
     def resume(self) -> bool:
         """Takes up the furthest state that leads to this budget; False where there is none."""
@@ -224,6 +235,7 @@ class Run:
             kept = checkpoint.load(path, self.key)
             if kept is not None and self.spent(kept[0]) <= furthest * (1 + 1e-9) + 1.0:
                 self.at, weights, averages = kept
+                self.precision = self.at.precision
                 self.take(weights)
                 self.optimiser = self._optimiser()
                 self.optimiser.load(averages)
@@ -323,7 +335,7 @@ class Run:
     def backward(self) -> Tensor:
         """Adds the gradient of the next step's batch to the parameters'; the batch's mean loss in nats."""
         inputs, targets = batch(self.data.train, self.window, self.recipe.batch_windows, self.at.steps, self.seed)
-        loss = mean_loss(self.model, inputs, targets, self.dtype)
+        loss = mean_loss(self.model, inputs, targets, torch_dtype(self.precision))
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
@@ -358,7 +370,9 @@ class Run:
         from safetensors.torch import save as to_bytes
 
         at = self.at
-        quality = evaluate(self.judged().eval(), self.data, max_bytes=max_validation_bytes, dtype=self.dtype)
+        quality = evaluate(
+            self.judged().eval(), self.data, max_bytes=max_validation_bytes, dtype=torch_dtype(self.precision)
+        )
         if not math.isfinite(quality.bits_per_byte):
             raise TrainingDiverged(f"the weights after step {at.steps} give no finite loss; lower the recipe's rates")
         curve = (*at.curve, (round(at.cpu_s, 3), at.tokens, round(at.bits_per_byte, 5), quality.bits_per_byte))
@@ -371,7 +385,7 @@ class Run:
             spent_cpu_s=self.spent_s,
             curve=curve,
             weights=str(self.weights_path),
-            dtype="bf16" if self.dtype == torch.bfloat16 else "fp32",
+            dtype=self.precision,
         )
         self.keep(result, to_bytes(self.weights()))
         return result
@@ -406,16 +420,6 @@ def checked(weights: Weights, arch: ArchSpec) -> Weights:
     return weights
 
 
-def fingerprint(weights: Weights) -> str:
-    """Identity of weights: names, shapes and every bit of their values."""
-    hashed = hashlib.sha256()
-    for name in sorted(weights):
-        value = np.ascontiguousarray(weights[name], np.float32)
-        hashed.update(f"{name}{value.shape}".encode())
-        hashed.update(value.data)
-    return hashed.hexdigest()
-
-
 def batch(tokens: Tokens, window: int, count: int, step: int, seed: int) -> tuple[Tensor, Tensor]:
     """The inputs and targets, each (count, window), of step number ``step``: a function of its arguments alone.
 
@@ -438,19 +442,3 @@ def batch(tokens: Tokens, window: int, count: int, step: int, seed: int) -> tupl
 def _epoch(seed: int, epoch: int, windows: int, window: int) -> tuple[int, np.ndarray[Any, Any]]:
     random = np.random.default_rng([seed, epoch])
     return int(random.integers(window)), random.permutation(windows)
-
-
-@functools.cache
-def fastest_dtype() -> torch.dtype:
-    """The format in which this machine multiplies matrices fastest, by a measurement of a few milliseconds."""
-
-    def seconds(dtype: torch.dtype) -> float:
-        a, b = torch.ones(512, 256, dtype=dtype), torch.ones(256, 256, dtype=dtype)
-        best = math.inf
-        for _ in range(8):
-            start = time.perf_counter()
-            torch.mm(a, b)
-            best = min(best, time.perf_counter() - start)
-        return best
-
-    return torch.bfloat16 if seconds(torch.bfloat16) * 1.3 < seconds(torch.float32) else torch.float32

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from chipwise.core.digest import plain
 from chipwise.core.files import build
@@ -32,6 +32,7 @@ class TrainJob:
     formats: tuple[str, ...] = ()  # such as int8 and int4
     max_validation_bytes: int | None = None
     start: str | None = None  # safetensors file of the weights to begin with
+    precision: Literal["bf16", "fp32"] | None = None  # of matrix products; the worker's own measurement unless given
     recipe: dict[str, Any] = dataclasses.field(default_factory=dict)  # fields of Recipe that differ from its defaults
 
     def to_data(self) -> dict[str, Any]:
@@ -60,6 +61,7 @@ class TrainJob:
             folder=self.folder,
             recipe=build(Recipe, self.recipe, field="recipe"),
             start=self.start,
+            precision=self.precision,
             progress=on_progress,
             max_validation_bytes=self.max_validation_bytes,
         )

@@ -74,7 +74,7 @@ def fast(text: Path) -> dict[str, object]:
 def test_steps_that_cost_a_64th_train_as_the_same_budget_in_seconds(
     arch: ArchSpec, data: TokenData, tmp_path: Path, clock: Callable[[], float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chipwise.training.trainer.fastest_dtype", lambda: torch.float32)
+    monkeypatch.setattr("chipwise.training.trainer.fastest_precision", lambda: "fp32")
     by_time = train(arch, data, cpu_budget_s=0.5, folder=tmp_path / "a", clock=clock, recipe=RECIPE, seed=1)
     by_steps = run(arch, data, tmp_path / "b", steps=32)
     assert by_steps.steps == by_time.steps == 32

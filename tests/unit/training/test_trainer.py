@@ -70,6 +70,32 @@ def test_a_finished_training_is_not_repeated(arch: ArchSpec, data: TokenData, tm
     assert again == dataclasses.replace(first, spent_cpu_s=0.0)
 
 
+@pytest.mark.parametrize("damage", [b"", b"not weights", None])
+def test_final_weights_that_cannot_be_read_are_trained_again(
+    arch: ArchSpec, data: TokenData, tmp_path: Path, clock: Clock, damage: bytes | None
+) -> None:
+    first = run(arch, data, tmp_path, clock)
+    weights, path = load_file(first.weights), Path(first.weights)
+    path.write_bytes(path.read_bytes()[:-4] if damage is None else damage)
+    again = run(arch, data, tmp_path, clock)
+    assert again.bits_per_byte == first.bits_per_byte
+    assert again.spent_cpu_s == 0.25  # the second half, from the state before the decay
+    for name, value in load_file(again.weights).items():
+        np.testing.assert_array_equal(value, weights[name])
+
+
+def test_a_training_that_is_continued_keeps_its_precision(
+    arch: ArchSpec, data: TokenData, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for measured, budget in (("bf16", 0.5), ("fp32", 1.0)):
+        monkeypatch.setattr(trainer, "fastest_precision", lambda measured=measured: measured)
+        result = run(arch, data, tmp_path, clock, budget=budget)
+        assert result.dtype == "bf16"
+    assert result.spent_cpu_s == 1.0 - 16 / 64
+    other = run(arch, data, tmp_path, clock, budget=1.0, precision="fp32")
+    assert (other.dtype, other.spent_cpu_s) == ("fp32", 1.0)  # another training
+
+
 def test_a_larger_budget_goes_on_from_the_state_before_the_decay(
     arch: ArchSpec, data: TokenData, tmp_path: Path, clock: Clock
 ) -> None:

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from chipwise.core.errors import InputError
+from chipwise.nn.precision import fastest_precision, torch_dtype
 from chipwise.spec import ArchSpec
 from chipwise.training.evaluate import evaluate, read
 from chipwise.training.supernet.sliced import part_of, with_weights
 from chipwise.training.tokenizer import TokenData
-from chipwise.training.trainer import fastest_dtype
 
 
 def score(
@@ -55,7 +55,7 @@ def score(
                         model.eval(),
                         texts[arch.vocab_size],
                         max_bytes=max_validation_bytes,
-                        dtype=dtype or fastest_dtype(),
+                        dtype=dtype or torch_dtype(fastest_precision()),
                     ).bits_per_byte
                 ),
             )

@@ -27,6 +27,7 @@ from chipwise.core.errors import InputError, SpecError
 from chipwise.core.files import read_json, storage, write_atomic, write_json
 from chipwise.deploy.torch import Transformer
 from chipwise.nn.loss import head_loss, head_probabilities
+from chipwise.nn.precision import torch_dtype
 from chipwise.optim.scaling import PACE
 from chipwise.space import SearchSpace
 from chipwise.spec import ArchSpec
@@ -179,9 +180,13 @@ class SupernetRun(Run):
         self, inputs: Tensor, targets: Tensor, teacher: Tensor | None, model: Transformer
     ) -> tuple[Tensor, Tensor, Tensor]:
         """What the head sees (R, D), its table (V, D), and the loss."""
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.dtype == torch.bfloat16):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.precision == "bf16"):
             x_BTD, _ = model.hidden(inputs)
-        x, table, target = x_BTD.reshape(-1, x_BTD.shape[-1]).to(self.dtype), model.head_table, targets.reshape(-1)
+        x, table, target = (
+            x_BTD.reshape(-1, x_BTD.shape[-1]).to(torch_dtype(self.precision)),
+            model.head_table,
+            targets.reshape(-1),
+        )
         return x, table, head_loss(x, table, target, teacher_RV=teacher, share=self.recipe.distil)
 
     def _charge(self, elapsed_s: float) -> float:
@@ -204,7 +209,7 @@ class SupernetRun(Run):
         if not (self.result_path.exists() and self.weights_path.exists()):
             return None
         found: dict[str, Any] = read_json(self.result_path)
-        if found.pop("key", None) != self.key:
+        if found.pop("key", None) != self.key or not self.weights_are_whole():
             return None
         curve = tuple((p[0], p[1], p[2], p[3]) for p in found.pop("curve"))
         return SupernetResult(**found, curve=curve, whole=self.arch, weights=str(self.weights_path), spent_cpu_s=0.0)
