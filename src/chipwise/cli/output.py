@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Callable, Iterator
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.text import Text
 
 from chipwise.core.digest import plain
+from chipwise.core.layout import Table, paragraph
 
 console = Console()
 notices = Console(stderr=True)
@@ -34,10 +36,28 @@ def refuse(context: typer.Context, *names: str, why: str) -> None:
             raise typer.BadParameter(f"--{name.replace('_', '-')} {why}")
 
 
-def print_whole(table: Table) -> None:
-    """Prints a table; where nobody sees a terminal's edge, nothing is cut off."""
-    target = console if console.is_terminal else Console(width=max(console.width, 200))
-    target.print(table)
+def width() -> int:
+    """Characters of a line: COLUMNS where it is set, else the terminal's; 120 where the output is no terminal."""
+    if console.is_terminal or os.environ.get("COLUMNS", "").isdecimal():
+        return max(40, console.width)
+    return 120
+
+
+def say(text: str = "", *, bold: bool = False, indent: int = 0, hang: int = 2) -> None:
+    """Prints a paragraph that fits the width; bold on a terminal, plain text elsewhere."""
+    for line in paragraph(text, width(), indent=indent, hang=hang) or [""]:
+        put(line, bold=bold)
+
+
+def put(line: str, *, bold: bool = False) -> None:
+    """Prints one line as it is."""
+    console.print(Text(line, style="bold" if bold else ""), soft_wrap=True, highlight=False)
+
+
+def print_table(table: Table) -> None:
+    """Prints a table that fits the width."""
+    for line, heading in table.lines(width()):
+        put(line, bold=heading)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,148 @@
+"""Plain text that fits a width: tables whose numbers never break over lines, paragraphs whose quantities never do.
+
+A table that is too wide first wraps its columns of prose, then leaves out the columns that matter least (and says
+which), then wraps its first column. Nothing is ever cut off.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+GAP = 2  # spaces between columns
+NARROWEST = 20  # characters of a column of prose before other columns are left out
+UNITS = r"%|[nµmp]?s|min|h|d|[nµmk]?[WJ]|[kMGTP]?(?:B|FLOP|tokens)|USD|million|tokens|devices?|requests?|CPU"
+_QUANTITY = re.compile(rf"(?<=\d) (?=(?:{UNITS})(?![A-Za-z]))")
+_SPLIT = re.compile(r"[^/_\-.@ ]*[/_\-.@ ]?")
+_KEPT = "\N{NO-BREAK SPACE}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column. ``prose`` may wrap at words; ``drop`` above 0 may be left out, the highest first."""
+
+    head: str = ""
+    right: bool = False
+    prose: bool = False
+    drop: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Rows of cells; a row that is a text is a heading inside the table. Cells may hold several lines."""
+
+    columns: Sequence[Column]
+    rows: list[Sequence[str] | str] = field(default_factory=list)
+    title: str = ""
+    caption: str = ""
+
+    def add(self, *cells: str) -> None:
+        """Appends a row."""
+        if len(cells) != len(self.columns):
+            raise ValueError(f"{len(cells)} cells for {len(self.columns)} columns")
+        self.rows.append(cells)
+
+    def lines(self, width: int) -> Iterator[tuple[str, bool]]:
+        """The table's lines at ``width`` characters, each with whether it is a heading."""
+        for line in paragraph(self.title, width) if self.title else []:
+            yield line, True
+        shown, widths = self._fit(width)
+        heads = [self.columns[i].head for i in shown]
+        if any(heads):
+            yield from ((line, True) for line in self._row(heads, shown, widths))
+        for row in self.rows:
+            if isinstance(row, str):
+                yield from ((line, True) for line in paragraph(row, width))
+            else:
+                yield from ((line, False) for line in self._row([row[i] for i in shown], shown, widths))
+        left_out = [column.head for i, column in enumerate(self.columns) if i not in shown and column.head]
+        captions = [self.caption] if self.caption else []
+        captions += [f"(a wider terminal also shows: {', '.join(left_out)})"] if left_out else []
+        for caption in captions:
+            yield from ((line, False) for line in paragraph(caption, width))
+
+    def _fit(self, width: int) -> tuple[list[int], list[int]]:
+        """The columns to show and the width of each."""
+        natural = [self._natural(i) for i in range(len(self.columns))]
+        shown = [i for i, size in enumerate(natural) if size]
+        least = [min(size, NARROWEST) if self.columns[i].prose else size for i, size in enumerate(natural)]
+        while _total(least, shown) > width and any(self.columns[i].drop for i in shown):
+            shown.remove(max(shown, key=lambda i: self.columns[i].drop))
+        widths = dict.fromkeys(shown, 0) | {i: least[i] for i in shown}
+        spare = width - _total(least, shown)
+        if spare < 0:
+            first = shown[0]
+            widths[first] = max(min(NARROWEST // 2, widths[first]), widths[first] + spare)
+        wanting = [i for i in shown if self.columns[i].prose and natural[i] > widths[i]]
+        while spare > 0 and wanting:
+            for i in list(wanting):
+                extra = min(natural[i] - widths[i], -(-spare // len(wanting)), spare)
+                widths[i] += extra
+                spare -= extra
+            wanting = [i for i in wanting if natural[i] > widths[i]]
+        return shown, [widths[i] for i in shown]
+
+    def _natural(self, i: int) -> int:
+        cells = [row[i] for row in self.rows if not isinstance(row, str)]
+        if not any(cells):
+            return 0  # an empty column says nothing
+        return max(len(line) for cell in (self.columns[i].head, *cells) for line in cell.split("\n"))
+
+    def _row(self, cells: Sequence[str], shown: Sequence[int], widths: Sequence[int]) -> Iterator[str]:
+        wrapped = [
+            [part for line in cell.split("\n") for part in _wrapped(line, size)]
+            for cell, size in zip(cells, widths, strict=True)
+        ]
+        for k in range(max(map(len, wrapped))):
+            parts = [lines[k] if k < len(lines) else "" for lines in wrapped]
+            placed = [
+                part.rjust(size) if self.columns[i].right else part.ljust(size)
+                for part, size, i in zip(parts, widths, shown, strict=True)
+            ]
+            yield (" " * GAP).join(placed).rstrip()
+
+
+def _total(widths: Sequence[int], shown: Sequence[int]) -> int:
+    return sum(widths[i] for i in shown) + GAP * (len(shown) - 1)
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """``text`` in lines of at most ``width``, broken at words, or inside a name at its separators."""
+    if len(text) <= width:
+        return [text]
+    lines = [line for word_line in paragraph(text, width) for line in _split(word_line, width)]
+    return lines or [""]
+
+
+def _split(text: str, width: int) -> Iterator[str]:
+    """A word that is too long, such as ``organisation/model-name``, broken after separators."""
+    while len(text) > width:
+        at, used = 0, 0
+        for piece in _SPLIT.findall(text):
+            used += len(piece)
+            if used > width:
+                break
+            at = used
+        at = at or width
+        yield text[:at]
+        text = text[at:]
+    yield text
+
+
+def paragraph(text: str, width: int, *, indent: int = 0, hang: int = 0) -> list[str]:
+    """``text`` in lines of at most ``width``: the first indented by ``indent``, the others by ``hang`` more.
+
+    No quantity is broken between its number and its unit, and no word is broken at all.
+    """
+    kept = _QUANTITY.sub(_KEPT, text)
+    lines = textwrap.wrap(
+        kept,
+        width,
+        initial_indent=" " * indent,
+        subsequent_indent=" " * (indent + hang),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [line.replace(_KEPT, " ") for line in lines]
