@@ -20,8 +20,8 @@ from pathlib import Path
 from chipwise.core.csvfile import write_rows
 from chipwise.core.errors import MeasurementError
 from chipwise.explaining.advice import Advice
-from chipwise.explaining.asking import calibrated_case
-from chipwise.explaining.engine import advise
+from chipwise.explaining.cases import calibrated_case
+from chipwise.explaining.gains import advise
 from chipwise.explaining.question import Case, Question
 from chipwise.hardware.device import MachineProfile
 from chipwise.ops import Workload

@@ -17,7 +17,7 @@ from typing import Any
 
 import chipwise
 from chipwise.core.statistics import kendall_tau
-from chipwise.explaining.prefix import shared_context
+from chipwise.explaining.notes import shared_context
 from chipwise.explaining.saturation import token_curve
 from chipwise.hardware import datasheet
 from chipwise.ops import (

@@ -1,8 +1,8 @@
-"""Why a model takes what it takes, and what would change that."""
+"""Explaining where time goes, and what would change that."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +14,8 @@ from chipwise.run.folder import PROMISES
 from chipwise.spec import ArchSpec
 
 if TYPE_CHECKING:
-    from chipwise.explaining.answer import Explanation
-    from chipwise.explaining.measured import MeasuredExplanation
+    from chipwise.explaining.explanation import Explanation
+    from chipwise.explaining.profiled import MeasuredExplanation
 
 
 def sensitivity(
@@ -48,43 +48,77 @@ def sensitivity(
 
 
 def explain(
-    model: str | Path | ArchSpec, *, device: str = "h100-sxm", threads: int = 1, every: bool = False, **asked: Any
+    model: str | Path | ArchSpec,
+    *,
+    device: str = "h100-sxm",
+    runtime: str | None = None,
+    weights: str | None = None,
+    kv: str | None = None,
+    tp: int = 1,
+    pp: int = 1,
+    ep: int = 1,
+    dp: int = 1,
+    batch: int = 1,
+    prompt: int = 1024,
+    new: int = 128,
+    shared: int = 0,
+    train: bool = False,
+    checkpoint: bool = False,
+    sensitivity: str | Path | Sequence[float] | None = None,
+    threads: int = 1,
+    every: bool = False,
+    other_chips: bool = False,
 ) -> Explanation:
-    """Why ``model`` takes what it takes on a chip, and what to change: verdict, waterfall, operators, priced advice.
+    """Explains where the time of ``model`` goes on a chip, and what each change would gain.
 
     Args:
         model: As in :func:`estimate`.
-        device: A data sheet, or ``here``: this machine, as it was calibrated.
-        threads: Of this machine's runtime.
-        every: Keep also advice that is no sure gain.
-        **asked: ``runtime``, ``weights``, ``kv``, ``tp``, ``pp``, ``ep``, ``dp``, ``batch``, ``prompt``, ``new``;
-            ``shared``, tokens of each prompt that all requests have in common; ``sensitivity``, the loss that each
-            layer alone costs in a narrow format, as a list or a JSON file of one; ``train`` for one optimiser step over
-            ``batch`` sequences of ``prompt`` tokens, and with it ``checkpoint``: whether activations are recomputed.
+        device: A data sheet, or ``here``: this machine, as calibrated.
+        runtime: As in :func:`estimate`; ``onnxruntime`` on this machine, ``torch-compile`` for training.
+        weights: Number format of the matrices; that of the checkpoint unless given.
+        kv: KV-cache dtype; that of the activations unless given.
+        tp: Tensor-parallel degree.
+        pp: Pipeline stages.
+        ep: Expert-parallel degree.
+        dp: Replicas of attention.
+        batch: Requests in flight, or sequences of a training step.
+        prompt: Prompt tokens of a request.
+        new: New tokens of a request.
+        shared: Tokens that all prompts have in common at their start.
+        train: Explain one optimiser step over ``batch`` sequences of ``prompt`` tokens instead.
+        checkpoint: With ``train``: activations are recomputed in the backward pass.
+        sensitivity: The loss that each layer alone costs in a narrow format, as a list or a JSON file of one.
+        threads: Threads of this machine's runtime.
+        every: Also keep advice whose gain is uncertain.
+        other_chips: Also suggest other devices.
 
     Raises:
-        InputError: ``here`` was not calibrated in this runtime.
-        UnknownName: A name that is not known; the nearest are offered.
+        InputError: ``here`` was not calibrated in this runtime, or an argument does not fit the others.
+        UnknownName: An unknown name; the error offers the nearest ones.
         SpecError: A plan that does not divide the model.
         Unsupported: The chip has no rate for a format, or the profile none for a block.
     """
-    from chipwise.explaining.answer import explain_case
-    from chipwise.explaining.asking import calibrated_case, data_sheet_case, read_sensitivity
+    from chipwise.explaining.cases import calibrated_case, data_sheet_case, read_sensitivity
+    from chipwise.explaining.explanation import explain_case
 
     model = model if isinstance(model, ArchSpec) else str(model)
-    names = {"prompt": "prompt_tokens", "new": "new_tokens", "shared": "shared_tokens"}
-    asked = {names.get(name, name): value for name, value in asked.items()}
-    if asked.pop("train", False):
+    if checkpoint and not train:
+        raise InputError("checkpoint: activations are recomputed in training only; set train as well")
+    asked: dict[str, Any] = {"tp": tp, "pp": pp, "ep": ep, "dp": dp, "batch": batch, "shared_tokens": shared}
+    asked |= {"prompt_tokens": prompt, "new_tokens": new, "weights": weights, "kv": kv}
+    if sensitivity is not None:
+        asked["sensitivity"] = read_sensitivity(sensitivity)
+    if train:
         if device == "here":
             raise InputError("training on this machine is measured, not predicted: chipwise train")
-        asked = {"runtime": "torch-compile", "task": "train"} | asked
-    if "sensitivity" in asked:
-        asked["sensitivity"] = read_sensitivity(asked["sensitivity"])
-    if device != "here":
-        return explain_case(data_sheet_case(model, device, **asked), every=every)
-    runtime = asked.pop("runtime", "onnxruntime")
-    asked["weights"] = asked.get("weights") or _weights_of_winner(model)
-    return explain_case(calibrated_case(model, _kept_here(runtime, threads), **asked), every=every)
+        asked |= {"task": "train", "checkpoint": checkpoint}
+    if device == "here":
+        asked["weights"] = weights or _weights_of_winner(model)
+        case = calibrated_case(model, _kept_here(runtime or "onnxruntime", threads), **asked)
+    else:
+        asked["runtime"] = runtime or ("torch-compile" if train else "vllm")
+        case = data_sheet_case(model, device, **asked)
+    return explain_case(case, every=every, other_chips=other_chips)
 
 
 def _weights_of_winner(model: str | ArchSpec) -> str | None:
@@ -100,30 +134,42 @@ def _kept_here(runtime: str, threads: int) -> MachineProfile:
     Raises:
         InputError: There is none.
     """
+    if threads < 1:
+        raise InputError(f"threads: must be at least 1, not {threads}")
     profile = kept_profile(runtime, threads)
     if profile is None:
         raise InputError(
-            f"this machine was not calibrated in {runtime} with {threads} threads; run: chipwise calibrate "
-            f"--runtime {runtime} --threads {threads}"
+            f"this machine was not calibrated in {runtime} with {threads} thread{'s' if threads > 1 else ''}; "
+            f"run: chipwise calibrate --runtime {runtime} --threads {threads}"
         )
     return profile
 
 
-def explain_measured(model: str | ArchSpec, *, threads: int = 1, seed: int = 0, **asked: Any) -> MeasuredExplanation:
-    """What ONNX Runtime's profiler sees of ``model`` on this machine, beside what calibration predicts.
+def explain_measured(
+    model: str | Path | ArchSpec,
+    *,
+    runtime: str | None = None,
+    weights: str | None = None,
+    batch: int = 1,
+    prompt: int = 1024,
+    new: int = 128,
+    threads: int = 1,
+    seed: int = 0,
+) -> MeasuredExplanation:
+    """Measures ``model`` on this machine with ONNX Runtime's profiler, beside what calibration predicts.
 
     The arguments are those of :func:`explain`.
 
     Raises:
-        InputError: This machine was not calibrated, or another runtime was asked for.
+        InputError: This machine was not calibrated, or another runtime is named.
         Unsupported: The model cannot be exported.
     """
-    from chipwise.explaining.asking import calibrated_case
-    from chipwise.explaining.measured import measure_case
+    from chipwise.explaining.cases import calibrated_case
+    from chipwise.explaining.profiled import measure_case
 
-    asked = {{"prompt": "prompt_tokens", "new": "new_tokens"}.get(name, name): value for name, value in asked.items()}
-    runtime = asked.pop("runtime", "onnxruntime")
-    if runtime != "onnxruntime":
+    if runtime not in (None, "onnxruntime"):
         raise InputError(f"--measured reads ONNX Runtime's profiler; {runtime} has none that is read here")
-    profile = _kept_here(runtime, threads)
+    model = model if isinstance(model, ArchSpec) else str(model)
+    profile = _kept_here("onnxruntime", threads)
+    asked = {"batch": batch, "prompt_tokens": prompt, "new_tokens": new, "weights": weights}
     return measure_case(calibrated_case(model, profile, **asked), threads=threads, seed=seed)

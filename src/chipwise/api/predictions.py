@@ -16,7 +16,7 @@ from chipwise.spec import ArchSpec
 from chipwise.spec.hf import resolve
 
 if TYPE_CHECKING:
-    from chipwise.explaining.compare import Comparison
+    from chipwise.explaining.comparison import Comparison
 
 
 def estimate(
@@ -151,8 +151,8 @@ def compare(models: Sequence[str], *, devices: Sequence[str] | None = None, **as
         UnknownName: A model or device that is not known.
         SpecError: No model, or a plan that does not divide one.
     """
-    from chipwise.explaining.compare import compare as compare_requests
-    from chipwise.explaining.compare import requests_of
+    from chipwise.explaining.comparison import compare as compare_requests
+    from chipwise.explaining.comparison import requests_of
 
     if not models:
         raise SpecError("name at least one model", field="models")

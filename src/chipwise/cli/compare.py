@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from chipwise.explaining.compare import Comparison
+    from chipwise.explaining.comparison import Comparison, Winner
 
 
 def command(
@@ -58,41 +58,46 @@ def _data(found: Comparison) -> dict[str, object]:
 
 
 def _print(found: Comparison) -> None:
-    from rich.table import Table
-
-    from chipwise.cli.output import console, print_whole
+    from chipwise.cli.output import print_table, say
     from chipwise.core import units
+    from chipwise.core.layout import Column, Table
 
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    for name in ("device, model", "TTFT", "TPOT", "tok/s", "J/token", "$/1,000", "memory", "bound"):
-        left = name in ("device, model", "bound")
-        table.add_column(name, justify="left" if left else "right", no_wrap=name != "device, model")
+    right = {"TTFT": 0, "TPOT": 0, "tokens/s": 0, "energy/token": 2, "$/M tokens": 0, "memory": 1}
+    columns = [Column(head=head, right=True, drop=drop) for head, drop in right.items()]
+    table = Table(columns=[Column(head="model"), *columns, Column(head="bound")])
     problems = []
     for device in found.devices:
-        table.add_row(f"[bold]{device}[/]")
-        for model in found.models:
-            cell = found.at(model, device)
+        cells = [found.at(model, device) for model in found.models]
+        runtimes = {cell.estimate.runtime for cell in cells if cell.estimate}
+        table.rows.append(f"{device}, {runtimes.pop()}" if len(runtimes) == 1 else device)
+        for cell in cells:
             if cell.estimate is None:
-                table.add_row(f" {model}", *["–"] * 6)
-                problems.append(f"{model} on {device}: {cell.problem}")
+                table.add(f"  {cell.model}", *["–"] * len(columns), "")
+                problems.append(f"{cell.model} on {device}: {cell.problem}")
                 continue
             cost, values = cell.estimate, cell.estimate.metrics
             energy, price = values.get("joules_per_token"), values.get("usd_per_1k_tokens")
-            table.add_row(
-                f" {model}",
+            table.add(
+                f"  {cell.model}",
                 units.show(cost.ttft_s, "time"),
                 units.show(cost.tpot_s, "time") if cell.generates else "",
-                f"{values['throughput'].value:.3g}",
+                units.number(values["throughput"].value),
                 units.show(energy.value, "energy") if energy else "–",
-                f"{price.value:.3g}" if price else "–",
+                units.show(1e3 * price.value, "price") if price else "–",
                 units.show(cost.peak_memory_bytes, "bytes"),
                 cost.bound.value if cost.bound else "",
             )
-    print_whole(table)
+    print_table(table)
     for problem in problems:
-        console.print(problem, highlight=False, markup=False)
+        say(problem)
     for winner in found.winners:
-        times = "" if winner.times_better is None else f", {winner.times_better:.2f} times better than the next"
-        doubt = "" if winner.sure or winner.times_better is None else " (intervals meet)"
-        label = {"ttft_p50": "TTFT", "tpot_p50": "TPOT"}[winner.metric]
-        console.print(f"{winner.device}, {label}: [bold]{winner.model}[/]{times}{doubt}; {winner.why}", highlight=False)
+        say(f"{winner.device}, {winner.metric.partition('_')[0].upper()}: {_winner(winner)}")
+
+
+def _winner(winner: Winner) -> str:
+    from chipwise.core import units
+
+    if winner.times_better is None:
+        return f"{winner.model}; {winner.why}"
+    doubt = "" if winner.sure else " (their intervals overlap)"
+    return f"{winner.model}, {units.number(winner.times_better)}x faster than the next{doubt}: {winner.why}"

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
+    from chipwise.core.layout import Table
     from chipwise.hardware.datasheet import DeviceProfile, Fact
 
 app = typer.Typer(rich_markup_mode=None)
@@ -30,7 +29,7 @@ def table(context: typer.Context, as_json: Annotated[bool, JSON] = False) -> Non
     if as_json:
         output.json_of([_summary(device) for device in devices])
     else:
-        output.print_whole(_overview(devices))
+        output.print_table(_overview(devices))
 
 
 @app.command("show")
@@ -77,23 +76,21 @@ def _number(fact: Fact | None) -> float | None:
 
 
 def _overview(devices: list[DeviceProfile]) -> Table:
-    from rich.table import Table
-
     from chipwise.core import units
     from chipwise.core.dtypes import DType
+    from chipwise.core.layout import Column, Table
 
-    formats = (DType.FP32, DType.BF16, DType.FP16, DType.FP8, DType.INT8, DType.FP4)
+    formats = {DType.FP32: 5, DType.BF16: 0, DType.FP16: 4, DType.FP8: 0, DType.INT8: 3, DType.FP4: 2}
+    heads = {"memory": 0, "bandwidth": 0} | {f.value: drop for f, drop in formats.items()} | {"power": 1, "price": 1}
     shown = Table(
-        title=f"{len(devices)} devices; dense peaks in operations a second, of the fastest engine",
-        caption="– is not published; every source: chipwise devices show NAME",
+        title=f"{len(devices)} devices; dense peaks in operations per second, of the fastest engine",
+        caption="– is not published; every fact with its source: chipwise devices show NAME",
+        columns=[Column(head="device"), *(Column(head=head, right=True, drop=drop) for head, drop in heads.items())],
     )
-    shown.add_column("device", no_wrap=True)
-    for head in ("memory", "bandwidth", *(f.value for f in formats), "power", "price"):
-        shown.add_column(head, justify="right", no_wrap=True)
     for device in devices:
         peaks = device.peak_flops_per_s
         power, price = _number(device.board_power), _number(device.price)
-        shown.add_row(
+        shown.add(
             device.name,
             units.show(device.mem_capacity_bytes, "bytes"),
             units.show(device.mem_bandwidth_bytes_per_s, "bandwidth"),
@@ -105,27 +102,22 @@ def _overview(devices: list[DeviceProfile]) -> Table:
 
 
 def _print_one(device: DeviceProfile) -> None:
-    from rich.table import Table
-
-    from chipwise.cli.output import console, print_whole
+    from chipwise.cli.output import print_table, say
     from chipwise.core import units
+    from chipwise.core.layout import Column, Table
 
-    console.print(f"[bold]{device.title}[/bold]  ({device.name})", highlight=False)
-    console.print(
-        f"{device.vendor} {device.architecture}, {device.kind} of {device.year}, family {device.family}",
-        highlight=False,
-    )
+    say(f"{device.title}  ({device.name})", bold=True)
+    say(f"{device.vendor} {device.architecture}, {device.kind} of {device.year}, family {device.family}")
     if device.aliases:
-        console.print(f"also called {', '.join(device.aliases)}", highlight=False)
-    shown = Table(caption="Facts that nobody publishes are absent.")
-    for head in ("fact", "value", "source"):
-        shown.add_column(head, no_wrap=head != "source")
+        say(f"also called {', '.join(device.aliases)}")
+    columns = [Column(head="fact"), Column(head="value"), Column(head="source", prose=True)]
+    shown = Table(columns=columns, caption="Facts that nobody publishes are absent.")
     for path, fact in device.facts():
-        shown.add_row(path, str(fact.value), fact.source)
+        shown.add(path, str(fact.value), fact.source)
     for engine in device.engines:
         for dtype in engine.dtypes():
             rate = engine.derived(dtype)
             if dtype not in engine.peak and rate is not None:
                 path = f"engines.{engine.name}.peak.{dtype}"
-                shown.add_row(path, units.show(rate, "compute", digits=4), "derived: units × FMA per clock × 2 × clock")
-    print_whole(shown)
+                shown.add(path, units.show(rate, "compute", digits=4), "derived: units × FMA per clock × 2 × clock")
+    print_table(shown)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -107,20 +108,18 @@ def command(
 def _between(value: Predicted, kind: str) -> str:
     from chipwise.core import units
 
-    shown = units.show(value.value, kind)
-    return f"{shown}  ({units.show(value.low, kind)} to {units.show(value.high, kind)})"
+    return units.span(value.value, value.low, value.high, kind)
 
 
 def _print_training(model: str, step: TrainingEstimate) -> None:
-    from rich.table import Table
-
-    from chipwise.cli.output import console
+    from chipwise.cli.output import print_table, say
     from chipwise.core import units
+    from chipwise.core.layout import Column, Table
 
     several = f"{step.devices} x " if step.devices > 1 else ""
-    console.print(f"{model}, one training step on {several}{step.device}: {step.provenance}, 90 % interval")
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_row("step", _between(step.step, "time"))
+    say(f"{model}, one training step on {several}{step.device}: {step.provenance}, 90 % interval", bold=True)
+    table = Table(columns=[Column(), Column(prose=True)])
+    table.add("step", _between(step.step, "time"))
     parts = {
         "forward": step.forward_s,
         "backward": step.backward_s,
@@ -130,98 +129,93 @@ def _print_training(model: str, step: TrainingEstimate) -> None:
     }
     for name, seconds in parts.items():
         if seconds:
-            share = units.show(seconds / step.step.value, "share")
-            table.add_row(f"  {name}", f"{units.show(seconds, 'time')}  {share}")
-    table.add_row("throughput", units.show(step.tokens_per_s, "rate"))
-    table.add_row("MFU", units.show(step.mfu, "share"))
-    held = ", ".join(f"{name} {units.show(size, 'bytes')}" for name, size in step.memory_bytes.items())
-    table.add_row("memory of a device", f"{units.show(step.peak_memory_bytes, 'bytes')}  ({held})")
-    console.print(table)
+            share = units.show(seconds / step.step.value, "share", digits=2)
+            table.add(f"  {name}", f"{units.show(seconds, 'time')}, {share}")
+    table.add("throughput", units.show(step.tokens_per_s, "rate"))
+    table.add("MFU", units.show(step.mfu, "share"))
+    table.add("memory per device", _memory(step.peak_memory_bytes, step.memory_bytes))
+    print_table(table)
+
+
+def _memory(peak_bytes: float, parts: Mapping[str, float]) -> str:
+    from chipwise.core import units
+
+    held = ", ".join(f"{name} {units.show(size, 'bytes')}" for name, size in parts.items())
+    return units.show(peak_bytes, "bytes") + (f" ({held})" if held else "")
 
 
 def _print(model: str, found: CostEstimate) -> None:
-    from rich.table import Table
-
-    from chipwise.cli.output import console
+    from chipwise.cli.output import print_table, put, say
     from chipwise.core import units
+    from chipwise.core.layout import Column, Table
     from chipwise.cost.breakdown import passes
 
     several = f"{found.devices} x " if found.devices > 1 else ""
-    console.print(f"{model} on {several}{found.device}, {found.runtime}: {found.provenance}, 90 % intervals")
-    table = Table(box=None, show_header=False, pad_edge=False)
+    say(f"{model} on {several}{found.device}, {found.runtime}: {found.provenance}, 90 % intervals", bold=True)
+    table = Table(columns=[Column(), Column(prose=True)])
     generates = "tpot_p50" in found.metrics
     for name, label, kind in (
-        ("ttft_p50", "TTFT of one prompt" if generates else "the pass over all texts", "time"),
+        ("ttft_p50", "TTFT of one prompt" if generates else "pass over all texts", "time"),
         ("tpot_p50", "TPOT", "time"),
-        ("throughput", "all requests together" if generates else "tokens read", "rate"),
-        ("joules_per_token", "energy of a token", "energy"),
-        ("usd_per_1k_tokens", "price of 1,000 tokens", "price"),
+        ("throughput", "throughput, all requests" if generates else "tokens read", "rate"),
+        ("joules_per_token", "energy per token", "energy"),
+        ("usd_per_1k_tokens", "price", "token_price"),
     ):
         if name in found.metrics:
-            table.add_row(label, _between(found.metrics[name], kind))
-    held = ", ".join(f"{name} {units.show(size, 'bytes')}" for name, size in found.memory_bytes.items())
-    table.add_row("memory of a device", f"{units.show(found.peak_memory_bytes, 'bytes')}  ({held})")
-    label = "decode is bound by" if generates else "the pass is bound by"
-    table.add_row(label, str(found.bound.value if found.bound else "unknown"))
+            table.add(label, _between(found.metrics[name], kind))
+    table.add("memory per device", _memory(found.peak_memory_bytes, found.memory_bytes))
+    label = "decode is bound by" if generates else "pass is bound by"
+    table.add(label, str(found.bound.value if found.bound else "unknown"))
     for phase in found.mfu:
-        text = f"MFU {units.show(found.mfu[phase], 'share')}, MBU {units.show(found.mbu[phase], 'share')}"
-        table.add_row(phase, text)
-    console.print(table)
+        mfu, mbu = (units.show(used[phase], "share", digits=2) for used in (found.mfu, found.mbu))
+        table.add(phase, f"MFU {mfu}, MBU {mbu}")
+    print_table(table)
     for line in passes(found):
-        console.print(line)
+        put(line)
     for note in found.notes:
-        console.print(f"note: {note}")
+        say(f"note: {note}")
 
 
 def _print_devices(model: str, answers: list[DeviceAnswer]) -> None:
-    from rich.table import Table
-
-    from chipwise.cli.output import console, print_whole
+    from chipwise.cli.output import print_table, say
     from chipwise.core import units
+    from chipwise.core.layout import Column, Table
 
     found = [(row.device, row.estimate) for row in answers if row.estimate is not None]
     main = next((_main(cost) for _, cost in found), "tpot_p50")
+    name = main.partition("_")[0].upper()
+    right = {"TTFT": 0, "TPOT": 0, f"90 % of {name}": 0, "tokens/s": 0, "energy/token": 3, "$/M tokens": 0}
+    columns = [Column(head=head, right=True, drop=drop) for head, drop in right.items()]
     table = Table(
-        box=None,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-        title=f"{model}: predicted, {main.upper()} with its 90 % interval",
-        title_justify="left",
+        columns=[Column(head="device"), *columns, Column(head="bound", drop=2), Column(head="runtime", drop=1)],
+        title=f"{model}: predicted, {name} with its 90 % interval; {_runtimes(found)}",
     )
-    for name in ("device", "TTFT", "TPOT", "interval", "tok/s", "J/token", "$/1,000", "bound"):
-        table.add_column(name, justify="left" if name in ("device", "bound") else "right", no_wrap=True)
     for device, cost in found:
-        values = cost.metrics
+        values, best = cost.metrics, cost.metrics[main]
         energy, price = values.get("joules_per_token"), values.get("usd_per_1k_tokens")
-        table.add_row(
+        table.add(
             device,
             units.show(cost.ttft_s, "time"),
             units.show(cost.tpot_s, "time") if "tpot_p50" in values else "",
-            _interval(values[main]),
-            _number(values["throughput"].value),
+            units.interval(best.value, best.low, best.high, "time"),
+            units.number(values["throughput"].value),
             units.show(energy.value, "energy") if energy else "–",
-            f"{price.value:.3g}" if price else "–",
+            units.show(1e3 * price.value, "price") if price else "–",
             cost.bound.value if cost.bound else "",
+            cost.runtime if len({each.runtime for _, each in found}) > 1 else "",
         )
-    print_whole(table)
+    print_table(table)
     for row in answers:
         if row.estimate is None:
-            console.print(f"[bold]{row.device}[/]: {row.problem}", highlight=False)
+            say(f"{row.device}: {row.problem}")
 
 
-def _number(value: float) -> str:
-    """Three digits, or all before the point."""
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+def _runtimes(found: Sequence[tuple[str, CostEstimate]]) -> str:
+    """The one runtime of all answers, or that there are several."""
+    names = {cost.runtime for _, cost in found}
+    return f"all in {names.pop()}" if len(names) == 1 else "each in its usual runtime"
 
 
 def _main(found: CostEstimate) -> str:
     """The metric that says how fast a model is: a text encoder makes no tokens."""
     return "tpot_p50" if "tpot_p50" in found.metrics else "ttft_p50"
-
-
-def _interval(value: Predicted) -> str:
-    """Both ends; without their unit where it is that of the value."""
-    from chipwise.core import units
-
-    _, unit = units.show(value.value, "time").split()
-    return "-".join(units.show(end, "time").removesuffix(f" {unit}") for end in (value.low, value.high))

@@ -11,9 +11,10 @@ from chipwise.cli import quality
 
 if TYPE_CHECKING:
     from chipwise.explaining.advice import Advice
-    from chipwise.explaining.answer import Explanation, PhaseAnswer
+    from chipwise.explaining.explanation import Explanation, PhaseAnswer
 
-WIDTH = 20  # characters of the longest bar
+WIDTH = 16  # characters of the longest bar
+MOST_ADVICE = 5  # pieces that are shown without --all
 
 
 def command(
@@ -39,7 +40,10 @@ def command(
         Path | None, typer.Option(help="JSON list: the loss that each layer alone costs in a narrow format.")
     ] = None,
     threads: Annotated[int, typer.Option(help="Threads of this machine's runtime.", min=1)] = 1,
-    every: Annotated[bool, typer.Option("--all", help="Show advice too that is no sure gain.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Also show small gains and changes whose gain is uncertain.")
+    ] = False,
+    other_chips: Annotated[bool, typer.Option("--other-chips", help="Also suggest other devices.")] = False,
     apply: Annotated[int | None, typer.Option(help="Write the model as changed by advice number N.", min=1)] = None,
     out: Annotated[Path | None, typer.Option(help="Where --apply writes to.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write a page with roofline, waterfall and curves.")] = None,
@@ -58,7 +62,7 @@ def command(
     Advice: chipwise explain config.json --device l4 --apply 1 --out new-config.json
     """
     from chipwise import api
-    from chipwise.cli.output import json_of, notices, refuse
+    from chipwise.cli.output import is_default, json_of, notices, refuse
 
     if not train:
         refuse(context, "checkpoint", why="is for --train")
@@ -67,27 +71,32 @@ def command(
     if apply is None:
         refuse(context, "out", why="is where --apply N writes to")
     if measured:
-        refuse(context, "apply", "html", "train", "train_tokens", "sensitivity", why="is not for --measured")
-    asked: dict[str, Any] = {"weights": weights, "kv": kv, "tp": tp, "pp": pp, "ep": ep, "dp": dp}
-    asked |= {"prompt": prompt, "new": new, "batch": batch} | ({"runtime": runtime} if runtime else {})
-    asked |= ({"train": True, "checkpoint": checkpoint} if train else {}) | ({"shared": shared} if shared else {})
-    asked |= {"sensitivity": sensitivity} if sensitivity else {}
+        others = ("apply", "html", "train", "train_tokens", "sensitivity", "kv", "tp", "pp", "ep", "dp", "shared")
+        refuse(context, *others, why="is not for --measured")
+        if device != "here" and not is_default(context, "device"):
+            raise typer.BadParameter(
+                f"--measured runs the model on this machine, which is not {device}; use --device here"
+            )
+    asked: dict[str, Any] = {"runtime": runtime, "weights": weights, "prompt": prompt, "new": new, "batch": batch}
     if measured:
         _measured(model, asked, threads, as_json=as_json)
         return
     if apply is not None and out is None:
         raise typer.BadParameter("--apply needs --out, the file that the changed model goes to")
-    found = api.explain(model, device=device, threads=threads, every=every, **asked)
+    found = api.explain(
+        model, device=device, kv=kv, tp=tp, pp=pp, ep=ep, dp=dp, shared=shared, train=train, checkpoint=checkpoint,
+        sensitivity=sensitivity, threads=threads, every=every, other_chips=other_chips, **asked,
+    )  # fmt: skip
     if as_json:
-        from chipwise.explaining.data import to_data
+        from chipwise.explaining.explanation import to_data
 
         json_of(quality.with_quality(to_data(found), found.case.arch, train_tokens))
     else:
-        _print(model, found)
+        _print(model, found, every=every)
         quality.print_quality(found.case.arch, train_tokens, advice=found.advice)
     if html is not None:
         from chipwise.core.files import write_atomic
-        from chipwise.explaining.page import page
+        from chipwise.explaining.html import page
 
         write_atomic(html, page(model, found))
         notices.print(f"wrote {html}")
@@ -106,137 +115,142 @@ def _apply(found: Explanation, number: int, out: Path, model: str) -> str:
     return f"wrote {out} ({kind}): {advice.proposal.title}"
 
 
-def _print(model: str, found: Explanation) -> None:
-    from chipwise.cli.output import console
+def _print(model: str, found: Explanation, *, every: bool) -> None:
+    from chipwise.cli.output import say
     from chipwise.core import units
 
-    cost = found.estimate
+    cost, question = found.estimate, found.case.question
     several = f"{cost.devices} x " if cost.devices > 1 else ""
-    question = found.case.question
-    weights = f"weights in {question.weights}"
-    console.print(f"[bold]{model}[/] on {several}{cost.device}, {cost.runtime}, {weights}: {cost.provenance}")
-    console.print(f"{found.case.asked}\n")
+    say(f"{model} on {several}{cost.device}, {cost.runtime}, weights in {question.weights}", bold=True)
+    say(found.case.asked)
+    say(f"{_times(found)} ({cost.provenance}, 90 % intervals)")
+    say()
     for phase in found.phases:
-        console.print(f"[bold]{phase.verdict[0].upper()}{phase.verdict[1:]}.[/]")
+        say(f"{phase.verdict[0].upper()}{phase.verdict[1:]}.", bold=True)
     for phase in found.phases:
         _print_phase(phase, found)
     held = ", ".join(f"{name} {units.show(size, 'bytes')}" for name, size in found.memory_bytes.items())
     of = f" of {units.show(found.capacity_bytes, 'bytes')}" if found.capacity_bytes else ""
-    console.print(f"\n[bold]Memory[/] {units.show(cost.peak_memory_bytes, 'bytes')}{of}: {held}")
+    say()
+    say(f"Memory: {units.show(cost.peak_memory_bytes, 'bytes')}{of}: {held}")
     for curve in found.saturation:
         if curve.saturation is not None:
-            console.print(f"[bold]Saturation[/] at about {curve.saturation:,.0f} {curve.unit}")
+            say(f"Saturation: at about {units.number(curve.saturation)} {curve.unit}")
     if found.shared is not None:
         shared, last = found.shared, len(found.shared.candidates) - 1
-        console.print(
-            f"[bold]Shared context[/] {shared.candidates[last]} candidates of {shared.own_tokens} tokens over these "
-            f"{shared.context_tokens:,} cost {shared.shared_s[last] / shared.shared_s[0]:.1f} times one "
-            f"({shared.saving(last):.1f} times less than apart)"
+        say(
+            f"Shared context: {shared.candidates[last]} candidates of {shared.own_tokens} tokens over these "
+            f"{shared.context_tokens:,} cost {units.number(shared.shared_s[last] / shared.shared_s[0])} times one "
+            f"({units.number(shared.saving(last))} times less than apart)"
         )
     if found.training is not None:
-        from chipwise.explaining.checkpointing import sentence
+        from chipwise.explaining.notes import checkpointing_note
 
-        console.print(f"note: {sentence(found.training)} (--train explains it)")
-    _print_advice(found.advice)
+        say(f"note: {checkpointing_note(found.training)} (--train explains it)")
+    _print_advice(found.advice, every=every)
     for note in found.notes:
-        console.print(f"note: {note}")
+        say(f"note: {note}")
+
+
+def _times(found: Explanation) -> str:
+    """TTFT and TPOT, or the one pass, with their intervals."""
+    from chipwise.core import units
+
+    metrics, case = found.estimate.metrics, found.case
+    names = [("ttft_p50", "TTFT"), ("tpot_p50", "TPOT")] if case.generates else [("ttft_p50", "pass")]
+    names = [("step", "step")] if case.training else names
+    known = [(label, metrics[name]) for name, label in names if name in metrics]
+    return ", ".join(f"{label} {units.span(each.value, each.low, each.high, 'time')}" for label, each in known)
 
 
 def _print_phase(phase: PhaseAnswer, found: Explanation) -> None:
-    from rich.table import Table
-
-    from chipwise.cli.output import console
+    from chipwise.cli.output import print_table, say
     from chipwise.core import units
-    from chipwise.explaining.answer import SHOWN
+    from chipwise.core.layout import Column, Table
+    from chipwise.explaining.explanation import SHOWN
 
-    used = ", ".join(
-        f"{name} {units.show(value, 'share')}" for name, value in (("MFU", phase.mfu), ("MBU", phase.mbu)) if value
-    )
-    console.print(
-        f"\n[bold]{found.case.title(phase.phase)}[/] {units.show(phase.seconds, 'time')}{'  ' + used if used else ''}"
-    )
-    table = Table(box=None, show_header=False, pad_edge=False)
-    for _ in range(4):
-        table.add_column(no_wrap=True)
+    say()
+    say(f"{found.case.title(phase.phase)}: {units.show(phase.seconds, 'time')}", bold=True)
+    right, number = Column(right=True), units.number
+    waterfall = Table(columns=[Column(), right, right, Column(drop=1), Column(prose=True)])
     longest = max(part.seconds for part in phase.parts)
     for part in phase.parts:
         bar = "█" * max(1, round(WIDTH * part.seconds / longest)) if part.seconds > 0 else ""
-        share = units.show(part.seconds / phase.seconds, "share")
-        style = "" if part.ideal else "yellow"
-        table.add_row(
-            part.name, units.show(part.seconds, "time"), share, f"[{style}]{bar}[/]" if style else bar, part.why
-        )
-    console.print(table)
-    table = Table(box=None, pad_edge=False)
-    for head in ("operator", "time", "share", "bound", "FLOP/B", "ridge", "of limit"):
-        table.add_column(head, justify="left" if head in ("operator", "bound") else "right", no_wrap=head != "operator")
-    shown = [each for each in phase.operators if each.share >= SHOWN]
-    for each in shown:
-        table.add_row(
-            each.place + (f"  x{each.count}" if each.count > 1 else ""),
-            units.show(each.seconds, "time"),
-            units.show(each.share, "share"),
-            each.bound.value,
-            "" if each.intensity is None else f"{each.intensity:.3g}",
-            "" if each.ridge is None else f"{each.ridge:.3g}",
-            "" if each.reached is None else units.show(each.reached, "share"),
-        )
+        share = units.show(part.seconds / phase.seconds, "share", digits=2)
+        waterfall.add(part.name, units.show(part.seconds, "time"), share, bar, part.why)
+    print_table(waterfall)
+    say()
+    heads = ("time", "share", "bound", "FLOP/B", "ridge", "of limit")
+    drops = {"bound": 1, "FLOP/B": 2, "ridge": 3}
+    columns = [Column(head=head, right=head != "bound", drop=drops.get(head, 0)) for head in heads]
+    operators = Table(columns=[Column(head="operator"), *columns])
+    for each in phase.operators:
+        if each.share >= SHOWN:
+            operators.add(
+                each.place + (f"  x{each.count}" if each.count > 1 else ""),
+                units.show(each.seconds, "time"),
+                units.show(each.share, "share", digits=2),
+                each.bound.value,
+                "" if each.intensity is None else number(each.intensity),
+                "" if each.ridge is None else number(each.ridge),
+                "" if each.reached is None else units.show(each.reached, "share", digits=2),
+            )
     rest = [each for each in phase.operators if each.share < SHOWN]
     if rest:
-        seconds = sum(each.seconds for each in rest)
-        share = units.show(sum(each.share for each in rest), "share")
-        table.add_row(f"{len(rest)} smaller ones", units.show(seconds, "time"), share, "", "", "", "")
-    console.print(table)
+        share = units.show(sum(each.share for each in rest), "share", digits=2)
+        seconds = units.show(sum(each.seconds for each in rest), "time")
+        operators.add(f"{len(rest)} smaller ones", seconds, share, "", "", "", "")
+    print_table(operators)
 
 
-def _print_advice(advice: tuple[Advice, ...]) -> None:
-    from chipwise.cli.output import console
-    from chipwise.explaining.words import gain_text, metric_word
+def _print_advice(advice: tuple[Advice, ...], *, every: bool) -> None:
+    from chipwise.cli.output import say
+    from chipwise.explaining.wording import factor_text, gain_text, side_effects
 
-    console.print(f"\n[bold]Advice[/]{'' if advice else ': nothing that is surely a gain; --all shows what was tried'}")
-    for number, each in enumerate(advice, start=1):
-        gain, proposal = each.headline, each.proposal
-        doubt = "" if each.sure else "  (does not fit)" if not each.fits else "  (not sure)"
-        console.print(
-            f"{number:>2}. [bold]{proposal.title}[/]: {gain_text(gain)}, {gain.ratio.value:.2f} times better "
-            f"({gain.ratio.low:.2f} to {gain.ratio.high:.2f}){doubt}",
-            highlight=False,
-        )
-        others = [
-            f"{metric_word(g.metric)} {g.ratio.value:.2f}"
-            for g in each.gains
-            if g.metric != gain.metric and abs(g.ratio.value - 1) > 0.01
-        ]
-        console.print(f"    touches {proposal.touches}; {proposal.how}", highlight=False, markup=False)
-        if others:
-            console.print(f"    times better besides: {', '.join(others)}", highlight=False)
-        if proposal.quality:
-            console.print(f"    quality: {proposal.quality}", highlight=False, markup=False)
-        if proposal.source:
-            console.print(f"    source: {proposal.source}", highlight=False, markup=False)
+    numbered = dict(enumerate(advice, start=1))
+    if not every:  # the best of each rule
+        first = {each.rule: number for number, each in reversed(numbered.items()) if each.worth_showing}
+        numbered = {number: numbered[number] for number in sorted(first.values())[:MOST_ADVICE]}
+    say()
+    say("Advice" if numbered else "Advice: no change is sure to help much", bold=True)
+    for number, each in numbered.items():
+        proposal = each.proposal
+        doubt = "" if each.sure else " (does not fit)" if not each.fits else " (uncertain)"
+        say(f"{number:>2}. {proposal.title}", bold=True, hang=4)
+        say(f"{gain_text(each.headline)}: {factor_text(each.headline)}{doubt}", indent=4)
+        for label, text in (
+            ("also", side_effects(each)),
+            (proposal.touches, proposal.how),
+            ("quality", proposal.quality),
+            ("source", proposal.source),
+        ):
+            if text:
+                say(f"{label}: {text}", indent=4)
+    if not every:
+        left = len(advice) - len(numbered)
+        say((f"{left} more, and " if left else "") + "what brought nothing sure, with --all")
 
 
 def _measured(model: str, asked: dict[str, Any], threads: int, *, as_json: bool) -> None:
-    from rich.table import Table
-
     from chipwise import api
-    from chipwise.cli.output import console, json_of
+    from chipwise.cli.output import json_of, print_table, say
     from chipwise.core import units
+    from chipwise.core.layout import Column, Table
 
     found = api.explain_measured(model, threads=threads, **asked)
     if as_json:
         json_of(found)
         return
     for phase in found.phases:
-        console.print(
-            f"[bold]{phase.phase}[/]: {units.show(phase.measured_s, 'time')} measured with the profiler on, "
-            f"{units.show(phase.predicted_s, 'time')} predicted"
+        say(
+            f"{phase.phase}: {units.show(phase.measured_s, 'time')} measured with the profiler on, "
+            f"{units.show(phase.predicted_s, 'time')} predicted from the calibration of this machine",
+            bold=True,
         )
-        table = Table(box=None, pad_edge=False)
-        for head in ("operator", "predicted", "measured", "measured / predicted", "nodes"):
-            table.add_column(head, justify="left" if head == "operator" else "right")
+        heads = ("predicted", "measured", "measured / predicted", "nodes")
+        table = Table(columns=[Column(head="operator"), *(Column(head=head, right=True) for head in heads)])
         for row in phase.rows:
-            ratio = f"{row.measured_s / row.predicted_s:.2f}" if row.predicted_s and row.measured_s else ""
+            ratio = units.number(row.measured_s / row.predicted_s) if row.predicted_s and row.measured_s else ""
             seen = units.show(row.measured_s, "time") if row.measured_s else "none"
-            table.add_row(row.operator, units.show(row.predicted_s, "time"), seen, ratio, str(row.nodes))
-        console.print(table)
+            table.add(row.operator, units.show(row.predicted_s, "time"), seen, ratio, str(row.nodes))
+        print_table(table)

@@ -24,15 +24,20 @@ def json_of(value: object) -> None:
     print(json.dumps(plain(value), indent=1, allow_nan=False))
 
 
+def is_default(context: typer.Context, name: str) -> bool:
+    """Whether an option was left at its default."""
+    source = context.get_parameter_source(name)
+    return source is None or source.name != "COMMANDLINE"
+
+
 def refuse(context: typer.Context, *names: str, why: str) -> None:
-    """An option that was typed and would change nothing is a mistake: says so.
+    """Refuses options that were typed and would change nothing.
 
     Raises:
         typer.BadParameter: One of ``names`` stands on the command line.
     """
     for name in names:
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
+        if not is_default(context, name):
             raise typer.BadParameter(f"--{name.replace('_', '-')} {why}")
 
 

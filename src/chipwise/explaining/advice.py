@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 from chipwise.cost.model import Predicted
 from chipwise.explaining.question import Case, Question
 
+WORTH_SHOWING = 1.05  # times better
 Touches = Literal["architecture", "precision", "batching", "runtime", "parallelism", "hardware", "training"]
 
 
@@ -72,3 +73,8 @@ class Advice:
     gains: tuple[Gain, ...]
     sure: bool
     fits: bool = True
+
+    @property
+    def worth_showing(self) -> bool:
+        """Whether it is urgent, or a sure gain of a twentieth or more."""
+        return self.proposal.urgent or (self.sure and self.headline.ratio.value >= WORTH_SHOWING)

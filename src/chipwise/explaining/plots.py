@@ -8,7 +8,7 @@ from typing import Any
 
 from chipwise.core import units
 from chipwise.core.errors import Unsupported
-from chipwise.explaining.answer import Operator, PhaseAnswer
+from chipwise.explaining.explanation import Operator, PhaseAnswer
 from chipwise.explaining.saturation import Curve
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.page.figures import BOUND_COLOURS, Figure, Trace, axis, escape, figure, span

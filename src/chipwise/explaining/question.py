@@ -14,6 +14,7 @@ from chipwise.core.errors import ChipwiseError, SpecError
 from chipwise.cost.model import CostEstimate, OpCost
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.hardware.runtime import Runtime, runtime_named
+from chipwise.serve.request import Request
 from chipwise.spec import ArchSpec
 
 PhaseName = Literal["prefill", "decode"]
@@ -64,6 +65,25 @@ class Question:
     def but(self, **changes: Any) -> Question:
         """The same question with some fields changed."""
         return replace(self, **changes)
+
+    def request(self, device: str) -> Request:
+        """The question as the serving model reads it, on ``device`` unless it names one itself."""
+        return Request(
+            model=self.arch,
+            device=self.device or device,
+            runtime=self.runtime,
+            weights=self.weights,
+            kv=self.kv,
+            tp=self.tp,
+            pp=self.pp,
+            ep=self.ep,
+            dp=self.dp,
+            batch=self.batch,
+            prompt_tokens=self.prompt_tokens,
+            new_tokens=self.new_tokens,
+            cached_tokens=self.cached_tokens,
+            wide_layers=self.wide_layers,
+        )
 
     @property
     def served_by(self) -> Runtime:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from chipwise.core import units
 from chipwise.core.errors import ChipwiseError
-from chipwise.cost.model import CostEstimate, OpCost
+from chipwise.cost.model import Bound, CostEstimate, OpCost
 from chipwise.explaining.question import Case, PhaseName
 from chipwise.hardware.runtime import EVERY
 from chipwise.serve.batching import constants
@@ -30,6 +31,12 @@ class Part:
 
 
 WAITING = "waiting for other requests' prompts"
+SHORT = "short kernels"
+_WASTE = {
+    "compute": ("tiles, waves and clocks", "compute-bound kernels below the peak rate"),
+    "memory": ("bandwidth not reached", "memory-bound kernels below the peak bandwidth"),
+    "launch": (SHORT, "kernels too small to reach either limit: their fixed time"),
+}
 AGAIN = "again."  # where kernels stand that checkpointing runs a second time
 
 
@@ -79,16 +86,14 @@ def _data_sheet(case: Case, phase: PhaseName, total_s: float) -> list[Part]:
     ideal = [sum(each) for each in zip(*(_ideals(cost, scales) for cost in kernels), strict=True)]
     fused = [sum(each) for each in zip(*(_ideals(cost, scales) for cost in _fused(case, phase)), strict=True)]
     compute_s, memory_s = fused if sum(fused) <= sum(ideal) else ideal
-    waste = {"compute": 0.0, "memory": 0.0}
+    waste = dict.fromkeys(_WASTE, 0.0)
     for cost in kernels:
-        kind = "compute" if (cost.compute_s or 0.0) >= (cost.memory_s or 0.0) else "memory"
-        waste[kind] += _busy_s(cost, scales) - _limit_s(cost, scales)
+        waste[_limiting(cost)] += _busy_s(cost, scales) - _limit_s(cost, scales)
     parts = [
         Part(name="compute limit", seconds=compute_s, ideal=True, why="FLOPs at the dense peak, where that is slower"),
         Part(name="bandwidth limit", seconds=memory_s, ideal=True, why="bytes at the memory's bandwidth, elsewhere"),
         Part(name="unfused traffic", seconds=sum(ideal) - compute_s - memory_s, why="chains that runtimes can fuse"),
-        Part(name="tiles, waves and clocks", seconds=waste["compute"], why="of kernels bound by compute"),
-        Part(name="bandwidth not reached", seconds=waste["memory"], why="of kernels bound by memory"),
+        *(Part(name=name, seconds=waste[kind], why=why) for kind, (name, why) in _WASTE.items()),
         *_beside(case, phase),
     ]
     if phase == "decode" and case.question.batch > 1:
@@ -103,21 +108,27 @@ def _training(case: Case, total_s: float) -> list[Part]:
     again_s = sum(cost.latency_s for cost in kernels if cost.place.startswith(AGAIN))
     once = [cost for cost in kernels if not cost.place.startswith(AGAIN)]
     limits = {"compute": 0.0, "memory": 0.0}
-    waste = dict(limits)
+    waste = dict.fromkeys(_WASTE, 0.0)
     for cost in once:
         kind = "compute" if (cost.compute_s or 0.0) >= (cost.memory_s or 0.0) else "memory"
         limit_s = min(cost.latency_s, max(cost.compute_s or 0.0, cost.memory_s or 0.0))
         limits[kind] += limit_s
-        waste[kind] += cost.latency_s - limit_s
+        waste[_limiting(cost)] += cost.latency_s - limit_s
     rest_s = total_s - again_s - sum(limits.values()) - sum(waste.values())
     return [
         Part(name="compute limit", seconds=limits["compute"], ideal=True, why="FLOPs at the dense peak"),
         Part(name="bandwidth limit", seconds=limits["memory"], ideal=True, why="bytes at the memory's bandwidth"),
-        Part(name="tiles, waves and clocks", seconds=waste["compute"], why="of kernels bound by compute"),
-        Part(name="bandwidth not reached", seconds=waste["memory"], why="of kernels bound by memory"),
+        *(Part(name=name, seconds=waste[kind], why=why) for kind, (name, why) in _WASTE.items()),
         Part(name="computed again", seconds=again_s, why="activations that were not kept"),
         Part(name="communication", seconds=rest_s, why="between devices, and stages that wait"),
     ]
+
+
+def _limiting(cost: OpCost) -> str:
+    """What keeps a kernel from being faster: its FLOPs, its bytes, or that it is too short for either to matter."""
+    if cost.bound is Bound.LAUNCH:
+        return "launch"
+    return "compute" if (cost.compute_s or 0.0) >= (cost.memory_s or 0.0) else "memory"
 
 
 def _kernels(case: Case, phase: PhaseName) -> list[OpCost]:
@@ -132,9 +143,13 @@ def _beside(case: Case, phase: PhaseName) -> list[Part]:
     count = sum(cost.count for cost in costs)
     link_s = sum(cost.latency_s for cost in costs if class_of(cost.kind) == "collective")
     if runtime.graphs:
-        launch_s, why, stall_s = known.gap_s * count, f"between {count} kernels of a captured graph", 0.0
+        captured = " of a captured graph" if _captures(case) else ""
+        launch_s, why, stall_s = known.gap_s * count, f"between {units.number(count)} kernels{captured}", 0.0
     else:
-        launch_s, why = sum(cost.launch_s or 0.0 for cost in _kernels(case, phase)), f"of {count} kernels, one by one"
+        launch_s, why = (
+            sum(cost.launch_s or 0.0 for cost in _kernels(case, phase)),
+            f"of {units.number(count)} kernels, one by one",
+        )
         stall_s = max(0.0, runtime.dispatch_s * count - sum(cost.latency_s for cost in costs))
     sequences = -(-question.batch // (question.dp * question.pp)) if phase == "decode" else 0
     host_s = float(known.host_step_s(runtime, sequences=sequences, tp=question.tp))
@@ -143,6 +158,12 @@ def _beside(case: Case, phase: PhaseName) -> list[Part]:
         Part(name="communication", seconds=link_s, why="between devices"),
         Part(name="host", seconds=host_s + stall_s, why="scheduling and dispatch that kernels do not hide"),
     ]
+
+
+def _captures(case: Case) -> bool:
+    """Whether steps are captured and replayed as one graph, as CUDA and HIP do."""
+    sheet = case.sheet
+    return sheet is not None and sheet.kind == "gpu" and sheet.vendor.lower() in ("nvidia", "amd")
 
 
 def _fused(case: Case, phase: PhaseName) -> Sequence[OpCost]:
@@ -179,3 +200,61 @@ def _limit_s(cost: OpCost, scales: Scales) -> float:
 def _ideals(cost: OpCost, scales: Scales) -> tuple[float, float]:
     limit_s = _limit_s(cost, scales)
     return (limit_s, 0.0) if (cost.compute_s or 0.0) >= (cost.memory_s or 0.0) else (0.0, limit_s)
+
+
+OVERHEADS = ("launches and gaps", SHORT, "communication", "host", WAITING, "launching nodes", "the pass itself")
+_BOUND = {Bound.COMPUTE: "compute-bound", Bound.MEMORY: "memory-bound", Bound.LINK: "bound by communication"}
+_SPENT = {
+    ("matmul", "memory"): "streaming weights",
+    ("experts", "memory"): "streaming experts",
+    ("attention", "memory"): "reading the cache",
+    ("other", "memory"): "streaming activations and tables",
+    ("matmul", "compute"): "multiplying matrices",
+    ("experts", "compute"): "multiplying experts' matrices",
+    ("attention", "compute"): "computing attention",
+    ("other", "compute"): "elementwise operators",
+}
+
+
+def bound_of(costs: tuple[OpCost, ...]) -> tuple[Bound, float]:
+    """What bounds most of a pass's kernel time, and its share of that."""
+    spent: dict[Bound, float] = {}
+    for cost in costs:
+        spent[cost.bound] = spent.get(cost.bound, 0.0) + cost.latency_s
+    bound = max(spent, key=lambda name: spent[name])
+    return bound, spent[bound] / sum(spent.values())
+
+
+def verdict(case: Case, phase: PhaseName, parts: tuple[Part, ...]) -> str:
+    """One sentence on what bounds a phase, what that time is spent on, and how far from the limit it is.
+
+    Such as ``decode is memory-bound: streaming weights takes 93 % of its kernels' time; it reaches 61 % of the data
+    sheet's limits``. All shares but the first are of the waterfall's parts, so that no two of them can contradict.
+    """
+    costs = case.operators(phase)
+    bound, share = bound_of(costs)
+    name = phase if case.generates else "training" if case.training else "the pass"
+    whole = sum(part.seconds for part in parts)
+    limit = _reached_text(case, parts)
+    largest = max((part for part in parts if part.name in OVERHEADS), key=lambda part: part.seconds, default=None)
+    if largest is not None and (largest.seconds > 0.5 * whole or bound is Bound.LAUNCH):
+        taken = units.show(largest.seconds / whole, "share", digits=2)
+        return f"{name} is bound by {largest.name}: {taken} of its time, {largest.why}{limit}"
+    if bound in (Bound.LINK, Bound.LAUNCH):
+        what = {Bound.LINK: "communication", Bound.LAUNCH: "the fixed time of its kernels"}[bound]
+        return f"{name} is bound by {what}: {units.show(share, 'share')} of its kernels' time{limit}"
+    spent: dict[str, float] = {}
+    for cost in costs:
+        if cost.bound is bound:
+            what = _SPENT.get((class_of(cost.kind), bound.value), "")
+            spent[what] = spent.get(what, 0.0) + cost.latency_s
+    what = max(spent, key=lambda key: spent[key])
+    taken = units.show(spent[what] / sum(cost.latency_s for cost in costs), "share", digits=2)
+    return f"{name} is {_BOUND[bound]}: {what} takes {taken} of its kernels' time{limit}"
+
+
+def _reached_text(case: Case, parts: Sequence[Part]) -> str:
+    """How much of the limit is reached; on this machine the limit is what was measured, so there is nothing to say."""
+    if case.sheet is None:
+        return ", at the rates that calibration measured on this machine"
+    return f"; it reaches {units.show(reached(parts), 'share')} of the data sheet's limits"

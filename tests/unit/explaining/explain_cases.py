@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from chipwise.explaining.asking import data_sheet_case
+from chipwise.explaining.cases import data_sheet_case
 from chipwise.explaining.question import Case
 from chipwise.spec import ArchSpec
 

@@ -12,7 +12,7 @@ from chipwise.core.errors import InputError
 from chipwise.cost.model import Predicted
 from chipwise.explaining.advice import Advice, Gain, Proposal
 from chipwise.explaining.apply import apply
-from chipwise.explaining.engine import advise
+from chipwise.explaining.gains import advise
 from chipwise.explaining.question import Question
 from chipwise.spec import uniform
 from chipwise.spec.hf import resolve, to_config

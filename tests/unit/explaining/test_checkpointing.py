@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from explain_cases import case
 
-from chipwise.explaining.checkpointing import checkpointing, sentence
+from chipwise.explaining.notes import checkpointing, checkpointing_note
 
 
 def test_recomputing_costs_about_a_third_and_frees_memory() -> None:
@@ -17,7 +17,7 @@ def test_recomputing_costs_about_a_third_and_frees_memory() -> None:
     assert found.recomputed_bytes is not None
     assert found.kept_bytes is not None
     assert found.recomputed_bytes < found.kept_bytes
-    assert f"{found.slower:.2f} times as long" in sentence(found)
+    assert f"{found.slower:.2f} times as long" in checkpointing_note(found)
 
 
 def test_what_fits_one_way_only_says_which() -> None:
@@ -25,11 +25,11 @@ def test_what_fits_one_way_only_says_which() -> None:
     found = checkpointing(case("EleutherAI/pythia-2.8b", batch=16, prompt_tokens=2048))
     assert found is not None
     assert (found.kept_s, found.slower) == (None, None)
-    assert "with activation checkpointing alone" in sentence(found)
+    assert "with activation checkpointing alone" in checkpointing_note(found)
 
 
 @pytest.mark.parametrize("model", ["meta-llama/Llama-2-70b-hf"])
 def test_what_fits_in_no_way_says_so(model: str) -> None:
     found = checkpointing(case(model))
     assert found is not None
-    assert "does not fit" in sentence(found)
+    assert "does not fit" in checkpointing_note(found)

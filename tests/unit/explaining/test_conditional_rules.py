@@ -11,9 +11,9 @@ from explain_cases import case
 
 from chipwise import api
 from chipwise.core.errors import SpecError
-from chipwise.explaining.answer import explain_case
-from chipwise.explaining.asking import calibrated_case, read_sensitivity
-from chipwise.explaining.engine import advise, rules
+from chipwise.explaining.cases import calibrated_case, read_sensitivity
+from chipwise.explaining.explanation import explain_case
+from chipwise.explaining.gains import advise, rules
 from chipwise.spec import uniform
 from chipwise.testing.machines import round_machine
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from explain_cases import case
 
-from chipwise.explaining.answer import Explanation, explain_case
-from chipwise.explaining.asking import calibrated_case
-from chipwise.explaining.page import page
+from chipwise.explaining.cases import calibrated_case
+from chipwise.explaining.explanation import Explanation, explain_case
+from chipwise.explaining.html import page
 from chipwise.explaining.plots import curve_views, roofline_figure, waterfall_figure
 from chipwise.page.document import document
 from chipwise.spec import uniform

@@ -9,9 +9,8 @@ from explain_cases import case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chipwise.explaining.answer import explain_case
-from chipwise.explaining.data import to_data
-from chipwise.explaining.prefix import shared_context
+from chipwise.explaining.explanation import explain_case, to_data
+from chipwise.explaining.notes import shared_context
 from chipwise.explaining.saturation import batch_curve, saturation_point, token_curve
 from chipwise.explaining.waterfall import WAITING, reached, waterfall
 

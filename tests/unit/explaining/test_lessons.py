@@ -9,10 +9,10 @@ import pytest
 from explain_cases import case
 
 from chipwise.cost.model import Bound
-from chipwise.explaining.engine import advise
+from chipwise.explaining.gains import advise
 from chipwise.explaining.rules.change import each_attention
 from chipwise.explaining.saturation import token_curve
-from chipwise.explaining.verdict import bound_of
+from chipwise.explaining.waterfall import bound_of
 from chipwise.hardware import datasheet
 from chipwise.hardware.runtime import RUNTIMES, Runtime
 from chipwise.ops import Matmul

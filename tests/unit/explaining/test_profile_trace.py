@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from chipwise.explaining.asking import calibrated_case
-from chipwise.explaining.measured import PASSES, WARM_UP, durations, joined, measure_case
+from chipwise.explaining.cases import calibrated_case
+from chipwise.explaining.profiled import PASSES, WARM_UP, durations, joined, measure_case
 from chipwise.explaining.waterfall import waterfall
 from chipwise.spec import uniform
 from chipwise.testing.machines import round_machine

@@ -10,7 +10,7 @@ from explain_cases import case
 
 from chipwise.core.errors import ChipwiseError
 from chipwise.cost.model import CostEstimate
-from chipwise.explaining.engine import RATES, advise, rules
+from chipwise.explaining.gains import RATES, advise, rules
 from chipwise.spec import ArchSpec, uniform
 from chipwise.spec.hf import resolve
 

@@ -7,11 +7,10 @@ from explain_cases import case
 
 from chipwise import api
 from chipwise.core.errors import InputError
-from chipwise.explaining.answer import explain_case
-from chipwise.explaining.data import to_data
-from chipwise.explaining.engine import advise
-from chipwise.explaining.page import page
-from chipwise.explaining.words import gain_text
+from chipwise.explaining.explanation import explain_case, to_data
+from chipwise.explaining.gains import advise
+from chipwise.explaining.html import page
+from chipwise.explaining.wording import gain_text
 
 
 def step(model: str = "gpt2", **asked: object) -> dict[str, object]:

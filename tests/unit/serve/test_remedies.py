@@ -6,7 +6,7 @@ import pytest
 
 from chipwise import api
 from chipwise.core.errors import DoesNotFit
-from chipwise.explaining.asking import data_sheet_case
+from chipwise.explaining.cases import data_sheet_case
 from chipwise.explaining.rules.fits import rule
 from chipwise.serve.remedies import remedies_of
 

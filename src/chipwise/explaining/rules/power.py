@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from chipwise.core.errors import ChipwiseError
 from chipwise.explaining.advice import Proposal
-from chipwise.explaining.power import drawn
+from chipwise.explaining.notes import drawn
 from chipwise.explaining.question import Case
 from chipwise.hardware import datasheet
 

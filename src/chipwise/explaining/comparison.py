@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from chipwise.core import units
 from chipwise.core.errors import ChipwiseError
-from chipwise.cost.model import Bound, CostEstimate
+from chipwise.cost.model import Bound, CostEstimate, OpCost
 from chipwise.hardware import datasheet
 from chipwise.serve.answer import assemble, fitting_requests, shortage
 from chipwise.serve.estimate import cost_groups, grouped
 from chipwise.serve.request import Request
+
+ALIKE = 0.95  # of the other's work: less is a reason, more is not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +95,7 @@ def _winner(cells: Sequence[Cell], device: str, metric: str) -> Winner | None:
         return None
     best, cell, estimate = ranked[0]
     if len(ranked) == 1:
-        why = "no other has an answer here"
+        why = "the only one with an answer"
         return Winner(device=device, metric=metric, model=cell.model, times_better=None, sure=False, why=why)
     second, _, other = ranked[1]
     times = second.value / best.value
@@ -107,35 +110,41 @@ def _winner(cells: Sequence[Cell], device: str, metric: str) -> Winner | None:
 
 
 def _why(best: CostEstimate, other: CostEstimate, phase: str) -> str:
-    """The bound under which most of the difference lies, with what each spends there."""
+    """What most of the difference is spent on: how much less of it the winner has to do in the whole pass."""
     spent = [_by_bound(cost, phase) for cost in (best, other)]
     difference = {bound: spent[1].get(bound, 0.0) - spent[0].get(bound, 0.0) for bound in spent[0] | spent[1]}
     bound = max(difference, key=lambda name: difference[name])
-    words = {
-        Bound.MEMORY: "moves {share} of the bytes",
-        Bound.COMPUTE: "does {share} of the FLOPs",
-        Bound.LAUNCH: "launches {share} of the kernels",
-        Bound.LINK: "communicates {share} of the bytes",
-    }
     ours, theirs = (_amount(cost, phase, bound) for cost in (best, other))
-    share = f"{ours / theirs:.0%}" if theirs else "none"
-    return f"{bound.value}: it {words[bound].format(share=share)} under this bound"
+    if theirs and 0 < ours <= ALIKE * theirs:
+        done = {
+            Bound.MEMORY: "moves {share} of the bytes",
+            Bound.COMPUTE: "does {share} of the FLOPs",
+            Bound.LAUNCH: "runs {share} of the kernels",
+            Bound.LINK: "sends {share} of the bytes between devices",
+        }[bound]
+        return f"it {done.format(share=units.show(ours / theirs, 'share', digits=2))}"
+    return f"its {bound.value}-bound kernels take less time for similar work"
 
 
 def _by_bound(cost: CostEstimate, phase: str) -> dict[Bound, float]:
     found: dict[Bound, float] = {}
-    for each in cost.prefill if phase == "prefill" else cost.decode:
+    for each in _pass(cost, phase):
         found[each.bound] = found.get(each.bound, 0.0) + each.latency_s
     return found
 
 
+def _pass(cost: CostEstimate, phase: str) -> Sequence[OpCost]:
+    return cost.prefill if phase == "prefill" else cost.decode
+
+
 def _amount(cost: CostEstimate, phase: str, bound: Bound) -> float:
-    costs = [each for each in (cost.prefill if phase == "prefill" else cost.decode) if each.bound is bound]
+    """What a pass has to do in all, of that which ``bound`` limits: FLOPs, kernels, or bytes."""
+    kernels = [each for each in _pass(cost, phase) if bound is not Bound.LINK or each.bound is Bound.LINK]
     if bound is Bound.COMPUTE:
-        return float(sum(each.work.flops * each.count for each in costs))
+        return float(sum(each.work.flops * each.count for each in kernels))
     if bound is Bound.LAUNCH:
-        return float(sum(each.count for each in costs))
-    return float(sum(each.work.bytes * each.count for each in costs))
+        return float(sum(each.count for each in kernels))
+    return float(sum(each.work.bytes * each.count for each in kernels))
 
 
 def requests_of(

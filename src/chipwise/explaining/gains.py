@@ -36,19 +36,22 @@ def rules() -> dict[str, Rule]:
     return {name: RULES.load(name) for name in RULES.names()}
 
 
-def advise(case: Case, *, every: bool = False, chosen: Mapping[str, Rule] | None = None) -> list[Advice]:
-    """What to change: what is urgent first, then the largest gain.
+def advise(
+    case: Case, *, every: bool = False, other_chips: bool = False, chosen: Mapping[str, Rule] | None = None
+) -> list[Advice]:
+    """What to change: what is urgent first, then sure gains, the largest first.
 
     Args:
         case: The model, its workload, its chip, and what it takes now.
-        every: Keep also what is no sure gain, or a loss.
+        every: Also keep changes whose gain is uncertain, and losses.
+        other_chips: Also suggest other devices.
         chosen: The rules; all unless given.
     """
     proposals = [
         (name, proposal)
-        for name, rule in (chosen or rules()).items()
+        for name, rule in (rules() if chosen is None else chosen).items()
         for proposal in rule(case)
-        if not (case.training and proposal.touches in SERVING_ALONE)
+        if (other_chips or proposal.touches != "hardware") and not (case.training and proposal.touches in SERVING_ALONE)
     ]
     answers = case.pricer.price([proposal.changed for _, proposal in proposals])
     found = [
@@ -57,7 +60,7 @@ def advise(case: Case, *, every: bool = False, chosen: Mapping[str, Rule] | None
         if not isinstance(answer, ChipwiseError) and (advice := _advice(name, proposal, case, answer)) is not None
     ]
     kept = [advice for advice in found if every or advice.sure]
-    return sorted(kept, key=lambda advice: (not advice.proposal.urgent, -advice.headline.ratio.value))
+    return sorted(kept, key=lambda advice: (not advice.proposal.urgent, not advice.sure, -advice.headline.ratio.value))
 
 
 def _advice(name: str, proposal: Proposal, case: Case, after: CostEstimate) -> Advice | None:

@@ -11,7 +11,7 @@ from explain_cases import case
 
 from chipwise.cost.model import Bound, CostEstimate, OpCost
 from chipwise.explaining.advice import Proposal
-from chipwise.explaining.engine import FORMAT_SPREAD, OPERATOR_SPREAD, advise, gains_of, ratio_spread
+from chipwise.explaining.gains import FORMAT_SPREAD, OPERATOR_SPREAD, advise, gains_of, ratio_spread
 from chipwise.explaining.question import Case
 from chipwise.ops import Work
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from chipwise.core import units
 from chipwise.explaining.advice import Advice
-from chipwise.explaining.answer import Explanation, PhaseAnswer
+from chipwise.explaining.explanation import Explanation, PhaseAnswer
 from chipwise.explaining.plots import curve_views, roofline_figure, waterfall_figure
 from chipwise.explaining.saturation import Curve, context_curve
-from chipwise.explaining.words import gain_text, metric_word
+from chipwise.explaining.wording import factor_text, gain_text, side_effects
 from chipwise.page.document import document
 from chipwise.page.markup import safe, section, table
 
@@ -127,23 +127,23 @@ def _memory(found: Explanation) -> str:
 
 def _advice(advice: Sequence[Advice]) -> str:
     if not advice:
-        return section("advice", "Advice", "<p>Nothing that is surely a gain.</p>")
-    rows = [
-        [
-            str(number),
-            f"<b>{safe(each.proposal.title)}</b><br><small>{safe(each.proposal.how)}</small>",
-            safe(gain_text(each.headline)),
-            f"{each.headline.ratio.value:.2f}<br><small>{each.headline.ratio.low:.2f} to {each.headline.ratio.high:.2f}"
-            f"</small>",
-            safe(", ".join(f"{metric_word(g.metric)} {g.ratio.value:.2f}" for g in each.gains if g != each.headline)),
-            f"{safe(each.proposal.touches)}<br><small>{safe(each.proposal.quality)}</small>",
-            f"<small>{safe(each.proposal.source)}</small>",
+        return section("advice", "Advice", "<p>No change is sure to help.</p>")
+    items = []
+    for number, each in enumerate(advice, start=1):
+        proposal = each.proposal
+        facts = [
+            ("also", side_effects(each)),
+            (proposal.touches, proposal.how),
+            ("quality", proposal.quality),
+            ("source", proposal.source),
         ]
-        for number, each in enumerate(advice, start=1)
-    ]
-    head = ("", "change", "gain", "times better", "besides", "touches; quality", "source")
-    caption = "Each change priced again by the model that priced this; 90 % intervals of the ratio."
-    return section("advice", "Advice", table(head, rows, {3}), caption)
+        rows = "".join(f"<dt>{safe(name)}</dt><dd>{safe(text)}</dd>" for name, text in facts if text)
+        gain = f"{gain_text(each.headline)}: {factor_text(each.headline)}"
+        items.append(
+            f'<li value="{number}"><b>{safe(proposal.title)}</b><br>{safe(gain)}<dl class="facts">{rows}</dl></li>'
+        )
+    caption = "Each change is priced by the model that priced the question; 90 % intervals of the ratio."
+    return section("advice", "Advice", f'<ol class="advice">{"".join(items)}</ol>', caption)
 
 
 def _notes(found: Explanation) -> str:

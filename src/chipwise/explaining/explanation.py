@@ -5,19 +5,26 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from chipwise.core import units
+from chipwise.core.digest import plain
 from chipwise.cost.model import Bound, CostEstimate, OpCost
 from chipwise.explaining.advice import Advice
-from chipwise.explaining.checkpointing import Checkpointing, checkpointing
-from chipwise.explaining.engine import advise
-from chipwise.explaining.power import drawn, sentence
-from chipwise.explaining.prefix import Shared, shared_context
+from chipwise.explaining.gains import advise
+from chipwise.explaining.notes import (
+    Checkpointing,
+    Shared,
+    checkpointing,
+    drawn,
+    power_note,
+    shared_context,
+)
 from chipwise.explaining.question import Case, PhaseName
 from chipwise.explaining.saturation import Curve, batch_curve, token_curve
-from chipwise.explaining.verdict import verdict
-from chipwise.explaining.waterfall import Part, waterfall
+from chipwise.explaining.waterfall import Part, verdict, waterfall
 
+SCHEMA = "chipwise.explanation/1"
 SHOWN = 0.02  # of a pass: operators below it are summed up
 
 
@@ -71,8 +78,8 @@ class Explanation:
         return self.case.estimate
 
 
-def explain_case(case: Case, *, every: bool = False) -> Explanation:
-    """All of it. ``every`` keeps advice that is no sure gain."""
+def explain_case(case: Case, *, every: bool = False, other_chips: bool = False) -> Explanation:
+    """Explains a case. ``every`` keeps uncertain advice, ``other_chips`` also suggests other devices."""
     curves = (token_curve(case), batch_curve(case))
     held = case.estimate.memory_bytes or _calibrated_memory(case)
     capacity = case.sheet.mem_capacity_bytes if case.sheet is not None else None
@@ -82,7 +89,7 @@ def explain_case(case: Case, *, every: bool = False) -> Explanation:
         saturation=tuple(curve for curve in curves if curve is not None),
         memory_bytes=held,
         capacity_bytes=capacity,
-        advice=tuple(advise(case, every=every)),
+        advice=tuple(advise(case, every=every, other_chips=other_chips)),
         shared=shared_context(case),
         training=None if case.training else checkpointing(case),
         notes=(*_notes(case, capacity), *case.estimate.notes),
@@ -149,5 +156,59 @@ def _notes(case: Case, capacity: float | None) -> list[str]:
         )
     power = drawn(case)
     if power is not None:
-        notes.append(sentence(power))
+        notes.append(power_note(power))
     return notes
+
+
+def to_data(found: Explanation) -> dict[str, Any]:
+    """The explanation without the kernels of every changed model."""
+    question, cost = found.case.question, found.estimate
+    return {
+        "schema": SCHEMA,
+        "model": question.arch.name,
+        "device": cost.device,
+        "devices": cost.devices,
+        "runtime": cost.runtime,
+        "weights": question.weights,
+        "kv": question.kv,
+        "task": question.task,
+        "batch": question.batch,
+        "prompt_tokens": question.prompt_tokens,
+        "new_tokens": question.new_tokens,
+        "provenance": cost.provenance,
+        "metrics": plain(
+            {
+                name: value
+                for name, value in cost.metrics.items()
+                if found.case.generates or found.case.training or name.startswith("ttft")
+            }
+        ),
+        "phases": plain(found.phases),
+        "saturation": plain(found.saturation),
+        "memory_bytes": dict(found.memory_bytes),
+        "peak_memory_bytes": cost.peak_memory_bytes,
+        "capacity_bytes": found.capacity_bytes,
+        "training": plain(found.training),
+        "shared_context": plain(found.shared),
+        "advice": [_advice_data(number, each) for number, each in enumerate(found.advice, start=1)],
+        "notes": list(found.notes),
+    }
+
+
+def _advice_data(number: int, advice: Advice) -> dict[str, Any]:
+    proposal = advice.proposal
+    return {
+        "number": number,
+        "rule": advice.rule,
+        "title": proposal.title,
+        "touches": proposal.touches,
+        "how": proposal.how,
+        "quality": proposal.quality,
+        "source": proposal.source,
+        "sure": advice.sure,
+        "fits": advice.fits,
+        "headline": advice.headline.metric,
+        "gains": {
+            gain.metric: {"before": gain.before, "after": gain.after, **plain(gain.ratio)} for gain in advice.gains
+        },
+    }
