@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from explain_cases import case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chipwise.core import units
 from chipwise.explaining.explanation import explain_case, to_data
 from chipwise.explaining.notes import shared_context
 from chipwise.explaining.saturation import batch_curve, saturation_point, token_curve
@@ -101,7 +103,27 @@ def test_the_verdict_names_bound_and_share() -> None:
     prefill, decode = (phase.verdict for phase in found.phases)
     assert prefill.startswith("prefill is compute-bound: ")
     assert decode.startswith("decode is memory-bound: ")
-    assert "streams weights" in decode
+    assert "streaming weights takes" in decode
+
+
+@pytest.mark.parametrize(
+    ("model", "device", "runtime"),
+    [
+        ("google/gemma-3-1b-pt", "apple-m3-max", "llama.cpp"),
+        ("gpt2", "h100-sxm", "vllm"),
+        ("gpt2", "l4", "torch-eager"),
+    ],
+)
+def test_the_shares_of_a_verdict_are_those_of_the_waterfall(model: str, device: str, runtime: str) -> None:
+    """What a phase is bound by and what the limits explain are parts of one whole: together at most 100 %."""
+    for phase in explain_case(case(model, device, runtime=runtime, weights="fp16")).phases:
+        whole = sum(part.seconds for part in phase.parts)
+        shares = [float(share) for share in re.findall(r"([\d.]+) %", phase.verdict)]
+        shown = [float(units.show(part.seconds / whole, "share", digits=2)[:-2]) for part in phase.parts]
+        if "is bound by" in phase.verdict:
+            assert shares[0] in shown
+            assert sum(shares) <= 100 + 1
+        assert shares[-1] == pytest.approx(100 * reached(phase.parts), abs=0.51)
 
 
 def test_operators_add_up_and_the_largest_comes_first() -> None:

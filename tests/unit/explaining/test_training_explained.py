@@ -52,7 +52,7 @@ def test_checkpointing_is_priced_both_ways() -> None:
     assert memory.headline.ratio.value > 1.5
     assert time.headline.metric == "step"
     assert 1.1 < time.headline.ratio.value < 4 / 3
-    assert gain_text(time.headline).startswith("a step ")
+    assert gain_text(time.headline).startswith("step time ")
 
 
 def test_what_does_not_fit_is_told_to_recompute_first() -> None:
