@@ -40,13 +40,11 @@ from chipwise.ops import Phase, Workload
 from chipwise.optim.pareto import hypervolume, non_dominated
 from chipwise.pipeline.costing import Noted
 from chipwise.pipeline.profiling import next_to_measure
-from chipwise.predict.learn import learn
 from chipwise.profile.calibrate import calibrate
-from chipwise.profile.calibrate_models import held_by
 from chipwise.profile.exporting import export_for
 from chipwise.profile.harness import measure
-from chipwise.profile.refit import Prepared, cross_check, predict_seconds, predictions, prepare, refit
-from chipwise.profile.samples import random_designs
+from chipwise.profile.learning import Prepared, cross_check, learn, predict_seconds, predictions, prepare, refit
+from chipwise.profile.random_models import nearest_supported, random_designs
 from chipwise.run import load_run
 from chipwise.space import SearchSpace
 from chipwise.spec import Design
@@ -112,9 +110,9 @@ def fake_pool(spec: Path, count: int, seed: int) -> Pool:
         return found
 
     ours = prepare(believed, truth(random_designs(12, seed=seed), Workload(prompt_tokens=64, new_tokens=64)))
-    lessons = {phase.value: table.lessons() for phase, table in ours.tables.items()}
+    rows = ours.to_rows()
     checks = believed.checks | cross_check(believed, ours, memory=False)
-    profile = replace(refit(believed, ours, memory=False), checks=checks, lessons=lessons)
+    profile = replace(refit(believed, ours, memory=False), checks=checks, calibration_models=rows)
     return Pool(profile, prepare(profile, truth(designs, run.workload)), NOISE)
 
 
@@ -130,7 +128,7 @@ def real_pool(folder: Path, spec: Path, count: int, *, runtime: str, seed: int) 
         calibrate(runtime=runtime).save(kept)
     profile = MachineProfile.load(kept)
     rows = space.sample(count, np.random.default_rng(seed))
-    designs = [held_by(profile.runtime, space.design(row)) for row in rows]
+    designs = [nearest_supported(profile.runtime, space.design(row)) for row in rows]
     table = folder / "measured.csv"
     if not table.exists():
         table.write_text(",".join(("candidate", *METRICS, "clean")) + "\n")
@@ -142,7 +140,7 @@ def real_pool(folder: Path, spec: Path, count: int, *, runtime: str, seed: int) 
         with tempfile.TemporaryDirectory(prefix="chipwise-") as place:
             path = export_for(profile.runtime, designs[number], Path(place))
             try:
-                found = measure(path, run.workload, runtime=profile.runtime, calibrated=profile.anchors)
+                found = measure(path, run.workload, runtime=profile.runtime, calibrated=profile.reference_s)
             except MeasurementError as error:
                 print(f"candidate {number} failed: {error}")
                 continue

@@ -32,14 +32,12 @@ import numpy as np
 from chipwise.core.statistics import Z90
 from chipwise.hardware import MachineProfile
 from chipwise.ops import Phase
-from chipwise.predict.learn import learn
 from chipwise.profile.calibrate import calibrate
-from chipwise.profile.calibrate_models import held_by
 from chipwise.profile.exporting import export_for
-from chipwise.profile.harness import measure
+from chipwise.profile.harness import measure, measure_until_clean
+from chipwise.profile.learning import Prepared, Sample, compare, learn, predictions, prepare
 from chipwise.profile.measurement import Measurement
-from chipwise.profile.refit import Prepared, Sample, compare, predictions, prepare
-from chipwise.profile.session import measure_session
+from chipwise.profile.random_models import nearest_supported
 from chipwise.run import load_run
 from chipwise.space import SearchSpace
 from chipwise.spec import Design
@@ -70,7 +68,7 @@ def main() -> None:
         print(f"calibrated {profile.machine.name}\n{profile.check_errors}", flush=True)
     space = SearchSpace(run.space)
     rows = space.sample(args.n, np.random.default_rng(args.seed))
-    designs = [held_by(args.runtime, space.design(row)) for row in rows]
+    designs = [nearest_supported(args.runtime, space.design(row)) for row in rows]
 
     def timed(number: int) -> Measurement:
         with tempfile.TemporaryDirectory(prefix="chipwise-") as folder:
@@ -81,13 +79,15 @@ def main() -> None:
                 threads=args.threads,
                 seconds=1.0,
                 attempts=1,
-                calibrated=profile.anchors,
+                calibrated=profile.reference_s,
             )
 
     found: dict[int, list[Measurement]] = {i: [] for i in range(args.n)}
     for _ in range(args.rounds):
         wanted = sorted(found)
-        for i, item in zip(wanted, measure_session(wanted, timed, repeats=args.repeats, told=progress), strict=True):
+        for i, item in zip(
+            wanted, measure_until_clean(wanted, timed, repeats=args.repeats, on_progress=progress), strict=True
+        ):
             if isinstance(item, Measurement):
                 found[i].append(item)
             else:

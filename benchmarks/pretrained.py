@@ -27,7 +27,7 @@ from scipy.stats import spearmanr
 from tokenizers import Tokenizer
 
 from chipwise.ops import Workload
-from chipwise.profile.backends.onnxruntime_encoder import OnnxEncoder
+from chipwise.profile.backends.onnxruntime import OnnxEncoder
 from chipwise.profile.harness import measure_alternately
 from chipwise.shrinking import Healing, start_from
 from pretrained_pairs import Pairs, make_pairs

@@ -40,7 +40,7 @@ def main() -> None:
             strategy=args.strategy,
             workers=workers,
             batch=BATCH,
-            told=lambda done, wanted, moments=moments: moments.append(time.monotonic()),
+            on_progress=lambda done, wanted, moments=moments: moments.append(time.monotonic()),
         )
         took[workers] = (moments[-1] - moments[BATCH]) / (len(moments) - BATCH - 1)
         print(f"{workers} workers: {took[workers]:.3f} s an evaluation")

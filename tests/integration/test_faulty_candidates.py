@@ -10,9 +10,9 @@ import pytest
 from chipwise import api
 from chipwise.pipeline import measuring, pipeline
 from chipwise.profile import exporting
-from chipwise.profile.backends import fake
 from chipwise.profile.calibrate import calibrate
 from chipwise.profile.harness import measure
+from chipwise.testing import fake_runtime as fake
 from chipwise.testing.machines import core_like
 
 SPEC = """
@@ -57,7 +57,7 @@ def test_a_search_outlives_its_candidates(tmp_path: Path, monkeypatch) -> None:
     lines = (f"The {i}th patient has {i * 7 % 13} symptoms.\n" for i in range(20_000))
     (tmp_path / "text.txt").write_text("".join(lines))
     (tmp_path / "faulty.yaml").write_text(SPEC)
-    monkeypatch.setitem(exporting.EXPORTERS._rows, "fake", "test_faulty_candidates:export")
+    monkeypatch.setitem(exporting.EXPORTERS._hidden, "fake", "test_faulty_candidates:export")
     monkeypatch.setattr(measuring, "measure", measured)
     monkeypatch.setattr(pipeline, "calibrate", lambda **how: calibrate(**how | {"base": core_like(), "seconds": 1.0}))
     record = api.search(tmp_path / "faulty.yaml", out=tmp_path / "run")

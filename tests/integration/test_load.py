@@ -13,7 +13,7 @@ import pytest
 from chipwise.ops import Workload
 from chipwise.profile.exporting import export_for
 from chipwise.profile.harness import measure
-from chipwise.profile.samples import random_designs
+from chipwise.profile.random_models import random_designs
 
 WORKLOAD = Workload(prompt_tokens=32, new_tokens=32)
 BUSY = {
@@ -46,7 +46,7 @@ def test_no_measurement_under_load_is_called_clean_and_a_fifth_off(tmp_path) -> 
     for path in paths:
         idle = [measure(path, WORKLOAD, **settings) for _ in range(3)]
         least = {metric: min(item.settled(metric) for item in idle) for metric in METRICS}
-        anchors = min((item.environment["anchors"] for item in idle), key=lambda held: held["reference_decode_s"])
+        anchors = min((item.environment["reference_s"] for item in idle), key=lambda held: held["reference_decode_s"])
         for kind in BUSY:
             with load(kind):
                 found = measure(path, WORKLOAD, calibrated=anchors, **settings)

@@ -15,7 +15,7 @@ from chipwise.api.predictions import (
     ops_table,
 )
 from chipwise.api.runs import data_folder, evaluate, quality, report, run_folder, search, train
-from chipwise.profile.kept import profile_path
+from chipwise.profile.store import profile_path
 
 __all__ = [
     "DeviceAnswer",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from chipwise.core.errors import InputError
 from chipwise.core.files import read_json
 from chipwise.hardware.device import MachineProfile
-from chipwise.profile.kept import kept_profile
+from chipwise.profile.store import saved_profile
 from chipwise.run.folder import PROMISES
 from chipwise.spec import ArchSpec
 
@@ -136,7 +136,7 @@ def _kept_here(runtime: str, threads: int) -> MachineProfile:
     """
     if threads < 1:
         raise InputError(f"threads: must be at least 1, not {threads}")
-    profile = kept_profile(runtime, threads)
+    profile = saved_profile(runtime, threads)
     if profile is None:
         raise InputError(
             f"this machine was not calibrated in {runtime} with {threads} thread{'s' if threads > 1 else ''}; "

@@ -17,8 +17,8 @@ from chipwise.cost.model import CostEstimate
 from chipwise.hardware.device import MachineProfile
 from chipwise.ops import Phase, Workload
 from chipwise.profile.efficiency import Efficiency, efficiency
-from chipwise.profile.kept import keep_thermal, kept_profile, profile_path
 from chipwise.profile.measurement import Measurement
+from chipwise.profile.store import save_thermal, saved_profile
 from chipwise.profile.sustained import Sustained
 from chipwise.run.folder import PROMISES
 from chipwise.space.constraints import Constraint, parse_constraints
@@ -96,9 +96,9 @@ def measure(
     threads = threads or (promises["target"]["threads"] if promises else 1)
     with tempfile.TemporaryDirectory() as room:
         path, design = _exported(model, Path(room), runtime=runtime, weights=weights, workload=workload)
-        profile = kept_profile(runtime, threads) if remote is None else None
+        profile = saved_profile(runtime, threads) if remote is None else None
         settings: dict[str, Any] = {"runtime": runtime, "threads": threads, "remote": remote}
-        settings["calibrated"] = profile.anchors if profile is not None else None
+        settings["calibrated"] = profile.reference_s if profile is not None else None
         watched = None
         if sustained_s is None:
             found = profile_model(path, workload, **settings)
@@ -119,7 +119,7 @@ def measure(
         limits=_limits_of(promises) if promises is not None and same else (),
         used=None if design is None or profile is None else _used(design, found, profile),
         sustained=watched,
-        thermal_kept=watched is not None and kept and keep_thermal(watched.thermal, runtime=runtime, threads=threads),
+        thermal_kept=watched is not None and kept and save_thermal(watched.thermal, runtime=runtime, threads=threads),
     )
 
 
@@ -190,8 +190,8 @@ def _design_inside(path: Path) -> Design | None:
 
 def predict(design: Design, workload: Workload, *, runtime: str, threads: int) -> CostEstimate | None:
     """What this machine's own profile predicts, or None where it was not calibrated in this runtime."""
-    path = profile_path(runtime, threads)
-    if not path.exists():
+    profile = saved_profile(runtime, threads)
+    if profile is None:
         return None
     graphs = [lower(design, workload, phase) for phase in (Phase.PREFILL, Phase.DECODE)]
-    return calibrated_estimate(design, graphs[0], graphs[1], workload, MachineProfile.load(path))
+    return calibrated_estimate(design, graphs[0], graphs[1], workload, profile)

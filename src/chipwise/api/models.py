@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from chipwise.core.errors import ChipwiseError, InputError
 from chipwise.hardware.device import MachineProfile
-from chipwise.predict.learn import Learned
-from chipwise.profile.kept import kept_profile, profile_path
+from chipwise.profile.learning import Learned
+from chipwise.profile.store import profile_path, saved_profile
 
 if TYPE_CHECKING:
     from chipwise_fitting import LeaveOut, Score
@@ -65,12 +65,15 @@ def learn(*, runtime: str = "onnxruntime", threads: int = 1, count: int | None =
     Raises:
         InputError: There is no profile, or too few measurements.
     """
-    from chipwise.predict.learn import fit_from_measurements
+    from chipwise.profile.learning import fit_from_measurements
 
-    path = profile_path(runtime, threads)
-    if not path.exists():
-        raise InputError(f"this machine has no profile in {runtime} with {threads} threads; run: chipwise calibrate")
-    learned = fit_from_measurements(MachineProfile.load(path), count=count)
+    path, profile = profile_path(runtime, threads), saved_profile(runtime, threads)
+    if profile is None:
+        raise InputError(
+            f"this machine has no profile in {runtime} with {threads} thread{'s' if threads > 1 else ''}; "
+            "run: chipwise calibrate"
+        )
+    learned = fit_from_measurements(profile, count=count)
     learned.profile.save(path)
     return learned, path
 
@@ -99,17 +102,21 @@ def calibrate(
     *,
     runtime: str = "onnxruntime",
     threads: int = 1,
-    seconds: float = 45.0,
+    seconds: float = 75.0,
     out: str | Path | None = None,
-    progress: Callable[[str, float], None] | None = None,
+    on_progress: Callable[[str, float], None] | None = None,
 ) -> tuple[MachineProfile, Path]:
-    """Profiles this machine in a runtime for about ``seconds``; returns the profile and the file it was written to."""
+    """Calibrates this machine in a runtime in about ``seconds``; returns the profile and the file it was written to.
+
+    Raises:
+        InputError: ``seconds`` is not a positive, finite number, or there are more threads than cores.
+    """
     from chipwise.profile.calibrate import calibrate as profile_machine
 
     path = Path(out) if out is not None else profile_path(runtime, threads)
-    profile = profile_machine(runtime=runtime, threads=threads, seconds=seconds, progress=progress)
-    before = kept_profile(runtime, threads)
-    if before is not None and before.thermal is not None:  # heat is no matter of rates
+    profile = profile_machine(runtime=runtime, threads=threads, seconds=seconds, on_progress=on_progress)
+    before = saved_profile(runtime, threads)
+    if before is not None and before.thermal is not None:  # calibration does not measure it
         profile = replace(profile, thermal=before.thermal)
     profile.save(path)
     return profile, path

@@ -82,7 +82,7 @@ def search(
             wanted = dataclasses.replace(wanted, budget=dataclasses.replace(wanted.budget, workers=workers))
         except SpecError as error:
             raise SpecError(error.message, field="--workers") from None
-    if wanted.target.runtime not in RUNTIMES.names():
+    if wanted.target.runtime not in RUNTIMES:
         RUNTIMES.load(wanted.target.runtime)  # raises UnknownName
     with RunFolder(run_folder(wanted, out), wanted, resume=resume, restart=restart, storage=storage) as folder:
         if isinstance(wanted, StartSpec):

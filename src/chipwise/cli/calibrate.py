@@ -38,7 +38,7 @@ def command(
     sheet = None if against is None else datasheet.load(against)  # a wrong name is said before a minute is spent
     with show.bar("calibrating", quiet=as_json) as progress:
         profile, path = api.calibrate(
-            runtime=runtime, threads=threads, seconds=60 * minutes, out=out, progress=progress
+            runtime=runtime, threads=threads, seconds=60 * minutes, out=out, on_progress=progress
         )
     if as_json:
         show.json_of({"profile": profile, "against": compared(profile, sheet)} if sheet is not None else profile)

@@ -135,12 +135,25 @@ def _verdict(found: Measurement) -> None:
     else:
         console.print(f"[yellow]unclean[/yellow]: {'; '.join(found.reasons)}; {samples}")
     if found.drift is not None:
-        console.print(
-            f"since calibration fixed work takes {found.drift.prefill:.3f} (prefill) and {found.drift.decode:.3f} "
-            f"(decode) times as long; without that TTFT P50 is {_corrected(found, 'ttft_p50')}"
-            + ("" if found.encodes else f", TPOT P50 {_corrected(found, 'tpot_p50')}"),
-            highlight=False,
-        )
+        console.print(drift_sentence(found), highlight=False)
+
+
+def drift_sentence(found: Measurement) -> str:
+    """How the machine's speed compares with that at calibration, and the corrected medians where that matters."""
+    assert found.drift is not None
+    phases = [("prefill", "TTFT", found.drift.prefill_slowdown)]
+    if not found.encodes:
+        phases.append(("decode", "TPOT", found.drift.decode_slowdown))
+    speeds = " and ".join(f"{_slower(factor)} in {phase}" for phase, _, factor in phases)
+    text = f"the machine is {speeds} than when it was calibrated"
+    corrected = [(name, f"{name.lower()}_p50") for _, name, _ in phases]
+    if all(found.corrected(metric) == found.metric(metric) for _, metric in corrected):
+        return f"{text}, within the scatter of a quiet machine"
+    return f"{text}; corrected " + ", ".join(f"{name} P50 {_corrected(found, metric)}" for name, metric in corrected)
+
+
+def _slower(factor: float) -> str:
+    return f"{100 * (factor - 1):.0f} % slower" if factor >= 1 else f"{100 * (1 / factor - 1):.0f} % faster"
 
 
 def _corrected(found: Measurement, metric: str) -> str:

@@ -20,10 +20,17 @@ class Table:
         kind: What the names are, for messages (``runtime``, ``strategy``).
         group: Entry-point group by which other packages add rows.
         rows: The built-in rows, ``name -> "module:attribute"``.
+        hidden: Rows that can be loaded and are not listed, such as test doubles.
     """
 
-    def __init__(self, kind: str, group: str, rows: Mapping[str, str]) -> None:
-        self.kind, self.group, self._rows = kind, group, dict(rows)
+    def __init__(
+        self, kind: str, group: str, rows: Mapping[str, str], *, hidden: Mapping[str, str] | None = None
+    ) -> None:
+        self.kind, self.group, self._rows, self._hidden = kind, group, dict(rows), dict(hidden or {})
+
+    def __contains__(self, name: object) -> bool:
+        """Whether ``name`` can be loaded."""
+        return name in self._hidden or name in self.names()
 
     def names(self) -> list[str]:
         """All names, built-in ones first."""
@@ -37,8 +44,9 @@ class Table:
         Raises:
             UnknownName: No row has this name.
         """
-        if name in self._rows:
-            module, attribute = self._rows[name].split(":")
+        row = self._rows.get(name) or self._hidden.get(name)
+        if row is not None:
+            module, attribute = row.split(":")
             return getattr(importlib.import_module(module), attribute)
         from importlib.metadata import entry_points
 

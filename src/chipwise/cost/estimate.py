@@ -23,23 +23,24 @@ MODEL = "calibrated@1"
 def estimate(
     design: Design, prefill_graph: OpGraph, decode_graph: OpGraph, workload: Workload, profile: MachineProfile
 ) -> CostEstimate:
-    """Predicted medians, tails, memory and time per operator, each with the interval that calibration's check gave.
+    """Predicted medians, tails, memory and time per operator, with intervals from calibration's check at this size.
 
     Raises:
         Unsupported: The profile lacks rates for an operator.
     """
     logits = workload.batch * design.arch.vocab_size
+    parts = memory_parts(design, workload)
+    stored = float(parts.table_bytes + parts.matrix_bytes)
     metrics: dict[str, Predicted] = {}
     for name, graph in (("ttft", prefill_graph), ("tpot", decode_graph)):
         price = total_price((placed.op for placed in graph), profile)
         median = float(combine(price, profile, graph.phase, logits=logits))
         tail = profile.tails[graph.phase.value]
-        check = profile.checks[graph.phase.value]
-        tail_check = profile.checks.get(f"{graph.phase.value}_p99", check)
-        metrics[f"{name}_p50"] = interval(median, check)
-        metrics[f"{name}_p99"] = interval(tail.ratio * median + tail.extra_s, tail_check)
-    parts = memory_parts(design, workload)
-    metrics["peak_memory"] = interval(parts.peak_bytes(profile.memory), profile.checks["memory"])
+        metrics[f"{name}_p50"] = interval(median, profile.check(graph.phase.value, stored))
+        metrics[f"{name}_p99"] = interval(
+            tail.ratio * median + tail.extra_s, profile.check(f"{graph.phase.value}_p99", stored)
+        )
+    metrics["peak_memory"] = interval(parts.peak_bytes(profile.memory), profile.check("memory", stored))
     return CostEstimate(
         ttft_s=metrics["ttft_p50"].value,
         tpot_s=metrics["tpot_p50"].value,

@@ -1,9 +1,10 @@
-"""MachineProfile: what one machine was measured to offer, in one runtime, with one number of threads."""
+"""MachineProfile: the rates measured on one machine, in one runtime, with one number of threads."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,12 @@ from chipwise.core.files import build, read_json, write_json
 from chipwise.hardware.detect import Machine
 
 SCHEMA = "chipwise.machine/1"
+RENAMED = {"anchors": "reference_s", "lessons": "calibration_models"}  # fields of profiles that older versions wrote
+LARGE = ".large"  # ends the names of checks on models that do not fit in caches
+LARGE_BYTES = 1e8  # stored weights above which a model counts as large
+EXTRAPOLATION = 0.25
+"""Standard deviation, in logarithms, that errors gain per factor of e by which a model's weights lie outside the sizes
+that were checked. A change of cache level can cost a factor of two within a factor of four in size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,22 +65,45 @@ class MemoryCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckError:
-    """Prediction against measurement over whole models that were not fitted: errors are shares of the measured value.
+    """Errors of predictions for whole models, each predicted by a fit that excluded it.
 
     ``spread`` is the standard deviation of ln(measured / predicted), from which intervals come.
     """
 
     models: int
-    mape: float
+    mape: float  # mean absolute error as a share of the measured value
     spread: float
     kendall_tau: float | None = None
+    least_bytes: float | None = None  # of stored weights, among the checked models
+    most_bytes: float | None = None
+
+    def at(self, stored_bytes: float) -> CheckError:
+        """This check for a model of ``stored_bytes``: the spread grows outside the sizes that were checked."""
+        if self.least_bytes is None or self.most_bytes is None or stored_bytes <= 0:
+            return self
+        outside = max(0.0, math.log(stored_bytes / self.most_bytes), math.log(self.least_bytes / stored_bytes))
+        return replace(self, spread=math.hypot(self.spread, EXTRAPOLATION * outside))
+
+    def sentence(self, name: str) -> str:
+        """One line for people."""
+        text = f"{name.removesuffix(LARGE)}: mean error {self.mape:.1%}"
+        if self.kendall_tau is not None:
+            text += f", rank correlation {self.kendall_tau:.2f}"
+        sizes = ""
+        if self.least_bytes is not None and self.most_bytes is not None:
+            sizes = f" of {_megabytes(self.least_bytes)} to {_megabytes(self.most_bytes)} MB"
+        return f"{text}, over {self.models} models{sizes}, each predicted by a fit without it"
+
+
+def _megabytes(size_bytes: float) -> str:
+    return f"{size_bytes / 1e6:.2g}" if size_bytes < LARGE_BYTES else f"{size_bytes / 1e6:.0f}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residual:
-    """What whole models taught (``cost/residual.py``): a factor for each part of a pass, and a smooth rest.
+    """Correction fitted to whole models (``cost/residual.py``): a factor for each part of a pass and a smooth residual.
 
-    ``points`` are the figures of the models it was fitted to and ``weights`` theirs in the smooth rest.
+    ``points`` are the features of the models that it was fitted to, and ``weights`` their weights in the residual.
     """
 
     scales: Mapping[str, float]
@@ -86,10 +116,11 @@ class Residual:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lessons:
-    """Calibration's own whole models in one phase, a row each, so that later learning starts from them.
+class ModelRows:
+    """Calibration's whole models in one phase, one row each, so that later fits start from them.
 
-    Rows of ``parts`` are seconds in the order of ``cost.pricing.PARTS``, of ``figures`` those of ``cost.residual``.
+    Rows of ``parts`` are seconds in the order of ``cost.pricing.PARTS``; rows of ``figures`` are in the order of
+    ``cost.residual.FIGURES``.
     """
 
     parts: tuple[tuple[float, ...], ...]
@@ -100,25 +131,41 @@ class Lessons:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thermal:
-    """How speed decays under load: time per token rises from its cold value to ``1 / sustained_share`` times that.
+    """Slowdown under sustained load: time per token rises from its cold value to ``1 / sustained_share`` times that.
 
-    It rises as ``1 - exp(-t / time_constant_s)``; ``throttle_s`` is when half of the rise is there, None where nothing
-    was lost.
+    It rises as ``1 - exp(-t / time_constant_s)``. ``throttle_s`` is the time until half of the rise, None where no
+    speed was lost.
     """
 
-    sustained_share: float  # of the cold speed that is left after long load
+    sustained_share: float  # of the cold speed that remains under long load
     time_constant_s: float
     throttle_s: float | None
-    observed_s: float  # how long it was watched
+    observed_s: float  # length of the measurement
 
     def __post_init__(self) -> None:
         if not 0 < self.sustained_share <= 1:
             raise SpecError(f"must be a share of the cold speed, not {self.sustained_share}", field="sustained_share")
 
 
+def _numbers(data: Any, name: str) -> Iterator[tuple[str, float]]:
+    """All numbers in plain data, with their dotted names."""
+    if isinstance(data, Mapping):
+        for key, value in data.items():
+            yield from _numbers(value, f"{name}.{key}")
+    elif isinstance(data, list | tuple):
+        for value in data:
+            yield from _numbers(value, name)
+    elif isinstance(data, int | float):
+        yield name, data
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineProfile:
-    """Fitted rates. ``terms["matmul.fp32.vector"]["k"]`` is seconds per unit of that feature (``cost/terms.py``)."""
+    """Fitted rates. ``terms["matmul.fp32.vector"]["k"]`` is seconds per unit of that feature (``cost/terms.py``).
+
+    Raises:
+        SpecError: A rate is negative or not a number.
+    """
 
     machine: Machine
     runtime: str
@@ -130,16 +177,27 @@ class MachineProfile:
     passes: Mapping[str, PassCost]  # by phase
     memory: MemoryCost
     tails: Mapping[str, Tail]  # by phase
-    checks: Mapping[str, CheckError]  # "prefill", "decode", "memory"
+    checks: Mapping[str, CheckError]  # "prefill", "decode_p99", "memory"; large models apart: "decode.large"
     roofs: Mapping[str, float] = field(default_factory=dict)  # bytes/s by level, as measured
     peaks: Mapping[str, float] = field(default_factory=dict)  # FLOP/s by weight format, best seen
     clean: bool = True
     notes: tuple[str, ...] = ()
-    anchors: Mapping[str, float] = field(default_factory=dict)  # seconds of fixed work, against which drift is told
+    reference_s: Mapping[str, float] = field(default_factory=dict)  # times of reference work, from which drift follows
     residuals: Mapping[str, Residual] = field(default_factory=dict)  # by phase
-    lessons: Mapping[str, Lessons] = field(default_factory=dict)  # by phase
+    calibration_models: Mapping[str, ModelRows] = field(default_factory=dict)  # by phase
     learned_from: int = 0  # measured models beyond calibration's own
     thermal: Thermal | None = None
+
+    def __post_init__(self) -> None:
+        for field_name in ("terms", "curves", "passes", "memory", "tails", "reference_s", "residuals", "checks"):
+            signed = field_name in ("residuals", "checks")  # weights of a residual, rank correlations
+            for name, value in _numbers(plain(getattr(self, field_name)), field_name):
+                if not math.isfinite(value) or (value < 0 and not signed):
+                    raise SpecError(
+                        f"must be a finite number{'' if signed else ' of at least 0'}, not {value}: this profile is "
+                        "damaged; run: chipwise calibrate",
+                        field=name,
+                    )
 
     @property
     def digest(self) -> str:
@@ -160,14 +218,19 @@ class MachineProfile:
                 f"run: chipwise calibrate (it has: {', '.join(sorted(self.terms))})"
             ) from None
 
+    def check(self, name: str, stored_bytes: float) -> CheckError:
+        """The check that applies to ``name`` (``decode``, ``decode_p99``, ``memory``) for a model of ``stored_bytes``.
+
+        Large models were checked separately, if at all. Tails without a check of their own use the median's.
+        """
+        name = name if name in self.checks else name.removesuffix("_p99")
+        small, large = self.checks[name], self.checks.get(name + LARGE)
+        return (large if large is not None and stored_bytes > LARGE_BYTES else small).at(stored_bytes)
+
     @property
     def check_errors(self) -> str:
-        """One line a phase: how far predictions were off on models that were not fitted."""
-        return "\n".join(
-            f"{name}: mean error {check.mape:.1%} over {check.models} models that were not fitted"
-            + ("" if check.kendall_tau is None else f", rank agreement {check.kendall_tau:.2f}")
-            for name, check in self.checks.items()
-        )
+        """Errors on models that were left out of the fit, one line for each phase and range of sizes."""
+        return "\n".join(check.sentence(name) for name, check in self.checks.items())
 
     def save(self, path: str | Path) -> None:
         """Writes the profile as JSON."""
@@ -187,4 +250,5 @@ class MachineProfile:
         """The profile that ``data`` describes."""
         if not isinstance(data, Mapping) or data.get("schema") != SCHEMA:
             raise SpecError(f"not a machine profile of this version ({SCHEMA}); run: chipwise calibrate", file=file)
-        return build(cls, {key: value for key, value in data.items() if key != "schema"}, file=file)
+        fields = {RENAMED.get(key, key): value for key, value in data.items() if key != "schema"}
+        return build(cls, fields, file=file)

@@ -16,9 +16,7 @@ from chipwise.cost.residual import AMPLITUDE, doubt
 from chipwise.hardware.device import MachineProfile
 from chipwise.ops import Phase, Workload
 from chipwise.pipeline.spending import Rates, spent
-from chipwise.predict.correct import Correction, correction
-from chipwise.predict.learn import learn
-from chipwise.profile.refit import Prepared, prepare
+from chipwise.profile.learning import Correction, Prepared, correction, learn, prepare
 from chipwise.space import SearchSpace
 from chipwise.space.constraints import MEASURED_METRICS
 from chipwise.space.pricing import PriceTable, ProfilePricer
@@ -31,7 +29,7 @@ _PHASE = {"ttft": Phase.PREFILL, "tpot": Phase.DECODE}
 
 @dataclass(frozen=True)
 class Noted:
-    """A measured design as a trial notes it. See :class:`chipwise.profile.refit.Observed`."""
+    """A measured design as a trial notes it. See :class:`chipwise.profile.learning.Observed`."""
 
     design: Design
     workload: Workload

@@ -18,7 +18,6 @@ from chipwise.pipeline.spending import Rates, measured_w, spent
 from chipwise.profile.exporting import export_for
 from chipwise.profile.harness import measure, measure_alternately
 from chipwise.profile.measurement import Measurement
-from chipwise.profile.session import loudness
 from chipwise.profile.store import MeasurementStore
 from chipwise.run.spec import RunSpec
 from chipwise.run.start_spec import StartSpec
@@ -101,7 +100,7 @@ def notes_of(measurement: Measurement, rates: Rates, *, final: bool) -> dict[str
         "drift": None if measurement.drift is None else plain(measurement.drift),
         "clean": measurement.clean,
         "unclean_because": list(measurement.reasons),
-        "loudness": loudness(measurement),
+        "loudness": measurement.noise_level,
         "runtime_version": measurement.runtime_version,
         "final": final,
     }

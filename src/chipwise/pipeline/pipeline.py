@@ -34,7 +34,7 @@ from chipwise.pipeline.sustained import with_cold_limits
 from chipwise.pipeline.targets import RunTargets
 from chipwise.pipeline.trainings import PoolTrainer
 from chipwise.profile.calibrate import calibrate
-from chipwise.profile.kept import kept_profile
+from chipwise.profile.store import saved_profile
 from chipwise.reporting import output
 from chipwise.reporting.record import RunRecord, save
 from chipwise.run.folder import RunFolder
@@ -106,7 +106,7 @@ class Search:
         profile = self._calibrate()
         spec = self.spec = with_cold_limits(spec, profile)
         costing = self._costing = Costing(self.space, spec.workload, profile, rates=spec.target.rates)
-        self._measuring = Measuring(spec, anchors=profile.anchors)
+        self._measuring = Measuring(spec, anchors=profile.reference_s)
         self._learn()
         self._phase("screening")
         others = RunTargets(spec, self.space, costing.metrics) if spec.targets else None
@@ -248,8 +248,10 @@ class Search:
             self._tell()
 
         target = self.spec.target
-        profile = calibrate(runtime=target.runtime, threads=target.threads, seconds=self._calibration_s, progress=told)
-        kept = kept_profile(target.runtime, target.threads)
+        profile = calibrate(
+            runtime=target.runtime, threads=target.threads, seconds=self._calibration_s, on_progress=told
+        )
+        kept = saved_profile(target.runtime, target.threads)
         if kept is not None:
             profile = replace(profile, thermal=kept.thermal)
         profile.save(self.folder.profile)

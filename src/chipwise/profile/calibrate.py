@@ -1,52 +1,49 @@
-"""Calibration: this machine's rates, measured in the runtime that will serve, in under a minute.
+"""Calibration: measures this machine's rates in the runtime that will serve, in about a minute.
 
-Small graphs give the rates of each kind of node (``microbench.py``); whole random models give what a pass, a process
-and the tail cost beyond their nodes; and each of them, predicted without itself, says how far off predictions are.
+Rates of single nodes come from small graphs (``node_rates.py``), or from whole models where a runtime's nodes cannot be
+timed (``model_rates.py``). Whole models, random and small or large, then give the cost of a pass, memory and tails. For
+the profile's check each of them is predicted by a fit that excluded it.
 """
 
 from __future__ import annotations
 
 import math
-import random
-import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
+import psutil
 
-from chipwise.core.errors import MeasurementError, Unsupported
-from chipwise.core.workers import WorkerPool
-from chipwise.cost.pricing import STREAMS, s_per_byte
-from chipwise.cost.terms import terms
+from chipwise.core.errors import InputError
 from chipwise.hardware.detect import detect
-from chipwise.hardware.device import Curve, MachineProfile, PassCost, Tail
+from chipwise.hardware.device import LARGE_BYTES, MachineProfile, MemoryCost, PassCost, Tail
 from chipwise.ops import Phase, Workload
-from chipwise.profile import load
 from chipwise.profile.drift import drift
-from chipwise.profile.exporting import check_exporter, export_for
-from chipwise.profile.fit import fit_relative, rising
-from chipwise.profile.harness import measure
+from chipwise.profile.exporting import check_exporter
+from chipwise.profile.harness import check_threads, measure
+from chipwise.profile.learning import Observed, Sample, cross_validate, fit_passes, prepare, refit, stored_bytes
 from chipwise.profile.measurement import Measurement
-from chipwise.profile.microbench import Case, cases
-from chipwise.profile.refit import Sample, cross_check, fit_memory, predict_seconds, prepare, refit
-from chipwise.profile.samples import WEIGHTS, random_designs
+from chipwise.profile.microbench import cases
+from chipwise.profile.model_rates import best_rates, fit_model_rates
+from chipwise.profile.node_rates import bandwidths, fit_terms, time_cases
+from chipwise.profile.random_models import WEIGHTS, export_nearest, large_designs, random_designs
 from chipwise.spec import Design
 
 Progress = Callable[[str, float], None]
-KNOTS_BYTES = (2.5e5, 1e6, 2e6, 4e6, 8e6, 1.6e7, 2.3e7, 3.2e7, 6.4e7)
-WORKLOAD = Workload(prompt_tokens=64, new_tokens=64)
-ROUNDS = 2  # of all small graphs, in different orders: a slow moment of the machine must hit a case twice to count
-CASE_S = 0.015
-CASE_SILENCE_S = 120.0  # a case that takes longer hangs
-MODEL_S = 1.35  # starting, warming up and timing one whole model
-CASES_S = 16.0
-LEAST_MODELS, MOST_MODELS = 12, 120
-DEFAULT_S = 45.0
-LEAST_SCALE = 0.05  # of its nodes' own time that a pass takes
-NODES_TIMED = ("onnxruntime", "fake")  # runtimes whose own small graphs are timed (the fake one stands for any)
+DEFAULT_S = 75.0
+LARGE_FROM_S = 60.0  # shorter calibrations measure small models alone
+LARGE_S = 32.0  # large matrices and large models together
+CASES_S = 16.0  # small graphs
+MODEL_S = 1.4  # one small model: starting, warming up, timing
+MODELS = {"with nodes": (12, 120), "alone": (60, 96)}  # fewest and most small models
+PROMPTS = (64, 64, 24, 128)  # in turns, where whole models are all there is
+NEW_TOKENS = 64
+LARGE_WORKLOAD = Workload(prompt_tokens=32, new_tokens=24)
+NODES_TIMED = ("onnxruntime", "fake")  # runtimes for which ONNX Runtime's nodes are timed (the fake one stands for any)
+LOADING_COPIES = 5  # of a model's weights that exporting and loading it may hold at once
 
 
 def calibrate(
@@ -55,198 +52,145 @@ def calibrate(
     threads: int = 1,
     seconds: float = DEFAULT_S,
     seed: int = 0,
-    progress: Progress | None = None,
+    on_progress: Progress | None = None,
     base: MachineProfile | None = None,
 ) -> MachineProfile:
-    """Measures this machine and returns its profile; ``progress`` hears a phase's name and the share done.
-
-    Rates of single nodes are timed in ONNX Runtime. Other runtimes are calibrated from whole models alone
-    (``calibrate_models.py``), or with a ``base``: its rates then say what this machine's cores and memory do, and
-    factors fitted to whole models in ``runtime`` itself say what that runtime makes of them.
+    """Measures this machine and returns its profile.
 
     Args:
         runtime: The runtime that will serve.
         threads: Its threads.
-        seconds: What is aimed at on an idle machine: it sets how many whole models are measured (60 at least, where
-            they alone are measured).
-        seed: Of the models.
-        progress: Told of every step.
-        base: A profile of this machine whose node rates are taken instead of timing them.
+        seconds: Target duration on an idle machine. It sets how many models are measured; from a minute on, models
+            larger than most caches are among them.
+        seed: Of the random models.
+        on_progress: Called with the name of the step and the share that is done.
+        base: A profile of this machine whose node rates are used instead of timing nodes.
 
     Raises:
+        InputError: ``seconds`` is no positive number, or there are more threads than cores.
         MeasurementError: A measuring process failed.
         UnknownName: There is no such runtime.
-        Unsupported: Nothing here writes models for it.
+        Unsupported: No exporter writes models for it.
     """
     check_exporter(runtime)
-    if base is None and runtime not in NODES_TIMED:
-        from chipwise.profile.calibrate_models import calibrate_models
+    check_threads(threads)
+    if not 0 < seconds < math.inf:
+        raise InputError(f"seconds: calibration takes a positive, finite time, not {seconds}")
+    tell = on_progress or (lambda step, share: None)
+    nodes = base is not None or runtime in NODES_TIMED
+    large = seconds >= LARGE_FROM_S and runtime != "fake"
+    blank = blank_profile(runtime, threads)
+    if base is not None:
+        blank = replace(blank, terms=base.terms, curves=base.curves)
+    elif nodes:
+        terms, curves = fit_terms(time_cases(cases(large=large), threads=threads, on_progress=tell))
+        blank = replace(blank, terms=terms, curves=curves)
+    left_s = seconds - (CASES_S if nodes and base is None else 0.0) - (LARGE_S if large else 0.0)
+    least, most = MODELS["with nodes" if nodes else "alone"]
+    designs = random_designs(min(most, max(least, round(left_s / MODEL_S))), seed=seed)
+    if large:
+        designs += [design for design in large_designs() if _has_room(design)]
+    measured = measure_models(designs, runtime=runtime, threads=threads, vary=not nodes, on_progress=tell)
+    return fit_profile(blank, measured)
 
-        return calibrate_models(runtime=runtime, threads=threads, seconds=seconds, seed=seed, progress=progress)
-    tell = progress or (lambda phase, share: None)
-    fitted: Mapping[str, Mapping[str, float]]
-    curves: Mapping[str, Curve]
-    if base is None:
-        fitted, curves = fit_terms(time_cases(cases(), threads=threads, tell=tell))
-    else:
-        fitted, curves = base.terms, base.curves
-    count = min(MOST_MODELS, max(LEAST_MODELS, round((seconds - (CASES_S if base is None else 0.0)) / MODEL_S)))
-    measured = list(_measure_wholes(random_designs(count, seed=seed), runtime=runtime, threads=threads, tell=tell))
-    anchors = typical_anchors([whole.measured for whole in measured])
-    wholes = [on_footing(whole, anchors) for whole in measured]
-    busy = sum(not whole.measured.clean for whole in wholes)
-    profile = MachineProfile(
+
+def blank_profile(runtime: str, threads: int) -> MachineProfile:
+    """A profile of this machine to which nothing has been fitted."""
+    return MachineProfile(
         machine=detect(),
         runtime=runtime,
-        runtime_version=wholes[0].measured.runtime_version,
+        runtime_version="",
         threads=threads,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        terms=fitted,
-        curves=curves,
+        terms={},
+        curves={},
         passes={phase.value: PassCost(call_s=0.0, per_logit_s=0.0, scale=1.0) for phase in Phase},
-        memory=fit_memory(wholes),
-        tails={phase.value: Tail(ratio=1.0, extra_s=0.0) for phase in Phase},  # until they are fitted below
+        memory=MemoryCost(base_bytes=0.0, per_table_byte=1.0, per_matrix_byte={}),
+        tails={phase.value: Tail(ratio=1.0, extra_s=0.0) for phase in Phase},
         checks={},
-        roofs=_roofs(curves),
-        peaks={weights: 2 / fitted[f"matmul.{weights}.matrix"]["products"] for weights in WEIGHTS},
-        clean=not busy,
-        notes=(f"{busy} of {count} models were timed on a busy machine; calibrate again when idle",) if busy else (),
-        anchors=anchors,
     )
-    profile = replace(profile, passes=fit_passes(profile, wholes))
-    seen = prepare(profile, wholes)
-    lessons = {phase.value: table.lessons() for phase, table in seen.tables.items()}
-    return replace(refit(profile, seen), checks=cross_check(profile, seen), lessons=lessons)
 
 
-def typical_anchors(measured: Sequence[Measurement]) -> dict[str, float]:
-    """The median of each anchor over all models, those timed on a quiet machine if there are five: where drift is 1."""
+def fit_profile(blank: MachineProfile, measured: Sequence[Sample]) -> MachineProfile:
+    """The profile that measured models give. Node rates are ``blank``'s if it has any, else fitted to the models too.
+
+    In its check every model is predicted by a fit that excluded it: pass costs, factors, residual, tails, memory, and
+    node rates where models alone give them.
+    """
+    reference_s = typical_reference([sample.measured for sample in measured])
+    blank = replace(blank, reference_s=reference_s, runtime_version=measured[0].measured.runtime_version)
+    # Reference work beside other processes measures those; where the models are all there is, it is then left out.
+    samples = [with_drift(s, reference_s) if blank.terms or s.measured.clean else s for s in measured]
+    fit = fit_with_nodes if blank.terms else fit_alone
+    profile = fit(blank, samples)
+    busy = sum(not sample.measured.clean for sample in samples)
+    return replace(
+        profile,
+        checks=cross_validate(samples, lambda kept: fit(blank, kept)),
+        calibration_models=prepare(profile, samples).to_rows(),
+        clean=not busy,
+        notes=(f"{busy} of {len(samples)} models were timed on a busy machine; calibrate again when it is idle",)
+        if busy
+        else (),
+    )
+
+
+def fit_with_nodes(blank: MachineProfile, samples: Sequence[Observed]) -> MachineProfile:
+    """``blank``, which has node rates, with all that whole models give."""
+    peaks = {weights: 2 / blank.terms[f"matmul.{weights}.matrix"]["products"] for weights in WEIGHTS}
+    profile = replace(blank, passes=fit_passes(blank, samples), roofs=bandwidths(blank.curves), peaks=peaks)
+    return refit(profile, prepare(profile, samples))
+
+
+def fit_alone(blank: MachineProfile, samples: Sequence[Observed]) -> MachineProfile:
+    """``blank`` with everything fitted to whole models."""
+    rates = fit_model_rates(samples)
+    peaks, roofs = best_rates(samples, blank.machine)
+    profile = replace(blank, terms=rates.terms, curves=rates.curves, passes=rates.passes, peaks=peaks, roofs=roofs)
+    return refit(profile, prepare(profile, samples))
+
+
+def typical_reference(measured: Sequence[Measurement]) -> dict[str, float]:
+    """Median times of the reference work over all models, those timed on a quiet machine if there are five."""
     quiet = [item for item in measured if item.clean]
-    found = [item.environment["anchors"] for item in (quiet if len(quiet) >= 5 else measured)]
+    found = [item.environment["reference_s"] for item in (quiet if len(quiet) >= 5 else measured)]
     return {name: float(np.median([item[name] for item in found if name in item])) for name in found[0]}
 
 
-def on_footing(whole: Sample, anchors: Mapping[str, float]) -> Sample:
-    """``whole`` with its drift from ``anchors``."""
-    since = drift(whole.measured.environment["anchors"], anchors)
-    return replace(whole, measured=replace(whole.measured, drift=since))
+def with_drift(sample: Sample, reference_s: Mapping[str, float]) -> Sample:
+    """``sample`` with its drift from ``reference_s``."""
+    since = drift(sample.measured.environment["reference_s"], reference_s)
+    return replace(sample, measured=replace(sample.measured, drift=since))
 
 
-def time_cases(chosen: Sequence[Case], *, threads: int, tell: Progress) -> list[tuple[Case, float]]:
-    """Seconds of one run of each case: the lesser of the rounds' medians."""
-    best = [math.inf] * len(chosen)
-    for turn in range(ROUNDS):
-        order = list(range(len(chosen)))
-        random.Random(turn).shuffle(order)
-        setup = {"cpus": list(load.idlest_cpus(threads)), "threads": threads, "seconds": CASE_S}
-        with WorkerPool(
-            [sys.executable, "-m", "chipwise.profile.microbench"],
-            1,
-            name="measuring process",
-            silence_s=CASE_SILENCE_S,
-            setup=setup,
-            environment={},
-        ) as pool:
-            places = {pool.submit(asdict(chosen[i])): i for i in order}
-            for done, event in enumerate(pool.events(), start=1):
-                if event.kind == "failed":
-                    raise MeasurementError(f"calibration: {event.data['message']}")
-                best[places[event.job]] = min(best[places[event.job]], float(event.data))
-                tell("nodes", (turn * len(chosen) + done) / (ROUNDS * len(chosen)))
-    return list(zip(chosen, best, strict=True))
-
-
-def fit_terms(
-    timed: Sequence[tuple[Case, float]],
-) -> tuple[dict[str, dict[str, float]], dict[str, Curve]]:
-    """Rates of every kind of node, and the curves of streamed bytes, from timed cases."""
-    call_s = _call_seconds(timed)
-    groups: dict[str, list[tuple[dict[str, float], float, float]]] = {}
-    for case, seconds in timed:
-        amounts: dict[str, float] = {}
-        streamed = 0.0
-        for term in (found for op in case.ops() for found in terms(op)[:1]):
-            model, streamed = term.model, streamed + term.streamed_bytes
-            for name, amount in term.amounts.items():
-                amounts[name] = amounts.get(name, 0.0) + amount
-        groups.setdefault(model, []).append((amounts, streamed, max(seconds - call_s, 0.1 * seconds)))
-    fitted: dict[str, dict[str, float]] = {}
-    curves: dict[str, Curve] = {}
-    for model, rows in groups.items():
-        names = sorted(rows[0][0])
-        features = np.array([[amounts[name] for name in names] for amounts, _, _ in rows])
-        seconds_of = np.array([seconds for _, _, seconds in rows])
-        if model in STREAMS:
-            streamed_of = np.array([streamed for _, streamed, _ in rows])
-            basis = rising(KNOTS_BYTES, streamed_of) * streamed_of[:, None]
-            rates = fit_relative(np.hstack([features, basis]), seconds_of)
-            rise = np.cumsum(rates[len(names) :])
-            curves[model] = Curve(working_set_bytes=KNOTS_BYTES, s_per_byte=tuple(float(value) for value in rise))
-        else:
-            rates = fit_relative(features, seconds_of)
-        fitted[model] = {name: float(rate) for name, rate in zip(names, rates, strict=False)}
-    return fitted, curves
-
-
-def _call_seconds(timed: Sequence[tuple[Case, float]]) -> float:
-    """What running a graph costs before its first node: from two lengths of the same chain of tiny nodes."""
-    chains = {case.count: seconds for case, seconds in timed if case.kind == "relu" and case.k == 16}
-    (short, short_s), (long, long_s) = sorted(chains.items())
-    node_s = max(0.0, (long_s - short_s) / (long - short))
-    return max(0.0, short_s - short * node_s)
-
-
-def _measure_wholes(designs: Sequence[Design], *, runtime: str, threads: int, tell: Progress) -> Iterator[Sample]:
+def measure_models(
+    designs: Sequence[Design], *, runtime: str, threads: int, vary: bool, on_progress: Progress
+) -> list[Sample]:
+    """Each design, or the nearest that ``runtime`` supports, measured once; with ``vary``, under several prompts."""
+    samples = []
     with tempfile.TemporaryDirectory(prefix="chipwise-") as folder:
-        for i, design in enumerate(designs):
-            try:
-                path = export_for(runtime, design, Path(folder))
-            except Unsupported:  # a format that this runtime has not: it is calibrated without it
-                design = replace(design, weights="fp32")
-                path = export_for(runtime, design, Path(folder))
-            measured = measure(
+        for i, wanted in enumerate(designs):
+            design, path = export_nearest(runtime, wanted, Path(folder))
+            prompt = PROMPTS[i % len(PROMPTS)] if vary else PROMPTS[0]
+            workload, repeats, prefills = Workload(prompt_tokens=prompt, new_tokens=NEW_TOKENS), 126, 12
+            if stored_bytes(design, workload) > LARGE_BYTES:
+                workload, repeats, prefills = LARGE_WORKLOAD, 46, 5
+            found = measure(
                 path,
-                WORKLOAD,
+                workload,
                 runtime=runtime,
                 threads=threads,
-                repeats=126,
-                prefills=12,
+                repeats=repeats,
+                prefills=prefills,
                 seconds=0.3,
-                timeout_s=60,
                 attempts=1,
             )
-            yield Sample(design=design, measured=measured)
-            tell("models", (i + 1) / len(designs))
+            path.unlink()
+            samples.append(Sample(design=design, measured=found))
+            on_progress("models", (i + 1) / len(designs))
+    return samples
 
 
-def fit_passes(profile: MachineProfile, wholes: Sequence[Sample]) -> dict[str, PassCost]:
-    """What a pass costs beyond its nodes, from whole models. The profile's own passes must be neutral.
-
-    Calling the runtime and choosing a token are the same work in both phases, so they are fitted to both at once: the
-    shortest passes, which are steps, tell them best.
-    """
-    phases = tuple(Phase)
-    nodes = np.array(
-        [[predict_seconds(profile, w.design, phase, WORKLOAD, logits=0) for w in wholes] for phase in phases]
-    )
-    measured = np.array([[whole.seconds(phase, 0.5) for whole in wholes] for phase in phases])
-    shared = np.array([[1.0, whole.design.arch.vocab_size] for whole in wholes] * len(phases))
-    by_phase = np.zeros((len(phases), len(wholes), len(phases)))
-    for i in range(len(phases)):
-        by_phase[i, :, i] = nodes[i]
-    call, logit, *scales = fit_relative(np.hstack([shared, by_phase.reshape(len(shared), -1)]), measured.ravel())
-    if min(scales) < LEAST_SCALE:  # nodes say little here, but an operator never takes no time
-        scales = [max(LEAST_SCALE, scale) for scale in scales]
-        within = np.array(scales)[:, None] * nodes
-        call, logit = fit_relative(shared, np.maximum(measured - within, 0.1 * measured).ravel())
-    return {
-        phase.value: PassCost(call_s=float(call), per_logit_s=float(logit), scale=float(scale))
-        for phase, scale in zip(phases, scales, strict=True)
-    }
-
-
-def _roofs(curves: Mapping[str, Curve]) -> dict[str, float]:
-    """Bandwidth of the caches and of memory, as FP32 weights stream through them."""
-    curve = curves["matmul.fp32.vector"]
-    places = {"private caches": KNOTS_BYTES[0], "shared cache": KNOTS_BYTES[4], "DRAM": KNOTS_BYTES[-1]}
-    return {name: 1 / float(s_per_byte(curve, working_set)) for name, working_set in places.items()}
+def _has_room(design: Design) -> bool:
+    """Whether the free memory holds the copies of the weights that exporting and loading take."""
+    return LOADING_COPIES * stored_bytes(design, LARGE_WORKLOAD) < float(psutil.virtual_memory().available)

@@ -25,8 +25,8 @@ EXPORTERS = Table(
         "torch-cuda": "chipwise.deploy.torch_serving:export",
         "torch-cuda-compiled": "chipwise.deploy.torch_serving:export",
         "torch-cuda-graphs": "chipwise.deploy.torch_serving:export",
-        "fake": "chipwise.profile.backends.fake:export",
     },
+    hidden={"fake": "chipwise.testing.fake_runtime:export"},
 )
 """``export(design, weights, path) -> Path`` by runtime: writes what that runtime's ``open`` reads."""
 SUFFIXES = {"onnxruntime": ".onnx", "openvino": ".onnx", "llama.cpp": ".gguf", "fake": ".json"}
@@ -85,9 +85,9 @@ def check_exporter(runtime: str) -> None:
         UnknownName: There is no such runtime.
         Unsupported: Nothing here writes files for it.
     """
-    if runtime not in RUNTIMES.names():
+    if runtime not in RUNTIMES:
         raise UnknownName("runtime", runtime, RUNTIMES.names())
-    if runtime not in EXPORTERS.names():
+    if runtime not in EXPORTERS:
         raise Unsupported(
             f"nothing writes models for {runtime} yet; give it a model file, or add an entry point chipwise.exporters"
         )

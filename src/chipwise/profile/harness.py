@@ -1,35 +1,36 @@
-"""Measuring a model in a fresh process, watched: a crash, a hang or a busy machine never passes as a number."""
+"""Measuring a model in a fresh process, and noticing crashes, hangs and a busy machine."""
 
 from __future__ import annotations
 
 import math
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import psutil
 
-from chipwise.core.errors import MeasurementError, UnknownName, WorkerError
+from chipwise.core.errors import InputError, MeasurementError, UnknownName, WorkerError
 from chipwise.core.statistics import two_speeds
 from chipwise.core.workers import ask_once
 from chipwise.hardware.detect import detect
 from chipwise.ops.workload import Workload
-from chipwise.profile import load
-from chipwise.profile.anchors import medians
+from chipwise.profile import sensors
 from chipwise.profile.backends import RUNTIMES, loading_s
 from chipwise.profile.drift import Drift, drift
 from chipwise.profile.exporting import reference_model
 from chipwise.profile.measurement import Measurement
+from chipwise.profile.reference_work import medians
 from chipwise.profile.remote import prepare_remote
 from chipwise.profile.verdict import Verdict, judge, spread
 
+T = TypeVar("T")
 WARM_UP_S = 0.5
 MIN_PREFILLS = 30
 SPREAD_OF = ("compute_s", "memory_s", "reference_decode_s")
-LEAST_STEP_S = 1e-5  # shorter steps are not told from the cost of reading two clocks
+LEAST_STEP_S = 1e-5  # reading two clocks takes a noticeable part of shorter steps
 
 
 def measure(
@@ -49,36 +50,39 @@ def measure(
     calibrated: Mapping[str, float] | None = None,
     remote: str | None = None,
 ) -> Measurement:
-    """Times ``model`` under ``workload``; an attempt on a busy machine is repeated, and the quietest is returned.
+    """Times ``model`` under ``workload``. An attempt on a busy machine is repeated; the quietest attempt is returned.
 
-    Anchors are timed between requests: fixed arithmetic, memory, and the runtime's reference model.
+    Reference work is timed between requests: arithmetic, memory, and the runtime's reference model.
 
     Args:
         model: The exported file.
         workload: Prompt and new tokens of one request.
         runtime: A name in the table of runtimes.
         threads: Threads of the runtime; as many cores are reserved by affinity, the idlest ones.
-        repeats: Fewest decode steps that are timed.
-        prefills: Fewest prefills that are timed.
-        seconds: Fewest seconds that are timed.
-        timeout_s: Most seconds that one attempt may take, loading included; compilers get theirs on top.
+        repeats: Least number of timed decode steps.
+        prefills: Least number of timed prefills.
+        seconds: Least duration of timing.
+        timeout_s: Limit on one attempt, loading included; compiling runtimes get extra time.
         attempts: Most attempts to find the machine quiet.
-        memory_limit_bytes: Most address space of the process; nine tenths of the free memory unless given.
+        memory_limit_bytes: Limit on the address space of the process; nine tenths of the free memory unless given.
         seed: Of the prompt's tokens.
-        options: What the runtime's ``open`` takes beyond the common arguments.
-        calibrated: The anchors of this machine's profile; with them the measurement says how far it has drifted.
+        options: Further arguments of the runtime's ``open``.
+        calibrated: Reference times of this machine's profile, from which the measurement's drift follows.
         remote: ``user@host`` to measure on, reached by ssh; see ``remote.py``.
 
     Raises:
         MeasurementError: The model cannot be loaded, hangs, crashes, runs out of memory or gives no finite logits.
         UnknownName: There is no such runtime.
+        InputError: There are more threads than cores.
     """
-    if runtime not in RUNTIMES.names():
+    if remote is None:
+        check_threads(threads)
+    if runtime not in RUNTIMES:
         raise UnknownName("runtime", runtime, RUNTIMES.names())
     timeout_s += loading_s(runtime)
     best: tuple[Verdict, dict[str, Any], tuple[int, ...]] | None = None
     for _ in range(max(1, attempts)):
-        cpus = load.idlest_cpus(threads)
+        cpus = sensors.idlest_cpus(threads)
         request = make_request(
             Path(model),
             workload,
@@ -120,7 +124,7 @@ def make_request(
     seed: int = 0,
     options: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """What ``worker.py`` reads; the arguments are those of :func:`measure`."""
+    """The request that ``worker.py`` reads. Arguments are those of :func:`measure`."""
     reference = reference_model(runtime)
     return {
         "model": str(model.resolve()),
@@ -143,19 +147,19 @@ def make_request(
 
 
 def readings_of(reply: Mapping[str, Any], calibrated: Mapping[str, float] | None) -> dict[str, float | None]:
-    """What the verdict looks at: the worker's own readings, and what its samples and anchors say."""
+    """The readings that the verdict judges: the worker's own, and those from its samples and reference work."""
     steps, steps_cpu = reply["tpot_s"], reply["tpot_cpu_s"]
     if not steps:  # an encoder: what repeats is its pass over the text
         steps, steps_cpu = reply["ttft_s"], reply["ttft_cpu_s"]
-    spreads = [wide for name in SPREAD_OF if (wide := spread(reply["anchors"].get(name, []))) is not None]
+    spreads = [wide for name in SPREAD_OF if (wide := spread(reply["reference_s"].get(name, []))) is not None]
     middle = float(np.quantile(steps, 0.5))
     processor = float(np.quantile(steps_cpu, 0.5))
     split = two_speeds(steps)
-    since = drift(medians(reply["anchors"]), calibrated) if calibrated else None
+    since = drift(medians(reply["reference_s"]), calibrated) if calibrated else None
     alone = reply["readings"]["lost"] is not None  # one thread: its processor time is comparable with the clock's
     return {
         **reply["readings"],
-        "anchor_spread": max(spreads, default=None),
+        "reference_spread": max(spreads, default=None),
         "waited": middle / processor if alone and processor > LEAST_STEP_S else None,
         "dispersion": float(np.quantile(steps, 0.9)) / middle,
         "two_speeds": split.ratio if split is not None else None,
@@ -164,29 +168,77 @@ def readings_of(reply: Mapping[str, Any], calibrated: Mapping[str, float] | None
 
 
 def measure_alternately(
-    models: Sequence[str | Path], workload: Workload, *, rounds: int = 3, **settings: Any
+    models: Sequence[str | Path], workload: Workload, *, rounds: int = 3, extra_rounds: int = 0, **settings: Any
 ) -> list[Measurement | MeasurementError]:
-    """Measures every model ``rounds`` times in turns (A B, B A, …), so that drift of the machine hits all alike.
+    """Measures every model ``rounds`` times in turns (A B, B A, …), so that drift of the machine affects all alike.
 
-    All rounds' samples of a model are joined; it is clean when every round was. A model that fails once has its error
-    in place of a measurement and takes no further part. ``settings`` go to :func:`measure`.
+    Models with fewer than ``rounds`` clean measurements are measured again, for at most ``extra_rounds``. Then each
+    model's ``rounds`` quietest measurements are joined; the result is clean when all of them are. A model that fails
+    once gets its error in place of a measurement and is not tried again. ``settings`` go to :func:`measure`.
     """
-    order = list(range(len(models)))
     found: list[list[Measurement]] = [[] for _ in models]
     failed: dict[int, MeasurementError] = {}
-    for turn in range(rounds):
+    for turn in range(rounds + extra_rounds):
+        order = [i for i in range(len(models)) if i not in failed and sum(p.clean for p in found[i]) < rounds]
         for i in order if turn % 2 == 0 else reversed(order):
-            if i in failed:
-                continue
             try:
                 found[i].append(measure(models[i], workload, **settings))
             except MeasurementError as error:
                 failed[i] = error
-    return [failed[i] if i in failed else join(found[i]) for i in order]
+    quietest = [sorted(parts, key=lambda part: part.noise_level)[:rounds] for parts in found]
+    return [failed[i] if i in failed else join(quietest[i]) for i in range(len(models))]
+
+
+def measure_until_clean(
+    items: Sequence[T],
+    measure_one: Callable[[T], Measurement],
+    *,
+    repeats: int = 2,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> list[Measurement | MeasurementError]:
+    """Each item's quietest measurement, or why it has none, in the order of ``items``.
+
+    Items whose measurement was not clean are measured again after all the others, at most ``repeats`` times. Items that
+    failed are not tried again.
+
+    Args:
+        items: What to measure.
+        measure_one: Measures one item once.
+        repeats: Most further rounds.
+        on_progress: Called with the number of measurements done and the total as far as it is known.
+    """
+    found: list[Measurement | MeasurementError | None] = [None] * len(items)
+    wanted, done = list(range(len(items))), 0
+    for _ in range(1 + repeats):
+        total = done + len(wanted)
+        for i in wanted:
+            known = found[i]
+            try:
+                new = measure_one(items[i])
+                if not isinstance(known, Measurement) or new.noise_level < known.noise_level:
+                    found[i] = new
+            except MeasurementError as error:
+                found[i] = known or error
+            done += 1
+            if on_progress is not None:
+                on_progress(done, total)
+        wanted = [i for i in wanted if isinstance(item := found[i], Measurement) and not item.clean]
+    return [item for item in found if item is not None]
+
+
+def check_threads(threads: int) -> None:
+    """Checks that this machine has a core for each thread.
+
+    Raises:
+        InputError: It has fewer, or ``threads`` is not positive.
+    """
+    cores = os.cpu_count() or 1
+    if not 1 <= threads <= cores:
+        raise InputError(f"threads: this machine has {cores} core{'s' if cores > 1 else ''}, not {threads}")
 
 
 def join(parts: Sequence[Measurement]) -> Measurement:
-    """Several measurements of one model as one, with all samples."""
+    """Several measurements of one model joined into one, with all samples."""
     first = parts[0]
     memory = [p.peak_memory_bytes for p in parts if p.peak_memory_bytes is not None]
     reasons = tuple(dict.fromkeys(reason for p in parts for reason in p.reasons))
@@ -211,12 +263,12 @@ def join(parts: Sequence[Measurement]) -> Measurement:
 
 
 def _joint_drift(found: Sequence[Drift]) -> Drift | None:
-    """The geometric mean, with the widest doubt."""
+    """The geometric mean of drifts, with the widest interval."""
     if not found:
         return None
     return Drift(
-        prefill=math.exp(sum(math.log(d.prefill) for d in found) / len(found)),
-        decode=math.exp(sum(math.log(d.decode) for d in found) / len(found)),
+        prefill_slowdown=math.exp(sum(math.log(d.prefill_slowdown) for d in found) / len(found)),
+        decode_slowdown=math.exp(sum(math.log(d.decode_slowdown) for d in found) / len(found)),
         log_halfwidth=max(d.log_halfwidth for d in found),
     )
 
@@ -227,7 +279,7 @@ def ask_worker(
     """Runs ``profile/worker.py`` on ``request`` in a fresh process, here or on ``remote``, and returns its reply.
 
     Raises:
-        MeasurementError: The process hung, died, gave an unreadable answer or reported an error.
+        MeasurementError: The process hung, died, gave no valid reply or reported an error.
     """
     threads_of = {name: str(threads) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
     command, model = [sys.executable, "-m", "chipwise.profile.worker"], request["model"]
@@ -238,8 +290,8 @@ def ask_worker(
     except WorkerError as error:
         raise MeasurementError(f"{model}: {error}") from None
     if "error" in reply:
-        said, name = str(reply["error"]), f"{model}: "
-        raise MeasurementError(name + said.removeprefix(name))
+        message, name = str(reply["error"]), f"{model}: "
+        raise MeasurementError(name + message.removeprefix(name))
     return reply
 
 
@@ -262,7 +314,7 @@ def measurement_of(
         for share in (50, 99)
         if reply[f"{quantity}_cpu_s"]
     }
-    anchors = medians(reply["anchors"])
+    reference_s = medians(reply["reference_s"])
     return Measurement(
         design=reply["facts"]["design"],
         name=reply["facts"]["name"] or model.stem,
@@ -278,10 +330,10 @@ def measurement_of(
         energy_j=reply["energy_j"],
         clean=verdict.clean,
         reasons=verdict.reasons,
-        drift=drift(anchors, calibrated) if calibrated else None,
+        drift=drift(reference_s, calibrated) if calibrated else None,
         environment={
             **readings_of(reply, calibrated),
-            "anchors": anchors,
+            "reference_s": reference_s,
             **(processor if threads == 1 else {}),
             "wall_s": reply["wall_s"],
             "cpus": list(cpus),

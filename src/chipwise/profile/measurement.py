@@ -1,4 +1,4 @@
-"""Measurement: what a machine answered, with every sample and the state of the machine."""
+"""Measurement: every sample of one model's latency, its memory, and the state of the machine."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ from chipwise.core.errors import MeasurementError, SpecError, UnknownName
 from chipwise.core.files import build
 from chipwise.core.statistics import percentile_interval
 from chipwise.ops.workload import Phase, Workload
-from chipwise.profile.drift import NOISE, Drift
+from chipwise.profile.drift import NOISE, OLD_NAMES, Drift
+from chipwise.profile.verdict import judge
 
 SCHEMA = "chipwise.measurement/1"
+MOST_THREADS = 2**20
+MOST_BYTES = 2**62
 METRICS = ("ttft_p50", "ttft_p95", "ttft_p99", "tpot_p50", "tpot_p95", "tpot_p99", "peak_memory")
 
 
@@ -24,9 +27,12 @@ METRICS = ("ttft_p50", "ttft_p95", "ttft_p99", "tpot_p50", "tpot_p95", "tpot_p99
 class Measurement:
     """One model, one workload, one machine. Samples are seconds of wall time, in the order taken, none dropped.
 
-    A ``ttft`` sample is one prefill with the choice of the first token; a ``tpot`` sample is one decode step: feeding
+    A ``ttft`` sample is one prefill with the choice of the first token. A ``tpot`` sample is one decode step: feeding
     the token, running the model, choosing the next. An encoder has no such steps: its ``ttft`` samples are passes over
-    the text, its ``tpot_s`` is empty.
+    the text, and its ``tpot_s`` is empty.
+
+    Raises:
+        SpecError: A time is not a positive, finite number; there are no samples; or reasons and ``clean`` disagree.
     """
 
     design: str  # digest of the design
@@ -49,6 +55,18 @@ class Measurement:
     def __post_init__(self) -> None:
         if not self.ttft_s:
             raise SpecError("a measurement needs samples", field="ttft_s")
+        for name in ("ttft_s", "tpot_s"):
+            wrong = next((value for value in getattr(self, name) if not 0 < value < math.inf), None)
+            if wrong is not None:
+                raise SpecError(f"a time must be a positive, finite number of seconds, not {wrong}", field=name)
+        if not 0 <= self.cpu_s < math.inf:
+            raise SpecError(f"must be a finite number of seconds of at least 0, not {self.cpu_s}", field="cpu_s")
+        if not 1 <= self.threads <= MOST_THREADS:
+            raise SpecError(f"must be from 1 to {MOST_THREADS}", field="threads")
+        for name, most in (("peak_memory_bytes", MOST_BYTES), ("energy_j", math.inf)):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < most:
+                raise SpecError("must be a positive, finite number", field=name)
         if self.clean == bool(self.reasons):
             raise SpecError("an unclean measurement has reasons, a clean one none", field="reasons")
 
@@ -85,10 +103,10 @@ class Measurement:
         return self.percentile("ttft" if quantity == "ttft" else "tpot", int(share) / 100)
 
     def corrected(self, name: str) -> float:
-        """A metric on the calibration's footing: latencies without the machine's drift since then, SI units.
+        """A metric at the machine's speed when it was calibrated: latencies divided by the drift since then, SI units.
 
-        A clean measurement is taken as it is while the drift is within what the anchors themselves scatter; of others
-        that part of the drift is taken off that stands out from it.
+        Clean measurements are not corrected for a drift within the scatter of reference work. Otherwise the correction
+        is the drift shrunk by that scatter.
 
         Raises:
             UnknownName: There is no such metric.
@@ -97,10 +115,10 @@ class Measurement:
         value = self.metric(name)
         if self.drift is None or name == "peak_memory" or (self.clean and self.drift.size < NOISE):
             return value
-        return value / self.drift.believed(Phase.PREFILL if name.startswith("ttft") else Phase.DECODE)
+        return value / self.drift.shrunken(Phase.PREFILL if name.startswith("ttft") else Phase.DECODE)
 
     def corrected_interval(self, name: str) -> tuple[float, float | None, float | None]:
-        """:meth:`corrected` with the bounds of its interval: the percentile's own, widened by the drift's doubt.
+        """:meth:`corrected` with the bounds of its interval: the percentile's own, widened by the drift's uncertainty.
 
         A bound is None where the samples do not bound the percentile, or for peak memory.
 
@@ -120,10 +138,10 @@ class Measurement:
         return value, low, high
 
     def settled(self, name: str) -> float:
-        """What a model of the machine should learn: :meth:`corrected`, from processor time where others were busy.
+        """The value that the cost model learns from: :meth:`corrected`, in processor time where the machine was busy.
 
-        With one thread, processor time is what a sample would take if nothing else wanted its core. Where it was not
-        kept, the clock's samples have to do.
+        With one thread, processor time is what a sample takes when nothing else uses its core. Where it was not
+        recorded, wall time is used.
 
         Raises:
             UnknownName: There is no such metric.
@@ -136,22 +154,32 @@ class Measurement:
         return value / self.metric(name) * float(processor)
 
     @property
+    def noise_level(self) -> float:
+        """The worst reading of the machine's load over its limit; below 1 is clean."""
+        readings = self.environment.get("rounds", [self.environment])  # of a joined measurement
+        known = [{name: v for name, v in each.items() if isinstance(v, int | float)} for each in readings]
+        return max(judge(each).score for each in known)
+
+    @property
     def digest(self) -> str:
-        """Identity of everything in it."""
+        """Hash of all content."""
         return digest(self)
 
     def to_data(self) -> dict[str, Any]:
-        """As JSON can hold it."""
+        """As plain data for JSON."""
         data: dict[str, Any] = plain(self)
         return {"schema": SCHEMA, **data}
 
     @classmethod
     def from_data(cls, data: object, *, file: str | None = None) -> Measurement:
-        """What :meth:`to_data` gave.
+        """The measurement that :meth:`to_data` wrote.
 
         Raises:
             SpecError: The data is not a measurement.
         """
         if not isinstance(data, Mapping) or data.get("schema") != SCHEMA:
             raise SpecError(f"not a measurement of this version ({SCHEMA})", file=file)
-        return build(cls, {key: value for key, value in data.items() if key != "schema"}, file=file)
+        fields = {key: value for key, value in data.items() if key != "schema"}
+        if isinstance(since := fields.get("drift"), Mapping):
+            fields["drift"] = {OLD_NAMES.get(str(key), key): value for key, value in since.items()}
+        return build(cls, fields, file=file)

@@ -17,7 +17,10 @@ from chipwise.blocks.conv.lower import lower as lower_conv
 from chipwise.core.arrays import AnyArray
 from chipwise.core.workers import Message, Report, serve
 from chipwise.ops import AttentionOp, Elementwise, EmbeddingOp, Matmul, NormOp, Op
-from chipwise.profile import load
+from chipwise.profile import sensors
+
+STORED_BYTES = {"fp32": 4.0, "int8": 1.0, "int4": 0.625}  # of one weight, scales included
+LARGE_CASE_BYTES = 1e8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +37,11 @@ class Case:
     heads: int = 1
     kv_heads: int = 1
     head_size: int = 16
+
+    @property
+    def large(self) -> bool:
+        """Whether its matrices are larger than most caches; building such a graph takes seconds."""
+        return self.kind == "matmul" and self.count * self.k * self.n * STORED_BYTES[self.weights] > LARGE_CASE_BYTES
 
     def ops(self) -> list[Op]:
         """The operators that the graph consists of."""
@@ -68,9 +76,16 @@ class Case:
         return made
 
 
-def cases() -> list[Case]:
-    """All cases of one calibration, small sizes first."""
-    return [*_matmul_cases(), *_attention_cases(), *_other_cases()]
+def cases(*, large: bool = False) -> list[Case]:
+    """All cases of one calibration, small sizes first; with ``large``, also matrices that exceed the caches."""
+    return [*_matmul_cases(), *_attention_cases(), *_other_cases(), *(_large_cases() if large else ())]
+
+
+def _large_cases() -> Iterator[Case]:
+    for weights, goals in (("fp32", (1.28e8, 2.56e8, 5.12e8)), ("int8", (1.28e8, 2.56e8)), ("int4", (1.28e8, 2.56e8))):
+        for goal in goals:
+            count = 2 * round(goal / (4096 * 1024 * STORED_BYTES[weights]) / 2)
+            yield Case(kind="matmul", weights=weights, count=count, rows=1, k=1024, n=4096)
 
 
 def _matmul_cases() -> Iterator[Case]:
@@ -86,7 +101,7 @@ def _matmul_cases() -> Iterator[Case]:
         (256, 1024),
         (512, 512),
     )
-    for weights, bytes_each in (("fp32", 4.0), ("int8", 1.0), ("int4", 0.625)):
+    for weights, bytes_each in STORED_BYTES.items():
         for k, n in (*shapes, (256, 4096), (512, 2048)):
             size = k * n * bytes_each
             counts = {min(48, max(4, 2 * round(goal / size / 2))) for goal in (2e5, 1.5e6, 8e6)}
@@ -341,7 +356,7 @@ class _Worker:
 
     def start(self, setup: Message) -> None:
         """Pins this process and opens the runtime with the given threads."""
-        load.pin(setup["cpus"])
+        sensors.pin(setup["cpus"])
         self.bench, self.seconds = Bench(threads=setup["threads"]), setup["seconds"]
 
     def run(self, job: Message, _report: Report) -> float:

@@ -1,17 +1,99 @@
-"""What a machine tells of itself while it works: clock, temperature, energy. None where it does not tell.
+"""Readings of the machine while it works: load, memory, clock, temperature, energy. None where it has no such sensor.
 
-Loaded inside the measured process, so it imports nothing heavy. ``root`` stands for ``/`` so that tests bring a tree of
-their own.
+Loaded inside the measured process, so it imports nothing heavy. ``root`` replaces ``/`` in tests.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import resource
+import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path("/")
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadReading:
+    """Counters at one moment; differences of two readings say what happened between."""
+
+    wall_s: float
+    process_cpu_s: float  # of this process, all threads, user and system
+    involuntary_switches: int
+    busy_s: float | None  # of the watched cores together: user, nice, system, interrupts
+    elsewhere_s: float | None  # the same of all other cores
+    steal_s: float | None  # time the hypervisor gave the watched cores to others
+    load: float | None  # runnable tasks, mean of the last minute
+
+
+def read_load(cpus: Collection[int]) -> LoadReading:
+    """The counters now, for the cores ``cpus``."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    busy, steal = _cpu_times(cpus)
+    elsewhere, _ = _cpu_times(set(range(os.cpu_count() or 1)) - set(cpus))
+    try:
+        load: float | None = os.getloadavg()[0]
+    except OSError:
+        load = None
+    return LoadReading(
+        wall_s=time.perf_counter(),
+        process_cpu_s=usage.ru_utime + usage.ru_stime,
+        involuntary_switches=usage.ru_nivcsw,
+        busy_s=busy,
+        elsewhere_s=elsewhere,
+        steal_s=steal,
+        load=load,
+    )
+
+
+def _cpu_times(cpus: Collection[int]) -> tuple[float | None, float | None]:
+    names = {f"cpu{cpu}" for cpu in cpus}
+    try:
+        lines = Path("/proc/stat").read_text().splitlines()
+    except OSError:
+        return None, None
+    busy = steal = 0.0
+    for line in lines:
+        name, *fields = line.split()
+        if name in names:
+            user, nice, system, _idle, _wait, irq, softirq, stolen = (int(field) for field in fields[:8])
+            busy += (user + nice + system + irq + softirq) * _TICK_S
+            steal += stolen * _TICK_S
+    return busy, steal
+
+
+def idlest_cpus(count: int, *, look_s: float = 0.1) -> tuple[int, ...]:
+    """The ``count`` least busy cores of those this process may use, over the next ``look_s`` seconds."""
+    if not hasattr(os, "sched_getaffinity"):
+        return tuple(range(count))
+    allowed = sorted(os.sched_getaffinity(0))
+    if len(allowed) <= count:
+        return tuple(allowed)
+    before = {cpu: _cpu_times([cpu])[0] or 0.0 for cpu in allowed}
+    time.sleep(look_s)
+    use = {cpu: (_cpu_times([cpu])[0] or 0.0) - before[cpu] for cpu in allowed}
+    return tuple(sorted(sorted(allowed, key=lambda cpu: use[cpu])[:count]))
+
+
+def pin(cpus: Collection[int]) -> None:
+    """Keeps this process, and the threads it will start, on the cores ``cpus``, where the system can."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cpus)
+
+
+def status_bytes(field: str) -> int | None:
+    """A memory field of this process such as ``VmHWM`` (peak resident) or ``VmRSS``."""
+    try:
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith(f"{field}:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return None
 
 
 def frequency_hz(cpus: Collection[int], *, root: Path = ROOT) -> float | None:

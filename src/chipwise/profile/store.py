@@ -1,32 +1,36 @@
-"""Everything that was measured, in one file of the user's data folder, shared by all runs and processes.
+"""The user's data folder: all measurements, in one SQLite file, and the profiles of this machine.
 
-SQLite in write-ahead mode: many processes may add at the same moment, a killed one leaves nothing half written. A
-measurement is kept whole, with every sample, as compressed JSON beside the columns that are looked for. Its content
-is its identity, so importing what is there already changes nothing.
+SQLite in write-ahead mode: many processes may add at once, and a killed one leaves nothing half-written. A measurement
+is stored whole, with every sample, as compressed JSON beside the columns that are searched. Its id is the hash of its
+content, so importing a known measurement changes nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import re
 import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from chipwise.core.digest import plain
-from chipwise.core.errors import SpecError, StorageError, UnknownName
+from chipwise.core.errors import InputError, SpecError, StorageError, UnknownName
 from chipwise.core.files import build, storage, write_atomic
 from chipwise.core.places import data_folder
+from chipwise.hardware.detect import detect
+from chipwise.hardware.device import MachineProfile, Thermal
 from chipwise.profile.measurement import Measurement
 from chipwise.spec import Design
 from chipwise.spec import io as spec_io
 
 SCHEMA = "chipwise.stored_measurement/1"
 WAIT_S = 30.0  # for other writers
+IMPORTED = "imported: "  # begins the source of measurements that another machine's file holds
 _TABLE = """
 CREATE TABLE IF NOT EXISTS measurements (
     id TEXT PRIMARY KEY,
@@ -46,13 +50,18 @@ CREATE TABLE IF NOT EXISTS measurements (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """One measurement as the store keeps it; ``design`` where what was measured is known in full."""
+    """One stored measurement, with its ``design`` where that is known in full."""
 
     id: str
     added: str  # ISO date and time
-    source: str  # what measured it: "measure", "search clinic", "imported", …
+    source: str  # what measured it: "measure", "search clinic", "imported: measure", …
     measurement: Measurement
     design: Design | None
+
+    @property
+    def imported(self) -> bool:
+        """Whether it comes from a file, so that the name of its machine is only what the file says."""
+        return self.source.startswith(IMPORTED)
 
     def to_data(self) -> dict[str, Any]:
         """As a line of an exported file."""
@@ -69,7 +78,7 @@ class Stored:
 
     @classmethod
     def from_data(cls, data: object, *, file: str | None = None) -> Stored:
-        """What :meth:`to_data` gave.
+        """The measurement that :meth:`to_data` wrote.
 
         Raises:
             SpecError: The data is not a stored measurement of this version.
@@ -94,13 +103,13 @@ class Stored:
 
 
 class MeasurementStore:
-    """The store at ``path``; the user's own unless given. Made when first written to."""
+    """The store at ``path``; the user's own unless given. Created when first written to."""
 
     def __init__(self, path: str | Path | None = None) -> None:
         self.path = Path(path) if path is not None else data_folder() / "measurements.sqlite"
 
     def add(self, measurement: Measurement, *, design: Design | None = None, source: str) -> str:
-        """Keeps ``measurement``; returns its id. What is there already stays as it is."""
+        """Stores ``measurement`` and returns its id. A measurement that is there already stays as it is."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
         item = Stored(id=measurement.digest, added=now, source=source, measurement=measurement, design=design)
         self._insert([item])
@@ -135,42 +144,43 @@ class MeasurementStore:
         wanted = {"device": device, "runtime": runtime, "threads": threads}
         limits = {name: value for name, value in wanted.items() if value is not None}
         where = " AND ".join(f"{name} = ?" for name in limits) or "1"
-        if not self.path.exists():
+        if not self._exists():
             return []
         with self._open() as database:
             found = database.execute(
-                f"SELECT data FROM measurements WHERE {where} ORDER BY added, rowid",
+                f"SELECT id, data FROM measurements WHERE {where} ORDER BY added, rowid",
                 list(limits.values()),
             ).fetchall()
-        return [self._read(blob) for (blob,) in found]
+        return [self._read(identity, blob) for identity, blob in found]
 
-    def _read(self, blob: bytes) -> Stored:
+    def _read(self, identity: str, blob: bytes) -> Stored:
         try:
-            return Stored.from_data(json.loads(zlib.decompress(blob)), file=str(self.path))
-        except (zlib.error, ValueError) as error:
+            item = Stored.from_data(json.loads(zlib.decompress(blob)), file=f"{self.path}, measurement {identity[:8]}")
+            return replace(item, id=identity)  # older versions hashed other names of fields
+        except (zlib.error, ValueError, RecursionError) as error:
             raise StorageError(f"{self.path}: a measurement in it cannot be read: {error}") from None
 
     def get(self, identity: str) -> Stored:
-        """The measurement whose id is, or begins with, ``identity``.
+        """The measurement whose id is, or starts with, ``identity``.
 
         Raises:
-            UnknownName: There is none, or several begin so.
+            UnknownName: There is none, or several match.
         """
         matching = [name for name in self._ids() if identity and name.startswith(identity)]
         if len(matching) != 1:
             raise UnknownName("measurement", identity, matching or self._ids())
         with self._open() as database:
             (blob,) = database.execute("SELECT data FROM measurements WHERE id = ?", matching).fetchone()
-        return self._read(blob)
+        return self._read(matching[0], blob)
 
     def _ids(self) -> list[str]:
-        if not self.path.exists():
+        if not self._exists():
             return []
         with self._open() as database:
             return [row[0] for row in database.execute("SELECT id FROM measurements ORDER BY added, rowid")]
 
     def delete(self, identities: Iterable[str]) -> int:
-        """Forgets measurements; returns how many.
+        """Deletes measurements; returns how many.
 
         Raises:
             UnknownName: One of them is not there; then none is deleted.
@@ -190,10 +200,12 @@ class MeasurementStore:
         return len(chosen)
 
     def import_(self, path: str | Path) -> int:
-        """Adds what :meth:`export` wrote, here or on another machine; returns how many were new.
+        """Adds measurements that :meth:`export` wrote, here or on another machine; returns how many were new.
+
+        They are marked as imported: this machine's own profile does not learn from them.
 
         Raises:
-            SpecError: The file is missing, or a line is no stored measurement; then nothing is added.
+            SpecError: The file is missing, or a line is not a valid measurement; then nothing is added.
         """
         name, items = str(path), []
         try:
@@ -205,14 +217,18 @@ class MeasurementStore:
                 continue
             try:
                 data = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise SpecError(f"line {number} is not JSON: {error}", file=name) from None
-            items.append(Stored.from_data(data, file=f"{name}, line {number}"))
+            item = Stored.from_data(data, file=f"{name}, line {number}")
+            items.append(replace(item, source=f"{IMPORTED}{item.source.removeprefix(IMPORTED)}"))
         return self._insert(items)
+
+    def _exists(self) -> bool:
+        return _exists(self.path)
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
-        """A connection whose changes are kept together when the block ends well, and dropped when it does not."""
+        """A connection whose changes are committed when the block ends, and rolled back when it raises."""
         with storage(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
         database = None
@@ -230,3 +246,63 @@ class MeasurementStore:
         finally:
             if database is not None:
                 database.close()
+
+
+def profile_path(runtime: str, threads: int) -> Path:
+    """The file of this machine's profile. Machines that share a data folder have profiles of their own.
+
+    Raises:
+        InputError: ``runtime`` is not a plain name, or ``threads`` is not positive.
+    """
+    if not re.fullmatch(r"[\w.+-]+", runtime) or runtime.startswith("."):
+        raise InputError(f"runtime: {runtime!r} is not the name of a runtime")
+    if not isinstance(threads, int) or threads < 1:
+        raise InputError(f"threads: must be a whole number of at least 1, not {threads!r}")
+    return data_folder() / "profiles" / _folder_name(detect().name) / f"{runtime}-{threads}.json"
+
+
+def _folder_name(machine: str) -> str:
+    return re.sub(r"[^\w.]+", "-", machine).strip("-.").lower()[:100] or "machine"
+
+
+def saved_profile(runtime: str, threads: int) -> MachineProfile | None:
+    """This machine's profile, or None where it has not been calibrated in this runtime.
+
+    Profiles of older versions, which named no machine, count if they are of this one.
+
+    Raises:
+        SpecError: The file is damaged.
+        StorageError: The data folder cannot be read.
+    """
+    path = profile_path(runtime, threads)
+    if _exists(path):
+        return MachineProfile.load(path)
+    older = data_folder() / "profiles" / path.name
+    if not _exists(older):
+        return None
+    profile = MachineProfile.load(older)
+    return profile if profile.machine.name == detect().name else None
+
+
+def save_thermal(thermal: Thermal, *, runtime: str, threads: int) -> bool:
+    """Writes the thermal model into this machine's profile; returns whether there is one."""
+    profile = saved_profile(runtime, threads)
+    if profile is None:
+        return False
+    replace(profile, thermal=thermal).save(profile_path(runtime, threads))
+    return True
+
+
+def _exists(path: Path) -> bool:
+    """Whether there is such a file.
+
+    Raises:
+        StorageError: Its folder cannot be read.
+    """
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be read ({error.strerror}); is CHIPWISE_HOME a folder of yours?") from None
+    return True

@@ -17,7 +17,7 @@ import numpy as np
 from chipwise.core.errors import MeasurementError
 from chipwise.hardware.device import Thermal
 from chipwise.ops.workload import Workload
-from chipwise.profile import load
+from chipwise.profile import sensors
 from chipwise.profile.harness import MIN_PREFILLS, ask_worker, make_request, measurement_of, readings_of
 from chipwise.profile.measurement import Measurement
 from chipwise.profile.verdict import judge
@@ -54,7 +54,7 @@ def measure_sustained(
     """
     calibrated, remote = settings.pop("calibrated", None), settings.pop("remote", None)
     timeout_s = 2 * seconds + 60
-    cpus = load.idlest_cpus(threads)
+    cpus = sensors.idlest_cpus(threads)
     request = make_request(
         model,
         workload,

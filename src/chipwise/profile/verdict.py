@@ -1,6 +1,6 @@
-"""Was the machine quiet while it measured? Pure rules over what was read before, after and in between.
+"""Verdict: was the machine quiet during a measurement? Pure rules over readings taken before, after and in between.
 
-Samples are never dropped for being slow: the whole measurement is kept or called unclean, with its reasons.
+Slow samples are never dropped: a measurement as a whole is clean, or unclean with its reasons.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ LIMITS = {
     "others": 0.04,  # share of the measured cores' time that other processes used
     "steal": 0.01,  # share of the measured cores' time that the hypervisor took away
     "switches_per_s": 100.0,  # times a second that the process was pushed off its core
-    "anchor_spread": 1.5,  # 90th over 10th percentile of fixed work timed in between
+    "reference_spread": 1.5,  # 90th over 10th percentile of reference work timed in between
     "elsewhere": 0.3,  # share of the other cores' time that was used: they share caches, memory and clocks
     "waited": 1.05,  # median decode step by the clock over the same by processor time
     "dispersion": 2.0,  # 90th percentile of decode steps over their median
     "two_speeds": 1.15,  # the slower over the faster of two groups of decode steps
-    "drift": 1.2,  # fixed work now against the same at calibration, whichever is slower
+    "drift": 1.2,  # reference work now over the same at calibration, or its inverse
 }
-_WORDS = {
+_REASONS = {
     "lost": "the process waited {0:.1%} of the time (limit {1:.0%})",
     "others": "other processes used {0:.1%} of the measured cores (limit {1:.0%})",
     "steal": "the hypervisor took {0:.1%} of the measured cores (limit {1:.0%})",
     "switches_per_s": "the process was pushed off its core {0:.0f} times a second (limit {1:.0f})",
-    "anchor_spread": "fixed work in between varied by a factor of {0:.2f} (limit {1:.2f})",
+    "reference_spread": "reference work in between varied by a factor of {0:.2f} (limit {1:.2f})",
     "elsewhere": "the other cores were busy for {0:.0%} of the time (limit {1:.0%})",
     "waited": "decode steps took {0:.2f} times their processor time (limit {1:.2f})",
     "dispersion": "one decode step in ten took {0:.2f} times the median or more (limit {1:.2f})",
     "two_speeds": "decode steps ran at two speeds, a factor of {0:.2f} apart (limit {1:.2f})",
-    "drift": "the machine has drifted by a factor of {0:.2f} since it was calibrated (limit {1:.2f})",
+    "drift": "the machine's speed has changed by a factor of {0:.2f} since it was calibrated (limit {1:.2f})",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """``clean`` when no limit is passed; ``score`` is the worst reading over its limit, so lower is quieter."""
+    """``clean`` when no limit is exceeded. ``score`` is the worst reading over its limit, so lower is quieter."""
 
     clean: bool
     reasons: tuple[str, ...]
@@ -44,17 +44,17 @@ class Verdict:
 
 
 def judge(readings: Mapping[str, float | None]) -> Verdict:
-    """The verdict over readings named as in ``LIMITS``; one that is None was not to be had and counts for nothing."""
+    """The verdict over readings named as in ``LIMITS``. Readings that are None or missing are ignored."""
     known = {name: value for name in LIMITS if (value := readings.get(name)) is not None}
-    reasons = tuple(_WORDS[name].format(value, LIMITS[name]) for name, value in known.items() if value > LIMITS[name])
+    reasons = tuple(_REASONS[name].format(value, LIMITS[name]) for name, value in known.items() if value > LIMITS[name])
     score = max((value / LIMITS[name] for name, value in known.items()), default=0.0)
     return Verdict(clean=not reasons, reasons=reasons, score=score)
 
 
-def spread(anchors: Sequence[float]) -> float | None:
-    """90th over 10th percentile of ``anchors``; None if there are fewer than five."""
-    if len(anchors) < 5:
+def spread(seconds: Sequence[float]) -> float | None:
+    """90th over 10th percentile of ``seconds``; None if there are fewer than five."""
+    if len(seconds) < 5:
         return None
-    ordered = sorted(anchors)
+    ordered = sorted(seconds)
     last = len(ordered) - 1
     return ordered[round(0.9 * last)] / ordered[round(0.1 * last)]

@@ -20,9 +20,9 @@ import numpy as np
 
 from chipwise.core.arrays import AnyArray
 from chipwise.core.errors import ChipwiseError, MeasurementError
-from chipwise.profile import load, sensors
-from chipwise.profile.anchors import REFERENCE_PROMPT, REFERENCE_STEPS, Anchors
+from chipwise.profile import sensors
 from chipwise.profile.backends import RUNTIMES, Session, clock_of
+from chipwise.profile.reference_work import REFERENCE_PROMPT, REFERENCE_STEPS, ReferenceWork
 
 _FIRST_CYCLES = 2  # never timed: loading, first touches
 _STEADY = 0.03  # two windows of warm-up this close are steady
@@ -49,8 +49,8 @@ def main() -> int:
 
 def run(request: dict[str, Any]) -> dict[str, Any]:
     """Measures as ``request`` says (see ``harness.py``) and returns samples and readings as plain data."""
-    cpus = request["cpus"] or load.idlest_cpus(request["threads"])
-    load.pin(cpus)
+    cpus = request["cpus"] or sensors.idlest_cpus(request["threads"])
+    sensors.pin(cpus)
     if request["memory_limit_bytes"] is not None:
         _limit(resource.RLIMIT_AS, request["memory_limit_bytes"])
     runtime = RUNTIMES.load(request["runtime"])()
@@ -62,18 +62,18 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     steps = 0 if encodes else max(1, new - 1)
     loop = Loop(session, generator.integers(0, session.vocab_size, (batch, prompt)), steps=steps)
     steady = _warm_up(loop, request["warm_up_s"])
-    peak_memory_bytes = load.status_bytes("VmHWM")  # before the anchors take memory of their own
+    peak_memory_bytes = sensors.status_bytes("VmHWM")  # before the reference work takes memory of its own
     reference: Session | None = None
     if request["reference"]:
         room = REFERENCE_PROMPT + REFERENCE_STEPS
         reference = runtime.open(Path(request["reference"]), capacity=room, batch=1, **common)
-    anchors = Anchors(reference)
-    anchors.run_if_due()
+    reference_work = ReferenceWork(reference)
+    reference_work.run_if_due()
     loop.clear()
     gc.collect()
     gc.disable()
     energy, clock_hz = sensors.energy(), sensors.frequency_hz(cpus)
-    before = load.read(cpus)
+    before = sensors.read_load(cpus)
     started, began = time.perf_counter(), clock_of(session)()
     while True:
         elapsed = time.perf_counter() - started
@@ -81,8 +81,8 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         if enough_steps and len(loop.ttft_s) >= request["min_prefills"] and elapsed >= request["seconds"]:
             break
         loop.cycle(decode=not enough_steps or elapsed < request["seconds"])
-        anchors.run_if_due()
-    after = load.read(cpus)
+        reference_work.run_if_due()
+    after = sensors.read_load(cpus)
     loop.check()
     seen = readings(before, after, threads=request["threads"], cpus=len(cpus))
     return {
@@ -100,7 +100,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         "peak_memory_bytes": peak_memory_bytes,
         "energy_j": sensors.energy().since(energy),
         "readings": seen | {"unsteady": float(not steady)},
-        "anchors": anchors.seconds,
+        "reference_s": reference_work.seconds,
         "load_before": before.load,
         "load_after": after.load,
         "clock_hz_before": clock_hz,
@@ -163,7 +163,9 @@ class Loop:
         self.tpot_at_s: list[float] = []  # when each decode step began
 
 
-def readings(before: load.Reading, after: load.Reading, *, threads: int, cpus: int) -> dict[str, float | None]:
+def readings(
+    before: sensors.LoadReading, after: sensors.LoadReading, *, threads: int, cpus: int
+) -> dict[str, float | None]:
     """What happened between two readings, as ``verdict.judge`` takes it."""
     wall_s = max(after.wall_s - before.wall_s, 1e-9)
     cpu_s = after.process_cpu_s - before.process_cpu_s

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from chipwise.deploy.onnx import export
 from chipwise.pipeline.measuring import nats_of
-from chipwise.profile.backends.onnxruntime import OnnxRuntimeSession
-from chipwise.profile.backends.onnxruntime_encoder import OnnxEncoder
+from chipwise.profile.backends.onnxruntime import OnnxEncoder, OnnxRuntimeSession
 from chipwise.spec import Design
 from chipwise.spec.encoder import is_encoder
 from chipwise.training.tasks_data import Task

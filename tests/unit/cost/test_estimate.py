@@ -18,7 +18,7 @@ from chipwise.cost.pricing import PRICE_COLUMNS, total_price
 from chipwise.deploy.onnx import build, random_weights
 from chipwise.hardware import MachineProfile
 from chipwise.ops import AttentionOp, Elementwise, Matmul, NormOp, Phase, Workload
-from chipwise.profile.samples import random_designs
+from chipwise.profile.random_models import random_designs
 from chipwise.spec import Design, uniform
 from chipwise.spec.formats import formats_word
 from chipwise.testing.machines import US, round_machine

@@ -16,8 +16,7 @@ from chipwise.deploy.onnx import export, random_weights
 from chipwise.deploy.torch import Transformer
 from chipwise.deploy.torch_encoder import Encoder, load, mean_pooled
 from chipwise.ops import Workload
-from chipwise.profile.backends.onnxruntime import OnnxRuntimeSession
-from chipwise.profile.backends.onnxruntime_encoder import OnnxEncoder
+from chipwise.profile.backends.onnxruntime import OnnxEncoder, OnnxRuntimeSession
 from chipwise.profile.harness import measure
 from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer
 from chipwise.spec.encoder import is_encoder

@@ -170,8 +170,7 @@ def test_without_a_gpu_cuda_is_refused_with_the_reason(tmp_path) -> None:
 
 
 def test_every_built_in_runtime_says_what_it_needs_and_has_an_exporter() -> None:
-    built_in = {name for name in RUNTIMES.names() if name != "fake"}
-    assert built_in == set(NEEDS) == set(EXPORTERS.names()) - {"fake"}
+    assert set(RUNTIMES.names()) == set(NEEDS) == set(EXPORTERS.names())
 
 
 def test_a_package_that_is_not_there_is_named_with_its_extra(monkeypatch) -> None:

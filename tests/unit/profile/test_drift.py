@@ -15,22 +15,23 @@ from chipwise.profile.verdict import judge
 CALIBRATED = {"compute_s": 1.0, "memory_s": 2.0, "reference_prefill_s": 4.0, "reference_decode_s": 8.0}
 
 
-def test_the_reference_speaks_for_its_phase() -> None:
+def test_the_reference_model_stands_for_its_phase() -> None:
     now = {"compute_s": 1.2, "memory_s": 2.4, "reference_prefill_s": 4.8, "reference_decode_s": 9.6}
     found = drift(now, CALIBRATED)
     assert found is not None
-    assert (found.prefill, found.decode) == pytest.approx((1.2, 1.2))
+    assert (found.prefill_slowdown, found.decode_slowdown) == pytest.approx((1.2, 1.2))
     assert found.log_halfwidth == pytest.approx(FLOOR + DOUBT * math.log(1.2))
     assert found.size == pytest.approx(1.2)
 
 
-def test_without_a_reference_arithmetic_and_memory_speak() -> None:
+def test_without_a_reference_model_arithmetic_and_memory_stand_for_it() -> None:
+    """Decode: the geometric mean of 1.21 and 1."""
     found = drift({"compute_s": 1.21, "memory_s": 2.0}, CALIBRATED)
     assert found is not None
-    assert (found.prefill, found.decode) == pytest.approx((1.21, 1.1))  # the geometric mean of 1.21 and 1
+    assert (found.prefill_slowdown, found.decode_slowdown) == pytest.approx((1.21, 1.1))
 
 
-def test_anchors_that_disagree_widen_the_interval() -> None:
+def test_reference_work_that_disagrees_widen_the_interval() -> None:
     agreed = drift({"compute_s": 1.2, "memory_s": 2.4, "reference_decode_s": 9.6}, CALIBRATED)
     torn = drift({"compute_s": 0.9, "memory_s": 1.8, "reference_decode_s": 9.6}, CALIBRATED)
     assert agreed is not None
@@ -57,8 +58,8 @@ def test_a_quarter_of_drift_between_sessions_is_corrected_to_within_5_percent(sl
     settings = {"runtime": "fake", "seconds": 0.1, "attempts": 1}
     workload = Workload(prompt_tokens=4, new_tokens=9)
     first = measure(path, workload, options={"simulated": True}, **settings)
-    anchors = first.environment["anchors"]
-    second = measure(path, workload, options={"simulated": True, "drift": slower}, calibrated=anchors, **settings)
+    reference_s = first.environment["reference_s"]
+    second = measure(path, workload, options={"simulated": True, "drift": slower}, calibrated=reference_s, **settings)
     for metric, true_s in (("ttft_p50", 6e-4), ("tpot_p50", 3e-4)):
         assert first.metric(metric) == pytest.approx(true_s, rel=1e-9)
         assert second.metric(metric) == pytest.approx(slower * true_s, rel=1e-9)
@@ -66,4 +67,4 @@ def test_a_quarter_of_drift_between_sessions_is_corrected_to_within_5_percent(sl
         _, low, high = second.corrected_interval(metric)
         assert low < true_s < high
     assert not second.clean  # past a fifth it is for another hour, whatever was corrected
-    assert any("drifted" in reason for reason in second.reasons)
+    assert any("speed has changed" in reason for reason in second.reasons)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from chipwise.core.errors import MeasurementError, SpecError, UnknownName
 from chipwise.ops import Phase, Workload
 from chipwise.profile.drift import SCATTER, Drift
-from chipwise.profile.load import Reading
 from chipwise.profile.measurement import Measurement
+from chipwise.profile.sensors import LoadReading
 from chipwise.profile.verdict import LIMITS, judge, spread
 from chipwise.profile.worker import readings
 
@@ -47,23 +47,23 @@ def test_metrics_by_hand() -> None:
         measurement(peak_memory_bytes=None).metric("peak_memory")
 
 
-def test_small_drift_of_a_clean_measurement_is_the_anchors_own_scatter() -> None:
-    small = Drift(prefill=1.05, decode=0.95, log_halfwidth=0.02)
-    large = Drift(prefill=1.05, decode=1.15, log_halfwidth=0.03)
-    believed = [found.believed(Phase.DECODE) for found in (small, large)]
+def test_small_drift_of_a_clean_measurement_is_scatter_of_reference_work() -> None:
+    small = Drift(prefill_slowdown=1.05, decode_slowdown=0.95, log_halfwidth=0.02)
+    large = Drift(prefill_slowdown=1.05, decode_slowdown=1.15, log_halfwidth=0.03)
+    shrunk = [found.shrunken(Phase.DECODE) for found in (small, large)]
     assert measurement(drift=small).corrected("tpot_p50") == 0.002
-    assert measurement(drift=small, clean=False, reasons=("busy",)).corrected("tpot_p50") == 0.002 / believed[0]
-    assert measurement(drift=large).corrected("tpot_p50") == 0.002 / believed[1]
-    assert 0.95 < believed[0] < 1 < believed[1] < 1.15
+    assert measurement(drift=small, clean=False, reasons=("busy",)).corrected("tpot_p50") == 0.002 / shrunk[0]
+    assert measurement(drift=large).corrected("tpot_p50") == 0.002 / shrunk[1]
+    assert 0.95 < shrunk[0] < 1 < shrunk[1] < 1.15
 
 
 @given(st.floats(0.2, 5.0))
-def test_of_a_drift_at_most_itself_is_believed_and_nearly_all_of_a_large_one(told: float) -> None:
-    found = Drift(prefill=told, decode=1 / told, log_halfwidth=0.1)
-    share = math.log(found.believed(Phase.PREFILL)) / math.log(told) if told != 1 else 0.0
+def test_drift_is_shrunk_towards_none_and_hardly_where_it_is_large(factor: float) -> None:
+    found = Drift(prefill_slowdown=factor, decode_slowdown=1 / factor, log_halfwidth=0.1)
+    share = math.log(found.shrunken(Phase.PREFILL)) / math.log(factor) if factor != 1 else 0.0
     assert 0 <= share <= 1
-    assert share > 0.9 or abs(math.log(told)) < 3 * SCATTER
-    assert found.believed(Phase.DECODE) == pytest.approx(1 / found.believed(Phase.PREFILL))
+    assert share > 0.9 or abs(math.log(factor)) < 3 * SCATTER
+    assert found.shrunken(Phase.DECODE) == pytest.approx(1 / found.shrunken(Phase.PREFILL))
 
 
 def test_doubt_needs_reasons_and_reasons_need_doubt() -> None:
@@ -92,7 +92,7 @@ def test_more_disturbance_never_looks_quieter(found: dict[str, float], name: str
     assert judge({**found, name: found.get(name, 0) + 1}).score >= judge(found).score
 
 
-def test_spread_of_anchors() -> None:
+def test_spread_of_reference_times() -> None:
     assert spread([1.0] * 9 + [50.0]) == 1.0  # one interruption in ten is no change of speed
     assert spread([1.0] * 5 + [2.0] * 5) == 2.0
     assert spread([1.0, 2.0]) is None
@@ -100,10 +100,10 @@ def test_spread_of_anchors() -> None:
 
 def test_readings_by_hand() -> None:
     """Two seconds of wall: 1.5 s were ours, the core was busy for 1.9 s, 0.02 s were stolen."""
-    before = Reading(
+    before = LoadReading(
         wall_s=10, process_cpu_s=1, involuntary_switches=5, busy_s=100, steal_s=0, elsewhere_s=50, load=0.1
     )
-    after = Reading(
+    after = LoadReading(
         wall_s=12, process_cpu_s=2.5, involuntary_switches=25, busy_s=101.9, steal_s=0.02, elsewhere_s=51, load=0.2
     )
     found = readings(before, after, threads=1, cpus=1)

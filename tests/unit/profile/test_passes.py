@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 import pytest
 
 from chipwise.hardware import MachineProfile, PassCost
-from chipwise.ops import Phase
-from chipwise.profile.calibrate import LEAST_SCALE, WORKLOAD, fit_passes
-from chipwise.profile.refit import predict_seconds
-from chipwise.profile.samples import random_designs
+from chipwise.ops import Phase, Workload
+from chipwise.profile.learning import LEAST_PASS_SCALE, fit_passes, predict_seconds
+from chipwise.profile.random_models import random_designs
 from chipwise.spec import Design
 from chipwise.testing.machines import core_like
 
+WORKLOAD = Workload(prompt_tokens=64, new_tokens=64)
 NEUTRAL = {phase.value: PassCost(call_s=0.0, per_logit_s=0.0, scale=1.0) for phase in Phase}
 
 
@@ -23,6 +23,8 @@ class Truth:
 
     design: Design
     device: MachineProfile
+    workload: Workload = WORKLOAD
+    peak_memory_bytes: float | None = None
 
     def seconds(self, phase: Phase, share: float) -> float:
         return predict_seconds(self.device, self.design, phase, WORKLOAD)
@@ -49,5 +51,5 @@ def test_calls_logits_and_both_scales_are_found() -> None:
 
 def test_operators_never_take_no_time() -> None:
     found = fitted(0.01, 0.02)
-    assert {cost.scale for cost in found.values()} == {LEAST_SCALE}
+    assert {cost.scale for cost in found.values()} == {LEAST_PASS_SCALE}
     assert all(cost.call_s >= 0 and cost.per_logit_s >= 0 for cost in found.values())

@@ -32,7 +32,7 @@ def measurement(number: int = 0, *, device: str = "toy", runtime: str = "fake") 
         cpu_s=0.1,
         peak_memory_bytes=10**7,
         clean=True,
-        drift=Drift(prefill=1.1, decode=1.2, log_halfwidth=0.05),
+        drift=Drift(prefill_slowdown=1.1, decode_slowdown=1.2, log_halfwidth=0.05),
     )
 
 

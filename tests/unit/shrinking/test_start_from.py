@@ -17,7 +17,7 @@ from chipwise.cli.app import app
 from chipwise.core.errors import Infeasible, InputError, SpecError, StudyError, TrainingDiverged, UnknownName
 from chipwise.deploy.hf import load_pretrained
 from chipwise.ops import Workload
-from chipwise.profile.backends.onnxruntime_encoder import OnnxEncoder
+from chipwise.profile.backends.onnxruntime import OnnxEncoder
 from chipwise.shrinking import Healing, stages, start_from
 from chipwise.shrinking.choosing import Limits, Sampler, choose_exactly, choose_first_layers, options_of
 from chipwise.shrinking.command import limit_of

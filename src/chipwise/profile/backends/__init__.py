@@ -75,8 +75,8 @@ RUNTIMES = Table(
         "torch-cuda": "chipwise.profile.backends.torch:TorchCuda",
         "torch-cuda-compiled": "chipwise.profile.backends.torch:TorchCudaCompiled",
         "torch-cuda-graphs": "chipwise.profile.backends.torch:TorchCudaGraphs",
-        "fake": "chipwise.profile.backends.fake:FakeRuntime",
     },
+    hidden={"fake": "chipwise.testing.fake_runtime:FakeRuntime"},  # a test double
 )
 
 

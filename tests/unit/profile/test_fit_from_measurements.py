@@ -9,10 +9,9 @@ import pytest
 
 from chipwise.core.errors import InputError
 from chipwise.ops import Phase, Workload
-from chipwise.predict.learn import fit_from_measurements
+from chipwise.profile.learning import fit_from_measurements, predict_seconds
 from chipwise.profile.measurement import Measurement
-from chipwise.profile.refit import predict_seconds
-from chipwise.profile.samples import random_designs
+from chipwise.profile.random_models import random_designs
 from chipwise.profile.store import MeasurementStore
 from chipwise.testing.machines import core_like, other
 

@@ -14,10 +14,10 @@ from chipwise.hardware import Curve, Machine, MachineProfile, MemoryCost, PassCo
 from chipwise.ops import Phase, Workload
 from chipwise.profile.backends import missing
 from chipwise.profile.calibrate import calibrate
-from chipwise.profile.calibrate_models import KNOTS_BYTES, best_seen, fit_rates, held_by, variants
 from chipwise.profile.exporting import export_openvino
-from chipwise.profile.refit import predict_seconds
-from chipwise.profile.samples import random_designs
+from chipwise.profile.learning import predict_seconds
+from chipwise.profile.model_rates import KNOTS_BYTES, best_rates, fit_model_rates
+from chipwise.profile.random_models import nearest_supported, random_designs, variants
 from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer
 
 FORMATS = ("fp32", "int8", "int4")
@@ -34,7 +34,7 @@ def chosen_machine() -> MachineProfile:
     kinds = ("norm.rmsnorm", "norm.skip_rmsnorm", "norm.layernorm", "gather", "conv")
     kinds += tuple(f"elementwise.{name}" for name in ("relu", "gelu", "gelu_tanh", "silu", "mul", "add"))
     terms |= {kind: {"node": 1e-6, "value": 1e-10} for kind in kinds}
-    curve = Curve(working_set_bytes=KNOTS_BYTES, s_per_byte=(1e-11, 2e-11, 2e-11, 2e-11))
+    curve = Curve(working_set_bytes=KNOTS_BYTES, s_per_byte=(1e-11, *[2e-11] * (len(KNOTS_BYTES) - 1)))
     still = PassCost(call_s=5e-6, per_logit_s=1e-9, scale=1.0)
     return MachineProfile(
         machine=Machine(name="chosen", cpu="chosen", cores=1, memory_bytes=10**9),
@@ -69,7 +69,7 @@ def test_a_machine_with_known_rates_is_found_again_from_whole_models() -> None:
     """Models that were not fitted, under a prompt that was not measured, are predicted within 3 %."""
     workloads = [Workload(prompt_tokens=prompt, new_tokens=64) for prompt in (64, 24, 128)]
     seen = [Timed(design, workloads[i // 3 % 3]) for i, design in enumerate(random_designs(60, seed=0))]
-    rates = fit_rates(seen)
+    rates = fit_model_rates(seen)
     found = replace(chosen_machine(), terms=rates.terms, curves=rates.curves, passes=rates.passes)
     assert rates.terms["elementwise.mul"]["node"] == pytest.approx(1e-6, rel=0.1)
     unseen = Workload(prompt_tokens=80, new_tokens=32)
@@ -84,7 +84,7 @@ def test_formats_that_were_not_measured_have_no_rates() -> None:
         Timed(replace(design, weights="fp32"), Workload(prompt_tokens=64, new_tokens=64))
         for design in random_designs(36, seed=0)
     ]
-    assert not [kind for kind in fit_rates(seen).terms if "int" in kind]
+    assert not [kind for kind in fit_model_rates(seen).terms if "int" in kind]
 
 
 def test_plainer_variants_keep_widths_heads_and_depth() -> None:
@@ -99,7 +99,7 @@ def test_plainer_variants_keep_widths_heads_and_depth() -> None:
 @pytest.mark.skipif(missing("llama.cpp") is not None, reason=f"llama.cpp: {missing('llama.cpp')}")
 def test_what_llama_cpp_holds_is_swiglu_in_the_same_format() -> None:
     for design in random_designs(6, seed=0):
-        held = held_by("llama.cpp", design)
+        held = nearest_supported("llama.cpp", design)
         assert held.weights == design.weights
         assert {(layer.ffn.activation, layer.ffn.gated) for layer in held.arch.layers} == {("silu", True)}
 
@@ -127,7 +127,7 @@ def test_best_rates_by_pencil() -> None:
     workload = Workload(prompt_tokens=10, new_tokens=2)
     models = [Stopped(Design(arch=arch), workload, took_s=took_s) for took_s in (2.0, 1.0)]
     machine = Machine(name="toy", cpu="toy", cores=1, memory_bytes=10**9, l2_bytes=10_000, l3_bytes=100_000)
-    peaks, roofs = best_seen(models, machine)
+    peaks, roofs = best_rates(models, machine)
     assert peaks == {"fp32": pytest.approx(2 * 64 * 64 * 3, rel=0.05)}  # up, down and head; the norms are the rest
     assert roofs == {"shared cache": 4 * 64 * 64 * 3}  # 49,152 bytes
 

@@ -7,10 +7,10 @@ import pytest
 
 from chipwise.core.errors import MeasurementError, UnknownName
 from chipwise.cost.terms import terms
-from chipwise.profile.calibrate import calibrate, fit_terms, time_cases
-from chipwise.profile.fit import fit_relative, rising
+from chipwise.profile.calibrate import calibrate
+from chipwise.profile.learning import compare, fit_relative, rising
 from chipwise.profile.microbench import Case, cases
-from chipwise.profile.refit import compare
+from chipwise.profile.node_rates import fit_terms, time_cases
 
 
 def toy_seconds(case: Case) -> float:
@@ -57,7 +57,7 @@ def test_small_graphs_are_timed_in_a_child() -> None:
         Case(kind="gather", count=2, k=64, n=16),
     ]
     seen: list[float] = []
-    timed = time_cases(chosen, threads=1, tell=lambda phase, share: seen.append(share))
+    timed = time_cases(chosen, threads=1, on_progress=lambda phase, share: seen.append(share))
     assert [case for case, _ in timed] == chosen
     assert all(1e-7 < seconds < 1 for _, seconds in timed)
     assert seen[-1] == 1.0

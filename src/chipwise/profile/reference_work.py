@@ -1,4 +1,4 @@
-"""Fixed work, timed inside the measured process between requests: what tells a slow machine from a slow model."""
+"""Reference work: fixed work timed between requests, which tells a slow machine from a slow model."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ EVERY_S = 0.05
 REFERENCE_PROMPT, REFERENCE_STEPS = 16, 4
 
 
-class Anchors:
-    """Arithmetic in the caches, a sum over memory, and (if given) a small model in the same runtime.
+class ReferenceWork:
+    """Times of arithmetic in the caches, a sum over memory, and (if given) a small model in the same runtime.
 
     Args:
-        reference: A session on the reference model, with room for ``REFERENCE_PROMPT + REFERENCE_STEPS`` positions.
+        reference: A session of the reference model, with room for ``REFERENCE_PROMPT + REFERENCE_STEPS`` positions.
     """
 
     def __init__(self, reference: Session | None = None) -> None:
@@ -35,9 +35,9 @@ class Anchors:
             self.seconds |= {"reference_prefill_s": [], "reference_decode_s": []}
 
     def run_if_due(self) -> None:
-        """Times each anchor once, after an untimed turn: what the model left in the caches must not show.
+        """Times everything once, after an untimed turn, so that the caches do not hold the model's data.
 
-        Not oftener than every 50 ms, so that few requests find the caches full of anchors.
+        At most every 50 ms, so that few requests find the caches filled by reference work.
         """
         if time.perf_counter() - self._last < EVERY_S:
             return
@@ -70,5 +70,5 @@ class Anchors:
 
 
 def medians(seconds: Mapping[str, list[float]]) -> dict[str, float]:
-    """The median of each anchor that was timed at all."""
+    """Median seconds of each kind of reference work that was timed."""
     return {name: float(np.median(values)) for name, values in seconds.items() if values}

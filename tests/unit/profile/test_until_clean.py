@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from chipwise.core.errors import MeasurementError
 from chipwise.ops import Workload
+from chipwise.profile.harness import measure_until_clean
 from chipwise.profile.measurement import Measurement
-from chipwise.profile.session import measure_session
 
 
 def made(lost: float) -> Measurement:
@@ -35,14 +35,14 @@ def test_what_was_not_clean_is_measured_again_after_the_others() -> None:
         order.append(name)
         return made(script[name].pop(0))
 
-    found = measure_session(["a", "b", "c"], measure)
+    found = measure_until_clean(["a", "b", "c"], measure)
     assert order == ["a", "b", "c", "b"]
     assert [item.clean for item in found] == [True, True, True]
 
 
 def test_repeats_are_bounded_and_the_quietest_counts() -> None:
     script = iter([0.5, 0.2, 0.3, 0.0])
-    (found,) = measure_session(["a"], lambda name: made(next(script)), repeats=2)
+    (found,) = measure_until_clean(["a"], lambda name: made(next(script)), repeats=2)
     assert found.environment["lost"] == 0.2
 
 
@@ -55,7 +55,7 @@ def test_a_fault_is_kept_with_its_reason_and_not_tried_again() -> None:
             raise MeasurementError("crashed")
         return made(0.0)
 
-    found = measure_session(["good", "bad", "fine"], measure)
+    found = measure_until_clean(["good", "bad", "fine"], measure)
     assert calls == ["good", "bad", "fine"]
     assert str(found[1]) == "crashed"
     assert isinstance(found[0], Measurement)

@@ -11,8 +11,17 @@ from chipwise.cost.memory import memory_parts
 from chipwise.cost.residual import AMPLITUDE, doubt
 from chipwise.hardware import MachineProfile, MemoryCost
 from chipwise.ops import Phase, Workload
-from chipwise.profile.refit import Table, cross_check, errors, fit_memory, predict_seconds, predictions, prepare, refit
-from chipwise.profile.samples import random_designs
+from chipwise.profile.learning import (
+    PhaseTable,
+    cross_check,
+    errors,
+    fit_memory,
+    predict_seconds,
+    predictions,
+    prepare,
+    refit,
+)
+from chipwise.profile.random_models import random_designs
 from chipwise.spec import Design
 from chipwise.spec.formats import formats_word
 from chipwise.testing.machines import core_like, other
@@ -22,7 +31,7 @@ WORKLOAD = Workload(prompt_tokens=16, new_tokens=16)
 
 @dataclass(frozen=True)
 class Truth:
-    """A design as a device of known rates takes it; see :class:`chipwise.profile.refit.Observed`."""
+    """A design as a device of known rates takes it; see :class:`chipwise.profile.learning.Observed`."""
 
     design: Design
     device: MachineProfile
@@ -38,7 +47,7 @@ def truths(device: MachineProfile, count: int, *, seed: int) -> list[Truth]:
     return [Truth(design, device) for design in random_designs(count, seed=seed)]
 
 
-def test_a_device_that_is_as_believed_changes_nothing() -> None:
+def test_a_device_with_the_profiles_own_rates_changes_nothing() -> None:
     seen = prepare(core_like(), truths(core_like(), 12, seed=0))
     fitted = refit(core_like(), seen, memory=False)
     for phase in Phase:
@@ -89,24 +98,26 @@ def test_what_estimates_say_is_what_refitting_predicted() -> None:
     np.testing.assert_allclose(quick, slow, rtol=1e-9)
 
 
-def test_lessons_are_learnt_from_with_the_first_measurement() -> None:
+def test_calibration_models_count_from_the_first_measurement_on() -> None:
     device = other(core_like(), attention=1.5, int8=0.8)
     taught = prepare(core_like(), truths(device, 20, seed=0))
-    lessons = {phase.value: table.lessons() for phase, table in taught.tables.items()}
-    profile = replace(refit(core_like(), taught, memory=False), lessons=lessons)
+    rows = taught.to_rows()
+    profile = replace(refit(core_like(), taught, memory=False), calibration_models=rows)
     fresh = prepare(core_like(), truths(device, 20, seed=1))
     one = refit(profile, fresh[[0]], memory=False)
     assert errors(one, fresh)["decode"].mape < 0.05
 
 
-def test_a_profile_with_lessons_survives_its_file(tmp_path) -> None:
+def test_a_profile_with_calibration_models_survives_its_file(tmp_path) -> None:
     seen = prepare(core_like(), truths(other(core_like(), int8=0.7), 8, seed=0))
-    lessons = {phase.value: table.lessons() for phase, table in seen.tables.items()}
-    profile = replace(refit(core_like(), seen, memory=False), lessons=lessons)
+    rows = seen.to_rows()
+    profile = replace(refit(core_like(), seen, memory=False), calibration_models=rows)
     profile.save(tmp_path / "profile.json")
     again = MachineProfile.load(tmp_path / "profile.json")
     assert again == profile
-    np.testing.assert_allclose(Table.of(again.lessons["decode"]).parts, seen.tables[Phase.DECODE].parts)
+    np.testing.assert_allclose(
+        PhaseTable.from_rows(again.calibration_models["decode"]).parts, seen.tables[Phase.DECODE].parts
+    )
 
 
 def test_one_disturbed_model_does_not_spoil_the_others() -> None:

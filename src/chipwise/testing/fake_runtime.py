@@ -1,9 +1,9 @@
-"""A runtime with no model behind it: a JSON file says how long to take and how to misbehave.
+"""A test double of a runtime: a JSON file sets how long each pass takes and how it fails.
 
 The file holds ``vocab_size``, ``prefill_s`` and ``decode_s`` (seconds of busy waiting), and optionally ``fault``: one
-of ``hang``, ``crash``, ``nan``, ``memory`` (takes addresses until it is refused), ``noise`` (prints to stdout). The
-option ``drift`` stretches all waits: a machine that has become slower. With the option ``simulated`` nothing waits: a
-clock of the session's own goes on by exactly what was asked for.
+of ``hang``, ``crash``, ``nan``, ``memory`` (allocates until it is refused), ``noise`` (prints to stdout). The option
+``drift`` stretches all waits, as on a machine that has become slower. With the option ``simulated`` nothing waits: the
+session has a clock of its own, which advances by exactly these times.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chipwise.predict.correct import Z_90, correction
+from chipwise.profile.learning import Z90, correction
 
 positive = st.floats(1e-6, 1e3)
 
@@ -12,11 +12,11 @@ positive = st.floats(1e-6, 1e3)
 def test_nothing_measured_changes_nothing() -> None:
     known = correction([], error=0.1)
     assert known.factor == 1.0
-    assert known.spread == pytest.approx(Z_90 * 0.1)
+    assert known.spread == pytest.approx(Z90 * 0.1)
 
 
 def test_one_pair_is_shrunk_half_way() -> None:
-    # log 4 over (one pair + one believed pair of no error) is log 2
+    # log 4 over (one pair + one assumed pair of no error) is log 2
     assert correction([(1.0, 4.0)], error=0.1).factor == pytest.approx(2.0)
 
 

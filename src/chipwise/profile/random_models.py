@@ -1,0 +1,124 @@
+"""Models for calibration: random small ones, a few large ones, and plainer variants for runtimes with limits."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from chipwise.core.errors import Unsupported
+from chipwise.profile.exporting import export_for
+from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer, uniform
+from chipwise.spec.arch import Activation
+
+WEIGHTS = ("fp32", "int8", "int4")
+ACTIVATIONS: tuple[Activation, ...] = ("relu", "gelu", "gelu_tanh", "silu")  # every runtime has a node for these
+CONVS = ((0, 0), (0, 0), (4, 0), (4, 4))  # taps before attention and before feed-forward
+
+
+def random_designs(count: int, *, seed: int, max_tokens: int = 256) -> list[Design]:
+    """``count`` different designs of 1 to 8 layers, 64 to 512 wide, with each weight format in turn."""
+    generator = random.Random(seed)
+    return [_design(generator, i, max_tokens) for i in range(count)]
+
+
+def _design(generator: random.Random, number: int, max_tokens: int) -> Design:
+    d_model = generator.choice(range(64, 513, 32))
+    convs = generator.choice(CONVS)
+    arch = ArchSpec(
+        name=f"random-{number}",
+        vocab_size=generator.choice((512, 1024, 2048, 4096, 8192)),
+        d_model=d_model,
+        layers=tuple(_layer(generator, *convs) for _ in range(generator.randint(1, 8))),
+        max_tokens=max_tokens,
+        tie_embeddings=generator.random() < 0.75,
+        norm="rmsnorm" if generator.random() < 0.8 else "layernorm",
+    )
+    return Design(arch=arch, weights=WEIGHTS[number % len(WEIGHTS)])
+
+
+def _layer(generator: random.Random, attention_conv: int, ffn_conv: int) -> Layer:
+    heads = generator.choice((1, 2, 4, 8))
+    groups: Sequence[int] = [h for h in (1, 2, 4, 8) if h <= heads]
+    attention = Attention(heads=heads, kv_heads=generator.choice(groups), head_size=generator.choice((16, 32, 64)))
+    ffn = FeedForward(
+        width=generator.choice((64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)),
+        activation=generator.choice(ACTIVATIONS),
+        gated=generator.random() < 0.5,
+    )
+    return Layer(attention=attention, ffn=ffn, attention_conv=attention_conv, ffn_conv=ffn_conv)
+
+
+def large_designs() -> list[Design]:
+    """Models of 130 to 420 MB, whose weights do not fit in caches: like GPT-2 and like Llama, in each format."""
+    gpt = uniform(
+        name="gpt-large",
+        vocab_size=16384,
+        d_model=768,
+        depth=12,
+        heads=12,
+        ffn_width=3072,
+        activation="gelu_tanh",
+        gated=False,
+        max_tokens=256,
+    )
+    llama = uniform(
+        name="llama-large",
+        vocab_size=16384,
+        d_model=1024,
+        depth=14,
+        heads=16,
+        kv_heads=4,
+        ffn_width=2816,
+        max_tokens=256,
+    )
+    wide = replace(llama, name="llama-wide", vocab_size=24576, layers=llama.layers[:4])
+    return [
+        Design(arch=gpt),
+        Design(arch=llama, weights="int8"),
+        Design(arch=wide),
+        Design(arch=llama, weights="int4"),
+    ]
+
+
+def variants(design: Design) -> Iterator[Design]:
+    """``design``, then plainer designs: without convolutions, Llama-like, and the same in FP32."""
+    arch = design.arch
+    bare = tuple(replace(layer, attention_conv=0, ffn_conv=0) for layer in arch.layers)
+    sizes = [layer.attention.head_size for layer in arch.layers if layer.attention is not None]
+    layers = tuple(
+        replace(
+            layer,
+            attention=layer.attention and replace(layer.attention, head_size=max([32, *sizes[:1]])),
+            ffn=layer.ffn and replace(layer.ffn, activation="silu", gated=True),
+        )
+        for layer in bare
+    )
+    without = replace(design, arch=replace(arch, layers=bare))
+    plain = replace(design, arch=replace(arch, layers=layers, norm="rmsnorm", norm_bias=False))
+    yield from (design, without, plain)
+    yield from (replace(variant, weights="fp32") for variant in (design, without, plain))
+
+
+def export_nearest(runtime: str, design: Design, folder: Path) -> tuple[Design, Path]:
+    """The first of ``design``'s variants that ``runtime`` supports, and its exported file.
+
+    Raises:
+        Unsupported: The runtime supports none of them.
+    """
+    refusal: Unsupported | None = None
+    for variant in variants(design):
+        try:
+            return variant, export_for(runtime, variant, folder)
+        except Unsupported as error:
+            refusal = refusal or error
+    assert refusal is not None
+    raise refusal
+
+
+def nearest_supported(runtime: str, design: Design) -> Design:
+    """The first of ``design``'s variants that ``runtime`` supports. Raises as :func:`export_nearest`."""
+    with tempfile.TemporaryDirectory(prefix="chipwise-") as folder:
+        return export_nearest(runtime, design, Path(folder))[0]
