@@ -46,7 +46,8 @@ def check_fields(block: Any) -> None:
     Raises:
         SpecError: A field has another type, or is NaN or infinite.
     """
-    for name, hint, sure, sure_items in _field_types(type(block)):
+    kind: type = type(block)
+    for name, hint, sure, sure_items in _field_types(kind):
         value = getattr(block, name)
         if type(value) in sure or (type(value) is tuple and sure_items.issuperset(map(type, value))):
             continue

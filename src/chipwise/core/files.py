@@ -116,12 +116,6 @@ class _UniqueConstructor(yaml.constructor.SafeConstructor):
             seen.add(key)
         return super().construct_mapping(node, deep)
 
-    def construct_exponent(self, node: yaml.ScalarNode) -> int | float:
-        """``1e-5`` is a number, which PyYAML takes for text; ``1e6`` is a whole one."""
-        digits, _, exponent = node.value.lower().partition("e")
-        power = int(exponent)
-        return int(digits) * 10**power if 0 <= power <= 18 and "." not in digits else float(node.value)
-
 
 class _Loader(_UniqueConstructor, yaml.SafeLoader):
     """Reads any text."""
@@ -137,11 +131,18 @@ class _FastLoader(_UniqueConstructor, _CLoader):
     """Reads several times faster where PyYAML has libyaml, whose parser recurses without a limit."""
 
 
+def _exponent(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int | float:
+    """``1e-5`` is a number, which PyYAML takes for text; ``1e6`` is a whole one."""
+    digits, _, exponent = node.value.lower().partition("e")
+    power = int(exponent)
+    return int(digits) * 10**power if 0 <= power <= 18 and "." not in digits else float(node.value)
+
+
 for _each in (_Loader, _FastLoader):
     _each.add_implicit_resolver(
         "chipwise:exponent", re.compile(r"^[-+]?(?:\d{1,300}(?:\.\d*)?|\.\d+)[eE][-+]?\d{1,4}$"), list("-+.0123456789")
     )
-    _each.add_constructor("chipwise:exponent", _UniqueConstructor.construct_exponent)
+    _each.add_constructor("chipwise:exponent", _exponent)
 
 
 def _loader(text: str) -> type[yaml.SafeLoader]:
