@@ -1,0 +1,345 @@
+"""Bad inputs and kills: no traceback, no hang, no finished trial lost, and every message names the thing.
+
+    nice python benchmarks/torture.py --inputs 500 --kills 100 --seed 1 --out torture.csv
+
+Inputs are drawn from ``torture_inputs.py``: run files, configs, broken files, options, names and tables at the command
+line, each in a process of its own and an empty folder, and wrong arguments of the Python API. Every one must end in
+exit code 1 or 2 (an API call: a ChipwiseError) with a message that contains a word of the case. One in --fresh runs
+in a new interpreter; the others in a fork of this one, which has the imports behind it.
+
+Kills interrupt searches like examples/smoke.yaml (fake runtime, least budget) at random moments with SIGKILL, SIGINT or
+SIGTERM, sent to the search, one of its workers or the whole group; the search is resumed until it is finished, and the
+trainings in its journal are compared before and after each kill.
+
+Columns: kind (input, kill), case, exit, seconds, verdict (ok, traceback, hang, accepted, unnamed, lost), message.
+Exit code 1 if any verdict is not ok.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+
+os.environ["OMP_NUM_THREADS"] = "1"
+
+import psutil
+import yaml
+
+from torture_inputs import FIFO, FOLDER, SMOKE, ZERO, Case, changed, every
+
+HANG_S = 20.0  # of CPU time, or three times as long on the clock: the machine may be busy
+COLUMNS = ("kind", "case", "exit", "seconds", "verdict", "message")
+MAIN = "from chipwise.cli import main; main()"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """One row."""
+
+    kind: str
+    case: str
+    exit: str
+    seconds: float
+    verdict: str
+    message: str
+
+
+def place(folder: Path, name: str, content: str | bytes) -> None:
+    """Puts ``content`` at ``name``: a file, a pipe, a folder or a device."""
+    path = folder / name
+    if content == FIFO:
+        os.mkfifo(path)
+    elif content == FOLDER:
+        path.mkdir()
+    elif content == ZERO:
+        path.symlink_to("/dev/zero")
+    else:
+        path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "surrogateescape"))
+
+
+def in_fork(case: Case, folder: Path) -> int:
+    """Starts the case in a fork; its output goes to ``folder``/out and err."""
+    child = os.fork()
+    if child:
+        return child
+    code = 70
+    try:
+        os.setsid()
+        os.chdir(folder / "work")
+        resource.setrlimit(resource.RLIMIT_AS, (12 * 2**30,) * 2)
+        for number, name in ((1, "out"), (2, "err")):
+            os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+        sys.stdout, sys.stderr = (open(number, "w", closefd=False) for number in (1, 2))  # noqa: SIM115
+        code = run_call(case) if case.call else run_command(case)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def run_command(case: Case) -> int:
+    """Exit code of the command line, in this process."""
+    from chipwise.cli import main
+
+    sys.argv = ["chipwise", *case.arguments]
+    try:
+        main()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(bool(end.code))
+    return 0
+
+
+def run_call(case: Case) -> int:
+    """Exit code that stands for how the call ended."""
+    from chipwise.core.errors import ChipwiseError
+
+    assert case.call
+    try:
+        case.call()
+    except ChipwiseError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def in_new_process(case: Case, folder: Path) -> int:
+    """Starts the command line in an interpreter of its own."""
+    with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
+        command = [sys.executable, "-c", MAIN, *case.arguments]
+        return subprocess.Popen(command, cwd=folder / "work", stdout=out, stderr=err, start_new_session=True).pid
+
+
+def attempt(case: Case, folder: Path, *, fresh: bool) -> Outcome:
+    """Runs one case and judges how it ended."""
+    work = folder / "work"
+    work.mkdir(parents=True)
+    for name, content in case.files.items():
+        place(work, name, content)
+    begun = time.monotonic()
+    usable = fresh and not case.call and all("\0" not in part for part in case.arguments)
+    child = in_new_process(case, folder) if usable else in_fork(case, folder)
+    status, cpu_s = None, 0.0
+    while status is None and cpu_s < HANG_S and time.monotonic() - begun < 3 * HANG_S:
+        done, raw, usage = os.wait4(child, os.WNOHANG)
+        if done:
+            status, cpu_s = os.waitstatus_to_exitcode(raw), usage.ru_utime + usage.ru_stime
+        else:
+            time.sleep(0.02)
+            times = psutil.Process(child).cpu_times()
+            cpu_s = times.user + times.system
+    if status is None:
+        os.killpg(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    text = (folder / "err").read_text(errors="replace") if (folder / "err").exists() else ""
+    out = (folder / "out").read_text(errors="replace") if (folder / "out").exists() else ""
+    message = next((line for line in reversed(text.splitlines()) if line.strip()), "")
+    return Outcome(
+        kind="input",
+        case=case.name,
+        exit=str(status),
+        seconds=round(time.monotonic() - begun, 2),
+        verdict=judge(case, status, text, text + out),
+        message=message[:300],
+    )
+
+
+def judge(case: Case, status: int | None, complaint: str, everything: str) -> str:
+    """The verdict on one case."""
+    if "Traceback (most recent call last)" in everything or (status is not None and status not in (0, 1, 2)):
+        return "traceback"
+    if status is None:
+        return "hang"
+    if status == 0:
+        return "ok" if case.rows else "accepted"
+    flat = " ".join(complaint.split())
+    named = any(word in complaint or word in flat for word in case.words)
+    return "ok" if named and len(complaint) < 4000 else "unnamed"
+
+
+def inputs(chosen: list[Case], fresh: int) -> list[Outcome]:
+    """Outcomes of bad inputs."""
+    import torch  # noqa: F401
+
+    found = []
+    with tempfile.TemporaryDirectory(prefix="torture") as folder:
+        os.environ["CHIPWISE_HOME"] = str(Path(folder, "home"))
+        for number, case in enumerate(chosen):
+            found.append(attempt(case, Path(folder, str(number)), fresh=number % fresh == 0))
+            shutil.rmtree(Path(folder, str(number)), ignore_errors=True)
+            progress("inputs", number + 1, len(chosen), found[-1])
+    return found
+
+
+def progress(what: str, done: int, total: int, last: Outcome) -> None:
+    """A line that moves where a person looks on; and one that stays for whatever is wrong."""
+    if last.verdict != "ok":
+        print(f"\r{last.verdict}: {last.case}: {last.message[:200]}", file=sys.stderr)
+    if sys.stderr.isatty():
+        print(f"\r{what} {done}/{total} ", end="\n" if done == total else "", file=sys.stderr, flush=True)
+
+
+def trainings(folder: Path, spec: Path) -> dict[str, float]:
+    """Bits per byte of every training that the journal holds, by trial and rung; read from a copy."""
+    from chipwise.optim.study import Study
+    from chipwise.run import load_run
+    from chipwise.run.trials import Trials, choice_labels
+    from chipwise.space import SearchSpace
+
+    if not (folder / "study.journal").exists():
+        return {}
+    copy = folder.parent / "copy.journal"
+    shutil.copy(folder / "study.journal", copy)
+    run = load_run(spec)
+    space = SearchSpace(run.space)
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        study = Study(
+            copy,
+            name=run.name,
+            directions=[goal.direction for goal in run.goals],
+            identity=run.identity,
+            choices=choice_labels(space),
+        )
+        every_trial = Trials(study, run, space).all()
+    return {f"{item.number}/{r['rung']}": r["quantised_bits_per_byte"] for item in every_trial for r in item.rungs}
+
+
+def begin(spec: Path, folder: Path, log: Path) -> subprocess.Popen[bytes]:
+    """Starts or resumes a search in a process group of its own."""
+    hears = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    command = [sys.executable, "-c", f"{hears}; {MAIN}", "search", str(spec), "--out", str(folder), "--resume"]
+    with log.open("wb") as stream:
+        return subprocess.Popen(command, stdout=stream, stderr=stream, start_new_session=True)
+
+
+def strike(process: subprocess.Popen[bytes], number: int, target: str) -> str:
+    """Sends the signal; what was really struck."""
+    workers = psutil.Process(process.pid).children(recursive=True)
+    if target == "worker" and workers:
+        workers[0].send_signal(number)
+        return "worker"
+    if target == "group":
+        os.killpg(process.pid, number)
+        return "group"
+    process.send_signal(number)
+    return "parent"
+
+
+def kills(count: int, seed: int, least_s: float, most_s: float) -> list[Outcome]:
+    """Outcomes of ``count`` kills."""
+    chance = random.Random(f"kills {seed}")
+    found: list[Outcome] = []
+    with tempfile.TemporaryDirectory(prefix="torture") as name:
+        os.environ["CHIPWISE_HOME"] = str(Path(name, "home"))
+        base = changed(
+            changed(SMOKE, "target.runtime", "fake"), "budget", {"cpu": "20 s", "final": "1 s", "workers": 2}
+        )
+        spec, log, round_, folder = Path(name, "smoke.yaml"), Path(name, "log"), 0, Path(name, "run0")
+        spec.write_text(yaml.dump(base))
+        known: dict[str, float] = {}
+        while len(found) < count:
+            begun = time.monotonic()
+            process = begin(spec, folder, log)
+            try:
+                code = process.wait(chance.uniform(least_s, most_s))
+                if code != 0:  # a search that nobody killed must succeed
+                    found.append(outcome("resume", str(code), begun, log, known, trainings(folder, spec), bad=True))
+                round_ += 1  # finished: the next kill strikes a new search
+                known, folder = {}, Path(name, f"run{round_}")
+                continue
+            except subprocess.TimeoutExpired:
+                pass
+            signal_, target = chance.choice((signal.SIGKILL, signal.SIGINT, signal.SIGTERM)), chance.choice(TARGETS)
+            struck = strike(process, signal_, target)
+            title = f"{signal_.name} to {struck} after {time.monotonic() - begun:.1f} s, run {round_}"
+            code = settle(process, struck)
+            now = trainings(folder, spec)
+            found.append(outcome(title, str(code), begun, log, known, now))
+            known = now
+            progress("kills", len(found), count, found[-1])
+    return found
+
+
+TARGETS = ("parent", "worker", "group")
+
+
+def settle(process: subprocess.Popen[bytes], struck: str) -> int | None:
+    """Exit code after a strike: None for a hang, or where workers outlive their search."""
+    limit = 3 * HANG_S if struck != "worker" else 1.0  # a search goes on without one worker: it is killed in turn
+    workers = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+    try:
+        code: int | None = process.wait(limit)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        code = process.wait() if struck == "worker" else None
+    _, alive = psutil.wait_procs(workers, timeout=3 * HANG_S)
+    return None if alive else code
+
+
+def outcome(
+    title: str,
+    code: str,
+    begun: float,
+    log: Path,
+    before: dict[str, float],
+    after: dict[str, float],
+    *,
+    bad: bool = False,
+) -> Outcome:
+    """The verdict on one kill."""
+    text = log.read_text(errors="replace")
+    lost = [key for key, value in before.items() if after.get(key) != value]
+    verdict = "lost" if lost else "traceback" if "Traceback" in text or bad else "hang" if code == "None" else "ok"
+    message = f"lost {lost[:5]}" if lost else next((line for line in reversed(text.splitlines()) if line.strip()), "")
+    seconds = round(time.monotonic() - begun, 2)
+    return Outcome(kind="kill", case=title, exit=code, seconds=seconds, verdict=verdict, message=message[:300])
+
+
+def main() -> int:
+    """Runs, prints and writes."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--inputs", type=int, default=500)
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--fresh", type=int, default=20, help="one input in so many has an interpreter of its own")
+    parser.add_argument("--moments", default="1,12", help="seconds after which a search is killed: least,most")
+    parser.add_argument("--only", default="", help="draw from inputs whose name contains this")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    cases = [case for case in every() if options.only in case.name]
+    chosen = random.Random(f"inputs {options.seed}").sample(cases, min(options.inputs, len(cases)))
+    found = inputs(chosen, options.fresh) if chosen else []
+    least_s, most_s = map(float, options.moments.split(","))
+    found += kills(options.kills, options.seed, least_s, most_s) if options.kills else []
+    if options.out:
+        with options.out.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(COLUMNS)
+            writer.writerows([getattr(item, name) for name in COLUMNS] for item in found)
+    for kind in ("input", "kill"):
+        verdicts = Counter(item.verdict for item in found if item.kind == kind)
+        if verdicts:
+            print(f"{kind}s: {sum(verdicts.values())}; " + ", ".join(f"{n} {v}" for v, n in sorted(verdicts.items())))
+    print(json.dumps({"not ok": sum(item.verdict != "ok" for item in found)}))
+    return int(any(item.verdict != "ok" for item in found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
