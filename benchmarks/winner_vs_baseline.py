@@ -27,6 +27,7 @@ from pathlib import Path
 from safetensors.numpy import load_file
 
 from chipwise import api
+from chipwise.api.runs import run_folder
 from chipwise.deploy.onnx import export
 from chipwise.hardware import MachineProfile
 from chipwise.pipeline.baseline import proportions
@@ -68,7 +69,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="CSV file")
     args = parser.parse_args()
     spec = load_run(args.spec)
-    folder = api.run_folder(spec, args.run)
+    folder = run_folder(spec, args.run)
     args.work.mkdir(parents=True, exist_ok=True)
     finish(args.spec, folder)
     at_random = args.work / "random.yaml"

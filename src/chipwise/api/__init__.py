@@ -1,30 +1,50 @@
-"""The façade: everything that the command line and a notebook need, one function each."""
+"""The public Python API. ``chipwise.NAME`` is ``chipwise.api.NAME``, loaded on first use."""
 
-from __future__ import annotations
-
+from chipwise.api.catalogue import devices, models, runtimes
+from chipwise.api.cost_models import calibrate, fit, learn, validate
 from chipwise.api.explanations import explain, explain_measured, sensitivity
-from chipwise.api.measuring import Measured, measure, predict
-from chipwise.api.models import calibrate, fit, learn, validate
+from chipwise.api.measuring import Measured, measure
 from chipwise.api.predictions import (
-    DeviceAnswer,
+    EstimateTable,
     compare,
     estimate,
-    estimate_devices,
     estimate_table,
     estimate_training,
     ops_table,
 )
-from chipwise.api.runs import data_folder, evaluate, quality, report, run_folder, search, train
-from chipwise.profile.store import profile_path
+from chipwise.api.runs import evaluate, quality, report, search, shrink, train
+from chipwise.api.specs import load_run, lower, resolve, uniform
+from chipwise.core.errors import ChipwiseError
+from chipwise.cost.model import CostEstimate
+from chipwise.hardware.device import MachineProfile
+from chipwise.ops import Phase, Workload
+from chipwise.profile.measurement import Measurement
+from chipwise.reporting.record import RunRecord
+from chipwise.run.spec import RunSpec
+from chipwise.space import SearchSpace
+from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer
 
 __all__ = [
-    "DeviceAnswer",
+    "ArchSpec",
+    "Attention",
+    "ChipwiseError",
+    "CostEstimate",
+    "Design",
+    "EstimateTable",
+    "FeedForward",
+    "Layer",
+    "MachineProfile",
     "Measured",
+    "Measurement",
+    "Phase",
+    "RunRecord",
+    "RunSpec",
+    "SearchSpace",
+    "Workload",
     "calibrate",
     "compare",
-    "data_folder",
+    "devices",
     "estimate",
-    "estimate_devices",
     "estimate_table",
     "estimate_training",
     "evaluate",
@@ -32,15 +52,19 @@ __all__ = [
     "explain_measured",
     "fit",
     "learn",
+    "load_run",
+    "lower",
     "measure",
+    "models",
     "ops_table",
-    "predict",
-    "profile_path",
     "quality",
     "report",
-    "run_folder",
+    "resolve",
+    "runtimes",
     "search",
     "sensitivity",
+    "shrink",
     "train",
+    "uniform",
     "validate",
 ]

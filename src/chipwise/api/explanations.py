@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from chipwise.core.arguments import public
 from chipwise.core.errors import InputError
 from chipwise.core.files import read_json
 from chipwise.hardware.device import MachineProfile
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from chipwise.explaining.profiled import MeasuredExplanation
 
 
+@public
 def sensitivity(
     model: str | Path,
     text: str | Path,
@@ -47,6 +49,7 @@ def sensitivity(
     return folder_losses(model, lines, weights, progress=progress)
 
 
+@public
 def explain(
     model: str | Path | ArchSpec,
     *,
@@ -145,6 +148,7 @@ def _kept_here(runtime: str, threads: int) -> MachineProfile:
     return profile
 
 
+@public
 def explain_measured(
     model: str | Path | ArchSpec,
     *,

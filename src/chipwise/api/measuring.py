@@ -6,12 +6,14 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from chipwise.blocks.lowering import lower
+from chipwise.core.arguments import public
 from chipwise.core.digest import plain
 from chipwise.core.errors import InputError, SpecError, Unsupported
 from chipwise.core.files import read_json
+from chipwise.core.results import Result
 from chipwise.cost.estimate import estimate as calibrated_estimate
 from chipwise.cost.model import CostEstimate
 from chipwise.hardware.device import MachineProfile
@@ -27,13 +29,10 @@ from chipwise.spec import io as spec_io
 from chipwise.spec.encoder import is_encoder
 from chipwise.spec.hf import resolve
 
-if TYPE_CHECKING:
-    pass
 
-
-@dataclass(frozen=True)
-class Measured:
-    """A measurement, what was predicted or promised of it, and the limits it was to keep."""
+@dataclass(frozen=True, repr=False)
+class Measured(Result):
+    """A measurement beside its prediction or promise, and the limits that apply to it."""
 
     measurement: Measurement
     metrics: dict[str, float]
@@ -44,9 +43,26 @@ class Measured:
     sustained: Sustained | None = None
     thermal_kept: bool = False  # in this machine's profile
 
+    def headline(self) -> str:
+        """What was measured, where, and whether the machine was quiet."""
+        found = self.measurement
+        quiet = "clean" if found.clean else "not clean"
+        return f"{found.name} in {found.runtime} on {found.device}, {quiet}"
 
+    def rows(self) -> list[Mapping[str, object]]:
+        """One row a metric: measured, and predicted with its interval where a prediction exists."""
+        predicted = {} if self.predicted is None else self.predicted.metrics
+        rows: list[Mapping[str, object]] = []
+        for name, value in self.metrics.items():
+            guess = predicted.get(name)
+            row = {"metric": name, "measured": value, "predicted": guess.value if guess else None}
+            rows.append(row | {"low": guess.low if guess else None, "high": guess.high if guess else None})
+        return rows
+
+
+@public
 def measure(
-    model: str,
+    model: str | Path,
     *,
     runtime: str | None = None,
     threads: int | None = None,
@@ -58,27 +74,26 @@ def measure(
     remote: str | None = None,
     keep: bool = True,
 ) -> Measured:
-    """Measures a model on this machine, or on another that is reached by ssh.
+    """Measures a model on this machine, or over ssh on another.
 
     Args:
         model: A winner's folder, an exported file (``.onnx``, ``.gguf``), a Hugging Face folder or ``config.json``, a
-            spec file, or a known name. What has no weights is measured with random ones.
-        runtime: The runtime to measure in; llama.cpp for GGUF files and ONNX Runtime for all else unless given.
-        threads: Threads of the runtime; those of the run for a winner, else 1.
-        batch: Requests at once; those of the run for a winner, else 1.
-        prompt: Prompt tokens; those of the run for a winner, else 64.
-        new: New tokens, likewise.
-        weights: The weight format where the model is built here; fp32 unless given.
-        sustained_s: Run without a pause for so long, and see how speed decays.
+            spec file, or a known name. A model without weights is measured with random ones.
+        runtime: The runtime to measure in; by default llama.cpp for GGUF files and ONNX Runtime for all others.
+        threads: Threads of the runtime; by default those of the run for a winner, else 1.
+        batch: Requests at once; by default those of the run for a winner, else 1.
+        prompt: Prompt tokens; by default those of the run for a winner, else 64.
+        new: New tokens; by default those of the run for a winner, else 64.
+        weights: The weight format of a model that is built here; fp32 by default.
+        sustained_s: Run without a pause for this many seconds, and record how the speed decays.
         remote: ``user@host`` of a machine with Python, numpy and the runtime.
-        keep: Whether the store of measurements takes it.
+        keep: Whether the result is saved to the measurement store.
 
     Raises:
-        InputError: The model is not known or cannot be used so, or an argument makes no sense.
-        MeasurementError: It cannot be loaded or run.
+        InputError: The model is not known or cannot be measured, or an argument is wrong.
+        MeasurementError: The model cannot be loaded or run.
     """
-    if sustained_s is not None and not sustained_s > 0:
-        raise InputError(f"load is sustained for a positive time, not {sustained_s:g} s")
+    model = str(model)
     from chipwise.pipeline.measuring import metrics_of
     from chipwise.profile.harness import measure as profile_model
     from chipwise.profile.store import MeasurementStore

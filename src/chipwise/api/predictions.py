@@ -1,16 +1,19 @@
-"""What a model takes on a chip: one, many, all of a table."""
+"""What a model costs on chips: one, several, or every row of a table."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
+from chipwise.core.arguments import public
 from chipwise.core.errors import DoesNotFit, SpecError, Unsupported
+from chipwise.core.results import Result, ResultTable
 from chipwise.cost.model import CostEstimate
 from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.serve.request import Request
 from chipwise.serve.training import TrainingEstimate
 from chipwise.spec import ArchSpec
 from chipwise.spec.hf import resolve
@@ -19,10 +22,52 @@ if TYPE_CHECKING:
     from chipwise.explaining.comparison import Comparison
 
 
+@dataclass(frozen=True, repr=False)
+class DeviceAnswer(Result):
+    """A model on one device: its estimate, or why there is none."""
+
+    device: str
+    estimate: CostEstimate | None
+    problem: str = ""
+
+    def headline(self) -> str:
+        """The device and its time per token, or the problem."""
+        return f"{self.device}: {self.problem}" if self.estimate is None else self.estimate.headline()
+
+    def rows(self) -> list[Mapping[str, object]]:
+        """One row with every metric that is known."""
+        metrics = {} if self.estimate is None else {name: item.value for name, item in self.estimate.metrics.items()}
+        return [{"device": self.device} | metrics | {"problem": self.problem}]
+
+
+class EstimateTable(ResultTable[DeviceAnswer]):
+    """Estimates of one model on several devices, fastest first; devices without an answer come last."""
+
+    def rows(self) -> list[Mapping[str, object]]:
+        """One row a device; the same columns in all, None where a device has no such metric."""
+        found = super().rows()
+        names = dict.fromkeys(name for row in found for name in row if name != "problem")
+        return [{name: row.get(name) for name in (*names, "problem")} for row in found]
+
+
+@overload
+def estimate(
+    model: str | Path | ArchSpec, *, device: str | Path | DeviceProfile = ..., devices: None = None,
+    runtime: str = ..., prompt: int = ..., new: int = ..., batch: int = ..., weights: str | None = ...,
+    kv: str | None = ..., tp: int = ..., pp: int = ..., ep: int = ..., dp: int = ...,
+) -> CostEstimate: ...  # fmt: skip
+@overload
+def estimate(
+    model: str | Path | ArchSpec, *, devices: Sequence[str] | str,
+    runtime: str = ..., prompt: int = ..., new: int = ..., batch: int = ..., weights: str | None = ...,
+    kv: str | None = ..., tp: int = ..., pp: int = ..., ep: int = ..., dp: int = ...,
+) -> EstimateTable: ...  # fmt: skip
+@public
 def estimate(
     model: str | Path | ArchSpec,
     *,
     device: str | Path | DeviceProfile = "h100-sxm",
+    devices: Sequence[str] | str | None = None,
     runtime: str = "vllm",
     prompt: int = 1024,
     new: int = 128,
@@ -33,46 +78,74 @@ def estimate(
     pp: int = 1,
     ep: int = 1,
     dp: int = 1,
-) -> CostEstimate:
-    """Predicted cost of serving ``model`` on a device that need not be here, kernel by kernel.
+) -> CostEstimate | EstimateTable:
+    """Predicts what serving ``model`` costs on a device, kernel by kernel; the device need not be here.
+
+    >>> import chipwise
+    >>> found = chipwise.estimate("gpt2", device="l4")
+    >>> found.metrics["tpot_p50"].low < found.tpot_s < found.metrics["tpot_p50"].high
+    True
+    >>> chipwise.estimate("gpt2", devices=["l4", "h100-sxm"])[0].device
+    'h100-sxm'
 
     Args:
-        model: A Hugging Face id that is bundled, a ``config.json`` or its folder, a spec file, or a spec.
+        model: A bundled Hugging Face id, a ``config.json`` or its folder, a spec file, or an :class:`ArchSpec`.
         device: A data sheet's name, alias or file.
-        runtime: Whose kernels, fusion and host overhead.
-        prompt: Prompt tokens of a request.
-        new: New tokens of a request.
+        devices: Several of them, or ``"all"``: the result is a table, fastest first.
+        runtime: Inference runtime to model: vllm, sglang, trtllm, llama.cpp, …; see :func:`chipwise.runtimes`.
+        prompt: Prompt tokens per request.
+        new: New tokens per request.
         batch: Requests in flight, over all replicas.
-        weights: Format of the matrices; that of the checkpoint, else bf16.
-        kv: Format of the KV cache; that of the activations.
-        tp: Devices that share every matrix.
-        pp: Pipeline stages.
-        ep: Groups that a mixture's experts are dealt out to.
-        dp: Replicas of attention.
+        weights: Weight format; the checkpoint's own by default, else bf16.
+        kv: KV-cache dtype; the activations' by default.
+        tp: Tensor-parallel degree.
+        pp: Pipeline-parallel degree.
+        ep: Expert-parallel degree.
+        dp: Data-parallel replicas of attention.
 
     Raises:
-        UnknownName: A name that is not known; the nearest are offered.
-        SpecError: A plan that does not divide the model.
+        UnknownName: A name that is not known; similar names are suggested.
+        SpecError: An argument is wrong, or a parallel plan does not divide the model.
         Unsupported: The device has no rate for a format.
-        DoesNotFit: Too little memory; by how much, and what would fit.
+        DoesNotFit: Too little memory; the message says by how much, and what would fit.
     """
     from chipwise.serve.answer import answer
-    from chipwise.serve.request import Request
 
-    return answer(
-        Request(
-            model=model, device=device, runtime=runtime, weights=weights, kv=kv, tp=tp, pp=pp, ep=ep, dp=dp,
-            batch=batch, prompt_tokens=prompt, new_tokens=new,
-        )
+    request = Request(
+        model=model, device=device, runtime=runtime, weights=weights, kv=kv, tp=tp, pp=pp, ep=ep, dp=dp,
+        batch=batch, prompt_tokens=prompt, new_tokens=new,
     )  # fmt: skip
+    if devices is None:
+        return answer(request)
+    if not devices:
+        raise SpecError("name at least one device", field="devices")
+    names = datasheet.names() if devices == "all" else [devices] if isinstance(devices, str) else devices
+    answers = []
+    for name in names:
+        try:
+            answers.append(DeviceAnswer(name, answer(replace(request, device=name))))
+        except (DoesNotFit, Unsupported) as error:
+            answers.append(DeviceAnswer(name, None, str(error)))
+    answers.sort(key=lambda each: _seconds(each.estimate) if each.estimate else float("inf"))
+    return EstimateTable(f"{_name(model)} on {len(answers)} devices", answers)
 
 
+def _name(model: str | Path | ArchSpec) -> str:
+    return (model.name or "model") if isinstance(model, ArchSpec) else str(model)
+
+
+def _seconds(found: CostEstimate) -> float:
+    """What devices are ranked by: the time per token, or of a text encoder's pass."""
+    return found.tpot_s if "tpot_p50" in found.metrics else found.ttft_s
+
+
+@public
 def estimate_training(
     model: str | Path | ArchSpec,
     *,
     device: str | Path | DeviceProfile = "h100-sxm",
     runtime: str = "torch-compile",
-    tokens: int = 1024,
+    prompt: int = 1024,
     batch: int = 1,
     microbatches: int = 1,
     checkpoint: bool = False,
@@ -82,90 +155,96 @@ def estimate_training(
     ep: int = 1,
     dp: int = 1,
 ) -> TrainingEstimate:
-    """Predicted cost of one optimiser step: seconds, tokens per second, MFU, memory of the fullest device.
+    """Predicts one optimiser step: seconds, tokens per second, MFU, memory of the fullest device.
 
     Args:
         model: As in :func:`estimate`.
         device: A data sheet's name, alias or file.
-        runtime: Whose kernels and fusion.
-        tokens: Positions of each sequence.
-        batch: Sequences of a step, over all replicas.
-        microbatches: Parts that a replica's share is run in.
-        checkpoint: Whether activations are recomputed.
-        weights: The 16-bit format that is multiplied; what the device multiplies unless given.
-        tp: Devices that share every matrix.
-        pp: Pipeline stages.
-        ep: Groups that a mixture's experts are dealt out to.
-        dp: Replicas, which share the batch and sum gradients.
+        runtime: ``torch-compile`` or ``torch-eager``.
+        prompt: Tokens per sequence.
+        batch: Sequences per step, over all replicas.
+        microbatches: Parts that a replica's share of the batch is processed in.
+        checkpoint: Whether activations are recomputed instead of kept.
+        weights: The 16-bit format of matrix products; the device's own by default.
+        tp: Tensor-parallel degree.
+        pp: Pipeline-parallel degree.
+        ep: Expert-parallel degree.
+        dp: Data-parallel replicas, which share the batch and sum gradients.
 
     Raises:
         UnknownName: A name that is not known.
-        SpecError: A plan or batch that does not divide.
+        SpecError: An argument is wrong, or a plan or batch does not divide.
         Unsupported: The device has no rate for a format.
-        DoesNotFit: Too little memory; by how much, and what would help.
+        DoesNotFit: Too little memory; the message says by how much, and what would help.
     """
     from chipwise.serve.formats import wide_format
-    from chipwise.serve.request import Request, resolved
+    from chipwise.serve.request import resolved
     from chipwise.serve.training import training_step
 
     sheet = device if isinstance(device, DeviceProfile) else datasheet.load(str(device))
-    weights = weights or wide_format(sheet)  # whatever the checkpoint is kept in
-    asked = Request(model=model, device=sheet, runtime=runtime, weights=weights, tp=tp, pp=pp, ep=ep, dp=dp)
-    found = resolved(asked)
+    weights = weights or wide_format(sheet)  # whatever format the checkpoint is kept in
+    request = Request(model=model, device=sheet, runtime=runtime, weights=weights, tp=tp, pp=pp, ep=ep, dp=dp)
+    found = resolved(request)
     return training_step(
-        found.setting, found.device, batch=batch, tokens=tokens, microbatches=microbatches, checkpoint=checkpoint
+        found.setting, found.device, batch=batch, tokens=prompt, microbatches=microbatches, checkpoint=checkpoint
     )
 
 
-@dataclass(frozen=True)
-class DeviceAnswer:
-    """A model on one device: its estimate, or why there is none."""
+@public
+def compare(
+    models: Sequence[str],
+    *,
+    devices: Sequence[str] | None = None,
+    runtime: str = "vllm",
+    prompt: int = 1024,
+    new: int = 128,
+    batch: int = 1,
+    weights: str | None = None,
+    kv: str | None = None,
+    tp: int = 1,
+    pp: int = 1,
+    ep: int = 1,
+    dp: int = 1,
+) -> Comparison:
+    """Compares models side by side on ``devices`` (all that ship by default).
 
-    device: str
-    estimate: CostEstimate | None
-    problem: str = ""
-
-
-def estimate_devices(
-    model: str | Path | ArchSpec, *, devices: Sequence[str] | None = None, **asked: Any
-) -> list[DeviceAnswer]:
-    """:func:`estimate` on each of ``devices`` (all that ship unless given), fastest first, then where it fails."""
-    answers = []
-    for name in devices or datasheet.names():
-        try:
-            answers.append(DeviceAnswer(name, estimate(model, device=name, **asked)))
-        except (DoesNotFit, Unsupported) as error:
-            answers.append(DeviceAnswer(name, None, str(error)))
-    return sorted(answers, key=lambda each: _seconds(each.estimate) if each.estimate else float("inf"))
-
-
-def _seconds(found: CostEstimate) -> float:
-    """What a model is ranked by: the time of a token, or of a text encoder's pass."""
-    return found.tpot_s if "tpot_p50" in found.metrics else found.ttft_s
-
-
-def compare(models: Sequence[str], *, devices: Sequence[str] | None = None, **asked: Any) -> Comparison:
-    """Models side by side on ``devices`` (all that ship unless given); other arguments are those of :func:`estimate`.
+    Args:
+        models: As in :func:`estimate`, two or more.
+        devices: Data sheets' names or files.
+        runtime: Inference runtime to model.
+        prompt: Prompt tokens per request.
+        new: New tokens per request.
+        batch: Requests in flight.
+        weights: Weight format; each checkpoint's own by default.
+        kv: KV-cache dtype.
+        tp: Tensor-parallel degree.
+        pp: Pipeline-parallel degree.
+        ep: Expert-parallel degree.
+        dp: Data-parallel replicas of attention.
 
     Raises:
         UnknownName: A model or device that is not known.
-        SpecError: No model, or a plan that does not divide one.
+        SpecError: No model or no device, or a plan that does not divide a model.
     """
     from chipwise.explaining.comparison import compare as compare_requests
     from chipwise.explaining.comparison import requests_of
 
     if not models:
         raise SpecError("name at least one model", field="models")
+    if devices is not None and not devices:
+        raise SpecError("name at least one device", field="devices")
     for model in models:
         resolve(model)
-    asked = {{"prompt": "prompt_tokens", "new": "new_tokens"}.get(name, name): value for name, value in asked.items()}
-    return compare_requests(*requests_of(models, devices or datasheet.names(), **asked))
+    shared: dict[str, Any] = {"runtime": runtime, "weights": weights, "kv": kv, "tp": tp, "pp": pp, "ep": ep, "dp": dp}
+    shared |= {"prompt_tokens": prompt, "new_tokens": new, "batch": batch}
+    return compare_requests(*requests_of(models, devices or datasheet.names(), **shared))
 
 
+@public
 def estimate_table(
-    path: str | Path, out: str | Path, *, progress: Callable[[int, int], None] | None = None
+    path: str | Path, out: str | Path, *, on_progress: Callable[[int, int], None] | None = None
 ) -> tuple[int, int]:
-    """Answers every row of a CSV file; returns how many rows there are and how many have an error in their place.
+    """Estimates every row of a CSV file; returns the number of rows and of rows that have an error instead.
 
     Raises:
         SpecError: The file is no table, or lacks the columns model and device.
@@ -173,11 +252,12 @@ def estimate_table(
     """
     from chipwise.serve.table import estimate_file
 
-    return estimate_file(Path(path), Path(out), progress=progress)
+    return estimate_file(Path(path), Path(out), progress=on_progress)
 
 
+@public
 def ops_table(path: str | Path, out: str | Path) -> tuple[int, int]:
-    """Answers every row of a CSV file of single operators; returns how many rows there are and how many have an error.
+    """Estimates every row of a CSV file of operators; returns the number of rows and of rows that have an error.
 
     Raises:
         SpecError: The file is no table, or lacks the columns op and device.

@@ -1,19 +1,19 @@
-"""Searches, trainings and what they leave behind."""
+"""Searching, training, evaluating and shrinking models, and reports on past searches."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from chipwise.core.arguments import public
 from chipwise.core.errors import InputError, SpecError, StudyError
 from chipwise.core.files import read_json
 from chipwise.core.units import parse
 from chipwise.profile.backends import RUNTIMES
 from chipwise.reporting.record import RunRecord
 from chipwise.run.folder import RunFolder
-from chipwise.run.progress import Observer, silent
+from chipwise.run.progress import Status, silent
 from chipwise.run.spec import RunSpec
 from chipwise.run.start_spec import StartSpec, any_spec, load_any
 from chipwise.spec import ArchSpec
@@ -21,60 +21,57 @@ from chipwise.spec.hf import resolve
 
 if TYPE_CHECKING:
     from chipwise.optim.laws import ExpectedQuality
+    from chipwise.shrinking import Shrunk
     from chipwise.training.command import Trained
-    from chipwise.training.extended import Sign
     from chipwise.training.tasks import TaskResult
 
 
-def data_folder() -> Path:
-    """Where chipwise keeps what outlives a run: ``CHIPWISE_HOME``, or the user's data folder."""
-    home = os.environ.get("CHIPWISE_HOME")
-    if home:
-        return Path(home)
-    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "chipwise"
-
-
-def run_folder(spec: str | Path | RunSpec | StartSpec, out: str | Path | None = None) -> Path:
+def run_folder(spec: str | Path | Mapping[str, Any] | RunSpec | StartSpec, out: str | Path | None = None) -> Path:
     """The folder of a search: ``out``, or ``runs/<name>``."""
-    if out is not None:
-        return Path(out)
-    name = load_any(spec).name if isinstance(spec, str | Path) else spec.name
-    return Path("runs") / name
+    return Path(out) if out is not None else Path("runs") / _read(spec).name
 
 
+def _read(spec: str | Path | Mapping[str, Any] | RunSpec | StartSpec) -> RunSpec | StartSpec:
+    """The run that a file, the fields of one, or a spec describes."""
+    if isinstance(spec, str | Path):
+        return load_any(spec)
+    if isinstance(spec, Mapping):
+        return any_spec({"folder": str(Path.cwd()), **spec}, file="the run's fields")
+    return spec
+
+
+@public
 def search(
-    spec: str | Path,
+    spec: str | Path | Mapping[str, Any] | RunSpec | StartSpec,
     *,
     out: str | Path | None = None,
     resume: bool = False,
     restart: bool = False,
     workers: int | None = None,
     storage: str | None = None,
-    observer: Observer = silent,
+    on_progress: Callable[[Status], None] = silent,
 ) -> RunRecord:
-    """Searches what the YAML file ``spec`` asks for, or cuts the model that it starts from; the finished run's record.
+    """Runs a search to its end and returns its record.
 
     Args:
-        spec: The search's file.
-        out: The run's folder; ``runs/<name>`` unless given.
-        resume: Go on with the run that the folder holds.
-        restart: Put that run aside and begin anew.
-        workers: Trainings side by side; the file's number unless given.
-        storage: Where trials are kept, ``postgresql://…``, ``sqlite:///…`` or a journal's path; in the folder unless
-            given.
-        observer: Told of every change.
+        spec: A run file, its fields as a dict, or a :class:`RunSpec`. With ``start_from`` it shrinks that model.
+        out: The run's folder; ``runs/<name>`` by default.
+        resume: Continue the run that the folder holds.
+        restart: Put that run aside and start again.
+        workers: Trainings side by side; the file's number by default.
+        storage: Where trials are kept: ``postgresql://…``, ``sqlite:///…`` or a journal's path; the folder by default.
+        on_progress: Called with the search's status at every change.
 
     Raises:
-        SpecError: The file is wrong; file and field are named.
+        SpecError: The run file is wrong; file and field are named.
         Infeasible: No candidate can meet the constraints.
         StudyError: The folder cannot be used.
     """
     import dataclasses
 
-    from chipwise.pipeline.pipeline import Search
-    from chipwise.shrinking.cutting import Cutting
-
-    wanted = load_any(spec)
+    if resume and restart:
+        raise InputError("choose one of resume and restart")
+    wanted = _read(spec)
     if isinstance(wanted, StartSpec) and storage is not None:
         raise InputError("--storage keeps trials, and a run that starts from a model has none; leave it out")
     if workers is not None:
@@ -82,14 +79,18 @@ def search(
             wanted = dataclasses.replace(wanted, budget=dataclasses.replace(wanted.budget, workers=workers))
         except SpecError as error:
             raise SpecError(error.message, field="--workers") from None
+    from chipwise.pipeline.pipeline import Search
+    from chipwise.shrinking.cutting import Cutting
+
     if wanted.target.runtime not in RUNTIMES:
         RUNTIMES.load(wanted.target.runtime)  # raises UnknownName
     with RunFolder(run_folder(wanted, out), wanted, resume=resume, restart=restart, storage=storage) as folder:
         if isinstance(wanted, StartSpec):
-            return Cutting(wanted, folder, observer).run()
-        return Search(wanted, folder, observer).run()
+            return Cutting(wanted, folder, on_progress).run()
+        return Search(wanted, folder, on_progress).run()
 
 
+@public
 def train(
     spec: str | Path,
     *,
@@ -109,34 +110,34 @@ def train(
     rate: float = 1.0,
     peak: str | None = None,
     seed: int = 0,
-    progress: Callable[[Sign], None] | None = None,
+    on_progress: Callable[..., None] | None = None,
 ) -> Trained:
     """Trains a model for a budget of steps, tokens or CPU seconds and writes a Hugging Face folder.
 
     Args:
-        spec: A spec file, a Hugging Face config or known name, or a folder with weights to go on from.
-        data: A text source, text files, a run file (its ``data``), or the fields of such.
-        steps: Steps of the optimiser; exactly one of the three budgets.
-        tokens: Tokens to learn from.
-        cpu_seconds: CPU seconds of training, on one process without a GPU.
-        out: The folder; ``runs/train-<name>`` unless given.
-        resume: Go on with the training that the folder holds.
-        device: ``cpu`` or ``cuda``; a GPU where there is one.
-        precision: ``bf16`` or ``fp32`` of matrix products; the faster one unless given.
-        accumulate: Batches whose gradients make one step.
-        checkpoint_activations: Compute activations again instead of keeping them.
-        sharing: Under ``torchrun``, ``ddp`` or ``fsdp``.
-        batch: Windows in a batch of one process.
-        window: Tokens in a window.
-        rate: Share of the recipe's learning rates.
-        peak: Peak for MFU: a rate, a chip's name, or ``unknown``; measured unless given.
-        seed: Of weights and order of the text.
-        progress: Told about once a second.
+        spec: A spec file, a Hugging Face config or known name, or a folder with weights to continue from.
+        data: A text source, text files, a run file (its ``data`` is used), or the fields of ``data``.
+        steps: Optimiser steps; give exactly one of the three budgets.
+        tokens: Training tokens.
+        cpu_seconds: CPU seconds of training, in one process without a GPU.
+        out: The output folder; ``runs/train-<name>`` by default.
+        resume: Continue the training that the folder holds.
+        device: ``cpu`` or ``cuda``; by default a GPU where there is one.
+        precision: ``bf16`` or ``fp32`` matrix products; by default the faster one.
+        accumulate: Batches whose gradients are accumulated per step.
+        checkpoint_activations: Recompute activations instead of keeping them.
+        sharing: ``ddp`` or ``fsdp``, under ``torchrun``.
+        batch: Windows per batch and process.
+        window: Tokens per window.
+        rate: Multiplier of the recipe's learning rates.
+        peak: Peak for MFU: a rate, a chip's name, or ``unknown``; measured by default.
+        seed: Seed of the weights and of the order of the text.
+        on_progress: Called about once a second with a progress update.
 
     Raises:
         InputError: The model, the text, the budget or an option is wrong.
-        StudyError: The folder holds another training, or one and ``resume`` is not given.
-        TrainingDiverged: The loss was no longer finite; the last good state is kept.
+        StudyError: The folder holds another training, or this one and ``resume`` is not given.
+        TrainingDiverged: The loss is no longer finite; the last good state is kept.
     """
     from chipwise.training.command import means_of, recipe_of, train_model
 
@@ -152,10 +153,11 @@ def train(
         recipe=recipe_of(batch, window, rate),
         peak=peak,
         seed=seed,
-        progress=progress,
+        progress=on_progress,
     )
 
 
+@public
 def evaluate(
     model: str | Path,
     task: str | Path,
@@ -163,18 +165,18 @@ def evaluate(
     kind: str | None = None,
     method: str | None = None,
     with_baseline: bool = True,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[TaskResult, TaskResult | None]:
-    """How well a model's folder does on a task, and what a bag of words reaches on the same items.
+    """Evaluates a model's folder on a task; returns its result and that of the TF-IDF baseline.
 
     Args:
         model: A folder with weights and tokenizer, such as a winner's.
         task: ``organ-system``, ``chapters``, or a CSV or JSON Lines file.
-        kind: What a file's labels are, where that is not plain: ``classification`` or ``regression``.
-        method: ``tune`` (a copy of the model is trained on the task) or ``probe``. Unless given, the classifier answers
-            that a winner ships for these very items, else ``tune``.
-        with_baseline: Whether the bag of words is asked too.
-        progress: Told how much of how much is done.
+        kind: ``classification`` or ``regression``, where a file's labels do not make it clear.
+        method: ``tune`` (a copy of the model is trained on the task) or ``probe``. By default the classifier that a
+            winner ships for these very items is used, else ``tune``.
+        with_baseline: Whether to evaluate the TF-IDF baseline too.
+        on_progress: Called with the amount of work done and of all work.
 
     Raises:
         InputError: The model or the task cannot be used.
@@ -182,18 +184,80 @@ def evaluate(
     """
     from chipwise.training.command import evaluate_folder
 
-    return evaluate_folder(model, task, kind=kind, method=method, with_baseline=with_baseline, progress=progress)
+    return evaluate_folder(model, task, kind=kind, method=method, with_baseline=with_baseline, progress=on_progress)
 
 
+@public
+def shrink(
+    folder: str | Path,
+    *,
+    latency: str | float | None = "60 %",
+    memory: str | float | None = None,
+    method: Literal["exact", "shared", "truncate"] = "exact",
+    data: Sequence[str | Path] | Mapping[str, Any] = ("medical-definitions",),
+    prompt: int = 32,
+    new: int = 16,
+    weights: str = "fp32",
+    steps: int = 300,
+    shared_steps: int = 150,
+    rate: float = 5e-4,
+    out: str | Path | None = None,
+    resume: bool = False,
+    seed: int = 0,
+    on_progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
+) -> Shrunk:
+    """Cuts a pretrained model to limits, heals it by distillation, exports it and measures it beside the original.
+
+    Args:
+        folder: A Hugging Face folder of a BERT-style encoder or a Llama-style decoder, with its tokenizer.json.
+        latency: Limit per request on this machine: a share of the original's (``60 %``) or a time (``3 ms``).
+        memory: Limit of the weights: a share or a size (``40 MB``).
+        method: ``exact`` (blocks are scored one by one, an integer programme chooses), ``shared`` (search over weights
+            that all cuts share) or ``truncate`` (keep the first layers: the baseline).
+        data: A text source, text files, a run file, or the fields of ``data``: the text to score and heal with.
+        prompt: Tokens of a request's text or prompt.
+        new: Tokens that a decoder generates per request.
+        weights: Format in which the result will be served: fp32, int8 or int4.
+        steps: Steps of healing by distillation; 0 for none.
+        shared_steps: Training steps of the shared weights.
+        rate: Peak learning rate of both.
+        out: Output folder; ``runs/shrink-<name>`` by default.
+        resume: Continue what the folder holds.
+        seed: Seed of batches and draws.
+        on_progress: Called with the stage, the steps done and all steps.
+
+    Raises:
+        InputError: The model, a limit or the text is wrong, or no cut keeps the limits.
+        Unsupported: The model has blocks that cannot be built or cut here.
+        StudyError: The folder holds another run, or this one and ``resume`` is not given.
+    """
+    from chipwise.shrinking import Healing, start_from
+
+    return start_from(
+        folder,
+        latency=latency,
+        memory=memory,
+        method=method,
+        data=data,
+        tokens=prompt,
+        new_tokens=new,
+        weights=weights,
+        healing=Healing(steps=steps, rate=rate),
+        shared=Healing(steps=shared_steps, rate=rate),
+        out=out,
+        resume=resume,
+        seed=seed,
+        progress=on_progress,
+    )
+
+
+@public
 def report(folder: str | Path) -> RunRecord:
-    """Draws report.html, card.md and trials.csv of a run again, from what its folder holds.
+    """Writes report.html, card.md and trials.csv of a run again, from what its folder holds.
 
     Raises:
         StudyError: The folder holds no run.
     """
-    from chipwise.pipeline.pipeline import Search
-    from chipwise.shrinking.cutting import Cutting
-
     path = Path(folder)
     held = read_json(path / "spec.json") if (path / "spec.json").exists() else None
     begun = any((path / name).exists() for name in ("study.journal", "about.json"))
@@ -202,26 +266,30 @@ def report(folder: str | Path) -> RunRecord:
             f"{path}: this folder holds no run (no spec.json and study.journal); give a folder such as runs/clinic"
         )
     spec = any_spec(held.get("spec"), file=str(path / "spec.json"))
+    from chipwise.pipeline.pipeline import Search
+    from chipwise.shrinking.cutting import Cutting
+
     with RunFolder(path, spec, resume=True) as opened:
         if isinstance(spec, StartSpec):
             return Cutting(spec, opened, silent).report()
         return Search(spec, opened, silent).report()
 
 
-def quality(model: str | ArchSpec, *, tokens: float | str, run: str | Path | None = None) -> ExpectedQuality:
-    """What a training of ``model`` is expected to reach, with its interval: by the published law, or by a run's own.
+@public
+def quality(model: str | Path | ArchSpec, *, tokens: float | str, run: str | Path | None = None) -> ExpectedQuality:
+    """Predicts the loss after training ``model``, with its interval, by a published scaling law or by a run's own.
 
     Args:
         model: As in :func:`estimate`.
-        tokens: Of training: a number, or words such as ``2T``. The published law counts one pass over the text.
-        run: The folder of a search: its trainings' law, in bits per byte of its text, instead of the published one.
+        tokens: Training tokens: a number, or text such as ``2T``. The published law assumes one pass over the text.
+        run: The folder of a search, to use the scaling law of its own trainings, in bits per byte of its text.
 
     Raises:
         InputError: Too small a model or too little text for the published law.
         Unsupported: The model does not predict next tokens.
         StudyError: ``run`` holds too few trainings.
     """
-    arch = resolve(model) if isinstance(model, str) else model
+    arch = model if isinstance(model, ArchSpec) else resolve(model)
     count = parse(tokens, "count")
     if run is not None:
         from chipwise.pipeline.fitted import fitted_quality

@@ -1,4 +1,4 @@
-"""The commands and what they share: errors as one line, exit codes, ``--debug``."""
+"""The commands, and what they share: errors on one line, exit codes, ``--debug``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+import chipwise
 from chipwise.cli import (
     calibrate,
     compare,
@@ -15,10 +16,13 @@ from chipwise.cli import (
     evaluate,
     explain,
     fit,
+    init,
     measure,
     measurements,
+    models,
     ops,
     report,
+    runtimes,
     search,
     sensitivity,
     shrink,
@@ -28,47 +32,54 @@ from chipwise.cli import (
     validate,
 )
 from chipwise.core.errors import ChipwiseError
+from chipwise.core.extras import missing_extra
 
 app = typer.Typer(
     name="chipwise",
-    help="Design transformers that fit the chip: search, train, quantise, export and measure under a budget.",
-    epilog="Start with: chipwise search examples/clinic.yaml",
+    help="Estimate, explain and design transformers for a chip: predict costs, search, train, quantise and measure.",
+    epilog="Start with: chipwise estimate gpt2 --device l4, or chipwise init and then chipwise search clinic.yaml",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.command("search")(search.command)
-app.command("space")(space.command)
-app.command("train")(train.command)
-app.command("shrink")(shrink.command)
-app.command("evaluate")(evaluate.command)
-app.command("report")(report.command)
 app.command("estimate")(estimate.command)
 app.command("explain")(explain.command)
 app.command("compare")(compare.command)
+app.add_typer(devices.app, name="devices")
+app.command("models")(models.command)
+app.command("runtimes")(runtimes.command)
+app.command("init")(init.command)
+app.command("search")(search.command)
+app.command("report")(report.command)
+app.command("space")(space.command)
+app.command("strategies")(strategies.command)
+app.command("train")(train.command)
+app.command("evaluate")(evaluate.command)
+app.command("shrink")(shrink.command)
 app.command("sensitivity")(sensitivity.command)
+app.command("measure")(measure.command)
+app.add_typer(measurements.app, name="measurements")
+app.command("calibrate")(calibrate.command)
 app.command("ops")(ops.command)
 app.command("validate")(validate.command)
 app.command("fit")(fit.command)
-app.command("calibrate")(calibrate.command)
-app.command("measure")(measure.command)
-app.command("strategies")(strategies.command)
-app.add_typer(devices.app, name="devices")
-app.add_typer(measurements.app, name="measurements")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"chipwise {chipwise.__version__}")
+        raise typer.Exit
 
 
 @app.callback()
 def options(
     debug: Annotated[bool, typer.Option("--debug", help="Show the full traceback of an error.")] = False,
-    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_version, is_eager=True)
+    ] = False,
 ) -> None:
     """Options of every command."""
-    if version:
-        from importlib.metadata import version as installed
-
-        print(f"chipwise {installed('chipwise')}")
-        raise typer.Exit
     _Debug.on = debug
 
 
@@ -84,10 +95,19 @@ def main() -> None:
     try:
         app()
     except ChipwiseError as error:
-        if _Debug.on:
+        _fail(error)
+    except ModuleNotFoundError as error:
+        missing = missing_extra(error)
+        if missing is None:
             raise
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        _fail(missing)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
+
+
+def _fail(error: ChipwiseError) -> None:
+    if _Debug.on:
+        raise error
+    print(f"error: {error}", file=sys.stderr)
+    sys.exit(error.exit_code)

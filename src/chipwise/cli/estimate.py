@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from chipwise.cli import quality
 
 if TYPE_CHECKING:
-    from chipwise.api import DeviceAnswer
+    from chipwise.api.predictions import DeviceAnswer
     from chipwise.cost.model import CostEstimate, Predicted
     from chipwise.serve.training import TrainingEstimate
 
@@ -72,7 +72,7 @@ def command(
         if out is None:
             raise typer.BadParameter("--table needs --out, the file that the answers go to")
         with progress_bar("estimating", quiet=as_json) as advance:
-            rows, failed = api.estimate_table(table, out, progress=advance)
+            rows, failed = api.estimate_table(table, out, on_progress=advance)
         if as_json:
             json_of({"rows": rows, "failed": failed, "out": str(out)})
         else:
@@ -86,21 +86,21 @@ def command(
         if device == "all":
             raise typer.BadParameter("--train is priced on one device at a time, not on all")
         step = api.estimate_training(
-            model, device=device, runtime=runtime or "torch-compile", tokens=prompt, batch=batch,
+            model, device=device, runtime=runtime or "torch-compile", prompt=prompt, batch=batch,
             microbatches=microbatches, checkpoint=checkpoint, weights=weights, tp=tp, pp=pp, ep=ep, dp=dp,
         )  # fmt: skip
         json_of(quality.with_quality(step, model, train_tokens)) if as_json else _print_training(model, step)
         quality.print_quality(model, None if as_json else train_tokens)
         return
     refuse(context, *TRAIN_ONLY, why="is for --train")
-    sizes = {"runtime": runtime or "vllm", "weights": weights, "kv": kv, "tp": tp, "pp": pp, "ep": ep, "dp": dp}
-    sizes |= {"prompt": prompt, "new": new, "batch": batch}
+    sizes: dict[str, Any] = {"weights": weights, "kv": kv, "tp": tp, "pp": pp, "ep": ep, "dp": dp}
+    sizes |= {"runtime": runtime or "vllm", "prompt": prompt, "new": new, "batch": batch}
     if device == "all":
-        answers = api.estimate_devices(model, **sizes)  # type: ignore[arg-type]
-        json_of(quality.with_quality(answers, model, train_tokens)) if as_json else _print_devices(model, answers)
+        answers = api.estimate(model, devices="all", **sizes)
+        json_of(quality.with_quality(list(answers), model, train_tokens)) if as_json else _print_devices(model, answers)
         quality.print_quality(model, None if as_json else train_tokens)
         return
-    found = api.estimate(model, device=device, **sizes)  # type: ignore[arg-type]
+    found = api.estimate(model, device=device, **sizes)
     json_of(quality.with_quality(found, model, train_tokens)) if as_json else _print(model, found)
     quality.print_quality(model, None if as_json else train_tokens)
 
@@ -176,7 +176,7 @@ def _print(model: str, found: CostEstimate) -> None:
         say(f"note: {note}")
 
 
-def _print_devices(model: str, answers: list[DeviceAnswer]) -> None:
+def _print_devices(model: str, answers: Sequence[DeviceAnswer]) -> None:
     from chipwise.cli.output import print_table, say
     from chipwise.core import units
     from chipwise.core.layout import Column, Table

@@ -35,7 +35,7 @@ def command(
     from chipwise.cli.output import json_of, progress_bar
 
     with progress_bar("tuning", quiet=as_json) as advance:
-        reached, bar = api.evaluate(model, task, kind=kind, method=method, with_baseline=baseline, progress=advance)
+        reached, bar = api.evaluate(model, task, kind=kind, method=method, with_baseline=baseline, on_progress=advance)
     if as_json:
         json_of({"model": reached, "baseline": bar})
         return

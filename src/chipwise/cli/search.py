@@ -1,4 +1,4 @@
-"""``chipwise search``: from a budget file to a trained, quantised, exported and measured transformer."""
+"""``chipwise search``: from a run file to a trained, quantised, exported and measured transformer."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import typer
 
 
 def command(
-    spec: Annotated[Path, typer.Argument(help="The search's YAML file, such as examples/clinic.yaml.")],
-    out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/<name> unless given.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run that the folder holds.")] = False,
-    restart: Annotated[bool, typer.Option("--restart", help="Put that run aside and begin anew.")] = False,
-    workers: Annotated[int | None, typer.Option(help="Trainings side by side; the file's number unless given.")] = None,
+    spec: Annotated[Path, typer.Argument(help="A run file (YAML); `chipwise init` writes one.")],
+    out: Annotated[Path | None, typer.Option(help="Folder of the run. Default: runs/<name>.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run that the folder holds.")] = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Put that run aside and start again.")] = False,
+    workers: Annotated[int | None, typer.Option(help="Trainings side by side. Default: as in the file.")] = None,
     storage: Annotated[
         str | None,
-        typer.Option(help="Keep trials in postgresql://…, sqlite:///… or another journal; in the folder unless given."),
+        typer.Option(help="Keep trials in postgresql://…, sqlite:///… or another journal. Default: the folder."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and no progress.")] = False,
 ) -> None:
-    """Search architectures and their quantisation under a budget, on real measurements; or cut the model of start_from.
+    """Search architectures and their quantisation together, under a budget; or shrink the model of start_from.
 
-    Leaves a folder with report.html, card.md, trials.csv, the winner as a Hugging Face folder and model.onnx, and the
-    study, so that a stopped search goes on with --resume.
+    Writes a folder with report.html, card.md, trials.csv, the winner as a Hugging Face folder and as model.onnx, and
+    the study, so that a stopped search can continue with --resume.
 
-    A file says where a model must run, what it may take, what may be chosen, on which text, for how much CPU time:
+    A run file says where the model must run, what it may cost, what may vary, the text, and the CPU time:
 
     \b
       name: notes
@@ -44,31 +44,36 @@ def command(
       budget: {cpu: 16 min, final: 100 s}
 
     Limits: ttft_p50, ttft_p99, tpot_p50, tpot_p99, tpot_sustained, throughput, peak_memory, parameters, bits_per_byte;
-    power, joules_per_token and usd_per_1k_tokens with target: {power: 15 W, price: 0.10 USD/h}; accuracy@TASK. One that
-    may be broken at a price is {limit: <= 0.2 ms, penalty: 10 %}: at twice the limit bits per byte count as 10 % more.
+    power, joules_per_token and usd_per_1k_tokens with target: {power: 15 W, price: 0.10 USD/h}; accuracy@TASK. A soft
+    limit is {limit: <= 0.2 ms, penalty: 10 %}: at twice the limit, bits per byte count as 10 % more.
 
-    Ready ones lie in examples/: clinic, clinic-task (a floor on accuracy), own-text, shrink-encoder, smoke.
+    Commented examples: chipwise init --list
     """
-    from chipwise import api
-    from chipwise.cli import show
+    from chipwise.cli.output import json_of
+    from chipwise.run.start_spec import load_any
 
     if resume and restart:
         raise typer.BadParameter("choose one of --resume and --restart")
+    wanted = load_any(spec)  # a mistake in the file shows before torch is loaded
+    from chipwise import api
+
     try:
         if as_json:
-            show.json_of(api.search(spec, out=out, resume=resume, restart=restart, workers=workers, storage=storage))
+            json_of(api.search(wanted, out=out, resume=resume, restart=restart, workers=workers, storage=storage))
             return
+        from chipwise.cli import show
+
         with show.live() as observer:
             record = api.search(
-                spec,
+                wanted,
                 out=out,
                 resume=resume,
                 restart=restart,
                 workers=workers,
                 storage=storage,
-                observer=observer,
+                on_progress=observer,
             )
     except KeyboardInterrupt:
-        print("stopped; what was finished is kept, go on with --resume", file=sys.stderr)
+        print("stopped; finished work is kept, continue with --resume", file=sys.stderr)
         raise typer.Exit(130) from None
-    show.result(record, api.run_folder(spec, out))
+    show.result(record, out if out is not None else Path("runs") / wanted.name)

@@ -24,7 +24,7 @@ def command(
     from chipwise.core.files import write_json
 
     with progress_bar("rounding layers", quiet=as_json) as advance:
-        losses = api.sensitivity(model, text, weights=weights, progress=advance)
+        losses = api.sensitivity(model, text, weights=weights, on_progress=advance)
     if out is not None:
         write_json(out, list(losses))
         notices.print(f"wrote {out}")

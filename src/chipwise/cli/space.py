@@ -22,17 +22,17 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON and no progress.")] = False,
 ) -> None:
     """Tell a space's size, samples, the share that is feasible by cost, and the extremes of every metric."""
-    from chipwise import api
     from chipwise.cli import output, show
     from chipwise.core.files import build, read_yaml
     from chipwise.pipeline.overview import overview_of
+    from chipwise.profile.kept import profile_path
     from chipwise.run.spec import TargetSpec
 
     target = build(TargetSpec, read_yaml(spec).get("target", {}), file=str(spec), field="target")
     with show.bar("looking over the space", quiet=as_json) as progress:
         found = overview_of(
             spec,
-            profile=api.profile_path(target.runtime, target.threads),
+            profile=profile_path(target.runtime, target.threads),
             device=device,
             seed=seed,
             draws=draws,

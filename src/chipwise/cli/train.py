@@ -77,7 +77,7 @@ def command(
             rate=rate,
             peak=peak,
             seed=seed,
-            progress=None if as_json or not first else _Progress(),
+            on_progress=None if as_json or not first else _Progress(),
         )
     except KeyboardInterrupt:
         print("stopped; the state is kept, go on with --resume", file=sys.stderr)

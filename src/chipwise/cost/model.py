@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from chipwise.core import units
 from chipwise.core.errors import UnknownName
+from chipwise.core.results import Result
 from chipwise.cost.memory import MemoryParts
 from chipwise.ops import Work
 
@@ -44,8 +46,8 @@ class Predicted:
     high: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CostEstimate:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class CostEstimate(Result):
     """Predicted cost of one design under one workload on one machine, or on several that share it.
 
     ``memory_bytes`` says what one device holds, ``memory`` what a calibrated process does. Energy and price are absent
@@ -76,6 +78,23 @@ class CostEstimate:
         from chipwise.cost.breakdown import text
 
         return text(self)
+
+    def headline(self) -> str:
+        """The device, the runtime and the times."""
+        times = ", ".join(
+            f"{name.upper()} {units.show(value, 'time')}"
+            for name, value in (("ttft", self.ttft_s), ("tpot", self.tpot_s))
+            if value
+        )
+        several = f"{self.devices} x " if self.devices > 1 else ""
+        return f"{several}{self.device}, {self.runtime}: {times}; {self.provenance}"
+
+    def rows(self) -> list[dict[str, object]]:
+        """One row a metric, with its 90 % interval."""
+        return [
+            {"metric": name, "value": item.value, "low": item.low, "high": item.high}
+            for name, item in self.metrics.items()
+        ]
 
     def metric(self, name: str) -> Predicted:
         """A metric with its interval, by its common name.

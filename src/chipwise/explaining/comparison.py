@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from chipwise.core import units
 from chipwise.core.errors import ChipwiseError
+from chipwise.core.results import Result
 from chipwise.cost.model import Bound, CostEstimate, OpCost
 from chipwise.hardware import datasheet
 from chipwise.serve.answer import assemble, fitting_requests, shortage
@@ -39,14 +40,27 @@ class Winner:
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Comparison(Result):
     """All cells, device by device, and the winners."""
 
     models: tuple[str, ...]
     devices: tuple[str, ...]
     cells: tuple[Cell, ...]
     winners: tuple[Winner, ...]
+
+    def headline(self) -> str:
+        """How many models are compared on how many devices."""
+        return f"{', '.join(self.models)} on {len(self.devices)} device{'s' if len(self.devices) != 1 else ''}"
+
+    def rows(self) -> list[dict[str, object]]:
+        """One row for each model and device, with every metric that has a value."""
+        found = []
+        for cell in self.cells:
+            metrics = {} if cell.estimate is None else cell.estimate.metrics
+            values: dict[str, object] = {name: item.value for name, item in metrics.items()}
+            found.append({"model": cell.model, "device": cell.device} | values | {"problem": cell.problem})
+        return found
 
     def at(self, model: str, device: str) -> Cell:
         """The cell of a model and a device."""

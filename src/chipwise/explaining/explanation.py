@@ -9,6 +9,7 @@ from typing import Any
 
 from chipwise.core import units
 from chipwise.core.digest import plain
+from chipwise.core.results import Result
 from chipwise.cost.model import Bound, CostEstimate, OpCost
 from chipwise.explaining.advice import Advice
 from chipwise.explaining.gains import advise
@@ -58,8 +59,8 @@ class PhaseAnswer:
     mbu: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Explanation(Result):
     """Why a model takes what it takes on a chip, and what would change that."""
 
     case: Case
@@ -76,6 +77,30 @@ class Explanation:
     def estimate(self) -> CostEstimate:
         """What it takes now."""
         return self.case.estimate
+
+    def headline(self) -> str:
+        """What is explained, and the time of each phase."""
+        times = ", ".join(f"{phase.phase} {units.show(phase.seconds, 'time')}" for phase in self.phases)
+        advice = f"{len(self.advice)} piece{'' if len(self.advice) == 1 else 's'} of advice"
+        return f"{self.case.question.arch.name} on {self.estimate.device}: {times}; {advice}"
+
+    def rows(self) -> list[dict[str, object]]:
+        """One row for each part of each phase: its seconds, its share, and why it takes them."""
+        return [
+            {
+                "phase": phase.phase,
+                "part": part.name,
+                "seconds": part.seconds,
+                "share": part.seconds / phase.seconds,
+                "why": part.why,
+            }
+            for phase in self.phases
+            for part in phase.parts
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """What ``chipwise explain --json`` prints."""
+        return to_data(self)
 
 
 def explain_case(case: Case, *, every: bool = False, other_chips: bool = False) -> Explanation:

@@ -25,6 +25,7 @@ import numpy as np
 
 from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import InputError, Unsupported
+from chipwise.core.results import Result
 from chipwise.core.statistics import Z90
 from chipwise.cost.model import Predicted
 from chipwise.spec import ArchSpec
@@ -83,8 +84,8 @@ BEST_DEPTH = (5.039, 0.0555)  # ln width = a + b · depth where a model of this 
 SHALLOW_COST = 0.03  # relative, of 6 layers of 4,288 where about 42 of 1,600 are best
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpectedQuality:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ExpectedQuality(Result):
     """What a training is expected to reach; never shown without its interval."""
 
     loss: Predicted  # in ``unit``, nine of ten within
@@ -94,6 +95,14 @@ class ExpectedQuality:
     parameters: float  # that the law was asked about
     tokens: float
     notes: tuple[str, ...] = ()
+
+    def headline(self) -> str:
+        """The expected loss with its interval."""
+        return str(self)
+
+    def rows(self) -> list[dict[str, object]]:
+        """One row: the expected loss, its interval and unit."""
+        return [{"unit": self.unit, "value": self.loss.value, "low": self.loss.low, "high": self.loss.high}]
 
     def __str__(self) -> str:
         value, low, high = (f"{x:.2f}" for x in (self.loss.value, self.loss.low, self.loss.high))

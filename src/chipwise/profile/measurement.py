@@ -12,6 +12,7 @@ import numpy as np
 from chipwise.core.digest import digest, plain
 from chipwise.core.errors import MeasurementError, SpecError, UnknownName
 from chipwise.core.files import build
+from chipwise.core.results import Result
 from chipwise.core.statistics import percentile_interval
 from chipwise.ops.workload import Phase, Workload
 from chipwise.profile.drift import NOISE, OLD_NAMES, Drift
@@ -23,8 +24,8 @@ MOST_BYTES = 2**62
 METRICS = ("ttft_p50", "ttft_p95", "ttft_p99", "tpot_p50", "tpot_p95", "tpot_p99", "peak_memory")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Measurement(Result):
     """One model, one workload, one machine. Samples are seconds of wall time, in the order taken, none dropped.
 
     A ``ttft`` sample is one prefill with the choice of the first token. A ``tpot`` sample is one decode step: feeding
@@ -69,6 +70,18 @@ class Measurement:
                 raise SpecError("must be a positive, finite number", field=name)
         if self.clean == bool(self.reasons):
             raise SpecError("an unclean measurement has reasons, a clean one none", field="reasons")
+
+    def headline(self) -> str:
+        """What was measured, in which runtime, on which machine."""
+        quiet = "clean" if self.clean else f"not clean: {'; '.join(self.reasons)}"
+        return f"{self.name} in {self.runtime} on {self.device} ({quiet})"
+
+    def rows(self) -> list[dict[str, object]]:
+        """One row a metric that could be measured, in SI units."""
+        known = [name for name in METRICS if not (self.encodes and name.startswith("tpot"))]
+        if self.peak_memory_bytes is None:
+            known.remove("peak_memory")
+        return [{"metric": name, "measured": self.metric(name)} for name in known]
 
     @property
     def encodes(self) -> bool:

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 
 from chipwise.core.errors import SpecError
 from chipwise.core.files import build, read_json, write_json
+from chipwise.core.results import Result
 from chipwise.ops import Workload
 from chipwise.reporting.scores import Ranking, TaskScore, TaskSummary
 from chipwise.space.constraints import Constraint, Objective
@@ -248,8 +249,8 @@ class Start:
     distances: dict[str, tuple[float, ...]] = field(default_factory=dict)  # trial -> as cut, and healed; 0: the same
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRecord:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class RunRecord(Result):
     """One search, from what was asked to what was found.
 
     Raises:
@@ -289,6 +290,28 @@ class RunRecord:
     elsewhere: tuple[Elsewhere, ...] = ()
     start: Start | None = None  # where the run started from a pretrained model
     notes: tuple[str, ...] = ()  # limits, and anything unclean
+
+    def headline(self) -> str:
+        """The run, how far it came, and its winner."""
+        winner = "no winner yet" if self.winner is None else f"winner: trial {self.winner}"
+        return f"{self.name}, {self.status}: {len(self.trials)} trials, {winner}"
+
+    def rows(self) -> list[dict[str, object]]:
+        """One row a trial."""
+        names = sorted({name for trial in self.trials for name in trial.measured or ()})
+        return [
+            {
+                "trial": trial.number,
+                "state": trial.state,
+                "design": trial.summary,
+                "weights": trial.weights,
+                "parameters": trial.parameters,
+                "bits_per_byte": trial.bits_per_byte,
+                **{name: (trial.measured or {}).get(name) for name in names},
+                "feasible": trial.feasible,
+            }
+            for trial in self.trials
+        ]
 
     def __post_init__(self) -> None:
         numbers = [trial.number for trial in self.trials]

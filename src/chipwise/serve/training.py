@@ -22,6 +22,7 @@ import numpy as np
 from chipwise.core import units
 from chipwise.core.dtypes import values_bytes
 from chipwise.core.errors import DoesNotFit, SpecError
+from chipwise.core.results import Result
 from chipwise.cost.model import Bound, OpCost, Predicted
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.ops import AttentionOp, CollectiveOp, Elementwise, ExpertsOp, Matmul, NormOp, Work
@@ -41,8 +42,8 @@ STREAM_BACKWARD = 2.0
 SUMMED = 8  # tokens that one matrix instruction sums over at least: the rest is padded
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingEstimate:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class TrainingEstimate(Result):
     """Predicted cost of one optimiser step. Seconds, bytes of the fullest device, tokens of all devices.
 
     ``operators`` are the kernels of one device: of the forward pass, of ``backward``, ``again`` (what is recomputed),
@@ -63,6 +64,20 @@ class TrainingEstimate:
     devices: int
     provenance: str
     operators: tuple[OpCost, ...]
+
+    def headline(self) -> str:
+        """The devices, the time of a step and the share of the peak that is used."""
+        several = f"{self.devices} x " if self.devices > 1 else ""
+        step = units.show(self.step.value, "time")
+        mfu = units.show(self.mfu, "share")
+        return f"{several}{self.device}, training: {step} per step, MFU {mfu}; {self.provenance}"
+
+    def rows(self) -> list[dict[str, object]]:
+        """One row a part of the step, in seconds."""
+        parts = ("forward_s", "backward_s", "recompute_s", "optimiser_s", "communication_s")
+        return [{"part": "step", "seconds": self.step.value}] + [
+            {"part": name.removesuffix("_s"), "seconds": getattr(self, name)} for name in parts
+        ]
 
 
 def training_step(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from chipwise.core.digest import digest, plain
 from chipwise.core.errors import SpecError, short
 from chipwise.core.fields import check_fields, later, positive
+from chipwise.core.results import Result
 from chipwise.spec.feed_forward import Activation, FeedForward, FeedForwardBlock, MixtureOfExperts
 from chipwise.spec.formats import WeightFormats, read_formats
 from chipwise.spec.mixers import Attention, GatedDelta, LatentAttention, Mamba2, Mixer
@@ -110,8 +111,8 @@ class Layer:
         return sum([*counted, self.ffn is not None and self.ffn_norm])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArchSpec:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ArchSpec(Result):
     """A language model: a decoder, an encoder (attention that is not causal), or both. Layers may all differ."""
 
     vocab_size: int
@@ -198,6 +199,22 @@ class ArchSpec:
             tables += (self.max_tokens + self.extra_positions) * self.d_model
         pooler = self.d_model * (self.d_model + 1) if self.head == "pooler" else 0
         return tables + pooler + (self.vocab_size if self.head_bias else 0)
+
+    def headline(self) -> str:
+        """The model's name and sizes."""
+        return f"{self.name}, {self.parameters():,} parameters, {len(self.layers)} layers of width {self.d_model}"
+
+    def rows(self) -> list[dict[str, object]]:
+        """One row a layer: its blocks and their parameters."""
+        return [
+            {
+                "layer": number,
+                "attention": type(layer.attention).__name__ if layer.attention else None,
+                "ffn": type(layer.ffn).__name__ if layer.ffn else None,
+                "shares": layer.shares,
+            }
+            for number, layer in enumerate(self.layers)
+        ]
 
     def parameters(self) -> int:
         """Trainable parameters, shared and tied ones counted once."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import glob
 import hashlib
+import importlib.util
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,8 +39,9 @@ SOURCES = Table(
 class DataSpec:
     """Which text to learn and how to divide it.
 
-    ``paths`` (file names or globs, relative to the file that names them) and ``entries`` are for the source ``files``.
-    The test part is as large as the validation part unless ``test_share`` is given.
+    ``paths`` (file names or globs, relative to the run file, or ``package:NAME/GLOB`` inside an installed package) and
+    ``entries`` are for the source ``files``. The test part is as large as the validation part unless ``test_share`` is
+    given.
     """
 
     source: str = "medical-definitions"
@@ -200,7 +202,7 @@ def read_files(spec: DataSpec, base: Path) -> RawText:
         raise SpecError("names no file; list the text files to learn from, such as [notes/*.txt]", field="data.paths")
     found: dict[Path, None] = {}
     for pattern in spec.paths:
-        place = str(base / Path(pattern).expanduser())
+        place = str(_in_package(pattern) or base / Path(pattern).expanduser())
         if glob.has_magic(pattern):
             matches = [Path(name) for name in sorted(glob.glob(place, recursive=True)) if Path(name).is_file()]
             if not matches:
@@ -218,6 +220,21 @@ def read_files(spec: DataSpec, base: Path) -> RawText:
         source=f"{len(found)} text file{'s' if len(found) > 1 else ''} of the user",
         licence=spec.licence or "not stated (the user's own text)",
     )
+
+
+def _in_package(pattern: str) -> Path | None:
+    """The path that ``package:NAME/PATTERN`` stands for: files inside an installed package; None of other patterns.
+
+    Raises:
+        DataError: There is no such package.
+    """
+    if not pattern.startswith("package:"):
+        return None
+    name, _, inside = pattern.removeprefix("package:").partition("/")
+    found = importlib.util.find_spec(name) if name.isidentifier() else None
+    if found is None or not found.submodule_search_locations:
+        raise DataError(f"data.paths: no package {name!r} is installed; install it, or name files")
+    return Path(found.submodule_search_locations[0]) / inside
 
 
 def _read_text(path: Path) -> str:

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from chipwise import api
 from chipwise.cli.app import app
 from chipwise.core.errors import InputError
+from chipwise.profile.kept import profile_path
 from chipwise.spec import uniform
 from chipwise.spec.io import save
 from chipwise.testing.machines import round_machine
@@ -77,7 +78,7 @@ def test_here_is_this_machine_as_calibrated(tmp_path: Path) -> None:
     save(uniform(vocab_size=512, d_model=64, depth=8, heads=4, ffn_width=128, max_tokens=256), spec)
     with pytest.raises(InputError, match="chipwise calibrate"):
         api.explain(str(spec), device="here", threads=7)
-    round_machine().save(api.profile_path("onnxruntime", 5))
+    round_machine().save(profile_path("onnxruntime", 5))
     text = printed("explain", str(spec), "--device", "here", "--threads", "5", "--prompt", "32", "--new", "8")
     assert "at the rates that calibration measured on this machine" in " ".join(text.split())
     with pytest.raises(InputError, match="256 positions"):

@@ -28,7 +28,7 @@ def test_the_parts_of_a_step_add_up_to_it() -> None:
 
 def test_a_step_is_that_of_the_training_estimate() -> None:
     found = case(**step()).estimate  # type: ignore[arg-type]
-    known = api.estimate_training("gpt2", device="a100-sxm-80gb", tokens=1024, batch=8)
+    known = api.estimate_training("gpt2", device="a100-sxm-80gb", prompt=1024, batch=8)
     assert found.ttft_s == known.step.value
     assert found.metrics["throughput"].value == pytest.approx(known.tokens_per_s)
     assert found.peak_memory_bytes == known.peak_memory_bytes

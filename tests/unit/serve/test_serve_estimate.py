@@ -138,7 +138,7 @@ def test_device_names_of_the_silicon_tables_and_runtimes_in_any_case() -> None:
 
 
 def test_all_devices_answer_or_say_why_not() -> None:
-    answers = api.estimate_devices("Qwen/Qwen3-8B", weights="int8")
+    answers = api.estimate("Qwen/Qwen3-8B", devices="all", weights="int8")
     assert len(answers) == len(datasheet.names())
     assert all((row.estimate is None) == bool(row.problem) for row in answers)
     fitting = [row.estimate.tpot_s for row in answers if row.estimate is not None]

@@ -161,7 +161,7 @@ def test_a_budget_too_small_is_said_and_a_kill_costs_nothing_that_was_finished(t
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        api.search(path, out=out, resume=True, observer=kill_second)
+        api.search(path, out=out, resume=True, on_progress=kill_second)
     assert load(out / "record.json").status == "partial"
 
     stepped: list[Path] = []

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from chipwise.core.arguments import public
 from chipwise.core.errors import ChipwiseError, InputError
 from chipwise.hardware.device import MachineProfile
 from chipwise.profile.learning import Learned
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from chipwise_fitting import LeaveOut, Score
 
 
+@public
 def fit(
     *,
     kinds: Sequence[str] = (),
@@ -54,8 +56,9 @@ def require_fitting() -> None:
         raise ChipwiseError("chipwise-fitting is not installed; in a clone of chipwise: pip install ./fitting")
 
 
+@public
 def learn(*, runtime: str = "onnxruntime", threads: int = 1, count: int | None = None) -> tuple[Learned, Path]:
-    """Updates this machine's own profile by what was measured on it; returns what was learned and the profile's file.
+    """Refines this machine's profile with measurements made on it; returns what changed and the profile's file.
 
     Args:
         runtime: The profile's runtime.
@@ -78,6 +81,7 @@ def learn(*, runtime: str = "onnxruntime", threads: int = 1, count: int | None =
     return learned, path
 
 
+@public
 def validate(kind: str, truth: str | Path, out: str | Path, *, leave_out: LeaveOut = "none") -> list[Score]:
     """Predicts measured rows, writes the predictions to ``out``, and returns their errors, overall and by subset.
 
@@ -98,6 +102,7 @@ def validate(kind: str, truth: str | Path, out: str | Path, *, leave_out: LeaveO
     return chipwise_fitting.validate(kind, Path(truth), Path(out), leave_out=leave_out)
 
 
+@public
 def calibrate(
     *,
     runtime: str = "onnxruntime",
@@ -106,7 +111,14 @@ def calibrate(
     out: str | Path | None = None,
     on_progress: Callable[[str, float], None] | None = None,
 ) -> tuple[MachineProfile, Path]:
-    """Calibrates this machine in a runtime in about ``seconds``; returns the profile and the file it was written to.
+    """Measures what this machine can do in a runtime; returns the profile and the file that holds it.
+
+    Args:
+        runtime: The runtime to calibrate.
+        threads: Threads of the runtime.
+        seconds: About how long it may take.
+        out: The profile's file; by default where every command finds it.
+        on_progress: Called with what is being measured and the share that is done.
 
     Raises:
         InputError: ``seconds`` is not a positive, finite number, or there are more threads than cores.

@@ -1,0 +1,162 @@
+"""What chipwise knows by name: devices, models and runtimes, as small tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from chipwise.core.arguments import public
+from chipwise.core.dtypes import FORMATS, DType
+from chipwise.core.results import Result, ResultTable
+from chipwise.hardware import datasheet
+from chipwise.hardware.runtime import RUNTIMES as ESTIMATED
+from chipwise.profile.backends import NEEDS, missing
+from chipwise.spec import families
+from chipwise.spec.hf import default_weights, resolve
+
+
+@dataclass(frozen=True, repr=False)
+class _Entry(Result):
+    name: str
+
+    def headline(self) -> str:
+        """The name."""
+        return self.name
+
+    def rows(self) -> list[Mapping[str, Any]]:
+        """One row, a column for each field."""
+        return [{each.name: getattr(self, each.name) for each in fields(self)}]
+
+
+@dataclass(frozen=True, repr=False)
+class DeviceEntry(_Entry):
+    """One chip: capacity, bandwidth, dense peaks in operations per second; None where nothing is published."""
+
+    title: str
+    vendor: str
+    family: str
+    kind: str
+    year: int
+    memory_bytes: float
+    bandwidth_bytes_per_s: float
+    fp32_flops_per_s: float | None
+    bf16_flops_per_s: float | None
+    fp8_flops_per_s: float | None
+    int8_ops_per_s: float | None
+    board_power_w: float | None
+    price_usd_per_s: float | None
+
+
+@dataclass(frozen=True, repr=False)
+class ModelEntry(_Entry):
+    """One bundled model: its Hugging Face id and sizes."""
+
+    parameters: int
+    active_parameters: int  # per token; fewer than all in a mixture of experts
+    layers: int
+    d_model: int
+    vocab_size: int
+    max_tokens: int
+    kind: str  # decoder, encoder or encoder-decoder
+    weights: str  # the format in which its checkpoint ships
+
+
+@dataclass(frozen=True, repr=False)
+class RuntimeEntry(_Entry):
+    """One runtime: whether chipwise estimates it, measures in it, and whether it is installed here."""
+
+    title: str
+    aliases: tuple[str, ...]
+    estimated: bool
+    measured: bool
+    missing: str | None  # what keeps it from being measured here
+
+
+@public
+def devices() -> ResultTable[DeviceEntry]:
+    """All chips whose data sheets ship, by name.
+
+    >>> import chipwise
+    >>> chipwise.devices()[0].memory_bytes > 0
+    True
+    """
+    found = [_device(name) for name in datasheet.names()]
+    return ResultTable(f"{len(found)} devices", found)
+
+
+@public
+def models(contains: str | None = None) -> ResultTable[ModelEntry]:
+    """The models whose configurations ship, by Hugging Face id.
+
+    >>> import chipwise
+    >>> [model.name for model in chipwise.models("smollm3")]
+    ['HuggingFaceTB/SmolLM3-3B']
+
+    Args:
+        contains: Only models whose id contains this text, in any case.
+    """
+    wanted = (contains or "").lower()
+    found = [_model(name) for name in families.names() if wanted in name.lower()]
+    return ResultTable(f"{len(found)} models", found)
+
+
+@public
+def runtimes() -> ResultTable[RuntimeEntry]:
+    """The inference runtimes: which can be estimated on any chip, which can be measured, and what is missing here."""
+    found = []
+    for name in dict.fromkeys((*ESTIMATED, *NEEDS)):
+        known = ESTIMATED.get(name)
+        found.append(
+            RuntimeEntry(
+                name=name,
+                title=known.title if known else name,
+                aliases=known.aliases if known else (),
+                estimated=known is not None,
+                measured=name in NEEDS,
+                missing=missing(name) if name in NEEDS else None,
+            )
+        )
+    return ResultTable(f"{len(found)} runtimes", found)
+
+
+def weight_formats() -> list[str]:
+    """The names of the formats in which weights can be stored, for ``weights=``."""
+    return list(FORMATS)
+
+
+def _device(name: str) -> DeviceEntry:
+    sheet = datasheet.load(name)
+    peaks = sheet.peak_flops_per_s
+    return DeviceEntry(
+        name=sheet.name,
+        title=sheet.title,
+        vendor=sheet.vendor,
+        family=sheet.family,
+        kind=sheet.kind,
+        year=sheet.year,
+        memory_bytes=sheet.mem_capacity_bytes,
+        bandwidth_bytes_per_s=sheet.mem_bandwidth_bytes_per_s,
+        fp32_flops_per_s=peaks.get(DType.FP32),
+        bf16_flops_per_s=peaks.get(DType.BF16),
+        fp8_flops_per_s=peaks.get(DType.FP8),
+        int8_ops_per_s=peaks.get(DType.INT8),
+        board_power_w=None if sheet.board_power is None else sheet.board_power.number,
+        price_usd_per_s=None if sheet.price is None else sheet.price.number,
+    )
+
+
+def _model(name: str) -> ModelEntry:
+    arch = resolve(name)
+    kind = "decoder" if arch.causal else "encoder"
+    return ModelEntry(
+        name=name,
+        parameters=arch.parameters(),
+        active_parameters=arch.active_parameters(),
+        layers=len(arch.layers),
+        d_model=arch.d_model,
+        vocab_size=arch.vocab_size,
+        max_tokens=arch.max_tokens,
+        kind="encoder-decoder" if arch.encoder is not None else kind,
+        weights=default_weights(name) or "bf16",
+    )

@@ -1,0 +1,60 @@
+"""``chipwise init``: commented run files to start from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+COMPANIONS = {"smoke-task": ("smoke-task.csv",)}  # files that a run file reads, written beside it
+
+
+def kinds() -> list[str]:
+    """The names of the run files that ship."""
+    return sorted(path.stem for path in EXAMPLES.glob("*.yaml"))
+
+
+def command(
+    kind: Annotated[str, typer.Argument(help="Which one; --list shows all.", autocompletion=kinds)] = "clinic",
+    out: Annotated[Path | None, typer.Option(help="The file to write. Default: KIND.yaml in this folder.")] = None,
+    listed: Annotated[bool, typer.Option("--list", help="List the kinds and write nothing.")] = False,
+) -> None:
+    """Write a commented run file for `chipwise search`: clinic, own-text, smoke, shrink-encoder, and more.
+
+    \b
+      chipwise init own-text --out notes.yaml
+      chipwise search notes.yaml
+    """
+    from chipwise.cli.output import console, notices
+    from chipwise.core.errors import InputError, UnknownName
+    from chipwise.core.files import write_atomic
+
+    if listed:
+        for name in kinds():
+            console.print(f"{name:15} {_purpose(name)}", highlight=False, markup=False)
+        return
+    name = kind.removesuffix(".yaml")
+    if name not in kinds():
+        raise UnknownName("kind of run file", kind, kinds())
+    target = out or Path(f"{name}.yaml")
+    copies = [(EXAMPLES / f"{name}.yaml", target)]
+    copies += [(EXAMPLES / item, target.parent / item) for item in COMPANIONS.get(name, ())]
+    if not target.parent.is_dir():
+        raise InputError(f"{target.parent}: there is no such folder")
+    for _, file in copies:
+        if file.exists():
+            raise InputError(f"{file} exists; choose another file with --out")
+    for source, file in copies:
+        text = source.read_text(encoding="utf-8")
+        write_atomic(file, text.replace(f"{name}.yaml", target.name) if source.suffix == ".yaml" else text)
+        notices.print(f"wrote {file}", highlight=False)
+    notices.print(f"next: chipwise search {target}", highlight=False)
+
+
+def _purpose(name: str) -> str:
+    """The first sentence of a run file's comment."""
+    lines = (EXAMPLES / f"{name}.yaml").read_text(encoding="utf-8").split("\n#\n")[0].splitlines()
+    comment = " ".join(line.removeprefix("#").strip() for line in lines if line.startswith("#"))
+    return comment.split(". ")[0].split(": a tiny")[0].rstrip(".")

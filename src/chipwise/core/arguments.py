@@ -1,0 +1,153 @@
+"""Checks of what callers pass to public functions: types by their hints, numbers by their ranges.
+
+A mistake raises an :class:`~chipwise.core.errors.InputError` that names the argument, as the command line does.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import numbers
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from chipwise.core.errors import InputError, SpecError, UnknownName, nearest
+from chipwise.core.extras import optional_imports
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_AT_LEAST = {  # by the argument's name, which means the same in every public function
+    **dict.fromkeys(("prompt", "new", "batch", "threads", "microbatches", "workers", "count", "window"), 1),
+    **dict.fromkeys(("tp", "pp", "ep", "dp"), 1),
+    **dict.fromkeys(("steps", "accumulate", "shared_steps"), 1),
+    **dict.fromkeys(("shared", "seed"), 0),
+}
+_POSITIVE = {"seconds", "sustained_s", "cpu_seconds", "rate", "tokens"}
+_AT_MOST = {"threads": 4096, "workers": 4096}
+_TYPE_NAMES = {
+    str: "text",
+    int: "a whole number",
+    float: "a number",
+    bool: "True or False",
+    Path: "a path",
+    list: "a list",
+    tuple: "a tuple",
+    dict: "a mapping",
+    type(None): "None",
+}
+
+
+def public(function: Function) -> Function:
+    """Decorates a public function: checks its arguments, and names the extra where an optional package is missing."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        unknown = [name for name in kwargs if name not in signature.parameters]
+        if unknown:
+            raise UnknownName(f"argument of {function.__name__}()", unknown[0], signature.parameters)
+        try:
+            given = signature.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise InputError(f"{function.__name__}(): {error}") from None
+        hints = _hints(function)
+        for name, value in given.items():
+            check_argument(name, value, hints.get(name, Any))
+        with optional_imports():
+            return function(*args, **kwargs)
+
+    return typing.cast(Function, checked)
+
+
+def check_argument(name: str, value: object, hint: Any) -> None:
+    """Checks one argument by its type hint and, for numbers, by the range that its name stands for.
+
+    Raises:
+        SpecError: The value has the wrong type or is out of range; ``name`` is its field.
+    """
+    if not _fits(value, hint):
+        raise SpecError(_wrong_type(value, hint), field=name)
+    if isinstance(value, int | float | numbers.Real) and not isinstance(value, bool):
+        number = float(value)
+        if name in _AT_LEAST and number < _AT_LEAST[name]:
+            raise SpecError(f"must be at least {_AT_LEAST[name]}, not {value}", field=name)
+        if name in _AT_MOST and number > _AT_MOST[name]:
+            raise SpecError(f"must be at most {_AT_MOST[name]:,}, not {value}", field=name)
+        if name in _POSITIVE and not number > 0:
+            raise SpecError(f"must be more than 0, not {value}", field=name)
+    if isinstance(value, str) and not value.strip():
+        raise SpecError("must not be empty", field=name)
+    if isinstance(value, str | Path) and "\0" in str(value):
+        raise SpecError("must not contain a null character", field=name)
+
+
+@functools.cache
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    """Type hints of the parameters. Callables are only checked to be callable, so their hints need not be loaded."""
+    own = {name: hint for name, hint in function.__annotations__.items() if name != "return"}
+    kept = {name: hint for name, hint in own.items() if not str(hint).startswith("Callable")}
+    holder = type("Hints", (), {"__annotations__": kept, "__module__": function.__module__})
+    try:
+        hints = typing.get_type_hints(holder)
+    except NameError:  # a name that only type checkers import
+        hints = {}
+    for name in own.keys() - kept.keys():
+        hints[name] = Callable if "None" not in str(own[name]).rpartition("]")[2] else Callable | None
+    return hints
+
+
+def _fits(value: object, hint: Any) -> bool:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any or hint is object:
+        return True
+    if hint is None or hint is type(None):
+        return value is None
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, option) for option in args)
+    if origin is Literal:
+        return any(value == option and type(value) is type(option) for option in args)
+    if hint is Callable or origin is Callable:
+        return callable(value)
+    if hint is int:
+        return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if hint is float:
+        return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
+    if origin in (Sequence, list, tuple):
+        listed = isinstance(value, Sequence) and not isinstance(value, str | bytes)
+        return listed and all(_fits(item, args[0] if args else Any) for item in typing.cast("Sequence[Any]", value))
+    if origin in (Mapping, dict):
+        return isinstance(value, Mapping)
+    return isinstance(value, origin or hint)
+
+
+def _wrong_type(value: object, hint: Any) -> str:
+    options = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    for option in options:
+        if typing.get_origin(option) is Literal and isinstance(value, str):
+            return f"{value!r:.60} is not one of these; {nearest(value, map(str, typing.get_args(option)))}"
+    names = [_name(option) for option in options if option is not type(None)]
+    return f"must be {' or '.join(dict.fromkeys(names))}, not {_described(value)}"
+
+
+def _name(hint: Any) -> str:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (Sequence, list, tuple):
+        return f"a list of {_name(args[0])} items" if args else "a list"
+    if origin in (Mapping, dict):
+        return "a mapping"
+    if origin is Literal:
+        return "one of " + ", ".join(repr(item) for item in args)
+    if hint is Callable or origin is Callable:
+        return "a function"
+    return str(_TYPE_NAMES.get(hint) or getattr(hint, "__name__", hint))
+
+
+def _described(value: object) -> str:
+    if value is None:
+        return "None"
+    kind = _TYPE_NAMES.get(type(value)) or type(value).__name__
+    return f"{kind} ({value!r:.60})" if isinstance(value, str | int | float | list | tuple | dict) else kind

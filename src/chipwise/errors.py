@@ -1,0 +1,45 @@
+"""The public errors. All are :class:`ChipwiseError`; what the caller gave wrongly is an :class:`InputError`.
+
+>>> import chipwise
+>>> try:
+...     chipwise.estimate("gpt2", device="h1000")
+... except chipwise.errors.UnknownName as error:
+...     print(error)
+unknown device 'h1000'; did you mean 'h100' or 'h200' or 'v100'?
+"""
+
+from chipwise.core.errors import (
+    ChipwiseError,
+    DataError,
+    DoesNotFit,
+    Infeasible,
+    InputError,
+    MeasurementError,
+    MissingExtra,
+    SpecError,
+    StorageError,
+    StudyError,
+    TrainingDiverged,
+    UnitError,
+    UnknownName,
+    Unsupported,
+    WorkerError,
+)
+
+__all__ = [
+    "ChipwiseError",
+    "DataError",
+    "DoesNotFit",
+    "Infeasible",
+    "InputError",
+    "MeasurementError",
+    "MissingExtra",
+    "SpecError",
+    "StorageError",
+    "StudyError",
+    "TrainingDiverged",
+    "UnitError",
+    "UnknownName",
+    "Unsupported",
+    "WorkerError",
+]
