@@ -157,6 +157,6 @@ def _model(name: str) -> ModelEntry:
         d_model=arch.d_model,
         vocab_size=arch.vocab_size,
         max_tokens=arch.max_tokens,
-        kind="encoder-decoder" if arch.encoder is not None else kind,
+        kind="encoder-decoder" if arch.encoder else kind,
         weights=default_weights(name) or "bf16",
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from chipwise.core.arguments import public
 from chipwise.core.errors import ChipwiseError, InputError
@@ -15,7 +15,7 @@ from chipwise.profile.learning import Learned
 from chipwise.profile.store import profile_path, saved_profile
 
 if TYPE_CHECKING:
-    from chipwise_fitting import LeaveOut, Score
+    from chipwise_fitting import Score
 
 
 @public
@@ -82,7 +82,9 @@ def learn(*, runtime: str = "onnxruntime", threads: int = 1, count: int | None =
 
 
 @public
-def validate(kind: str, truth: str | Path, out: str | Path, *, leave_out: LeaveOut = "none") -> list[Score]:
+def validate(
+    kind: str, truth: str | Path, out: str | Path, *, leave_out: Literal["none", "device", "family"] = "none"
+) -> list[Score]:
     """Predicts measured rows, writes the predictions to ``out``, and returns their errors, overall and by subset.
 
     Args:

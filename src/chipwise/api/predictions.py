@@ -31,8 +31,8 @@ class DeviceAnswer(Result):
     problem: str = ""
 
     def headline(self) -> str:
-        """The device and its time per token, or the problem."""
-        return f"{self.device}: {self.problem}" if self.estimate is None else self.estimate.headline()
+        """The device and its times, or that there is no estimate."""
+        return f"{self.device}: no estimate" if self.estimate is None else self.estimate.headline()
 
     def rows(self) -> list[Mapping[str, object]]:
         """One row with every metric that is known."""

@@ -9,6 +9,7 @@ import typer
 
 def command(as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False) -> None:
     """List the inference runtimes (which can be estimated, which can be measured here) and the weight formats."""
+    from rich.markup import escape
     from rich.table import Table
 
     from chipwise import api
@@ -24,6 +25,6 @@ def command(as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.
         table.add_column(name, no_wrap=name != "measure here")
     for runtime in found:
         here = (runtime.missing or "yes") if runtime.measured else "no"
-        table.add_row(runtime.name, "yes" if runtime.estimated else "no", here)
+        table.add_row(runtime.name, "yes" if runtime.estimated else "no", escape(here))
     print_whole(table)
     console.print(f"\nweight formats: {', '.join(weight_formats())}", highlight=False)

@@ -91,10 +91,7 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     own = {name: hint for name, hint in function.__annotations__.items() if name != "return"}
     kept = {name: hint for name, hint in own.items() if not str(hint).startswith("Callable")}
     holder = type("Hints", (), {"__annotations__": kept, "__module__": function.__module__})
-    try:
-        hints = typing.get_type_hints(holder)
-    except NameError:  # a name that only type checkers import
-        hints = {}
+    hints = typing.get_type_hints(holder)
     for name in own.keys() - kept.keys():
         hints[name] = Callable if "None" not in str(own[name]).rpartition("]")[2] else Callable | None
     return hints
