@@ -43,27 +43,30 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.command("estimate")(estimate.command)
-app.command("explain")(explain.command)
-app.command("compare")(compare.command)
-app.add_typer(devices.app, name="devices")
-app.command("models")(models.command)
-app.command("runtimes")(runtimes.command)
-app.command("init")(init.command)
-app.command("search")(search.command)
-app.command("report")(report.command)
-app.command("space")(space.command)
-app.command("strategies")(strategies.command)
-app.command("train")(train.command)
-app.command("evaluate")(evaluate.command)
-app.command("shrink")(shrink.command)
-app.command("sensitivity")(sensitivity.command)
-app.command("measure")(measure.command)
-app.add_typer(measurements.app, name="measurements")
-app.command("calibrate")(calibrate.command)
-app.command("ops")(ops.command)
-app.command("validate")(validate.command)
-app.command("fit")(fit.command)
+for name, command, summary in (
+    ("estimate", estimate.command, "Predict latency, memory, energy and price on a device."),
+    ("explain", explain.command, "Explain where the time goes, and what would help."),
+    ("compare", compare.command, "Compare models on several devices."),
+    ("models", models.command, "List the bundled models."),
+    ("runtimes", runtimes.command, "List runtimes and weight formats."),
+    ("init", init.command, "Write a commented run file for search."),
+    ("search", search.command, "Design a model for this machine, under limits."),
+    ("report", report.command, "Write a run's report again."),
+    ("space", space.command, "Show the size and contents of a search space."),
+    ("strategies", strategies.command, "List the search strategies."),
+    ("train", train.command, "Train a model, or continue training one."),
+    ("evaluate", evaluate.command, "Evaluate a model on a task."),
+    ("shrink", shrink.command, "Cut a pretrained model to limits."),
+    ("sensitivity", sensitivity.command, "Measure which layers suffer from quantisation."),
+    ("measure", measure.command, "Measure a model on this machine."),
+    ("calibrate", calibrate.command, "Measure what this machine can do."),
+    ("ops", ops.command, "Predict the time of single operators."),
+    ("validate", validate.command, "Score predictions against measured rows."),
+    ("fit", fit.command, "Refine the cost models with measurements."),
+):
+    app.command(name, short_help=summary)(command)
+app.add_typer(devices.app, name="devices", short_help="List devices, or show one with its sources.")
+app.add_typer(measurements.app, name="measurements", short_help="List, export or import measurements.")
 
 
 def _version(wanted: bool) -> None:

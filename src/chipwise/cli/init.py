@@ -27,13 +27,17 @@ def command(
       chipwise init own-text --out notes.yaml
       chipwise search notes.yaml
     """
+    from rich.table import Table
+
     from chipwise.cli.output import console, notices
     from chipwise.core.errors import InputError, UnknownName
     from chipwise.core.files import write_atomic
 
     if listed:
+        table = Table(box=None, pad_edge=False, show_header=False)
         for name in kinds():
-            console.print(f"{name:15} {_purpose(name)}", highlight=False, markup=False)
+            table.add_row(name, _purpose(name))
+        console.print(table)
         return
     name = kind.removesuffix(".yaml")
     if name not in kinds():

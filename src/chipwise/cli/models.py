@@ -11,7 +11,7 @@ def command(
     contains: Annotated[str | None, typer.Argument(help="List only ids that contain this text.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
-    """List the bundled models: id, parameters (and active ones per token), layers, width, context, kind.
+    """List the bundled models: id, parameters (and active ones per token), layers, width, context.
 
     Fine-tuned and quantised repositories of these models work too, and so does any config.json.
     """
@@ -29,9 +29,9 @@ def command(
     if as_json:
         json_of(found.to_dict())
         return
-    table = Table(box=None, pad_edge=False, title=found.title, title_justify="left")
-    for name in ("model", "params", "active", "layers", "width", "context", "kind"):
-        table.add_column(name, justify="left" if name in ("model", "kind") else "right", no_wrap=True)
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), title=found.title, title_justify="left")
+    for name in ("model", "params", "active", "layers", "width", "context"):
+        table.add_column(name, justify="left" if name == "model" else "right", no_wrap=True)
     for model in found:
         active = "" if model.active_parameters == model.parameters else units.show(model.active_parameters, "count")
         table.add_row(
@@ -41,6 +41,5 @@ def command(
             str(model.layers),
             str(model.d_model),
             f"{model.max_tokens / 1024:.0f}k" if model.max_tokens >= 1024 else str(model.max_tokens),
-            {"encoder-decoder": "enc-dec"}.get(model.kind, model.kind),
         )
     print_whole(table)

@@ -1,4 +1,4 @@
-"""``chipwise report``: draw a run's report again."""
+"""``chipwise report``: write a run's report again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def command(
     run: Annotated[Path, typer.Argument(help="A run's folder, such as runs/clinic.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print the run's record as JSON.")] = False,
 ) -> None:
-    """Draw report.html, card.md and trials.csv of a run again, from what its folder holds."""
+    """Write report.html, card.md and trials.csv of a run again, from what its folder holds."""
     from chipwise import api
     from chipwise.cli import show
 
