@@ -41,7 +41,7 @@ def test_a_data_frame_has_the_rows() -> None:
     found = chipwise.estimate("gpt2", device="l4")
     frame = found.to_pandas()
     assert isinstance(frame, pandas.DataFrame)
-    assert frame.set_index("metric").loc["tpot", "value"] == found.tpot_s
+    assert frame.set_index("metric").loc["tpot_p50", "value"] == found.tpot_s
 
 
 def test_without_pandas_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +58,7 @@ def test_estimates_of_several_devices_are_one_table() -> None:
     assert "raspberry-pi-4 has 8 GB" in found[2].problem
     assert len(repr(found[2])) < 100
     assert {len(row) for row in found.rows()} == {len(found.rows()[0])}
-    assert found.rows()[2]["tpot"] is None
+    assert found.rows()[2]["tpot_p50"] is None
 
 
 def test_the_tables_list_what_ships() -> None:

@@ -120,18 +120,18 @@ def test_a_data_sheet_may_be_given_as_it_is() -> None:
 
 @pytest.mark.parametrize("model", ["gpt2", "bert-base-uncased", "google-t5/t5-small", "meta-llama/Llama-2-7b-hf"])
 def test_adam_keeps_16_bytes_a_parameter_of_every_kind_of_model(model: str) -> None:
-    step = api.estimate_training(model, device="mi355x", tokens=128)
+    step = api.estimate_training(model, device="mi355x", prompt=128)
     assert step.memory_bytes["states"] == pytest.approx(16 * resolve(model).parameters(), rel=1e-3)
 
 
 def test_training_is_in_16_bits_whatever_the_checkpoint_is_kept_in() -> None:
     with pytest.raises(SpecError, match="not in int4"):
         api.estimate_training("gpt2", weights="int4")
-    assert api.estimate_training("openai/gpt-oss-20b", device="mi355x", tp=2, tokens=128).step.value > 0  # MXFP4
+    assert api.estimate_training("openai/gpt-oss-20b", device="mi355x", tp=2, prompt=128).step.value > 0  # MXFP4
 
 
 def test_a_pipeline_keeps_the_activations_of_as_many_microbatches_as_it_has_stages() -> None:
-    asked = {"device": "h100-sxm", "tokens": 512, "batch": 16}
+    asked = {"device": "h100-sxm", "prompt": 512, "batch": 16}
     whole = api.estimate_training("gpt2", microbatches=8, **asked).memory_bytes["activations"]
     staged = api.estimate_training("gpt2", microbatches=8, pp=4, **asked).memory_bytes["activations"]
     assert staged == pytest.approx(whole)
