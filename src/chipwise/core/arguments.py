@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar
 
 from chipwise.core.errors import InputError, SpecError, UnknownName, nearest
 from chipwise.core.extras import optional_imports
+from chipwise.core.fields import describe
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -127,7 +128,7 @@ def _wrong_type(value: object, hint: Any) -> str:
         if typing.get_origin(option) is Literal and isinstance(value, str):
             return f"{value!r:.60} is not one of these; {nearest(value, map(str, typing.get_args(option)))}"
     names = [_name(option) for option in options if option is not type(None)]
-    return f"must be {' or '.join(dict.fromkeys(names))}, not {_described(value)}"
+    return f"must be {' or '.join(dict.fromkeys(names))}, not {describe(value)}"
 
 
 def _name(hint: Any) -> str:
@@ -141,10 +142,3 @@ def _name(hint: Any) -> str:
     if hint is Callable or origin is Callable:
         return "a function"
     return str(_TYPE_NAMES.get(hint) or getattr(hint, "__name__", hint))
-
-
-def _described(value: object) -> str:
-    if value is None:
-        return "None"
-    kind = _TYPE_NAMES.get(type(value)) or type(value).__name__
-    return f"{kind} ({value!r:.60})" if isinstance(value, str | int | float | list | tuple | dict) else kind

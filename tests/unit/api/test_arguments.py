@@ -67,7 +67,7 @@ def test_no_public_function_lets_a_foreign_exception_out(function, value) -> Non
         (lambda: chipwise.uniform(vocab_size=8, d_model=8, depth=1, heads=0, ffn_width=8), "heads", "at least 1"),
         (lambda: chipwise.Attention(heads=4.0, kv_heads=4, head_size=4), "heads", "whole number"),
         (lambda: chipwise.FeedForward(width=4, activation="mish"), "activation", "'mish' is not one of these"),
-        (lambda: chipwise.Layer(attention=3, ffn=None), "attention", "must be Attention"),
+        (lambda: chipwise.Layer(attention=3, ffn=None), "attention", "not a whole number"),
         (lambda: chipwise.Workload(prompt_tokens=math.nan), "prompt_tokens", "whole number"),
     ],
 )
