@@ -25,7 +25,7 @@ def sensitivity(
     text: str | Path,
     *,
     weights: str = "int8",
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[float, ...]:
     """Bits per byte that a text costs more with one layer at a time in a narrow format; what ``explain`` may be given.
 
@@ -33,7 +33,7 @@ def sensitivity(
         model: A folder with weights and tokenizer, such as a winner's.
         text: A text file that the model was not trained on; a line an entry.
         weights: ``int8`` or ``int4``.
-        progress: Told how many layers of how many are done.
+        on_progress: Called with the number of layers done and of all layers.
 
     Raises:
         InputError: No weights, no tokenizer or no text.
@@ -46,7 +46,7 @@ def sensitivity(
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read as text: {error}") from None
-    return folder_losses(model, lines, weights, progress=progress)
+    return folder_losses(model, lines, weights, progress=on_progress)
 
 
 @public

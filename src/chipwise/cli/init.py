@@ -27,17 +27,16 @@ def command(
       chipwise init own-text --out notes.yaml
       chipwise search notes.yaml
     """
-    from rich.table import Table
-
-    from chipwise.cli.output import console, notices
+    from chipwise.cli.output import notices, print_table
     from chipwise.core.errors import InputError, UnknownName
     from chipwise.core.files import write_atomic
+    from chipwise.core.layout import Column, Table
 
     if listed:
-        table = Table(box=None, pad_edge=False, show_header=False)
+        table = Table(columns=[Column(), Column(prose=True)])
         for name in kinds():
-            table.add_row(name, _purpose(name))
-        console.print(table)
+            table.add(name, _purpose(name))
+        print_table(table)
         return
     name = kind.removesuffix(".yaml")
     if name not in kinds():

@@ -15,12 +15,11 @@ def command(
 
     Fine-tuned and quantised repositories of these models work too, and so does any config.json.
     """
-    from rich.table import Table
-
     from chipwise import api
-    from chipwise.cli.output import json_of, print_whole
+    from chipwise.cli.output import json_of, print_table
     from chipwise.core import units
     from chipwise.core.errors import UnknownName
+    from chipwise.core.layout import Column, Table
     from chipwise.spec import families
 
     found = api.models(contains)
@@ -29,17 +28,19 @@ def command(
     if as_json:
         json_of(found.to_dict())
         return
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), title=found.title, title_justify="left")
-    for name in ("model", "params", "active", "layers", "width", "context"):
-        table.add_column(name, justify="left" if name == "model" else "right", no_wrap=True)
+    heads = ("params", "active", "layers", "width", "context", "kind", "weights")
+    columns = [Column(head="model"), *(Column(head=head, right=True, drop=n) for n, head in enumerate(heads))]
+    table = Table(columns=columns, title=found.title)
     for model in found:
         active = "" if model.active_parameters == model.parameters else units.show(model.active_parameters, "count")
-        table.add_row(
+        table.add(
             model.name,
-            units.show(model.parameters, "count").replace(" ", ""),
-            active.replace(" ", ""),
+            units.show(model.parameters, "count"),
+            active,
             str(model.layers),
             str(model.d_model),
-            f"{model.max_tokens / 1024:.0f}k" if model.max_tokens >= 1024 else str(model.max_tokens),
+            f"{model.max_tokens:,}",
+            model.kind,
+            model.weights,
         )
-    print_whole(table)
+    print_table(table)

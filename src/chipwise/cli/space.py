@@ -25,7 +25,7 @@ def command(
     from chipwise.cli import output, show
     from chipwise.core.files import build, read_yaml
     from chipwise.pipeline.overview import overview_of
-    from chipwise.profile.kept import profile_path
+    from chipwise.profile.store import profile_path
     from chipwise.run.spec import TargetSpec
 
     target = build(TargetSpec, read_yaml(spec).get("target", {}), file=str(spec), field="target")

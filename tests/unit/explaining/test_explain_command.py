@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from chipwise import api
 from chipwise.cli.app import app
 from chipwise.core.errors import InputError
-from chipwise.profile.kept import profile_path
+from chipwise.profile.store import profile_path
 from chipwise.spec import uniform
 from chipwise.spec.io import save
 from chipwise.testing.machines import round_machine
