@@ -6,6 +6,7 @@ Every case is wrong and must be refused, unless it says ``rows``: a table whose 
 from __future__ import annotations
 
 import copy
+import inspect
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -346,14 +347,15 @@ def calls() -> Iterator[Case]:
                 continue
             yield Case(name=f"API {name}={shown(value)}", words=words, call=lambda make=make, value=value: make(value))
     numbers = (0, -1, 1.5, "x", NAN, [], 10**40)
-    for name in ("prompt_tokens", "new_tokens", "batch", "tp", "pp", "ep", "dp"):
+    sizes_of = {"prompt", "new", "prompt_tokens", "new_tokens", "batch", "tp", "pp", "ep", "dp"}
+    for name in sorted(inspect.signature(chipwise.estimate).parameters.keys() & sizes_of):
         for value in numbers:
             yield Case(
                 name=f"API estimate {name}={shown(value)}",
                 words=(name,),
                 call=lambda name=name, value=value: chipwise.estimate("gpt2", device="l4", **{name: value}),
             )
-            if name in ("prompt_tokens", "batch"):
+            if name == "batch":
                 yield Case(
                     name=f"API Workload {name}={shown(value)}",
                     words=(name,),

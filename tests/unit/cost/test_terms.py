@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from chipwise.cost.terms import terms
-from chipwise.ops import AttentionOp, Matmul
+from chipwise.core.errors import Unsupported
+from chipwise.cost.terms import Term, terms
+from chipwise.ops import AttentionOp, ConvOp, Elementwise, EmbeddingOp, Matmul, NormOp
 
 
 @pytest.mark.parametrize(
@@ -26,3 +27,98 @@ def test_what_is_left_of_a_heads_keys() -> None:
     for size, left in ((16, 16), (32, 32), (64, 0), (80, 16)):
         op = AttentionOp(batch=2, query_tokens=3, past_tokens=5, heads=4, kv_heads=2, head_size=size)
         assert terms(op)[0].amounts["rest"] == 2 * 3 * 4 * left
+
+
+def add(elements: int) -> Term:
+    """A sum of two tensors, a node of its own."""
+    return Term(model="elementwise.add", amounts={"node": 1, "value": elements})
+
+
+def test_products_of_one_row_and_of_several() -> None:
+    """k 33 in int8: (1 · 33) in, (1 · 10) out; with m rows, m times each, and m · k · n products."""
+    (one,) = terms(Matmul(m=1, k=33, n=10, weights="int8"))
+    assert (one.model, one.amounts) == ("matmul.int8.vector", {"node": 1, "in": 33, "out": 10})
+    assert one.streamed_bytes == 33 * 10 + 10 * 4  # a scale of 32 bits a column
+    (two,) = terms(Matmul(m=2, k=33, n=10, weights="int8"))
+    assert (two.model, two.amounts) == ("matmul.int8.matrix", {"node": 1, "in": 66, "out": 20, "products": 660})
+    assert two.streamed_bytes == one.streamed_bytes
+
+
+def test_a_bias_adds_a_sum_in_fp32_alone() -> None:
+    assert terms(Matmul(m=3, k=64, n=10, bias=True))[1:] == [add(30)]
+    assert terms(Matmul(m=3, k=64, n=10, weights="int8", bias=True))[1:] == []
+
+
+def test_attention_over_a_prompt() -> None:
+    """Batch 2, 3 queries over 5 + 3 positions, 4 heads of 16 that share 2 KV heads.
+
+    Rows 2·3 = 6; scores 6·4·8 = 192; products 192·16; values 6·(4 + 2·2)·16; rotated 6·(4 + 2)·16; rest 6·4·16.
+    Cache: keys and values (2) of batch 2, 8 positions, 2 heads of 16, 4 bytes each.
+    """
+    shape = {"batch": 2, "heads": 4, "kv_heads": 2, "head_size": 16}
+    (term,) = terms(AttentionOp(query_tokens=3, past_tokens=5, **shape))
+    assert term.model == "attention.prompt"
+    assert term.amounts == {
+        "node": 1,
+        "head": 8,
+        "score": 192,
+        "product": 192 * 16,
+        "value": 6 * 8 * 16,
+        "rest": 6 * 4 * 16,
+        "rotated": 6 * 6 * 16,
+        "query": 24,
+    }
+    assert (term.resident_bytes, term.streamed_bytes) == (2 * 2 * 8 * 2 * 16 * 4, 0)
+    (step,) = terms(AttentionOp(query_tokens=1, past_tokens=7, rope=False, **shape))
+    assert step.model == "attention.step"
+    assert step.amounts == {"node": 1, "head": 8, "score": 64, "product": 1024, "value": 256, "rest": 128}
+    assert step.resident_bytes == term.resident_bytes
+
+
+def test_a_window_bounds_what_attention_sees() -> None:
+    """Three queries with a window of 4 see 4 + 3 - 1 = 6 positions together, where 8 are there; a wide window all 8."""
+    shape = {"batch": 1, "query_tokens": 3, "past_tokens": 5, "heads": 1, "kv_heads": 1, "head_size": 64}
+    assert [terms(AttentionOp(window=w, **shape))[0].amounts["score"] for w in (4, 6, 100)] == [18, 24, 24]
+    assert terms(AttentionOp(window=4, **shape))[0].resident_bytes == 2 * 6 * 64 * 4
+
+
+@pytest.mark.parametrize(
+    ("op", "expected"),
+    [
+        (NormOp(rows=3, width=8), [Term(model="norm.rmsnorm", amounts={"node": 1, "row": 3, "value": 24})]),
+        (
+            NormOp(rows=3, width=8, skip=True),
+            [Term(model="norm.skip_rmsnorm", amounts={"node": 1, "row": 3, "value": 24})],
+        ),
+        (
+            NormOp(rows=3, width=8, norm="layernorm", skip=True),
+            [Term(model="norm.layernorm", amounts={"node": 1, "row": 3, "value": 24}), add(24)],
+        ),
+        (
+            NormOp(rows=3, width=8, norm="layernorm"),
+            [Term(model="norm.layernorm", amounts={"node": 1, "row": 3, "value": 24})],
+        ),
+        (
+            Elementwise(function="silu", elements=5),
+            [Term(model="elementwise.silu", amounts={"node": 1, "value": 5})],
+        ),
+        (
+            EmbeddingOp(rows=100, tokens=3, width=8),
+            [Term(model="gather", amounts={"node": 1, "row": 3, "value": 24})],
+        ),
+        (
+            ConvOp(batch=2, positions=3, in_channels=8, out_channels=8, taps=4, groups=8),
+            [Term(model="conv", amounts={"node": 1, "value": 48, "tap": 192})],
+        ),
+    ],
+)
+def test_other_operators(op: object, expected: list[Term]) -> None:
+    assert terms(op) == expected  # type: ignore[arg-type]
+
+
+def test_an_unknown_operator_is_named() -> None:
+    class Odd:
+        kind = "odd"
+
+    with pytest.raises(Unsupported, match="operators of kind odd"):
+        terms(Odd())  # type: ignore[arg-type]
