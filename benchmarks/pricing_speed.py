@@ -26,7 +26,7 @@ from chipwise.hardware import MachineProfile, datasheet
 from chipwise.ops import Workload
 from chipwise.pipeline.devices import DevicePricer
 from chipwise.space import SearchSpace, SpaceSpec
-from chipwise.space.pricing import PriceTable, ProfilePricer
+from chipwise.space.price_table import PriceTable, ProfilePricer
 
 
 def main() -> None:

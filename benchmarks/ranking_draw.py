@@ -26,7 +26,7 @@ from chipwise.training.tokenizer import TokenData
 
 WEIGHTS = "int8"
 BAND = 0.05
-DRAWN = 20_000
+POWER_METRICS = 20_000
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def of_medians(limit: Constraint) -> Constraint:
 
 def draw(spec: RunSpec, space: SearchSpace, costing: Costing, *, half: int, seed: int) -> list[Subnet]:
     """``half`` sub-networks spread over latency and ``half`` from the band."""
-    rows, latency_s = feasible(spec, space, costing, count=DRAWN, seed=[seed, 11])
+    rows, latency_s = feasible(spec, space, costing, count=POWER_METRICS, seed=[seed, 11])
     random = np.random.default_rng([seed, 12])
     parts = np.array_split(np.argsort(latency_s, kind="stable"), half)
     chosen = [int(random.choice(part)) for part in parts]

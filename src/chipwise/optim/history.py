@@ -50,12 +50,12 @@ class History:
     @property
     def feasible(self) -> NDArray[np.bool_]:
         """Which told rows hold every hard limit."""
-        return self.problem.held(self.violations)
+        return self.problem.feasible(self.violations)
 
     @property
     def counted(self) -> Float64Array:
-        """Objectives as they count where soft limits are broken: the first is worse by its toll, (n, m)."""
-        return tolled(self.objectives, self.problem.toll(self.violations))
+        """Objectives as they count where soft limits are broken: the first is worse by its penalty, (n, m)."""
+        return penalised(self.objectives, self.problem.penalty(self.violations))
 
     def is_new(self, rows: Rows) -> NDArray[np.bool_]:
         """Which canonical rows were neither asked for nor told, first occurrences only."""
@@ -112,18 +112,18 @@ class History:
         n, k = len(rows), len(self.problem.limits)
         if given is not None:
             return np.asarray(given, float).reshape(n, -1) if k else np.zeros((n, 0))
-        if self.problem.dear_limits and not failed:
-            names = ", ".join(self.problem.limits[i].name for i in self.problem.dear_limits)
+        if self.problem.expensive_limits and not failed:
+            names = ", ".join(self.problem.limits[i].name for i in self.problem.expensive_limits)
             raise InputError(f"the trials must tell the violations of {names}: no cost model knows them")
         excess = np.full((n, k), np.nan if failed else 0.0)
         excess[:, self.problem.free_limits] = self.problem.price(rows)[1]
         return excess
 
 
-def tolled(points: Float64Array, toll: Float64Array) -> Float64Array:
-    """Objectives to be minimised, (n, m), with the first worse by the share ``toll`` (n,) of its size."""
+def penalised(points: Float64Array, penalty: Float64Array) -> Float64Array:
+    """Objectives to be minimised, (n, m), with the first worse by the share ``penalty`` (n,) of its size."""
     paid = np.array(points)
-    paid[:, 0] += np.abs(paid[:, 0]) * toll
+    paid[:, 0] += np.abs(paid[:, 0]) * penalty
     return paid
 
 

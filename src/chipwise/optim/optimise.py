@@ -25,7 +25,7 @@ from chipwise.core.digest import digest
 from chipwise.core.errors import InputError
 from chipwise.core.workers import Event
 from chipwise.optim.executors import Evaluate, Executor, Outcome, executor
-from chipwise.optim.history import tolled
+from chipwise.optim.history import penalised
 from chipwise.optim.pareto import non_dominated
 from chipwise.optim.strategies import make_strategy
 from chipwise.optim.strategy import Problem, Rows, Strategy
@@ -136,11 +136,11 @@ def found(problem: Problem, study: Study) -> Found:
     rows = np.array([trial.notes["row"] for trial in done], np.int64).reshape(-1, len(problem.cardinalities))
     values = np.array([trial.values for trial in done], float).reshape(-1, len(problem.goals))
     over = np.array([trial.notes["violations"] for trial in done], float).reshape(len(done), len(problem.limits))
-    counts = problem.held(over)
+    counts = problem.feasible(over)
     if problem.fidelities:  # the last variable is the share of a full trial
         counts &= rows[:, -1] == len(problem.fidelities) - 1
     held = np.flatnonzero(counts)
-    paid = tolled(problem.to_minimise(values), problem.toll(over))
+    paid = penalised(problem.to_minimise(values), problem.penalty(over))
     front = held[non_dominated(paid[held])] if len(held) else held
     failed = sum(trial.state == "failed" and GIVEN_BACK not in trial.notes for trial in trials)
     return Found(rows, values, over, tuple(int(i) for i in front), failed)
@@ -339,15 +339,15 @@ class _Loop:
         objectives, violations = np.asarray(found.objectives, float), np.asarray(found.violations, float)
         free, over = problem.price(row[None])
         m, k = len(problem.goals), len(problem.limits)
-        if len(objectives) == len(problem.dear_goals) < m:
+        if len(objectives) == len(problem.expensive_goals) < m:
             full = np.empty(m)
             signs = problem.to_minimise(np.ones((1, m)))[0]
-            full[problem.dear_goals] = objectives
+            full[problem.expensive_goals] = objectives
             full[problem.free_goals] = free[0] * signs[problem.free_goals]
             objectives = full
-        if len(violations) == len(problem.dear_limits) < k:
+        if len(violations) == len(problem.expensive_limits) < k:
             whole = np.empty(k)
-            whole[problem.dear_limits] = violations
+            whole[problem.expensive_limits] = violations
             whole[problem.free_limits] = over[0]
             violations = whole
         if len(objectives) != m or len(violations) != k:

@@ -32,7 +32,7 @@ class QualityModel:
     def __init__(self, problem: Problem, *, seed: int, prior: bool = True, encoder: Encoder | None = None) -> None:
         self.problem = problem
         self.encoder = encoder or Encoder(problem, seed=seed)
-        self._prior = problem.opinion if prior and problem.prior is not None else None
+        self._prior = problem.prior_values if prior and problem.prior is not None else None
         self._prior_mean, self._prior_std = 0.0, 1.0
         if self._prior is not None:
             guesses = self._prior(problem.draw(512, np.random.default_rng([seed, 2])))

@@ -105,7 +105,7 @@ class Problem:
         object.__setattr__(self, "_sign", np.array(signs))
 
     @property
-    def dear_goals(self) -> list[int]:
+    def expensive_goals(self) -> list[int]:
         """Columns of the objectives that only a trial reveals."""
         return [i for i, goal in enumerate(self.goals) if not goal.free]
 
@@ -115,7 +115,7 @@ class Problem:
         return [i for i, goal in enumerate(self.goals) if goal.free]
 
     @property
-    def dear_limits(self) -> list[int]:
+    def expensive_limits(self) -> list[int]:
         """Columns of the constraints that only a trial reveals."""
         return [i for i, limit in enumerate(self.limits) if not limit.free]
 
@@ -150,17 +150,17 @@ class Problem:
         signed = np.asarray(costs, float).reshape(shape) * self._sign[self.free_goals]
         return signed, np.asarray(violations, float).reshape(shape)
 
-    def held(self, violations: Float64Array) -> NDArray[np.bool_]:
+    def feasible(self, violations: Float64Array) -> NDArray[np.bool_]:
         """Which of ``violations`` (n, k) break no hard limit, (n,)."""
         hard = [i for i, limit in enumerate(self.limits) if limit.penalty is None]
         return np.asarray((violations[:, hard] <= 0).all(axis=1))
 
-    def toll(self, violations: Float64Array) -> Float64Array:
+    def penalty(self, violations: Float64Array) -> Float64Array:
         """The share by which the first objective counts as worse for soft limits, from violations (n, k): (n,)."""
         penalties = np.array([limit.penalty or 0.0 for limit in self.limits])
         return np.asarray(np.maximum(violations, 0) @ penalties)
 
-    def opinion(self, rows: Rows) -> Float64Array:
+    def prior_values(self, rows: Rows) -> Float64Array:
         """What the prior says of the first dear goal (the first, where none is dear), to be minimised, (n,).
 
         Raises:
@@ -168,7 +168,7 @@ class Problem:
         """
         if self.prior is None:
             raise InputError("this problem states no prior")
-        column = (self.dear_goals or [0])[0]
+        column = (self.expensive_goals or [0])[0]
         return np.asarray(self.prior(rows), float) * float(self._sign[column])
 
     def to_minimise(self, objectives: ArrayLike) -> Float64Array:

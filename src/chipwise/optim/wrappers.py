@@ -59,8 +59,8 @@ class SoftLimits:
             return
         values = np.array(np.reshape(np.asarray(objectives, float), (-1, len(self.problem.goals))))
         if violations is None:
-            if self.problem.dear_limits:
-                names = ", ".join(self.problem.limits[i].name for i in self.problem.dear_limits)
+            if self.problem.expensive_limits:
+                names = ", ".join(self.problem.limits[i].name for i in self.problem.expensive_limits)
                 raise InputError(f"the trials must tell the violations of {names}: no cost model knows them")
             excess = self.problem.price(self.problem.canonicalise(rows))[1]
         else:

@@ -15,14 +15,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from chipwise.core.arrays import Float64Array
-from chipwise.optim.answer import importance, relaxations, sweet_spot
-from chipwise.optim.history import History, tolled
+from chipwise.optim.history import History, penalised
+from chipwise.optim.insights import importance, relaxations, sweet_spot
 from chipwise.optim.pareto import hypervolume
 from chipwise.optim.strategy import Problem
 from chipwise.pipeline.choosing import Chooser, Observation
 from chipwise.space import SearchSpace
 from chipwise.space.designs import summary
-from chipwise.space.space import Rows
+from chipwise.space.search_space import Rows
 
 SHARE = 0.10  # by which limits are relaxed
 _LEAST = 5  # trained candidates before anything is said
@@ -64,7 +64,7 @@ def explained(
     points = _points(chooser, observations, rows)
     history = History(problem)
     history.tell(rows, problem.to_minimise(points))
-    points = tolled(points, chooser.counts(rows) - 1.0)
+    points = penalised(points, chooser.counts(rows) - 1.0)
     place = {tuple(row): item.number for row, item in zip(rows.tolist(), items, strict=True)}
     spot = sweet_spot(history)
     relaxed = [
@@ -78,7 +78,7 @@ def explained(
         }
         for item in relaxations(history, seed=seed, share=SHARE)
     ]
-    dear = problem.goals[problem.dear_goals[0]].name
+    dear = problem.goals[problem.expensive_goals[0]].name
     values = {dear: partial(_believed, chooser, observations)}
     values |= {problem.goals[i].name: partial(_priced, problem, k) for k, i in enumerate(problem.free_goals)}
     moved = {name: importance(problem, value, seed=seed, count=_IMPORTANCE_ROWS) for name, value in values.items()}
@@ -86,7 +86,7 @@ def explained(
     return {
         "knee": number,
         "knee_why": None if spot is None else spot.why,
-        "knee_expected": None if spot is None else float(history.objectives[spot.trial, problem.dear_goals[0]]),
+        "knee_expected": None if spot is None else float(history.objectives[spot.trial, problem.expensive_goals[0]]),
         "relaxed": relaxed,
         "importance": moved,
         **_growth(chooser, observations, points, seed),
@@ -110,7 +110,7 @@ def _points(chooser: Chooser, observations: Sequence[Observation], rows: Rows) -
     """Objectives to minimise, (n, m): believed after a full training, and as the cost model knows them."""
     problem = chooser.problem
     points = np.zeros((len(rows), len(problem.goals)))
-    points[:, problem.dear_goals] = chooser.expected(observations, rows)[0][:, None]
+    points[:, problem.expensive_goals] = chooser.expected(observations, rows)[0][:, None]
     points[:, problem.free_goals] = problem.price(rows)[0]
     return points
 
@@ -122,7 +122,7 @@ def _growth(
     rng = np.random.default_rng([seed, 17])
     pool = chooser.pool
     rows = pool[rng.permutation(len(pool))[:_DRAWN]]
-    drawn = tolled(_points(chooser, observations, rows), chooser.counts(rows) - 1.0)
+    drawn = penalised(_points(chooser, observations, rows), chooser.counts(rows) - 1.0)
     both = np.vstack([points, drawn])
     low, high = both.min(axis=0), both.max(axis=0)
     span = np.where(high > low, high - low, 1.0)

@@ -24,8 +24,8 @@ from chipwise.optim.strategy import Goal, Limit, Problem
 from chipwise.pipeline.screening import Metrics, Screened, excess, mutate
 from chipwise.pipeline.word import Word
 from chipwise.space import Constraint, Objective, SearchSpace
-from chipwise.space.constraints import past
-from chipwise.space.space import Rows
+from chipwise.space.constraints import relative_excess
+from chipwise.space.search_space import Rows
 
 POOL = 4_000
 PARENTS, CHILDREN = 6, 150
@@ -70,7 +70,7 @@ def make_problem(
     def free(rows: Rows) -> tuple[Float64Array, Float64Array]:
         known = metrics(rows)
         costs = [known.get(f"{ACROSS}{goal.metric}", known[goal.metric]) for goal in free_goals]
-        over = [past(limit, known[limit.metric]) for limit in free_limits]
+        over = [relative_excess(limit, known[limit.metric]) for limit in free_limits]
         return _columns(costs, len(rows)), _columns(over, len(rows))
 
     return Problem(
@@ -197,7 +197,7 @@ class Chooser:
 
     def counts(self, rows: Rows) -> Float64Array:
         """What one bit per byte of ``rows`` counts as, (n,): 1, and more past soft limits."""
-        return 1.0 + self.problem.toll(self.problem.price(rows)[1])
+        return 1.0 + self.problem.penalty(self.problem.price(rows)[1])
 
     def law(self, rows: Rows) -> Float64Array:
         """Bits per byte of ``rows`` after a full training, as the law says before anything was trained, (n,)."""

@@ -16,7 +16,7 @@ from chipwise.pipeline.halving import measured_within
 from chipwise.pipeline.measuring import HEADROOM, within
 from chipwise.run.spec import RunSpec
 from chipwise.run.trials import Candidate, Trials
-from chipwise.space.constraints import toll
+from chipwise.space.constraints import total_penalty
 from chipwise.space.designs import design_of
 
 MEASURED_AT_MOST = 4  # designs measured for one vocabulary before it is given up
@@ -68,6 +68,6 @@ def _largest_first(
         promise = costing.promise(design)
         values = {metric: bounds[0] for metric, bounds in promise.items()}
         if within(spec.limits, values, headroom=HEADROOM):
-            beyond = toll(spec.limits, values) > 0
+            beyond = total_penalty(spec.limits, values) > 0
             fitting.append((beyond, -design.arch.parameters(), values["tpot_p50"], len(fitting), choices, promise))
     return [(choices, promise) for *_, choices, promise in sorted(fitting)]

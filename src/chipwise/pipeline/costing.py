@@ -19,8 +19,8 @@ from chipwise.pipeline.spending import Rates, spent
 from chipwise.profile.learning import Correction, Prepared, correction, learn, prepare
 from chipwise.space import SearchSpace
 from chipwise.space.constraints import MEASURED_METRICS
-from chipwise.space.pricing import PriceTable, ProfilePricer
-from chipwise.space.space import Rows
+from chipwise.space.price_table import PriceTable, ProfilePricer
+from chipwise.space.search_space import Rows
 from chipwise.spec import Design
 
 NOTHING_STATED = Rates()

@@ -8,7 +8,7 @@ from chipwise.hardware import datasheet
 from chipwise.pipeline.devices import DevicePricer, design_costs
 from chipwise.run.spec import RunSpec
 from chipwise.run.trials import Candidate
-from chipwise.space.constraints import DRAWN, toll
+from chipwise.space.constraints import POWER_METRICS, total_penalty
 from chipwise.spec import Design
 
 
@@ -17,7 +17,7 @@ def counting(spec: RunSpec) -> Callable[[Candidate], float]:
     here = [item for item in spec.limits if not item.hard]
     there = [item for item in spec.limits_elsewhere if not item.hard]
     asked = [item.metric.partition("@")[::2] for item in there]
-    drawn = {name for metric, name in asked if metric in DRAWN}
+    drawn = {name for metric, name in asked if metric in POWER_METRICS}
     pricers = {name: DevicePricer(datasheet.load(name), joules=name in drawn) for _, name in asked}
     known: dict[Design, dict[str, float]] = {}
 
@@ -30,4 +30,4 @@ def counting(spec: RunSpec) -> Callable[[Candidate], float]:
             }
         return known[design]
 
-    return lambda item: 1.0 + toll(here, item.costs) + toll(there, elsewhere(item.design))
+    return lambda item: 1.0 + total_penalty(here, item.costs) + total_penalty(there, elsewhere(item.design))

@@ -19,8 +19,8 @@ from chipwise.pipeline.spending import rates_of, spent
 from chipwise.predict.kernels import times_of
 from chipwise.predict.power import power
 from chipwise.space import SearchSpace
-from chipwise.space.pricing import PriceTable
-from chipwise.space.space import Rows
+from chipwise.space.price_table import PriceTable
+from chipwise.space.search_space import Rows
 from chipwise.spec import Attention, Design, FeedForward
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ ACTIVATIONS = ("bf16", "fp16", "fp32")  # the first that the device multiplies
 
 
 class DevicePricer:
-    """Prices of operators on a device that is known by its data sheet; see :class:`chipwise.space.pricing.Pricer`.
+    """Prices of operators on a device that is known by its data sheet; see :class:`chipwise.space.price_table.Pricer`.
 
     Operators run one after the other, in ``activations``; weights stay in the format that the space chose. Memory is
     that of the model alone: what a serving process takes besides is not known of a data sheet.

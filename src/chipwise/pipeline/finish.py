@@ -20,7 +20,7 @@ from chipwise.profile.measurement import Measurement
 from chipwise.run.folder import PROMISES, RunFolder
 from chipwise.run.spec import RunSpec
 from chipwise.run.trials import Candidate, Trials
-from chipwise.space.constraints import pace_is_sold
+from chipwise.space.constraints import soft_limit_on_latency
 from chipwise.spec.io import to_data
 from chipwise.training.tokenizer import TokenStore
 
@@ -92,7 +92,7 @@ class Finish:
             raise Infeasible(self._below_floors(fitting))
         cap = ((self._trials[baseline.number].measured or {}).get("tpot_p50")) if baseline is not None else None
         faster = [item for item in good if cap is None or (item.measured or {}).get("tpot_p50", 0.0) <= cap]
-        best = good if pace_is_sold(self._spec.limits) else faster or good
+        best = good if soft_limit_on_latency(self._spec.limits) else faster or good
         counted = {item.number: item.trial.notes["exported_bits_per_byte"] * self._counts(item) for item in best}
         return min(best, key=lambda item: (counted[item.number], item.number))
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from chipwise.pipeline.profiling import next_to_measure
 from chipwise.run.trials import Candidate
-from chipwise.space.constraints import Constraint, Objective, toll
+from chipwise.space.constraints import Constraint, Objective, total_penalty
 
 MOST_SHARE = 0.25  # of the candidates that were trained
 
@@ -87,7 +87,8 @@ def _ends(
     if goal.metric == "bits_per_byte":
         value = float((item.after(0) or {})["quantised_bits_per_byte"])
         low, high = (
-            1.0 + toll(limits, {metric: bounds[end] for metric, bounds in promised.items()} | (item.measured or {}))
+            1.0
+            + total_penalty(limits, {name: bounds[end] for name, bounds in promised.items()} | (item.measured or {}))
             for end in (1, 2)
         )
         return sign * value * low, sign * value * high

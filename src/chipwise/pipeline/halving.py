@@ -16,7 +16,7 @@ from chipwise.core.errors import ChipwiseError, Infeasible
 from chipwise.pipeline.choosing import Observation
 from chipwise.pipeline.plan import Rung
 from chipwise.run.trials import Candidate, Trials
-from chipwise.space.space import Rows
+from chipwise.space.search_space import Rows
 
 BATCH_PER_WORKER = 2
 FEWEST = 3  # trainings before the quality model is asked

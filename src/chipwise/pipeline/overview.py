@@ -21,8 +21,8 @@ from chipwise.pipeline.spending import Rates
 from chipwise.run.spec import NO_SPACE, TargetSpec
 from chipwise.space import Constraint, SearchSpace, SpaceSpec, parse_constraints
 from chipwise.space.designs import summary
-from chipwise.space.pricing import PriceTable
-from chipwise.space.space import Rows
+from chipwise.space.price_table import PriceTable
+from chipwise.space.search_space import Rows
 from chipwise.spec import Attention, Design, FeedForward
 
 Progress = Callable[[str, float], None]

@@ -43,9 +43,9 @@ from chipwise.run.progress import Observer, Status
 from chipwise.run.spec import RunSpec
 from chipwise.run.trials import Candidate, Trials, choice_labels
 from chipwise.space import Constraint, SearchSpace
-from chipwise.space.constraints import pace_is_sold
+from chipwise.space.constraints import soft_limit_on_latency
 from chipwise.space.designs import summary
-from chipwise.space.space import Rows
+from chipwise.space.search_space import Rows
 from chipwise.training.data import load_corpus
 from chipwise.training.tasks_data import Task
 from chipwise.training.tokenizer import TokenStore
@@ -387,7 +387,7 @@ def no_slower_than(baselines: Sequence[Candidate], limits: Sequence[Constraint])
 
     None where a soft limit sells that time: the baseline keeps within it.
     """
-    if pace_is_sold(limits):
+    if soft_limit_on_latency(limits):
         return ()
     measured = [item.measured["tpot_p50"] for item in baselines if item.measured]
     if not measured:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from chipwise.pipeline.choosing import Deferring, Observation
-from chipwise.space.space import Rows
+from chipwise.space.search_space import Rows
 
 
 class ProxyChooser(Deferring):

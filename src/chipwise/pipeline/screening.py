@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import Infeasible
 from chipwise.space import Constraint, SearchSpace
-from chipwise.space.constraints import past
+from chipwise.space.constraints import relative_excess
 from chipwise.space.designs import summary
-from chipwise.space.space import Rows
+from chipwise.space.search_space import Rows
 
 Metrics = Callable[[Rows], Mapping[str, Float64Array]]  # free metrics of candidates, by name
 
@@ -37,7 +37,7 @@ def excess(constraints: tuple[Constraint, ...], metrics: Mapping[str, Float64Arr
     worst = np.full(count, -1.0)
     for item in constraints:
         if item.hard and item.metric in metrics:
-            worst = np.maximum(worst, past(item, metrics[item.metric]))
+            worst = np.maximum(worst, relative_excess(item, metrics[item.metric]))
     return worst
 
 

@@ -15,7 +15,7 @@ from chipwise.core.errors import ChipwiseError, SpecError
 from chipwise.optim.strategies import make_strategy
 from chipwise.optim.strategy import Problem, Strategy
 from chipwise.pipeline.choosing import Chooser, Deferring, Observation
-from chipwise.space.space import Rows
+from chipwise.space.search_space import Rows
 
 _TRIES = 20  # batches asked for before the screened candidates are drawn from
 
@@ -56,7 +56,7 @@ class StrategyChooser(Deferring):
             rows = strategy.ask(count - len(picked))
             if not len(rows):
                 break
-            held = problem.held(problem.price(rows)[1])
+            held = problem.feasible(problem.price(rows)[1])
             picked += [key for key in map(tuple, rows[held].tolist()) if key not in gone and key not in picked]
             if len(picked) >= count:
                 break
@@ -78,7 +78,7 @@ class StrategyChooser(Deferring):
             values = np.zeros((len(rows), len(problem.goals)))
             signs = [1.0 if goal.direction == "minimize" else -1.0 for goal in problem.goals]
             values[:, problem.free_goals] = problem.price(rows)[0] * np.array(signs)[problem.free_goals]
-            values[:, problem.dear_goals] = np.array([[item.bits_per_byte] for item in first.values()])
+            values[:, problem.expensive_goals] = np.array([[item.bits_per_byte] for item in first.values()])
             strategy.tell(rows, values)
         lost = [key for key in gone if key not in first]
         if lost:

@@ -24,8 +24,8 @@ from chipwise.pipeline.choosing import ACROSS
 from chipwise.pipeline.devices import DevicePricer, device_metrics
 from chipwise.run.spec import RunSpec
 from chipwise.space import SearchSpace
-from chipwise.space.constraints import DRAWN, SPENDING
-from chipwise.space.space import Rows
+from chipwise.space.constraints import POWER_METRICS, SPENDING
+from chipwise.space.search_space import Rows
 
 How = Literal["worst", "weighted"]
 Metrics = Callable[[Rows], Mapping[str, Float64Array]]
@@ -166,7 +166,8 @@ class RunTargets:
     def __init__(self, spec: RunSpec, space: SearchSpace, local: Metrics) -> None:
         self._spec, self._local = spec, local
         sought = {goal.metric for goal in spec.goals}
-        drawn = [item.device for item in spec.targets if {*DRAWN} & (sought | {limit.metric for limit in item.limits})]
+        wanted = {item.device: sought | {limit.metric for limit in item.limits} for item in spec.targets}
+        drawn = [device for device, metrics in wanted.items() if metrics & set(POWER_METRICS)]
         self._sheets = sheet_metrics(space, spec.workload, [item.device for item in spec.targets], joules=drawn)
         weights = {name: item.weight for name, item in zip(self._sheets, spec.targets, strict=True)}
         self.targets = Targets(space, {LOCAL: local, **self._sheets}, weights=weights, seed=spec.seed)

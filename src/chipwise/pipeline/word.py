@@ -16,7 +16,7 @@ from chipwise.core.arrays import Float64Array
 from chipwise.optim.encoding import Encoder
 from chipwise.optim.quality_model import QualityModel
 from chipwise.optim.strategy import Problem
-from chipwise.space.space import Rows
+from chipwise.space.search_space import Rows
 
 TRUST = 0.5  # of the word before any training says how much it is worth
 WEIGHT = 2.0  # trainings that this trust counts for

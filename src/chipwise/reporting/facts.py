@@ -7,7 +7,7 @@ from typing import Literal
 
 from chipwise.reporting import words
 from chipwise.reporting.record import RunRecord, Trial
-from chipwise.space.constraints import Constraint, toll
+from chipwise.space.constraints import Constraint, total_penalty
 
 Source = Literal["measured", "predicted", "trained", "counted", "unknown"]
 Status = Literal["met", "broken", "paid", "expected", "at risk", "unknown"]
@@ -136,7 +136,7 @@ def paid(record: RunRecord, trial: Trial) -> str:
         return ""
     soft = "Soft limits may be broken: for each 100 % past one, bits per byte count as more by its share."
     values = {item.constraint.metric: _believed(item) for item in checks(record, trial)}
-    share = toll(record.constraints, {metric: known for metric, known in values.items() if known is not None})
+    share = total_penalty(record.constraints, {metric: known for metric, known in values.items() if known is not None})
     bits = quality(trial).value
     if share == 0 or bits is None:
         return soft

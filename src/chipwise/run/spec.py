@@ -30,7 +30,13 @@ _LATER = {  # fields after the first release, as it did it
     "quality": {"method": "auto", "budget": None},
 }
 NO_SPACE = "a run that cuts a model has no space to look at; chipwise search runs it"
-ON_SHEETS = ("ttft_p50", "tpot_p50", "peak_memory", "parameters", *SPENDING)  # what a data sheet's price table tells
+ON_SHEETS = (
+    "ttft_p50",
+    "tpot_p50",
+    "peak_memory",
+    "parameters",
+    *SPENDING,
+)  # what a data sheet's price table tells
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from chipwise.optim.study import Study, Trial
 from chipwise.run.spec import RunSpec
 from chipwise.space import SearchSpace
 from chipwise.space.designs import design_of
-from chipwise.space.space import Rows
+from chipwise.space.search_space import Rows
 from chipwise.spec import Design
 
 

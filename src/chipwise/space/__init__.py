@@ -1,8 +1,8 @@
 """What may be chosen: search spaces as integer rows, constraints, and prices of whole spaces."""
 
 from chipwise.space.constraints import METRICS, Constraint, Objective, parse_constraints, parse_objectives
-from chipwise.space.space import SearchSpace
-from chipwise.space.spec import SpaceSpec
+from chipwise.space.search_space import SearchSpace
+from chipwise.space.space_spec import SpaceSpec
 
 __all__ = [
     "METRICS",

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chipwise.core.errors import SpecError, nearest
-from chipwise.space.spec import Condition, SpaceSpec, listed
-from chipwise.space.ties import Slots
+from chipwise.space.space_spec import Condition, Slots, SpaceSpec, listed
 
 Flags = NDArray[np.bool_]
 Index = NDArray[np.int64]

@@ -32,9 +32,14 @@ METRICS: dict[str, str] = {  # name -> kind of unit
     "joules_per_token": "energy",  # of a new token, its share of the prompt's pass included
     "usd_per_1k_tokens": "token_price",  # of 1,000 new tokens, likewise
 }
-DRAWN = ("power", "joules_per_token")
-SPENDING = (*DRAWN, "usd_per_1k_tokens")
-_PACED = ("tpot_p50", "tpot_p99", "joules_per_token", "usd_per_1k_tokens")  # what rises with the time per token
+POWER_METRICS = ("power", "joules_per_token")
+SPENDING = (*POWER_METRICS, "usd_per_1k_tokens")
+_LATENCY_METRICS = (
+    "tpot_p50",
+    "tpot_p99",
+    "joules_per_token",
+    "usd_per_1k_tokens",
+)  # what rises with the time per token
 MEASURED_METRICS = frozenset({"ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "peak_memory"})
 LIMITS_ONLY = {"tpot_sustained": "tpot_p50: minimize", "throughput": "tpot_p50: minimize"}  # and what to seek instead
 TASK_METRICS: dict[str, str] = {"accuracy": "share", "spearman": "count"}  # of a task: ``metric@task``
@@ -283,18 +288,18 @@ def broken(constraints: Iterable[Constraint], values: Mapping[str, float]) -> li
     return [item for item in constraints if item.hard and item.metric in values and not item.holds(values[item.metric])]
 
 
-def past(item: Constraint, value: Float64Array) -> Float64Array:
+def relative_excess(item: Constraint, value: Float64Array) -> Float64Array:
     """:meth:`Constraint.excess` of many values, (n,)."""
     over: Float64Array = (value / item.limit - 1.0) * (1 if item.op == "<=" else -1)
     return over
 
 
-def pace_is_sold(constraints: Iterable[Constraint]) -> bool:
+def soft_limit_on_latency(constraints: Iterable[Constraint]) -> bool:
     """Whether some soft limit lets designs buy time per token with their penalty."""
-    return any(not item.hard and item.metric in _PACED for item in constraints)
+    return any(not item.hard and item.metric in _LATENCY_METRICS for item in constraints)
 
 
-def toll(constraints: Iterable[Constraint], values: Mapping[str, float]) -> float:
+def total_penalty(constraints: Iterable[Constraint], values: Mapping[str, float]) -> float:
     """The share by which bits per byte count as more, for all soft limits that ``values`` are past; 0 within them."""
     paid = 0.0
     for item in constraints:

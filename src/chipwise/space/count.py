@@ -9,8 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from chipwise.space.conditions import Conditions
-from chipwise.space.spec import SpaceSpec
-from chipwise.space.ties import Slots
+from chipwise.space.space_spec import Slots, SpaceSpec
 
 
 def size(spec: SpaceSpec, slots: Mapping[str, Slots], conditions: Conditions) -> int:

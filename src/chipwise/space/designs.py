@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from chipwise.space.spec import FFN_KINDS, SpaceSpec
+from chipwise.space.space_spec import FFN_KINDS, SpaceSpec
 from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer
 from chipwise.spec.formats import formats_word
 

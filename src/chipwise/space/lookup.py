@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chipwise.core.arrays import Float64Array
-from chipwise.space.space import Rows, SearchSpace
-from chipwise.space.spec import LAYER_CHOICES, LAYER_WEIGHTS
+from chipwise.space.search_space import Rows, SearchSpace
+from chipwise.space.space_spec import LAYER_CHOICES, LAYER_WEIGHTS
 
 Index = NDArray[np.intp]
 _BETWEEN, _SHARER = 0, 2  # numbers of places; one more where the layer is the last, and the last place is absent

@@ -25,20 +25,22 @@ from chipwise.optim.strategy import Rows
 _ROUNDS, _BATCH = 8, 5
 
 
-def toy_problem(*, values: int = 4, variables: int = 6, limit: float | None = 0.7, dear_limit: bool = False) -> Problem:
+def toy_problem(
+    *, values: int = 4, variables: int = 6, limit: float | None = 0.7, expensive_limit: bool = False
+) -> Problem:
     """Loss that falls and a cost that rises with every variable; the cost is free.
 
     Args:
         values: Of each variable.
         variables: How many.
         limit: Upper limit on the mean variable, as a share of its range; None for no limit.
-        dear_limit: Only a trial tells whether the limit holds.
+        expensive_limit: Only a trial tells whether the limit holds.
     """
-    limits = () if limit is None else (Limit(name="size", free=not dear_limit),)
+    limits = () if limit is None else (Limit(name="size", free=not expensive_limit),)
 
     def free(rows: Rows) -> tuple[Float64Array, Float64Array]:
         excess = toy_violations(rows, values, limit)
-        return toy_objectives(rows)[:, 1:], excess[:, :0] if dear_limit else excess
+        return toy_objectives(rows)[:, 1:], excess[:, :0] if expensive_limit else excess
 
     return Problem(
         cardinalities=np.full(variables, values),
@@ -135,7 +137,7 @@ class StrategySuite:
 
     def test_dear_limits_and_infeasible_trials(self) -> None:
         """Where only trials tell whether a limit holds, rows that break it teach and do not stop the search."""
-        problem = toy_problem(dear_limit=True, limit=0.3)
+        problem = toy_problem(expensive_limit=True, limit=0.3)
         strategy, broken = self.make(problem, 6), 0
         for _ in range(_ROUNDS):
             rows = strategy.ask(_BATCH)
@@ -146,7 +148,7 @@ class StrategySuite:
 
     def test_nothing_but_infeasible_trials(self) -> None:
         """Asking goes on, without repeats, when every trial broke the limit."""
-        strategy = self.make(toy_problem(dear_limit=True), 3)
+        strategy = self.make(toy_problem(expensive_limit=True), 3)
         seen = []
         for _ in range(_ROUNDS):
             rows = strategy.ask(_BATCH)

@@ -96,7 +96,7 @@ def test_auto_with_two_dear_goals_and_three_in_all() -> None:
 
 
 def test_tell_says_what_is_wrong() -> None:
-    strategy = make_strategy("random", toy_problem(dear_limit=True), seed=0)
+    strategy = make_strategy("random", toy_problem(expensive_limit=True), seed=0)
     rows = strategy.ask(2)
     with pytest.raises(InputError, match=r"need objectives of shape \(2, 2\)"):
         strategy.tell(rows, [[1.0], [2.0]])

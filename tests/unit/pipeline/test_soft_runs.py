@@ -134,7 +134,7 @@ def test_what_cannot_be_measured_holds_as_predicted() -> None:
 
 
 def test_measuring_along_the_front_weighs_what_is_paid() -> None:
-    """Of two unmeasured candidates the one that only leads while its toll is forgotten is not worth a measurement."""
+    """Of two unmeasured candidates, one that leads only while its penalty is forgotten is not worth a measurement."""
 
     def item(number, bits, seconds, measured):
         notes = {"within": True}

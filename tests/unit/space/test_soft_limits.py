@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from chipwise.core.errors import SpecError
 from chipwise.space import parse_constraints
-from chipwise.space.constraints import broken, pace_is_sold, toll
+from chipwise.space.constraints import broken, soft_limit_on_latency, total_penalty
 
 SOFT = {"tpot_p99": {"limit": "<= 200 us", "penalty": "10 %"}}
 seconds = st.floats(1e-6, 1e-2)
@@ -16,44 +16,44 @@ seconds = st.floats(1e-6, 1e-2)
 
 def test_half_past_the_limit_costs_half_the_penalty() -> None:
     limits = parse_constraints(SOFT)
-    assert toll(limits, {"tpot_p99": 300e-6}) == pytest.approx(0.05)  # 50 % past, 10 % for each 100 %
-    assert toll(limits, {"tpot_p99": 400e-6}) == pytest.approx(0.10)
-    assert toll(limits, {"tpot_p99": 150e-6}) == 0.0
-    assert toll(limits, {}) == 0.0
+    assert total_penalty(limits, {"tpot_p99": 300e-6}) == pytest.approx(0.05)  # 50 % past, 10 % for each 100 %
+    assert total_penalty(limits, {"tpot_p99": 400e-6}) == pytest.approx(0.10)
+    assert total_penalty(limits, {"tpot_p99": 150e-6}) == 0.0
+    assert total_penalty(limits, {}) == 0.0
     assert not broken(limits, {"tpot_p99": 1.0})
 
 
 def test_soft_limits_add_up_and_a_number_is_a_share() -> None:
     limits = parse_constraints(SOFT | {"peak_memory": {"limit": "<= 100 MB", "penalty": 0.2}, "parameters": "<= 1M"})
     values = {"tpot_p99": 220e-6, "peak_memory": 150e6, "parameters": 2e6}
-    assert toll(limits, values) == pytest.approx(0.1 * 0.1 + 0.2 * 0.5)
+    assert total_penalty(limits, values) == pytest.approx(0.1 * 0.1 + 0.2 * 0.5)
     assert [item.metric for item in broken(limits, values)] == ["parameters"]
     assert [item.text for item in limits] == ["<= 200 us (soft, 10 %)", "<= 100 MB (soft, 20 %)", "<= 1M"]
 
 
 def test_a_soft_floor_is_paid_below_it() -> None:
     (limit,) = parse_constraints({"parameters": {"limit": ">= 2M", "penalty": 1}})
-    assert toll([limit], {"parameters": 1e6}) == pytest.approx(0.5)
-    assert toll([limit], {"parameters": 3e6}) == 0.0
+    assert total_penalty([limit], {"parameters": 1e6}) == pytest.approx(0.5)
+    assert total_penalty([limit], {"parameters": 3e6}) == 0.0
 
 
 def test_half_the_throughput_is_twice_the_time() -> None:
     (limit,) = parse_constraints({"throughput": {"limit": ">= 4 ktokens/s", "penalty": "10 %"}}, batch=2)
     assert (limit.metric, limit.limit) == ("tpot_p50", pytest.approx(0.5e-3))
-    assert toll([limit], {"tpot_p50": 1e-3}) == pytest.approx(0.1)
+    assert total_penalty([limit], {"tpot_p50": 1e-3}) == pytest.approx(0.1)
     assert limit.text == "<= 0.5 ms (soft, 10 %)"
 
 
 def test_a_soft_limit_below_a_hard_one_makes_a_band() -> None:
     limits = parse_constraints({"tpot_p99": [SOFT["tpot_p99"], "<= 400 us"]})
     assert not broken(limits, {"tpot_p99": 300e-6})
-    assert toll(limits, {"tpot_p99": 300e-6}) == pytest.approx(0.05)
+    assert total_penalty(limits, {"tpot_p99": 300e-6}) == pytest.approx(0.05)
     assert broken(limits, {"tpot_p99": 500e-6})
 
 
 def test_soft_limits_on_what_follows_the_pace_sell_it() -> None:
-    assert pace_is_sold(parse_constraints(SOFT))
-    assert not pace_is_sold(
+    assert soft_limit_on_latency(parse_constraints(SOFT))
+    assert not soft_limit_on_latency(
         parse_constraints({"peak_memory": {"limit": "<= 1 GB", "penalty": 1}, "tpot_p50": "<= 1 s"})
     )
 
@@ -64,8 +64,8 @@ def test_slower_never_pays_less_and_a_higher_penalty_never_costs_less(fast, slow
     cheap, dear = (
         parse_constraints({"tpot_p50": {"limit": "<= 100 us", "penalty": share}}) for share in (penalty, 2 * penalty)
     )
-    assert 0 <= toll(cheap, {"tpot_p50": fast}) <= toll(cheap, {"tpot_p50": slow})
-    assert toll(dear, {"tpot_p50": slow}) == pytest.approx(2 * toll(cheap, {"tpot_p50": slow}))
+    assert 0 <= total_penalty(cheap, {"tpot_p50": fast}) <= total_penalty(cheap, {"tpot_p50": slow})
+    assert total_penalty(dear, {"tpot_p50": slow}) == pytest.approx(2 * total_penalty(cheap, {"tpot_p50": slow}))
 
 
 @pytest.mark.parametrize(

@@ -50,11 +50,11 @@ class Auto:
         self._encoder = Encoder(problem, seed=seed)
         self.models = {
             column: QualityModel(problem, seed=seed, prior=first, encoder=self._encoder)
-            for column, first in zip(problem.dear_goals, [True] + [False] * len(problem.goals), strict=False)
+            for column, first in zip(problem.expensive_goals, [True] + [False] * len(problem.goals), strict=False)
         }
         self._limit_models = {
             column: QualityModel(problem, seed=seed, prior=False, encoder=self._encoder)
-            for column in problem.dear_limits
+            for column in problem.expensive_limits
         }
         self._plain = QualityModel(problem, seed=seed, prior=problem.prior is not None, encoder=self._encoder)
         self._pool: Pool | None = None
@@ -178,7 +178,7 @@ class Auto:
         low, span = frame(points)
         scaled, front = (points - low) / span, (front - low) / span
         certain = np.zeros_like(scaled)
-        certain[:, self.problem.dear_goals[:1]] = 1e-9
+        certain[:, self.problem.expensive_goals[:1]] = 1e-9
         chosen: list[int] = []
         for _ in range(min(math.ceil(2 * count / 3), len(index))):
             worth = expected_gain(scaled, certain, front, np.full(points.shape[1], 1.1))
@@ -190,7 +190,7 @@ class Auto:
     def _by_prior(self, costs: Float64Array, columns: Float64Array) -> Float64Array:
         points = np.zeros((len(costs), len(self.problem.goals)))
         points[:, self.problem.free_goals] = costs
-        points[:, self.problem.dear_goals[:1]] = columns[:, -2:-1]
+        points[:, self.problem.expensive_goals[:1]] = columns[:, -2:-1]
         return points
 
     def _next(self, pool: Pool, count: int) -> Rows:
@@ -284,7 +284,7 @@ class Auto:
 
     def _elites(self, pool: Pool, points: Float64Array, excess: Float64Array) -> NDArray[np.int64]:
         """The best few of every stratum by the first dear objective, or by violation where nothing holds the limits."""
-        first = (self.problem.dear_goals or [0])[0]
+        first = (self.problem.expensive_goals or [0])[0]
         strata = self._encoder.strata(pool.rows)
         order = np.lexsort((points[:, first], excess, strata))
         begins = np.r_[True, np.diff(strata[order]) > 0]

@@ -46,7 +46,7 @@ class Gradient(Remembering):
         self._encoder = Encoder(problem, seed=seed)
         self._table = ChoiceTable(problem, self._encoder.strata_columns)
         rows = problem.draw(_PRICED, self.rng)
-        prior = np.zeros(len(rows)) if problem.prior is None else problem.opinion(rows)
+        prior = np.zeros(len(rows)) if problem.prior is None else problem.prior_values(rows)
         self._prior_scale = float(prior.std()) or 1.0
         self._prior_centre = float(prior.mean())
         costs, violations = problem.price(rows)
@@ -77,9 +77,9 @@ class Gradient(Remembering):
         limits = np.zeros((len(self._free), len(problem.limits)))
         goals[:, problem.free_goals] = self._free[:, :free_m]
         limits[:, problem.free_limits] = self._free[:, free_m : free_m + free_k]
-        for i, column in enumerate(problem.dear_goals):
+        for i, column in enumerate(problem.expensive_goals):
             goals[:, column] = self._learnt(history.objectives[:, column], prior=i == 0)
-        for column in problem.dear_limits:
+        for column in problem.expensive_limits:
             limits[:, column] = self._learnt(history.violations[:, column], prior=False)
         return goals, limits
 
@@ -88,7 +88,7 @@ class Gradient(Remembering):
         rows = self.history.rows
         slope = 0.0
         if prior and self.problem.prior is not None:
-            guess = (self.problem.opinion(rows) - self._prior_centre) / self._prior_scale
+            guess = (self.problem.prior_values(rows) - self._prior_centre) / self._prior_scale
             apart = guess - guess.mean()
             slope = max(0.0, float(apart @ values) / max(float(apart @ apart), 1e-12))
             values = values - slope * guess
@@ -132,7 +132,7 @@ class Gradient(Remembering):
         points[:, self.problem.free_goals] = self.problem.price(rows)[0]
         scaled, front = (points - low) / span, (known - low) / span
         certain = np.zeros_like(scaled)
-        certain[:, (self.problem.dear_goals or [0])[0]] = 0.02
+        certain[:, (self.problem.expensive_goals or [0])[0]] = 0.02
         front = front[non_dominated(front)]
         chosen: list[int] = []
         while len(chosen) < min(count, len(rows)):

@@ -74,7 +74,7 @@ class Proxy(Remembering):
     def _points(self, rows: Rows, costs: Float64Array, violations: Float64Array) -> Float64Array:
         """The score and the free goals, all to be minimised, (n, 1 + m_free)."""
         if self.problem.prior is not None:
-            score = self.problem.opinion(rows)
+            score = self.problem.prior_values(rows)
         else:
             known = np.hstack([np.abs(costs), violations + 1.0])
             score = -np.log(np.maximum(known, 1e-12)).sum(axis=1)

@@ -10,7 +10,7 @@ from chipwise.blocks.slicing import kept_layers
 from chipwise.core.errors import InputError
 from chipwise.space import SearchSpace
 from chipwise.space.designs import design_of
-from chipwise.space.spec import CONVS
+from chipwise.space.space_spec import CONVS
 from chipwise.spec import ArchSpec, Attention, FeedForward, Layer
 
 T = TypeVar("T")

@@ -20,8 +20,7 @@ from chipwise.core.errors import SpecError
 from chipwise.space.conditions import Conditions
 from chipwise.space.count import size
 from chipwise.space.designs import design_of
-from chipwise.space.spec import LAYER_WEIGHTS, SpaceSpec
-from chipwise.space.ties import Slots, slots_of
+from chipwise.space.space_spec import LAYER_WEIGHTS, Slots, SpaceSpec, slots_of
 from chipwise.spec import Design
 
 Rows = NDArray[np.int64]

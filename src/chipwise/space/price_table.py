@@ -24,8 +24,8 @@ from chipwise.cost.pricing import combine, op_price
 from chipwise.hardware.device import MachineProfile
 from chipwise.ops import Op, Phase, Workload
 from chipwise.space.lookup import BlockPrices, Lookup
-from chipwise.space.space import Rows, SearchSpace
-from chipwise.space.spec import FFN_KINDS
+from chipwise.space.search_space import Rows, SearchSpace
+from chipwise.space.space_spec import FFN_KINDS
 from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer
 from chipwise.spec.formats import formats_word
 

@@ -7,7 +7,7 @@ from chipwise.cost import estimate
 from chipwise.cost.memory import memory_parts
 from chipwise.ops import Phase, Workload
 from chipwise.space import SearchSpace, SpaceSpec, lookup
-from chipwise.space.pricing import PriceTable, ProfilePricer
+from chipwise.space.price_table import PriceTable, ProfilePricer
 from chipwise.spec import Attention
 from chipwise.testing.machines import round_machine
 from chipwise.testing.specs import kv_cache_bytes

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chipwise.core.arrays import Float64Array
-from chipwise.optim.history import History, tolled
+from chipwise.optim.history import History, penalised
 from chipwise.optim.pareto import hypervolume, knee, non_dominated
 from chipwise.optim.strategies.auto import Auto
 from chipwise.optim.strategy import Problem, Rows
@@ -123,12 +123,12 @@ def relaxations(history: History, *, seed: int, share: float = 0.10) -> list[Rel
     found = np.unique(np.vstack([*rows, history.rows]), axis=0)
     mean, std, violations = judge.believes(found)
     sign = problem.to_minimise(np.ones(len(problem.goals)))[0]
-    held, now = problem.held(violations), tolled(mean, problem.toll(violations))
+    held, now = problem.feasible(violations), penalised(mean, problem.penalty(violations))
     told = []
     for limit, one in zip(problem.limits, slack, strict=True):
-        more, then = problem.held(violations - one), tolled(mean, problem.toll(violations - one))
+        more, then = problem.feasible(violations - one), penalised(mean, problem.penalty(violations - one))
         gain, adds = _gain(now, held, then, more)
-        first = (problem.dear_goals or [0])[0]
+        first = (problem.expensive_goals or [0])[0]
         pairs = zip(_best(now[held]) * sign, _best(then[more]) * sign, strict=True)
         told.append(
             Relaxation(

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from chipwise.optim import Goal, Limit, Problem
-from chipwise.optim.answer import importance, relaxations, sweet_spot
 from chipwise.optim.history import History
+from chipwise.optim.insights import importance, relaxations, sweet_spot
 
 
 def _told(problem: Problem, objectives: list[list[float]], rows: np.ndarray | None = None) -> History:
