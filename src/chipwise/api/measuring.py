@@ -1,7 +1,8 @@
-"""A model measured on this machine, beside what was predicted."""
+"""Measuring a model on this machine, next to its predicted or promised metrics."""
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -39,7 +40,7 @@ class Measured(Result):
     predicted: CostEstimate | None
     promised: dict[str, Any] | None
     limits: tuple[Constraint, ...] = ()
-    used: Efficiency | None = None  # of the machine's measured ceilings, where they and the design are known
+    used: Efficiency | None = None  # MFU and MBU, where the machine's ceilings and the design are known
     sustained: Sustained | None = None
     thermal_kept: bool = False  # in this machine's profile
 
@@ -74,27 +75,33 @@ def measure(
     remote: str | None = None,
     keep: bool = True,
 ) -> Measured:
-    """Measures a model on this machine, or over ssh on another.
+    """Measures a model on this machine, or on another one over ssh.
 
     Args:
         model: A winner's folder, an exported file (``.onnx``, ``.gguf``), a Hugging Face folder or ``config.json``, a
-            spec file, or a known name. A model without weights is measured with random ones.
-        runtime: The runtime to measure in; by default llama.cpp for GGUF files and ONNX Runtime for all others.
-        threads: Threads of the runtime; by default those of the run for a winner, else 1.
-        batch: Requests at once; by default those of the run for a winner, else 1.
-        prompt: Prompt tokens; by default those of the run for a winner, else 64.
-        new: New tokens; by default those of the run for a winner, else 64.
-        weights: The weight format of a model that is built here; fp32 by default.
-        sustained_s: Run without a pause for this many seconds, and record how the speed decays.
+            spec file, or a known name. Models without weights are measured with random ones.
+        runtime: The runtime to measure in. Default: llama.cpp for GGUF files, else ONNX Runtime.
+        threads: Threads of the runtime. Default: the run's own for a winner, else 1.
+        batch: Concurrent requests. Default: the run's own for a winner, else 1.
+        prompt: Prompt tokens. Default: the run's own for a winner, else 64.
+        new: New tokens. Default: the run's own for a winner, else 64.
+        weights: Weight format of a model that is built here. Default: fp32.
+        sustained_s: Run without a pause for this many seconds and fit how speed decays.
         remote: ``user@host`` of a machine with Python, numpy and the runtime.
-        keep: Whether the result is saved to the measurement store.
+        keep: Whether to save the result to the measurement store.
 
     Raises:
-        InputError: The model is not known or cannot be measured, or an argument is wrong.
-        MeasurementError: The model cannot be loaded or run.
+        InputError: The model is unknown or does not fit in memory, or an argument is out of range.
+        MeasurementError: It cannot be loaded or run.
     """
+    if sustained_s is not None and not 0 < sustained_s < math.inf:
+        raise InputError(f"sustained_s: must be a positive, finite number of seconds, not {sustained_s}")
+    for name, value in {"threads": threads, "batch": batch, "prompt": prompt, "new": new}.items():
+        if value is not None and not (isinstance(value, int) and value >= 1):
+            raise InputError(f"{name}: must be a whole number of at least 1, not {value!r}")
     model = str(model)
     from chipwise.pipeline.measuring import metrics_of
+    from chipwise.profile.harness import check_threads
     from chipwise.profile.harness import measure as profile_model
     from chipwise.profile.store import MeasurementStore
     from chipwise.profile.sustained import measure_sustained
@@ -102,13 +109,15 @@ def measure(
     folder = Path(model)
     runtime = runtime or ("llama.cpp" if folder.suffix == ".gguf" else "onnxruntime")
     promises = read_json(folder / PROMISES) if (folder / PROMISES).is_file() else None
-    said = promises["workload"] if promises else {"prompt_tokens": 64, "new_tokens": 64, "batch": 1}
+    usual = promises["workload"] if promises else {"prompt_tokens": 64, "new_tokens": 64, "batch": 1}
     workload = Workload(
-        prompt_tokens=prompt or said["prompt_tokens"],
-        new_tokens=new or said["new_tokens"],
-        batch=batch or said["batch"],
+        prompt_tokens=prompt or usual["prompt_tokens"],
+        new_tokens=new or usual["new_tokens"],
+        batch=batch or usual["batch"],
     )
     threads = threads or (promises["target"]["threads"] if promises else 1)
+    if remote is None:
+        check_threads(threads)
     with tempfile.TemporaryDirectory() as room:
         path, design = _exported(model, Path(room), runtime=runtime, weights=weights, workload=workload)
         profile = saved_profile(runtime, threads) if remote is None else None
@@ -139,7 +148,7 @@ def measure(
 
 
 def _limits_of(promises: Mapping[str, Any]) -> tuple[Constraint, ...]:
-    """The limits of a winner that a measurement can tell of; a task's floor is for :func:`evaluate`."""
+    """The winner's limits on measured metrics; limits on tasks are left to :func:`evaluate`."""
     return tuple(item for item in parse_constraints(promises["constraints"], tasks=None) if item.task is None)
 
 
@@ -153,8 +162,8 @@ def _used(design: Design, found: Measurement, profile: MachineProfile) -> Effici
 def _exported(
     model: str, room: Path, *, runtime: str, weights: str | None, workload: Workload
 ) -> tuple[Path, Design | None]:
-    """The file to measure, as ``runtime`` reads it, and its design where it is known."""
-    from chipwise.profile.exporting import export_for, suffix_of
+    """The file to measure, in the format of ``runtime``, and its design where it is known."""
+    from chipwise.profile.exporting import check_memory, export_for, suffix_of
 
     folder, wanted = Path(model), suffix_of(runtime)
     if folder.suffix in (".onnx", ".gguf"):
@@ -178,21 +187,22 @@ def _exported(
     if (workload.prompt_tokens if is_encoder(arch) else workload.total_tokens) > arch.max_tokens:
         raise InputError(
             f"{model} has {arch.max_tokens} positions; --prompt {workload.prompt_tokens} and --new "
-            f"{workload.new_tokens} ask for {workload.total_tokens}"
+            f"{workload.new_tokens} need {workload.total_tokens}"
         )
     design = Design(arch=arch, weights=weights or "fp32")
+    check_memory(design, workload)
     return export_for(runtime, design, room), design
 
 
-def _same_weights(model: str, held: object, asked: str | None) -> None:
-    """What is exported has its format."""
-    if asked is not None and asked != held:
-        kind = "of a format of its own" if held is None else str(held)
-        raise InputError(f"{model}: its weights are exported, {kind}; --weights is for models that are built here")
+def _same_weights(model: str, exported: object, wanted: str | None) -> None:
+    """Checks that an exported model has the wanted weight format."""
+    if wanted is not None and wanted != exported:
+        kind = "" if exported is None else f" in {exported}"
+        raise InputError(f"{model}: its weights are exported already{kind}; --weights is for models that are built")
 
 
 def _design_inside(path: Path) -> Design | None:
-    """The design that a GGUF file holds, if it is one whose costs are known."""
+    """The design of a GGUF file, if its costs are known."""
     if path.suffix != ".gguf":
         return None
     from chipwise.deploy.gguf_read import read_design
@@ -204,7 +214,7 @@ def _design_inside(path: Path) -> Design | None:
 
 
 def predict(design: Design, workload: Workload, *, runtime: str, threads: int) -> CostEstimate | None:
-    """What this machine's own profile predicts, or None where it was not calibrated in this runtime."""
+    """The prediction of this machine's own profile, or None where it has not been calibrated in this runtime."""
     profile = saved_profile(runtime, threads)
     if profile is None:
         return None

@@ -16,26 +16,31 @@ def command(
     runtime: Annotated[str, typer.Option(help="The runtime to calibrate.")] = "onnxruntime",
     threads: Annotated[int, typer.Option(help="Threads that the runtime may use.", min=1)] = 1,
     minutes: Annotated[
-        float, typer.Option(help="About how long on an idle machine; more measures more models.", min=0.25, max=60)
-    ] = 0.75,
+        float,
+        typer.Option(
+            help="Duration on an idle machine, 0.25 to 60. From one minute on, models larger than most caches are "
+            "measured too; longer calibrations measure more models.",
+        ),
+    ] = 1.25,
     against: Annotated[
-        str | None, typer.Option(help="A data sheet to compare with, such as h100-sxm (chipwise devices).")
+        str | None, typer.Option(help="Data sheet to compare with, such as h100-sxm (see chipwise devices).")
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Where to write the profile; the user's data folder unless given.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="File for the profile. Default: in the user's data folder.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the profile as JSON.")] = False,
 ) -> None:
-    """Measure this machine in a runtime and write its profile (under a minute).
+    """Measure this machine in a runtime and write its profile (in about 75 seconds).
 
-    Rates of matrix products by format and size, bandwidth by working set, the cost of a node, memory of the process;
-    then a check on whole models that were not in the fit.
+    The profile holds rates of matrix products by format and size, bandwidth by working set, the cost of a node, and
+    memory of the process. Its check predicts whole models, each by a fit that excluded it.
     """
     from chipwise import api
     from chipwise.cli import show
+    from chipwise.core.errors import InputError
     from chipwise.hardware import datasheet
 
-    sheet = None if against is None else datasheet.load(against)  # a wrong name is said before a minute is spent
+    if not 0.25 <= minutes <= 60:
+        raise InputError(f"--minutes: must be from 0.25 to 60, not {minutes:g}")
+    sheet = None if against is None else datasheet.load(against)  # a wrong name is reported before anything is timed
     with show.bar("calibrating", quiet=as_json) as progress:
         profile, path = api.calibrate(
             runtime=runtime, threads=threads, seconds=60 * minutes, out=out, on_progress=progress
@@ -49,10 +54,10 @@ def command(
 
 
 def compared(profile: MachineProfile, sheet: DeviceProfile) -> list[dict[str, Any]]:
-    """What was measured here beside what the data sheet says, in SI units; None where either is silent.
+    """Measured and published figures in SI units; None where one is unknown.
 
-    Measured peaks are of products in that weight format on ``profile.threads`` threads; published ones are of the whole
-    chip.
+    Measured peaks are of products in that weight format on ``profile.threads`` threads; published peaks are of the
+    whole chip.
     """
     from chipwise.core.dtypes import DType
 

@@ -86,7 +86,7 @@ class CheckError:
 
     def sentence(self, name: str) -> str:
         """One line for people."""
-        text = f"{name.removesuffix(LARGE)}: mean error {self.mape:.1%}"
+        text = f"{name.removesuffix(LARGE).replace('_p99', ' P99')}: mean error {self.mape:.1%}"
         if self.kendall_tau is not None:
             text += f", rank correlation {self.kendall_tau:.2f}"
         sizes = ""
@@ -193,11 +193,8 @@ class MachineProfile:
             signed = field_name in ("residuals", "checks")  # weights of a residual, rank correlations
             for name, value in _numbers(plain(getattr(self, field_name)), field_name):
                 if not math.isfinite(value) or (value < 0 and not signed):
-                    raise SpecError(
-                        f"must be a finite number{'' if signed else ' of at least 0'}, not {value}: this profile is "
-                        "damaged; run: chipwise calibrate",
-                        field=name,
-                    )
+                    least = "" if signed else " of at least 0"
+                    raise SpecError(f"must be a finite number{least}, not {value}", field=name)
 
     @property
     def digest(self) -> str:
@@ -251,4 +248,8 @@ class MachineProfile:
         if not isinstance(data, Mapping) or data.get("schema") != SCHEMA:
             raise SpecError(f"not a machine profile of this version ({SCHEMA}); run: chipwise calibrate", file=file)
         fields = {RENAMED.get(key, key): value for key, value in data.items() if key != "schema"}
-        return build(cls, fields, file=file)
+        try:
+            return build(cls, fields, file=file)
+        except SpecError as error:
+            message = f"{error.message}; this profile is damaged, make a new one: chipwise calibrate"
+            raise SpecError(message, file=error.file, field=error.field) from None

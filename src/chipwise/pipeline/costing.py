@@ -16,7 +16,7 @@ from chipwise.cost.residual import AMPLITUDE, doubt
 from chipwise.hardware.device import MachineProfile
 from chipwise.ops import Phase, Workload
 from chipwise.pipeline.spending import Rates, spent
-from chipwise.profile.learning import Correction, Prepared, correction, learn, prepare
+from chipwise.profile.learning import Correction, Prepared, correction, held_out_predictions, learn, prepare
 from chipwise.space import SearchSpace
 from chipwise.space.constraints import MEASURED_METRICS
 from chipwise.space.price_table import PriceTable, ProfilePricer
@@ -45,6 +45,12 @@ class Noted:
         return self.values[f"{'ttft' if phase is Phase.PREFILL else 'tpot'}_p{share * 100:.0f}"]
 
 
+def _check_name(metric: str) -> str:
+    """The name of a metric's check in a profile: ``tpot_p99`` is ``decode_p99``, ``ttft_p50`` is ``prefill``."""
+    quantity, tail = metric.split("_")
+    return "memory" if metric == "peak_memory" else _PHASE[quantity].value + ("_p99" if tail == "p99" else "")
+
+
 class Costing:
     """Free metrics of designs and rows, by a profile that learns from the measurements told so far.
 
@@ -67,15 +73,20 @@ class Costing:
     def learn(self, measured: Iterable[tuple[Design, Mapping[str, float]]]) -> None:
         """Takes all measurements of the run so far; replaces what was learnt before."""
         known = [(design, values) for design, values in measured if values.keys() >= MEASURED_METRICS - {"peak_memory"}]
-        self.profile = self._pricer.profile = self._learnt(known)
+        joint = self._joint(known)
+        self.profile = self._pricer.profile = self._calibrated if joint is None else learn(self._calibrated, joint)
         self._medians = {}
-        costs = [(self._uncorrected(design), values) for design, values in known]
+        # Errors of tails and memory are of models that the fit excluded.
+        excluded = {} if joint is None else held_out_predictions(self._calibrated, joint, memory=False)
         for metric in MEASURED_METRICS:
-            pairs = [] if metric.endswith("_p50") else [(c[metric], v[metric]) for c, v in costs if metric in v]
+            pairs = []
+            if not metric.endswith("_p50") and joint is not None:
+                predicted = excluded[_check_name(metric)]
+                pairs = [(float(p), v[metric]) for p, (_, v) in zip(predicted, known, strict=True) if metric in v]
             self._corrections[metric] = correction(pairs, error=self._error(metric))
 
-    def _learnt(self, known: list[tuple[Design, Mapping[str, float]]]) -> MachineProfile:
-        """Memory keeps the calibrated fit: the price table holds bytes that were priced with it."""
+    def _joint(self, known: list[tuple[Design, Mapping[str, float]]]) -> Prepared | None:
+        """The measured designs, priced. Memory is left out: the price table was made with the calibrated fit."""
         joint: Prepared | None = None
         for design, values in known:
             item = Noted(design, self._workload, {k: v for k, v in values.items() if k != "peak_memory"})
@@ -83,16 +94,12 @@ class Costing:
             if held is None or held.observed[0] != item:
                 held = self._prepared[design] = prepare(self._calibrated, [item])
             joint = held if joint is None else joint + held
-        return self._calibrated if joint is None else learn(self._calibrated, joint)
+        return joint
 
     def _error(self, metric: str) -> float:
         """Standard deviation of log(measured / predicted) in the profile's own check."""
-        checks = self.profile.checks
-        if metric == "peak_memory":
-            return checks["memory"].spread
-        quantity, tail = metric.split("_")
-        phase = _PHASE[quantity].value
-        return checks.get(f"{phase}_p99" if tail == "p99" else phase, checks[phase]).spread
+        checks, name = self.profile.checks, _check_name(metric)
+        return checks.get(name, checks[name.removesuffix("_p99")]).spread
 
     def estimate(self, design: Design) -> CostEstimate:
         """The estimate of the learnt profile, with every operator."""

@@ -1,4 +1,4 @@
-"""Which file each runtime runs, and who writes it; and the reference model that anchors measurements in it."""
+"""Exporters: which file each runtime runs and which function writes it; and the reference model of each runtime."""
 
 from __future__ import annotations
 
@@ -7,9 +7,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from chipwise.core.errors import UnknownName, Unsupported
+import psutil
+
+from chipwise.core import units
+from chipwise.core.errors import DoesNotFit, UnknownName, Unsupported
 from chipwise.core.places import data_folder
 from chipwise.core.tables import Table
+from chipwise.cost.memory import memory_parts
+from chipwise.ops import Workload
 from chipwise.profile.backends import RUNTIMES
 from chipwise.spec import Design, uniform
 
@@ -31,19 +36,22 @@ EXPORTERS = Table(
 """``export(design, weights, path) -> Path`` by runtime: writes what that runtime's ``open`` reads."""
 SUFFIXES = {"onnxruntime": ".onnx", "openvino": ".onnx", "llama.cpp": ".gguf", "fake": ".json"}
 REFERENCE = Design(arch=uniform(vocab_size=1024, d_model=128, depth=3, heads=4, ffn_width=256, max_tokens=32))
-"""2.5 MB of FP32 weights: beyond private caches, so that it feels what candidates feel."""
+"""2.5 MB of FP32 weights: more than private caches hold, so that it slows down as candidates do."""
 
 
 def export_for(
     runtime: str, design: Design, folder: Path, *, weights: Mapping[str, Any] | None = None, stem: str = "model"
 ) -> Path:
-    """Writes ``design`` into ``folder`` as ``runtime`` reads it, with random weights unless given.
+    """Writes ``design`` into ``folder`` in the format of ``runtime``, with random weights unless given.
 
     Raises:
         UnknownName: There is no such runtime.
-        Unsupported: Nothing here writes files for that runtime, or it cannot hold this design.
+        Unsupported: No exporter writes files for that runtime, or the runtime does not support this design.
+        DoesNotFit: Building random weights needs more memory than is free.
     """
     check_exporter(runtime)
+    if weights is None:
+        check_memory(design)
     if suffix_of(runtime) == ".onnx":
         from chipwise.deploy.onnx import check_size
 
@@ -65,7 +73,7 @@ def export_openvino(design: Design, weights: Mapping[str, Any], path: Path) -> P
     """
     if any(layer.convs for layer in design.arch.layers):
         raise Unsupported(
-            f"OpenVINO cannot hold {design.arch.name}: it has no causal convolution that keeps its last inputs "
+            f"OpenVINO does not support {design.arch.name}: it has no causal convolution with state "
             "(com.microsoft.CausalConvWithState); use a design without convolutions, or --runtime onnxruntime"
         )
     from chipwise.deploy.onnx import export
@@ -73,33 +81,53 @@ def export_openvino(design: Design, weights: Mapping[str, Any], path: Path) -> P
     return export(design, weights, path)
 
 
+def check_memory(design: Design, workload: Workload | None = None) -> None:
+    """Checks that this machine can build, export and serve ``design`` with random weights.
+
+    Counted are FP32 weights while they are built, two copies in their own format (file and process), the cache and
+    the activations: the least that is needed.
+
+    Raises:
+        DoesNotFit: It needs more memory than is free.
+    """
+    parts = memory_parts(design, workload or Workload(prompt_tokens=1, new_tokens=1))
+    needed = 4 * design.arch.parameters() + 2 * (parts.table_bytes + parts.matrix_bytes)
+    needed += parts.kv_bytes + parts.activation_bytes
+    free = psutil.virtual_memory().available
+    if needed > free:
+        raise DoesNotFit(
+            f"{design.arch.name}: measuring it needs at least {units.show(needed, 'bytes')} of memory, and "
+            f"{units.show(free, 'bytes')} are free here; choose a smaller model, a smaller batch or a larger machine"
+        )
+
+
 def suffix_of(runtime: str) -> str:
-    """How the names of the files end that ``runtime`` reads (a Hugging Face folder has a model.safetensors too)."""
+    """Suffix of the files that ``runtime`` reads (not .safetensors: Hugging Face folders hold such a file too)."""
     return SUFFIXES.get(runtime, ".torch.safetensors")
 
 
 def check_exporter(runtime: str) -> None:
-    """Nothing, if models can be written for ``runtime``.
+    """Checks that models can be exported for ``runtime``.
 
     Raises:
         UnknownName: There is no such runtime.
-        Unsupported: Nothing here writes files for it.
+        Unsupported: No exporter writes files for it.
     """
     if runtime not in RUNTIMES:
         raise UnknownName("runtime", runtime, RUNTIMES.names())
     if runtime not in EXPORTERS:
         raise Unsupported(
-            f"nothing writes models for {runtime} yet; give it a model file, or add an entry point chipwise.exporters"
+            f"there is no exporter for {runtime}; give it a model file, or add an entry point chipwise.exporters"
         )
 
 
 @lru_cache(maxsize=8)
 def reference_model(runtime: str) -> Path | None:
-    """The reference model's file for ``runtime``, written once into the user's data folder; None where none can be."""
+    """The reference model's file for ``runtime``, written once into the user's data folder; None if unsupported."""
     folder = data_folder() / "reference" / runtime
-    kept = folder / f"{REFERENCE.digest}{suffix_of(runtime)}"
-    if kept.exists():
-        return kept
+    path = folder / f"{REFERENCE.digest}{suffix_of(runtime)}"
+    if path.exists():
+        return path
     try:
         return export_for(runtime, REFERENCE, folder, stem=REFERENCE.digest)
     except Unsupported:

@@ -9,7 +9,11 @@ import pytest
 from typer.testing import CliRunner
 
 from chipwise.cli.app import app
+from chipwise.cli.measured import drift_sentence
 from chipwise.core.errors import InputError
+from chipwise.ops import Workload
+from chipwise.profile.drift import Drift
+from chipwise.profile.measurement import Measurement
 from chipwise.profile.store import MeasurementStore
 from chipwise.spec import io, uniform
 
@@ -61,8 +65,8 @@ def test_sustained_load_shows_its_curve(spec: str) -> None:
 def test_what_makes_no_sense_is_refused(spec: str, tmp_path) -> None:
     (tmp_path / "model.onnx").touch()
     for asked, said in (
-        ([spec, "--sustained", "0 s"], "positive time"),
-        ([str(tmp_path / "model.onnx"), "--weights", "int4"], "weights are exported"),
+        ([spec, "--sustained", "0 s"], "positive, finite number of seconds"),
+        ([str(tmp_path / "model.onnx"), "--weights", "int4"], "weights are exported already"),
     ):
         with pytest.raises(InputError, match=said):
             RUN.invoke(app, ["measure", *asked], catch_exceptions=False)
@@ -76,3 +80,31 @@ def test_an_encoder_is_listed_with_what_it_has(spec: str) -> None:
     assert [row["tpot_p50_s"] is None for row in rows if row["name"] == "encoder"] == [True]
     assert "encoder" in ask("measurements")
     assert "nothing in" in ask("measurements", "--device", "phone")
+
+
+@pytest.mark.parametrize(
+    ("prefill", "decode", "sentence"),
+    [
+        (1.15, 0.8, "the machine is 15 % slower in prefill and 25 % faster in decode than when it was calibrated; "),
+        (1.01, 1.02, "1 % slower in prefill and 2 % slower in decode than when it was calibrated, within the scatter"),
+    ],
+)
+def test_drift_is_one_plain_sentence(prefill: float, decode: float, sentence: str) -> None:
+    since = Drift(prefill_slowdown=prefill, decode_slowdown=decode, log_halfwidth=0.05)
+    found = Measurement(
+        design="",
+        name="toy",
+        runtime="fake",
+        runtime_version="1",
+        threads=1,
+        workload=Workload(),
+        device="toy",
+        ttft_s=(0.02,) * 3,
+        tpot_s=(0.01,) * 3,
+        cpu_s=1.0,
+        peak_memory_bytes=None,
+        clean=True,
+        drift=since,
+    )
+    assert sentence in drift_sentence(found)
+    assert ("corrected TTFT P50" in drift_sentence(found)) == (prefill == 1.15)

@@ -8,6 +8,7 @@ import pytest
 
 from chipwise.core.errors import MeasurementError, UnknownName
 from chipwise.ops import Workload
+from chipwise.profile import harness
 from chipwise.profile.harness import join, measure, measure_alternately
 from chipwise.profile.measurement import Measurement
 
@@ -92,3 +93,25 @@ def test_a_model_that_fails_in_turns_does_not_take_the_others_with_it(tmp_path) 
     found = measure_alternately([good, bad], WORKLOAD, rounds=2, runtime="fake", seconds=0.05, attempts=1)
     assert len(found[0].tpot_s) >= 400
     assert "SIGABRT" in str(found[1])
+
+
+def test_models_that_were_not_clean_are_measured_again_in_further_rounds(tmp_path, monkeypatch) -> None:
+    """Two rounds: the first model is noisy once, the second always; three further rounds at most."""
+    part = quick(fake_model(tmp_path)).to_data()
+    noise = {"a": [0.5, 0.0, 0.0], "b": [0.9, 0.5, 0.7, 0.6, 0.8]}
+    order: list[str] = []
+
+    def scripted(model: str, workload: Workload, **_: object) -> Measurement:
+        order.append(model)
+        lost = noise[model].pop(0)
+        clean = lost == 0.0
+        changes = {"clean": clean, "reasons": [] if clean else ["busy"], "environment": {"lost": lost}}
+        return Measurement.from_data({**part, **changes})
+
+    monkeypatch.setattr(harness, "measure", scripted)
+    first, second = measure_alternately(["a", "b"], WORKLOAD, rounds=2, extra_rounds=3)
+    assert order == ["a", "b", "b", "a", "a", "b", "b", "b"]
+    assert first.clean
+    assert first.noise_level == 0.0
+    assert not second.clean
+    assert [r["lost"] for r in second.environment["rounds"]] == [0.5, 0.6]  # the quietest two

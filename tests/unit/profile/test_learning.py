@@ -13,9 +13,13 @@ from chipwise.hardware import MachineProfile, MemoryCost
 from chipwise.ops import Phase, Workload
 from chipwise.profile.learning import (
     PhaseTable,
+    compare,
+    correction,
     cross_check,
+    cross_validate,
     errors,
     fit_memory,
+    held_out_predictions,
     predict_seconds,
     predictions,
     prepare,
@@ -143,3 +147,67 @@ def test_doubt_is_small_where_models_were_measured_and_whole_far_away() -> None:
     figures = seen.tables[Phase.DECODE].figures
     assert doubt(figures, residual).max() < 0.7 * AMPLITUDE
     assert doubt(figures + 100.0, residual).min() == pytest.approx(AMPLITUDE)
+
+
+def test_a_fit_of_the_check_never_sees_what_it_predicts() -> None:
+    """Every constant that whole models give is fitted again without the models that are predicted."""
+    items = truths(core_like(), 13, seed=0)
+    fits: list[set[Design]] = []
+
+    def fit(kept) -> MachineProfile:
+        fits.append({item.design for item in kept})
+        return core_like()
+
+    found = cross_validate(items, fit, folds=5)
+    assert found["decode"].models == 13
+    left_out = [{item.design for item in items} - kept for kept in fits]
+    assert sum(map(len, left_out)) == 13
+    assert set.union(*left_out) == {item.design for item in items}
+
+
+def test_a_fit_that_remembers_its_models_does_not_flatter_the_check() -> None:
+    """A fit that remembers its own models is exact on them and no better than its rates on others."""
+    device = other(core_like(), attention=1.5)
+    items = truths(device, 12, seed=3)
+
+    def remembering(kept) -> MachineProfile:
+        known = {item.design for item in kept}
+        return device if {item.design for item in items} <= known else core_like()
+
+    assert errors(remembering(items), prepare(remembering(items), items))["decode"].mape < 1e-9
+    assert cross_validate(items, remembering)["decode"].mape > 0.03
+
+
+def test_corrections_have_the_spread_of_models_that_the_fit_excluded() -> None:
+    """Tails that differ from model to model: the fit to all of them looks better than it is."""
+
+    @dataclass(frozen=True)
+    class Ragged(Truth):
+        ratio: float = 1.5
+
+        def seconds(self, phase: Phase, share: float) -> float:
+            median = super().seconds(phase, 0.5)
+            return median if share == 0.5 else self.ratio * median
+
+    rng = np.random.default_rng(1)
+    designs = random_designs(4, seed=0)
+    items = [Ragged(design, core_like(), ratio=1.5 * float(np.exp(0.3 * rng.standard_normal()))) for design in designs]
+    seen = prepare(core_like(), items)
+    truth = [item.seconds(Phase.DECODE, 0.99) for item in items]
+    own = predictions(refit(core_like(), seen, memory=False), seen)["decode_p99"]
+    excluded = held_out_predictions(core_like(), seen, memory=False)["decode_p99"]
+    narrow, honest = (correction(zip(p, truth, strict=True), error=0.01).spread for p in (own, excluded))
+    assert honest > narrow
+
+
+def test_no_measurement_leaves_the_profile_as_it_is() -> None:
+    seen = prepare(core_like(), truths(core_like(), 1, seed=0))
+    assert refit(core_like(), seen[[]]) == core_like()
+    alone = held_out_predictions(core_like(), seen)
+    np.testing.assert_allclose(alone["decode"], predictions(core_like(), seen)["decode"])
+
+
+def test_few_models_widen_the_spread() -> None:
+    """1.645 spreads of four models are Student's 95 % quantile for 4 degrees of freedom, 2.132."""
+    found = compare([1.0] * 4, [1.1, 1 / 1.1, 1.1, 1 / 1.1])
+    assert 1.645 * found.spread / np.log(1.1) == pytest.approx(2.132, rel=0.06)
