@@ -89,16 +89,17 @@ def compared(profile: MachineProfile, sheet: DeviceProfile) -> list[dict[str, An
 
 
 def _print_comparison(title: str, rows: list[dict[str, Any]]) -> None:
-    from rich.table import Table
-
-    from chipwise.cli import show
+    from chipwise.cli.output import print_table
     from chipwise.core import units
+    from chipwise.core.layout import Column, Table
 
-    table = Table(title=f"this machine against {title}")
-    for head in ("fact", "measured here", "data sheet", "share"):
-        table.add_column(head, justify="left" if head == "fact" else "right")
+    heads = ("measured here", "data sheet", "share")
+    table = Table(
+        title=f"this machine against {title}",
+        columns=[Column(head="fact"), *(Column(head=head, right=True) for head in heads)],
+    )
     for row in rows:
         here, there = (row[name] and units.show(row[name], row["kind"]) for name in ("measured", "published"))
-        share = f"{100 * row['measured'] / row['published']:.2g} %" if here and there else "–"
-        table.add_row(row["fact"], here or "–", there or "not published", share)
-    show.console.print(table)
+        share = units.show(row["measured"] / row["published"], "share", digits=2) if here and there else "–"
+        table.add(row["fact"], here or "–", there or "not published", share)
+    print_table(table)

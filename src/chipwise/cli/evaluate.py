@@ -43,24 +43,24 @@ def command(
 
 
 def _print(model: str, reached: TaskResult, bar: TaskResult | None) -> None:
-    from rich.table import Table
+    from chipwise.cli.output import print_table, put
+    from chipwise.core.layout import Column, Table
 
-    from chipwise.cli.output import console
-
-    table = Table(title=f"{reached.task}: {reached.train_items:,} items learnt from, {reached.test_items:,} held out")
-    for name in ("", reached.metric, "95 % interval"):
-        table.add_column(name, justify="left" if not name else "right")
+    table = Table(
+        title=f"{reached.task}: {reached.train_items:,} items to learn from, {reached.test_items:,} held out",
+        columns=[Column(), Column(head=f"{reached.metric} (95 %)", right=True)],
+    )
     for name, result in (
         (f"{model} ({reached.judged}, {reached.method})", reached),
         ("" if bar is None else bar.method, bar),
     ):
         if result is not None:
-            table.add_row(
-                name, _show(result, result.value), f"{_show(result, result.low)} to {_show(result, result.high)}"
-            )
-    console.print(table)
+            value, low, high = (_show(result, each) for each in (result.value, result.low, result.high))
+            table.add(name, f"{value} ({low.removesuffix(' %')} to {high.removesuffix(' %')})")
+    print_table(table)
     if reached.confusion:
-        console.print(_confusion(reached), highlight=False, markup=False, soft_wrap=True)
+        for line in _confusion(reached).splitlines():
+            put(line)
 
 
 def _show(result: TaskResult, value: float) -> str:

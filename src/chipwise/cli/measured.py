@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from chipwise.cli.show import console
+from chipwise.cli.output import print_table, put, say, width
 from chipwise.core import units
+from chipwise.core.layout import Column, Table
 
 if TYPE_CHECKING:
     from chipwise.profile.efficiency import Efficiency
@@ -35,35 +36,38 @@ def measurement_table(
         limits: What it was to keep.
         used: MFU and MBU, where the design and the machine's ceilings are known.
     """
-    from rich.table import Table
-
     request = found.workload
-    asked = "tokens a text" if found.encodes else f"prompt, {request.new_tokens} new tokens"
+    asked = "tokens per text" if found.encodes else f"prompt, {request.new_tokens} new tokens"
     quantities: tuple[Literal["ttft", "tpot"], ...] = ("ttft",) if found.encodes else ("ttft", "tpot")
+    threads = f"{found.threads} thread{'s' if found.threads > 1 else ''}"
     table = Table(
-        title=f"{found.name} · measured on {found.device}, {found.runtime} {found.runtime_version}, "
-        f"{found.threads} thread{'s' if found.threads > 1 else ''} · batch {request.batch}, "
-        f"{request.prompt_tokens} {asked}"
+        title=f"{found.name} · measured on {found.device}, {found.runtime} {found.runtime_version}, {threads} · "
+        f"batch {request.batch}, {request.prompt_tokens} {asked}",
+        columns=[
+            Column(head="metric"),
+            Column(head="measured (95 %)", right=True),
+            Column(head="predicted (90 %)", right=True),
+            Column(head="limit", right=True),
+            Column(),
+        ],
     )
-    for name in ("metric", "measured", "95 % interval", "predicted", "limit", ""):
-        table.add_column(name, justify="left" if name in ("metric", "") else "right")
     by_metric = {limit.metric: limit for limit in limits}
     for quantity in quantities:
         for share in SHARES:
-            table.add_row(*_percentile_row(found, quantity, share, promised or {}, by_metric))
+            table.add(*_percentile_row(found, quantity, share, promised or {}, by_metric))
     each = request.batch * request.prompt_tokens if found.encodes else request.batch
-    table.add_row("tokens/s", units.show(each / found.percentile(quantities[-1], 0.5), "rate"), "", "", "", "")
-    table.add_row(*_memory_row(found, promised or {}, by_metric))
-    table.add_row("CPU time", units.show(found.cpu_s, "time"), "", "", "", "")
+    table.add("throughput", units.show(each / found.percentile(quantities[-1], 0.5), "rate"), "", "", "")
+    table.add(*_memory_row(found, promised or {}, by_metric))
+    table.add("CPU time", units.show(found.cpu_s, "time"), "", "", "")
     if used is not None:
-        peak = "unavailable" if used.mfu is None else f"{100 * used.mfu:.0f} %"
-        table.add_row("MFU of prefill", peak, "", "", "", "")
-        table.add_row(f"MBU of decode ({used.ceiling})", f"{100 * used.mbu:.0f} %", "", "", "", "")
+        peak = "unavailable" if used.mfu is None else units.show(used.mfu, "share", digits=2)
+        table.add("MFU of prefill", peak, "", "", "")
+        table.add("MBU of decode", units.show(used.mbu, "share", digits=2), "", f"of {used.ceiling}", "")
     energy = "unavailable" if found.energy_j is None else units.show(found.energy_j, "energy")
-    table.add_row("energy", energy, "", "", "", "")
-    console.print(table)
+    table.add("energy", energy, "", "", "")
+    print_table(table)
     for quantity in quantities:
-        console.print(histogram(found, quantity), highlight=False)
+        put(histogram(found, quantity, bins=min(BINS, width() - 45)))
     _verdict(found)
 
 
@@ -78,18 +82,23 @@ def _percentile_row(
 
     name = f"{quantity}_p{share * 100:.0f}"
     known = percentile_interval(found.ttft_s if quantity == "ttft" else found.tpot_s, share)
-    low, high = (end if end is None else units.show(end, "time") for end in (known.low, known.high))
-    interval = f"{low or 'unbounded'} to {high or 'unbounded'}"
-    limit = limits.get(name)
+    shown, limit = _within(known.value, known.low, known.high, "time"), limits.get(name)
     met = "" if limit is None else _met(limit, known.value)
-    shown = _promise(promised, name, "time")
-    return name, units.show(known.value, "time"), interval, shown, "" if limit is None else limit.text, met
+    return name, shown, _promise(promised, name, "time"), "" if limit is None else limit.text, met
+
+
+def _within(value: float, low: float | None, high: float | None, kind: str) -> str:
+    """A value with its interval, of which an end may be unbounded."""
+    if low is None or high is None:
+        ends = " to ".join("unbounded" if end is None else units.show(end, kind) for end in (low, high))
+        return f"{units.show(value, kind)} ({ends})"
+    return units.span(value, low, high, kind)
 
 
 def _met(limit: Constraint, value: float) -> str:
     if limit.holds(value):
-        return "[green]met[/green]"
-    return "[red]broken[/red]" if limit.hard else "[yellow]beyond, and paid for[/yellow]"
+        return "met"
+    return "broken" if limit.hard else "beyond, and paid for"
 
 
 def _memory_row(
@@ -102,24 +111,24 @@ def _memory_row(
         met = _met(limit, peak)
     value = "unavailable" if peak is None else units.show(peak, "bytes")
     text = "" if limit is None else limit.text
-    return "peak_memory", value, "", _promise(promised, "peak_memory", "bytes"), text, met
+    return "peak_memory", value, _promise(promised, "peak_memory", "bytes"), text, met
 
 
 def _promise(promised: Mapping[str, Interval], metric: str, kind: str) -> str:
     if metric not in promised:
         return ""
     value, low, high = promised[metric]
-    return f"{units.show(value, kind)} ({units.show(low, kind)} to {units.show(high, kind)})"
+    return units.span(value, low, high, kind)
 
 
-def histogram(found: Measurement, quantity: Literal["ttft", "tpot"] | str) -> str:
+def histogram(found: Measurement, quantity: Literal["ttft", "tpot"] | str, *, bins: int = BINS) -> str:
     """One line of bars over the samples' range up to P99.5, logarithmic; what is beyond is counted in words."""
     import numpy as np
 
     samples = np.asarray(found.ttft_s if quantity == "ttft" else found.tpot_s, np.float64)
     low, high = float(samples.min()), float(np.quantile(samples, 0.995))
     high = max(high, low * 1.0001)
-    counts, _ = np.histogram(np.log(samples[samples <= high]), bins=BINS, range=(np.log(low), np.log(high)))
+    counts, _ = np.histogram(np.log(samples[samples <= high]), bins=bins, range=(np.log(low), np.log(high)))
     top = max(int(counts.max()), 1)
     bars = "".join(BARS[min(8, -(-8 * int(count) // top))] for count in counts)
     beyond = int((samples > high).sum())
@@ -131,11 +140,11 @@ def _verdict(found: Measurement) -> None:
     steps = "" if found.encodes else f" and {len(found.tpot_s)} decode steps"
     samples = f"{len(found.ttft_s)} {'passes' if found.encodes else 'prefills'}{steps}, all kept"
     if found.clean:
-        console.print(f"[green]clean[/green]: the machine was quiet; {samples}")
+        say(f"clean: the machine was quiet; {samples}")
     else:
-        console.print(f"[yellow]unclean[/yellow]: {'; '.join(found.reasons)}; {samples}")
+        say(f"unclean: {'; '.join(found.reasons)}; {samples}")
     if found.drift is not None:
-        console.print(drift_sentence(found), highlight=False)
+        say(drift_sentence(found))
 
 
 def drift_sentence(found: Measurement) -> str:
@@ -153,13 +162,12 @@ def drift_sentence(found: Measurement) -> str:
 
 
 def _slower(factor: float) -> str:
-    return f"{100 * (factor - 1):.0f} % slower" if factor >= 1 else f"{100 * (1 / factor - 1):.0f} % faster"
+    return f"{units.show(factor - 1, 'share', digits=2)} slower" if factor >= 1 else f"{units.show(1 / factor - 1, 'share', digits=2)} faster"
 
 
 def _corrected(found: Measurement, metric: str) -> str:
     value, low, high = found.corrected_interval(metric)
-    ends = " to ".join("unbounded" if end is None else units.show(end, "time") for end in (low, high))
-    return f"{units.show(value, 'time')} ({ends})"
+    return _within(value, low, high, "time")
 
 
 def sustained_lines(found: Sustained, *, kept: bool) -> None:
@@ -169,17 +177,14 @@ def sustained_lines(found: Sustained, *, kept: bool) -> None:
     span = max(high - low, 1e-12)
     bars = "".join(BARS[1 + min(7, int(8 * (value - low) / span))] for value in medians)
     thermal = found.thermal
-    console.print(
-        f"TPOT over {units.show(thermal.observed_s, 'time')}: {units.show(low, 'time')} |{bars}| "
-        f"{units.show(high, 'time')}",
-        highlight=False,
-    )
+    shown = units.show(thermal.observed_s, "time")
+    put(f"TPOT over {shown}: {units.show(low, 'time')} |{bars}| {units.show(high, 'time')}")
     if thermal.throttle_s is None:
-        console.print("no speed was lost: the machine sustains what it starts with")
+        say("no slowdown: the machine sustains the speed that it starts with")
     else:
-        console.print(
-            f"it keeps {100 * thermal.sustained_share:.0f} % of its speed; half of the loss is there after "
-            f"{units.show(thermal.throttle_s, 'time')}"
+        say(
+            f"under load it keeps {units.show(thermal.sustained_share, 'share', digits=2)} of its speed; half "
+            f"of the loss is there after {units.show(thermal.throttle_s, 'time')}"
         )
     if not kept:
-        console.print("not kept for predictions: this machine is not calibrated in this runtime (chipwise calibrate)")
+        say("not kept for predictions: this machine is not calibrated in this runtime (chipwise calibrate)")

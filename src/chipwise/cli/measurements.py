@@ -42,10 +42,10 @@ def listed(
 
 
 def _list(device: str | None, runtime: str | None, as_json: bool) -> None:
-    from rich.table import Table
-
     from chipwise.cli import show
+    from chipwise.cli.output import print_table, say
     from chipwise.core import units
+    from chipwise.core.layout import Column, Table
     from chipwise.profile.store import MeasurementStore
 
     store = MeasurementStore()
@@ -54,19 +54,27 @@ def _list(device: str | None, runtime: str | None, as_json: bool) -> None:
         show.json_of(rows)
         return
     if not rows and (device or runtime) and store.entries():
-        show.console.print(f"nothing in {store.path} is of {' and '.join(filter(None, (device, runtime)))}")
+        say(f"nothing in {store.path} is of {' and '.join(filter(None, (device, runtime)))}")
         return
     if not rows:
-        show.console.print(f"nothing has been measured yet ({store.path}); try: chipwise measure gpt2")
+        say(f"nothing has been measured yet ({store.path}); try: chipwise measure gpt2")
         return
-    shown = Table(title=f"{len(rows)} measurements in {store.path}")
-    for head in ("id", "when", "model", "machine", "runtime", "TTFT P50", "TPOT P50", "memory", "clean", "by"):
-        shown.add_column(head, no_wrap=head == "id")
+    heads = {"id": 0, "when": 5, "model": 0, "machine": 6, "runtime": 7}
+    shown = Table(
+        title=f"{len(rows)} measurement{'s' if len(rows) > 1 else ''} in {store.path}",
+        columns=[
+            *(Column(head=head, drop=drop) for head, drop in heads.items()),
+            *(Column(head=head, right=True, drop=drop) for head, drop in (("TTFT", 0), ("TPOT", 0), ("memory", 4))),
+            Column(head="clean"),
+            Column(head="by", drop=8),
+        ],
+        caption="TTFT and TPOT are P50; one measurement in full: chipwise measurements show ID",
+    )
     for row in rows:
         memory = row["peak_memory_bytes"]
-        shown.add_row(
+        shown.add(
             row["id"][:8],
-            row["added"],
+            row["added"].replace("T", " ")[:16],
             row["name"],
             row["device"],
             f"{row['runtime']} {row['runtime_version']}, {row['threads']} thr.",
@@ -76,7 +84,7 @@ def _list(device: str | None, runtime: str | None, as_json: bool) -> None:
             "yes" if row["clean"] else "no",
             row["source"],
         )
-    show.console.print(shown)
+    print_table(shown)
 
 
 def summary(item: Stored) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
-from chipwise.cli.output import console, json_of, notices
+from chipwise.cli.output import console, json_of, notices, print_table, put, say
+from chipwise.core import layout as columns
 from chipwise.core import units
 from chipwise.hardware.device import MachineProfile
 from chipwise.reporting.record import RunRecord
@@ -115,29 +116,33 @@ def waiting(title: str, *, quiet: bool = False) -> Iterator[None]:
 def result(record: RunRecord, folder: Path) -> None:
     """The end of a search, or how far it came: the contenders, the constraints, and where everything is."""
     if contenders(record) or record.start is not None:
-        console.print(final_table(record))
+        print_table(final_table(record))
     else:
         trained = sum(bool(trial.train_cpu_s) for trial in record.trials)
-        console.print(f"{record.name}: {trained} of {len(record.trials)} trials trained, no winner yet")
-    console.print(constraint_table(record))
-    winner = "" if record.winner is None else f"   winner: {folder / 'winner'}"
-    console.print(f"report: {folder / 'report.html'}   card: {folder / 'card.md'}{winner}")
+        say(f"{record.name}: {trained} of {len(record.trials)} trials trained, no winner yet")
+    print_table(constraint_table(record))
+    put(f"report: {folder / 'report.html'}")
+    put(f"card: {folder / 'card.md'}")
+    if record.winner is not None:
+        put(f"winner: {folder / 'winner'}")
     if record.status == "partial":
-        console.print(f"not finished; go on with: chipwise search FILE --out {folder} --resume")
+        put(f"not finished; go on with: chipwise search FILE --out {folder} --resume")
 
 
 def profile(found: MachineProfile, path: Path) -> None:
     """What calibration found."""
-    table = Table(title=f"{found.machine.name} · {found.runtime} {found.runtime_version}, {found.threads} threads")
-    table.add_column("measured")
-    table.add_column("value", justify="right")
+    threads = f"{found.threads} thread{'s' if found.threads > 1 else ''}"
+    table = columns.Table(
+        title=f"{found.machine.name} · {found.runtime} {found.runtime_version}, {threads}",
+        columns=[columns.Column(head="measured"), columns.Column(head="value", right=True)],
+    )
     for name, rate in found.peaks.items():
-        table.add_row(f"peak of matrix products, {name}", units.show(rate, "compute"))
+        table.add(f"peak of matrix products, {name}", units.show(rate, "compute"))
     for name, rate in found.roofs.items():
-        table.add_row(f"bandwidth, {name}", units.show(rate, "bandwidth"))
-    table.add_row("memory of a process without a model", units.show(found.memory.base_bytes, "bytes"))
-    console.print(table)
-    console.print(found.check_errors)
+        table.add(f"bandwidth, {name}", units.show(rate, "bandwidth"))
+    table.add("memory of a process without a model", units.show(found.memory.base_bytes, "bytes"))
+    print_table(table)
+    say(found.check_errors)
     for note in found.notes:
-        console.print(f"[yellow]note:[/yellow] {note}")
-    console.print(f"profile: {path}")
+        say(f"note: {note}")
+    put(f"profile: {path}")

@@ -78,30 +78,26 @@ def command(
 
 
 def _say(found: Shrunk) -> None:
-    from rich.table import Table
-
-    from chipwise.cli.output import console
+    from chipwise.cli.output import print_table, put, say
     from chipwise.core import units
+    from chipwise.core.layout import Column, Table
     from chipwise.shrinking.command import request_of
 
-    table = Table(title=f"{found.arch.name} · {found.method}")
-    for name in ("", "original", "cut", "share"):
-        table.add_column(name, justify="left" if not name else "right")
-    share = found.parameters / found.original_parameters
-    table.add_row("parameters", f"{found.original_parameters:,}", f"{found.parameters:,}", f"{100 * share:.0f} %")
+    columns = [Column(prose=True), *(Column(head=head, right=True) for head in ("original", "cut", "share"))]
+    table = Table(title=f"{found.arch.name} · {found.method}", columns=columns)
+    share = units.show(found.parameters / found.original_parameters, "share", digits=2)
+    table.add("parameters", f"{found.original_parameters:,}", f"{found.parameters:,}", share)
     if found.latency is not None and found.original_latency is not None and found.ratio is not None:
         both = [units.show(request_of(item), "time") for item in (found.original_latency, found.latency)]
-        table.add_row("request, measured in turns, P50", *both, f"{100 * found.ratio:.1f} %")
-    table.add_row("distance from the original, held-out text", "0", f"{found.loss_after:.4f}", "")
-    console.print(table)
+        table.add("request, measured in turns, P50", *both, units.show(found.ratio, "share"))
+    table.add("distance from the original, held-out text", "0", f"{found.loss_after:.4f}", "")
+    print_table(table)
     heads, neurons = (", ".join(map(str, sizes)) for sizes in (found.sizes.heads, found.sizes.neurons))
-    console.print(f"KV heads of each layer: {heads}; neurons: {neurons}", highlight=False)
-    console.print(f"healing took the distance from {found.loss_before:.4f} to {found.loss_after:.4f}", highlight=False)
+    say(f"KV heads of each layer: {heads}; neurons: {neurons}")
+    say(f"healing took the distance from {found.loss_before:.4f} to {found.loss_after:.4f}")
     if found.latency is not None and not found.latency.clean:
-        console.print(
-            f"[yellow]unclean[/yellow]: {'; '.join(found.latency.reasons)}; the share says more than the times"
-        )
-    console.print(f"model: {found.folder}")
+        say(f"unclean: {'; '.join(found.latency.reasons)}; trust the share rather than the times")
+    put(f"model: {found.folder}")
 
 
 def _silent(stage: str, done: int, total: int) -> None:

@@ -46,43 +46,47 @@ def command(
 
 
 def _show(found: Overview) -> None:
-    from rich.table import Table
-
-    from chipwise.cli.output import console
+    from chipwise.cli.output import print_table, say
     from chipwise.core import units
+    from chipwise.core.layout import Column, Table
     from chipwise.space.constraints import METRICS
 
-    size = f"{found.size:,}" if found.size < 10**9 else f"{found.size:.3e}"
-    console.print(f"{size} distinct designs in {found.choices} choices")
+    size = f"{found.size:,}" if found.size < 10**9 else units.number(found.size)
+    say(f"{size} distinct designs in {found.choices} choices")
     if found.priced_by is None:
-        console.print(
-            "priced by nothing: this machine was not calibrated in this runtime (chipwise calibrate), "
-            "and no --device was named"
+        say(
+            "without prices: this machine was not calibrated in this runtime (chipwise calibrate), and no --device was "
+            "named"
         )
     else:
-        console.print(f"priced by {found.priced_by}")
+        say(f"priced by {found.priced_by}")
     if found.feasible_share is not None:
-        console.print(f"{found.feasible_share:.2%} of {found.drawn:,} drawn candidates hold the limits that are judged")
+        share = units.show(found.feasible_share, "share")
+        say(f"{share} of {found.drawn:,} random candidates meet the limits that can be predicted")
     if found.closest is not None:
-        console.print(found.closest)
+        say(found.closest)
     if found.unjudged:
-        console.print(f"not judged, since nothing here predicts them: {', '.join(found.unjudged)}")
-    table = Table(title="extremes", show_lines=False)
-    for name in ("metric", "least", "most"):
-        table.add_column(name)
+        say(f"not checked, since nothing here predicts them: {', '.join(found.unjudged)}")
+    say()
+    extremes = Table(
+        title="extremes",
+        columns=[Column(head="metric"), Column(), Column(head="value", right=True), Column(head="design", prose=True)],
+    )
     for item in found.extremes:
-        table.add_row(
-            item.metric,
-            *(
-                f"{units.show(end.metrics[item.metric], METRICS[item.metric])}  {end.summary}"
-                for end in (item.least, item.most)
-            ),
-        )
-    console.print(table)
+        for name, end in (("least", item.least), ("most", item.most)):
+            value = units.show(end.metrics[item.metric], METRICS[item.metric])
+            extremes.add(item.metric if name == "least" else "", name, value, end.summary)
+    print_table(extremes)
     if found.samples:
-        table = Table(title="samples")
-        for name in ("design", *found.samples[0].metrics):
-            table.add_column(name, justify="left" if name == "design" else "right")
+        say()
+        metrics = tuple(found.samples[0].metrics)
+        samples = Table(
+            title="samples",
+            columns=[
+                *(Column(head=name, right=True, drop=i) for i, name in enumerate(metrics)),
+                Column(head="design", prose=True),
+            ],
+        )
         for one in found.samples:
-            table.add_row(one.summary, *(units.show(v, METRICS[name]) for name, v in one.metrics.items()))
-        console.print(table)
+            samples.add(*(units.show(one.metrics[name], METRICS[name]) for name in metrics), one.summary)
+        print_table(samples)

@@ -19,12 +19,13 @@ def command(as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.
     if as_json:
         show.json_of([{"name": name, "when": one.when, "extra": one.extra or None} for name, one in known.items()])
         return
-    from rich.table import Table
+    from chipwise.cli.output import print_table
+    from chipwise.core.layout import Column, Table
 
-    shown = Table(caption="Scores on spaces with known fronts: docs/strategies.md")
-    shown.add_column("strategy", no_wrap=True)
-    shown.add_column("use it when")
-    shown.add_column("needs", no_wrap=True)
+    shown = Table(
+        columns=[Column(head="strategy"), Column(head="use it when", prose=True), Column(head="needs")],
+        caption="Scores on spaces with known fronts: docs/strategies.md",
+    )
     for name, one in known.items():
-        shown.add_row(name, one.when, f"chipwise\\[{one.extra}]" if one.extra else "")
-    show.console.print(shown)
+        shown.add(name, one.when, f"chipwise[{one.extra}]" if one.extra else "")
+    print_table(shown)

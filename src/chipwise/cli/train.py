@@ -89,7 +89,7 @@ def command(
         return
     result = done.result
     speed = "" if done.tokens_per_s is None else f", {units.show(done.tokens_per_s, 'rate')}"
-    share = "unknown" if done.mfu is None else f"{100 * done.mfu:.2g} %"
+    share = "unknown" if done.mfu is None else units.show(done.mfu, "share", digits=2)
     used = "as kept" if done.tokens_per_s is None else f"MFU {share} (peak: {done.peak})"
     console.print(
         f"{result.bits_per_byte:.4f} bits/byte, perplexity {result.perplexity:.2f} on held-out text after "
@@ -113,7 +113,7 @@ class _Progress:
             return
         self._said = now
         learnt = "" if sign.bits_per_byte is None else f"{sign.bits_per_byte:.3f} bits/byte of training text, "
-        used = "MFU unknown (unknown peak)" if sign.mfu is None else f"MFU {100 * sign.mfu:.2g} %"
+        used = "MFU unknown (unknown peak)" if sign.mfu is None else f"MFU {units.show(sign.mfu, 'share', digits=2)}"
         text = (
             f"step {sign.steps:,}, {sign.tokens:,} tokens, {learnt}{units.show(sign.tokens_per_s, 'rate')}, {used}, "
             f"{units.show(sign.left_s, 'time')} left"

@@ -40,20 +40,22 @@ def command(
     chipwise validate gemm --truth DIR --leave-out device --out predictions.csv
     """
     from chipwise import api
-    from chipwise.cli.output import console, json_of
+    from chipwise.cli.output import json_of, print_table, put
+    from chipwise.core import units
+    from chipwise.core.layout import Column, Table
 
     scores = api.validate(kind.value, truth, out, leave_out=leave_out.value)
     if as_json:
         json_of(scores)
         return
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for name in ("subset", "rows", "answered", "MAPE", "median", "p90", "within 25 %", "inside 90 %"):
-        table.add_column(name, justify="left" if name == "subset" else "right")
+    heads = ("rows", "answered", "MAPE", "median", "p90", "within 25 %", "inside 90 %")
+    table = Table(columns=[Column(head="subset"), *(Column(head=head, right=True) for head in heads)])
     for score in scores:
-        inside = "" if score.inside is None else f"{100 * score.inside:.1f} %"
-        errors = (f"{100 * value:.1f} %" for value in (score.mape, score.median, score.p90, score.within_25))
-        table.add_row(score.subset, f"{score.rows:,}", f"{100 * score.answered:.1f} %", *errors, inside)
-    console.print(table)
-    console.print(f"wrote {out}")
+        shares = (score.answered, score.mape, score.median, score.p90, score.within_25, score.inside)
+        table.add(
+            score.subset,
+            f"{score.rows:,}",
+            *("" if share is None else units.show(share, "share") for share in shares),
+        )
+    print_table(table)
+    put(f"wrote {out}")
