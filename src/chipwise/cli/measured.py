@@ -162,7 +162,11 @@ def drift_sentence(found: Measurement) -> str:
 
 
 def _slower(factor: float) -> str:
-    return f"{units.show(factor - 1, 'share', digits=2)} slower" if factor >= 1 else f"{units.show(1 / factor - 1, 'share', digits=2)} faster"
+    return (
+        f"{units.show(factor - 1, 'share', digits=2)} slower"
+        if factor >= 1
+        else f"{units.show(1 / factor - 1, 'share', digits=2)} faster"
+    )
 
 
 def _corrected(found: Measurement, metric: str) -> str:
