@@ -38,8 +38,8 @@ from chipwise.core.statistics import Z90
 from chipwise.hardware import MachineProfile
 from chipwise.ops import Phase, Workload
 from chipwise.optim.pareto import hypervolume, non_dominated
-from chipwise.pipeline.costing import Noted
-from chipwise.pipeline.profiling import next_to_measure
+from chipwise.pipeline.cost_model import NotedMeasurement
+from chipwise.pipeline.measurement_choice import next_to_measure
 from chipwise.profile.calibrate import calibrate
 from chipwise.profile.exporting import export_for
 from chipwise.profile.harness import measure
@@ -98,7 +98,7 @@ def fake_pool(spec: Path, count: int, seed: int) -> Pool:
     believed = core_like()
     device = shaken(believed, random.Random(seed), off=RATES)
 
-    def truth(chosen: Sequence[Design], workload: Workload) -> list[Noted]:
+    def truth(chosen: Sequence[Design], workload: Workload) -> list[NotedMeasurement]:
         accidents = np.exp(ACCIDENT * rng.standard_normal(len(chosen)))
         found = []
         for design, accident in zip(chosen, accidents, strict=True):
@@ -106,7 +106,7 @@ def fake_pool(spec: Path, count: int, seed: int) -> Pool:
             for phase, name in ((Phase.PREFILL, "ttft"), (Phase.DECODE, "tpot")):
                 seconds = predict_seconds(device, design, phase, workload) * accident
                 values |= {f"{name}_p50": seconds, f"{name}_p99": 1.2 * seconds}
-            found.append(Noted(design, workload, values))
+            found.append(NotedMeasurement(design, workload, values))
         return found
 
     ours = prepare(believed, truth(random_designs(12, seed=seed), Workload(prompt_tokens=64, new_tokens=64)))
@@ -151,7 +151,7 @@ def real_pool(folder: Path, spec: Path, count: int, *, runtime: str, seed: int) 
     with table.open() as stream:
         lines = {int(line["candidate"]): line for line in csv.DictReader(stream)}
     truth = [
-        Noted(designs[number], run.workload, {metric: float(line[metric]) for metric in METRICS})
+        NotedMeasurement(designs[number], run.workload, {metric: float(line[metric]) for metric in METRICS})
         for number, line in sorted(lines.items())
         if number < count
     ]

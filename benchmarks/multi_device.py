@@ -28,7 +28,7 @@ from chipwise.core.files import build
 from chipwise.ops import Workload
 from chipwise.optim import Goal, Limit, Problem, make_strategy
 from chipwise.optim.pareto import hypervolume
-from chipwise.pipeline.targets import Targets, sheet_metrics
+from chipwise.pipeline.other_devices import Targets, sheet_metrics
 from chipwise.space import SearchSpace, SpaceSpec
 
 DEVICES = ("h100-sxm", "rtx-4090", "jetson-agx-orin", "tpu-v5e", "raspberry-pi-5")

@@ -24,8 +24,8 @@ import numpy as np
 from chipwise.core.files import build, read_yaml
 from chipwise.hardware import MachineProfile, datasheet
 from chipwise.ops import Workload
-from chipwise.pipeline.devices import DevicePricer
 from chipwise.space import SearchSpace, SpaceSpec
+from chipwise.space.device_pricer import DevicePricer
 from chipwise.space.price_table import PriceTable, ProfilePricer
 
 

@@ -30,7 +30,7 @@ import torch
 from safetensors.numpy import load_file
 
 from chipwise.hardware import MachineProfile
-from chipwise.pipeline.costing import Costing
+from chipwise.pipeline.cost_model import CostModel
 from chipwise.profile.calibrate import calibrate
 from chipwise.run import load_run
 from chipwise.space import SearchSpace
@@ -90,7 +90,7 @@ class Bench:
         self.began = time.monotonic()
         self.spec = load_run(args.spec)
         self.space = SearchSpace(self.spec.space)
-        self.costing = Costing(self.space, self.spec.workload, self._profile())
+        self.costing = CostModel(self.space, self.spec.workload, self._profile())
         self.stores = self._texts()
         self.subnets = draw(self.spec, self.space, self.costing, half=plan.half, seed=args.seed)
         self.cpu_s: dict[str, float] = {}  # of each kind of training, charged

@@ -16,7 +16,7 @@ import numpy as np
 from chipwise.blocks.lowering import lower
 from chipwise.ops import Phase
 from chipwise.optim.scaling import START
-from chipwise.pipeline.costing import Costing
+from chipwise.pipeline.cost_model import CostModel
 from chipwise.pipeline.screening import excess
 from chipwise.run.spec import RunSpec
 from chipwise.space import Constraint, SearchSpace
@@ -51,7 +51,7 @@ class Subnet:
         return f"{self.number:02d} {summary(self.design)}"
 
 
-def feasible(spec: RunSpec, space: SearchSpace, costing: Costing, *, count: int, seed: list[int]):
+def feasible(spec: RunSpec, space: SearchSpace, costing: CostModel, *, count: int, seed: list[int]):
     """Rows within the limits among ``count`` drawn ones, and their predicted decode latencies."""
     rows = space.sample(count, np.random.default_rng(seed))
     rows[:, space.index["weights"]] = spec.space.weights.index(WEIGHTS)
@@ -68,7 +68,7 @@ def of_medians(limit: Constraint) -> Constraint:
     return replace(limit, metric=limit.metric.replace("_p99", "_p50"), limit=limit.limit / 2)
 
 
-def draw(spec: RunSpec, space: SearchSpace, costing: Costing, *, half: int, seed: int) -> list[Subnet]:
+def draw(spec: RunSpec, space: SearchSpace, costing: CostModel, *, half: int, seed: int) -> list[Subnet]:
     """``half`` sub-networks spread over latency and ``half`` from the band."""
     rows, latency_s = feasible(spec, space, costing, count=POWER_METRICS, seed=[seed, 11])
     random = np.random.default_rng([seed, 12])

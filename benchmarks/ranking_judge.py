@@ -9,8 +9,8 @@ from chipwise.core.statistics import nnls
 from chipwise.optim.encoding import Encoder
 from chipwise.optim.quality_model import QualityModel
 from chipwise.pipeline.choosing import make_problem
-from chipwise.pipeline.costing import Costing
-from chipwise.pipeline.ranking import agreement
+from chipwise.pipeline.cost_model import CostModel
+from chipwise.pipeline.findings import agreement
 from chipwise.run.spec import RunSpec
 from chipwise.space import SearchSpace
 from ranking_draw import Subnet
@@ -26,7 +26,7 @@ class AllFidelities:
     that leaves over. What is said of a candidate comes from a fit that has not seen its full training.
     """
 
-    def __init__(self, spec: RunSpec, space: SearchSpace, costing: Costing, seed: int) -> None:
+    def __init__(self, spec: RunSpec, space: SearchSpace, costing: CostModel, seed: int) -> None:
         self.problem = make_problem(space, costing.metrics, spec.goals, spec.limits)
         self.encoder = Encoder(self.problem, seed=seed)
         self.seed = seed

@@ -17,7 +17,7 @@ import json
 import os
 from pathlib import Path
 
-from chipwise.pipeline.judging import run_side_by_side
+from chipwise.pipeline.task_evaluation import run_side_by_side
 from chipwise.reporting.record import RunRecord, Trial, load
 from chipwise.run.spec import RunSpec, run_spec
 from chipwise.space.designs import design_of

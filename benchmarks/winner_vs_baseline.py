@@ -30,9 +30,9 @@ from chipwise import api
 from chipwise.api.runs import run_folder
 from chipwise.deploy.onnx import export
 from chipwise.hardware import MachineProfile
-from chipwise.pipeline.baseline import proportions
-from chipwise.pipeline.costing import Costing
+from chipwise.pipeline.cost_model import CostModel
 from chipwise.pipeline.measuring import exported_bits_per_byte, metrics_of
+from chipwise.pipeline.reference_design import proportions
 from chipwise.profile.harness import measure_alternately
 from chipwise.reporting.record import load
 from chipwise.run import load_run
@@ -115,10 +115,10 @@ def contenders(spec, folder: Path, random: Path) -> dict:
 
 def grid(spec, folder: Path, baseline: dict) -> dict:
     """For each depth the largest Llama-like design that is predicted no slower than the baseline, or the fastest."""
-    costing = Costing(SearchSpace(spec.space), spec.workload, MachineProfile.load(folder / "profile.json"))
+    costing = CostModel(SearchSpace(spec.space), spec.workload, MachineProfile.load(folder / "profile.json"))
 
     def predicted(choices: dict) -> dict:
-        promise = costing.promise(design_of(choices, spec=spec.space))
+        promise = costing.predict(design_of(choices, spec=spec.space))
         return {metric: bounds[0] for metric, bounds in promise.items()}
 
     limit = predicted(baseline)["tpot_p50"]

@@ -12,8 +12,8 @@ import yaml
 
 from chipwise import api
 from chipwise.core.errors import Infeasible
-from chipwise.pipeline import judging
-from chipwise.pipeline.finish import Finish
+from chipwise.pipeline import task_evaluation
+from chipwise.pipeline.finals import Finals
 from chipwise.reporting.record import load
 from chipwise.training.tasks_classifier import Classifier
 from conftest import EXAMPLES
@@ -53,12 +53,12 @@ def run(smoke_run, tmp_path_factory) -> Path:
     home = tmp_path_factory.mktemp("floor")
     file, folder = spec(home, ">= 60 %"), started(home / "run", smoke_run)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Finish, "write_winner", interrupt)
+        patch.setattr(Finals, "write_winner", interrupt)
         with pytest.raises(KeyboardInterrupt):
             api.search(file, out=folder)
     assert load(folder / "record.json").status == "partial"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(judging, "COMMAND", ["false"])  # whoever is judged again fails
+        patch.setattr(task_evaluation, "COMMAND", ["false"])  # whoever is judged again fails
         api.search(file, out=folder, resume=True)
     return folder
 
@@ -78,7 +78,7 @@ def test_finalist_and_baseline_were_judged_once_and_the_floor_is_kept(run) -> No
     assert "exported" in score.judged
     assert record.trial(record.baseline).tasks["smoke-task"].value is not None
     assert record.tasks[0].classes == ("size", "speed")
-    assert "asking the tasks" in record.budget.spent
+    assert "evaluating tasks" in record.budget.spent
 
 
 def test_the_shipped_classifier_answers_what_was_promised(run) -> None:

@@ -292,7 +292,7 @@ def quality(model: str | Path | ArchSpec, *, tokens: float | str, run: str | Pat
     arch = model if isinstance(model, ArchSpec) else resolve(model)
     count = parse(tokens, "count")
     if run is not None:
-        from chipwise.pipeline.fitted import fitted_quality
+        from chipwise.reporting.fitted_quality import fitted_quality
 
         return fitted_quality(arch, tokens=count, run=run)
     from chipwise.optim.laws import published_quality

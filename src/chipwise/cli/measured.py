@@ -83,7 +83,7 @@ def _percentile_row(
     name = f"{quantity}_p{share * 100:.0f}"
     known = percentile_interval(found.ttft_s if quantity == "ttft" else found.tpot_s, share)
     shown, limit = _within(known.value, known.low, known.high, "time"), limits.get(name)
-    met = "" if limit is None else _met(limit, known.value)
+    met = "" if limit is None else _met(limit, known.value, known.high if limit.op == "<=" else known.low)
     return name, shown, _promise(promised, name, "time"), "" if limit is None else limit.text, met
 
 
@@ -95,9 +95,11 @@ def _within(value: float, low: float | None, high: float | None, kind: str) -> s
     return units.span(value, low, high, kind)
 
 
-def _met(limit: Constraint, value: float) -> str:
+def _met(limit: Constraint, value: float, bound: float | None) -> str:
+    """Whether a limit is met; probably where the bound of the interval does not meet it, or nothing bounds a P99."""
     if limit.holds(value):
-        return "met"
+        known = bound is not None or not limit.metric.endswith("_p99")
+        return "met" if known and (bound is None or limit.holds(bound)) else "probably met"
     return "broken" if limit.hard else "beyond, and paid for"
 
 
@@ -108,7 +110,7 @@ def _memory_row(
     limit = limits.get("peak_memory")
     met = ""
     if limit is not None and peak is not None:
-        met = _met(limit, peak)
+        met = _met(limit, peak, None)
     value = "unavailable" if peak is None else units.show(peak, "bytes")
     text = "" if limit is None else limit.text
     return "peak_memory", value, _promise(promised, "peak_memory", "bytes"), text, met

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from chipwise.pipeline.overview import Overview
+    from chipwise.api.overview import Overview
 
 
 def command(
@@ -22,9 +22,9 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON and no progress.")] = False,
 ) -> None:
     """Tell a space's size, samples, the share that is feasible by cost, and the extremes of every metric."""
+    from chipwise.api.overview import overview_of
     from chipwise.cli import output, show
     from chipwise.core.files import build, read_yaml
-    from chipwise.pipeline.overview import overview_of
     from chipwise.profile.store import profile_path
     from chipwise.run.spec import TargetSpec
 

@@ -57,8 +57,8 @@ def sweet_spot(history: History) -> SweetSpot | None:
     low, high = points.min(axis=0), points.max(axis=0)
     share = (points - low) / (high - low)
     kept = {name: float(1 - value) for name, value in zip(names, share[best], strict=True)}
-    words = "it keeps " + " and ".join(
-        f"{value:.0%} of what the front offers in {name}" for name, value in kept.items()
+    words = "from the worst to the best value on the front it goes " + " and ".join(
+        f"{100 * value:.0f} % of the way in {name}" for name, value in kept.items()
     )
     if len(names) == 2:
         words += "; " + "; ".join(_exchanges(points, share, best, names))
@@ -73,8 +73,8 @@ def _exchanges(points: Float64Array, share: Float64Array, best: int, names: Sequ
         gained, lost = share[best, j] - share[end, j], share[end, other] - share[best, other]
         if gained > 0:
             words.append(
-                f"the other {gained:.0%} of {names[j]} would cost {lost:.0%} of {names[other]}"
-                + (f", {lost / gained:.1f} for one" if lost > gained else "")
+                f"going all the way in {names[j]} ({100 * gained:.0f} % more) would give up {100 * lost:.0f} % "
+                f"in {names[other]}"
             )
     return words
 

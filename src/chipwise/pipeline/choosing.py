@@ -1,9 +1,9 @@
-"""Which candidates deserve the next trainings: the quality model's beliefs over the screened pool.
+"""Which candidates are trained next: acquisition over the screened pool, by the posterior of the quality model.
 
-Costs are free, so only bits per byte has to be learnt; it counts as more where a soft limit is broken. A scaling law,
-fitted to the run's own trainings, reads short ones at the full budget; the quality model learns what each shape adds to
-it or takes from it. The first batch covers the pool; later ones take turns between the candidate most likely to be the
-best within the limits and those that add most to the front.
+Latency is cheap to predict, quality is expensive to measure, so only bits per byte is learnt; it counts as more where a
+soft limit is broken. A scaling law, fitted to the run's own trainings, extrapolates short ones to the full budget; the
+quality model learns by how much each shape differs from it. The first batch covers the pool; later ones alternate
+between the candidate with the highest expected improvement and those that add most to the front.
 """
 
 from __future__ import annotations
@@ -16,21 +16,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chipwise.core.arrays import Float64Array
+from chipwise.core.errors import ChipwiseError, SpecError
 from chipwise.optim.acquisition import expected_improvement, most_informative
 from chipwise.optim.encoding import Encoder
 from chipwise.optim.quality_model import QualityModel
 from chipwise.optim.scaling import fit_law, fit_pace
-from chipwise.optim.strategy import Goal, Limit, Problem
+from chipwise.optim.strategies import make_strategy
+from chipwise.optim.strategy import Goal, Limit, Problem, Strategy
+from chipwise.pipeline.other_devices import ACROSS
 from chipwise.pipeline.screening import Metrics, Screened, excess, mutate
-from chipwise.pipeline.word import Word
+from chipwise.pipeline.supernet_prior import SupernetPrior
 from chipwise.space import Constraint, Objective, SearchSpace
 from chipwise.space.constraints import relative_excess
 from chipwise.space.search_space import Rows
 
 POOL = 4_000
 PARENTS, CHILDREN = 6, 150
-ACROSS = "across."  # before a metric's name: what it counts as where several devices matter
-HOPEFUL = 4  # the first batch is spread over the best fourth of the pool, by the law's word
+HOPEFUL = 4  # the first batch is spread over the best fourth of the pool by the scaling law
+_TRIES = 20  # batches that a strategy is asked for before the screened candidates are drawn from
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ class Belief:
 def make_problem(
     space: SearchSpace, metrics: Metrics, goals: tuple[Objective, ...], limits: tuple[Constraint, ...]
 ) -> Problem:
-    """The search as the strategies see it: bits per byte is dear, all else is free."""
+    """The search as strategies see it: bits per byte is known from trainings only, all else from the cost model."""
     free_goals = [goal for goal in goals if goal.metric != "bits_per_byte"]
     free_limits = [limit for limit in limits if limit.metric != "bits_per_byte" and limit.task is None]
 
@@ -129,12 +132,12 @@ class Chooser:
         self._encoder = Encoder(self.problem, seed=seed)
         self._model = self._fresh()
         self._fitted_on: list[Observation] = []  # what the model has learnt from
-        self._word: Word | None = None
+        self._prior: SupernetPrior | None = None
 
-    def hear(self, rows: Rows, scores: Float64Array) -> None:
-        """Takes what shared weights say of ``rows``, in bits per byte, for a first word; see ``run/word.py``."""
+    def set_supernet_prior(self, rows: Rows, scores: Float64Array) -> None:
+        """Sets the supernet prior from ``scores`` of ``rows`` in bits per byte; see :class:`SupernetPrior`."""
         residuals = np.log(scores / self.law(rows))
-        self._word = Word(self.problem, self._encoder, rows, residuals, seed=self._seed)
+        self._prior = SupernetPrior(self.problem, self._encoder, rows, residuals, seed=self._seed)
         self._fitted_on = []
 
     def next(self, count: int, observations: Sequence[Observation], taken: Sequence[Sequence[int]]) -> Rows:
@@ -144,7 +147,7 @@ class Chooser:
         if len(pool) <= count:
             return pool
         if len(observations) < 3:
-            hope = self._law(observations)(pool) * np.exp(self._trend([])(pool)) * self.counts(pool)
+            hope = self._law(observations)(pool) * np.exp(self._trend([])(pool)) * self.penalty_factor(pool)
             pool = pool[np.argsort(hope, kind="stable")[: max(count, len(pool) // HOPEFUL)]]
             columns = self._model.columns(pool)
             held = self._model.columns(np.array(taken)) if taken else columns[:0]
@@ -175,15 +178,18 @@ class Chooser:
                     picks.append(fresh)
         return picks
 
-    def by_law(self, count: int, taken: Sequence[Sequence[int]]) -> Rows:
-        """Up to ``count`` rows that the law alone prefers, none of them in ``taken``; of equal shapes one at first."""
+    def propose_by_law(self, count: int, observations: Sequence[Observation], taken: Sequence[Sequence[int]]) -> Rows:
+        """Up to ``count`` rows that the law alone prefers, none of them in ``taken``; of equal shapes one at first.
+
+        ``observations`` do not matter: it is for runs that train nothing before their final trainings.
+        """
         gone = {self._architecture(row) for row in taken}
         pool = self.pool[[i for i, row in enumerate(self.pool.tolist()) if self._architecture(row) not in gone]]
-        order = [int(i) for i in np.argsort(self.law(pool) * self.counts(pool), kind="stable")]
+        order = [int(i) for i in np.argsort(self.law(pool) * self.penalty_factor(pool), kind="stable")]
         return pool[self._in_turns(pool, (order,), count)]
 
     def nearest(self, choices: Mapping[str, Any]) -> list[int]:
-        """The row of the space that is closest to a design drawn by hand."""
+        """The row of the space that is closest to a reference design."""
         return [int(i) for i in self._space.nearest(choices)]
 
     def in_other_formats(self, row: Sequence[int]) -> Rows:
@@ -195,20 +201,20 @@ class Chooser:
         rows = np.asarray(rows[rows[:, column] != row[column]], dtype=np.int64)
         return rows[excess(self._limits, self._metrics(rows)) <= 0] if len(rows) else rows
 
-    def counts(self, rows: Rows) -> Float64Array:
+    def penalty_factor(self, rows: Rows) -> Float64Array:
         """What one bit per byte of ``rows`` counts as, (n,): 1, and more past soft limits."""
         return 1.0 + self.problem.penalty(self.problem.price(rows)[1])
 
     def law(self, rows: Rows) -> Float64Array:
-        """Bits per byte of ``rows`` after a full training, as the law says before anything was trained, (n,)."""
+        """Bits per byte of ``rows`` after a full training by the scaling law, before anything was trained, (n,)."""
         return self._law([])(rows)
 
     def law_of(self, choices: Mapping[str, Any]) -> float:
-        """The same of a design drawn by hand: of the row that is closest to it."""
+        """The same of a reference design: of the row that is closest to it."""
         return float(self.law(np.array([self.nearest(choices)]))[0])
 
     def spread(self, trained: int, scored: int) -> tuple[Rows, Rows]:
-        """Rows that shared weights are trained on, and those of them that they are asked about.
+        """Rows that a supernet is trained on, and those of them that it scores.
 
         The former are drawn from the pool; of the latter, half are those that the law prefers.
         """
@@ -230,7 +236,7 @@ class Chooser:
         law, trend = self._learn(observations)
         columns = self._model.columns(rows)
         mean, std = self._model.predict_columns(columns)
-        scale = np.exp(mean + trend(rows)) * law(rows) * self.counts(rows)
+        scale = np.exp(mean + trend(rows)) * law(rows) * self.penalty_factor(rows)
 
         def covariance(index: NDArray[np.int64]) -> Float64Array:
             """Of the logarithms, times what a unit of them is in bits per byte (first order)."""
@@ -238,7 +244,7 @@ class Chooser:
 
         tried = np.unique(np.array([item.row for item in observations]), axis=0)
         known, _ = self._model.predict(tried)
-        quality = np.exp(known + trend(tried)) * law(tried) * self.counts(tried)
+        quality = np.exp(known + trend(tried)) * law(tried) * self.penalty_factor(tried)
         costs, _ = self.problem.price(tried)
         return Belief(mean=scale, std=scale * std, covariance=covariance, front=np.column_stack([quality, costs]))
 
@@ -261,12 +267,12 @@ class Chooser:
     def _trend(
         self, seen: Rows | Sequence[Any], residuals: Sequence[float] | Float64Array = ()
     ) -> Callable[[Rows], Float64Array]:
-        """What shared weights add to the law of rows, as far as trainings say that they deserve trust; else 0."""
-        word = self._word
-        if word is None:
+        """What the supernet prior adds to the law of rows, times the trust that trainings give it; 0 without one."""
+        prior = self._prior
+        if prior is None:
             return lambda rows: np.zeros(len(rows))
-        trust = word.trust(np.asarray(seen, np.int64), residuals)
-        return lambda rows: trust * word(rows)
+        trust = prior.trust(np.asarray(seen, np.int64), residuals)
+        return lambda rows: trust * prior(rows)
 
     def _fresh(self) -> QualityModel:
         """A model that remembers no earlier fit, so that a search that was resumed believes the same."""
@@ -305,7 +311,7 @@ class Chooser:
         rows = self.pool
         if observations:
             seen = np.array([item.row for item in observations])
-            counted = self.counts(seen) * [item.bits_per_byte for item in observations]
+            counted = self.penalty_factor(seen) * [item.bits_per_byte for item in observations]
             best = np.lexsort((counted, np.array([-item.cpu_s for item in observations])))[:PARENTS]
             parents = np.unique(seen[best], axis=0)
             children = np.unique(mutate(self._space, np.repeat(parents, CHILDREN, axis=0), rng), axis=0)
@@ -321,27 +327,74 @@ class Chooser:
         return (*(int(i) for i in row[:column]), *(int(i) for i in row[column + 1 :]))
 
 
-class Deferring:
-    """Chooses in a way of its own, ``next``, and knows everything else by the run's own chooser."""
+class StrategyProposer:
+    """Lets a strategy of the table choose the first trainings instead of the run's own chooser.
 
-    def __init__(self, chooser: Chooser) -> None:
-        self._own = chooser
+    Limits, budget, promotions and record are those of every run. The strategy is made anew for each batch and is given
+    what the study holds, so that a search that was killed gets the same candidates again.
 
-    def nearest(self, choices: Mapping[str, Any]) -> list[int]:
-        """See :meth:`Chooser.nearest`."""
-        return self._own.nearest(choices)
+    Args:
+        name: Of the strategy.
+        chooser: The run's own; it holds the problem and the screened candidates.
+        seed: Of what is drawn.
 
-    def in_other_formats(self, row: Sequence[int]) -> Rows:
-        """See :meth:`Chooser.in_other_formats`."""
-        return self._own.in_other_formats(row)
+    Raises:
+        SpecError: The strategy cannot search this problem; the message says why.
+    """
 
-    def law(self, rows: Rows) -> Float64Array:
-        """See :meth:`Chooser.law`."""
-        return self._own.law(rows)
+    def __init__(self, name: str, chooser: Chooser, *, seed: int) -> None:
+        self._name, self._chooser, self._seed = name, chooser, seed
+        self._make(seed)
 
-    def expected(self, observations: Sequence[Observation], rows: Rows) -> tuple[Float64Array, Float64Array]:
-        """See :meth:`Chooser.expected`: promotions do not depend on who chose."""
-        return self._own.expected(observations, rows)
+    def _make(self, seed: int) -> Strategy:
+        try:
+            return make_strategy(self._name, self._chooser.problem, seed=seed)
+        except ChipwiseError as error:
+            raise SpecError(
+                f"{self._name} cannot choose the trainings of this search: {error}", field="search.strategy"
+            ) from None
+
+    def __call__(self, count: int, observations: Sequence[Observation], taken: Sequence[Sequence[int]]) -> Rows:
+        """Up to ``count`` rows within the limits, none of them in ``taken``."""
+        problem = self._chooser.problem
+        strategy = self._make(self._seed + 1_000 * len(taken))
+        gone = {tuple(int(i) for i in row) for row in taken}
+        self._replay(strategy, observations, gone)
+        picked: list[tuple[int, ...]] = []
+        for _ in range(_TRIES):
+            rows = strategy.ask(count - len(picked))
+            if not len(rows):
+                break
+            held = problem.feasible(problem.price(rows)[1])
+            picked += [key for key in map(tuple, rows[held].tolist()) if key not in gone and key not in picked]
+            if len(picked) >= count:
+                break
+            if not held.all():
+                strategy.tell(rows[~held], None)
+        if len(picked) < count:  # the strategy has no more ideas
+            rng = np.random.default_rng([self._seed, len(gone)])
+            drawn = map(tuple, self._chooser.pool[rng.permutation(len(self._chooser.pool))].tolist())
+            picked += [key for key in drawn if key not in gone and key not in picked][: count - len(picked)]
+        return np.array(picked[:count], np.int64).reshape(-1, len(problem.cardinalities))
+
+    def _replay(self, strategy: Strategy, observations: Sequence[Observation], gone: set[tuple[int, ...]]) -> None:
+        """Tells first trainings as results, all of the same length; taken rows without one as failures."""
+        problem = self._chooser.problem
+        first: dict[tuple[int, ...], Observation] = {}
+        for item in observations:
+            key = tuple(int(i) for i in item.row)
+            if key in gone and (key not in first or item.cpu_s < first[key].cpu_s):
+                first[key] = item
+        if first:
+            rows = np.array(list(first), np.int64)
+            values = np.zeros((len(rows), len(problem.goals)))
+            signs = np.array([1.0 if goal.direction == "minimize" else -1.0 for goal in problem.goals])
+            values[:, problem.free_goals] = problem.price(rows)[0] * signs[problem.free_goals]
+            values[:, problem.expensive_goals] = np.array([[item.bits_per_byte] for item in first.values()])
+            strategy.tell(rows, values)
+        lost = [key for key in gone if key not in first]
+        if lost:
+            strategy.tell(np.array(sorted(lost), np.int64), None)
 
 
 def _spread(columns: Float64Array, held: Float64Array, count: int) -> NDArray[np.int64]:

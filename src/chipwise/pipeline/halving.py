@@ -1,25 +1,89 @@
-"""The dear part of a search: trainings in rungs, the best going on, and measurements before the long ones.
+"""Successive halving over real trainings: the plan of rungs, who is promoted, and measurements before long trainings.
 
-Everything is decided from what the study holds, so a search that was killed decides the same when it goes on.
+The plan is made from the top: the last rung trains the finalists for the full final budget; each rung below trains
+about ``ETA`` times as many candidates for an ``ETA``-th of the time; the first rung takes what is left. A candidate
+that is promoted continues from its checkpoint, so it pays only the difference. Everything is decided from what the
+study holds, so a search that was killed decides the same when it is resumed.
+
+References:
+    Successive halving: Jamieson & Talwalkar 2016, arXiv:1502.07943.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from chipwise.core.arrays import Float64Array
-from chipwise.core.errors import ChipwiseError, Infeasible
-from chipwise.pipeline.choosing import Observation
-from chipwise.pipeline.plan import Rung
-from chipwise.run.trials import Candidate, Trials
+from chipwise.core.errors import ChipwiseError, Infeasible, SpecError
+from chipwise.pipeline.choosing import Chooser, Observation
+from chipwise.pipeline.measuring import Measurer
+from chipwise.run.trials import Candidate, Predictions, Trials
 from chipwise.space.search_space import Rows
 
+ETA = 3.0
+SHORTEST_S = 1.0  # below this a training shows nothing
+DEEPEST = 2  # rungs below the last: a ninth of the budget is the least that tells shapes apart
 BATCH_PER_WORKER = 2
-FEWEST = 3  # trainings before the quality model is asked
+FEWEST = 3  # trainings before the quality model is used
+OVERHEAD = 1.3  # CPU seconds that a second of training takes with its validation and its worker's start, at first
+ALL_FAILED = "every candidate failed in training; the trials' reasons are in trials.csv"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rung:
+    """``count`` candidates trained until each has had ``cpu_s`` seconds in total."""
+
+    cpu_s: float
+    count: int
+
+
+def plan_rungs(*, training_s: float, final_s: float, finalists: int = 2) -> tuple[Rung, ...]:
+    """Rungs, shortest first, whose trainings together take about ``training_s`` CPU seconds.
+
+    Raises:
+        SpecError: The budget does not even hold one final training.
+    """
+    _check_budget(training_s, final_s)
+    best: tuple[Rung, ...] = (Rung(cpu_s=final_s, count=1),)
+    for tops in range(1, finalists + 1):
+        for below in range(1, DEEPEST + 1):
+            budgets = [final_s / ETA**step for step in range(below, -1, -1)]
+            if budgets[0] < SHORTEST_S:
+                break
+            counts = [max(tops + 1, round(tops * ETA**step / 1.5)) for step in range(below, 0, -1)] + [tops]
+            promotions = sum(
+                count * (now - before) for count, now, before in zip(counts[1:], budgets[1:], budgets[:-1], strict=True)
+            )
+            first = int((training_s - promotions) / budgets[0])
+            if first > counts[1]:
+                best = tuple(
+                    Rung(cpu_s=budget, count=count) for budget, count in zip(budgets, [first, *counts[1:]], strict=True)
+                )
+    return best
+
+
+def plan_finals(*, training_s: float, final_s: float) -> tuple[Rung, ...]:
+    """One rung: as many full trainings as ``training_s`` holds.
+
+    Raises:
+        SpecError: The budget does not even hold one final training.
+    """
+    _check_budget(training_s, final_s)
+    return (Rung(cpu_s=final_s, count=int(training_s / final_s)),)
+
+
+def _check_budget(training_s: float, final_s: float) -> None:
+    if training_s < final_s:
+        raise SpecError(
+            f"after calibration, measuring, tasks and the reference design {max(training_s, 0):.0f} s of CPU time are "
+            f"left, less than one final training of {final_s:.0f} s; raise budget.cpu or lower budget.final",
+            field="budget",
+        )
 
 
 @dataclass(frozen=True)
@@ -39,49 +103,25 @@ class Trainer(Protocol):
         ...
 
 
-class Choosing(Protocol):
-    """Chooses candidates as trainings come in. Deterministic given its seed and what it is told."""
-
-    def next(self, count: int, observations: Sequence[Observation], taken: Sequence[Sequence[int]]) -> Rows:
-        """Up to ``count`` rows, none of them in ``taken``; fewer when there are no more."""
-        ...
-
-    def nearest(self, choices: Mapping[str, Any]) -> list[int]:
-        """The row of the space that is closest to a design drawn by hand."""
-        ...
-
-    def in_other_formats(self, row: Sequence[int]) -> Rows:
-        """``row`` in every other weight format in which it is predicted within the limits."""
-        ...
-
-    def law(self, rows: Rows) -> Float64Array:
-        """Bits per byte of ``rows`` after a full training, as believed before anything was trained."""
-        ...
-
-    def expected(self, observations: Sequence[Observation], rows: Rows) -> tuple[Float64Array, Float64Array]:
-        """Mean and standard deviation of bits per byte of ``rows`` after a full final training."""
-        ...
-
-
-def measured_within(item: Candidate, measure: Callable[[Candidate], bool]) -> bool:
-    """Whether the candidate keeps the limits as measured; it is measured where it was not yet."""
-    return bool(item.trial.notes["within"]) if "within" in item.trial.notes else measure(item)
+Propose = Callable[[int, Sequence[Observation], Sequence[Sequence[int]]], Rows]  # how many, trainings, taken -> rows
 
 
 class Halving:
     """Successive halving over real trainings.
 
     Args:
-        trials: Where everything is kept.
+        trials: The run's trials.
         plan: Rungs, shortest first; the last is the full final budget.
-        chooser: Chooses first-rung candidates.
+        chooser: Predicts the quality of candidates; it decides promotions.
         trainer: Runs trainings.
-        measure: Measures candidates on the target and notes what was found; True for those within the limits.
-        predict: Metrics of a row as they are promised, for the notes of a new trial.
+        measurer: Measures candidates before long trainings.
+        predict: Costs of a row as they are promised, for the notes of a new trial.
         workers: Trainings side by side.
-        begun: Told the name of each stage.
-        score: What shared weights say of rows, for the notes of new trials; NaN where they cannot say.
-        counts: What one bit per byte of a candidate counts as: 1, and more past soft limits.
+        propose: Proposes first-rung candidates; the chooser unless given.
+        on_phase: Called with the name of each phase.
+        score: Supernet scores of rows, for the notes of new trials; NaN where there are none.
+        penalty_factor: What one bit per byte of a candidate counts as: 1, and more past soft limits.
+        left_s: CPU seconds that are left for trainings; no limit unless given.
     """
 
     def __init__(
@@ -89,81 +129,106 @@ class Halving:
         trials: Trials,
         plan: Sequence[Rung],
         *,
-        chooser: Choosing,
+        chooser: Chooser,
         trainer: Trainer,
-        measure: Callable[[Candidate], bool],
-        predict: Callable[[Rows], dict[str, list[float]]],
+        measurer: Measurer,
+        predict: Callable[[Rows], Predictions],
         workers: int,
-        begun: Callable[[str], None],
+        propose: Propose | None = None,
+        on_phase: Callable[[str], None] = lambda phase: None,
         score: Callable[[Rows], Float64Array] | None = None,
-        counts: Callable[[Candidate], float] = lambda item: 1.0,
+        penalty_factor: Callable[[Candidate], float] = lambda item: 1.0,
+        left_s: Callable[[], float] = lambda: math.inf,
     ) -> None:
         self._trials, self._plan, self._chooser, self._trainer = trials, tuple(plan), chooser, trainer
-        self._measure, self._predict, self._workers, self._begun = measure, predict, workers, begun
-        self._score, self._counts = score, counts
+        self._measurer, self._predict, self._workers, self._on_phase = measurer, predict, workers, on_phase
+        self._propose = propose or chooser.next
+        self._score, self._penalty_factor, self._left_s = score, penalty_factor, left_s
+        self._trained_s, self._used_s = 0.0, 0.0  # CPU seconds of finished trainings, and what they took in all
 
-    def explore(self, baselines: Sequence[Candidate]) -> None:
+    def explore(self, references: Sequence[Candidate]) -> None:
         """The first rung: batches of candidates, each chosen after the one before was trained.
 
-        Before them the baselines have the same short training; the best of them is then trained for the full budget
-        beside the first batch, which is as long, so that later choices know what a full training gives.
+        Before them the reference designs have the same short training; the best of them is then trained for the full
+        budget next to the first batch, which is as long, so that later choices know what a full training gives.
         """
-        self._begun("first trainings")
-        wanted, last = self._plan[0].count, len(self._plan) - 1
-        self.train(baselines, 0)
-        baseline = self.best_baseline(baselines)
-        full = [] if baseline is None else [Job(baseline, self._plan[last].cpu_s, last)]
-        beside = round(self._plan[last].cpu_s / self._plan[0].cpu_s) * (self._workers - 1)
+        self._on_phase("first trainings")
+        first, last = self._plan[0], len(self._plan) - 1
+        self.train(references, 0)
+        reference = self.best_reference(references)
+        full = [] if reference is None or reference.after(last) else [Job(reference, self._plan[last].cpu_s, last)]
+        beside = round(self._plan[last].cpu_s / first.cpu_s) * (self._workers - 1)
         while True:
-            mine = self._mine()
-            unfinished = [item for item in mine if item.alive and item.after(0) is None]
+            candidates = self._candidates()
+            unfinished = [item for item in candidates if item.alive and item.after(0) is None]
             if not unfinished:
-                count = min(BATCH_PER_WORKER * self._workers if mine else max(2, beside), wanted - len(mine))
+                later_s = self._promotions_s(1) + sum(job.cpu_s for job in full)
+                wanted = BATCH_PER_WORKER * self._workers if candidates else max(2, beside)
+                count = min(wanted, first.count - len(candidates), self._affordable(first.cpu_s, later_s))
+                if not candidates:
+                    count = max(count, min(2, first.count))
                 if count <= 0:
                     return
-                rows = self._chooser.next(count, self.observations(), [item.row or [] for item in mine])
+                rows = self._propose(count, self.observations(), [item.row or () for item in candidates])
                 if not len(rows):
                     return
                 numbers = [self._trials.add(row, predicted=self._predict(row[None])) for row in rows]
                 self._note_beliefs(numbers, rows)
                 unfinished = [self._trials[number] for number in numbers]
-            self._run([*full, *(Job(item, self._plan[0].cpu_s, 0) for item in unfinished)])
+            self._run([*full, *(Job(item, first.cpu_s, 0) for item in unfinished)])
             full = []
 
-    def promote(self, baselines: Sequence[Candidate]) -> tuple[list[Candidate], Candidate | None]:
+    def promote(self, references: Sequence[Candidate]) -> tuple[list[Candidate], Candidate | None]:
         """The rungs after the first.
 
         Returns:
-            The finalists, trained for the full budget, most promising first; and the baseline, trained as long.
+            The finalists, trained for the full budget, most promising first; and the reference design, trained as long.
 
         Raises:
-            Infeasible: No candidate was measured within the limits.
+            Infeasible: No candidate was measured within the limits, or every finalist failed in training.
         """
         last = len(self._plan) - 1
         for rung in range(1, last + 1):
-            self._begun(f"trainings of {self._plan[rung].cpu_s:.0f} s")
+            self._on_phase(f"trainings of {self._plan[rung].cpu_s:.0f} s")
             self.train(self.chosen(rung), rung)
-        finalists = [item for item in self.ranked(self._mine()) if item.alive and item.after(last) is not None]
-        if last == 0:
-            finalists = [item for item in finalists if measured_within(item, self._measure)][:2]
+        finalists = [item for item in self.ranked(self._candidates()) if item.alive and item.after(last) is not None]
         if not finalists:
-            raise Infeasible("every finalist failed in training; the trials' reasons are in trials.csv")
+            raise Infeasible(ALL_FAILED)
+        if last == 0:  # nobody was measured yet: the best two that keep the limits
+            finalists = self._first_within(finalists, 2)
         finalists = [self._in_best_format(item, last) for item in finalists]
-        trained = [item for item in map(self._fresh, baselines) if item.alive and item.after(last) is not None]
+        trained = [item for item in map(self._fresh, references) if item.alive and item.after(last) is not None]
         return finalists, trained[0] if trained else None
+
+    def _first_within(self, items: Sequence[Candidate], count: int) -> list[Candidate]:
+        """The first ``count`` that keep the limits; no more are measured.
+
+        Raises:
+            Infeasible: None does.
+        """
+        found: list[Candidate] = []
+        for item in items:
+            if len(found) < count and self._measurer.within_limits(item):
+                found.append(self._fresh(item))
+        if not found:
+            raise Infeasible(
+                "every candidate that was trained broke a limit when it was measured on this machine; loosen the "
+                "limits, or measure on a quieter machine (runs resume with --resume)"
+            )
+        return found
 
     def _in_best_format(self, item: Candidate, rung: int) -> Candidate:
         """A finalist in the weight format of fewest bits per byte, as they count, in which it is within the limits.
 
-        Searching asks of each architecture one format alone. The training is there, only the rounding is judged anew.
+        The search tries each architecture in one format only. The training exists, only the rounding is new.
         """
         others = []
-        for row in self._chooser.in_other_formats(item.row or []):
-            known = next((other for other in self._trials.all() if other.row == [int(i) for i in row]), None)
-            number = self._trials.add(row, predicted=self._predict(row[None])) if known is None else known.number
+        for row in self._chooser.in_other_formats(item.row or ()):
+            place = tuple(int(i) for i in row)
+            known = next((other.number for other in self._trials.all() if other.row == place), None)
             if known is None:
-                self._trials.note(number, format_of=item.number)
-            others.append(self._trials[number])
+                known = self._trials.add(row, predicted=self._predict(row[None]), format_of=item.number)
+            others.append(self._trials[known])
         self.train(others, rung)
         better = [
             other
@@ -171,22 +236,22 @@ class Halving:
             if other.alive and other.after(rung) and self._counted(other) < self._counted(item)
         ]
         better.sort(key=self._counted)
-        fitting = (self._fresh(other) for other in better if measured_within(other, self._measure))
+        fitting = (self._fresh(other) for other in better if self._measurer.within_limits(other))
         return next((other for other in fitting if self._counted(other) < self._counted(item)), item)
 
     def _counted(self, item: Candidate) -> float:
         """Bits per byte after the longest training, as they count."""
-        return np.inf if item.quality is None else item.quality * self._counts(item)
+        return math.inf if item.quality is None else item.quality * self._penalty_factor(item)
 
     def spare(self, finalists: Sequence[Candidate]) -> list[Candidate]:
-        """Whom to try where no finalist keeps what it promised: finalists' other formats, then the most promising."""
+        """Candidates to try where no finalist keeps the limits: finalists' other formats, then the most promising."""
         known, last = {item.number for item in finalists}, len(self._plan) - 1
         left = [item for item in self.ranked(self._trials.all()) if item.number not in known]
-        left = [item for item in left if item.alive and item.rungs and item.trial.notes.get("within")]
+        left = [item for item in left if item.alive and item.rungs and item.notes.within]
         return sorted(left, key=lambda item: item.after(last) is None)
 
     def _note_beliefs(self, numbers: Sequence[int], rows: Rows) -> None:
-        """Keeps what was believed of candidates before their first training; a report says how good it was."""
+        """Records what was predicted of candidates' quality before their first training, for the report."""
         observations = self.observations()
         believed = self._chooser.expected(observations, rows) if len(observations) >= FEWEST else None
         scores = self._score(rows) if self._score is not None else np.full(len(rows), np.nan)
@@ -197,21 +262,17 @@ class Halving:
                 self._note_belief(self._trials[number], 0, float(believed[0][i]), float(believed[1][i]))
 
     def _note_belief(self, item: Candidate, rung: int, mean: float, std: float) -> None:
-        held = item.trial.notes.get("believed", {})
-        if str(rung) not in held:
-            self._trials.note(item.number, believed={**held, str(rung): [mean, std]})
+        if str(rung) not in item.notes.believed:
+            self._trials.note(item.number, believed={**item.notes.believed, str(rung): [mean, std]})
 
     def _fresh(self, item: Candidate) -> Candidate:
         return self._trials[item.number]
 
-    def best_baseline(self, baselines: Sequence[Candidate]) -> Candidate | None:
-        """The baseline of fewest bits per byte, as they count, after the first rung."""
-        trained = [item for item in map(self._fresh, baselines) if item.alive and item.after(0) is not None]
-        return min(
-            trained,
-            key=lambda item: (item.after(0) or {})["quantised_bits_per_byte"] * self._counts(item),
-            default=None,
-        )
+    def best_reference(self, references: Sequence[Candidate]) -> Candidate | None:
+        """The reference design of fewest bits per byte, as they count, after the first rung."""
+        trained = [(item, first) for item in map(self._fresh, references) if item.alive and (first := item.after(0))]
+        counted = [(first.quantised_bits_per_byte * self._penalty_factor(item), item.number) for item, first in trained]
+        return self._trials[min(counted)[1]] if counted else None
 
     def chosen(self, rung: int) -> list[Candidate]:
         """The candidates that rung number ``rung`` trains: the most promising of the one before that keep the limits.
@@ -219,43 +280,69 @@ class Halving:
         Raises:
             Infeasible: Every candidate was measured outside the limits.
         """
-        already = [item for item in self._mine() if item.trial.notes.get("promoted", 0) >= rung and item.alive]
-        count = self._plan[rung].count
-        for item, belief in self._believed([item for item in self._mine() if item.after(rung - 1) is not None]):
-            if len(already) >= count:
+        found = [item for item in self._candidates() if item.notes.promoted >= rung and item.alive]
+        step_s = self._plan[rung].cpu_s - self._plan[rung - 1].cpu_s
+        count = min(self._plan[rung].count, max(1, self._affordable(step_s, self._promotions_s(rung + 1))))
+        known = {item.number for item in found}
+        before = [item for item in self._candidates() if item.after(rung - 1) is not None and item.number not in known]
+        for item, belief in self._believed(before):
+            if len(found) >= count:
                 break
-            if item.number in {other.number for other in already} or not item.alive:
-                continue
-            if measured_within(item, self._measure):
+            if item.alive and self._measurer.within_limits(item):
                 self._trials.note(item.number, promoted=rung)
                 if belief is not None:
-                    self._note_belief(self._trials[item.number], rung, *belief)
-                already.append(self._trials[item.number])
-        if not already:
-            raise Infeasible(
-                "every candidate that was trained broke a limit when it was measured on this machine; loosen the "
-                "limits, or measure on a quieter machine (runs resume with --resume)"
-            )
-        return already
+                    self._note_belief(self._fresh(item), rung, *belief)
+                found.append(self._fresh(item))
+        if not found and not any(item.alive for item in before):
+            raise Infeasible(ALL_FAILED)
+        return found or self._first_within([item for item in before if item.alive], 1)
 
     def train(self, candidates: Sequence[Candidate], rung: int) -> None:
         """Trains what rung number ``rung`` still lacks."""
         self._run([Job(item, self._plan[rung].cpu_s, rung) for item in candidates])
 
+    def train_in_full(self, candidate: Candidate) -> Candidate:
+        """A candidate, or a reference design, trained as long as the finalists."""
+        self.train([candidate], len(self._plan) - 1)
+        return self._fresh(candidate)
+
     def _run(self, jobs: Sequence[Job]) -> None:
         todo = [job for job in jobs if job.candidate.alive and job.candidate.after(job.rung) is None]
+        left_s = self._left_s()
         for job, result in self._trainer.run(todo):
             if isinstance(result, ChipwiseError):
                 self._trials.fail(job.candidate.number, str(result))
             else:
                 self._trials.trained(job.candidate.number, {**result, "rung": job.rung})
+                before = job.candidate.rungs[-1].cpu_s if job.candidate.rungs else 0.0
+                self._trained_s += max(0.0, result["cpu_s"] - before)
+        if todo and math.isfinite(left_s):
+            self._used_s += left_s - self._left_s()
+
+    @property
+    def overhead(self) -> float:
+        """CPU seconds that a second of training takes in all: as it was so far, starting from ``OVERHEAD``."""
+        prior_s = self._plan[-1].cpu_s
+        return (self._used_s + OVERHEAD * prior_s) / (self._trained_s + prior_s)
+
+    def _affordable(self, cpu_s: float, later_s: float) -> int:
+        """How many trainings of ``cpu_s`` the budget allows, with ``later_s`` set aside for others."""
+        left_s = self._left_s()
+        if not math.isfinite(left_s):
+            return 10**9
+        return int((left_s / self.overhead - later_s) / cpu_s)
+
+    def _promotions_s(self, rung: int) -> float:
+        """CPU seconds of training that the rungs from ``rung`` on are planned with."""
+        pairs = zip(self._plan[rung - 1 :], self._plan[rung:], strict=False)
+        return sum(above.count * (above.cpu_s - below.cpu_s) for below, above in pairs)
 
     def ranked(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """Candidates by the bits per byte they are believed to reach after a full training, as they count."""
+        """Candidates by the bits per byte predicted after a full training, as they count."""
         return [item for item, _ in self._believed(candidates)]
 
     def _believed(self, candidates: Sequence[Candidate]) -> list[tuple[Candidate, tuple[float, float] | None]]:
-        """The same with mean and standard deviation of what is believed; None where nobody was asked yet."""
+        """The same with the predicted mean and standard deviation; None before the quality model is used."""
         candidates = [item for item in candidates if item.row is not None]
         observations = self.observations()
         if len(observations) < FEWEST or not candidates:
@@ -263,21 +350,22 @@ class Halving:
             return [(item, None) for item in ordered]
         rows = np.array([item.row for item in candidates])
         mean, std = self._chooser.expected(observations, rows)
-        counted = mean * [self._counts(item) for item in candidates]
+        counted = mean * [self._penalty_factor(item) for item in candidates]
         return [(candidates[i], (float(mean[i]), float(std[i]))) for i in np.argsort(counted, kind="stable")]
 
     def observations(self) -> list[Observation]:
-        """Every finished training; a hand-drawn design speaks for the candidate of the space that is closest to it."""
+        """Every finished training; a reference design stands for the candidate of the space that is closest to it."""
         return [
             Observation(
-                row=item.row or self._chooser.nearest(item.trial.notes["choices"]),
-                cpu_s=rung["cpu_s"],
-                tokens=rung["tokens"],
-                bits_per_byte=rung["quantised_bits_per_byte"],
+                row=item.row or self._chooser.nearest(item.notes.choices),
+                cpu_s=rung.cpu_s,
+                tokens=rung.tokens,
+                bits_per_byte=rung.quantised_bits_per_byte,
             )
             for item in self._trials.all()
             for rung in item.rungs
         ]
 
-    def _mine(self) -> list[Candidate]:
-        return [item for item in self._trials.all() if not item.is_baseline and item.format_of is None]
+    def _candidates(self) -> list[Candidate]:
+        """Candidates of the space, one for each architecture."""
+        return [item for item in self._trials.all() if not item.is_reference and item.format_of is None]

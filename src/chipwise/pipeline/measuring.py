@@ -1,40 +1,51 @@
-"""A run's measurements: what is measured is exported by the code that ships it, and judged by what it answers."""
+"""Measurements of a run: how a candidate is exported and timed, and what is recorded of it.
+
+Which candidates are measured is decided in ``measurement_choice.py``.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from chipwise.core.arrays import Float64Array
 from chipwise.core.digest import plain
 from chipwise.core.errors import MeasurementError
+from chipwise.core.files import storage
+from chipwise.cost.spending import Rates, spent
 from chipwise.deploy.onnx import export
-from chipwise.pipeline.spending import Rates, measured_w, spent
+from chipwise.pipeline.cost_model import CostModel
+from chipwise.pipeline.limits import HEADROOM, no_slower_than, within
+from chipwise.pipeline.measurement_choice import worth_measuring
 from chipwise.profile.exporting import export_for
 from chipwise.profile.harness import measure, measure_alternately
 from chipwise.profile.measurement import Measurement
 from chipwise.profile.store import MeasurementStore
+from chipwise.run.folder import RunFolder
 from chipwise.run.spec import RunSpec
 from chipwise.run.start_spec import StartSpec
-from chipwise.space.constraints import MEASURED_METRICS, Constraint, broken
+from chipwise.run.trials import Candidate, Trials
+from chipwise.space.constraints import MEASURED_METRICS
+from chipwise.space.designs import summary
 from chipwise.spec import Design
-from chipwise.training.tokenizer import Split, TokenData
+from chipwise.training.tokenizer import Split, TokenData, Tokens
 
 CANDIDATE_S = 60.0  # before a candidate that does not answer is given up
-MEMORY_BYTES = 16_000_000_000  # addresses that a candidate's process may take; it is refused more
-HEADROOM = 0.85  # of a P99 limit: what a candidate may take before it is trained; tails differ from day to day
+MEMORY_BYTES = 16_000_000_000  # address space that a candidate's process may take
+PERCENTILES = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99")
 
 
 @dataclass(frozen=True)
 class Measuring:
     """How this run measures; what candidates took is also kept in the user's store.
 
-    ``anchors`` are those of the run's profile, against which drift is told.
+    ``anchors`` are those of the run's profile, against which drift is computed.
     """
 
     spec: RunSpec | StartSpec
@@ -42,12 +53,14 @@ class Measuring:
     timeout_s: float = CANDIDATE_S
 
     def candidate(self, design: Design, folder: Path) -> Measurement:
-        """A design with random weights: its latency and memory are those that it will have when trained.
+        """Measures a design with random weights: latency and memory are those that it will have when trained.
 
         Raises:
             MeasurementError: It hangs, crashes, takes more memory than it may, or gives no finite logits.
+            StorageError: The disk is full.
         """
-        path = export_for(self.spec.target.runtime, design, folder, stem="random")
+        with storage(folder):
+            path = export_for(self.spec.target.runtime, design, folder, stem="random")
         try:
             found = measure(
                 path, self.spec.workload, timeout_s=self.timeout_s, memory_limit_bytes=MEMORY_BYTES, **self._settings
@@ -58,7 +71,7 @@ class Measuring:
         return found
 
     def alternately(self, paths: list[Path], *, timeout_s: float = CANDIDATE_S) -> list[Measurement | MeasurementError]:
-        """Exported files in turns, so that the machine's drift hits all alike; or why one could not be measured."""
+        """Measures exported files in turns, so that the machine's drift affects all alike; errors in their places."""
         return measure_alternately(paths, self.spec.workload, timeout_s=timeout_s, **self._settings)
 
     @property
@@ -70,6 +83,99 @@ class Measuring:
             "attempts": 2,
             "calibrated": self.anchors,
         }
+
+
+class Measurer(Protocol):
+    """Decides by measurement whether candidates keep the limits."""
+
+    def within_limits(self, item: Candidate) -> bool:
+        """Whether a candidate keeps the limits; it is measured where that is worth it and was not done yet."""
+        ...
+
+
+class CandidateMeasurer:
+    """Measures candidates of a run before their long trainings, records what was found and teaches the cost model.
+
+    Args:
+        trials: The run's trials.
+        spec: The run.
+        folder: Its folder.
+        measuring: How candidates are measured.
+        costs: The cost model, which learns from every measurement.
+        on_progress: Called with what is being done.
+    """
+
+    def __init__(
+        self,
+        trials: Trials,
+        spec: RunSpec,
+        folder: RunFolder,
+        measuring: Measuring,
+        costs: CostModel,
+        *,
+        on_progress: Callable[[str], None] = lambda detail: None,
+    ) -> None:
+        self._trials, self._spec, self._folder = trials, spec, folder
+        self._measuring, self._costs, self._on_progress = measuring, costs, on_progress
+        self._learn()
+
+    def within_limits(self, item: Candidate) -> bool:
+        """Whether a candidate keeps the limits; it is measured where that is worth it and was not done yet."""
+        known = self._trials[item.number].notes.within
+        return self.measure(item) if known is None else known
+
+    def predict(self, item: Candidate) -> dict[str, list[float]]:
+        """What the cost model, with all that it has learnt, predicts of a candidate now."""
+        return self._costs.predict(item.design)
+
+    def measure(self, item: Candidate, because: str | None = None) -> bool:
+        """Whether a candidate keeps the limits, measured where that is worth it, or ``because`` it is wanted.
+
+        A measurement is recorded where it is the first or quieter than the one before. The promise is not touched:
+        what is predicted now, which may have learnt from this very candidate, is recorded as ``believed_now``.
+        """
+        believed = self.predict(item)
+        expected = {metric: bounds[0] for metric, bounds in believed.items()}
+        limits = self._limits_of(item)
+        mode = "measured" if item.is_reference and self._spec.profiling == "hybrid" else self._spec.profiling
+        unsure = self._costs.unsure(item.design)
+        why = because or worth_measuring(mode, believed, limits, unsure=unsure, headroom=HEADROOM)
+        if why is None:
+            good = within(limits, expected, headroom=HEADROOM)
+            self._trials.note(item.number, believed_now=believed, within=good)
+            return good
+        self._on_progress(f"measuring {summary(item.design)}")
+        try:
+            found = self._measuring.candidate(item.design, self._folder.trial(item.number))
+        except MeasurementError as error:
+            self._trials.fail(item.number, str(error))
+            return False
+        notes = measurement_notes(found, self._spec.target.rates, final=False)
+        loudest = item.notes.loudness
+        if item.measured is not None and loudest is not None and notes["loudness"] >= loudest:
+            return bool(item.notes.within)  # the quieter of two measurements counts
+        good = within(limits, expected | notes["measured"], headroom=HEADROOM)
+        if not found.clean:  # a busy machine proves nothing against a candidate; the final measurement decides
+            good = good or within(limits, expected, headroom=HEADROOM)
+        self._trials.note(item.number, **notes, believed_now=believed, within=good, measured_because=why)
+        self._learn()
+        return good
+
+    def _limits_of(self, item: Candidate) -> tuple[Any, ...]:
+        limits = self._spec.limits
+        return limits if item.is_reference else (*limits, *no_slower_than(self._references(), limits))
+
+    def _references(self) -> list[Candidate]:
+        """The reference design, once it is chosen; before that, all that were measured."""
+        found = [item for item in self._trials.all() if item.is_reference and item.alive and item.measured]
+        longest = max((len(item.rungs) for item in found), default=0)
+        return [item for item in found if len(item.rungs) == longest]
+
+    def _learn(self) -> None:
+        """Corrects the cost model by all measurements of the run."""
+        self._costs.learn(
+            [(item.design, item.notes.settled or item.measured) for item in self._trials.all() if item.measured]
+        )
 
 
 def metrics_of(
@@ -85,31 +191,48 @@ def metrics_of(
     return found
 
 
-def notes_of(measurement: Measurement, rates: Rates, *, final: bool) -> dict[str, Any]:
+def bounds_of(measurement: Measurement, *, final: bool) -> dict[str, list[float | None]]:
+    """The 95 % interval of each percentile, on the footing of ``measured``; None where samples do not bound it."""
+    found: dict[str, list[float | None]] = {}
+    for name in PERCENTILES:
+        try:
+            value, low, high = measurement.corrected_interval(name)
+        except MeasurementError:
+            continue
+        scale = measurement.metric(name) / value if final else 1.0
+        found[name] = [None if end is None else end * scale for end in (low, high)]
+    return found
+
+
+def measurement_notes(measurement: Measurement, rates: Rates, *, final: bool) -> dict[str, Any]:
     """What a trial keeps of its measurement.
 
-    ``measured`` is as taken where it is final, and on the calibration's footing before; ``settled`` is what is learnt.
-    Joules are measured where the processor counts them; dollars are the measured medians at the stated price.
+    ``measured`` is as taken where it is final, and corrected for drift before; ``settled`` is what is learnt. Energy is
+    measured where the processor counts joules; dollars are the measured medians at the stated price.
     """
     measured = metrics_of(measurement, Measurement.metric if final else Measurement.corrected)
     metered = Rates(power_w=measured_w(measurement), usd_per_s=rates.usd_per_s)
     costs = spent(measured["ttft_p50"], measured["tpot_p50"], measurement.workload, metered)
     return {
         "measured": measured | costs,
+        "measured_bounds": bounds_of(measurement, final=final),
         "settled": metrics_of(measurement, Measurement.settled),
         "drift": None if measurement.drift is None else plain(measurement.drift),
         "clean": measurement.clean,
-        "unclean_because": list(measurement.reasons),
+        "unclean_because": tuple(measurement.reasons),
         "loudness": measurement.noise_level,
         "runtime_version": measurement.runtime_version,
-        "final": final,
+        "final": final and measurement.clean,
     }
 
 
-def within(limits: Iterable[Constraint], values: Mapping[str, float], *, headroom: float = 1.0) -> bool:
-    """Whether ``values`` keep all limits, tails of latency with ``headroom``."""
-    strained = {name: value / headroom if name.endswith("_p99") else value for name, value in values.items()}
-    return not broken(limits, strained)
+def measured_w(measurement: Measurement) -> float | None:
+    """Mean watts of the processor's packages while samples were taken; None where no counter was read."""
+    rounds = measurement.environment.get("rounds", [measurement.environment])
+    walls = [part.get("wall_s") for part in rounds]
+    if measurement.energy_j is None or None in walls:
+        return None
+    return measurement.energy_j / float(sum(walls))
 
 
 def exported_bits_per_byte(
@@ -123,31 +246,42 @@ def exported_bits_per_byte(
 ) -> float:
     """Bits per byte of ``split`` by the exported graph, computed by ONNX Runtime with every position's logits.
 
-    The windows are those of :func:`chipwise.training.evaluate.evaluate`.
+    The windows are those of :func:`chipwise.training.evaluate.evaluate`. ``path`` holds the graph meanwhile.
+    """
+    stream, size_bytes = data.held_out(split, max_bytes=max_bytes)
+    return float(exported_bits(design, weights, stream, path).sum()) / size_bytes
+
+
+def exported_bits(design: Design, weights: Mapping[str, Any], stream: Tokens, path: Path) -> Float64Array:
+    """Bits that each token of ``stream`` after the first costs by the exported graph.
+
+    Raises:
+        MeasurementError: The graph's logits are not finite.
     """
     from chipwise.profile.backends.onnxruntime import OnnxRuntimeSession
     from chipwise.training.evaluate import WINDOW_TOKENS
 
-    export(design, weights, path, logits="all")
+    with storage(path):
+        export(design, weights, path, logits="all")
     try:
         window = min(WINDOW_TOKENS, design.arch.max_tokens)
         session = OnnxRuntimeSession(path, capacity=window)
-        stream, size_bytes = data.held_out(split, max_bytes=max_bytes)
-        nats = 0.0
+        parts = []
         for start in range(0, len(stream) - 1, window):
             tokens = stream[start : start + window + 1].astype(np.int64)
-            nats += float(nats_of(session.all_logits(tokens[None, :-1])[0], tokens[1:]).sum())
+            parts.append(nats_of(session.all_logits(tokens[None, :-1])[0], tokens[1:]))
     finally:
         path.unlink(missing_ok=True)
-    if not math.isfinite(nats):
+    found = np.concatenate(parts) / math.log(2)
+    if not np.isfinite(found).all():
         raise MeasurementError(f"{path}: the exported model's logits are not finite")
-    return nats / math.log(2) / size_bytes
+    return found
 
 
-def nats_of(logits_TV: NDArray[np.floating], tokens_T: NDArray[np.integer]) -> NDArray[np.float64]:
-    """What each token (T,) costs by the logits before it, in nats."""
+def nats_of(logits_TV: NDArray[np.floating], tokens_T: NDArray[np.integer]) -> Float64Array:
+    """The cross entropy of each token (T,) given the logits before it, in nats."""
     logits = logits_TV.astype(np.float64)
     top = logits.max(axis=1)
     normaliser = top + np.log(np.exp(logits - top[:, None]).sum(axis=1))
-    found: NDArray[np.float64] = normaliser - logits[np.arange(len(logits)), tokens_T]
+    found: Float64Array = normaliser - logits[np.arange(len(logits)), tokens_T]
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from chipwise.reporting import facts, scored, words
+from chipwise.reporting import facts, insights, words
 from chipwise.reporting.record import RunRecord, Trial
 
 _LOAD = """\
@@ -40,7 +40,9 @@ def card(record: RunRecord) -> str:
     parts += ["## What do 1,000 tokens take?", _per_thousand(record)]
     parts += ["## Was it designed for this chip?", _designed(record, winner)]
     parts += ["## Promised and measured", _promises(record, winner)]
-    parts += ["## Against the baseline", _baseline(record, winner)]
+    parts += ["## Against the reference design", _reference(record, winner)]
+    if record.continuations:
+        parts += ["## What it writes", _continuations(record)]
     if record.tasks:
         parts += ["## On its tasks", _tasks(record, winner)]
     parts += ["## Data", _data(record)]
@@ -62,10 +64,11 @@ def line_of(text: object) -> str:
 def _opening(record: RunRecord, winner: Trial | None) -> str:
     if winner is None:
         return line_of(facts.no_winner(record))
-    quality = facts.quality(winner)
-    known = "validation bits per byte unknown"
+    metric, text = facts.reported_quality(winner)
+    quality = facts.value(winner, metric)
+    known = "bits per byte unknown"
     if quality.value is not None:
-        known = f"{quality.value:.3f} validation bits per byte ({line_of(facts.quality_of(winner))})"
+        known = f"{quality.value:.3f} bits per byte of the {text} ({line_of(facts.quality_of(winner))})"
     return (
         f"Trial {winner.number}, `{winner.summary.replace('`', '')}`: {words.count(winner.parameters)} parameters, "
         f"weights {line_of(winner.weights)}, {known}."
@@ -112,7 +115,7 @@ def _designed(record: RunRecord, winner: Trial | None) -> str:
     measured = sum(trial.measured is not None for trial in record.trials)
     answer = "Not yet." if winner is None else "Yes."
     if winner is not None and winner.number == record.baseline:
-        answer = "Its size was: the hand-designed baseline, fitted to the constraints, beat the searched candidates."
+        answer = "Its size was: the reference design, the largest within the constraints, beat the candidates."
     return (
         f"{answer} Of {words.count(space.size)} designs, {words.count(space.priced)} were priced with a cost model of "
         f"this machine in this runtime, {trained} were trained and {measured} were exported and measured on it. "
@@ -148,33 +151,47 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def _baseline(record: RunRecord, winner: Trial | None) -> str:
-    baseline = record.trial(record.baseline)
+def _reference(record: RunRecord, winner: Trial | None) -> str:
+    reference = record.trial(record.baseline)
     text = line_of(facts.comparison(record))
-    if baseline is None or winner is None or winner.number == baseline.number:
+    if reference is None or winner is None or winner.number == reference.number:
         return text
-    rows = []
-    for metric in ("bits_per_byte", *words.SERVED, "parameters"):
-        ours, theirs = facts.value(winner, metric), facts.value(baseline, metric)
+    rows: list[tuple[str, ...]] = []
+    quality = ("test_bits_per_byte", "bits_per_byte") if winner.test_bits_per_byte is not None else ("bits_per_byte",)
+    for metric in (*quality, *words.SERVED, "parameters"):
+        ours, theirs = facts.value(winner, metric), facts.value(reference, metric)
         rows.append((words.label(metric), _sourced(ours, metric), _sourced(theirs, metric)))
-    head = ("metric", f"winner (trial {winner.number})", f"baseline (trial {baseline.number})")
+    if record.constraints:
+        broken = [facts.broken_limits(record, trial) for trial in (winner, reference)]
+        rows.append(("constraints", *(f"broken: {names}" if names else "none broken" for names in broken)))
+    head = ("metric", f"winner (trial {winner.number})", f"reference design (trial {reference.number})")
     return f"{text}\n\n{_table(head, rows)}"
 
 
+def _continuations(record: RunRecord) -> str:
+    both = any(item.baseline is not None for item in record.continuations)
+    head = ("beginning of a test entry", "winner", *(["reference design"] if both else []))
+    rows = [
+        (line_of(item.prompt), line_of(item.winner), *([line_of(item.baseline or "")] if both else []))
+        for item in record.continuations
+    ]
+    return f"{insights.WRITES_NOTE}\n\n{_table(head, rows)}"
+
+
 def _tasks(record: RunRecord, winner: Trial | None) -> str:
-    rows = [[line_of(cell) for cell in row] for row in scored.task_rows(record)]
-    text = f"{scored.TASK_NOTE}\n\n{_table(scored.TASK_HEAD, rows)}"
+    rows = [[line_of(cell) for cell in row] for row in insights.task_rows(record)]
+    text = f"{insights.TASK_NOTE}\n\n{_table(insights.TASK_HEAD, rows)}"
     if winner is not None and any(score.confusion for score in winner.tasks.values()):
         text += "\n\nWhat is taken for what stands in `report.html`; the tuned classifiers in `winner/tasks/`."
     return text
 
 
 def _rankings(record: RunRecord) -> str:
-    parts = [line_of(scored.RANKING_NOTE)]
+    parts = [line_of(insights.RANKING_NOTE)]
     for ranking in record.rankings:
-        rows = [[line_of(cell) for cell in row] for row in scored.ranking_rows(ranking)]
-        shown = f"\n\n{_table(scored.RANKING_HEAD, rows)}" if rows else ": too few to tell."
-        parts.append(f"{line_of(scored.ranking_title(ranking))}{shown}")
+        rows = [[line_of(cell) for cell in row] for row in insights.ranking_rows(ranking)]
+        shown = f"\n\n{_table(insights.RANKING_HEAD, rows)}" if rows else ": too few to tell."
+        parts.append(f"{line_of(insights.ranking_title(ranking))}{shown}")
     return "\n\n".join(parts)
 
 
@@ -189,8 +206,9 @@ def _data(record: RunRecord) -> str:
     source = line_of(data.source or "an unknown source")
     return (
         f"{line_of(data.name)}, from {source}: {words.count(data.entries_train)} training entries "
-        f"({words.quantity(data.bytes_train, 'bytes')}) and {words.count(data.entries_val)} validation entries "
-        f"({words.quantity(data.bytes_val, 'bytes')}). Licence: {line_of(data.licence or words.UNKNOWN)}."
+        f"({words.quantity(data.bytes_train, 'bytes')}), {words.count(data.entries_val)} validation entries "
+        f"({words.quantity(data.bytes_val, 'bytes')}) and {words.count(data.entries_test)} test entries "
+        f"({words.quantity(data.bytes_test, 'bytes')}). Licence: {line_of(data.licence or words.UNKNOWN)}."
     )
 
 
@@ -209,6 +227,7 @@ def _limits(record: RunRecord, winner: Trial | None) -> str:
     if winner is not None and (missed := facts.promises_missed(record, winner.number)):
         names = ", ".join(words.label(metric) for metric in missed)
         lines.append(f"Promised and measured differ by 25 % or more: {names}.")
-    asked = "the tasks above were asked too" if record.tasks else "nothing else was evaluated"
-    lines.append(f"Quality is validation bits per byte on the data named above; {asked}.")
+    other = "the tasks above were evaluated too" if record.tasks else "nothing else was evaluated"
+    text = "test text, which selected nothing" if record.test else "validation text, which also selected the winner"
+    lines.append(f"Quality is bits per byte of the {text}; {other}.")
     return "\n".join(f"- {line_of(line)}" for line in lines)

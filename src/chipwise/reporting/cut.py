@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from chipwise.page.document import document
 from chipwise.page.markup import safe, section, table
-from chipwise.reporting import facts, scored, words
+from chipwise.reporting import facts, insights, words
 from chipwise.reporting.card import line_of
 from chipwise.reporting.html import budget, constraints, facts_list, notes
 from chipwise.reporting.record import RunRecord, Start, Trial
@@ -40,7 +40,7 @@ def page(record: RunRecord) -> str:
     sections = [
         constraints(record),
         section("contenders", "Original, cut, first layers alone", table(columns, drawn), safe(_CAPTION)),
-        scored.tasks(replace(record, tasks=tuple(task for task in record.tasks if task.name != "original"))),
+        insights.tasks(replace(record, tasks=tuple(task for task in record.tasks if task.name != "original"))),
         section("how", "How the cut was chosen", f"<p>{safe(_how(record))}</p>"),
         section("budget", "Where the time went", budget(record)),
         section("about", "Data and machine", facts_list(_about(record))),

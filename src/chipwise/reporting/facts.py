@@ -1,7 +1,12 @@
-"""What follows from a record, said once for the page, the card and the terminal: no markup, no colours."""
+"""What follows from a record, the same for the page, the card and the terminal: no markup, no colours.
+
+"Better" is claimed where a difference stands out from noise only: the scatter of trainings that differ in their seed
+alone, and that of the test entries which both designs were scored on.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,7 +15,11 @@ from chipwise.reporting.record import RunRecord, Trial
 from chipwise.space.constraints import Constraint, total_penalty
 
 Source = Literal["measured", "predicted", "trained", "counted", "unknown"]
-Status = Literal["met", "broken", "paid", "expected", "at risk", "unknown"]
+Status = Literal["met", "probably met", "broken", "paid", "expected", "at risk", "unknown"]
+SEED_SD = (
+    0.0056  # of the logarithm of bits per byte, by seed alone: benchmarks/{claims-quality,winner-vs-baseline-*}.csv
+)
+_Z95 = 1.96
 _OF_START = {
     "winner": "cut",
     "original": "original",
@@ -62,11 +71,11 @@ def name(record: RunRecord, trial: Trial) -> str:
     role = record.role(trial)
     if record.start is not None:
         return _OF_START[role]
-    return f"trial {trial.number}" if role == "candidate" else f"{role} (trial {trial.number})"
+    return f"trial {trial.number}" if role == "candidate" else f"{words.role(role)} (trial {trial.number})"
 
 
 def quality(trial: Trial) -> Value:
-    """Validation bits per byte: of the exported artefact where that is known, else of the trained weights."""
+    """Bits per byte of the validation text: by the exported artefact where that is known, else by trained weights."""
     exported = trial.quantised_bits_per_byte
     value = trial.bits_per_byte if exported is None else exported
     return Value(value=value, source="unknown" if value is None else "trained")
@@ -83,12 +92,16 @@ def value(trial: Trial, metric: str) -> Value:
     """The best knowledge of a metric: measured before predicted."""
     if metric == "bits_per_byte":
         return quality(trial)
+    if metric == "test_bits_per_byte":
+        known = trial.test_bits_per_byte
+        return Value(value=known, source="unknown" if known is None else "trained")
     if metric == "perplexity":
         return Value(value=trial.perplexity, source="unknown" if trial.perplexity is None else "trained")
     if metric == "parameters" and trial.parameters is not None:
         return Value(value=trial.parameters, source="counted")
     if trial.measured and metric in trial.measured:
-        return Value(value=trial.measured[metric], source="measured")
+        low, high = trial.measured_bounds.get(metric, (None, None))
+        return Value(value=trial.measured[metric], source="measured", low=low, high=high)
     if (asked := words.of_task(metric)) is not None:
         score = trial.tasks.get(asked[1])
         if score is None or score.value is None or score.metric != asked[0]:
@@ -101,10 +114,7 @@ def value(trial: Trial, metric: str) -> Value:
 
 
 def promised(record: RunRecord, trial: Trial, metric: str) -> Value:
-    """What was predicted before measuring: the promise where one is kept, else the trial's prediction."""
-    for item in record.promised_measured:
-        if item.trial == trial.number and item.metric == metric:
-            return Value(value=item.promised, low=item.low, high=item.high, source="predicted")
+    """What was predicted before anything of the trial was measured."""
     if metric in trial.predicted:
         guess = trial.predicted[metric]
         return Value(value=guess.value, low=guess.low, high=guess.high, source="predicted")
@@ -123,9 +133,11 @@ def _elsewhere(record: RunRecord, trial: Trial, metric: str) -> float | None:
 
 
 def checks(record: RunRecord, trial: Trial) -> tuple[Check, ...]:
-    """Every constraint held against the trial. Only a measurement (or a count) can meet or break one.
+    """Every constraint checked for the trial. Only a measurement (or a count) can meet or break one.
 
-    Past a soft one is paid for, by the measurement or, where there is none, by the prediction.
+    A limit on a percentile is met where the bound of its 95 % interval meets it; where only the measured value does, or
+    too few samples bound a P99, it is probably met. A soft limit that is exceeded is paid for, by the measurement or,
+    where there is none, by the prediction.
     """
     return tuple(_check(record, trial, item) for item in record.constraints)
 
@@ -156,12 +168,24 @@ def _check(record: RunRecord, trial: Trial, constraint: Constraint) -> Check:
     if not constraint.hard and believed is not None and not constraint.holds(believed):
         status = "paid"
     elif measured is not None:
-        status = "met" if constraint.holds(measured) else "broken"
+        status = _measured_status(constraint, metric=constraint.metric, known=known)
     elif promise.value is not None:
         worst = (promise.high if constraint.op == "<=" else promise.low) or promise.value
         status = "expected" if constraint.holds(worst) else "at risk"
     shown = (promise_text(promise, constraint.metric), measured_text(known, constraint.metric))
     return Check(constraint=constraint, promised=promise, measured=measured, status=status, shown=shown)
+
+
+def _measured_status(constraint: Constraint, *, metric: str, known: Value) -> Status:
+    assert known.value is not None
+    if not constraint.holds(known.value):
+        return "broken"
+    worst = known.high if constraint.op == "<=" else known.low
+    if known.source != "measured" or words.of_task(metric) is not None:
+        return "met"  # a floor of a task counts by its value
+    if worst is None:
+        return "probably met" if metric.endswith("_p99") else "met"
+    return "met" if constraint.holds(worst) else "probably met"
 
 
 def promise_text(promise: Value, metric: str) -> str:
@@ -172,7 +196,7 @@ def promise_text(promise: Value, metric: str) -> str:
 
 
 def measured_text(known: Value, metric: str) -> str:
-    """What was measured, trained or counted; with the interval over items where it is a task's."""
+    """What was measured, trained or counted, with its interval where there is one."""
     if known.value is None or known.source == "predicted":
         return words.NOT_MEASURED
     return words.span(known.value, known.low, known.high, metric)
@@ -184,37 +208,74 @@ def latency_metric(record: RunRecord) -> str:
 
 
 def comparison(record: RunRecord) -> str:
-    """Winner against baseline in words, whoever is ahead."""
-    winner, baseline = record.trial(record.winner), record.trial(record.baseline)
-    if baseline is None:
-        return "There is no baseline to compare with yet."
+    """Winner against reference design in words, whoever is ahead."""
+    winner, reference = record.trial(record.winner), record.trial(record.baseline)
+    if reference is None:
+        return "There is no reference design to compare with."
     if winner is None:
-        return "There is no winner to compare the baseline with yet."
-    if winner.number == baseline.number:
-        return (
-            "The hand-designed baseline itself won: no searched candidate that was measured within the constraints "
-            "beats it."
-        )
+        return "There is no winner to compare the reference design with yet."
+    if winner.number == reference.number:
+        return "The reference design itself won: no candidate that was measured within the constraints is better."
     parts = []
-    ours, theirs = quality(winner).value, quality(baseline).value
+    metric, text = reported_quality(winner, reference)
+    ours, theirs = value(winner, metric).value, value(reference, metric).value
     if ours is not None and theirs is not None:
-        parts.append(f"bits per byte {words.change(ours, theirs)} ({ours:.3f} against {theirs:.3f}; lower is better)")
+        verdict = quality_verdict(ours, theirs, record.test.difference_std_error if record.test else None)
+        against = f"({ours:.3f} against {theirs:.3f}; lower is better)"
+        change = words.change(ours, theirs) if verdict != "same" else "about the same, within noise"
+        parts.append(f"bits per byte of the {text} {change} {against}")
     for metric in dict.fromkeys((latency_metric(record), "tpot_p99", "peak_memory")):
-        a, b = value(winner, metric), value(baseline, metric)
+        a, b = value(winner, metric), value(reference, metric)
         if a.value is not None and b.value is not None and a.source == b.source:
             parts.append(
                 f"{words.label(metric).replace(',', '')} {words.change(a.value, b.value)} "
                 f"({words.show(a.value, metric)} against {words.show(b.value, metric)}, {a.source})"
             )
     if not parts:
-        return "Winner and baseline cannot be compared yet: no number is known of both."
-    verdict = ""
+        return "Winner and reference design cannot be compared yet: no number is known of both."
+    opening = ""
     if ours is not None and theirs is not None:
-        better = "predicts the text better than" if ours < theirs else "predicts the text worse than"
-        verdict = (
-            f"The winner {better if ours != theirs else 'predicts the text as well as'} the hand-designed baseline. "
+        opening = {
+            "better": "The winner predicts the text better than the reference design. ",
+            "worse": "The winner predicts the text worse than the reference design. ",
+            "same": "The winner predicts the text about as well as the reference design. ",
+        }[verdict]
+    return f"{opening}{caveats(record)}Winner against reference design: {'; '.join(parts)}."
+
+
+def caveats(record: RunRecord) -> str:
+    """What limits a comparison of winner and reference design, in sentences; empty where nothing does."""
+    found = []
+    contenders = [trial for number in (record.winner, record.baseline) if (trial := record.trial(number))]
+    unclean = [name(record, trial) for trial in contenders if trial.clean is False]
+    if unclean:
+        found.append(
+            f"The machine was busy whenever the {' and the '.join(unclean)} "
+            f"{'was' if len(unclean) == 1 else 'were'} measured, so latencies are not reliable. "
         )
-    return f"{verdict}Winner against baseline: {'; '.join(parts)}."
+    reference = record.trial(record.baseline)
+    if reference is not None and (broken := broken_limits(record, reference)):
+        found.append(f"The reference design was measured outside {broken}, so the two do not keep the same limits. ")
+    return "".join(found)
+
+
+def broken_limits(record: RunRecord, trial: Trial) -> str:
+    """The constraints that a trial breaks, by their short names; empty where it breaks none."""
+    return ", ".join(words.short(item.constraint.metric) for item in checks(record, trial) if item.status == "broken")
+
+
+def reported_quality(*trials: Trial) -> tuple[str, str]:
+    """Which metric states the quality of all of ``trials``, and the text that it is of: the test text where known."""
+    if all(trial.test_bits_per_byte is not None for trial in trials):
+        return "test_bits_per_byte", "test text"
+    return "bits_per_byte", "validation text, which also selected the winner"
+
+
+def quality_verdict(ours: float, theirs: float, std_error: float | None) -> Literal["better", "worse", "same"]:
+    """Whether fewer bits per byte stand out from noise: seeds of both trainings, and the test entries."""
+    noise = _Z95 * math.sqrt(2 * SEED_SD**2 + (std_error or 0.0) ** 2)
+    difference = math.log(ours / theirs)
+    return "same" if abs(difference) <= noise else "better" if difference < 0 else "worse"
 
 
 def no_winner(record: RunRecord) -> str:

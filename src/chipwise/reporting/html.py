@@ -6,12 +6,13 @@ from collections.abc import Iterable, Sequence
 
 from chipwise.page.document import document
 from chipwise.page.markup import empty, safe, section, table
-from chipwise.reporting import facts, scored, why, words
+from chipwise.reporting import facts, insights, words
 from chipwise.reporting.plots import Plot, draw
 from chipwise.reporting.record import RunRecord, Trial
 
 _BADGES = {
     "met": ("met", "met"),
+    "probably met": ("met", "probably met"),
     "broken": ("broken", "broken"),
     "paid": ("wait", "beyond, and paid for"),
     "expected": ("wait", "expected to be met, not measured"),
@@ -29,12 +30,18 @@ def page(record: RunRecord) -> str:
     plots = draw(record)
     figures = {plot.key: [view.figure for view in plot.views] for plot in plots if plot.views}
     after = {"front": _failed(record), "promised": _promises(record), "budget": budget(record)}
-    sections = [_answer(record), constraints(record), _contenders(record), scored.tasks(record)]
+    sections = [
+        _answer(record),
+        constraints(record),
+        _contenders(record),
+        insights.continuations(record),
+        insights.tasks(record),
+    ]
     sections += [_plot(plot, after.get(plot.key, "")) for plot in plots]
     sections += [
-        why.explained(record),
-        scored.rankings(record),
-        why.elsewhere(record),
+        insights.explained(record),
+        insights.rankings(record),
+        insights.elsewhere(record),
         _trials(record),
         _about(record),
         notes(record),
@@ -47,7 +54,8 @@ def _head(record: RunRecord) -> str:
     state = "" if record.status == "finished" else _partial()
     links = (
         ("constraints", "Constraints"),
-        ("contenders", "Winner and baseline"),
+        ("contenders", "Winner and reference design"),
+        *([("writes", "What it writes")] if record.continuations else []),
         *([("tasks", "Tasks")] if record.tasks else []),
         ("front", "Front"),
         ("promised", "Promised and measured"),
@@ -90,7 +98,7 @@ def _answer(record: RunRecord) -> str:
 
 
 _TILES = (
-    ("Bits per byte", ("bits_per_byte",)),
+    ("Bits per byte", ("quality",)),
     ("Time per output token", ("tpot_p50", "tpot_p99")),
     ("Time to first token", ("ttft_p50", "ttft_p99")),
     ("Peak memory", ("peak_memory",)),
@@ -99,28 +107,38 @@ _TILES = (
 
 
 def _tile(record: RunRecord, trial: Trial, metrics: Sequence[str], title: str) -> str:
+    baseline = record.trial(record.baseline)
+    if metrics[0] == "quality":
+        pair = [trial] if baseline is None else [trial, baseline]
+        metrics = (facts.reported_quality(*pair)[0],)
     known = facts.value(trial, metrics[0])
     shown = safe(words.show(known.value, metrics[0]))
     if len(metrics) > 1:
         tail = facts.value(trial, metrics[1])
         shown += f" <small>P50</small><br>{safe(words.show(tail.value, metrics[1]))} <small>P99</small>"
-    source = facts.quality_of(trial) if metrics[0] == "bits_per_byte" else known.source
-    lines = [safe(f"trained, {source}" if metrics[0] == "bits_per_byte" else source)]
-    baseline = record.trial(record.baseline)
+    lines = [
+        safe(f"{_text_of(metrics[0])}, {facts.quality_of(trial)}" if "bits_per_byte" in metrics[0] else known.source)
+    ]
+    if trial.clean is False and known.source == "measured":
+        lines[0] += " on a busy machine"
     if baseline is not None and baseline.number != trial.number and known.value is not None:
         other = facts.value(baseline, metrics[0])
         if other.value and other.source == known.source:
             which = " P50" if len(metrics) > 1 else ""
             difference = words.signed(known.value, other.value)
-            lines.append(safe(f"baseline{which} {words.show(other.value, metrics[0])} ({difference})"))
+            lines.append(safe(f"reference design{which} {words.show(other.value, metrics[0])} ({difference})"))
     return (
         f'<div class="tile"><div class="label">{safe(title)}</div><div class="value">{shown}</div>'
         f'<div class="from">{"<br>".join(lines)}</div></div>'
     )
 
 
+def _text_of(metric: str) -> str:
+    return "test text" if metric.startswith("test_") else "validation text"
+
+
 def constraints(record: RunRecord) -> str:
-    """The section that holds every limit against the winner."""
+    """The section that checks every limit for the winner."""
     title = "Constraints"
     if not record.constraints:
         return section("constraints", title, empty("The specification states no constraint."))
@@ -137,12 +155,14 @@ def constraints(record: RunRecord) -> str:
             ]
             for c in record.constraints
         ]
-        caption = "No winner and no baseline yet, so nothing was held against the limits."
+        caption = "No winner and no reference design yet, so nothing was checked."
     else:
         rows = [_check_row(item) for item in facts.checks(record, trial)]
         caption = (
-            f"Of the {safe(facts.name(record, trial))}. Promised is what was predicted before measuring; "
-            f"measured on {safe(facts.where(record))}. {safe(facts.paid(record, trial))}"
+            f"Of the {safe(facts.name(record, trial))}. Promised: predicted before anything of it was measured. "
+            f"Measured on {safe(facts.where(record))}, with 95 % intervals; a limit on a percentile is met where the "
+            f"bound of its interval meets it, and probably met where only the value does. "
+            f"{safe(facts.paid(record, trial))}"
         )
     head = ("constraint", "limit", "promised", "measured", "share of the limit", "")
     return section("constraints", title, table(head, rows, numbers={2, 3, 4}), caption)
@@ -169,17 +189,32 @@ def _contenders(record: RunRecord) -> str:
     numbers = dict.fromkeys((record.winner, record.baseline, record.knee))
     trials = [trial for number in numbers if (trial := record.trial(number))]
     if not trials:
-        return section("contenders", "Winner and baseline", empty("No winner, no baseline and no knee is known yet."))
+        return section("contenders", "Winner and reference design", empty("No winner is known yet."))
     head = ["", *[safe(_contender(record, trial)) for trial in trials]]
     rows = [["design", *[f"<small>{safe(trial.summary)}</small>" for trial in trials]]]
-    shown = ("bits_per_byte", "perplexity", *words.SERVED, "parameters")
+    tested = ["test_bits_per_byte"] if any(trial.test_bits_per_byte is not None for trial in trials) else []
+    shown = (*tested, "bits_per_byte", "perplexity", *words.SERVED, "parameters")
     rows += [[safe(words.label(metric)), *[_cell(trial, metric) for trial in trials]] for metric in shown]
     rows.append(["training", *[safe(_training(trial)) for trial in trials]])
+    if record.constraints:
+        rows.append(["constraints", *[_kept(record, trial) for trial in trials]])
     caption = (
-        "The baseline is the strongest hand-designed transformer that meets the same constraints, trained with the "
-        "same budget. The knee is where the front bends most."
+        "The reference design is the largest Llama-style transformer that was measured within the same constraints "
+        "before its training, trained with the same budget. The knee is where the front bends most."
     )
-    return section("contenders", "Winner and baseline", table(head, rows), caption)
+    return section("contenders", "Winner and reference design", table(head, rows), caption)
+
+
+def _kept(record: RunRecord, trial: Trial) -> str:
+    """Which constraints a contender breaks, or the least certain status of the others."""
+    broken = facts.broken_limits(record, trial)
+    if broken:
+        return f"{_badge('broken')} <small>{safe(broken)}</small>"
+    states = {item.status for item in facts.checks(record, trial)}
+    for status in _BADGES:
+        if status not in ("met", "broken") and status in states:
+            return _badge(status)
+    return '<span class="badge met">all met</span>'
 
 
 def _contender(record: RunRecord, trial: Trial) -> str:
@@ -192,7 +227,9 @@ def _cell(trial: Trial, metric: str) -> str:
     known = facts.value(trial, metric)
     if known.value is None:
         return words.NOT_MEASURED if metric in words.SERVED else words.UNKNOWN
-    source = facts.quality_of(trial) if metric == "bits_per_byte" else known.source
+    source = facts.quality_of(trial) if "bits_per_byte" in metric else known.source
+    if known.source == "measured" and trial.clean is False:
+        source += ", busy machine"
     text = words.count(known.value) if metric == "parameters" else words.show(known.value, metric)
     guess = trial.predicted.get(metric)
     promise = "" if guess is None else f"; predicted {words.span(guess.value, guess.low, guess.high, metric)}"
@@ -284,7 +321,7 @@ def _trials(record: RunRecord) -> str:
         cells: list[tuple[str, object]] = [
             (str(trial.number), trial.number),
             (
-                safe(record.role(trial) if trial.number != record.knee else f"{record.role(trial)}, knee"),
+                safe(words.role(record.role(trial)) + (", knee" if trial.number == record.knee else "")),
                 record.role(trial),
             ),
             (safe(trial.state), trial.state),
@@ -302,7 +339,7 @@ def _trials(record: RunRecord) -> str:
         if trial.feasible and any(
             item.task is not None and item.task not in trial.tasks for item in record.constraints
         ):
-            basis = f"{basis[:-1]}; not asked its tasks)"
+            basis = f"{basis[:-1]}; tasks not evaluated)"
         cells.append((fits + basis, fits))
         cells.append((f'<div class="text">{safe(trial.reason or "")}</div>', trial.reason))
         rows.append(cells)
@@ -327,9 +364,9 @@ def _about(record: RunRecord) -> str:
         facts_list(
             {
                 "designs": words.count(space.size),
-                "priced by the cost model": words.count(space.priced),
-                "priced per second": words.count(space.priced_per_s),
-                "predicted to be feasible": words.quantity(space.feasible_share, "share"),
+                "distinct designs priced": words.count(space.priced),
+                "distinct designs priced per second": words.count(space.priced_per_s),
+                "of those drawn first, predicted within the limits": words.quantity(space.feasible_share, "share"),
                 **{name: _listed(values) for name, values in space.choices.items()},
             }
         )
@@ -344,6 +381,7 @@ def _about(record: RunRecord) -> str:
                     "name": data.name,
                     "training text": _text(data.entries_train, data.bytes_train),
                     "validation text": _text(data.entries_val, data.bytes_val),
+                    "test text": _text(data.entries_test, data.bytes_test),
                     "licence": data.licence or words.UNKNOWN,
                     "source": data.source or words.UNKNOWN,
                 }
@@ -363,9 +401,9 @@ def _about(record: RunRecord) -> str:
                 "workload": facts.workload(record),
                 "objectives": ", ".join(f"{words.label(item.metric)} ({item.direction})" for item in record.objectives)
                 or "none stated",
-                "1,000 generated tokens take": facts.per_thousand(record)["time"],
-                "their energy": facts.per_thousand(record)["energy"],
-                "their price": facts.per_thousand(record)["price"],
+                "time of 1,000 generated tokens": facts.per_thousand(record)["time"],
+                "energy of 1,000 generated tokens": facts.per_thousand(record)["energy"],
+                "price of generated tokens": facts.per_thousand(record)["price"],
                 "seed": str(record.seed),
                 "status": record.status,
             }
@@ -391,7 +429,7 @@ def _listed(values: object) -> str:
 
 
 def notes(record: RunRecord) -> str:
-    """The section of what is to be kept in mind."""
+    """The section of notes."""
     if not record.notes:
         return section("notes", "Notes and limits", empty("Nothing to note."))
     return section(
@@ -402,7 +440,7 @@ def notes(record: RunRecord) -> str:
 def _foot(record: RunRecord) -> str:
     return (
         f"<footer>Made by chipwise {safe(record.version)}, seed {record.seed}. Predicted: by the cost model, with its "
-        "interval. Measured: on the target, in its runtime. Trained: on validation text, after training.</footer>\n"
+        "interval. Measured: on the target, in its runtime. Trained: bits per byte of held-out text.</footer>\n"
     )
 
 

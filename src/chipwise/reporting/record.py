@@ -17,7 +17,6 @@ from chipwise.core.errors import SpecError
 from chipwise.core.files import build, read_json, write_json
 from chipwise.core.results import Result
 from chipwise.ops import Workload
-from chipwise.reporting.scores import Ranking, TaskScore, TaskSummary
 from chipwise.space.constraints import Constraint, Objective
 
 SCHEMA: Final = "chipwise.run/1"
@@ -33,6 +32,64 @@ class Interval:
     value: float
     low: float
     high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskScore:
+    """What one contender reached on the held-out items of a task; ``failed`` says why it could not be asked."""
+
+    metric: str | None = None  # accuracy or spearman
+    method: str | None = None
+    value: float | None = None
+    low: float | None = None  # of the 95 % interval over items
+    high: float | None = None
+    train_items: int | None = None
+    test_items: int | None = None
+    confusion: tuple[tuple[int, ...], ...] = ()  # [true class][answered class], counts
+    judged: str = ""  # which form answered
+    failed: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.value is None) == (self.failed is None):
+            raise SpecError("holds either a value or why there is none", field="value")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSummary:
+    """A task of the run: what it asks, and what a bag of words reaches on the same items."""
+
+    name: str
+    classes: tuple[str, ...] = ()
+    bar: TaskScore | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreement:
+    """Kendall's rank correlation of a judgement with trainings; ``tau`` is None where there is too little to tell."""
+
+    candidates: int
+    pairs: int
+    tau: float | None = None
+    low: float | None = None  # of the 95 % interval over candidates
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fidelity:
+    """One cheap judgement of candidates beside what longer trainings found."""
+
+    name: str
+    overall: Agreement
+    equal_latency: Agreement  # pairs of candidates within 5 % of one predicted latency
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    """How well each judgement ranked the candidates that were trained for ``cpu_s``."""
+
+    cpu_s: float
+    candidates: int
+    fidelities: tuple[Fidelity, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +119,8 @@ class SpaceSummary:
     size: int
     choices: dict[str, Any] = field(default_factory=dict)  # name -> the values that may be chosen
     priced: int | None = None
-    priced_per_s: float | None = None
-    feasible_share: float | None = None  # of the priced, by prediction
+    priced_per_s: float | None = None  # distinct candidates
+    feasible_share: float | None = None  # of the distinct candidates drawn first, by prediction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,13 +159,16 @@ class Trial:
     rung: int | None = None  # of successive halving; None before training
     choices: dict[str, Any] = field(default_factory=dict)
     parameters: int | None = None
-    bits_per_byte: float | None = None  # validation, trained weights
+    bits_per_byte: float | None = None  # of the validation text, trained weights
     perplexity: float | None = None
-    quantised_bits_per_byte: float | None = None  # validation, of the exported artefact
+    quantised_bits_per_byte: float | None = None  # of the validation text, by the exported artefact
+    test_bits_per_byte: float | None = None  # of the test text, which selected nothing, by the exported artefact
     train_cpu_s: float | None = None
     curve: tuple[CurvePoint, ...] = ()
-    predicted: dict[str, Interval] = field(default_factory=dict)
+    predicted: dict[str, Interval] = field(default_factory=dict)  # written once, before anything of it was measured
+    believed_now: dict[str, Interval] = field(default_factory=dict)  # by the cost model after all measurements
     measured: dict[str, float] | None = None
+    measured_bounds: dict[str, tuple[float | None, float | None]] = field(default_factory=dict)  # 95 % intervals
     tasks: dict[str, TaskScore] = field(default_factory=dict)  # by the task's name
     clean: bool | None = None  # whether the machine was quiet while measuring
     feasible: bool | None = None  # by measurement where there is one, else by prediction
@@ -249,6 +309,26 @@ class Start:
     distances: dict[str, tuple[float, ...]] = field(default_factory=dict)  # trial -> as cut, and healed; 0: the same
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TestScore:
+    """What the scores of winner and reference design on the test text rest on."""
+
+    entries: int
+    bytes: int
+    difference_std_error: float | None = None  # of the logarithm of their ratio, over entries
+
+    __test__ = False  # no test case, whatever its name looks like
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Continuation:
+    """What winner and reference design write after the beginning of a test entry, greedily."""
+
+    prompt: str
+    winner: str = ""
+    baseline: str | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RunRecord(Result):
     """One search, from what was asked to what was found.
@@ -288,8 +368,29 @@ class RunRecord(Result):
     tasks: tuple[TaskSummary, ...] = ()
     rankings: tuple[Ranking, ...] = ()  # longest trainings first
     elsewhere: tuple[Elsewhere, ...] = ()
+    test: TestScore | None = None
+    continuations: tuple[Continuation, ...] = ()
     start: Start | None = None  # where the run started from a pretrained model
     notes: tuple[str, ...] = ()  # limits, and anything unclean
+
+    def __post_init__(self) -> None:
+        numbers = [trial.number for trial in self.trials]
+        if len(numbers) != len(set(numbers)):
+            raise SpecError("two trials have the same number", field="trials")
+        for name in ("winner", "baseline", "knee"):
+            number = getattr(self, name)
+            if number is not None and number not in numbers:
+                raise SpecError(f"there is no trial {number}", field=name)
+        if self.start is not None and self.start.original not in numbers:
+            raise SpecError(f"there is no trial {self.start.original}", field="start.original")
+        for name, used in (
+            ("front", self.front),
+            ("promised_measured", tuple(item.trial for item in self.promised_measured)),
+            ("memory", tuple(item.trial for item in self.memory)),
+        ):
+            for number in used:
+                if number not in numbers:
+                    raise SpecError(f"there is no trial {number}", field=name)
 
     def headline(self) -> str:
         """The run, how far it came, and its winner."""
@@ -312,25 +413,6 @@ class RunRecord(Result):
             }
             for trial in self.trials
         ]
-
-    def __post_init__(self) -> None:
-        numbers = [trial.number for trial in self.trials]
-        if len(numbers) != len(set(numbers)):
-            raise SpecError("two trials have the same number", field="trials")
-        for name in ("winner", "baseline", "knee"):
-            number = getattr(self, name)
-            if number is not None and number not in numbers:
-                raise SpecError(f"there is no trial {number}", field=name)
-        if self.start is not None and self.start.original not in numbers:
-            raise SpecError(f"there is no trial {self.start.original}", field="start.original")
-        for name, used in (
-            ("front", self.front),
-            ("promised_measured", tuple(item.trial for item in self.promised_measured)),
-            ("memory", tuple(item.trial for item in self.memory)),
-        ):
-            for number in used:
-                if number not in numbers:
-                    raise SpecError(f"there is no trial {number}", field=name)
 
     def trial(self, number: int | None) -> Trial | None:
         """The trial with this number, if there is one."""

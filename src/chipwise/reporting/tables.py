@@ -9,6 +9,7 @@ from chipwise.space.constraints import SPENDING
 
 _STATUS = {
     "met": "met",
+    "probably met": "probably met",
     "broken": "broken",
     "paid": "beyond, and paid for",
     "expected": "expected, not measured",
@@ -18,7 +19,7 @@ _STATUS = {
 
 
 def final_table(record: RunRecord) -> Table:
-    """Winner, baseline and knee side by side: quality, measured and predicted cost, constraints.
+    """Winner, reference design and knee side by side: quality, measured and predicted cost, constraints.
 
     Where the run started from a model, the original, its cut and its first layers alone.
     """
@@ -29,7 +30,8 @@ def final_table(record: RunRecord) -> Table:
     if not trials:
         return table
     spent = [metric for metric in SPENDING if any(facts.value(trial, metric).value is not None for trial in trials)]
-    for metric in ("bits_per_byte", *words.SERVED, "parameters", *spent):
+    quality = ["test_bits_per_byte"] if any(trial.test_bits_per_byte is not None for trial in trials) else []
+    for metric in (*quality, "bits_per_byte", *words.SERVED, "parameters", *spent):
         table.add(words.short(metric), *[_cell(record, trial, metric) for trial in trials])
     table.add("weights", *[trial.weights for trial in trials])
     table.add("trained for", *[words.quantity(trial.train_cpu_s, "time") for trial in trials])
@@ -51,13 +53,13 @@ def _cut_table(record: RunRecord) -> Table:
 
 
 def contenders(record: RunRecord) -> list[Trial]:
-    """Winner, baseline and knee, as far as they are known, each once."""
+    """Winner, reference design and knee, as far as they are known, each once."""
     numbers = dict.fromkeys((record.winner, record.baseline, record.knee))
     return [trial for number in numbers if (trial := record.trial(number))]
 
 
 def constraint_table(record: RunRecord) -> Table:
-    """Every constraint against the winner (the baseline where there is none): promised, measured, limit."""
+    """Every constraint against the winner (the reference design where there is none): promised, measured, limit."""
     trial = record.trial(record.winner) or record.trial(record.baseline)
     whose = facts.name(record, trial) if trial else "no winner yet"
     checks = {item.constraint: item for item in facts.checks(record, trial)} if trial else {}
@@ -84,8 +86,9 @@ def constraint_table(record: RunRecord) -> Table:
 def _head(record: RunRecord, trial: Trial) -> str:
     if trial.number == record.knee:
         role = record.role(trial)
+        role = words.role(role)
         return f"knee\ntrial {trial.number}" if role == "candidate" else f"{role}, knee\ntrial {trial.number}"
-    return f"{record.role(trial)}\ntrial {trial.number}"
+    return f"{words.role(record.role(trial))}\ntrial {trial.number}"
 
 
 def _cell(record: RunRecord, trial: Trial, metric: str) -> str:
@@ -105,7 +108,7 @@ def _cell(record: RunRecord, trial: Trial, metric: str) -> str:
 
 def _verdict(record: RunRecord, trial: Trial) -> str:
     states = [item.status for item in facts.checks(record, trial)]
-    for status in ("broken", "unknown", "at risk", "paid", "expected"):
+    for status in ("broken", "unknown", "at risk", "paid", "expected", "probably met"):
         if status in states:
             names = [words.short(c.constraint.metric) for c in facts.checks(record, trial) if c.status == status]
             return f"{_STATUS[status]}: {', '.join(names)}"

@@ -21,7 +21,8 @@ LABELS: Final = {
     "power": "mean power",
     "joules_per_token": "energy of a new token",
     "usd_per_1k_tokens": "price of new tokens",
-    "bits_per_byte": "bits per byte",
+    "bits_per_byte": "bits per byte, validation text",
+    "test_bits_per_byte": "bits per byte, test text",
     "perplexity": "perplexity per token",
 }
 SHORT: Final = {
@@ -35,12 +36,18 @@ SHORT: Final = {
     "joules_per_token": "energy/token",
     "usd_per_1k_tokens": "price",
     "bits_per_byte": "bits/byte",
+    "test_bits_per_byte": "bits/byte, test",
     "perplexity": "perplexity",
 }
 SERVED: Final = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "peak_memory")  # what a measurement may hold
 
 
 _OF_TASKS: Final = {"accuracy": "accuracy", "spearman": "rank correlation"}
+
+
+def role(name: str) -> str:
+    """A role as people read it; records store the reference design as ``baseline``."""
+    return "reference design" if name == "baseline" else name
 
 
 def of_task(metric: str) -> tuple[str, str] | None:
@@ -85,7 +92,7 @@ def show(value: float | None, metric: str, *, missing: str = UNKNOWN) -> str:
     """The metric's value in a human unit, or ``missing``."""
     if value is None or not math.isfinite(value):
         return missing
-    if metric in ("bits_per_byte", "perplexity"):
+    if metric in ("bits_per_byte", "test_bits_per_byte", "perplexity"):
         return f"{value:.3f}" if abs(value) < 100 else f"{value:.0f}"
     if (found := of_task(metric)) is not None:
         return f"{100 * value:.1f} %" if found[0] == "accuracy" else f"{value:.3f}"

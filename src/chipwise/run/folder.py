@@ -6,6 +6,7 @@
     ├── spec.json          what was asked, with its identity
     ├── study.journal      every trial
     ├── profile.json       this machine, as calibrated for the run
+    ├── spent.json         CPU seconds by phase
     ├── corpus/            tokenisers and encoded text
     ├── trainings/<arch>/  checkpoints and weights, shared by trials that differ in weight format alone
     ├── trials/<number>/   exported graphs
@@ -59,7 +60,7 @@ class RunFolder:
     ) -> None:
         self.path, self.spec = path, spec
         self._lock: IO[str] | None = None
-        self._resumed = resume and self._begun
+        self.resumed = resume and self._begun
         with disk(path):
             path.mkdir(parents=True, exist_ok=True)
             self._acquire()
@@ -125,13 +126,13 @@ class RunFolder:
         """In the folder's own journal the run's name; in a store for many, one that is its own."""
         return self.spec.name if self.storage is None else f"{self.spec.name}-{self.spec.identity}"
 
-    def refuse_strangers(self, trials: int) -> None:
-        """Refuses trials that are in the store while the folder holds none of their trainings.
+    def check_trials_belong_to_run(self, trials: int) -> None:
+        """Refuses a store that holds trials while the folder holds none of their trainings.
 
         Raises:
-            StudyError: There are such.
+            StudyError: It does.
         """
-        if trials and not self._resumed:
+        if trials and not self.resumed:
             raise StudyError(
                 f"{without_password(self.storage or self.study)}: it already holds {trials} trials of this search; go "
                 "on in their own folder with --resume, or change the search's name"
@@ -154,7 +155,7 @@ class RunFolder:
             )
 
     def close(self) -> None:
-        """Gives the folder free."""
+        """Releases the folder lock."""
         if self._lock is not None:
             with contextlib.suppress(OSError):
                 self._lock.close()
@@ -180,6 +181,11 @@ class RunFolder:
     def profile(self) -> Path:
         """This machine as calibrated."""
         return self.path / "profile.json"
+
+    @property
+    def spent(self) -> Path:
+        """CPU seconds by phase, written while a phase is under way."""
+        return self.path / "spent.json"
 
     @property
     def corpus(self) -> Path:

@@ -11,10 +11,10 @@ from chipwise.core import units
 from chipwise.core.digest import digest, plain
 from chipwise.core.errors import SpecError, UnitError, UnknownName, Unsupported, nearest
 from chipwise.core.files import build, read_yaml
+from chipwise.cost.spending import Rates, refused, require
 from chipwise.hardware import datasheet
 from chipwise.ops import Workload
 from chipwise.optim.strategies import STRATEGIES
-from chipwise.pipeline.spending import Rates, refused, require
 from chipwise.space import Constraint, Objective, SearchSpace, SpaceSpec, parse_constraints, parse_objectives
 from chipwise.space.constraints import SPENDING
 from chipwise.training.tasks_data import TASKS, Kind

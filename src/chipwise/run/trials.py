@@ -1,11 +1,12 @@
-"""The trials of a run with typed notes: what was chosen, promised, trained and measured."""
+"""The trials of a run and what is recorded of each: choices, predictions, trainings, measurements."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from typing import Any, Literal, get_args
 
 from chipwise.core.digest import digest
 from chipwise.optim.study import Study, Trial
@@ -15,6 +16,98 @@ from chipwise.space.designs import design_of
 from chipwise.space.search_space import Rows
 from chipwise.spec import Design
 
+Prediction = list[float]  # value, and the bounds of its 90 % interval
+Predictions = Mapping[str, Prediction]  # by metric
+Role = Literal["candidate", "baseline"]  # stored; a "baseline" is a reference design
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedRung:
+    """The result of one finished training."""
+
+    rung: int
+    cpu_s: float  # in total, earlier rungs included
+    tokens: int
+    bits_per_byte: float  # of the validation text, trained weights
+    quantised_bits_per_byte: float  # in the deployed weight format
+    perplexity: float | None = None
+    weights: str | None = None  # file in the training's folder
+
+    @classmethod
+    def from_plain(cls, data: Mapping[str, Any]) -> TrainedRung:
+        """The part of a stored result that is used."""
+        return cls(**_known(cls, data))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialNotes:
+    """Everything that is recorded of a trial. Stored as plain JSON, one value for each field that is set."""
+
+    role: Role
+    choices: Mapping[str, Any]
+    predicted: Predictions  # the promise: written once, before anything of this candidate was measured
+    row: tuple[int, ...] | None = None  # in the space; a reference design has none
+    started: str | None = None  # ISO 8601
+    ended: str | None = None
+    reason: str | None = None  # why it failed
+    format_of: int | None = None  # trial of the same architecture in another weight format, whose training it shares
+    law: float | None = None  # bits per byte by the scaling law before any training
+    supernet: float | None = None  # bits per byte with supernet weights
+    believed: Mapping[str, list[float]] = field(default_factory=dict)  # rung -> mean and deviation before that training
+    promoted: int = 0  # highest rung that it was chosen for
+    rungs: tuple[TrainedRung, ...] = ()  # finished trainings, shortest first
+    curve: tuple[tuple[float | None, ...], ...] = ()  # CPU seconds, tokens, training and validation bits per byte
+    believed_now: Predictions = field(default_factory=dict)  # what the cost model, having learnt, believes of its costs
+    measured: Mapping[str, float] | None = None
+    measured_bounds: Mapping[str, list[float | None]] = field(default_factory=dict)  # 95 % intervals of percentiles
+    settled: Mapping[str, float] | None = None  # what the cost model learns from
+    measured_because: str | None = None
+    within: bool | None = None  # whether it keeps the limits, measured where that was worth it
+    clean: bool | None = None  # whether the machine was quiet
+    unclean_because: tuple[str, ...] = ()
+    loudness: float | None = None  # below 1 is clean
+    drift: Mapping[str, Any] | None = None  # of the machine since calibration
+    runtime_version: str | None = None
+    final: bool = False  # whether the exported, trained model was measured on a quiet machine
+    exported_bits_per_byte: float | None = None  # of the validation text, by the exported graph
+    test_bits_per_byte: float | None = None  # of the test text, which selected nothing, by the exported graph
+    tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # fields of a TaskResult, or ``failed``
+
+    def to_plain(self) -> dict[str, Any]:
+        """The fields that differ from their defaults, as JSON holds them."""
+        usual = TrialNotes(role=self.role, choices=self.choices, predicted=self.predicted)
+        required = ("role", "choices", "predicted", "row")
+        return {
+            item.name: _plain(getattr(self, item.name))
+            for item in fields(self)
+            if item.name in required or getattr(self, item.name) != getattr(usual, item.name)
+        }
+
+    @classmethod
+    def from_plain(cls, data: Mapping[str, Any]) -> TrialNotes:
+        """The notes that a study holds; names that this version does not know are ignored."""
+        known = _known(cls, data)
+        for name in ("row", "unclean_because"):
+            if known.get(name) is not None:
+                known[name] = tuple(known[name])
+        known["rungs"] = tuple(TrainedRung.from_plain(item) for item in known.get("rungs", ()))
+        known["curve"] = tuple(tuple(point) for point in known.get("curve", ()))
+        return cls(**known)
+
+
+NOTE_NAMES = frozenset(item.name for item in fields(TrialNotes))
+
+
+def _known(cls: type, data: Mapping[str, Any]) -> dict[str, Any]:
+    names = {item.name for item in fields(cls)}
+    return {name: value for name, value in data.items() if name in names}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, TrainedRung):
+        return {item.name: getattr(value, item.name) for item in fields(value)}
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -23,15 +116,20 @@ class Candidate:
     trial: Trial
     design: Design
 
+    @cached_property
+    def notes(self) -> TrialNotes:
+        """What is recorded of it."""
+        return TrialNotes.from_plain(self.trial.notes)
+
     @property
     def number(self) -> int:
         """The trial's number."""
         return self.trial.number
 
     @property
-    def is_baseline(self) -> bool:
-        """Whether a hand drew it."""
-        return str(self.trial.notes["role"]) == "baseline"
+    def is_reference(self) -> bool:
+        """Whether it is a reference design, not a candidate of the space."""
+        return self.notes.role == "baseline"
 
     @property
     def alive(self) -> bool:
@@ -39,39 +137,34 @@ class Candidate:
         return self.trial.state in ("running", "complete")
 
     @property
-    def row(self) -> list[int] | None:
-        """Its row in the space; a baseline has none."""
-        row: list[int] | None = self.trial.notes.get("row")
-        return row
+    def row(self) -> tuple[int, ...] | None:
+        """Its row in the space; a reference design has none."""
+        return self.notes.row
 
     @property
     def format_of(self) -> int | None:
-        """The trial whose training this one shares, being the same architecture in another weight format."""
-        number: int | None = self.trial.notes.get("format_of")
-        return number
+        """The trial whose training it shares, being the same architecture in another weight format."""
+        return self.notes.format_of
 
     @property
-    def rungs(self) -> list[dict[str, Any]]:
+    def rungs(self) -> tuple[TrainedRung, ...]:
         """Results of finished trainings, shortest first."""
-        rungs: list[dict[str, Any]] = self.trial.notes.get("rungs", [])
-        return rungs
+        return self.notes.rungs
 
     @property
     def quality(self) -> float | None:
         """Validation bits per byte in the deployed format, after the longest finished training."""
-        return float(self.rungs[-1]["quantised_bits_per_byte"]) if self.rungs else None
+        return self.rungs[-1].quantised_bits_per_byte if self.rungs else None
 
     @property
     def measured(self) -> dict[str, float] | None:
-        """Metrics measured on the target; of the final form once ``final`` is noted."""
-        measured: dict[str, float] | None = self.trial.notes.get("measured")
-        return measured
+        """Metrics measured on the target; of the exported, trained model at the end."""
+        return None if self.notes.measured is None else dict(self.notes.measured)
 
     @property
-    def tasks(self) -> dict[str, dict[str, Any]]:
-        """What was reached on each task: fields of a TaskResult, or ``failed`` with the reason."""
-        tasks: dict[str, dict[str, Any]] = self.trial.notes.get("tasks", {})
-        return tasks
+    def tasks(self) -> Mapping[str, Mapping[str, Any]]:
+        """What it reached on each task: fields of a TaskResult, or ``failed`` with the reason."""
+        return self.notes.tasks
 
     @property
     def reached(self) -> dict[str, float]:
@@ -80,18 +173,19 @@ class Candidate:
 
     @property
     def costs(self) -> dict[str, float]:
-        """Metrics as measured, or as predicted where they were not."""
-        predicted = {metric: bounds[0] for metric, bounds in self.trial.notes["predicted"].items()}
+        """Metrics as measured; where they were not, as the cost model believes now, else as it promised."""
+        notes = self.notes
+        predicted = {metric: bounds[0] for metric, bounds in {**notes.predicted, **notes.believed_now}.items()}
         return predicted | (self.measured or {})
 
     @property
     def known(self) -> dict[str, float]:
-        """The same, and what was reached on tasks."""
+        """:attr:`costs` and what was reached on tasks."""
         return self.costs | self.reached
 
-    def after(self, rung: int) -> dict[str, Any] | None:
+    def after(self, rung: int) -> TrainedRung | None:
         """The result of one rung, if it is finished."""
-        return next((item for item in self.rungs if item["rung"] == rung), None)
+        return next((item for item in self.rungs if item.rung == rung), None)
 
 
 class Trials:
@@ -106,7 +200,8 @@ class Trials:
         return [Candidate(trial, self._design(trial)) for trial in self.study.trials()]
 
     def __getitem__(self, number: int) -> Candidate:
-        return self.all()[number]
+        trial = self.study.trial(number)
+        return Candidate(trial, self._design(trial))
 
     def _design(self, trial: Trial) -> Design:
         key = digest(trial.notes["choices"])
@@ -115,36 +210,32 @@ class Trials:
             self._designs[key] = design_of(trial.notes["choices"], spec=self._spec.space, name=name)
         return self._designs[key]
 
-    def add(self, row: Rows, *, predicted: Mapping[str, list[float]]) -> int:
-        """A new candidate of the space."""
+    def add(self, row: Rows, *, predicted: Predictions, **notes: Any) -> int:
+        """Starts a trial of a candidate of the space; returns its number."""
         labels = {
             gene.label: value_label(gene.values[i])
             for gene, i, active in zip(self._space.genes, row, self._space.active(row[None])[0], strict=True)
             if active
         }
-        return self._start("candidate", self._space.choices(row), labels, predicted, row=[int(i) for i in row])
+        place = tuple(int(i) for i in row)
+        return self._start("candidate", self._space.choices(row), labels, predicted, row=place, **notes)
 
-    def add_baseline(self, choices: Mapping[str, Any], *, predicted: Mapping[str, list[float]]) -> int:
-        """The hand-drawn design."""
-        return self._start("baseline", choices, {}, predicted, row=None)
+    def add_reference(self, choices: Mapping[str, Any], *, predicted: Predictions) -> int:
+        """Starts a trial of a reference design; returns its number."""
+        return self._start("baseline", choices, {}, predicted)
 
     def _start(
-        self,
-        role: str,
-        choices: Mapping[str, Any],
-        labels: Mapping[str, str],
-        predicted: Mapping[str, list[float]],
-        *,
-        row: list[int] | None,
+        self, role: Role, choices: Mapping[str, Any], labels: Mapping[str, str], predicted: Predictions, **notes: Any
     ) -> int:
-        notes = {"role": role, "choices": dict(choices), "row": row, "predicted": dict(predicted), "started": now()}
-        return self.study.start(labels, notes)
+        assert role in get_args(Role)
+        found = TrialNotes(role=role, choices=dict(choices), predicted=dict(predicted), started=now(), **notes)
+        return self.study.start(labels, found.to_plain())
 
     def trained(self, number: int, result: Mapping[str, Any]) -> None:
-        """Notes a finished rung. ``result`` has rung, cpu_s, bits_per_byte, quantised_bits_per_byte, … and curve."""
-        kept = [item for item in self[number].rungs if item["rung"] != result["rung"]]
-        curve = result["curve"]
-        self.study.note(number, rungs=[*kept, {k: v for k, v in result.items() if k != "curve"}], curve=curve)
+        """Records a finished rung: the fields of a :class:`TrainedRung`, and ``curve``."""
+        kept = [item for item in self[number].rungs if item.rung != result["rung"]]
+        rungs = _plain((*kept, TrainedRung.from_plain(result)))
+        self.study.note(number, rungs=rungs, curve=result["curve"])
 
     def fail(self, number: int, reason: str) -> None:
         """Ends a trial with its reason."""
@@ -152,8 +243,15 @@ class Trials:
         self.study.fail(number, reason)
 
     def note(self, number: int, **notes: Any) -> None:
-        """Adds to what is known of a trial."""
-        self.study.note(number, **notes)
+        """Sets fields of a trial's :class:`TrialNotes`.
+
+        Raises:
+            TypeError: There is no such field, or it is the promise, which is never rewritten.
+        """
+        strange = notes.keys() - NOTE_NAMES | notes.keys() & {"predicted"}
+        if strange:
+            raise TypeError(f"a trial's notes cannot be given {', '.join(sorted(strange))}")
+        self.study.note(number, **{name: _plain(value) for name, value in notes.items()})
 
 
 def choice_labels(space: SearchSpace) -> dict[str, tuple[str, ...]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from chipwise.core.errors import Infeasible
-from chipwise.pipeline.measuring import HEADROOM
+from chipwise.pipeline.limits import HEADROOM
 from chipwise.run.start_spec import STEERING, TIMES
 from chipwise.shrinking.choosing import Limits, bare_sizes, bytes_of
 from chipwise.shrinking.sizes import Sizes, cut_arch, whole_sizes

@@ -32,7 +32,7 @@ Told = Callable[[int, int], None]
 def likeness(path: Path, original: Path, tokenizer: Path, texts: Sequence[str], *, longest: int) -> dict[str, Any]:
     """Rank correlation of the cosines of held-out pairs of texts, each text in one pair, with the original's cosines.
 
-    The fields of a :class:`chipwise.reporting.scores.TaskScore`.
+    The fields of a :class:`chipwise.reporting.record.TaskScore`.
     """
     from chipwise.training.tasks import fisher, spearman
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
-from chipwise.pipeline.record import intervals_of, score_of
+from chipwise.pipeline.run_record import intervals_of, score_of
 from chipwise.reporting import record as rec
-from chipwise.reporting.scores import TaskSummary
+from chipwise.reporting.record import TaskSummary
 from chipwise.run.start_spec import ORIGINAL, StartSpec
 from chipwise.run.trials import now
 from chipwise.space.constraints import Constraint, broken

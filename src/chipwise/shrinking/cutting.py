@@ -24,8 +24,8 @@ from typing import Any
 from chipwise.core.digest import digest, plain
 from chipwise.core.errors import ChipwiseError, Infeasible, MeasurementError, SpecError
 from chipwise.core.files import read_json, storage, write_json
-from chipwise.pipeline.judging import bars_of, load_tasks
 from chipwise.pipeline.measuring import Measuring, metrics_of
+from chipwise.pipeline.task_evaluation import bag_of_words, load_tasks
 from chipwise.profile.measurement import Measurement
 from chipwise.reporting import output
 from chipwise.reporting.record import RunRecord, save
@@ -123,7 +123,7 @@ class Cutting:
             self._found("truncate", absent=f"there are no first layers alone to compare with: {error}")
         if tasks:
             self._phase("asking a bag of words")
-            self._note(bars=bars_of(tasks, self.known.get("bars", {})))
+            self._note(bars=bag_of_words(tasks, self.known.get("bars", {})))
         self._judge("original", Design(arch=work.arch, weights=spec.weights), work.original, work, corpus, tasks)
         self._measure(work)
         self._decide(work)

@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from test_halving import SPACE, SPEC, metrics
+from toy_run import SPACE, SPEC, metrics
 
 from chipwise.pipeline import choosing
 from chipwise.pipeline.choosing import Chooser, Observation

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 
 from chipwise.core.errors import Infeasible, StudyError
 from chipwise.optim.study import Study
-from chipwise.pipeline.finish import Finish
-from chipwise.pipeline.judging import SPARE, Judging
+from chipwise.pipeline.finals import Finals
+from chipwise.pipeline.task_evaluation import SPARE, TaskEvaluation
 from chipwise.run.spec import run_spec
 from chipwise.run.trials import Trials, choice_labels
 from chipwise.space import SearchSpace
@@ -34,14 +35,14 @@ SPEC = run_spec(
 SPACE = SearchSpace(SPEC.space)
 
 
-class Judge(Judging):
+class Judge(TaskEvaluation):
     """Knows what everybody reaches, and who was asked."""
 
     def __init__(self, trials: Trials, truth: list[float | None]) -> None:
         super().__init__(SPEC, {}, trials, None, None)
         self.truth, self.asked = truth, []
 
-    def ask(self, contenders) -> None:
+    def evaluate(self, contenders) -> None:
         for item in contenders:
             self.asked.append(item.number)
             value = self.truth[item.number]
@@ -51,27 +52,29 @@ class Judge(Judging):
             self._trials.note(item.number, tasks={"mine": result})
 
 
-class Finishing(Finish):
-    """Measures from notes instead of the machine."""
+class Finishing(Finals):
+    """Takes seconds and bits from a table instead of the machine."""
 
-    def _measure_final(self, contenders) -> None:
+    truth: ClassVar[dict[int, tuple[float, float]]] = {}
+
+    def measure(self, contenders) -> None:
         for item in contenders:
-            notes = item.trial.notes
-            self._trials.note(item.number, measured={"tpot_p99": notes["seconds"], "tpot_p50": notes["seconds"] / 2})
-            self._trials.note(item.number, exported_bits_per_byte=notes["bits"])
+            seconds, bits = self.truth[item.number]
+            self._trials.note(item.number, measured={"tpot_p99": seconds, "tpot_p50": seconds / 2})
+            self._trials.note(item.number, exported_bits_per_byte=bits)
 
 
 def contest(truth: list[float | None], *, seconds: list[float] | None = None):
     study = Study(None, name="toy", directions=["minimize", "minimize"], identity="toy", choices=choice_labels(SPACE))
     trials = Trials(study, SPEC, SPACE)
     predicted = {"tpot_p99": [1e-4, 1e-4, 1e-4]}
-    trials.add_baseline(SPACE.choices([0] * len(SPACE.genes)), predicted=predicted)
+    trials.add_reference(SPACE.choices([0] * len(SPACE.genes)), predicted=predicted)
     for row in SPACE.canonical(SPACE.sample(12, __import__("numpy").random.default_rng(0)))[: len(truth) - 1]:
         trials.add(row, predicted=predicted)
-    for i in range(len(truth)):
-        trials.note(i, seconds=(seconds or [1e-4] * len(truth))[i], bits=1.0 + i / 10)
     judge = Judge(trials, truth)
-    return judge, Finishing(trials, SPEC, None, None, judging=judge), trials.all()
+    finals = Finishing(trials, SPEC, None, None, tasks=judge)
+    finals.truth = {i: ((seconds or [1e-4] * len(truth))[i], 1.0 + i / 10) for i in range(len(truth))}
+    return judge, finals, trials.all()
 
 
 def test_the_best_that_keeps_the_floor_wins_though_another_predicts_text_better() -> None:
@@ -119,7 +122,9 @@ def test_nobody_within_the_limits_is_said_of_the_limits() -> None:
 def test_weights_that_are_lost_are_one_error_that_names_file_and_trial(tmp_path, kept) -> None:
     if kept is not None:
         (tmp_path / "w.safetensors").write_bytes(kept)
-    finish = Finish(None, SPEC, SimpleNamespace(training=lambda arch: tmp_path), None)
-    item = SimpleNamespace(number=7, design=SimpleNamespace(arch=None), rungs=[{"weights": "w.safetensors"}])
+    finish = Finals(None, SPEC, SimpleNamespace(training=lambda arch: tmp_path), None)
+    item = SimpleNamespace(
+        number=7, design=SimpleNamespace(arch=None), rungs=[SimpleNamespace(weights="w.safetensors")]
+    )
     with pytest.raises(StudyError, match=r"w\.safetensors: cannot be read as weights.*trial 7.*--resume"):
         finish._weights(item)

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from test_halving import SPACE, SPEC, metrics
+from toy_run import SPACE, SPEC, metrics
 
 from chipwise.core.files import build
-from chipwise.pipeline.answer import explained
 from chipwise.pipeline.choosing import Chooser, Observation
+from chipwise.pipeline.findings import explain_answer
 from chipwise.pipeline.screening import screen
 from chipwise.reporting.record import Answer
 
@@ -34,7 +34,7 @@ def made():
 
 def test_the_findings_are_a_record_answer(made) -> None:
     chooser, seen, items = made
-    found = explained(SPACE, chooser, seen, items, seed=0)
+    found = explain_answer(SPACE, chooser, seen, items, seed=0)
     answer = build(Answer, found)
     assert len(answer.growth) == len(answer.growth_random) == len(items)
     assert all(a <= b + 1e-12 for a, b in zip(answer.growth, answer.growth[1:], strict=False))
@@ -44,7 +44,7 @@ def test_the_findings_are_a_record_answer(made) -> None:
 
 def test_what_decides_quality_and_cost_is_found(made) -> None:
     chooser, seen, items = made
-    shares = explained(SPACE, chooser, seen, items, seed=0)["importance"]
+    shares = explain_answer(SPACE, chooser, seen, items, seed=0)["importance"]
     assert next(iter(shares["bits_per_byte"])) == "d_model"  # the toy's quality is the width's alone
     assert shares["tpot_p50"]["d_model"] > 0.2  # its cost is width times depth
     assert shares["tpot_p50"]["depth"] > 0.2
@@ -53,4 +53,4 @@ def test_what_decides_quality_and_cost_is_found(made) -> None:
 
 def test_a_handful_of_trainings_explains_nothing(made) -> None:
     chooser, seen, items = made
-    assert explained(SPACE, chooser, seen[:3], items[:3], seed=0) == {}
+    assert explain_answer(SPACE, chooser, seen[:3], items[:3], seed=0) == {}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from chipwise.optim.study import Trial
-from chipwise.pipeline.front import measure_front, next_of
+from chipwise.pipeline.measurement_choice import measure_front, next_of
 from chipwise.run.trials import Candidate
 from chipwise.space import parse_constraints
 from chipwise.space.constraints import Objective
@@ -26,13 +26,23 @@ class Pool:
     def __init__(self, *rows: tuple[float, float, float]) -> None:
         self.rows = rows
         self.notes: list[dict[str, Any]] = [
-            {"role": "candidate", "rungs": [{"rung": 0, "quantised_bits_per_byte": bits}]} for bits, _, _ in rows
+            {
+                "role": "candidate",
+                "choices": {},
+                "predicted": {},
+                "rungs": [
+                    {"rung": 0, "cpu_s": 1.0, "tokens": 1, "bits_per_byte": bits, "quantised_bits_per_byte": bits}
+                ],
+            }
+            for bits, _, _ in rows
         ]
         self.order: list[int] = []
         self.busy: set[int] = set()  # whose first measurement falls into a bad moment
 
     def __call__(self) -> list[Candidate]:
-        return [Candidate(Trial(number=i, state="running", notes=notes), DESIGN) for i, notes in enumerate(self.notes)]
+        return [
+            Candidate(Trial(number=i, state="running", notes=dict(notes)), DESIGN) for i, notes in enumerate(self.notes)
+        ]
 
     def promise(self, item: Candidate) -> Mapping[str, list[float]]:
         middle = 1e-3 * self.rows[item.number][1]

@@ -6,76 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from toy_run import PLAN, SPEC, FakeTrainer, Limits, metrics
 
-from chipwise.core.errors import Infeasible, TrainingDiverged
-from chipwise.core.files import build
+from chipwise.core.errors import Infeasible
 from chipwise.optim.study import Study
 from chipwise.pipeline.choosing import Chooser
 from chipwise.pipeline.halving import Halving
-from chipwise.pipeline.plan import Rung
 from chipwise.pipeline.screening import screen
-from chipwise.run.spec import RunSpec
 from chipwise.run.trials import Trials, choice_labels
 from chipwise.space import SearchSpace
-
-SPEC = build(
-    RunSpec,
-    {
-        "name": "toy",
-        "workload": {"prompt_tokens": 8, "new_tokens": 8},
-        "space": {
-            "d_model": [32, 64, 96, 128],
-            "depth": [1, 2, 3],
-            "vocab_size": [512],
-            "layer": {"heads": [1, 2], "kv_heads": [1], "ffn": ["relu", "swiglu"], "ffn_width": [64, 128]},
-            "max_tokens": 64,
-        },
-        "data": {},
-        "constraints": {"tpot_p99": "<= 300 us"},
-    },
-)
-SPACE = SearchSpace(SPEC.space)
-PLAN = (Rung(cpu_s=1.0, count=9), Rung(cpu_s=3.0, count=4), Rung(cpu_s=9.0, count=2))
-
-
-def metrics(rows):
-    size = SPACE.values(rows, "d_model") * SPACE.values(rows, "depth") * 1.0
-    seconds = size * 1e-6
-    return {
-        "ttft_p50": seconds,
-        "ttft_p99": seconds,
-        "tpot_p50": seconds,
-        "tpot_p99": seconds,
-        "peak_memory": size,
-        "parameters": size * 1000,
-    }
-
-
-class FakeTrainer:
-    """Bits per byte that fall with width and with time; some widths diverge."""
-
-    def __init__(self, *, diverges: tuple[int, ...] = ()) -> None:
-        self.asked: list[tuple[int, int]] = []
-        self.diverges = diverges
-
-    def run(self, jobs):
-        for job in jobs:
-            self.asked.append((job.candidate.number, job.rung))
-            width = job.candidate.design.arch.d_model
-            if width in self.diverges:
-                yield job, TrainingDiverged("the loss was no longer finite at step 7")
-                continue
-            quality = 1.0 + 1.0 / (1 + job.cpu_s) + 10.0 / width
-            yield (
-                job,
-                {
-                    "cpu_s": job.cpu_s,
-                    "tokens": int(1000 * job.cpu_s),
-                    "bits_per_byte": quality,
-                    "quantised_bits_per_byte": quality,
-                    "curve": [],
-                },
-            )
 
 
 def make(path, trainer, *, measure=None, spec=SPEC):
@@ -83,10 +22,7 @@ def make(path, trainer, *, measure=None, spec=SPEC):
     study = Study(path, name="toy", directions=["minimize", "minimize"], identity="toy", choices=choice_labels(space))
     trials = Trials(study, spec, space)
 
-    def note(item):
-        good = measure is None or measure(item)
-        trials.note(item.number, within=good)
-        return good
+    measurer = Limits(trials, measure)
 
     screened = screen(space, metrics, spec.limits, seed=0, draws=500)
     chooser = Chooser(
@@ -97,10 +33,9 @@ def make(path, trainer, *, measure=None, spec=SPEC):
         PLAN,
         chooser=chooser,
         trainer=trainer,
-        measure=note,
+        measurer=measurer,
         predict=lambda row: {"tpot_p50": [1.0, 1.0, 1.0]},
         workers=1,
-        begun=lambda stage: None,
     )
     return trials, halving
 
@@ -131,7 +66,7 @@ def test_a_candidate_that_diverges_fails_with_its_reason_and_the_rest_goes_on(tm
     finalists, _ = halving.promote([])
     failed = [item for item in trials.all() if item.trial.state == "failed"]
     assert failed
-    assert all("no longer finite" in item.trial.notes["reason"] for item in failed)
+    assert all("no longer finite" in item.notes.reason for item in failed)
     assert finalists[0].design.arch.d_model == 96
 
 
@@ -246,4 +181,4 @@ def test_spare_candidates_begin_with_what_was_trained_to_the_end(tmp_path) -> No
     assert trained == sorted(trained, reverse=True)
     assert spare
     assert not {item.number for item in spare} & {item.number for item in finalists}
-    assert all(item.trial.notes["within"] for item in spare)
+    assert all(item.notes.within for item in spare)

@@ -1,4 +1,4 @@
-from chipwise.pipeline.measuring import within
+from chipwise.pipeline.limits import within
 from chipwise.space import parse_constraints
 
 LIMITS = parse_constraints({"tpot_p99": "<= 100 us", "tpot_p50": "<= 50 us", "peak_memory": "<= 80 MB"})

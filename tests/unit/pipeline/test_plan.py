@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chipwise.core.errors import SpecError
-from chipwise.pipeline.plan import plan_rungs
+from chipwise.pipeline.halving import plan_rungs
 
 
 @given(final_s=st.floats(2, 500), share=st.floats(1, 30))

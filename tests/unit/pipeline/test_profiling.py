@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chipwise.pipeline.profiling import next_to_measure, worth_measuring
+from chipwise.pipeline.measurement_choice import next_to_measure, worth_measuring
 from chipwise.space import parse_constraints
 
 LIMITS = parse_constraints({"tpot_p99": "<= 10 ms"})

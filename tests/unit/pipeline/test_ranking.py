@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chipwise.ops import Workload
-from chipwise.pipeline.ranking import agreement, equal, rankings
+from chipwise.pipeline.findings import agreement, equal, rankings
+from chipwise.run.trials import TrainedRung, TrialNotes
 from chipwise.spec import Design, uniform
 
 
@@ -70,12 +71,21 @@ def test_equal_latency_is_within_five_per_cent_of_one_value() -> None:
 def candidate(number: int, width: int, rungs: list[float]):
     """One whose trainings gave ``rungs``, in their order."""
     design = Design(arch=uniform(vocab_size=256, d_model=width, depth=1, heads=2, ffn_width=32, max_tokens=64))
-    results = [{"rung": i, "cpu_s": 10.0 * 3**i, "quantised_bits_per_byte": value} for i, value in enumerate(rungs)]
-    notes = {"predicted": {"tpot_p50": [1.0, 1.0, 1.0]}, "law": value(width), "believed": {"1": [rungs[0], 0.1]}}
+    results = [
+        TrainedRung(rung=i, cpu_s=10.0 * 3**i, tokens=1, bits_per_byte=bits, quantised_bits_per_byte=bits)
+        for i, bits in enumerate(rungs)
+    ]
+    notes = TrialNotes(
+        role="candidate",
+        choices={},
+        predicted={"tpot_p50": [1.0, 1.0, 1.0]},
+        law=value(width),
+        believed={"1": [rungs[0], 0.1]},
+    )
     return SimpleNamespace(
         design=design,
         rungs=results,
-        trial=SimpleNamespace(notes=notes),
+        notes=notes,
         format_of=None,
         after=lambda rung: results[rung] if rung < len(results) else None,
     )
@@ -99,7 +109,7 @@ def test_tables_go_from_long_to_short_and_say_who_judged() -> None:
             "FLOPs of a prompt": -1.0,
             "scaling law, before any training": -1.0,
             "training of 10 s": -1.0,
-            "quality model's belief before it": -1.0,
+            "quality model's prediction before it": -1.0,
         }
     )
     assert all(one.equal_latency == one.overall for one in longer.fidelities)

@@ -8,22 +8,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from test_findings import Trained
-from test_halving import PLAN, SPACE, SPEC, FakeTrainer, metrics
+from toy_run import PLAN, SPACE, SPEC, FakeTrainer, Limits, metrics
 
 from chipwise.core.files import build
 from chipwise.optim.study import Study
-from chipwise.pipeline.answer import explained
-from chipwise.pipeline.choosing import Chooser, Observation
-from chipwise.pipeline.counting import counting
-from chipwise.pipeline.finish import Finish
-from chipwise.pipeline.front import next_of
+from chipwise.pipeline.choosing import Chooser, Observation, StrategyProposer
+from chipwise.pipeline.finals import Finals
+from chipwise.pipeline.findings import explain_answer
 from chipwise.pipeline.halving import Halving
-from chipwise.pipeline.pipeline import no_slower_than
-from chipwise.pipeline.profiling import worth_measuring
-from chipwise.pipeline.proxy import ProxyChooser
+from chipwise.pipeline.limits import cold, no_slower_than, penalty_factor
+from chipwise.pipeline.measurement_choice import next_of, worth_measuring
 from chipwise.pipeline.screening import screen
-from chipwise.pipeline.strategic import StrategyChooser
-from chipwise.pipeline.sustained import cold
 from chipwise.run.spec import RunSpec, run_spec
 from chipwise.run.start_spec import any_spec
 from chipwise.run.trials import Trials, choice_labels
@@ -42,24 +37,24 @@ def chooser_of(spec: RunSpec) -> Chooser:
     return Chooser(SPACE, screened, metrics, spec.goals, spec.limits, final_s=9.0, bytes_per_token={512: 2.0}, seed=0)
 
 
-def run(spec: RunSpec, name: str, measured=lambda item: True) -> list:
+def run(spec: RunSpec, name: str) -> list:
     """Finalists of the toy, the best first."""
     own = chooser_of(spec)
-    chooser = {"auto": lambda: own, "proxy": lambda: ProxyChooser(own)}.get(
-        name, lambda: StrategyChooser(name, own, seed=0)
+    propose = {"auto": lambda: own.next, "proxy": lambda: own.propose_by_law}.get(
+        name, lambda: StrategyProposer(name, own, seed=0)
     )()
     study = Study(None, name="toy", directions=["minimize", "minimize"], identity="toy", choices=choice_labels(SPACE))
     trials = Trials(study, spec, SPACE)
     halving = Halving(
         trials,
         PLAN,
-        chooser=chooser,
+        chooser=own,
+        propose=propose,
         trainer=FakeTrainer(),
-        measure=measured,
+        measurer=Limits(trials),
         predict=lambda row: {name: [float(v[0])] * 3 for name, v in metrics(row).items()},
         workers=1,
-        begun=lambda stage: None,
-        counts=counting(spec),
+        penalty_factor=penalty_factor(spec),
     )
     halving.explore([])
     return halving.promote([])[0]
@@ -72,7 +67,7 @@ def test_the_screen_keeps_what_is_past_a_soft_limit_and_tells_what_it_pays() -> 
     chooser = chooser_of(spec)
     rows = chooser.pool
     over = np.maximum(metrics(rows)["tpot_p99"] / 64e-6 - 1, 0)
-    assert chooser.counts(rows) == pytest.approx(1 + 0.5 * over)
+    assert chooser.penalty_factor(rows) == pytest.approx(1 + 0.5 * over)
     assert over.max() > 1
 
 
@@ -99,16 +94,14 @@ def test_the_baselines_pace_is_no_cap_where_a_soft_limit_sells_it() -> None:
 
 def final(number: int, bits: float, seconds: float) -> SimpleNamespace:
     measured = {"tpot_p50": seconds, "tpot_p99": seconds}
-    notes = {"exported_bits_per_byte": bits, "final": True}
-    return SimpleNamespace(
-        number=number, alive=True, design=None, measured=measured, costs=measured, trial=SimpleNamespace(notes=notes)
-    )
+    notes = SimpleNamespace(exported_bits_per_byte=bits, final=True)
+    return SimpleNamespace(number=number, alive=True, design=None, measured=measured, costs=measured, notes=notes)
 
 
-class Measured(Finish):
+class Measured(Finals):
     """Everything was measured already."""
 
-    def _measure_final(self, contenders) -> None: ...
+    def measure(self, contenders) -> None: ...
 
 
 @pytest.mark.parametrize(("penalty", "wins"), [(0.01, 1), (0.5, 0)])
@@ -116,7 +109,7 @@ def test_the_winner_has_the_fewest_bits_as_they_count(penalty, wins) -> None:
     """1.30 within the limit against 1.20 at its double: 1.212 or 1.80. The baseline is faster than both."""
     spec = soft(penalty)
     items = [final(0, 1.30, 60e-6), final(1, 1.20, 128e-6), final(2, 1.5, 40e-6)]
-    finish = Measured(items, spec, None, None, counts=counting(spec))
+    finish = Measured(items, spec, None, None, penalty_factor=penalty_factor(spec))
     assert finish.decide(items[:2], items[2]).number == wins
 
 
@@ -137,13 +130,13 @@ def test_measuring_along_the_front_weighs_what_is_paid() -> None:
     """Of two unmeasured candidates, one that leads only while its penalty is forgotten is not worth a measurement."""
 
     def item(number, bits, seconds, measured):
-        notes = {"within": True}
+        notes = SimpleNamespace(within=True)
         known = {"tpot_p50": seconds, "tpot_p99": seconds} if measured else None
         return SimpleNamespace(
             number=number,
             measured=known,
-            trial=SimpleNamespace(notes=notes),
-            after=lambda rung: {"quantised_bits_per_byte": bits},
+            notes=notes,
+            after=lambda rung: SimpleNamespace(quantised_bits_per_byte=bits),
         )
 
     items = [item(0, 1.30, 60e-6, True), item(1, 1.25, 128e-6, False)]
@@ -167,7 +160,7 @@ def test_relaxing_a_soft_limit_makes_designs_cheaper() -> None:
     chooser = chooser_of(soft(0.05))
     rows = chooser.pool[np.random.default_rng(0).permutation(len(chooser.pool))[:24]]
     seen = [Observation(row.tolist(), 9.0, 9_000, 1.0 + 20.0 / SPACE.values(row[None], "d_model")[0]) for row in rows]
-    found = explained(SPACE, chooser, seen, [Trained(i, row.tolist()) for i, row in enumerate(rows)], seed=0)
+    found = explain_answer(SPACE, chooser, seen, [Trained(i, row.tolist()) for i, row in enumerate(rows)], seed=0)
     (item,) = found["relaxed"]
     assert item["limit"] == "tpot_p99"
     assert item["gain"] > 0
@@ -188,14 +181,14 @@ def test_soft_limits_elsewhere_are_paid_for_by_what_the_data_sheet_predicts() ->
         file="toy.yaml",
     )
     from chipwise.hardware import datasheet
-    from chipwise.pipeline.devices import DevicePricer, design_costs
     from chipwise.space import SearchSpace
+    from chipwise.space.device_pricer import DevicePricer, design_costs
 
     space = SearchSpace(spec.space)
     design = space.design(space.sample(1, np.random.default_rng(0))[0])
     watts = design_costs(design, spec.workload, DevicePricer(datasheet.load("l4"), joules=True))["power"]
     item = SimpleNamespace(design=design, costs={})
-    assert counting(spec)(item) == pytest.approx(1 + 0.1 * (watts / 10 - 1))
+    assert penalty_factor(spec)(item) == pytest.approx(1 + 0.1 * (watts / 10 - 1))
     assert watts > 10
 
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from test_halving import PLAN, SPACE, SPEC, FakeTrainer, metrics
+from toy_run import PLAN, SPACE, SPEC, FakeTrainer, Limits, metrics
 
 from chipwise.core.errors import SpecError
 from chipwise.optim.strategies import STRATEGIES
 from chipwise.optim.study import Study
-from chipwise.pipeline.choosing import Chooser
+from chipwise.pipeline.choosing import Chooser, StrategyProposer
 from chipwise.pipeline.halving import Halving
 from chipwise.pipeline.screening import screen
-from chipwise.pipeline.strategic import StrategyChooser
 from chipwise.run.spec import run_spec
 from chipwise.run.trials import Trials, choice_labels
 
@@ -24,12 +23,12 @@ def make(path, trainer, name, seed=0):
     halving = Halving(
         trials,
         PLAN,
-        chooser=StrategyChooser(name, own, seed=seed),
+        chooser=own,
+        propose=StrategyProposer(name, own, seed=seed),
         trainer=trainer,
-        measure=lambda item: True,
+        measurer=Limits(trials),
         predict=lambda row: {"tpot_p50": [1.0, 1.0, 1.0]},
         workers=1,
-        begun=lambda stage: None,
     )
     return trials, halving
 

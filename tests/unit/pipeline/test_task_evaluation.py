@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from chipwise.pipeline import judging
-from chipwise.pipeline.judging import run_side_by_side
+from chipwise.pipeline import task_evaluation
+from chipwise.pipeline.task_evaluation import run_side_by_side
 from chipwise.spec import uniform
 from chipwise.training.tasks_worker import TaskJob
 
@@ -32,7 +32,7 @@ def worker(monkeypatch, tmp_path: Path):
             "from chipwise.core.workers import serve\n"
             f"def run(job, report):\n    folder = job['folder']\n{lines}serve(run)\n"
         )
-        monkeypatch.setattr(judging, "COMMAND", [sys.executable, str(script)])
+        monkeypatch.setattr(task_evaluation, "COMMAND", [sys.executable, str(script)])
 
     return put
 
@@ -44,7 +44,7 @@ def test_results_come_in_the_order_of_jobs_and_no_more_run_than_workers(worker, 
     )
     most: list[int] = []
     jobs = {(i, "t"): job(tmp_path / str(i)) for i in range(4)}
-    found = run_side_by_side(jobs, workers=2, told=lambda running: most.append(len(running)))
+    found = run_side_by_side(jobs, workers=2, on_progress=lambda running: most.append(len(running)))
     assert found == [((i, "t"), {"of": str(i)}) for i in range(4)]
     assert max(most) == 2
 

@@ -283,6 +283,9 @@ def trial(number: int, design: Design, rungs: int, rng: random.Random) -> Trial:
         curve=points,
         predicted=guess,
         measured=measured,
+        measured_bounds={}
+        if measured is None
+        else {name: (0.99 * measured[name], 1.01 * measured[name]) for name in measured if name != "peak_memory"},
         clean=True if measured else None,
         feasible=known["ttft_p99"] <= 5e-3 and known["tpot_p99"] <= 4e-4 and known["peak_memory"] <= 58e6,
         started="2026-07-14T09:33:10+00:00",

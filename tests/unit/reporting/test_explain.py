@@ -6,7 +6,7 @@ import dataclasses
 
 from example_record import example_record, least
 
-from chipwise.reporting import explain
+from chipwise.reporting import insights as explain
 from chipwise.reporting.html import page
 from chipwise.reporting.record import Answer, Elsewhere, Relaxed, RunRecord
 
@@ -44,17 +44,25 @@ def test_a_knee_that_was_trained_briefly_is_a_proposal() -> None:
     words = explain.knee(record)
     assert f"The knee is trial {record.knee}" in words
     assert "It keeps 52% of what the front offers" in words
-    assert "1.351 bits per byte are expected" in words
-    assert "a proposal and no winner" in words
+    assert "1.351 bits per byte are expected after a full training" in words
+    assert "a suggestion, not a result" in words
     longest = max((t for t in record.trials if t.train_cpu_s), key=lambda t: t.train_cpu_s)
     assert "trained in full" in explain.knee(dataclasses.replace(record, knee=longest.number))
     assert "no bend" in explain.knee(dataclasses.replace(record, knee=None))
 
 
+BEST = "bits/byte 1.300 → 1.250; predicted with ± 0.020 bits per byte"
+
+
 def test_the_price_of_each_limit_is_a_row() -> None:
     dear, nothing, first = (explain.relaxed(item) for item in ANSWER.relaxed)
-    assert dear == ["peak memory", "+1.5% of the front", "bits/byte 1.300 → 1.250 (± 0.020 bits per byte)", "d320 L5"]
-    assert nothing == ["time per output token, P99", "nothing", "", ""]
+    assert dear == [
+        "peak memory",
+        "+1.5% of the front",
+        "bits/byte 1.300 → 1.250; predicted with ± 0.020 bits per byte",
+        "d320 L5",
+    ]
+    assert nothing == ["time per output token, P99", "nothing", "no change", ""]
     assert first[:2] == ["time per output token, P50 on raspberry-pi-5", "a first candidate"]
 
 
@@ -64,8 +72,8 @@ def test_choices_that_matter_come_first_and_those_that_do_not_are_left_out() -> 
 
 def test_growth_is_told_against_drawing_at_random() -> None:
     told = explain.growth(ANSWER)
-    assert "The front of 3 candidates covers +100.0% against as many drawn at random" in told
-    assert "2 were enough to be level" in told
+    assert "The front of the 3 trained candidates covers 100.0 % more hypervolume than that of as many random" in told
+    assert "its first 2 candidates cover as much" in told
     assert explain.growth(Answer()) == ""
 
 
@@ -80,7 +88,7 @@ def test_the_page_has_the_sections_where_there_is_something_to_say() -> None:
         ranks={"raspberry-pi-5": 1.0},
     )
     shown = page(dataclasses.replace(record, elsewhere=(device,)))
-    for text in ("Why this answer", "On other devices", "Raspberry Pi 5", "relaxing it by 10% would buy", "Sobol"):
+    for text in ("Why this answer", "On other devices", "Raspberry Pi 5", "relaxing it by 10% gains", "Sobol"):
         assert text in shown
     bare = page(least())
     assert "On other devices" not in bare

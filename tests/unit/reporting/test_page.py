@@ -96,7 +96,7 @@ def test_the_answer_is_in_the_page(record, html):
     assert f"{winner.quantised_bits_per_byte:.3f}" in text
     assert "onnxruntime 1.31.0, 1 thread" in text
     assert text.count("met") >= len(record.constraints)
-    assert "Winner against baseline: bits per byte" in text
+    assert "Winner against reference design: bits per byte" in text
 
 
 @pytest.mark.parametrize("make", [example_record, least])

@@ -10,13 +10,13 @@ from dataclasses import replace
 import pytest
 from example_record import example_record
 
-from chipwise.reporting import facts, scored
+from chipwise.reporting import facts
+from chipwise.reporting import insights as scored
 from chipwise.reporting.card import card
 from chipwise.reporting.csvfile import trials_csv
 from chipwise.reporting.html import page
 from chipwise.reporting.plots import confusion
-from chipwise.reporting.record import RunRecord
-from chipwise.reporting.scores import Agreement, Fidelity, Ranking, TaskScore, TaskSummary
+from chipwise.reporting.record import Agreement, Fidelity, Ranking, RunRecord, TaskScore, TaskSummary
 from chipwise.reporting.tables import constraint_table
 from chipwise.space import parse_constraints
 
@@ -72,7 +72,7 @@ def test_a_record_with_tasks_comes_back_from_json(record) -> None:
 
 def test_rows_go_from_winner_to_bag_of_words(record) -> None:
     rows = scored.task_rows(record)
-    assert [row[1].split(" ")[0] for row in rows] == ["winner", "baseline", "trial", "TF-IDF"]
+    assert [row[1].split(" ")[0] for row in rows] == ["winner", "reference", "trial", "TF-IDF"]
     assert rows[0][2:] == ["90.0 %", "85.0 % to 94.0 %", "80", "20", "exported int8 graph, in ONNX Runtime, tuned"]
     assert rows[2][2:] == ["unknown", "", "", "", "tuning lost its finite loss"]
 
@@ -93,7 +93,7 @@ def test_the_card_has_the_tasks_the_floor_and_the_rankings(record) -> None:
     text = card(record)
     assert "| accuracy on organ\\|system, held-out items | not predicted | 90.0 % (85.0 % to 94.0 %) |" in text
     assert "## On its tasks" in text
-    assert "| parameters | 0.69 \\[0.40, 0.90\\] | 120 | too few to tell | 5 |" in text
+    assert "| parameters | 0.69 \\[0.40, 0.90\\] | 120 | too few | 5 |" in text
     assert "3 candidates as they were after 5 min of training: too few to tell." in text
 
 

@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import pytest
-from test_quality import SPEC
 
 from chipwise.core.errors import StudyError
 from chipwise.core.files import read_json
 from chipwise.run.folder import RunFolder
+from chipwise.run.spec import run_spec
+
+SPEC = run_spec(
+    {
+        "name": "toy",
+        "workload": {},
+        "space": {
+            "d_model": [32],
+            "depth": [1],
+            "vocab_size": [512],
+            "layer": {"heads": [1], "kv_heads": [1], "ffn_width": [64]},
+        },
+        "data": {},
+    },
+    file="toy.yaml",
+)
 
 
 def test_trials_are_in_the_folder_unless_named_elsewhere(tmp_path) -> None:
@@ -46,11 +61,11 @@ def test_a_password_is_never_written_and_asked_for_again(tmp_path) -> None:
 def test_trials_of_a_search_that_ran_in_another_folder_are_refused(tmp_path) -> None:
     shared = str(tmp_path / "shared.journal")
     with RunFolder(tmp_path / "a", SPEC, storage=shared) as first:
-        first.refuse_strangers(0)
+        first.check_trials_belong_to_run(0)
     with RunFolder(tmp_path / "a", SPEC, resume=True) as again:
-        again.refuse_strangers(5)
+        again.check_trials_belong_to_run(5)
     with RunFolder(tmp_path / "b", SPEC, storage=shared) as other, pytest.raises(StudyError, match="holds 5 trials"):
-        other.refuse_strangers(5)
+        other.check_trials_belong_to_run(5)
 
 
 def test_a_run_that_is_at_work_is_not_put_aside(tmp_path) -> None:

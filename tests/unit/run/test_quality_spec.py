@@ -9,7 +9,7 @@ from test_run_spec_tasks import PLAIN
 
 from chipwise.core.digest import plain
 from chipwise.core.errors import SpecError
-from chipwise.pipeline.plan import plan_finals
+from chipwise.pipeline.halving import plan_finals
 from chipwise.run.spec import SHARED_SHARE, run_spec
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from chipwise.core.digest import plain
 from chipwise.core.errors import DataError, SpecError
-from chipwise.pipeline.judging import load_tasks, planned_cpu_s
+from chipwise.pipeline.task_evaluation import load_tasks, planned_cpu_s
 from chipwise.run import load_run
 from chipwise.run.spec import RunSpec, run_spec
 

@@ -7,9 +7,9 @@ import pytest
 
 from chipwise import api
 from chipwise.cost.request import request_total
+from chipwise.cost.spending import rates_of, spent
 from chipwise.hardware import datasheet
 from chipwise.ops import Workload
-from chipwise.pipeline.spending import rates_of, spent
 from chipwise.serve.answer import cost_of
 from chipwise.serve.energy import energies
 from chipwise.serve.request import Request

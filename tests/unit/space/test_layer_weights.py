@@ -10,7 +10,7 @@ import pytest
 from chipwise.core.digest import digest
 from chipwise.core.errors import SpecError
 from chipwise.core.files import build
-from chipwise.pipeline.baseline import proportions
+from chipwise.pipeline.reference_design import proportions
 from chipwise.space import SearchSpace, SpaceSpec
 from chipwise.space.designs import design_of, summary
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from chipwise.reporting import facts, words
 from chipwise.reporting.plots.common import Figure, Plot, View, escape, figure, no_data
-from chipwise.reporting.record import RunRecord
-from chipwise.reporting.scores import TaskScore
+from chipwise.reporting.record import RunRecord, TaskScore
 
 _LONGEST = 34  # characters of a class's name beside the figure; hovering shows all of it
 

@@ -1,4 +1,4 @@
-"""Training curves: every rung, with the winner's and the baseline's in front."""
+"""Training curves: every rung, with those of winner and reference design in front."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ def draw(record: RunRecord) -> Plot:
         key="curves",
         title="Training curves",
         caption=(
-            "Thick and thin lines are validation bits per byte of the trained weights; the fine dotted lines are the "
-            "training text's, for winner and baseline. Curves that stop early were cut by successive halving."
+            "Dots are validation bits per byte of the trained weights, large for winner and reference design; most "
+            "trainings are scored once, at their end. Dotted lines are bits per byte of the training text, for winner "
+            "and reference design. Trainings that end early were stopped by successive halving."
         ),
     )
     trained = [trial for trial in record.trials if _points(trial, "val_bits_per_byte")]
@@ -57,12 +58,12 @@ def _line(record: RunRecord, trial: Trial, across: str, field: str, *, first: bo
     points = _points(trial, field)
     training = field == "train_bits_per_byte"
     kind = "training text" if training else "validation"
-    name = f"{role}, trial {trial.number}" if role != "candidate" else "other candidates"
+    name = f"{words.role(role)}, trial {trial.number}" if role != "candidate" else "other candidates"
     width = 1 if training else (3 if role != "candidate" else 1.2)
     tail = detail(record, trial)
     return {
         "type": "scatter",
-        "mode": "lines" if training or role == "candidate" else "lines+markers",
+        "mode": "lines" if training else "lines+markers",
         "name": f"{name}, {kind}" if role != "candidate" else name,
         "legendgroup": f"{role}{field}",
         "showlegend": first,
@@ -70,12 +71,12 @@ def _line(record: RunRecord, trial: Trial, across: str, field: str, *, first: bo
         "y": [getattr(point, field) for point in points],
         "line": {"color": "@faintline" if role == "candidate" else colour(record, trial), "width": width}
         | ({"dash": "dot"} if training else {}),
-        "marker": {"size": 5},
+        "marker": {"size": 5 if role == "candidate" else 9},
         "hovertext": [
             f"<b>{getattr(point, field):.3f} bits per byte</b> ({kind}) after "
             f"{words.quantity(point.cpu_s, 'time')} of CPU time, {words.count(point.tokens)} tokens"
             for point in points
         ],
-        # the candidate is told once a curve, not once a point; a name's "%{" must not read as a template's
+        # the candidate is described once a curve, not once a point; a name's "%{" must not read as a template's
         "hovertemplate": "%{hovertext}<br><br>" + tail.replace("%{", "%&#123;") + "<extra></extra>",
     }

@@ -1,4 +1,4 @@
-"""The Pareto front: quality against what serving costs, with the feasible region, winner, baseline and knee."""
+"""The Pareto front: quality against what serving costs, with the feasible region, winner, reference design and knee."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def _special(record: RunRecord, metric: str, trials: list[Trial]) -> list[Trace]
             trial = by_number[number]
             shape = symbol if trial.measured else f"{symbol}-open"
             size = 19 if role == "winner" else 14
-            name = f"{role}, trial {trial.number}"
+            name = f"{words.role(role)}, trial {trial.number}"
             traces.append(_points(record, metric, [trial], name=name, colour=f"@{role}", symbol=shape, size=size))
     return traces
 

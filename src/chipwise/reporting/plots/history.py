@@ -8,8 +8,6 @@ from chipwise.reporting import words
 from chipwise.reporting.plots.common import Plot, Trace, View, axis, detail, escape, figure, no_data
 from chipwise.reporting.record import HistoryPoint, RunRecord
 
-_PHASE_COLOURS = ("@launch", "@knee", "@front", "@accent", "@compute", "@feasible", "@grey")
-
 
 def draw(record: RunRecord) -> Plot:
     """Best bits per byte, and hypervolume, over CPU seconds."""
@@ -33,8 +31,13 @@ def draw(record: RunRecord) -> Plot:
 
 
 def draw_budget(record: RunRecord) -> Plot:
-    """CPU seconds by phase against the budget."""
-    plot = Plot(key="budget", title="Where the budget went", caption="CPU seconds that each phase used, measured.")
+    """CPU seconds by phase, and the budget."""
+    spent, allowed = sum(record.budget.spent.values()), record.budget.cpu_s
+    caption = (
+        f"CPU time of each phase, measured: {words.quantity(spent, 'time')} in all, "
+        f"of a budget of {words.quantity(allowed, 'time')}."
+    )
+    plot = Plot(key="budget", title="Where the budget went", caption=caption)
     if not record.budget.spent:
         return no_data(plot, "No phase has ended yet.")
     return Plot(
@@ -72,36 +75,27 @@ def _hover(record: RunRecord, point: HistoryPoint, field: str, title: str) -> st
 
 
 def _budget(record: RunRecord) -> dict[str, Any]:
-    budget = record.budget
-    total = sum(budget.spent.values())
-    traces: list[Trace] = []
-    for i, (phase, seconds) in enumerate(budget.spent.items()):
-        share = f", {seconds / total * 100:.0f} % of what was spent" if total else ""
-        text = f"<b>{escape(phase)}</b><br>{words.quantity(seconds, 'time')} of CPU time{share}"
-        traces.append(
-            {
-                "type": "bar",
-                "orientation": "h",
-                "name": f"{escape(phase)} {words.quantity(seconds, 'time')}",
-                "x": [seconds],
-                "y": ["spent"],
-                "marker": {"color": _PHASE_COLOURS[i % len(_PHASE_COLOURS)], "line": {"color": "@plot", "width": 1}},
-                "hovertext": [text],
-                "hoverinfo": "text",
-            }
-        )
-    traces.append(
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": f"budget {words.quantity(budget.cpu_s, 'time')}",
-            "x": [budget.cpu_s],
-            "y": ["spent"],
-            "marker": {"symbol": "line-ns", "size": 46, "line": {"width": 2.5, "color": "@bad"}},
-            "hovertext": [f"budget {words.quantity(budget.cpu_s, 'time')} of CPU time"],
-            "hoverinfo": "text",
-        }
-    )
-    x = axis([total, budget.cpu_s], "time", "CPU time", zero=True)
-    yaxis = {"type": "category", "showticklabels": False}
-    return figure(traces, height=210, barmode="stack", bargap=0.45, xaxis=x, yaxis=yaxis)
+    """A bar for each phase, the first on top."""
+    spent = dict(reversed(list(record.budget.spent.items())))
+    total = sum(spent.values())
+    shares = [f"{seconds / total * 100:.0f} %" if total else "" for seconds in spent.values()]
+    trace: Trace = {
+        "type": "bar",
+        "orientation": "h",
+        "name": "spent",
+        "showlegend": False,
+        "x": list(spent.values()),
+        "y": [escape(phase) for phase in spent],
+        "marker": {"color": "@accent"},
+        "text": [f"{words.quantity(seconds, 'time')}, {s}" for seconds, s in zip(spent.values(), shares, strict=True)],
+        "textposition": "outside",
+        "cliponaxis": False,
+        "hovertext": [
+            f"<b>{escape(phase)}</b><br>{words.quantity(seconds, 'time')} of CPU time, {share} of what was spent"
+            for (phase, seconds), share in zip(spent.items(), shares, strict=True)
+        ],
+        "hoverinfo": "text",
+    }
+    x = axis([*spent.values(), 1.25 * max(spent.values())], "time", "CPU time", zero=True)
+    yaxis = {"type": "category", "automargin": True}
+    return figure([trace], height=110 + 26 * len(spent), bargap=0.3, xaxis=x, yaxis=yaxis)

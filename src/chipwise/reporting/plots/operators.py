@@ -19,7 +19,7 @@ def draw(record: RunRecord) -> Plot:
         title="Time per operator of the winner",
         caption=(
             "Each block of the model is a column, each operator in it a piece, in the order in which they run. "
-            "Heights are predicted; a bar across the column is what was measured for the whole block."
+            "Heights are predicted."
         ),
     )
     phases = {phase: ops for phase, ops in record.operators.items() if ops}
@@ -28,7 +28,9 @@ def draw(record: RunRecord) -> Plot:
         return no_data(plot, reason if record.winner is None else "The winner's operators were not recorded.")
     order = sorted(phases, key=lambda phase: phase != "decode")
     views = tuple(View(label=phase, figure=_figure(phase, list(phases[phase]))) for phase in order)
-    return Plot(key=plot.key, title=plot.title, caption=plot.caption, views=views)
+    measured = any(op.measured_s is not None for ops in phases.values() for op in ops)
+    caption = plot.caption + (" A bar across a column is what was measured for the whole block." if measured else "")
+    return Plot(key=plot.key, title=plot.title, caption=caption, views=views)
 
 
 def block(place: str) -> str:

@@ -19,7 +19,7 @@ def draw(record: RunRecord) -> Plot:
         title="Promised against measured",
         caption=(
             "Across: predicted before measuring, with its interval. Up: measured on the target. On the line the "
-            f"prediction was exact; the band is ±{BAND * 100:.0f} % of the promise. Winner: star; baseline: diamond."
+            f"prediction was exact; the band is ±{BAND * 100:.0f} % of the promise. Star: winner; diamond: reference."
         ),
     )
     known = [item for item in record.promised_measured if item.measured is not None]

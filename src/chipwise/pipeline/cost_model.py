@@ -1,4 +1,4 @@
-"""The cost model as a run uses it: a calibrated machine, a priced space, and what measurements have taught."""
+"""The cost model of a run: a calibrated machine, a priced space, and corrections learnt from measurements."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from chipwise.blocks.lowering import lower
 from chipwise.cost.estimate import estimate
 from chipwise.cost.model import CostEstimate
 from chipwise.cost.residual import AMPLITUDE, doubt
+from chipwise.cost.spending import Rates, spent
 from chipwise.hardware.device import MachineProfile
 from chipwise.ops import Phase, Workload
-from chipwise.pipeline.spending import Rates, spent
 from chipwise.profile.learning import Correction, Prepared, correction, held_out_predictions, learn, prepare
 from chipwise.space import SearchSpace
 from chipwise.space.constraints import MEASURED_METRICS
@@ -23,12 +23,12 @@ from chipwise.space.price_table import PriceTable, ProfilePricer
 from chipwise.space.search_space import Rows
 from chipwise.spec import Design
 
-NOTHING_STATED = Rates()
+UNSTATED = Rates()
 _PHASE = {"ttft": Phase.PREFILL, "tpot": Phase.DECODE}
 
 
 @dataclass(frozen=True)
-class Noted:
+class NotedMeasurement:
     """A measured design as a trial notes it. See :class:`chipwise.profile.learning.Observed`."""
 
     design: Design
@@ -51,15 +51,15 @@ def _check_name(metric: str) -> str:
     return "memory" if metric == "peak_memory" else _PHASE[quantity].value + ("_p99" if tail == "p99" else "")
 
 
-class Costing:
-    """Free metrics of designs and rows, by a profile that learns from the measurements told so far.
+class CostModel:
+    """Predicted costs of designs and rows, by a profile that learns from the run's measurements.
 
     Medians are the learnt profile's. Tails and memory, which a few measurements cannot refit, get one shrunken factor
     each on top. Joules and dollars are the medians at ``rates``.
     """
 
     def __init__(
-        self, space: SearchSpace, workload: Workload, profile: MachineProfile, *, rates: Rates = NOTHING_STATED
+        self, space: SearchSpace, workload: Workload, profile: MachineProfile, *, rates: Rates = UNSTATED
     ) -> None:
         self.profile, self._calibrated, self._workload = profile, profile, workload
         self._rates = rates
@@ -71,7 +71,7 @@ class Costing:
         self.learn([])
 
     def learn(self, measured: Iterable[tuple[Design, Mapping[str, float]]]) -> None:
-        """Takes all measurements of the run so far; replaces what was learnt before."""
+        """Learns from all measurements of the run so far; replaces what was learnt before."""
         known = [(design, values) for design, values in measured if values.keys() >= MEASURED_METRICS - {"peak_memory"}]
         joint = self._joint(known)
         self.profile = self._pricer.profile = self._calibrated if joint is None else learn(self._calibrated, joint)
@@ -89,7 +89,7 @@ class Costing:
         """The measured designs, priced. Memory is left out: the price table was made with the calibrated fit."""
         joint: Prepared | None = None
         for design, values in known:
-            item = Noted(design, self._workload, {k: v for k, v in values.items() if k != "peak_memory"})
+            item = NotedMeasurement(design, self._workload, {k: v for k, v in values.items() if k != "peak_memory"})
             held = self._prepared.get(design)
             if held is None or held.observed[0] != item:
                 held = self._prepared[design] = prepare(self._calibrated, [item])
@@ -111,20 +111,20 @@ class Costing:
             self._medians[design] = {name: item.value for name, item in self.estimate(design).metrics.items()}
         return self._medians[design]
 
-    def promise(self, design: Design) -> dict[str, list[float]]:
-        """Each metric's corrected value, with the bounds of its 90 % interval."""
+    def predict(self, design: Design) -> dict[str, list[float]]:
+        """Each metric's corrected value with the bounds of its 90 % interval."""
         cost = self._uncorrected(design)
-        promised = {metric: list(known.interval(cost[metric])) for metric, known in self._corrections.items()}
+        predicted = {metric: list(known.interval(cost[metric])) for metric, known in self._corrections.items()}
         count = float(design.arch.parameters())
-        ends = zip(promised["ttft_p50"], promised["tpot_p50"], strict=True)
+        ends = zip(predicted["ttft_p50"], predicted["tpot_p50"], strict=True)
         each = [spent(ttft_s, tpot_s, self._workload, self._rates) for ttft_s, tpot_s in ends]
         costs = {name: [values[name] for values in each] for name in each[0]}
-        return {**promised, "parameters": [count, count, count], **costs}
+        return {**predicted, "parameters": [count, count, count], **costs}
 
     def unsure(self, design: Design) -> float:
-        """How little the models measured so far say of this one: 0 where it was measured itself, 1 far from all."""
+        """How little is known of designs like this one: 0 where it was measured itself, 1 far from all that were."""
         unknown = {f"{q}_p{share}": math.nan for q in _PHASE for share in (50, 99)}
-        figures = prepare(self._calibrated, [Noted(design, self._workload, unknown)]).tables
+        figures = prepare(self._calibrated, [NotedMeasurement(design, self._workload, unknown)]).tables
         residuals = self.profile.residuals
         found = [doubt(figures[p].figures, residuals[p.value])[0] for p in Phase if p.value in residuals]
         return float(max(found, default=AMPLITUDE)) / AMPLITUDE

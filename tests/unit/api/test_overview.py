@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import yaml
 
+from chipwise.api.overview import overview, overview_of
 from chipwise.core.errors import InputError, SpecError
 from chipwise.core.files import build
-from chipwise.pipeline.overview import overview, overview_of
 from chipwise.space import SearchSpace, SpaceSpec, parse_constraints
 
 SPACE = {

@@ -12,14 +12,15 @@ from hypothesis import strategies as st
 from chipwise.core.digest import plain
 from chipwise.core.errors import SpecError, Unsupported
 from chipwise.core.files import build
+from chipwise.cost.spending import Rates, spent
 from chipwise.hardware import datasheet
 from chipwise.ops import Matmul, Workload
-from chipwise.pipeline.costing import Costing
-from chipwise.pipeline.devices import DevicePricer, as_priced, design_costs, device_metrics
-from chipwise.pipeline.spending import Rates, measured_w, spent
+from chipwise.pipeline.cost_model import CostModel
+from chipwise.pipeline.measuring import measured_w
 from chipwise.predict.power import power
 from chipwise.run.spec import RunSpec, run_spec
 from chipwise.space import SearchSpace
+from chipwise.space.device_pricer import DevicePricer, as_priced, design_costs, device_metrics
 from chipwise.testing.machines import round_machine
 
 DATA = {
@@ -97,16 +98,16 @@ def test_a_sheet_that_lacks_a_fact_of_power_says_which_and_still_tells_times(nam
 
 def test_this_machine_is_charged_its_seconds_with_their_interval() -> None:
     workload = Workload(prompt_tokens=8, new_tokens=11)
-    costing = Costing(SPACE, workload, round_machine(), rates=Rates(power_w=20.0, usd_per_s=1e-4))
+    costing = CostModel(SPACE, workload, round_machine(), rates=Rates(power_w=20.0, usd_per_s=1e-4))
     known = costing.metrics(ROWS)
     request_s = known["ttft_p50"] + 10 * known["tpot_p50"]
     assert known["joules_per_token"] == pytest.approx(20.0 * request_s / 11)
-    promise = costing.promise(SPACE.design(ROWS[0]))
+    promise = costing.predict(SPACE.design(ROWS[0]))
     assert promise["power"] == [20.0, 20.0, 20.0]
     for end in range(3):
         seconds = promise["ttft_p50"][end] + 10 * promise["tpot_p50"][end]
         assert promise["usd_per_1k_tokens"][end] == pytest.approx(1000 * 1e-4 * seconds / 11)
-    assert "power" not in Costing(SPACE, workload, round_machine()).metrics(ROWS)
+    assert "power" not in CostModel(SPACE, workload, round_machine()).metrics(ROWS)
 
 
 def test_counters_tell_mean_watts_of_all_rounds() -> None:

@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 
 from chipwise.core.errors import Infeasible, InputError, SpecError
 from chipwise.core.files import build, read_yaml
+from chipwise.cost.spending import Rates
 from chipwise.hardware import MachineProfile, datasheet
 from chipwise.ops import Op, Phase, Workload
-from chipwise.pipeline.costing import Costing
-from chipwise.pipeline.devices import as_priced, device_metrics
+from chipwise.pipeline.cost_model import CostModel
 from chipwise.pipeline.screening import Metrics, excess, screen
-from chipwise.pipeline.spending import Rates
 from chipwise.run.spec import NO_SPACE, TargetSpec
 from chipwise.space import Constraint, SearchSpace, SpaceSpec, parse_constraints
 from chipwise.space.designs import summary
+from chipwise.space.device_pricer import as_priced, device_metrics
 from chipwise.space.price_table import PriceTable
 from chipwise.space.search_space import Rows
 from chipwise.spec import Attention, Design, FeedForward
@@ -233,7 +233,7 @@ def _metrics(
 ) -> tuple[Metrics, str | None]:
     if device is None and profile is not None and profile.exists():
         machine = MachineProfile.load(profile)
-        costing = Costing(space, workload, machine, rates=rates)
+        costing = CostModel(space, workload, machine, rates=rates)
         return costing.metrics, f"{machine.machine.name}, {machine.runtime} {machine.runtime_version} (calibrated)"
     if device is not None:
         sheet = datasheet.load(device)

@@ -10,7 +10,14 @@ import numpy as np
 import pytest
 
 from chipwise.core.errors import WorkerError
-from chipwise.pipeline.shared import FEWEST_SCORED, MOST_SCORED, SCORING_S, SharedWeights, planned_cpu_s, scored
+from chipwise.pipeline.supernet_prior import (
+    FEWEST_SCORED,
+    MOST_SCORED,
+    SCORING_S,
+    Supernet,
+    designs_to_score,
+    planned_cpu_s,
+)
 from chipwise.spec import uniform
 from chipwise.training.data import Corpus
 from chipwise.training.tokenizer import TokenStore
@@ -32,14 +39,14 @@ def arch(width: int, ffn: int = 48):
     return uniform(vocab_size=300, d_model=width, depth=1, heads=2, kv_heads=1, ffn_width=ffn)
 
 
-def weights(folder: Path, store: TokenStore, budget_s: float = 1.0) -> SharedWeights:
+def weights(folder: Path, store: TokenStore, budget_s: float = 1.0) -> Supernet:
     run = SimpleNamespace(path=folder)
-    return SharedWeights(run, store, [arch(32), arch(16), arch(32, 32)], budget_s=budget_s, seed=0)
+    return Supernet(run, store, [arch(32), arch(16), arch(32, 32)], budget_s=budget_s, seed=0)
 
 
 def test_what_is_trained_is_asked_once_and_what_does_not_fit_is_not_known(store, tmp_path) -> None:
     shared, heard, told = weights(tmp_path, store), [], []
-    with pytest.raises(WorkerError, match="before they are trained"):
+    with pytest.raises(WorkerError, match="before it is trained"):
         shared.scores([arch(32)], lambda done, total: None)
     with training_pool(1) as pool:
         shared.train(pool, heard.append)
@@ -54,12 +61,12 @@ def test_what_is_trained_is_asked_once_and_what_does_not_fit_is_not_known(store,
 
 
 def test_a_training_that_fails_says_why(store, tmp_path) -> None:
-    with training_pool(1) as pool, pytest.raises(WorkerError, match=r"shared weights failed: .*positive budget"):
+    with training_pool(1) as pool, pytest.raises(WorkerError, match=r"the supernet failed: .*positive budget"):
         weights(tmp_path, store, budget_s=-1.0).train(pool, lambda update: None)
 
 
 def test_scores_are_few_where_the_budget_is_small() -> None:
-    assert scored(4.0) == FEWEST_SCORED
-    assert scored(1e6) == MOST_SCORED
+    assert designs_to_score(4.0) == FEWEST_SCORED
+    assert designs_to_score(1e6) == MOST_SCORED
     assert planned_cpu_s(100.0) == pytest.approx(100.0 + 80 * SCORING_S)  # a fifth of 100 s holds 80 scores
     assert planned_cpu_s(0.0) == 0.0

@@ -14,7 +14,6 @@ from chipwise.core.errors import Unsupported
 from chipwise.cost.request import request_total
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.ops import Workload
-from chipwise.profile.measurement import Measurement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,15 +62,6 @@ def spent(
     if rates.usd_per_s is not None:
         found["usd_per_1k_tokens"] = 1000 * rates.usd_per_s * request_s / tokens
     return found
-
-
-def measured_w(measurement: Measurement) -> float | None:
-    """Mean watts of the processor's packages while samples were taken; None where no counter told."""
-    rounds = measurement.environment.get("rounds", [measurement.environment])
-    walls = [part.get("wall_s") for part in rounds]
-    if measurement.energy_j is None or None in walls:
-        return None
-    return measurement.energy_j / float(sum(walls))
 
 
 def refused(metric: str) -> Unsupported:

@@ -1,17 +1,16 @@
-"""The word of shared weights: what it is worth before and after trainings, and where it sends the search."""
+"""The supernet prior: what it is worth before and after trainings, and where it sends the search."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from test_halving import SPACE, SPEC, metrics
+from toy_run import SPACE, SPEC, metrics
 
 from chipwise.optim.encoding import Encoder
 from chipwise.optim.quality_model import QualityModel
 from chipwise.pipeline.choosing import Chooser, Observation
-from chipwise.pipeline.proxy import ProxyChooser
 from chipwise.pipeline.screening import screen
-from chipwise.pipeline.word import TRUST, WEIGHT, Word
+from chipwise.pipeline.supernet_prior import TRUST, WEIGHT, SupernetPrior
 
 
 def make_chooser() -> Chooser:
@@ -24,23 +23,23 @@ def depth(rows) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def word() -> tuple[Word, np.ndarray]:
+def prior() -> tuple[SupernetPrior, np.ndarray]:
     chooser = make_chooser()
     rows = chooser.spread(200, 60)[1]
     residuals = 0.1 * depth(rows)
-    return Word(chooser.problem, Encoder(chooser.problem, seed=0), rows, residuals, seed=0), rows
+    return SupernetPrior(chooser.problem, Encoder(chooser.problem, seed=0), rows, residuals, seed=0), rows
 
 
-def test_the_word_is_read_between_the_rows_that_were_scored(word) -> None:
-    said, rows = word
+def test_the_word_is_read_between_the_rows_that_were_scored(prior) -> None:
+    said, rows = prior
     others = make_chooser().pool
     centre = 0.1 * depth(rows).mean()
     np.testing.assert_allclose(said(others), 0.1 * depth(others) - centre, atol=0.02)
 
 
-def test_trust_begins_as_stated_and_follows_trainings(word) -> None:
-    """With x the word and y what trainings gave, both less their means: (x·y + b t) / (x·x + b)."""
-    said, rows = word
+def test_trust_begins_as_stated_and_follows_trainings(prior) -> None:
+    """With x the prior and y what trainings gave, both less their means: (x·y + b t) / (x·x + b)."""
+    said, rows = prior
     seen = rows[:20]
     x = said(seen) - said(seen).mean()
     belief = WEIGHT * (0.1 * depth(rows)).var()
@@ -53,7 +52,7 @@ def test_trust_begins_as_stated_and_follows_trainings(word) -> None:
 def test_a_word_that_says_nothing_is_not_trusted() -> None:
     chooser = make_chooser()
     rows = chooser.pool[:30]
-    flat = Word(chooser.problem, Encoder(chooser.problem, seed=0), rows, np.full(30, 0.3), seed=0)
+    flat = SupernetPrior(chooser.problem, Encoder(chooser.problem, seed=0), rows, np.full(30, 0.3), seed=0)
     assert flat.trust(rows, depth(rows)) == 0.0
     np.testing.assert_allclose(flat(chooser.pool), 0.0, atol=1e-6)
 
@@ -61,7 +60,7 @@ def test_a_word_that_says_nothing_is_not_trusted() -> None:
 def test_first_trainings_go_where_shared_weights_say_and_beliefs_follow_them() -> None:
     plain, told = make_chooser(), make_chooser()
     rows = told.spread(200, 60)[1]
-    told.hear(rows, told.law(rows) * np.exp(0.5 * depth(rows)))
+    told.set_supernet_prior(rows, told.law(rows) * np.exp(0.5 * depth(rows)))
     first = told.next(6, [], [])
     assert depth(first).mean() < depth(plain.next(6, [], [])).mean()
     trained = [
@@ -77,14 +76,13 @@ def test_first_trainings_go_where_shared_weights_say_and_beliefs_follow_them() -
 
 def test_a_proxy_run_takes_what_the_law_prefers_and_no_training_changes_that() -> None:
     own = make_chooser()
-    chooser = ProxyChooser(own)
-    first = chooser.next(3, [], [])
+    first = own.propose_by_law(3, [], [])
     best = own.pool[np.argmin(own.law(own.pool))]
     assert first[0].tolist() == best.tolist()
     bad = [Observation(row=row.tolist(), cpu_s=9.0, tokens=9000, bits_per_byte=9.0) for row in first]
     taken = [row.tolist() for row in first]
-    second = chooser.next(3, bad, taken)
-    assert second.tolist() == chooser.next(3, [], taken).tolist()
+    second = own.propose_by_law(3, bad, taken)
+    assert second.tolist() == own.propose_by_law(3, [], taken).tolist()
     assert not {tuple(row) for row in second.tolist()} & {tuple(row) for row in taken}
 
 

@@ -13,9 +13,9 @@ from chipwise.core.arrays import Float64Array
 from chipwise.core.dtypes import DType
 from chipwise.core.errors import Unsupported
 from chipwise.cost.memory import block_activation_bytes, memory_parts
+from chipwise.cost.spending import rates_of, spent
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.ops import Op, Phase, Workload
-from chipwise.pipeline.spending import rates_of, spent
 from chipwise.predict.kernels import times_of
 from chipwise.predict.power import power
 from chipwise.space import SearchSpace

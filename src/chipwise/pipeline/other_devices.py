@@ -1,8 +1,8 @@
-"""Several devices that one architecture shall be good on: what it costs across them, and how far choices carry over.
+"""Several devices that one architecture shall be good on: its costs across them, and how far choices carry over.
 
 Devices differ by orders of magnitude, so costs are compared as shares: a candidate's cost on a device over that of the
 device's typical candidate, the median of a sample of the space that is the same for all. The worst share is that of the
-device which a candidate suits least.
+device that a candidate suits least.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from chipwise.core.statistics import kendall_tau
 from chipwise.hardware import datasheet
 from chipwise.ops import Workload
 from chipwise.optim.pareto import hypervolume, non_dominated
-from chipwise.pipeline.choosing import ACROSS
-from chipwise.pipeline.devices import DevicePricer, device_metrics
 from chipwise.run.spec import RunSpec
 from chipwise.space import SearchSpace
 from chipwise.space.constraints import POWER_METRICS, SPENDING
+from chipwise.space.device_pricer import DevicePricer, device_metrics
 from chipwise.space.search_space import Rows
 
+ACROSS = "across."  # before a metric's name: what it counts as where several devices matter
 How = Literal["worst", "weighted"]
 Metrics = Callable[[Rows], Mapping[str, Float64Array]]
 LOCAL = "local"  # the device that a run measures on
@@ -53,9 +53,9 @@ class Targets:
 
     Args:
         space: The space.
-        metrics: Free metrics of rows by device; the names of metrics are those of every device.
+        metrics: Predicted metrics of rows by device; every device has metrics of the same names.
         weights: Of each device, where costs are weighted; 1 unless given.
-        seed: Of the sample that says what is typical.
+        seed: Of the sample that defines what is typical.
 
     Raises:
         InputError: There is no device.
@@ -78,10 +78,10 @@ class Targets:
         self._sample = space.sample(_TYPICAL, np.random.default_rng([seed, 11]))
         self.typical: dict[str, dict[str, float]] = {}
         for name in self.devices:
-            self.retake(name)
+            self.refresh_typical(name)
 
-    def retake(self, name: str) -> None:
-        """Takes the typical costs of a device anew, whose metrics have changed."""
+    def refresh_typical(self, name: str) -> None:
+        """Computes the typical costs of a device again, whose metrics have changed."""
         found = self._metrics[name](self._sample)
         self.typical[name] = {metric: float(np.median(values)) for metric, values in found.items()}
 
@@ -151,12 +151,12 @@ def sheet_metrics(
 
 
 class RunTargets:
-    """The other devices of a run, beside the one that it measures on.
+    """The other devices of a run, next to the one that it measures on.
 
     Args:
         spec: The run.
         space: Its space.
-        local: Free metrics on the device that is measured; they change as measurements correct them.
+        local: Predicted metrics on the device that is measured; they change as measurements correct them.
 
     Raises:
         UnknownName: There is no such device.
@@ -166,20 +166,23 @@ class RunTargets:
     def __init__(self, spec: RunSpec, space: SearchSpace, local: Metrics) -> None:
         self._spec, self._local = spec, local
         sought = {goal.metric for goal in spec.goals}
-        wanted = {item.device: sought | {limit.metric for limit in item.limits} for item in spec.targets}
-        drawn = [device for device, metrics in wanted.items() if metrics & set(POWER_METRICS)]
-        self._sheets = sheet_metrics(space, spec.workload, [item.device for item in spec.targets], joules=drawn)
+        with_energy = [
+            item.device
+            for item in spec.targets
+            if {*POWER_METRICS} & (sought | {limit.metric for limit in item.limits})
+        ]
+        self._sheets = sheet_metrics(space, spec.workload, [item.device for item in spec.targets], joules=with_energy)
         weights = {name: item.weight for name, item in zip(self._sheets, spec.targets, strict=True)}
         self.targets = Targets(space, {LOCAL: local, **self._sheets}, weights=weights, seed=spec.seed)
 
     def metrics(self, rows: Rows) -> dict[str, Float64Array]:
-        """Free metrics of rows: the measured device's, those with limits on others, and what objectives count as.
+        """Predicted metrics of rows: on the measured device, on others, and what objectives count as across them.
 
         An objective in seconds, watts, joules or dollars counts as the share across devices, in the unit of the device
         that is measured.
         """
         known = dict(self._local(rows))
-        self.targets.retake(LOCAL)
+        self.targets.refresh_typical(LOCAL)
         for name, sheet in self._sheets.items():
             known |= {f"{metric}@{name}": values for metric, values in sheet(rows).items()}
         for goal in self._spec.goals:

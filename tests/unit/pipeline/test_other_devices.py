@@ -10,10 +10,10 @@ from chipwise.core.errors import InputError, SpecError
 from chipwise.core.files import build
 from chipwise.hardware import datasheet
 from chipwise.ops import Workload
-from chipwise.pipeline.devices import DevicePricer, design_costs, device_metrics
-from chipwise.pipeline.targets import RunTargets, Targets, sheet_metrics
+from chipwise.pipeline.other_devices import RunTargets, Targets, sheet_metrics
 from chipwise.run.spec import run_spec
 from chipwise.space import SearchSpace, SpaceSpec
+from chipwise.space.device_pricer import DevicePricer, design_costs, device_metrics
 
 SPACE = SearchSpace(
     build(

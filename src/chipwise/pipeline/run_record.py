@@ -1,4 +1,4 @@
-"""What a run's folder and study hold, as the record that the report is drawn from. Works at any moment of a run."""
+"""The record of a run, made from its folder and study, from which the report is drawn. Works at any moment of a run."""
 
 from __future__ import annotations
 
@@ -17,22 +17,20 @@ from chipwise.hardware.device import MachineProfile
 from chipwise.ops import Workload
 from chipwise.optim.pareto import hypervolume, knee, non_dominated
 from chipwise.optim.study import Study
-from chipwise.pipeline.costing import Costing
-from chipwise.pipeline.counting import counting
-from chipwise.pipeline.devices import as_priced, design_costs
-from chipwise.pipeline.measuring import within
-from chipwise.pipeline.ranking import rankings
-from chipwise.pipeline.targets import LOCAL, RunTargets
+from chipwise.pipeline.cost_model import CostModel
+from chipwise.pipeline.findings import rankings
+from chipwise.pipeline.limits import penalty_factor, within
+from chipwise.pipeline.other_devices import LOCAL, RunTargets
 from chipwise.reporting import record as rec
-from chipwise.reporting.scores import TaskScore, TaskSummary
 from chipwise.run.folder import RunFolder
 from chipwise.run.spec import RunSpec
 from chipwise.run.trials import Candidate, Trials, now
 from chipwise.space import SearchSpace
 from chipwise.space.designs import summary
+from chipwise.space.device_pricer import as_priced, design_costs
 from chipwise.spec import Design
 
-Counts = Callable[[Candidate], float]  # what one bit per byte counts as
+Factor = Callable[[Candidate], float]  # what one bit per byte counts as
 
 
 def make_record(spec: RunSpec, study: Study, trials: Trials, space: SearchSpace, folder: RunFolder) -> rec.RunRecord:
@@ -40,14 +38,14 @@ def make_record(spec: RunSpec, study: Study, trials: Trials, space: SearchSpace,
     memory, items = study.memory, trials.all()
     winner, baseline = memory.get("winner"), memory.get("baseline")
     profile = MachineProfile.load(folder.profile) if folder.profile.exists() else None
-    counts = counting(spec)
-    front = _front(spec, items, counts)
+    factor = penalty_factor(spec)
+    front = _front(spec, items, factor)
     chosen = next((item for item in items if item.number == winner), None)
-    costing = Costing(space, spec.workload, profile) if profile is not None and chosen is not None else None
+    costing = CostModel(space, spec.workload, profile) if profile is not None and chosen is not None else None
     cost = costing.estimate(chosen.design) if costing is not None and chosen is not None else None
     screened = memory.get("screened", {})
     answer = build(rec.Answer, memory.get("answer", {}), field="answer")
-    knee = answer.knee if answer.knee is not None else _knee(spec, front, counts)
+    knee = answer.knee if answer.knee is not None else _knee(spec, front, factor)
     return rec.RunRecord(
         name=spec.name,
         created=now(),
@@ -81,10 +79,12 @@ def make_record(spec: RunSpec, study: Study, trials: Trials, space: SearchSpace,
         peaks=() if profile is None else tuple(rec.Peak(dtype=n, flops_per_s=v) for n, v in profile.peaks.items()),
         launch_overhead_s=None if profile is None else profile.terms.get("elementwise.mul", {}).get("node"),
         memory=() if cost is None or profile is None or chosen is None else _memory(cost, profile, chosen),
-        history=tuple(_history(spec, items, counts)),
+        history=tuple(_history(spec, items, factor)),
         answer=answer,
         tasks=tuple(_tasks(spec, items, memory.get("bars", {}))),
         rankings=rankings(items, spec.workload),
+        test=build(rec.TestScore, memory["test"], field="test") if "test" in memory else None,
+        continuations=tuple(rec.Continuation(**item) for item in memory.get("continuations", ())),
         elsewhere=() if profile is None else tuple(_elsewhere(spec, space, items, profile, (winner, baseline, knee))),
         notes=tuple(_notes(spec, items, profile)),
     )
@@ -99,95 +99,100 @@ def _target(spec: RunSpec, items: list[Candidate], profile: MachineProfile | Non
         runtime=spec.target.runtime,
         cpu=machine.cpu,
         cores=machine.cores,
-        runtime_version=next((i.trial.notes["runtime_version"] for i in items if i.measured), None)
+        runtime_version=next((i.notes.runtime_version for i in items if i.measured), None)
         or (profile.runtime_version if profile is not None else None),
         threads=spec.target.threads,
     )
 
 
 def _trial(spec: RunSpec, item: Candidate) -> rec.Trial:
-    notes = item.trial.notes
-    last: Mapping[str, Any] = item.rungs[-1] if item.rungs else {}
+    notes = item.notes
+    last = item.rungs[-1] if item.rungs else None
     state: rec.State = "failed" if item.trial.state == "failed" else "measured" if item.measured else "priced"
     if state == "priced" and item.rungs:
         state = "trained"
-    if item.trial.state == "failed" and not item.rungs and notes.get("reason", "").startswith("set aside"):
+    if item.trial.state == "failed" and not item.rungs and (notes.reason or "").startswith("set aside"):
         state = "pruned"
-    reason = notes.get("reason") or "; ".join(notes.get("unclean_because", [])) or None
+    reason = notes.reason or "; ".join(notes.unclean_because) or None
     return rec.Trial(
         number=item.number,
         state=state,
         summary=summary(item.design),
         weights=item.design.weights,
-        rung=last.get("rung"),
-        choices=dict(notes["choices"]),
+        rung=None if last is None else last.rung,
+        choices=dict(notes.choices),
         parameters=item.design.arch.parameters(),
-        bits_per_byte=last.get("bits_per_byte"),
-        perplexity=last.get("perplexity"),
-        quantised_bits_per_byte=notes.get("exported_bits_per_byte", last.get("quantised_bits_per_byte")),
-        train_cpu_s=last.get("cpu_s"),
+        bits_per_byte=None if last is None else last.bits_per_byte,
+        perplexity=None if last is None else last.perplexity,
+        quantised_bits_per_byte=notes.exported_bits_per_byte or item.quality,
+        test_bits_per_byte=notes.test_bits_per_byte,
+        train_cpu_s=None if last is None else last.cpu_s,
         curve=tuple(
-            rec.CurvePoint(cpu_s=p[0], tokens=int(p[1]), train_bits_per_byte=p[2], val_bits_per_byte=p[3])
-            for p in notes.get("curve", [])
+            rec.CurvePoint(
+                cpu_s=float(p[0] or 0.0), tokens=int(p[1] or 0), train_bits_per_byte=p[2], val_bits_per_byte=p[3]
+            )
+            for p in notes.curve
         ),
-        predicted=intervals_of(notes["predicted"]),
+        predicted=intervals_of(notes.predicted),
+        believed_now=intervals_of(notes.believed_now),
         measured=item.measured,
+        measured_bounds={metric: (low, high) for metric, (low, high) in notes.measured_bounds.items()},
         tasks={name: score_of(result) for name, result in item.tasks.items()},
-        clean=notes.get("clean"),
+        clean=notes.clean,
         feasible=within(spec.limits, item.known),
         reason=reason,
-        started=notes.get("started"),
-        ended=notes.get("ended"),
+        started=notes.started,
+        ended=notes.ended,
     )
 
 
 def intervals_of(noted: Mapping[str, Any]) -> dict[str, rec.Interval]:
-    """Noted predictions, by metric a value and its bounds, as the record holds them."""
+    """Recorded predictions, by metric a value and its bounds, as the record holds them."""
     return {metric: rec.Interval(value=value, low=low, high=high) for metric, (value, low, high) in noted.items()}
 
 
-def score_of(result: Mapping[str, Any]) -> TaskScore:
-    """A noted result as the record holds it."""
+def score_of(result: Mapping[str, Any]) -> rec.TaskScore:
+    """A recorded result as the record holds it."""
     if "failed" in result:
-        return TaskScore(failed=str(result["failed"]))
-    known = {item.name: result[item.name] for item in fields(TaskScore) if item.name in result}
-    return build(TaskScore, known, field="tasks")
+        return rec.TaskScore(failed=str(result["failed"]))
+    known = {item.name: result[item.name] for item in fields(rec.TaskScore) if item.name in result}
+    return build(rec.TaskScore, known, field="tasks")
 
 
-def _tasks(spec: RunSpec, items: list[Candidate], bars: Mapping[str, Any]) -> Iterator[TaskSummary]:
+def _tasks(spec: RunSpec, items: list[Candidate], bars: Mapping[str, Any]) -> Iterator[rec.TaskSummary]:
     for task in spec.tasks:
         bar = bars.get(task.label)
         known = [item.tasks.get(task.label, {}) for item in items] + ([bar] if bar is not None else [])
-        yield TaskSummary(
+        yield rec.TaskSummary(
             name=task.label,
             classes=next((tuple(one["classes"]) for one in known if one.get("classes")), ()),
             bar=None if bar is None else score_of(bar),
         )
 
 
-def _points(spec: RunSpec, items: list[Candidate], counts: Counts) -> tuple[list[Candidate], Any]:
+def _points(spec: RunSpec, items: list[Candidate], factor: Factor) -> tuple[list[Candidate], Any]:
     """Feasible trained candidates, and their objectives to minimise, (n, m); bits per byte as they count."""
     kept, rows = [], []
     for item in items:
-        if item.quality is None or not item.alive or item.is_baseline:
+        if item.quality is None or not item.alive or item.is_reference:
             continue
         known = item.known
-        known["bits_per_byte"] = item.trial.notes.get("exported_bits_per_byte", item.quality)
+        known["bits_per_byte"] = item.notes.exported_bits_per_byte or item.quality
         if not within(spec.limits, known):
             continue
         kept.append(item)
-        known["bits_per_byte"] *= counts(item)
+        known["bits_per_byte"] *= factor(item)
         rows.append([known[g.metric] * (1 if g.direction == "minimize" else -1) for g in spec.goals])
     return kept, np.array(rows).reshape(len(rows), len(spec.goals))
 
 
-def _front(spec: RunSpec, items: list[Candidate], counts: Counts) -> list[Candidate]:
-    kept, points = _points(spec, items, counts)
+def _front(spec: RunSpec, items: list[Candidate], factor: Factor) -> list[Candidate]:
+    kept, points = _points(spec, items, factor)
     return [item for item, on in zip(kept, non_dominated(points), strict=True) if on] if kept else []
 
 
-def _knee(spec: RunSpec, front: list[Candidate], counts: Counts) -> int | None:
-    kept, points = _points(spec, front, counts)
+def _knee(spec: RunSpec, front: list[Candidate], factor: Factor) -> int | None:
+    kept, points = _points(spec, front, factor)
     if len(kept) < 3 or points.shape[1] < 2:
         return None
     found = knee(points)
@@ -207,7 +212,7 @@ def _elsewhere(
     kept = [item for item in items if item.quality is not None and item.alive and item.row is not None]
     rows = space.canonical(np.array([item.row for item in kept], np.int64).reshape(len(kept), len(space.genes)))
     quality = np.array([item.quality for item in kept], float)
-    targets = RunTargets(spec, space, Costing(space, spec.workload, profile).metrics).targets
+    targets = RunTargets(spec, space, CostModel(space, spec.workload, profile).metrics).targets
     fronts = targets.fronts(rows, quality, "tpot_p50")
     transfer = targets.transfer(rows, quality, "tpot_p50")
     found = []
@@ -247,7 +252,7 @@ def _promises(items: list[Candidate]) -> list[rec.Promise]:
         )
         for item in items
         if item.measured
-        for metric, bounds in item.trial.notes["predicted"].items()
+        for metric, bounds in item.notes.predicted.items()
         if metric in item.measured
     ]
 
@@ -292,17 +297,17 @@ def _cloud(rows: list[list[float]]) -> rec.Cloud:
     )
 
 
-def _history(spec: RunSpec, items: list[Candidate], counts: Counts) -> list[rec.HistoryPoint]:
+def _history(spec: RunSpec, items: list[Candidate], factor: Factor) -> list[rec.HistoryPoint]:
     """Best quality and hypervolume as trainings ended, against the CPU time of the trainings before."""
-    kept, points = _points(spec, items, counts)
+    kept, points = _points(spec, items, factor)
     if not kept:
         return []
     high, low = points.max(axis=0), points.min(axis=0)
     span = np.where(high > low, high - low, 1.0)
     history, elapsed, best = [], 0.0, np.inf
     for i, item in enumerate(kept):
-        elapsed += item.rungs[-1]["cpu_s"]
-        best = min(best, float(item.trial.notes.get("exported_bits_per_byte", item.quality)) * counts(item))
+        elapsed += item.rungs[-1].cpu_s
+        best = min(best, float(item.notes.exported_bits_per_byte or item.quality or np.inf) * factor(item))
         volume = float(hypervolume((points[: i + 1] - low) / span, np.full(points.shape[1], 1.1)))
         history.append(
             rec.HistoryPoint(elapsed_cpu_s=elapsed, trial=item.number, best_bits_per_byte=best, hypervolume=volume)
@@ -315,7 +320,7 @@ def _notes(spec: RunSpec, items: list[Candidate], profile: MachineProfile | None
     if profile is not None:
         notes += profile.check_errors.splitlines()
         notes += [*profile.notes]
-    unclean = [item.number for item in items if item.trial.notes.get("clean") is False]
+    unclean = [item.number for item in items if item.notes.clean is False]
     if unclean:
-        notes.append(f"measured on a busy machine, so not to be relied on: trials {', '.join(map(str, unclean))}")
+        notes.append(f"measured on a busy machine, so not reliable: trials {', '.join(map(str, unclean))}")
     return notes

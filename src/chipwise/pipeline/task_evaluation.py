@@ -1,7 +1,7 @@
-"""The user's tasks at the end of a run: each contender is tuned on them and judged as it would be deployed.
+"""The user's tasks at the end of a run: each contender is tuned on them and evaluated as it would be deployed.
 
-A contender's classifier is left in ``trials/<number>/tasks/<task>/``; what it reached is noted in its trial, so that a
-run which was killed judges nobody twice. Tunings run side by side in processes of their own.
+A contender's classifier is left in ``trials/<number>/tasks/<task>/``; its result is recorded in its trial, so that a
+run that was killed evaluates nothing twice. Tunings run side by side in processes of their own.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 from chipwise.core.errors import MissingExtra, SpecError
 from chipwise.core.workers import WorkerPool
+from chipwise.pipeline.trainings import require_disk
 from chipwise.run.folder import RunFolder
 from chipwise.run.spec import RunSpec
 from chipwise.run.start_spec import StartSpec
@@ -26,9 +27,9 @@ from chipwise.training.tokenizer import TokenStore
 
 BAR_SHARE = 0.1  # CPU seconds of the bag of words beside those of one model's tuning
 CONTENDERS = 3  # two finalists and the baseline
-SPARE = 3  # candidates beyond the finalists that are asked where no finalist reaches a floor
+SPARE = 3  # candidates beyond the finalists that are evaluated where no finalist reaches a floor
 COMMAND = [sys.executable, "-m", "chipwise.training.tasks_worker"]
-_LOOK_S = 0.1
+_POLL_S = 0.1
 
 
 def load_tasks(spec: RunSpec | StartSpec) -> dict[str, Task]:
@@ -51,22 +52,22 @@ def load_tasks(spec: RunSpec | StartSpec) -> dict[str, Task]:
 
 
 def planned_cpu_s(tasks: Mapping[str, Task]) -> float:
-    """CPU seconds that the run sets aside for judging."""
+    """CPU seconds that the run sets aside for its tasks."""
     from chipwise.training.tasks import expected_cpu_s
 
     return sum((CONTENDERS + BAR_SHARE) * expected_cpu_s(task) for task in tasks.values())
 
 
-class Judging:
-    """Asks contenders the run's tasks, and what a bag of words reaches on them.
+class TaskEvaluation:
+    """Evaluates contenders, and a bag-of-words baseline, on the run's tasks.
 
     Args:
         spec: The run.
         tasks: See :func:`load_tasks`.
-        trials: Where results are noted.
+        trials: Where results are recorded.
         folder: The run's folder.
         store: Tokenizers.
-        told: Hears what is being done.
+        on_progress: Called with what is being done.
     """
 
     def __init__(
@@ -77,87 +78,92 @@ class Judging:
         folder: RunFolder,
         store: TokenStore,
         *,
-        told: Callable[[str], None] = lambda detail: None,
+        on_progress: Callable[[str], None] = lambda detail: None,
     ) -> None:
         self._spec, self._tasks, self._trials = spec, tasks, trials
-        self._folder, self._store, self._told = folder, store, told
+        self._folder, self._store, self._on_progress = folder, store, on_progress
 
-    def ask(self, contenders: Sequence[Candidate]) -> None:
-        """Judges every contender on every task, where that is not known yet."""
+    def evaluate(self, contenders: Sequence[Candidate]) -> None:
+        """Evaluates every contender on every task, where that is not known yet.
+
+        Raises:
+            StorageError: The disk is full.
+        """
         jobs: dict[tuple[int, str], TaskJob] = {}
         for item in contenders:
             for name, task in self._tasks.items():
                 job = self._job(item, name)
                 if item.tasks.get(name, {}).get("key") != job.key(task):
                     jobs[item.number, name] = job
-        for (number, name), result in run_side_by_side(jobs, workers=self._spec.budget.workers, told=self._tell):
-            if "failed" not in result:  # a failure is tried again when the run goes on
+        for (number, name), result in run_side_by_side(jobs, workers=self._spec.budget.workers, on_progress=self._show):
+            require_disk(str(result.get("failed", "")), self._folder.path)
+            if "failed" not in result:  # a failure is tried again when the run is resumed
                 result = {**result, "key": jobs[number, name].key(self._tasks[name])}
             self._trials.note(number, tasks={**self._trials[number].tasks, name: result})
 
-    def bars(self, known: Mapping[str, Any]) -> dict[str, Any]:
-        """What a bag of words reaches on each task; see :func:`bars_of`."""
-        return bars_of(self._tasks, known, told=self._told)
+    def baselines(self, known: Mapping[str, Any]) -> dict[str, Any]:
+        """What a bag of words reaches on each task; see :func:`bag_of_words`."""
+        return bag_of_words(self._tasks, known, on_progress=self._on_progress)
 
     def missed(self, item: Candidate) -> list[Constraint]:
-        """The floors that a contender does not keep; one that it could not be asked for is not kept."""
+        """The floors that a contender does not keep; one whose task could not be evaluated is not kept."""
         reached = item.reached
         return [floor for floor in self._spec.floors if floor.metric not in reached or broken((floor,), reached)]
 
-    def said(self, item: Candidate) -> list[str]:
-        """What a contender reached on tasks with floors, in words."""
-        words = []
+    def results(self, item: Candidate) -> list[str]:
+        """What a contender reached on tasks with floors, as text."""
+        lines = []
         for floor in self._spec.floors:
             result = item.tasks.get(str(floor.task), {})
             if "value" not in result:
-                words.append(f"{floor.metric} unknown ({result.get('failed', 'not asked')})")
+                lines.append(f"{floor.metric} unknown ({result.get('failed', 'not evaluated')})")
                 continue
             value, low, high = (floor.show(result[name]) for name in ("value", "low", "high"))
-            words.append(f"{floor.metric} {value} [{low} to {high}] (floor {floor.text})")
-        return words
+            lines.append(f"{floor.metric} {value} [{low} to {high}] (floor {floor.text})")
+        return lines
 
     def ship(self, winner: Candidate, target: Path) -> dict[str, Any]:
-        """Copies the winner's classifiers beside it; what each reached, for the winner's file of promises."""
-        told = {}
+        """Copies the winner's classifiers next to it; returns what each reached, for the winner's file of promises."""
+        found = {}
         for name, result in winner.tasks.items():
             source = self._place(winner, name)
-            told[name] = {key: value for key, value in result.items() if key not in ("classes", "confusion", "key")}
+            found[name] = {key: value for key, value in result.items() if key not in ("classes", "confusion", "key")}
             if (source / "classifier.json").exists():
                 copy_classifier(source, target / FOLDER / name)
-                told[name]["folder"] = f"{FOLDER}/{name}"
-        return told
+                found[name]["folder"] = f"{FOLDER}/{name}"
+        return found
 
     def _place(self, item: Candidate, name: str) -> Path:
         return self._folder.trial(item.number) / FOLDER / name
 
     def _job(self, item: Candidate, name: str) -> TaskJob:
-        asked = next(task for task in self._spec.tasks if task.label == name)
+        spec = next(task for task in self._spec.tasks if task.label == name)
         arch = item.design.arch
         return TaskJob(
-            task=asked.where(self._spec.folder),
-            kind=asked.kind,
+            task=spec.where(self._spec.folder),
+            kind=spec.kind,
             arch=arch,
             form=item.design.weights,
-            weights=str(self._folder.training(arch) / item.rungs[-1]["weights"]),
+            weights=str(self._folder.training(arch) / str(item.rungs[-1].weights)),
             tokenizer=str(self._store.tokenizer_path(arch.vocab_size)),
             folder=str(self._place(item, name)),
         )
 
-    def _tell(self, running: Sequence[tuple[int, str]]) -> None:
-        self._told(", ".join(f"trial {number} on {name}" for number, name in running))
+    def _show(self, running: Sequence[tuple[int, str]]) -> None:
+        self._on_progress(", ".join(f"trial {number} on {name}" for number, name in running))
 
 
-def bars_of(
-    tasks: Mapping[str, Task], known: Mapping[str, Any], *, told: Callable[[str], None] = lambda detail: None
+def bag_of_words(
+    tasks: Mapping[str, Task], known: Mapping[str, Any], *, on_progress: Callable[[str], None] = lambda detail: None
 ) -> dict[str, Any]:
-    """What a bag of words reaches on each task; a reason where it cannot be asked. ``known`` is not asked again."""
+    """What a bag of words reaches on each task, or why it is not known; what is in ``known`` is not computed again."""
     from chipwise.training.tasks_baseline import baseline
 
     found = dict(known)
     for name, task in tasks.items():
         if found.get(name, {}).get("items") == task.identity:
             continue
-        told(f"a bag of words on {name}")
+        on_progress(f"a bag of words on {name}")
         try:
             found[name] = {**asdict(baseline(task)), "items": task.identity}
         except MissingExtra as error:
@@ -169,7 +175,7 @@ def run_side_by_side(
     jobs: Mapping[tuple[int, str], TaskJob],
     *,
     workers: int,
-    told: Callable[[Sequence[tuple[int, str]]], None] = lambda running: None,
+    on_progress: Callable[[Sequence[tuple[int, str]]], None] = lambda running: None,
 ) -> list[tuple[tuple[int, str], dict[str, Any]]]:
     """Runs jobs in processes, ``workers`` at a time; results, or ``failed`` with the reason, in the order of jobs."""
     if not jobs:
@@ -179,11 +185,11 @@ def run_side_by_side(
         names = {pool.submit(job.to_data()): name for name, job in jobs.items()}
         running: list[int] = []
         while pool.unfinished:
-            for event in pool.poll(_LOOK_S):
+            for event in pool.poll(_POLL_S):
                 if event.kind != "progress":
                     result = event.kind == "result"
                     found[names[event.job]] = event.data if result else {"failed": event.data["message"]}
             if pool.running != running:
                 running = pool.running
-                told([names[number] for number in running])
+                on_progress([names[number] for number in running])
     return [(name, found[name]) for name in jobs]

@@ -1,0 +1,310 @@
+"""The end of a run: finalists and reference design in their final form, measured in turns; the winner and its folder.
+
+The validation text selects the winner; the test text, which selected nothing, gives the numbers that are reported.
+
+Who wins: of the finalists that were measured within every hard limit, that keep the floors of their tasks and that take
+no longer for a token than the reference design (unless a soft limit allows to pay for that), the one of fewest
+validation bits per byte, as they count past soft limits. Measured values decide; whether the interval of a P99 also
+lies within its limit is reported, and changes no winner, because where samples are few it would exclude all alike.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chipwise.core.arrays import Float64Array
+from chipwise.core.digest import plain
+from chipwise.core.errors import Infeasible, InputError, MeasurementError, StudyError
+from chipwise.core.files import storage, write_atomic
+from chipwise.deploy.gguf import export_if_possible
+from chipwise.deploy.hf import save_pretrained
+from chipwise.deploy.onnx import export
+from chipwise.pipeline.limits import within
+from chipwise.pipeline.measuring import Measuring, exported_bits, exported_bits_per_byte, measurement_notes
+from chipwise.pipeline.task_evaluation import SPARE, TaskEvaluation
+from chipwise.profile.exporting import export_for, suffix_of
+from chipwise.profile.measurement import Measurement
+from chipwise.run.folder import PROMISES, RunFolder
+from chipwise.run.spec import RunSpec
+from chipwise.run.trials import Candidate, Trials
+from chipwise.space.constraints import soft_limit_on_latency
+from chipwise.spec.io import to_data
+from chipwise.training.tokenizer import TokenStore
+
+ROUNDS = 5  # of measuring, while the machine is busy
+PAUSE_S = (0.0, 3.0, 10.0, 20.0)  # before each round after the first: a machine is rarely busy for ever
+CONTINUATIONS, PROMPT_WORDS, CONTINUED_TOKENS = 10, 8, 32
+
+
+class Finals:
+    """Exports, scores and measures the finalists, decides the winner and writes its folder.
+
+    Args:
+        trials: The run's trials.
+        spec: The run.
+        folder: Its folder.
+        store: Tokenised text.
+        tasks: Evaluates contenders on the run's tasks, if it has some.
+        penalty_factor: What one bit per byte of a candidate counts as: 1, and more past soft limits.
+        on_phase: Called with the name of each phase.
+        may_repeat: Whether the budget allows another round of measuring.
+        sleep: Waits, in seconds.
+    """
+
+    def __init__(
+        self,
+        trials: Trials,
+        spec: RunSpec,
+        folder: RunFolder,
+        store: TokenStore,
+        *,
+        tasks: TaskEvaluation | None = None,
+        penalty_factor: Callable[[Candidate], float] = lambda item: 1.0,
+        on_phase: Callable[[str], None] = lambda phase: None,
+        may_repeat: Callable[[], bool] = lambda: True,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._trials, self._spec, self._folder, self._store = trials, spec, folder, store
+        self._tasks, self._penalty_factor, self._on_phase = tasks, penalty_factor, on_phase
+        self._may_repeat, self._sleep = may_repeat, sleep
+        self._measuring = Measuring(spec)
+        self.contenders: list[Candidate] = []  # those that keep limits and floors, once it is decided
+
+    def decide(
+        self, finalists: Sequence[Candidate], reference: Candidate | None, others: Sequence[Candidate] = ()
+    ) -> Candidate:
+        """The winner; see the head of this module.
+
+        Limits on what could not be measured hold as predicted. Where no finalist keeps the limits, ``others`` are
+        exported as far as they were trained and measured, in their order; of those within the limits at most ``SPARE``
+        are evaluated on the tasks.
+
+        Raises:
+            Infeasible: Nothing that was trained was measured within the limits, or none of that keeps the floors.
+        """
+        beside = [reference] if reference is not None else []
+        self.measure([*finalists, *beside])
+        tried = [self._trials[item.number] for item in finalists]
+        fitting = [item for item in tried if self.keeps_limits(item)]
+        good = self._keeping_floors(fitting, beside=beside)
+        evaluated = 0
+        for other in others:
+            if good or evaluated >= SPARE:
+                break
+            self.measure([other])
+            tried.append(self._trials[other.number])
+            if self.keeps_limits(tried[-1]):
+                evaluated += self._tasks is not None
+                fitting.append(tried[-1])
+                good = self._keeping_floors(tried[-1:])
+        if not fitting:
+            reasons = "; ".join(f"trial {item.number}: {self._against_limits(item)}" for item in tried)
+            raise Infeasible(f"no trained candidate was measured within the limits: {reasons}")
+        if not good:
+            raise Infeasible(self._below_floors(fitting))
+        self.contenders = good
+        return self.best(good, reference)
+
+    def best(self, items: Sequence[Candidate], reference: Candidate | None) -> Candidate:
+        """Of candidates within the limits, the winner: no slower than the reference design, then fewest bits."""
+        cap = None if reference is None else (self._trials[reference.number].measured or {}).get("tpot_p50")
+        no_slower = [item for item in items if cap is None or (item.measured or {}).get("tpot_p50", 0.0) <= cap]
+        left = items if soft_limit_on_latency(self._spec.limits) else no_slower or items
+        return min(left, key=lambda item: (self._counted(item), item.number))
+
+    def _counted(self, item: Candidate) -> float:
+        bits = item.notes.exported_bits_per_byte
+        assert bits is not None
+        return bits * self._penalty_factor(item)
+
+    def keeps_limits(self, item: Candidate) -> bool:
+        """Whether a contender was measured within every hard limit."""
+        return item.alive and item.measured is not None and within(self._spec.limits, item.costs)
+
+    def _keeping_floors(self, items: Sequence[Candidate], *, beside: Sequence[Candidate] = ()) -> list[Candidate]:
+        """Those that keep the floors of all tasks; ``beside`` are evaluated too, for the report."""
+        if self._tasks is None:
+            return list(items)
+        self._on_phase("evaluating tasks")
+        self._tasks.evaluate([item for item in (*items, *beside) if self._trials[item.number].alive])
+        known = [self._trials[item.number] for item in items]
+        return [item for item in known if not self._tasks.missed(item)]
+
+    def _below_floors(self, items: Sequence[Candidate]) -> str:
+        assert self._tasks is not None
+        reasons = "; ".join(
+            f"trial {item.number}: {', '.join(self._tasks.results(self._trials[item.number]))}" for item in items
+        )
+        return (
+            f"no trained candidate within the limits keeps the floors of its tasks: {reasons}; lower the floor, loosen "
+            "limits so that larger models fit, or raise budget.final"
+        )
+
+    def _against_limits(self, item: Candidate) -> str:
+        how = {metric: "" if metric in (item.measured or {}) else " as predicted" for metric in item.costs}
+        return ", ".join(
+            f"{limit.metric} {limit.show(item.costs[limit.metric])}{how[limit.metric]} (limit {limit.text})"
+            for limit in self._spec.limits
+            if limit.hard and limit.metric in item.costs
+        )
+
+    def measure(self, contenders: Sequence[Candidate]) -> None:
+        """Exports the contenders and measures them in turns, again while the machine is busy.
+
+        Of several rounds the quietest measurement of each contender counts. Rounds are bounded by ``ROUNDS`` and by the
+        budget; what stays unclean is marked so.
+        """
+        self._on_phase("measuring the finalists")
+        for item in contenders:
+            self._export(item)
+        for number in range(ROUNDS):
+            running = [item for item in (self._trials[c.number] for c in contenders) if item.alive]
+            if all(item.notes.final for item in running) or (number > 1 and not self._may_repeat()):
+                return
+            if number and PAUSE_S[number - 1]:
+                self._sleep(PAUSE_S[number - 1])
+            for item, found in zip(running, self._measure(running), strict=True):
+                if isinstance(found, MeasurementError):
+                    self._trials.fail(item.number, str(found))
+                elif number == 0 or self._quieter(item, found):
+                    self._trials.note(item.number, **measurement_notes(found, self._spec.target.rates, final=True))
+
+    def _quieter(self, item: Candidate, found: Measurement) -> bool:
+        notes = measurement_notes(found, self._spec.target.rates, final=True)
+        known = item.notes.loudness
+        return not item.notes.final and (known is None or found.clean or notes["loudness"] < known)
+
+    def _measure(self, contenders: Sequence[Candidate]) -> list[Measurement | MeasurementError]:
+        return self._measuring.alternately([self._served(item) for item in contenders])
+
+    def _served(self, item: Candidate) -> Path:
+        """The file that the target's runtime serves: ``model.onnx``, or what that runtime reads instead."""
+        return self._folder.trial(item.number) / f"model{suffix_of(self._spec.target.runtime)}"
+
+    def _export(self, item: Candidate) -> None:
+        """Writes ``model.onnx`` with the trained weights and scores it on the validation text, once."""
+        folder = self._folder.trial(item.number)
+        if item.notes.exported_bits_per_byte is not None and (folder / "model.onnx").exists():
+            return
+        weights = self._weights(item)
+        with storage(folder):
+            export(item.design, weights, folder / "model.onnx")
+            if self._served(item).name != "model.onnx":
+                export_for(self._spec.target.runtime, item.design, folder, weights=weights)
+        data = self._store.tokens(item.design.arch.vocab_size)
+        quality = exported_bits_per_byte(item.design, weights, data, folder / "judged.onnx")
+        self._trials.note(item.number, exported_bits_per_byte=quality)
+
+    def _weights(self, item: Candidate) -> dict[str, Any]:
+        from chipwise.training.evaluate import read
+
+        try:
+            return read(self._folder.training(item.design.arch) / str(item.rungs[-1].weights))
+        except InputError as error:
+            raise StudyError(
+                f"{error} (trial {item.number}); restore the file and go on with --resume, or begin anew with --restart"
+            ) from None
+
+    def test(self, winner: Candidate, reference: Candidate | None) -> dict[str, Any]:
+        """Scores winner and reference design on the test text; notes bits per byte, returns fields of a ``TestScore``.
+
+        The standard error of the difference in logarithms is that over test entries, which both were scored on.
+        """
+        self._on_phase("scoring on test text")
+        scored = [self._by_entry(item) for item in (winner, reference) if item is not None]
+        totals = []
+        for item, (bits, size_bytes) in zip((winner, reference), scored, strict=False):
+            assert item is not None
+            totals.append(float(bits.sum()))
+            self._trials.note(item.number, test_bits_per_byte=totals[-1] / size_bytes)
+        entries = len(scored[0][0])
+        error = None
+        if reference is not None and reference.number != winner.number and entries > 1:
+            ours, theirs = (bits / total for (bits, _), total in zip(scored, totals, strict=True))
+            error = float(np.sqrt(entries / (entries - 1) * ((ours - theirs) ** 2).sum()))
+        return {"entries": entries, "bytes": scored[0][1], "difference_std_error": error}
+
+    def _by_entry(self, item: Candidate) -> tuple[Float64Array, int]:
+        """Bits of each test entry, its separator included, by the exported graph; and bytes of all."""
+        stream, size_bytes = self._store.tokens(item.design.arch.vocab_size).held_out("test")
+        path = self._folder.trial(item.number) / "judged.onnx"
+        bits = exported_bits(item.design, self._weights(item), stream, path)
+        ends = np.flatnonzero(stream[1:] == 0)
+        return np.add.reduceat(bits, np.r_[0, ends[:-1] + 1]), size_bytes
+
+    def continuations(self, winner: Candidate, reference: Candidate | None) -> list[dict[str, str]]:
+        """What winner and reference design write, greedily, after the beginnings of test entries."""
+        texts = [text for text in self._store.corpus.test if len(text.split()) > PROMPT_WORDS + 4][:CONTINUATIONS]
+        prompts = [" ".join(text.split()[:PROMPT_WORDS]) for text in texts]
+        found = [{"prompt": prompt} for prompt in prompts]
+        for name, item in (("winner", winner), ("baseline", reference)):
+            if item is not None:
+                for one, text in zip(found, self._written(item, prompts), strict=True):
+                    one[name] = text
+        return found
+
+    def _written(self, item: Candidate, prompts: Sequence[str]) -> list[str]:
+        from chipwise.profile.backends.onnxruntime import OnnxRuntimeSession
+
+        tokenizer = self._store.tokenizer(item.design.arch.vocab_size)
+        longest = item.design.arch.max_tokens
+        session = OnnxRuntimeSession(self._folder.trial(item.number) / "model.onnx", capacity=longest)
+        return [_continued(session, tokenizer, prompt, longest) for prompt in prompts]
+
+    def write_winner(self, winner: Candidate) -> None:
+        """The Hugging Face folder, with the measured ``model.onnx`` and the promises beside it.
+
+        Where the ``gguf`` package is installed and GGUF can hold the winner, also ``model.gguf``.
+        """
+        source = self._folder.trial(winner.number) / "model.onnx"
+        vocab_size = winner.design.arch.vocab_size
+        promises: dict[str, Any] = {
+            "schema": "chipwise.winner/1",
+            "arch": to_data(winner.design.arch),
+            "weights": winner.design.weights,
+            "target": plain(self._spec.target),
+            "workload": plain(self._spec.workload),
+            "constraints": dict(self._spec.constraints),
+            "promised": dict(winner.notes.predicted),
+            "measured": winner.measured,
+            "bits_per_byte": winner.notes.test_bits_per_byte or winner.notes.exported_bits_per_byte,
+            "validation_bits_per_byte": winner.notes.exported_bits_per_byte,
+        }
+        if self._tasks is not None:
+            promises["tasks"] = self._tasks.ship(winner, self._folder.winner)
+        with storage(self._folder.winner):
+            save_pretrained(
+                winner.design.arch,
+                self._weights(winner),
+                self._store.tokenizer_path(vocab_size),
+                self._folder.winner,
+                {PROMISES: json.dumps(promises, indent=1) + "\n"},
+            )
+            for path in {source, self._served(winner)}:
+                write_atomic(self._folder.winner / path.name, path.read_bytes())
+            export_if_possible(
+                winner.design,
+                self._weights(winner),
+                self._folder.winner / "model.gguf",
+                tokenizer=self._store.tokenizer_path(vocab_size),
+            )
+
+
+def _continued(session: Any, tokenizer: Any, prompt: str, longest: int) -> str:
+    """The most likely continuation of ``prompt``, token by token, up to the end of the entry."""
+    ids = tokenizer.encode(prompt, add_special_tokens=False).ids[: longest // 2]
+    written: list[int] = []
+    logits = session.prefill(np.array([[0, *ids]], np.int64))
+    for _ in range(min(CONTINUED_TOKENS, longest - len(ids) - 1)):
+        token = int(np.argmax(logits[0]))
+        if token == 0:  # the separator ends an entry
+            break
+        written.append(token)
+        logits = session.decode(np.array([[token]], np.int64))
+    return str(tokenizer.decode(written))

@@ -1,0 +1,83 @@
+"""A toy run: a space whose costs and quality are known by formula, a trainer and limits that nothing measures."""
+
+from __future__ import annotations
+
+from chipwise.core.errors import TrainingDiverged
+from chipwise.core.files import build
+from chipwise.pipeline.halving import Rung
+from chipwise.run.spec import RunSpec
+from chipwise.space import SearchSpace
+
+SPEC = build(
+    RunSpec,
+    {
+        "name": "toy",
+        "workload": {"prompt_tokens": 8, "new_tokens": 8},
+        "space": {
+            "d_model": [32, 64, 96, 128],
+            "depth": [1, 2, 3],
+            "vocab_size": [512],
+            "layer": {"heads": [1, 2], "kv_heads": [1], "ffn": ["relu", "swiglu"], "ffn_width": [64, 128]},
+            "max_tokens": 64,
+        },
+        "data": {},
+        "constraints": {"tpot_p99": "<= 300 us"},
+    },
+)
+SPACE = SearchSpace(SPEC.space)
+PLAN = (Rung(cpu_s=1.0, count=9), Rung(cpu_s=3.0, count=4), Rung(cpu_s=9.0, count=2))
+
+
+def metrics(rows):
+    size = SPACE.values(rows, "d_model") * SPACE.values(rows, "depth") * 1.0
+    seconds = size * 1e-6
+    return {
+        "ttft_p50": seconds,
+        "ttft_p99": seconds,
+        "tpot_p50": seconds,
+        "tpot_p99": seconds,
+        "peak_memory": size,
+        "parameters": size * 1000,
+    }
+
+
+class FakeTrainer:
+    """Bits per byte that fall with width and with time; some widths diverge."""
+
+    def __init__(self, *, diverges: tuple[int, ...] = ()) -> None:
+        self.asked: list[tuple[int, int]] = []
+        self.diverges = diverges
+
+    def run(self, jobs):
+        for job in jobs:
+            self.asked.append((job.candidate.number, job.rung))
+            width = job.candidate.design.arch.d_model
+            if width in self.diverges:
+                yield job, TrainingDiverged("the loss was no longer finite at step 7")
+                continue
+            quality = 1.0 + 1.0 / (1 + job.cpu_s) + 10.0 / width
+            yield (
+                job,
+                {
+                    "cpu_s": job.cpu_s,
+                    "tokens": int(1000 * job.cpu_s),
+                    "bits_per_byte": quality,
+                    "quantised_bits_per_byte": quality,
+                    "curve": [],
+                },
+            )
+
+
+class Limits:
+    """Knows who keeps the limits; asked once for each candidate, as a measurement is."""
+
+    def __init__(self, trials, keeps=None) -> None:
+        self.trials, self.keeps, self.measured = trials, keeps or (lambda item: True), []
+
+    def within_limits(self, item) -> bool:
+        known = self.trials[item.number].notes.within
+        if known is None:
+            self.measured.append(item.number)
+            known = self.keeps(item)
+            self.trials.note(item.number, within=known)
+        return known
