@@ -43,6 +43,9 @@ import yaml
 
 from torture_inputs import FIFO, FOLDER, SMOKE, ZERO, Case, changed, every
 
+FITTING = Path(__file__).resolve().parents[1] / "fitting" / "src"  # `validate` lives there
+sys.path.insert(0, str(FITTING))
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(FITTING)]))
 HANG_S = 20.0  # of CPU time, or three times as long on the clock: the machine may be busy
 COLUMNS = ("kind", "case", "exit", "seconds", "verdict", "message")
 MAIN = "from chipwise.cli import main; main()"
@@ -242,6 +245,24 @@ def strike(process: subprocess.Popen[bytes], number: int, target: str) -> str:
     return "parent"
 
 
+def prepare(spec: Path, folder: Path, log: Path) -> None:
+    """Calibrates once: that takes longer than these searches, and has tests of its own."""
+    process = begin(spec, folder, log)
+    while process.poll() is None and not (folder / "profile.json").exists():
+        time.sleep(0.5)
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def again(folder: Path, name: str) -> Path:
+    """A run folder for the next search, with the profile in it."""
+    folder.mkdir()
+    if (profile := Path(name, "first", "profile.json")).exists():
+        shutil.copy(profile, folder)
+    return folder
+
+
 def kills(count: int, seed: int, least_s: float, most_s: float) -> list[Outcome]:
     """Outcomes of ``count`` kills."""
     chance = random.Random(f"kills {seed}")
@@ -253,6 +274,8 @@ def kills(count: int, seed: int, least_s: float, most_s: float) -> list[Outcome]
         )
         spec, log, round_, folder = Path(name, "smoke.yaml"), Path(name, "log"), 0, Path(name, "run0")
         spec.write_text(yaml.dump(base))
+        prepare(spec, Path(name, "first"), log)
+        folder = again(folder, name)
         known: dict[str, float] = {}
         while len(found) < count:
             begun = time.monotonic()
@@ -262,7 +285,7 @@ def kills(count: int, seed: int, least_s: float, most_s: float) -> list[Outcome]
                 if code != 0:  # a search that nobody killed must succeed
                     found.append(outcome("resume", str(code), begun, log, known, trainings(folder, spec), bad=True))
                 round_ += 1  # finished: the next kill strikes a new search
-                known, folder = {}, Path(name, f"run{round_}")
+                known, folder = {}, again(Path(name, f"run{round_}"), name)
                 continue
             except subprocess.TimeoutExpired:
                 pass

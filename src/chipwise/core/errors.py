@@ -20,13 +20,22 @@ ChipwiseError
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
+
+MOST_CHARACTERS = 2000
+_LONG = re.compile(r"\S{200,}")
 
 
 class ChipwiseError(Exception):
     """Base of all errors; ``exit_code`` is what the command line returns."""
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        """The message, in which nothing that the user gave takes more than a line or two."""
+        text = _LONG.sub(lambda found: found[0][:60] + "…", super().__str__())
+        return text if len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS] + "…"
 
 
 class InputError(ChipwiseError):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from chipwise.core import units
-from chipwise.core.errors import ChipwiseError
+from chipwise.core.errors import ChipwiseError, InputError
 from chipwise.core.results import Result
 from chipwise.cost.model import Bound, CostEstimate, OpCost
 from chipwise.hardware import datasheet
@@ -68,9 +68,16 @@ class Comparison(Result):
 
 
 def compare(requests: Sequence[Request], names: Sequence[tuple[str, str]]) -> Comparison:
-    """The comparison of ``requests``, which are called by ``names`` (model, device); all are priced in one call."""
+    """The comparison of ``requests``, which are called by ``names`` (model, device); all are priced in one call.
+
+    Raises:
+        InputError: Every request is wrong.
+    """
     cells: list[Cell | None] = [None] * len(requests)
     groups, errors = grouped(requests)
+    wrong = [error for error in errors.values() if isinstance(error, InputError)]
+    if wrong and len(wrong) == len(requests):  # nothing is left to compare: an unknown format or runtime, not one cell
+        raise wrong[0]
     for row, error in errors.items():
         cells[row] = Cell(model=names[row][0], device=names[row][1], estimate=None, problem=str(error))
     for group, cost in zip(groups, cost_groups(groups), strict=True):

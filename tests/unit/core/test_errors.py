@@ -7,7 +7,7 @@ import re
 import pytest
 
 from chipwise.core import errors
-from chipwise.core.errors import ChipwiseError, InputError, MissingExtra, SpecError, UnknownName, nearest
+from chipwise.core.errors import ChipwiseError, InputError, MissingExtra, SpecError, UnknownName, nearest, short
 
 
 def test_the_tree_is_the_one_drawn_at_the_head_of_the_file() -> None:
@@ -44,3 +44,12 @@ def test_a_missing_extra_says_what_to_install() -> None:
 def test_every_error_is_a_chipwise_error() -> None:
     with pytest.raises(ChipwiseError):
         raise SpecError("x")
+
+
+def test_long_values_are_cut() -> None:
+    """File names up to 200 characters stay whole; a value of 100,000 does not fill the screen."""
+    assert str(InputError("x" * 150)) == "x" * 150
+    assert str(InputError(f"a {'x' * 100_000} is wrong")) == f"a {'x' * 60}… is wrong"
+    assert len(str(SpecError("no " * 100_000, file="f.yaml"))) < 2100
+    assert short("x" * 100).endswith("…")
+    assert short(10**5000) == "a whole number of 16610 bits"
