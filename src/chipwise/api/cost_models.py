@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from chipwise.core.arguments import public
 from chipwise.core.errors import ChipwiseError, InputError
+from chipwise.core.files import check_output
 from chipwise.hardware.device import MachineProfile
 from chipwise.profile.learning import Learned
 from chipwise.profile.store import profile_path, saved_profile
@@ -128,6 +129,8 @@ def calibrate(
     from chipwise.profile.calibrate import calibrate as profile_machine
 
     path = Path(out) if out is not None else profile_path(runtime, threads)
+    if out is not None:
+        check_output(out)
     profile = profile_machine(runtime=runtime, threads=threads, seconds=seconds, on_progress=on_progress)
     before = saved_profile(runtime, threads)
     if before is not None and before.thermal is not None:  # calibration does not measure it

@@ -63,6 +63,7 @@ def command(
     """
     from chipwise import api
     from chipwise.cli.output import is_default, json_of, notices, refuse
+    from chipwise.core.files import check_output, write_atomic
 
     if not train:
         refuse(context, "checkpoint", why="is for --train")
@@ -83,6 +84,9 @@ def command(
         return
     if apply is not None and out is None:
         raise typer.BadParameter("--apply needs --out, the file that the changed model goes to")
+    for path in (html, out):
+        if path is not None:
+            check_output(path)
     found = api.explain(
         model, device=device, kv=kv, tp=tp, pp=pp, ep=ep, dp=dp, shared=shared, train=train, checkpoint=checkpoint,
         sensitivity=sensitivity, threads=threads, every=every, other_chips=other_chips, **asked,
@@ -95,7 +99,6 @@ def command(
         _print(model, found, every=every)
         quality.print_quality(found.case.arch, train_tokens, advice=found.advice)
     if html is not None:
-        from chipwise.core.files import write_atomic
         from chipwise.explaining.html import page
 
         write_atomic(html, page(model, found))

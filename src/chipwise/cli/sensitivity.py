@@ -21,7 +21,10 @@ def command(
     """
     from chipwise import api
     from chipwise.cli.output import console, json_of, notices, progress_bar
-    from chipwise.core.files import write_json
+    from chipwise.core.files import check_output, write_json
+
+    if out is not None:
+        check_output(out)
 
     with progress_bar("rounding layers", quiet=as_json) as advance:
         losses = api.sensitivity(model, text, weights=weights, on_progress=advance)

@@ -3,37 +3,56 @@
 from __future__ import annotations
 
 import csv
+import difflib
+import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from chipwise.core.errors import SpecError, StorageError, nearest
+from chipwise.core.errors import SpecError, nearest, short
+from chipwise.core.files import check_output, read_text, write_atomic
+
+MOST_TABLE_BYTES = 2**28
 
 
 def read_rows(
-    path: Path, *, required: Sequence[str], known: Iterable[str] | None = None, without: Iterable[str] = ()
+    path: Path,
+    *,
+    required: Sequence[str],
+    known: Iterable[str] | None = None,
+    without: Iterable[str] = (),
+    optional: Sequence[str] = (),
 ) -> list[dict[str, str]]:
     """The rows of a CSV file by column name: columns of ``known`` (all, unless given) but those of ``without``.
 
     Raises:
-        SpecError: The file is missing, not a table, or lacks a column of ``required``.
+        SpecError: The file is missing, not a table, lacks a column of ``required``, has a column twice, or one that
+            looks like a misspelt one of ``optional``.
     """
+    text = read_text(path, most=MOST_TABLE_BYTES)
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file)
-            columns = [name for name in (reader.fieldnames or ()) if name]
-            for name in required:
-                if name not in columns:
-                    raise SpecError(f"has no column {name!r}; {nearest(name, columns)}", file=str(path))
-            taken = (set(columns) if known is None else set(known)) - set(without)
-            rows = [{key: (value or "").strip() for key, value in row.items() if key in taken} for row in reader]
-    except FileNotFoundError:
-        raise SpecError("there is no such file", file=str(path)) from None
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+        columns = [name for name in (reader.fieldnames or ()) if name]
+        for name in required:
+            if name not in columns:
+                raise SpecError(f"has no column {name!r}; {nearest(name, columns)}", file=str(path))
+        _check_columns(columns, (*required, *optional), str(path))
+        taken = (set(columns) if known is None else set(known)) - set(without)
+        rows = [{key: (value or "").strip() for key, value in row.items() if key in taken} for row in reader]
+    except csv.Error as error:
         raise SpecError(f"cannot be read as a CSV table: {error}", file=str(path)) from None
     if not rows:
         raise SpecError("holds no rows", file=str(path))
     return rows
+
+
+def _check_columns(columns: Sequence[str], names: Sequence[str], file: str) -> None:
+    for name in columns:
+        if columns.count(name) > 1:
+            raise SpecError(f"has the column {short(name)} twice", file=file)
+        close = difflib.get_close_matches(name[:50], names, n=1, cutoff=0.75) if name not in names else []
+        if close and close[0] not in columns:
+            raise SpecError(f"has a column {short(name)}; did you mean {close[0]!r}?", file=file)
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> None:
@@ -42,13 +61,12 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, object]], columns: Sequen
     Raises:
         StorageError: The file cannot be written.
     """
-    try:
-        with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, columns, extrasaction="ignore", restval="")
-            writer.writeheader()
-            writer.writerows(rows)
-    except OSError as error:
-        raise StorageError(f"{path}: cannot be written: {error.strerror}") from None
+    check_output(path)
+    stream = io.StringIO(newline="")
+    writer = csv.DictWriter(stream, columns, extrasaction="ignore", restval="")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_atomic(path, stream.getvalue())
 
 
 def whole(row: Mapping[str, str], name: str, *, default: int | None) -> int:

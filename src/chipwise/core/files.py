@@ -18,8 +18,9 @@ from typing import Any
 
 import yaml
 
-from chipwise.core.errors import SpecError, StorageError
+from chipwise.core.errors import InputError, SpecError, StorageError
 from chipwise.core.fields import build as build
+from chipwise.core.fields import describe
 
 MOST_YAML_BYTES = 2 * 2**20  # the largest file that ships has a tenth of it
 MOST_BYTES = 2**29
@@ -31,6 +32,8 @@ def read_bytes(path: str | Path, *, most: int = MOST_BYTES) -> bytes:
     Raises:
         SpecError: There is no such file, it is not a regular file, is too large, or cannot be read.
     """
+    if not isinstance(path, str | Path):
+        raise SpecError(f"must be the path of a file, not {describe(path)}", field="path")
     name = str(path)
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # a pipe without a writer must not block
@@ -177,6 +180,28 @@ def write_atomic(path: str | Path, content: str | bytes) -> None:
                 temporary.unlink()
 
 
+def check_output(path: str | Path, *, source: str | Path | None = None) -> None:
+    """Checks that a file which the user named can be written, before work is spent on what goes into it.
+
+    Args:
+        path: The file to write.
+        source: The file that the content comes from, which must stay.
+
+    Raises:
+        InputError: ``path`` is ``source``.
+        StorageError: There is no such folder, or the path is a folder, a pipe or a device.
+    """
+    target = Path(path)
+    with storage(path):
+        if not target.parent.is_dir():
+            raise StorageError(f"{path}: there is no folder {target.parent}; create it first")
+        if target.exists() and not target.is_file():
+            kind = "a folder" if target.is_dir() else "a pipe or device"
+            raise StorageError(f"{path}: this is {kind}, not a file; give another path")
+        if source is not None and target.exists() and Path(source).exists() and target.samefile(source):
+            raise InputError(f"{path}: this is the file that is read; give another one for the result")
+
+
 _REFUSED = (
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.EINVAL),
     *(errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP),
@@ -200,9 +225,7 @@ class storage:  # noqa: N801  (reads as a sentence: with storage(path): …)
                 f"{self.path}: the disk is full; free some space and go on with --resume (finished trials are kept)"
             ) from None
         if error.errno in _REFUSED:
-            raise StorageError(
-                f"{self.path}: cannot be written ({error.strerror}); choose another folder with --out"
-            ) from None
+            raise StorageError(f"{self.path}: cannot be written ({error.strerror}); choose another place") from None
 
 
 def read_json(path: str | Path) -> Any:

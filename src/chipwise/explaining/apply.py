@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from chipwise.core.errors import ChipwiseError, InputError, Unsupported
-from chipwise.core.files import read_json, write_json
+from chipwise.core.files import check_output, read_json, write_json
 from chipwise.explaining.advice import Advice
 from chipwise.explaining.question import Case
 from chipwise.spec import ArchSpec
@@ -31,6 +31,7 @@ def apply(case: Case, advice: Advice, out: str | Path, *, original: str | None =
         InputError: The advice changes no architecture; how to apply it is said.
         StorageError: ``out`` cannot be written.
     """
+    check_output(out)
     arch = advice.proposal.changed.arch
     if arch == case.arch:
         raise InputError(

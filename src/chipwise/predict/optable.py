@@ -16,6 +16,7 @@ import numpy as np
 from chipwise.core.csvfile import read_rows, whole, write_rows
 from chipwise.core.dtypes import DType, format_name, weight_format
 from chipwise.core.errors import ChipwiseError, SpecError, UnknownName
+from chipwise.core.files import check_output
 from chipwise.hardware import datasheet
 from chipwise.hardware.runtime import runtime_named
 from chipwise.ops import (
@@ -181,7 +182,8 @@ def ops_file(path: Path, out: Path, *, fold: str | None = None) -> tuple[int, in
         SpecError: The file cannot be read as a table, or lacks a column.
         StorageError: ``out`` cannot be written.
     """
-    rows = read_rows(path, required=("op", "device"), without=ANSWERED)
+    check_output(out, source=path)
+    rows = read_rows(path, required=("op", "device"), without=ANSWERED, optional=(*ASKED, *RENAMED))
     own = [name for name in rows[0] if name not in (*ASKED, *RENAMED)]
     answers = price_rows(rows, fold=fold)
     columns = [name for name in ASKED if any(name in row for row in answers)]

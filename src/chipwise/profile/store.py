@@ -20,7 +20,7 @@ from typing import Any
 
 from chipwise.core.digest import plain
 from chipwise.core.errors import InputError, SpecError, StorageError, UnknownName
-from chipwise.core.files import build, storage, write_atomic
+from chipwise.core.files import build, check_output, storage, write_atomic
 from chipwise.core.places import data_folder
 from chipwise.hardware.detect import detect
 from chipwise.hardware.device import MachineProfile, Thermal
@@ -194,6 +194,7 @@ class MeasurementStore:
 
     def export(self, path: str | Path, items: Sequence[Stored] | None = None) -> int:
         """Writes ``items`` (all unless given) to a file of JSON lines; returns how many."""
+        check_output(path)
         chosen = self.entries() if items is None else items
         lines = (json.dumps(plain(item.to_data()), allow_nan=False) for item in chosen)
         write_atomic(path, "".join(f"{line}\n" for line in lines))

@@ -15,6 +15,7 @@ import numpy as np
 
 from chipwise.core.csvfile import read_rows, whole, write_rows
 from chipwise.core.errors import ChipwiseError, SpecError, Unsupported
+from chipwise.core.files import check_output
 from chipwise.serve.answer import bound_of, fitting_requests, shortage, waiting
 from chipwise.serve.energy import Energies, energies
 from chipwise.serve.estimate import Group, GroupCost, cost_groups, grouped, memory_of
@@ -49,7 +50,8 @@ def estimate_file(
         SpecError: The file cannot be read as a table, or lacks a column.
         StorageError: ``out`` cannot be written.
     """
-    rows = read_rows(path, required=("model", "device"), without=ANSWERED)
+    check_output(out, source=path)
+    rows = read_rows(path, required=("model", "device"), without=ANSWERED, optional=ASKED)
     own = [name for name in rows[0] if name not in ASKED]
     answers: list[dict[str, object]] = []
     for start in range(0, len(rows), BLOCK):

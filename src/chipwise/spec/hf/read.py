@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from chipwise.core.errors import SpecError, short
+from chipwise.core.fields import describe
 from chipwise.core.files import read_json
 from chipwise.spec import families, io
 from chipwise.spec.arch import ArchSpec
@@ -41,6 +42,8 @@ def resolve(model: str | Path) -> ArchSpec:
         SpecError: The file cannot be read as a model.
         UnknownName: Neither a path that exists nor a known name.
     """
+    if not isinstance(model, str | Path):
+        raise SpecError(f"must be a name or a path, not {describe(model)}", field="model")
     path = Path(model)
     if os.path.isdir(path):  # pathlib would raise at what can be no file's name
         path = path / "config.json"
