@@ -284,7 +284,7 @@ def _half_widths(residuals: Sequence[Residuals], fold: str) -> dict[str, float]:
         errors, sort, kernels = (each[kept] for each in others)
         for name, width in half_widths(errors, sort, devices[kept], kernels).items():
             found[intervals.key(name, situation)] = float(f"{width:.4g}")
-    return found
+    return intervals.monotone(found)
 
 
 def left_out(devices: intervals.Names, families: intervals.Names, fold: str) -> npt.NDArray[np.bool_]:

@@ -68,7 +68,7 @@ def estimate(
     *,
     device: str | Path | DeviceProfile = "h100-sxm",
     devices: Sequence[str] | str | None = None,
-    runtime: str = "vllm",
+    runtime: str | None = None,
     prompt: int = 1024,
     new: int = 128,
     batch: int = 1,
@@ -92,7 +92,8 @@ def estimate(
         model: A bundled Hugging Face id, a ``config.json`` or its folder, a spec file, or an :class:`ArchSpec`.
         device: A data sheet's name, alias or file.
         devices: Several of them, or ``"all"``: the result is a table, fastest first.
-        runtime: Inference runtime to model: vllm, sglang, trtllm, llama.cpp, …; see :func:`chipwise.runtimes`.
+        runtime: Inference runtime to model: vllm, sglang, trtllm, llama.cpp, …; see :func:`chipwise.runtimes`. Default:
+            the device's own, such as vllm on servers and llama.cpp on a Mac.
         prompt: Prompt tokens per request.
         new: New tokens per request.
         batch: Requests in flight, over all replicas.
@@ -195,7 +196,7 @@ def compare(
     models: Sequence[str],
     *,
     devices: Sequence[str] | None = None,
-    runtime: str = "vllm",
+    runtime: str | None = None,
     prompt: int = 1024,
     new: int = 128,
     batch: int = 1,
@@ -211,7 +212,7 @@ def compare(
     Args:
         models: As in :func:`estimate`, two or more.
         devices: Data sheets' names or files.
-        runtime: Inference runtime to model.
+        runtime: Inference runtime to model. Default: each device's own.
         prompt: Prompt tokens per request.
         new: New tokens per request.
         batch: Requests in flight.

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 def command(
     models: Annotated[list[str], typer.Argument(help="Models, as `chipwise estimate` takes them.")],
     device: Annotated[str, typer.Option(help="Devices, with commas between, or `all`.")] = "all",
-    runtime: Annotated[str, typer.Option(help="vllm, sglang, trtllm, torch-eager, …")] = "vllm",
+    runtime: Annotated[
+        str | None, typer.Option(help="vllm, sglang, trtllm, llama.cpp, torch-eager, …; each device's default.")
+    ] = None,
     prompt: Annotated[int, typer.Option(help="Prompt tokens of a request.", min=1)] = 1024,
     new: Annotated[int, typer.Option(help="New tokens of a request.", min=1)] = 128,
     batch: Annotated[int, typer.Option(help="Requests in flight.", min=1)] = 1,

@@ -94,7 +94,7 @@ def command(
         return
     refuse(context, *TRAIN_ONLY, why="is for --train")
     sizes: dict[str, Any] = {"weights": weights, "kv": kv, "tp": tp, "pp": pp, "ep": ep, "dp": dp}
-    sizes |= {"runtime": runtime or "vllm", "prompt": prompt, "new": new, "batch": batch}
+    sizes |= {"runtime": runtime, "prompt": prompt, "new": new, "batch": batch}
     if device == "all":
         answers = api.estimate(model, devices="all", **sizes)
         json_of(quality.with_quality(list(answers), model, train_tokens)) if as_json else _print_devices(model, answers)

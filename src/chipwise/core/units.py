@@ -150,17 +150,22 @@ def show(value: float, kind: str, *, digits: int = 3) -> str:
     return f"{_round(value / factor, digits)}{unit}"
 
 
-def span(value: float, low: float, high: float, kind: str) -> str:
+def span(value: float, low: float | None, high: float | None, kind: str) -> str:
     """A value with its interval, whose ends have the value's unit unless they are far from it.
 
     >>> span(0.00586, 0.0048, 0.0072, "time")
     '5.86 ms (4.8 to 7.2)'
+    >>> span(0.0245, None, None, "time")
+    '24.5 ms (no interval: not validated)'
     """
-    return f"{show(value, kind)} ({interval(value, low, high, kind)})"
+    known = low is not None and high is not None
+    return f"{show(value, kind)} ({interval(value, low, high, kind) if known else 'no interval: not validated'})"
 
 
-def interval(value: float, low: float, high: float, kind: str) -> str:
-    """Both ends of the interval of ``value``, in its unit: ``4.8 to 7.2``."""
+def interval(value: float, low: float | None, high: float | None, kind: str) -> str:
+    """Both ends of the interval of ``value``, in its unit: ``4.8 to 7.2``; a dash where there is none."""
+    if low is None or high is None:
+        return "–"
     ends = (low, high)
     if not all(map(math.isfinite, (value, low, high))):
         return " to ".join(show(end, kind) for end in ends)

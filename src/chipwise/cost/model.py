@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -39,11 +40,24 @@ class OpCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicted:
-    """A value and the interval in which nine of ten measurements are expected."""
+    """A value and the interval in which nine of ten measurements are expected; no ends where it was not validated."""
 
     value: float
-    low: float
-    high: float
+    low: float | None = None
+    high: float | None = None
+
+    @classmethod
+    def around(cls, value: float, log_halfwidth: float | None) -> Predicted:
+        """``value`` within a factor either way; without an interval where ``log_halfwidth`` is None."""
+        if log_halfwidth is None:
+            return cls(value=value)
+        factor = math.exp(log_halfwidth)
+        return cls(value=value, low=value / factor, high=value * factor)
+
+    @property
+    def log_halfwidth(self) -> float | None:
+        """The logarithm of how many times the upper end is above the value; None where there is no interval."""
+        return None if self.high is None else math.log(self.high / self.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -53,6 +53,7 @@ def data_sheet_case(model: str | ArchSpec, device: str, **asked: Any) -> Case:
     """
     task = {name: asked.pop(name) for name in TASK if name in asked}
     setting = resolved(Request(model=model, device=device, **asked)).setting
+    asked["runtime"] = setting.runtime
     formats = setting.formats
     asked_for = asked.pop("weights", None)
     weights = asked_for or (default_weights(model) if isinstance(model, str) else None)

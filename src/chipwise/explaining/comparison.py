@@ -125,7 +125,7 @@ def _winner(cells: Sequence[Cell], device: str, metric: str) -> Winner | None:
         metric=metric,
         model=cell.model,
         times_better=times,
-        sure=times > 1 and best.high < second.low,
+        sure=times > 1 and best.high is not None and second.low is not None and best.high < second.low,
         why=_why(estimate, other, "prefill" if metric == "ttft_p50" else "decode"),
     )
 

@@ -27,6 +27,7 @@ FORMAT_SPREAD = 0.15
 """The same of all products in one number format together: what their kernels' model has wrong of the format as such."""
 BESIDE = ("beside kernels", 0, 0)
 WORTH = 1.01  # times better: what buys less than a hundredth is not said unasked
+UNVALIDATED = 0.7  # half-width, in logarithms, that a time without a validated interval is given here: a factor of two
 RATES = frozenset({"throughput"})  # more is better
 SERVING_ALONE = frozenset({"precision", "batching"})  # kinds of change that mean nothing to a training step
 
@@ -77,7 +78,7 @@ def _advice(name: str, proposal: Proposal, case: Case, after: CostEstimate) -> A
     if headline is None:
         return None
     fits = not _too_large(case, proposal, after) or _too_large(case, None, case.estimate)
-    sure = headline.ratio.low > 1 and headline.ratio.value >= WORTH and fits
+    sure = (headline.ratio.low or 0.0) > 1 and headline.ratio.value >= WORTH and fits
     return Advice(rule=name, proposal=proposal, headline=headline, gains=tuple(gains), sure=sure, fits=fits)
 
 
@@ -158,7 +159,8 @@ def _own_margins(before: CostEstimate, after: CostEstimate, metric: str) -> tupl
     both = [cost.metrics[metric] for cost in (before, after) if metric in cost.metrics]
     if len(both) < 2:
         return None
-    wide = float(np.hypot(*(np.log(each.high / each.value) for each in both)))
+    widths = [each.log_halfwidth for each in both]
+    wide = float(np.linalg.norm([UNVALIDATED if width is None else width for width in widths]))
     return wide, wide
 
 
@@ -190,7 +192,7 @@ def _products(here: Shares, there: Shares) -> float:
 def _halfwidth(cost: CostEstimate, phase: PhaseName) -> float:
     names = ("step", "ttft_p50") if phase == "prefill" else ("tpot_p50",)
     found = next(cost.metrics[name] for name in names if name in cost.metrics)
-    return float(np.log(found.high / found.value))
+    return UNVALIDATED if found.log_halfwidth is None else found.log_halfwidth
 
 
 def _shares(cost: CostEstimate, phase: PhaseName) -> Shares:

@@ -105,11 +105,11 @@ def train_estimate(question: Question, device: str) -> CostEstimate:
         checkpoint=question.checkpoint,
     )
     step, tokens = found.step, question.batch * question.prompt_tokens
-    metrics = {"step": step, "throughput": _inverse(step, tokens)}
+    metrics = {"step": step, "throughput": Predicted.around(tokens / step.value, step.log_halfwidth)}
     notes = []
     try:
         usd = 1000 / tokens * found.devices * known.device.price_usd_per_s
-        metrics["usd_per_1k_tokens"] = Predicted(value=usd * step.value, low=usd * step.low, high=usd * step.high)
+        metrics["usd_per_1k_tokens"] = Predicted.around(usd * step.value, step.log_halfwidth)
     except Unsupported as error:
         notes.append(f"no price: {error}")
     memory_s = sum(cost.memory_s or 0.0 for cost in found.operators)
@@ -130,7 +130,3 @@ def train_estimate(question: Question, device: str) -> CostEstimate:
         provenance=found.provenance,
         notes=(*notes, *misaligned(found.operators)),
     )
-
-
-def _inverse(step: Predicted, count: float) -> Predicted:
-    return Predicted(value=count / step.value, low=count / step.high, high=count / step.low)

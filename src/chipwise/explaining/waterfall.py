@@ -143,8 +143,8 @@ def _beside(case: Case, phase: PhaseName) -> list[Part]:
     count = sum(cost.count for cost in costs)
     link_s = sum(cost.latency_s for cost in costs if class_of(cost.kind) == "collective")
     if runtime.graphs:
-        captured = " of a captured graph" if _captures(case) else ""
-        launch_s, why, stall_s = known.gap_s * count, f"between {units.number(count)} kernels{captured}", 0.0
+        launch_s, stall_s = known.gap_s * count, 0.0
+        why = f"between {units.number(count)} kernels of {runtime.replayed_as}"
     else:
         launch_s, why = (
             sum(cost.launch_s or 0.0 for cost in _kernels(case, phase)),
@@ -158,12 +158,6 @@ def _beside(case: Case, phase: PhaseName) -> list[Part]:
         Part(name="communication", seconds=link_s, why="between devices"),
         Part(name="host", seconds=host_s + stall_s, why="scheduling and dispatch that kernels do not hide"),
     ]
-
-
-def _captures(case: Case) -> bool:
-    """Whether steps are captured and replayed as one graph, as CUDA and HIP do."""
-    sheet = case.sheet
-    return sheet is not None and sheet.kind == "gpu" and sheet.vendor.lower() in ("nvidia", "amd")
 
 
 def _fused(case: Case, phase: PhaseName) -> Sequence[OpCost]:

@@ -42,8 +42,7 @@ def gain_text(gain: Gain) -> str:
 def factor_text(gain: Gain) -> str:
     """Such as ``1.5x faster (1.2 to 1.8)``; memory is counted and has no interval."""
     ratio, better = gain.ratio, _BETTER.get(gain.metric, "faster")
-    low, high = (units.number(end) for end in (ratio.low, ratio.high))
-    within = f" ({low} to {high})" if low != high else ""
+    within = "" if ratio.low == ratio.high else f" ({units.interval(ratio.value, ratio.low, ratio.high, 'count')})"
     return f"{units.number(ratio.value)}x {better}{within}"
 
 

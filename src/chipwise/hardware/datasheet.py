@@ -8,6 +8,7 @@ elsewhere; a figure here is measured only where its source says so.
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
@@ -19,6 +20,7 @@ from chipwise.core.dtypes import DType
 from chipwise.core.errors import SpecError, UnknownName, Unsupported
 
 DATA = Path(__file__).parent / "data"
+LARGEST = 1e24  # of any fact in SI units: beyond this a figure is a slip of the pen
 _DTYPES = frozenset(DType)
 LEVELS = ("registers", "l1", "l2", "l3", "dram", "host")  # from the arithmetic units outwards
 
@@ -39,9 +41,12 @@ class Fact:
     def __post_init__(self) -> None:
         if not self.source.strip():
             raise SpecError("must say where the figure stands", field="source")
-        number = units.parse(self.value, self.kind)
-        if number <= 0:
-            raise SpecError(f"must be above zero, not {self.value!r}", field="value")
+        try:
+            number = units.parse(self.value, self.kind)
+        except OverflowError:
+            number = math.inf
+        if not 0 < number < LARGEST:
+            raise SpecError(f"must be above zero and below {LARGEST:g}, not {self.value!r}", field="value")
         object.__setattr__(self, "number", number)
 
 
@@ -225,6 +230,9 @@ class DeviceProfile:
     def peak(self, dtype: str, *, kind: str | None = None, part: str | None = None) -> float:
         """Dense operations per second in ``dtype``, of the fastest engine.
 
+        A system on a chip runs transformers on its GPU and CPU: its NPU counts only where ``part`` asks for it, or
+        where there is nothing else.
+
         Args:
             dtype: A number format.
             kind: ``matrix`` or ``vector`` to ask only such engines.
@@ -234,7 +242,8 @@ class DeviceProfile:
             Unsupported: No such engine has a published rate for it.
         """
         dtype = DType.named(dtype)
-        engines = [e for e in self.engines if kind in (None, e.kind) and part in (None, e.part)]
+        among = self.general_engines if part is None else self.engines
+        engines = [e for e in among if kind in (None, e.kind) and part in (None, e.part)]
         rates = [rate for engine in engines if (rate := engine.rate(dtype)) is not None]
         if rates:
             return max(rates)
@@ -242,13 +251,19 @@ class DeviceProfile:
         which = " ".join(word for word in (part, kind) if word)
         raise Unsupported(
             f"{self.name} has no {which + ' ' if which else ''}{dtype.value} throughput (it lists {listed}); if the "
-            f"hardware supports it, add peak.{dtype.value} with its source to an engine of {self.name}.yaml"
+            f"hardware supports it, pass a device file of your own with peak.{dtype.value} set in an engine"
         )
+
+    @property
+    def general_engines(self) -> tuple[Engine, ...]:
+        """The engines that LLM runtimes use: all but the NPU of a system on a chip that has others."""
+        others = tuple(engine for engine in self.engines if engine.part != "npu")
+        return others if self.kind == "soc" and any(engine.dtypes() for engine in others) else self.engines
 
     @property
     def peak_flops_per_s(self) -> Mapping[DType, float]:
         """Dense peak of every format that some engine has a rate for."""
-        listed = {dtype for engine in self.engines for dtype in engine.dtypes()}
+        listed = {dtype for engine in self.general_engines for dtype in engine.dtypes()}
         return {dtype: self.peak(dtype) for dtype in DType if dtype in listed}
 
     def tile(self, dtype: str) -> tuple[int, int, int]:
@@ -274,8 +289,8 @@ class DeviceProfile:
                 return level
         listed = ", ".join(level.name for level in self.memory)
         raise Unsupported(
-            f"{self.name} has no memory level {name} (it lists {listed}); if the hardware has one, add it with its "
-            f"sources to memory in {self.name}.yaml"
+            f"{self.name} has no memory level {name} (it lists {listed}); if the hardware has one, pass a device file "
+            "of your own with it under memory"
         )
 
     def capacity_bytes(self, name: str = "dram") -> float:
@@ -357,8 +372,8 @@ class DeviceProfile:
 
     def _absent(self, what: str, where: str) -> Unsupported:
         return Unsupported(
-            f"{self.name} lists no {what}, because no source was found that publishes it; if you know one, add "
-            f"{where} with its source to {self.name}.yaml"
+            f"{self.name} lists no {what}: no published figure was found; if you know one, pass a device file of your "
+            f"own with {where} set"
         )
 
 

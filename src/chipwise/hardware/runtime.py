@@ -1,4 +1,4 @@
-"""What a runtime does with a model: which chains of operators it runs as one kernel, how it batches, what it keeps.
+"""What a runtime does with a model: which chains of operators it fuses, how it batches, and which devices it runs on.
 
 Fusion is a property of the runtime, not of the model: the same layer is nine kernels in one and five in another.
 Which chains are fused is taken from each project's own documentation and source, as of the version named here.
@@ -7,16 +7,34 @@ Which chains are fused is taken from each project's own documentation and source
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from chipwise.core.errors import UnknownName
+from chipwise.core.errors import UnknownName, Unsupported
+from chipwise.hardware.datasheet import DeviceProfile
 
 Chain = Literal["qkv", "gate_up", "act_mul", "skip_norm", "rope_cache", "attention", "experts"]
 """``qkv``: one product for q, k and v · ``gate_up``: one for both FFN inputs · ``act_mul``: activation and gating ·
 ``skip_norm``: residual sum and norm · ``rope_cache``: rotation and cache write · ``attention``: scores, softmax and
 values without the scores in memory · ``experts``: the products of a mixture's experts, grouped (transformers 4, which
 PyTorch runs here, loops over the experts that are met: modeling_mixtral.py)."""
+Platform = Literal[
+    "cuda",
+    "old cuda",
+    "rocm",
+    "old rocm",
+    "xpu",
+    "metal",
+    "cpu",
+    "board",
+    "phone",
+    "tpu",
+    "neuron",
+    "gaudi",
+    "hailo",
+    "other",
+]  # fmt: skip
+"""What a runtime must be written for, see :func:`platform_of`."""
 EVERY: frozenset[Chain] = frozenset({"qkv", "gate_up", "act_mul", "skip_norm", "rope_cache", "attention", "experts"})
 
 
@@ -42,17 +60,31 @@ class Runtime:
     dispatch_s: float = 0.0  # host time per kernel where nothing is captured
     vocabulary_multiple: int = 1
     aliases: tuple[str, ...] = ()
+    runs_on: frozenset[Platform] = frozenset()
+    replayed_as: str = "a captured graph"  # what a decode step is submitted as where ``graphs`` holds
+
+    @property
+    def served(self) -> bool:
+        """Whether the constants of its host and kernels were fitted to served runs of this runtime."""
+        return self.name == self.stack
 
     def fuses(self, chain: Chain) -> bool:
         """Whether the chain is one kernel."""
         return chain in self.fused
 
 
+# Supported hardware as each project's documentation lists it in November 2026: docs.vllm.ai (CUDA 7.0 and newer, ROCm,
+# Intel XPU, CPU, and plugins for TPU, Neuron and Gaudi), pytorch.org (and XLA for TPU and Neuron).
+_VLLM: frozenset[Platform] = frozenset({"cuda", "rocm", "xpu", "cpu", "tpu", "neuron", "gaudi", "other"})
+_TORCH: frozenset[Platform] = frozenset(
+    {"cuda", "old cuda", "rocm", "old rocm", "xpu", "metal", "cpu", "board", "tpu", "neuron", "gaudi", "other"}
+)
+
 RUNTIMES: Mapping[str, Runtime] = {
     runtime.name: runtime
     for runtime in (
         # Both pad the vocabulary: DEFAULT_VOCAB_PADDING_SIZE in layers/vocab_parallel_embedding.py
-        Runtime(name="vllm", title="vLLM", stack="vllm", fused=EVERY, vocabulary_multiple=64),
+        Runtime(name="vllm", title="vLLM", stack="vllm", fused=EVERY, vocabulary_multiple=64, runs_on=_VLLM),
         Runtime(
             name="sglang",
             title="SGLang",
@@ -60,6 +92,7 @@ RUNTIMES: Mapping[str, Runtime] = {
             fused=EVERY,
             prefill_tokens=8192,  # --chunked-prefill-size as it is set by itself; --enable-mixed-chunk is off
             vocabulary_multiple=64,
+            runs_on=frozenset({"cuda", "rocm", "cpu", "tpu", "other"}),
         ),
         Runtime(
             name="trtllm",
@@ -68,6 +101,7 @@ RUNTIMES: Mapping[str, Runtime] = {
             fused=EVERY,
             python=False,
             aliases=("tensorrt-llm", "tensorrt_llm", "tensorrtllm", "trt-llm", "trt"),
+            runs_on=frozenset({"cuda", "other"}),
         ),
         Runtime(
             name="torch-eager",
@@ -78,6 +112,7 @@ RUNTIMES: Mapping[str, Runtime] = {
             mixes=False,
             dispatch_s=5e-6,
             aliases=("torch", "pytorch", "eager", "transformers"),
+            runs_on=_TORCH,
         ),
         Runtime(
             name="torch-compile",
@@ -86,6 +121,7 @@ RUNTIMES: Mapping[str, Runtime] = {
             fused=frozenset({"act_mul", "skip_norm", "rope_cache", "attention"}),
             mixes=False,
             aliases=("torch-compiled", "compile", "inductor"),
+            runs_on=_TORCH,
         ),
         Runtime(
             name="llama.cpp",
@@ -95,6 +131,9 @@ RUNTIMES: Mapping[str, Runtime] = {
             mixes=False,
             python=False,
             aliases=("llamacpp", "llama-cpp", "gguf"),
+            runs_on=frozenset(
+                {"cuda", "old cuda", "rocm", "old rocm", "xpu", "metal", "cpu", "board", "phone", "other"}
+            ),
         ),
         Runtime(
             name="onnxruntime",
@@ -106,6 +145,7 @@ RUNTIMES: Mapping[str, Runtime] = {
             python=False,
             dispatch_s=1e-6,
             aliases=("ort", "onnx"),
+            runs_on=frozenset({"cuda", "old cuda", "rocm", "xpu", "metal", "cpu", "board", "phone", "hailo", "other"}),
         ),
         Runtime(
             name="openvino",
@@ -116,6 +156,7 @@ RUNTIMES: Mapping[str, Runtime] = {
             mixes=False,
             python=False,
             dispatch_s=1e-6,
+            runs_on=frozenset({"xpu", "cpu", "board", "other"}),
         ),
     )
 }
@@ -132,3 +173,73 @@ def runtime_named(name: str) -> Runtime:
         if key == runtime.name or key in runtime.aliases:
             return runtime
     raise UnknownName("runtime", name, RUNTIMES)
+
+
+_OLD_CUDA = frozenset({"kepler", "maxwell", "pascal", "jetson"})  # families below compute capability 7.0, or near it
+_BOARDS = frozenset({"Raspberry Pi", "Rockchip", "SiFive"})
+_PHONES = frozenset({"Qualcomm", "MediaTek", "Samsung", "Google"})
+_REPLAYED_AS: Mapping[Platform, str] = {
+    "cuda": "a captured CUDA graph",
+    "old cuda": "a captured CUDA graph",
+    "rocm": "a captured HIP graph",
+    "old rocm": "a captured HIP graph",
+    "metal": "a Metal command buffer",
+    "tpu": "a compiled XLA program",
+    "neuron": "a compiled program",
+    "gaudi": "a captured HPU graph",
+}
+
+
+def platform_of(device: DeviceProfile) -> Platform:
+    """What a runtime must be written for to run on ``device``; ``other`` for vendors that do not ship with chipwise."""
+    if device.kind == "cpu":
+        return "cpu"
+    if device.kind == "tpu":
+        return "tpu"
+    match device.vendor:
+        case "NVIDIA":
+            return "old cuda" if device.family in _OLD_CUDA else "cuda"
+        case "AMD":
+            return "old rocm" if device.family == "gcn" else "rocm"
+        case "Apple":
+            return "metal"
+        case "AWS":
+            return "neuron"
+        case "Hailo":
+            return "hailo"
+        case "Intel":
+            return "gaudi" if device.kind == "accelerator" else "xpu"
+        case vendor if vendor in _BOARDS:
+            return "board"
+        case vendor if vendor in _PHONES:
+            return "phone"
+    return "other"
+
+
+def runtimes_for(device: DeviceProfile) -> list[str]:
+    """The runtimes that exist for ``device``, its default first."""
+    default, platform = default_runtime(device), platform_of(device)
+    return [default, *(r.name for r in RUNTIMES.values() if platform in r.runs_on and r.name != default)]
+
+
+def default_runtime(device: DeviceProfile) -> str:
+    """vLLM where servers run it, ONNX Runtime on Hailo's chips, llama.cpp on everything that people own."""
+    platform = platform_of(device)
+    if platform == "hailo":
+        return "onnxruntime"
+    own = platform in ("metal", "cpu", "board", "phone", "old cuda", "old rocm", "xpu") or device.kind == "soc"
+    servers = device.name == "max-1550" or platform == "other"
+    return "vllm" if servers or not (own or device.family in ("rdna", "gcn")) else "llama.cpp"
+
+
+def on_device(runtime: Runtime, device: DeviceProfile) -> Runtime:
+    """``runtime`` as it is on ``device``.
+
+    Raises:
+        Unsupported: The runtime does not exist there; names those that do.
+    """
+    platform = platform_of(device)
+    if platform not in runtime.runs_on:
+        known = ", ".join(runtimes_for(device))
+        raise Unsupported(f"{runtime.title} does not run on {device.name} ({device.title}); runtimes that do: {known}")
+    return replace(runtime, replayed_as=_REPLAYED_AS.get(platform, "one compute graph"))

@@ -29,7 +29,7 @@ def answer(request: Request, *, fold: str | None = None) -> CostEstimate:
     """The estimate of one request, kernel by kernel.
 
     Where memory holds fewer requests at once than are asked for, the engine lets the others wait: the estimate is of as
-    many as fit, and a note says so.
+    many as fit, and its provenance says so.
 
     Raises:
         UnknownName: A model, device, runtime or format that is not known.
@@ -44,12 +44,14 @@ def answer(request: Request, *, fold: str | None = None) -> CostEstimate:
     if fitting == request.batch:
         return assemble(cost, 0)
     found = assemble(cost_of(replace(request, batch=int(fitting)), fold=fold), 0)
-    return replace(found, notes=(*found.notes, waiting(int(fitting), request.batch)))
+    held = waiting(int(fitting), request.batch)
+    note = f"{held}: times are those of {fitting} requests at once"
+    return replace(found, provenance=f"{found.provenance}; {held}", notes=(*found.notes, note))
 
 
 def waiting(fitting: int, asked: int) -> str:
     """The sentence that says that not all requests fit at once."""
-    return f"memory holds {fitting} of {asked} requests at once; the others wait for the first token"
+    return f"memory holds {fitting} of {asked} requests at once, the others wait"
 
 
 def fitting_requests(group: Group, memory: DeviceMemory) -> npt.NDArray[np.int64]:
@@ -116,24 +118,22 @@ def assemble(cost: GroupCost, i: int) -> CostEstimate:
     """Request ``i`` of a group as a CostEstimate."""
     group = cost.group
     setting, device = group.setting, group.device
-    factor = float(np.exp(cost.log_halfwidth[i]))
-
-    def around(value: float) -> Predicted:
-        return Predicted(value=value, low=value / factor, high=value * factor)
-
+    request = cost.request_log_halfwidth
+    request_halfwidth = None if request is None else float(request[i])
     tokens_per_s = float(cost.tokens_per_s[i])
-    metrics = {
-        "ttft_p50": around(float(cost.prefill_s[i])),
-        **({"tpot_p50": around(float(cost.tpot_s[i]))} if group.generates else {}),
-        "throughput": around(tokens_per_s),
-    }
+    first = cost.ttft_log_halfwidth if group.generates else float(cost.log_halfwidth[i])
+    metrics = {"ttft_p50": Predicted.around(float(cost.prefill_s[i]), first)}
+    if group.generates:
+        metrics["tpot_p50"] = Predicted.around(float(cost.tpot_s[i]), float(cost.log_halfwidth[i]))
+    metrics["throughput"] = Predicted.around(tokens_per_s, request_halfwidth)
     notes = []
     try:
         metrics["joules_per_token"] = energy_j_per_token(cost, i)
     except Unsupported as error:
         notes.append(f"no energy: {error}")
     try:
-        metrics["usd_per_1k_tokens"] = around(1000 * setting.plan.devices * device.price_usd_per_s / tokens_per_s)
+        usd = 1000 * setting.plan.devices * device.price_usd_per_s / tokens_per_s
+        metrics["usd_per_1k_tokens"] = Predicted.around(usd, request_halfwidth)
     except Unsupported as error:
         notes.append(f"no price: {error}")
     prefill = operator_costs(cost.prefill, i)
@@ -156,7 +156,7 @@ def assemble(cost: GroupCost, i: int) -> CostEstimate:
         bound=bound_of(cost.decode)[i],
         mfu={phase: _share(costs, step_s[phase], "compute_s") for phase, costs in phases.items()},
         mbu={phase: _share(costs, step_s[phase], "memory_s") for phase, costs in phases.items()},
-        provenance=f"predicted ({cost.situation} device)",
+        provenance=cost.provenance,
         notes=tuple(notes),
     )
 

@@ -74,9 +74,8 @@ def energy_j_per_token(cost: GroupCost, i: int) -> Predicted:
     found = _LAST[0][1]
     if isinstance(found, Unsupported):
         raise found
-    value = float(found.token_j[i])
-    factor = float(np.exp(np.hypot(found.log_halfwidth[i], cost.log_halfwidth[i])))
-    return Predicted(value=value, low=value / factor, high=value * factor)
+    halfwidth = float(np.hypot(found.log_halfwidth[i], cost.log_halfwidth[i]))
+    return Predicted.around(float(found.token_j[i]), halfwidth)
 
 
 _LAST: list[tuple[GroupCost, Energies | Unsupported]] = []

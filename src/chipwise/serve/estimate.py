@@ -110,14 +110,33 @@ class GroupCost:
     prefill_s: Float64Array
     step_s: Float64Array
     tpot_s: Float64Array
-    log_halfwidth: Float64Array
+    log_halfwidth: Float64Array  # of the time per token; of a text encoder's pass
+    ttft_log_halfwidth: float | None  # None where it was not validated
     situation: str
     memory: DeviceMemory
+
+    @property
+    def provenance(self) -> str:
+        """Where the figures come from, and whose constants they use where the runtime has none of its own."""
+        runtime = self.group.setting.runtime
+        borrowed = "" if runtime.served else f"; {runtime.title} priced with vLLM's kernels and host time"
+        return f"predicted ({self.situation} device{borrowed})"
 
     @property
     def request_s(self) -> Float64Array:
         """Seconds from the start of a request's own prefill to its last token."""
         result: Float64Array = request_total(self.prefill_s, self.tpot_s, self.group.new_tokens)
+        return result
+
+    @property
+    def request_log_halfwidth(self) -> Float64Array | None:
+        """The half-width of ``request_s``, the errors of both passes going together; None where one has none."""
+        if not self.group.generates:
+            return self.log_halfwidth
+        if self.ttft_log_halfwidth is None:
+            return None
+        share = self.prefill_s / self.request_s
+        result: Float64Array = share * self.ttft_log_halfwidth + (1 - share) * self.log_halfwidth
         return result
 
     @property
@@ -215,15 +234,17 @@ def cost_groups(groups: Sequence[Group], *, fold: str | None = None) -> list[Gro
     """The cost of every group; what a device cannot do is answered with the reason."""
     known = constants(fold)
     return [
-        kernels if isinstance(kernels, Unsupported) else _cost(group, kernels, known)
+        kernels if isinstance(kernels, Unsupported) else _cost(group, kernels, known, fold)
         for group, kernels in zip(groups, price_groups(groups, fold=fold), strict=True)
     ]
 
 
-def _cost(group: Group, kernels: Kernels, known: Constants) -> GroupCost:
+def _cost(group: Group, kernels: Kernels, known: Constants, fold: str | None) -> GroupCost:
     setting, prefill, decode = group.setting, kernels.prefill, kernels.decode
     prefill_s, step_s = known.step_s(prefill, setting, 0), known.step_s(decode, setting, group.replica_batch)
-    situation = min((prefill.situation, decode.situation), key=("unseen", "sibling", "seen").index)
+    passes = max(prefill.situation, decode.situation, key=intervals.SITUATIONS.index)
+    situation = intervals.situation_of(passes, setting, group.device, fold)
+    least = intervals.class_width(setting, group.device)
     tpot = waiting = np.zeros(len(group.rows))
     if group.generates:
         tpot = tpot_s(
@@ -242,7 +263,8 @@ def _cost(group: Group, kernels: Kernels, known: Constants) -> GroupCost:
         prefill_s=prefill_s,
         step_s=step_s,
         tpot_s=tpot,
-        log_halfwidth=intervals.of_runs(known.log_halfwidth, sort, situation, decode.log_halfwidth),
+        log_halfwidth=intervals.of_runs(known.log_halfwidth, sort, situation, decode.log_halfwidth, least),
+        ttft_log_halfwidth=None if least is None else least.ttft,
         situation=situation,
         memory=_memory(group, prefill.parts, decode.parts),
     )

@@ -1,21 +1,19 @@
-"""How far off served runs are, by what can be known of a run beforehand.
+"""Half-widths of 90 % intervals of served runs, in logarithms, by what is known of a run beforehand.
 
-Dense models are told apart by the share of a token's time that is waiting for others' prefills, since how an engine
-lets prompts in is what the formula knows least. Mixtures are told apart by whether the device multiplies their experts'
-format or has to widen it first, since then it is not known which kernel runs.
+Runs of vLLM, SGLang and TensorRT-LLM on Hopper and Blackwell are what the serving constants were fitted to. Their
+half-widths come from those runs (``serve/data/serving.json``): dense models by the share of a token's time that is
+waiting for others' prompts, mixtures by whether the device multiplies the experts' format or has to widen it first.
+They never shrink as less is known: seen device, sibling of a seen one, unseen family.
 
-A half width is what nine of ten runs on *other* devices stayed within (split conformal, in logarithms), each
-predicted by a fit that had not seen its device. A sort of run that was measured on one other device alone has half as
-much more; one that was measured on none has twice the widest of the same kind of model. On a device of which less is
-known than of any family that was left out, they grow as its kernels' own do.
-
-References:
-    Vovk, Gammerman and Shafer 2005, Algorithmic Learning in a Random World (conformal prediction).
+Everywhere else (other families, vendors and runtimes) no served run was fitted. There a half-width is at least that of
+its class, taken from public measurements that played no part in any fit; ``docs/validation.md`` names them. The time to
+the first token has an interval only where at least 20 prompts on four devices of the class were checked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +21,8 @@ import numpy.typing as npt
 from chipwise.core.arrays import Float64Array
 from chipwise.core.dtypes import weight_format
 from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.hardware.runtime import Platform, default_runtime, platform_of
+from chipwise.predict.kernels.times import Situation
 from chipwise.serve.setting import Setting
 from chipwise.spec.feed_forward import MixtureOfExperts
 
@@ -30,8 +30,51 @@ Names = npt.NDArray[np.str_]
 WAITING = (0.2, 0.5)  # shares of a token's time at which a dense model's run is of the next sort
 DENSE = ("dense, hardly waiting", "dense, waiting", "dense, mostly waiting")
 MIXTURES = ("mixture", "mixture, widened weights")
-SITUATIONS = ("seen", "sibling", "unseen")
-KERNELS = "kernels"  # what the half widths of the runs' own kernels were
+SITUATIONS: tuple[Situation, ...] = ("seen", "sibling", "unseen")
+KERNELS = "kernels"  # the half-widths of the runs' own kernels
+SERVED = {
+    "h100-sxm": "hopper",
+    "h200-sxm": "hopper",
+    "b200-sxm": "blackwell",
+    "b300-sxm": "blackwell",
+    "gb200": "blackwell",
+}
+"""Devices of the fitted runs, and their families."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClassWidth:
+    """Least half-widths of a class of runs; ``ttft`` is None where too few prompts were checked."""
+
+    tpot: float
+    ttft: float | None = None
+
+
+OTHER_FAMILY = ClassWidth(0.6)  # a served engine on an NVIDIA GPU of another family
+SPLIT_LAYERS = 1.9  # llama.cpp on several devices, which hold layers, not shares of every matrix
+_SERVED_ELSEWHERE: Mapping[str, ClassWidth] = {
+    "rocm": ClassWidth(1.9),
+    "xpu": ClassWidth(2.9),
+}
+_LLAMA_CPP: Mapping[str, ClassWidth] = {
+    "cuda": ClassWidth(1.0, 1.4),
+    "rocm": ClassWidth(0.75, 2.0),
+    "rocm server": ClassWidth(2.1),
+    "xpu": ClassWidth(1.0),
+    "xpu server": ClassWidth(3.1),
+    "metal": ClassWidth(1.15, 0.9),
+    "cpu": ClassWidth(0.8, 1.4),
+    "board": ClassWidth(1.3),
+    "phone": ClassWidth(0.85),
+}
+_OTHERS: Mapping[str, ClassWidth] = {  # PyTorch, ONNX Runtime, OpenVINO
+    "cuda": ClassWidth(0.7),
+    "cpu": ClassWidth(1.0),
+    "metal": ClassWidth(1.15),
+    "phone": ClassWidth(1.3),
+    "board": ClassWidth(1.3),
+}
+UNCHECKED = ClassWidth(2.0)  # no measurement of the class was found
 
 
 def sorts(setting: Setting, device: DeviceProfile, waiting: Float64Array) -> Names:
@@ -54,21 +97,74 @@ def widened(setting: Setting, device: DeviceProfile) -> bool:
 
 
 def key(sort: str, situation: str) -> str:
-    """The name of a half width."""
+    """The name of a half-width."""
     return f"{sort}, {situation}"
 
 
-def of_runs(table: Mapping[str, float], sort: Names, situation: str, kernels: Float64Array) -> Float64Array:
-    """The half width of each run.
+def monotone(table: Mapping[str, float]) -> dict[str, float]:
+    """Half-widths that do not shrink from one situation to the next, in which less is known."""
+    result = dict(table)
+    for sort in (*DENSE, *MIXTURES, KERNELS):
+        widest = 0.0
+        for situation in SITUATIONS:
+            widest = max(widest, result[key(sort, situation)])
+            result[key(sort, situation)] = widest
+    return result
+
+
+def situation_of(kernels: Situation, setting: Setting, device: DeviceProfile, fold: str | None) -> Situation:
+    """What the fits had seen of a run: the lesser of what they saw of its kernels and of its device's served runs.
 
     Args:
-        table: Half widths by :func:`key`.
+        kernels: What the kernels' fits had seen of the device.
+        setting: Whose runtime.
+        device: The device.
+        fold: What the fits left out.
+    """
+    if class_width(setting, device) is not None:
+        return "unseen"
+    left_out = (fold or "").partition(":")[2]
+    served = {name: family for name, family in SERVED.items() if left_out not in (name, family)}
+    runs: Situation = "seen" if device.name in served else "sibling" if device.family in served.values() else "unseen"
+    return max(kernels, runs, key=SITUATIONS.index)
+
+
+def class_width(setting: Setting, device: DeviceProfile) -> ClassWidth | None:
+    """The least half-widths of a run's class; None for engines and families that the fitted runs are of."""
+    runtime, platform = setting.runtime, platform_of(device)
+    if not setting.arch.causal:
+        return UNCHECKED  # no run of a text encoder was found
+    if runtime.served:
+        if platform == "cuda":
+            like_served = device.family in SERVED.values() and device.level("dram").technology.startswith("HBM")
+            return None if like_served else OTHER_FAMILY
+        return _SERVED_ELSEWHERE.get(platform, UNCHECKED)
+    if runtime.name != "llama.cpp":
+        return _OTHERS.get(platform, UNCHECKED)
+    if setting.plan.devices > 1:
+        return ClassWidth(max(SPLIT_LAYERS, _llama_cpp(platform, device).tpot))
+    return _llama_cpp(platform, device)
+
+
+def _llama_cpp(platform: Platform, device: DeviceProfile) -> ClassWidth:
+    server = platform in ("rocm", "xpu") and default_runtime(device) == "vllm"
+    return _LLAMA_CPP.get(f"{platform} server" if server else platform, UNCHECKED)
+
+
+def of_runs(
+    table: Mapping[str, float], sort: Names, situation: str, kernels: Float64Array, least: ClassWidth | None = None
+) -> Float64Array:
+    """The half-width of each run's time per token.
+
+    Args:
+        table: Half-widths by :func:`key`.
         sort: Of each run.
-        situation: What the fit had seen of the device.
-        kernels: Half widths of the kernels of each run's decode step.
+        situation: What the fits had seen of the run, see :func:`situation_of`.
+        kernels: Half-widths of the kernels of each run's decode step.
+        least: That of the run's class.
     """
     width = np.array([table[key(name, situation)] for name in sort])
-    if situation != "unseen":
-        return width
-    result: Float64Array = width * np.maximum(kernels / table[key(KERNELS, situation)], 1.0)
+    if situation == "unseen":
+        width = width * np.maximum(kernels / table[key(KERNELS, situation)], 1.0)
+    result: Float64Array = width if least is None else np.maximum(width, least.tpot)
     return result

@@ -13,7 +13,7 @@ from chipwise.core.dtypes import format_name
 from chipwise.core.errors import ChipwiseError, SpecError
 from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import DeviceProfile
-from chipwise.hardware.runtime import Runtime, runtime_named
+from chipwise.hardware.runtime import Runtime, default_runtime, on_device, runtime_named
 from chipwise.serve.checkpoints import default_cache
 from chipwise.serve.formats import Formats, formats_of, wide_format
 from chipwise.serve.plan import Plan, whole_number
@@ -36,7 +36,7 @@ class Request:
 
     model: str | Path | ArchSpec
     device: str | Path | DeviceProfile
-    runtime: str | Runtime = "vllm"
+    runtime: str | Runtime | None = None  # the device's default
     weights: str | None = None
     kv: str | None = None
     tp: int = 1
@@ -76,6 +76,7 @@ def resolved(request: Request) -> Resolved:
     Raises:
         UnknownName: A model, device, runtime or format that is not known; the nearest are offered.
         SpecError: A plan that does not divide the model.
+        Unsupported: A runtime that does not exist on the device.
     """
     model, device = _named(request.model), _named(request.device)
     return _resolved(
@@ -97,7 +98,7 @@ def _resolved(
     model_changed: int,
     device: str | DeviceProfile,
     device_changed: int,
-    runtime: str | Runtime,
+    runtime: str | Runtime | None,
     weights: str | None,
     kv: str | None,
     plan: Plan,
@@ -105,7 +106,8 @@ def _resolved(
 ) -> Resolved:
     arch = _model(model, model_changed) if isinstance(model, str) else model
     found = _device(device, device_changed) if isinstance(device, str) else device
-    found_runtime = _runtime(runtime) if isinstance(runtime, str) else runtime
+    named = default_runtime(found) if runtime is None else runtime
+    found_runtime = on_device(_runtime(named) if isinstance(named, str) else named, found)
     mixture = any(isinstance(layer.ffn, MixtureOfExperts) for layer in arch.layers)
     name = model if isinstance(model, str) else None
     formats = _formats(name, model_changed, weights, kv, found_runtime, wide_format(found), mixture)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -150,7 +149,7 @@ def _request(row: Mapping[str, str], tp: int, dp: int, ep: int) -> Request:
     return Request(
         model=row["model"],
         device=row["device"],
-        runtime=row.get("runtime") or "vllm",
+        runtime=row.get("runtime") or None,
         weights=row.get("weights") or None,
         kv=row.get("kv") or None,
         tp=tp,
@@ -169,7 +168,8 @@ def _fill(
     cost: GroupCost,
     energy: Energies | Unsupported,
 ) -> None:
-    factor = [math.exp(value) for value in cost.log_halfwidth]
+    generates = cost.group.generates  # a text encoder has no tpot_s: the interval is that of its pass
+    factor = np.exp(cost.log_halfwidth)
     try:
         rate = cost.group.device.price_usd_per_s * cost.group.setting.plan.devices
     except Unsupported:
@@ -177,7 +177,6 @@ def _fill(
     tokens_per_s = cost.tokens_per_s
     peak = cost.memory.peak_bytes
     bounds = bound_of(cost.decode)
-    generates = cost.group.generates  # a text encoder has no tpot_s: the interval is that of its pass
     for i, place in enumerate(places):
         seconds = float(cost.tpot_s[i] if generates else cost.prefill_s[i])
         answers[place] |= {
@@ -189,5 +188,5 @@ def _fill(
             "joules_per_token": "" if isinstance(energy, Unsupported) else f"{energy.token_j[i]:.4g}",
             "usd_per_1k_tokens": "" if rate is None else f"{1000 * rate / tokens_per_s[i]:.4g}",
             "bound": bounds[i].value,
-            "provenance": f"predicted ({cost.situation} device)",
+            "provenance": cost.provenance,
         }

@@ -7,7 +7,7 @@ import re
 
 import pytest
 from explain_cases import case
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from chipwise.core import units
@@ -15,6 +15,8 @@ from chipwise.explaining.explanation import explain_case, to_data
 from chipwise.explaining.notes import shared_context
 from chipwise.explaining.saturation import batch_curve, saturation_point, token_curve
 from chipwise.explaining.waterfall import WAITING, reached, waterfall
+from chipwise.hardware import datasheet
+from chipwise.hardware.runtime import runtimes_for
 
 RUNTIMES = ("vllm", "sglang", "trtllm", "torch-eager", "torch-compile", "llama.cpp", "onnxruntime")
 
@@ -28,6 +30,7 @@ RUNTIMES = ("vllm", "sglang", "trtllm", "torch-eager", "torch-compile", "llama.c
     tp=st.sampled_from([1, 2]),
 )
 def test_the_parts_add_up_to_the_predicted_time(model: str, device: str, runtime: str, batch: int, tp: int) -> None:
+    assume(runtime in runtimes_for(datasheet.load(device)))
     if device in ("l4", "rtx-4090", "tpu-v5e") and tp > 1:
         tp = 1
     asked = case(model, device, runtime=runtime, batch=batch, tp=tp, prompt_tokens=300)

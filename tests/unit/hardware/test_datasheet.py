@@ -92,7 +92,10 @@ def test_a_peak_is_the_stated_one_and_else_follows_from_units_and_clock(toy: Dev
 
 
 def test_a_rate_that_is_not_listed_is_an_error_that_says_what_is_listed_and_what_to_add(toy: DeviceProfile) -> None:
-    with pytest.raises(Unsupported, match=r"toy has no fp8 throughput \(it lists bf16, fp32, int8\); .*toy\.yaml"):
+    with pytest.raises(
+        Unsupported,
+        match=r"toy has no fp8 throughput \(it lists bf16, fp32, int8\); .*device file of your own with peak\.fp8",
+    ):
         toy.peak("fp8")
     with pytest.raises(Unsupported, match=r"no vector int8 throughput \(it lists bf16, fp32\)"):
         toy.peak("int8", kind="vector")
