@@ -1,9 +1,10 @@
-# make search: from a fresh clone to a measured transformer. make test, make check: the project's own proof.
+# make search: from a fresh clone to a measured transformer. make test and make check prove the project itself.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+STAMP_ALL := $(VENV)/.installed-all
 SPEC ?= examples/clinic.yaml
 
 # On Linux PyPI's torch brings gigabytes of CUDA; torch's own index has the CPU build of the same version. It is asked
@@ -13,12 +14,18 @@ TORCH_INDEX ?= $(shell $(PYTHON) -c 'import sys, urllib.request; \
 	sys.platform == "linux" and urllib.request.urlopen("$(CPU_INDEX)/torch/", timeout=5) \
 	and print("--extra-index-url $(CPU_INDEX)")' 2>/dev/null)
 
-.PHONY: help install search test check lint types layers format clean
+.PHONY: help install install-all search test test-core doctest check lint types layers docs notebooks figures format clean
 
 help:
 	@echo "make install   create $(VENV) with everything that constraints.txt pins"
 	@echo "make search    run $(SPEC) (another: make search SPEC=examples/own-text.yaml)"
 	@echo "make test      run the tests"
+	@echo "make install-all   also every extra that installs from wheels, and what builds the site"
+	@echo "make test-core     test an environment with the core dependencies alone"
+	@echo "make doctest   run the examples in docstrings"
+	@echo "make docs      build the site in site/, strictly: a broken link fails"
+	@echo "make notebooks run the notebooks of docs/notebooks"
+	@echo "make figures   rewrite sample outputs and figures in README and docs"
 	@echo "make check     make lint, types and layers (make -k check goes on after a fault)"
 	@echo "make format    rewrite the code in the project's format"
 	@echo "make clean     remove $(VENV) and caches; runs/ stays"
@@ -36,11 +43,33 @@ $(STAMP): pyproject.toml fitting/pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[search,medical,dev]' -e ./fitting
 	@touch $(STAMP)
 
+install-all: $(STAMP_ALL)
+
+$(STAMP_ALL): $(STAMP)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(TORCH_INDEX) -e '.[all,dev,docs]' -e './fitting[power]'
+	@touch $(STAMP_ALL)
+
 search: $(STAMP)
 	@$(BIN)/chipwise search $(SPEC)
 
 test: $(STAMP)
 	@$(BIN)/python -m pytest
+
+test-core: $(STAMP)
+	@$(BIN)/python -m pytest -m install tests/install
+
+doctest: $(STAMP)
+	@$(BIN)/python -m pytest --doctest-modules src/chipwise
+
+docs: $(STAMP_ALL)
+	@$(BIN)/python docs/build/reference.py
+	@$(BIN)/mkdocs build --strict --quiet
+
+notebooks: $(STAMP_ALL)
+	@$(BIN)/python docs/build/notebooks.py
+
+figures: $(STAMP)
+	@$(BIN)/python docs/build/figures.py
 
 check: lint types layers
 
@@ -59,4 +88,4 @@ format: $(STAMP)
 	@$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist src/*.egg-info fitting/src/*.egg-info
+	rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist src/*.egg-info fitting/src/*.egg-info

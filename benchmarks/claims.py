@@ -1,4 +1,4 @@
-"""The figures of docs/claims.md, in its order: `python benchmarks/claims.py`, or some topics by name.
+"""The figures of docs/notes/claims.md, in its order: `python benchmarks/claims.py`, or some topics by name.
 
 Analytic figures are counts and published facts, predicted ones are the fitted cost model's for a device that need not
 be here; what was measured is read from files that measuring scripts wrote. Nothing is timed by this script. Topics

@@ -1,4 +1,4 @@
-"""Figures of docs/claims.md about chips, kernels and layers; `benchmarks/claims.py` prints them."""
+"""Figures of docs/notes/claims.md about chips, kernels and layers; `benchmarks/claims.py` prints them."""
 
 from __future__ import annotations
 

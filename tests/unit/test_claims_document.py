@@ -1,4 +1,4 @@
-"""docs/claims.md against a pencil, published facts, and the script that prints its figures."""
+"""docs/notes/claims.md against a pencil, published facts, and the script that prints its figures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from chipwise.spec import families
 from chipwise.spec.arch import FeedForward
 
 ROOT = Path(__file__).parents[2]
-CLAIMS = (ROOT / "docs" / "claims.md").read_text(encoding="utf-8")
+CLAIMS = (ROOT / "docs" / "notes" / "claims.md").read_text(encoding="utf-8")
 A100 = datasheet.load("a100-sxm-80gb")
 UNITS, CLOCK = 108, 1.41e9
 

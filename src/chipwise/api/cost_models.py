@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from chipwise.core.arguments import public
-from chipwise.core.errors import ChipwiseError, InputError
+from chipwise.core.errors import ChipwiseError, InputError, MissingExtra
 from chipwise.core.files import check_output
 from chipwise.hardware.device import MachineProfile
+from chipwise.profile.backends import NEEDS
 from chipwise.profile.learning import Learned
 from chipwise.profile.store import profile_path, saved_profile
 
@@ -128,6 +129,9 @@ def calibrate(
     """
     from chipwise.profile.calibrate import calibrate as profile_machine
 
+    needs = NEEDS.get(runtime)
+    if needs is not None and find_spec(needs.module) is None:
+        raise MissingExtra(needs.module, needs.extra)
     path = Path(out) if out is not None else profile_path(runtime, threads)
     if out is not None:
         check_output(out)

@@ -24,7 +24,7 @@ def command(as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.
 
     shown = Table(
         columns=[Column(head="strategy"), Column(head="use it when", prose=True), Column(head="needs")],
-        caption="Scores on spaces with known fronts: docs/strategies.md",
+        caption="Scores on spaces with known fronts: docs/concepts/strategies.md",
     )
     for name, one in known.items():
         shown.add(name, one.when, f"chipwise[{one.extra}]" if one.extra else "")

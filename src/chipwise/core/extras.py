@@ -19,7 +19,7 @@ EXTRA_OF = {
     "scipy": "search",
     "openvino": "openvino",
     "llama_cpp": "llama-cpp",
-    "gguf": "llama-cpp",
+    "gguf": "gguf",
     "pymoo": "pymoo",
     "psycopg": "postgresql",
     "ray": "ray",

@@ -141,7 +141,7 @@ def export(
     try:
         from gguf import GGUFWriter
     except ImportError:
-        raise MissingExtra("gguf", "llama-cpp") from None
+        raise MissingExtra("gguf", "gguf") from None
     blocks = layout(design.arch)
     target = Path(path)
     writing = target.with_name(f".{target.name}.{os.getpid()}")

@@ -43,7 +43,7 @@ class GgufFile:
         try:
             from gguf import GGUFReader
         except ImportError:
-            raise MissingExtra("gguf", "llama-cpp") from None
+            raise MissingExtra("gguf", "gguf") from None
         if not Path(path).is_file():
             raise SpecError("there is no such file", file=str(path))
         try:

@@ -150,7 +150,7 @@ class QualitySpec:
 
     ``short-training`` trains many shortly and fewer longer; ``supernet`` first trains weights that all share and takes
     what they say of candidates for a cheap first word; ``proxy`` trains nothing before the final trainings and goes by
-    the scaling law; ``auto`` is ``short-training`` until another is measured to be better (docs/judging.md).
+    the scaling law; ``auto`` is ``short-training`` until another is measured to be better (docs/notes/judging.md).
 
     ``budget`` is the CPU time of the shared weights' training.
     """

@@ -1,7 +1,7 @@
 """What a bag of words reaches on a task: the bar that a transformer must earn.
 
 TF-IDF of words and multinomial logistic regression (ridge regression for amounts), as scikit-learn has them. The
-regularisation was chosen on the shipped tasks, in the bag's favour (docs/tasks.md).
+regularisation was chosen on the shipped tasks, in the bag's favour (docs/how-to/tasks.md).
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ from chipwise.training.tokenizer import TokenData, Tokens
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """How a model is trained. The defaults were measured: docs/training.md."""
+    """How a model is trained. The defaults were measured: docs/notes/training.md."""
 
     window_tokens: int = WINDOW_TOKENS
     batch_windows: int = 16

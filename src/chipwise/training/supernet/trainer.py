@@ -42,7 +42,7 @@ POOL = 1024  # designs drawn from a space
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupernetRecipe(Recipe):
-    """How shared weights are trained. The defaults were measured: docs/training.md."""
+    """How shared weights are trained. The defaults were measured: docs/notes/training.md."""
 
     designs: int = 4  # of a step
     batch_windows: int = 8  # of each design
