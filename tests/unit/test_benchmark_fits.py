@@ -48,7 +48,7 @@ def test_optima_that_halve_with_each_doubling_move_by_minus_one(benchmark: Modul
 
 
 def test_the_document_says_what_the_rows_give(benchmark: ModuleType) -> None:
-    text = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "notes" / "training.md").read_text(encoding="utf-8")
     with (ROOT / "benchmarks" / "learning-rate-transfer.csv").open(newline="") as stream:
         rows = list(csv.DictReader(stream))
     for optimiser in benchmark.OPTIMISERS:

@@ -36,7 +36,9 @@ _TUNE_ROWS = 32  # texts a step
 _TUNE_RATE = 2e-3
 _HEAD_RATE = 1e-2
 _LEAST = 0.1  # deviation that a feature is divided by, as a share of the mean deviation
-_TUNE_S_PER_BYTE = 1.8e-5  # CPU seconds for a byte of one pass of a model of a million and a half (docs/how-to/tasks.md)
+_TUNE_S_PER_BYTE = (
+    1.8e-5  # CPU seconds for a byte of one pass of a model of a million and a half (docs/how-to/tasks.md)
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -181,7 +181,7 @@ def test_intervals_follow_their_values_in_the_same_unit() -> None:
 
 def test_the_examples_in_the_documentation_hold() -> None:
     assert doctest.testmod(units).failed == 0
-    page = (Path(__file__).parents[3] / "docs" / "units.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "units.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\w[\w ]*) \| .* \| (`.*`) \|$", page, flags=re.MULTILINE)
     kinds = {"price over time": "price_rate", "price of tokens": "token_price"}
     assert {kinds.get(kind, kind) for kind, _ in rows} == UNITS.keys()
