@@ -29,7 +29,7 @@ from tokenizers import Tokenizer
 from chipwise.ops import Workload
 from chipwise.profile.backends.onnxruntime import OnnxEncoder
 from chipwise.profile.harness import measure_alternately
-from chipwise.shrinking import Healing, start_from
+from chipwise.shrinking import Healing, shrink_model
 from pretrained_pairs import Pairs, make_pairs
 
 METHODS = ("exact", "shared", "truncate")
@@ -59,7 +59,7 @@ def main() -> None:
     shared = Healing(steps=args.shared_steps, rate=args.rate)
     for method in METHODS if args.only is None else (args.only,) if args.only in METHODS else ():
         begun = time.process_time()
-        found = start_from(
+        found = shrink_model(
             model,
             latency=args.latency,
             method=method,
@@ -70,7 +70,7 @@ def main() -> None:
             out=args.work / "cuts",
             resume=True,
             measured=False,
-            progress=_Told(),
+            on_progress=_Told(),
         )
         print(
             f"{method}: heads {found.sizes.heads}, neurons {found.sizes.neurons}, {found.parameters / 1e6:.1f} M of "

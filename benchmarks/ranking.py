@@ -34,8 +34,8 @@ from chipwise.pipeline.cost_model import CostModel
 from chipwise.profile.calibrate import calibrate
 from chipwise.run import load_run
 from chipwise.space import SearchSpace
+from chipwise.training.accelerated import Execution, train_accelerated
 from chipwise.training.data import load_corpus
-from chipwise.training.extended import Means, train_with
 from chipwise.training.supernet import SupernetResult, extract, score, train_supernet
 from chipwise.training.tokenizer import TokenData, TokenStore, load_tokens
 from chipwise.training.trainer import Recipe
@@ -115,10 +115,10 @@ class Bench:
 
     def _train(self, kind: str, subnet: Subnet, *, steps: int, seed: int, max_bytes: int | None, **more) -> float:
         self._check_time()
-        result = train_with(
+        result = train_accelerated(
             subnet.arch,
             self.stores[subnet.arch.vocab_size],
-            means=Means(),
+            execution=Execution(),
             steps=steps,
             seed=seed,
             folder=self.folder / kind / f"{subnet.arch.digest[:16]}-{seed}",
@@ -156,7 +156,7 @@ class Bench:
             cpu_budget_s=self.plan.supernet_s,
             seed=self.args.seed,
             folder=self.folder / "supernet",
-            progress=self._check_time,
+            on_progress=self._check_time,
         )
         print(f"supernet: {result.steps} steps, {result.tokens:,} tokens, {result.cpu_s:.0f} CPU-s", flush=True)
         self.cpu_s["supernet"] = result.cpu_s

@@ -41,12 +41,7 @@ def sensitivity(
     """
     from chipwise.training.sensitivity import folder_losses
 
-    path = Path(text)
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read as text: {error}") from None
-    return folder_losses(model, lines, weights, progress=on_progress)
+    return folder_losses(model, text, weights, on_progress=on_progress)
 
 
 @public

@@ -22,8 +22,8 @@ from chipwise.spec.hf import resolve
 if TYPE_CHECKING:
     from chipwise.optim.laws import ExpectedQuality
     from chipwise.shrinking import Shrunk
-    from chipwise.training.command import Trained
     from chipwise.training.tasks import TaskResult
+    from chipwise.training.train_model import Trained
 
 
 def run_folder(spec: str | Path | Mapping[str, Any] | RunSpec | StartSpec, out: str | Path | None = None) -> Path:
@@ -80,7 +80,7 @@ def search(
         except SpecError as error:
             raise SpecError(error.message, field="--workers") from None
     from chipwise.pipeline.pipeline import Search
-    from chipwise.shrinking.cutting import Cutting
+    from chipwise.shrinking.cut_run import Cutting
 
     if wanted.target.runtime not in RUNTIMES:
         RUNTIMES.load(wanted.target.runtime)  # raises UnknownName
@@ -139,7 +139,10 @@ def train(
         StudyError: The folder holds another training, or this one and ``resume`` is not given.
         TrainingDiverged: The loss is no longer finite; the last good state is kept.
     """
-    from chipwise.training.command import means_of, recipe_of, train_model
+    from chipwise.training.origin import check_inputs
+
+    check_inputs(spec, data)
+    from chipwise.training.train_model import execution_of, recipe_of, train_model
 
     return train_model(
         spec,
@@ -149,11 +152,11 @@ def train(
         cpu_seconds=cpu_seconds,
         out=out,
         resume=resume,
-        means=means_of(device, precision, accumulate, recompute=checkpoint_activations, sharing=sharing),
+        execution=execution_of(device, precision, accumulate, recompute=checkpoint_activations, sharing=sharing),
         recipe=recipe_of(batch, window, rate),
         peak=peak,
         seed=seed,
-        progress=on_progress,
+        on_progress=on_progress,
     )
 
 
@@ -182,9 +185,9 @@ def evaluate(
         InputError: The model or the task cannot be used.
         MissingExtra: A package that the task or the baseline needs is not installed.
     """
-    from chipwise.training.command import evaluate_folder
+    from chipwise.training.tasks_folder import evaluate_folder
 
-    return evaluate_folder(model, task, kind=kind, method=method, with_baseline=with_baseline, progress=on_progress)
+    return evaluate_folder(model, task, kind=kind, method=method, with_baseline=with_baseline, on_progress=on_progress)
 
 
 @public
@@ -231,9 +234,12 @@ def shrink(
         Unsupported: The model has blocks that cannot be built or cut here.
         StudyError: The folder holds another run, or this one and ``resume`` is not given.
     """
-    from chipwise.shrinking import Healing, start_from
+    from chipwise.deploy.hf import require_folder
 
-    return start_from(
+    require_folder(Path(folder))
+    from chipwise.shrinking import Healing, shrink_model
+
+    return shrink_model(
         folder,
         latency=latency,
         memory=memory,
@@ -247,7 +253,7 @@ def shrink(
         out=out,
         resume=resume,
         seed=seed,
-        progress=on_progress,
+        on_progress=on_progress,
     )
 
 
@@ -267,7 +273,7 @@ def report(folder: str | Path) -> RunRecord:
         )
     spec = any_spec(held.get("spec"), file=str(path / "spec.json"))
     from chipwise.pipeline.pipeline import Search
-    from chipwise.shrinking.cutting import Cutting
+    from chipwise.shrinking.cut_run import Cutting
 
     with RunFolder(path, spec, resume=True) as opened:
         if isinstance(spec, StartSpec):

@@ -1,4 +1,4 @@
-"""``chipwise evaluate``: a model on the user's own task, beside a bag of words."""
+"""``chipwise evaluate``: scores a model on a task, next to a TF-IDF baseline."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ def command(
     task: Annotated[str, typer.Option(help="organ-system, chapters, or a .csv or .jsonl file of text and label.")],
     kind: Annotated[
         str | None,
-        typer.Option(help="What a file's labels are: classification or regression; told apart unless given."),
+        typer.Option(help="What the labels are: classification or regression. Default: recognised from the file."),
     ] = None,
     method: Annotated[
         str | None,
         typer.Option(
-            help="tune (a copy is trained on the task) or probe (one matrix is). Unless given, the classifier that the "
-            "folder ships for these items answers, else tune."
+            help="tune (train a copy of the model on the task) or probe (train one matrix). Default: the classifier "
+            "that the folder ships for these items, else tune."
         ),
     ] = None,
     baseline: Annotated[
-        bool, typer.Option("--baseline/--no-baseline", help="Whether TF-IDF is asked too (needs scikit-learn).")
+        bool, typer.Option("--baseline/--no-baseline", help="Also run a TF-IDF baseline (needs scikit-learn).")
     ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print both results as JSON.")] = False,
 ) -> None:
-    """Evaluate a model on held-out items of a task: accuracy with its 95 % interval, and what it takes for what."""
+    """Evaluate a model on held-out items of a task: accuracy with its 95 % interval, and the confusion matrix."""
     from chipwise import api
     from chipwise.cli.output import json_of, progress_bar
 
@@ -47,7 +47,7 @@ def _print(model: str, reached: TaskResult, bar: TaskResult | None) -> None:
     from chipwise.core.layout import Column, Table
 
     table = Table(
-        title=f"{reached.task}: {reached.train_items:,} items to learn from, {reached.test_items:,} held out",
+        title=f"{reached.task}: {reached.train_items:,} training items, {reached.test_items:,} held out",
         columns=[Column(), Column(head=f"{reached.metric} (95 %)", right=True)],
     )
     for name, result in (
@@ -68,15 +68,15 @@ def _show(result: TaskResult, value: float) -> str:
 
 
 def _confusion(result: TaskResult) -> str:
-    """True classes down, answered ones across, both by number; nothing where none was. Below, what the numbers mean."""
+    """The confusion matrix: true classes down, predicted ones across, by number; zeros are left blank."""
     count = len(result.classes)
     width = 1 + max(len(str(count)), max(len(str(cell)) for row in result.confusion for cell in row))
-    lines = ["true class (down), answered (across):", " " * width + _cells(range(1, count + 1), width)]
+    lines = ["true class (down), predicted (across):", " " * width + _cells(range(1, count + 1), width)]
     for number, row in enumerate(result.confusion, 1):
         lines.append(f"{number:>{width}}" + _cells(row, width))
     lines.append("")
     for number, (name, row) in enumerate(zip(result.classes, result.confusion, strict=True), 1):
-        right = f"{row[number - 1]} of {sum(row)} right" if sum(row) else "none held out"
+        right = f"{row[number - 1]} of {sum(row)} right" if sum(row) else "no held-out item"
         lines.append(f"{number:>{width}}  {name}: {right}")
     return "\n".join(lines)
 

@@ -1,4 +1,4 @@
-"""``chipwise sensitivity``: which layers bear narrow weights, for `chipwise explain --sensitivity`."""
+"""``chipwise sensitivity``: the loss of each layer in a narrow format, for `chipwise explain --sensitivity`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import typer
 
 def command(
     model: Annotated[str, typer.Argument(help="A folder with weights and tokenizer, such as a winner's.")],
-    text: Annotated[Path, typer.Option(help="A text file that the model was not trained on; a line an entry.")],
+    text: Annotated[Path, typer.Option(help="A text file that the model was not trained on, one entry per line.")],
     weights: Annotated[str, typer.Option(help="The narrow format: int8 or int4.")] = "int8",
-    out: Annotated[Path | None, typer.Option(help="Where the losses go, as a JSON list.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the losses to this file, as a JSON list.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the losses as JSON.")] = False,
 ) -> None:
-    """Measure the bits per byte that a text costs more with one layer at a time in a narrow format.
+    """Measure how much each layer alone adds to the bits per byte of a text in a narrow weight format.
 
-    Then: chipwise explain MODEL --device D --sensitivity FILE
+    Use the file with: chipwise explain MODEL --device D --sensitivity FILE
     """
     from chipwise import api
     from chipwise.cli.output import console, json_of, notices, progress_bar

@@ -1,4 +1,4 @@
-"""``chipwise shrink``: a pretrained model cut to limits on this machine."""
+"""``chipwise shrink``: cuts a pretrained model to limits on this machine."""
 
 from __future__ import annotations
 
@@ -18,41 +18,48 @@ def command(
         Path, typer.Argument(help="A Hugging Face folder: BERT-style encoder or Llama-style decoder, with tokenizer.")
     ],
     latency: Annotated[
-        str, typer.Option(help="Limit of a request: a share of the original's, or a time such as '3 ms'.")
+        str, typer.Option(help="Latency limit of a request: a share of the original's, or a time such as '3 ms'.")
     ] = "60 %",
     memory: Annotated[
-        str | None, typer.Option(help="Limit of the weights: a share of the original's, or a size such as '40 MB'.")
+        str | None,
+        typer.Option(help="Memory limit of the weights: a share of the original's, or a size such as '40 MB'."),
     ] = None,
     method: Annotated[
-        str, typer.Option(help="exact (blocks judged one by one), shared (search over shared weights), or truncate.")
+        str,
+        typer.Option(
+            help="exact (score each block, solve for the best cut), shared (search with a supernet), or truncate."
+        ),
     ] = "exact",
     data: Annotated[
         list[str] | None,
         typer.Option(
-            help="A text source, text files or globs (repeat), or a run file. medical-definitions if not given."
+            help="A text source, text files or globs (repeat the option), or a run file. Default: medical-definitions."
         ),
     ] = None,
-    tokens: Annotated[int, typer.Option(help="Tokens of a request's text or prompt.", min=1)] = 32,
-    new: Annotated[int, typer.Option(help="Tokens that a decoder generates in a request.", min=1)] = 16,
-    weights: Annotated[str, typer.Option(help="Format in which it will be served: fp32, int8, int4.")] = "fp32",
-    steps: Annotated[int, typer.Option(help="Steps of healing by distillation.", min=0)] = 300,
-    shared_steps: Annotated[int, typer.Option(help="Steps of training shared weights.", min=1)] = 150,
-    rate: Annotated[float, typer.Option(help="Highest learning rate of both.")] = 5e-4,
-    out: Annotated[Path | None, typer.Option(help="Folder; runs/shrink-<name> unless given.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with what the folder holds.")] = False,
-    seed: Annotated[int, typer.Option(help="Of batches and draws.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and no progress.")] = False,
+    tokens: Annotated[int, typer.Option(help="Prompt tokens of a request.", min=1)] = 32,
+    new: Annotated[int, typer.Option(help="New tokens of a request (decoders).", min=1)] = 16,
+    weights: Annotated[str, typer.Option(help="Weight format for serving: fp32, int8, int4.")] = "fp32",
+    steps: Annotated[int, typer.Option(help="Distillation steps after the cut.", min=0)] = 300,
+    shared_steps: Annotated[int, typer.Option(help="Training steps of the supernet (method shared).", min=1)] = 150,
+    rate: Annotated[float, typer.Option(help="Peak learning rate of both.")] = 5e-4,
+    out: Annotated[Path | None, typer.Option(help="Output folder. Default: runs/shrink-<name>.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the folder.")] = False,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, without progress.")] = False,
 ) -> None:
-    """Cut a pretrained model to limits, heal it by distillation from itself, export and measure it.
+    """Cut a pretrained model to limits, restore its quality by distillation, export it and measure it.
 
-    Resumable after Ctrl-C or a kill. Ends with a Hugging Face folder and a model.onnx beside it.
+    Can be resumed after Ctrl-C or a kill. Writes a Hugging Face folder and a model.onnx next to it.
     """
     from chipwise.cli.output import json_of
-    from chipwise.shrinking import Healing, start_from
-    from chipwise.shrinking.command import summary
+    from chipwise.deploy.hf import require_folder
+
+    require_folder(folder)
+    from chipwise.shrinking import Healing, shrink_model
+    from chipwise.shrinking.shrink_model import summary
 
     try:
-        found = start_from(
+        found = shrink_model(
             folder,
             latency=latency,
             memory=memory,
@@ -66,22 +73,22 @@ def command(
             out=out,
             resume=resume,
             seed=seed,
-            progress=_silent if as_json else _Progress(),
+            on_progress=_silent if as_json else _Progress(),
         )
     except KeyboardInterrupt:
-        print("stopped; the state is kept, go on with --resume", file=sys.stderr)
+        print("stopped; the state is saved, continue with --resume", file=sys.stderr)
         raise typer.Exit(130) from None
     if as_json:
         json_of(summary(found))
     else:
-        _say(found)
+        _print(found)
 
 
-def _say(found: Shrunk) -> None:
+def _print(found: Shrunk) -> None:
     from chipwise.cli.output import print_table, put, say
     from chipwise.core import units
     from chipwise.core.layout import Column, Table
-    from chipwise.shrinking.command import request_of
+    from chipwise.shrinking.shrink_model import request_of
 
     columns = [Column(prose=True), *(Column(head=head, right=True) for head in ("original", "cut", "share"))]
     table = Table(title=f"{found.arch.name} · {found.method}", columns=columns)
@@ -89,35 +96,35 @@ def _say(found: Shrunk) -> None:
     table.add("parameters", f"{found.original_parameters:,}", f"{found.parameters:,}", share)
     if found.latency is not None and found.original_latency is not None and found.ratio is not None:
         both = [units.show(request_of(item), "time") for item in (found.original_latency, found.latency)]
-        table.add("request, measured in turns, P50", *both, units.show(found.ratio, "share"))
+        table.add("request P50, measured alternately", *both, units.show(found.ratio, "share"))
     table.add("distance from the original, held-out text", "0", f"{found.loss_after:.4f}", "")
     print_table(table)
     heads, neurons = (", ".join(map(str, sizes)) for sizes in (found.sizes.heads, found.sizes.neurons))
     say(f"KV heads of each layer: {heads}; neurons: {neurons}")
-    say(f"healing took the distance from {found.loss_before:.4f} to {found.loss_after:.4f}")
+    say(f"distillation reduced the distance from {found.loss_before:.4f} to {found.loss_after:.4f}")
     if found.latency is not None and not found.latency.clean:
         say(f"unclean: {'; '.join(found.latency.reasons)}; trust the share rather than the times")
     put(f"model: {found.folder}")
 
 
 def _silent(stage: str, done: int, total: int) -> None:
-    """Says nothing."""
+    """Prints nothing."""
 
 
 class _Progress:
-    """A line that is redrawn in a terminal; elsewhere a line a stage, and one every ten seconds."""
+    """A line that is redrawn in a terminal; elsewhere one line per stage and every ten seconds."""
 
     def __init__(self) -> None:
-        self._stage, self._said = "", 0.0
+        self._stage, self._printed_s = "", 0.0
 
     def __call__(self, stage: str, done: int, total: int) -> None:
         from chipwise.cli.output import notices
 
         now = time.monotonic()
-        if not notices.is_terminal and stage == self._stage and now - self._said < 10:
+        if not notices.is_terminal and stage == self._stage and now - self._printed_s < 10:
             return
         if notices.is_terminal and self._stage and stage != self._stage:
             print(file=sys.stderr)
-        self._stage, self._said = stage, now
+        self._stage, self._printed_s = stage, now
         end = "\r" if notices.is_terminal else "\n"
         print(f"{stage}: {done:,} of {total:,}".ljust(60), end=end, file=sys.stderr, flush=True)

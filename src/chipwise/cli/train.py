@@ -1,4 +1,4 @@
-"""``chipwise train``: one model, trained for a budget of steps, tokens or CPU seconds."""
+"""``chipwise train``: trains one model for a budget of steps, tokens or CPU seconds."""
 
 from __future__ import annotations
 
@@ -11,49 +11,51 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from chipwise.training.extended import Sign
+    from chipwise.training.accelerated import TrainingProgress
 
 
 def command(
     spec: Annotated[
         str,
         typer.Argument(
-            help="A spec file, a Hugging Face config or known name, or a folder with weights to go on from."
+            help="A spec file, a Hugging Face config or known name, or a folder with weights to start from."
         ),
     ],
     data: Annotated[
         list[str] | None,
         typer.Option(
-            help="A text source, text files or globs (repeat), or a run file. medical-definitions if not given."
+            help="A text source, text files or globs (repeat the option), or a run file. Default: medical-definitions."
         ),
     ] = None,
-    steps: Annotated[int | None, typer.Option(help="Budget: steps of the optimiser.")] = None,
-    tokens: Annotated[int | None, typer.Option(help="Budget: tokens to learn from.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Budget: optimiser steps.")] = None,
+    tokens: Annotated[int | None, typer.Option(help="Budget: training tokens.")] = None,
     cpu_seconds: Annotated[float | None, typer.Option(help="Budget: CPU seconds of training.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder; runs/train-<name> unless given.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the training that the folder holds.")] = False,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda; a GPU where there is one.")] = None,
-    precision: Annotated[str | None, typer.Option(help="bf16 or fp32; the faster one unless given.")] = None,
-    accumulate: Annotated[int, typer.Option(help="Batches whose gradients make one step.")] = 1,
+    out: Annotated[Path | None, typer.Option(help="Output folder. Default: runs/train-<name>.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the training in the folder.")] = False,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda. Default: a GPU if there is one.")] = None,
+    precision: Annotated[str | None, typer.Option(help="bf16 or fp32. Default: the faster one.")] = None,
+    accumulate: Annotated[int, typer.Option(help="Gradient accumulation: batches per optimiser step.")] = 1,
     checkpoint_activations: Annotated[
-        bool, typer.Option("--checkpoint-activations", help="Less memory: compute activations again.")
+        bool, typer.Option("--checkpoint-activations", help="Recompute activations to save memory.")
     ] = False,
-    sharing: Annotated[str, typer.Option(help="Under torchrun: ddp, or fsdp for models that fill a GPU.")] = "ddp",
-    batch: Annotated[int | None, typer.Option(help="Windows in a batch of one process; 16 unless given.")] = None,
-    window: Annotated[int | None, typer.Option(help="Tokens in a window; 128 unless given.")] = None,
-    rate: Annotated[float, typer.Option(help="Share of the recipe's learning rates.")] = 1.0,
+    sharing: Annotated[str, typer.Option(help="With torchrun: ddp, or fsdp for models too large for one GPU.")] = "ddp",
+    batch: Annotated[int | None, typer.Option(help="Sequences per batch and process. Default: 16.")] = None,
+    window: Annotated[int | None, typer.Option(help="Tokens per sequence. Default: 128.")] = None,
+    rate: Annotated[float, typer.Option(help="Factor on the recipe's learning rates.")] = 1.0,
     peak: Annotated[
-        str | None, typer.Option(help="Peak for MFU: such as '989 TFLOP/s', a chip's name, or unknown; else measured.")
+        str | None,
+        typer.Option(help="Peak for MFU: a rate such as '989 TFLOP/s', a chip, or unknown. Default: measured."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of weights and order of the text.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and no progress.")] = False,
+    seed: Annotated[int, typer.Option(help="Random seed of weights and text order.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, without progress.")] = False,
 ) -> None:
-    """Train a model, or go on with one; resumable after Ctrl-C or a kill. Ends with a Hugging Face folder.
+    """Train a model, or continue training one, and write it as a Hugging Face folder.
 
-    Several GPUs: torchrun --nproc-per-node 8 -m chipwise train SPEC …
+    Can be resumed after Ctrl-C or a kill. A model that ends worse than it started keeps its old weights.
+    On several GPUs: torchrun --nproc-per-node 8 -m chipwise train SPEC …
     """
     from chipwise import api
-    from chipwise.cli.output import console, json_of
+    from chipwise.cli.output import json_of, put, say
     from chipwise.core import units
     from chipwise.core.digest import plain
 
@@ -80,7 +82,7 @@ def command(
             on_progress=None if as_json or not first else _Progress(),
         )
     except KeyboardInterrupt:
-        print("stopped; the state is kept, go on with --resume", file=sys.stderr)
+        print("stopped; the state is saved, continue with --resume", file=sys.stderr)
         raise typer.Exit(130) from None
     if not first:
         return
@@ -90,33 +92,40 @@ def command(
     result = done.result
     speed = "" if done.tokens_per_s is None else f", {units.show(done.tokens_per_s, 'rate')}"
     share = "unknown" if done.mfu is None else units.show(done.mfu, "share", digits=2)
-    used = "as kept" if done.tokens_per_s is None else f"MFU {share} (peak: {done.peak})"
-    console.print(
-        f"{result.bits_per_byte:.4f} bits/byte, perplexity {result.perplexity:.2f} on held-out text after "
+    used = "already trained" if done.tokens_per_s is None else f"MFU {share} (peak: {done.peak})"
+    if done.start_bits_per_byte is not None:
+        say(f"started from {done.start_bits_per_byte:.4f} bits/byte on the validation text")
+    say(
+        f"{result.bits_per_byte:.4f} bits/byte, perplexity {result.perplexity:.2f} on the validation text after "
         f"{result.steps:,} steps, {result.tokens:,} tokens{speed}, {used}"
     )
-    console.print(f"model: {done.folder}")
+    if done.kept == "start":
+        say("warning: the training made the model worse; the folder has the weights it started from")
+    put(f"model: {done.folder} ({done.test_bits_per_byte:.4f} bits/byte on the test text)")
 
 
 class _Progress:
-    """A line that is redrawn in a terminal; elsewhere a line every ten seconds."""
+    """A line that is redrawn in a terminal, or printed every ten seconds elsewhere."""
 
     def __init__(self) -> None:
-        self._said = -10.0
+        self._printed_s = -10.0
 
-    def __call__(self, sign: Sign) -> None:
+    def __call__(self, update: TrainingProgress) -> None:
         from chipwise.cli.output import notices
         from chipwise.core import units
 
         now = time.monotonic()
-        if not notices.is_terminal and now - self._said < 10:
+        if not notices.is_terminal and now - self._printed_s < 10:
             return
-        self._said = now
-        learnt = "" if sign.bits_per_byte is None else f"{sign.bits_per_byte:.3f} bits/byte of training text, "
-        used = "MFU unknown (unknown peak)" if sign.mfu is None else f"MFU {units.show(sign.mfu, 'share', digits=2)}"
-        text = (
-            f"step {sign.steps:,}, {sign.tokens:,} tokens, {learnt}{units.show(sign.tokens_per_s, 'rate')}, {used}, "
-            f"{units.show(sign.left_s, 'time')} left"
+        self._printed_s = now
+        loss = "" if update.bits_per_byte is None else f"{update.bits_per_byte:.3f} bits/byte of training text, "
+        used = (
+            "MFU unknown (unknown peak)" if update.mfu is None else f"MFU {units.show(update.mfu, 'share', digits=2)}"
         )
-        end = "\r" if notices.is_terminal and sign.left_s > 0 else "\n"
+        text = (
+            f"step {update.steps:,}, {update.tokens:,} tokens, {loss}"
+            f"{units.show(update.tokens_per_s, 'rate')}, {used}, "
+            f"{units.show(update.left_s, 'time')} left"
+        )
+        end = "\r" if notices.is_terminal and update.left_s > 0 else "\n"
         print(f"{text:<110}" if end == "\r" else text, end=end, file=sys.stderr, flush=True)

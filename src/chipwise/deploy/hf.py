@@ -55,6 +55,7 @@ LOADED = (
     "qwen3",
     OWN_TYPE,
 )  # families whose weights' names are known here
+_NEEDED = {"config.json": "config.json", "weights as safetensors": "*.safetensors", "tokenizer.json": "tokenizer.json"}
 _OUTSIDE = {
     "embedding.weight": "model.embed_tokens.weight",
     "norm.weight": "model.norm.weight",
@@ -127,6 +128,23 @@ def _own_config(arch: ArchSpec, modelling: str) -> dict[str, Any]:
         "max_position_embeddings": arch.max_tokens,
         "tie_word_embeddings": arch.tie_embeddings,
     }
+
+
+def require_folder(source: Path) -> None:
+    """Checks that a folder has config, weights and tokenizer of a family whose weights are read, without reading them.
+
+    Raises:
+        SpecError: It is no such folder; says what it lacks.
+        Unsupported: Its family is not read; says which are.
+    """
+    if not source.is_dir():
+        raise SpecError("there is no such folder; give a Hugging Face folder with config.json", file=str(source))
+    if lacking := [what for what, pattern in _NEEDED.items() if not any(source.glob(pattern))]:
+        raise SpecError(f"not a Hugging Face model that can be cut: it lacks {', '.join(lacking)}", file=str(source))
+    config = read_json(source / "config.json")
+    family = config.get("model_type") if isinstance(config, dict) else None
+    if family not in LOADED:
+        raise Unsupported(f"{source}: models of type {family!r} are not cut; those of {', '.join(LOADED)} are")
 
 
 def load_pretrained(folder: str | Path) -> tuple[ArchSpec, dict[str, Float32Array]]:
@@ -217,14 +235,14 @@ def _tensors(folder: Path) -> Iterator[tuple[str, Float32Array]]:
     else:
         files = [folder / "model.safetensors"]
     for file in files:
-        if file.parent != folder or not file.exists():
+        if file.parent != folder or not file.is_file():
             raise SpecError("there is no such file; weights are read from safetensors only", file=str(file))
         try:
             with safe_open(file, framework="pt") as opened:
                 for name in opened.keys():  # noqa: SIM118  (not a mapping)
                     if not name.endswith(_BUFFERS):
                         yield name, _numpy(opened.get_tensor(name))
-        except SafetensorError as error:
+        except (SafetensorError, OSError) as error:
             raise SpecError(f"not a whole safetensors file: {error}", file=str(file)) from None
 
 
@@ -247,6 +265,8 @@ def _checked(arch: ArchSpec, weights: Mapping[str, Float32Array], *, where: str)
     for name, shape in shapes.items():
         if weights[name].shape != shape:
             raise SpecError(f"{name} has shape {weights[name].shape}, {arch.name} needs {shape}", file=where)
+        if not np.isfinite(weights[name]).all():
+            raise SpecError(f"{name} has values that are not finite (NaN or infinity)", file=where)
     return {name: weights[name] for name in shapes}
 
 

@@ -1,6 +1,6 @@
 """Starting from a pretrained model: cut it to limits, heal it by distillation from itself, export and measure."""
 
-from chipwise.shrinking.command import Shrunk, start_from
-from chipwise.shrinking.distil import Healing
+from chipwise.shrinking.distillation import Healing
+from chipwise.shrinking.shrink_model import Shrunk, shrink_model
 
-__all__ = ["Healing", "Shrunk", "start_from"]
+__all__ = ["Healing", "Shrunk", "shrink_model"]

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from chipwise.core.errors import Infeasible
 from chipwise.pipeline.limits import HEADROOM
 from chipwise.run.start_spec import STEERING, TIMES
-from chipwise.shrinking.choosing import Limits, bare_sizes, bytes_of
+from chipwise.shrinking.block_selection import Limits, bare_sizes, bytes_of
 from chipwise.shrinking.sizes import Sizes, cut_arch, whole_sizes
 from chipwise.shrinking.stages import Shrinking
 from chipwise.space.constraints import Constraint

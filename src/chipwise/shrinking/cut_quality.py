@@ -21,12 +21,12 @@ from chipwise.pipeline.measuring import nats_of
 from chipwise.profile.backends.onnxruntime import OnnxEncoder, OnnxRuntimeSession
 from chipwise.spec import Design
 from chipwise.spec.encoder import is_encoder
-from chipwise.training.tasks_data import Task
+from chipwise.training.tasks_data import Method, Task
 from chipwise.training.tokenizer import load_tokenizer
 
 PAIRS, TEXTS = 400, 200  # of held-out texts at most: for an encoder, for a decoder
 LONGEST = 128  # tokens of a task's text
-Told = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 
 
 def likeness(path: Path, original: Path, tokenizer: Path, texts: Sequence[str], *, longest: int) -> dict[str, Any]:
@@ -56,7 +56,12 @@ def likeness(path: Path, original: Path, tokenizer: Path, texts: Sequence[str], 
 
 
 def embedded(
-    path: Path, tokenizer: Path, texts: Sequence[str], *, longest: int, told: Told = lambda done, total: None
+    path: Path,
+    tokenizer: Path,
+    texts: Sequence[str],
+    *,
+    longest: int,
+    on_progress: OnProgress = lambda done, total: None,
 ) -> NDArray[np.float64]:
     """An exported encoder's embeddings (I, D) of ``texts``."""
     session = OnnxEncoder(path)
@@ -64,7 +69,7 @@ def embedded(
     rows = []
     for number, text in enumerate(texts):
         rows.append(session.encode(np.array([divide.encode(text).ids], np.int64))[0])
-        told(number + 1, len(texts))
+        on_progress(number + 1, len(texts))
     return np.array(rows, np.float64)
 
 
@@ -107,11 +112,11 @@ def ask(
     path: Path,
     tokenizer: Path,
     *,
-    told: Told = lambda done, total: None,
+    on_progress: OnProgress = lambda done, total: None,
 ) -> dict[str, Any]:
     """What a model reaches on the held-out items of ``task``: fields of :class:`chipwise.training.tasks.TaskResult`."""
     from chipwise.training.evaluate import load_model, quantised
-    from chipwise.training.tasks import Method, evaluate_task, judge, probed
+    from chipwise.training.tasks import evaluate_task, judge, probed
 
     if not is_encoder(design.arch):
         model = quantised(load_model(design.arch, weights), design.weights)
@@ -119,7 +124,7 @@ def ask(
         found = asdict(evaluate_task(model, _tokenizer(tokenizer, None), task, method=method))
         return {**found, "judged": f"weights rounded to {design.weights}, in torch"}
     texts = [item.text for item in (*task.train, *task.test)]
-    features = embedded(path, tokenizer, texts, longest=LONGEST, told=told)
+    features = embedded(path, tokenizer, texts, longest=LONGEST, on_progress=on_progress)
     answers = probed(task, features[: len(task.train)], features[len(task.train) :])
     return asdict(judge(task, answers, method="probe", judged="exported graph"))
 

@@ -19,15 +19,17 @@ from torch import Tensor
 
 from chipwise.core.digest import digest, plain
 from chipwise.core.dtypes import dtype_of
-from chipwise.core.errors import Infeasible, InputError, SpecError, Unsupported
+from chipwise.core.errors import Infeasible, InputError
 from chipwise.core.files import read_json, write_json
-from chipwise.deploy.hf import LOADED, load_pretrained, save_pretrained
+from chipwise.deploy.hf import load_pretrained, require_folder, save_pretrained
 from chipwise.deploy.onnx import check_size, export
 from chipwise.nn.precision import Precision, kept_precision
 from chipwise.ops import Workload
 from chipwise.profile.harness import measure_alternately
 from chipwise.profile.measurement import Measurement
-from chipwise.shrinking.choosing import (
+from chipwise.shrinking.block_costs import Costs, measure_costs, time_requests
+from chipwise.shrinking.block_losses import Replacement, judge, judge_replacements
+from chipwise.shrinking.block_selection import (
     Limits,
     Method,
     Sampler,
@@ -37,10 +39,9 @@ from chipwise.shrinking.choosing import (
     options_of,
     search_shared,
 )
-from chipwise.shrinking.costs import Costs, measure_costs, time_requests
-from chipwise.shrinking.distil import Distiller, Healing
-from chipwise.shrinking.judging import Replacement, judge, judge_replacements
-from chipwise.shrinking.running import head_of
+from chipwise.shrinking.distillation import Distiller, Healing
+from chipwise.shrinking.forward import head_of
+from chipwise.shrinking.importance import Statistics, gather, importance_order, reordered, repaired
 from chipwise.shrinking.sizes import (
     Sizes,
     compact,
@@ -50,7 +51,6 @@ from chipwise.shrinking.sizes import (
     require_cuttable,
     whole_sizes,
 )
-from chipwise.shrinking.statistics import Statistics, gather, importance_order, reordered, repaired
 from chipwise.shrinking.texts import Targets, encode, make_targets
 from chipwise.spec import ArchSpec, Design
 from chipwise.spec.encoder import without_head
@@ -58,14 +58,13 @@ from chipwise.training.checkpoint import fingerprint
 from chipwise.training.data import Corpus
 
 Named = dict[str, Tensor]
-Told = Callable[[str, int, int], None]  # stage, how much is done, of how much
+OnProgress = Callable[[str, int, int], None]  # stage, how much is done, of how much
 CALIBRATION_TEXTS, JUDGING_BATCHES, VALIDATION_BATCHES = 256, 2, 4
 _TIGHTENINGS = 3  # times that the limit is lowered when a cut is measured above it
 _MOST_TOKENS = 800_000  # of text: their states take 2 bytes a value on disk
 _WIDTH_STEP = 16
 _TIMEOUT_S = 600.0  # of one measurement: what people start from may be large
 _PACE = Healing(steps=4)  # as many steps tell how long one takes
-_NEEDED = {"config.json": "config.json", "weights as safetensors": "*.safetensors", "tokenizer.json": "tokenizer.json"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,23 +100,6 @@ class Cut:
     loss_after: float
 
 
-def require_folder(source: Path) -> None:
-    """That a folder is one of Hugging Face's, with what is needed of it, and of a family that is cut.
-
-    Raises:
-        SpecError: It is not; says what it lacks.
-        Unsupported: Its family is not cut; says which are.
-    """
-    if not source.is_dir():
-        raise SpecError("there is no such folder; give one of Hugging Face's, with config.json", file=str(source))
-    if lacking := [what for what, pattern in _NEEDED.items() if not any(source.glob(pattern))]:
-        raise SpecError(f"is no Hugging Face model that can be cut: it lacks {', '.join(lacking)}", file=str(source))
-    config = read_json(source / "config.json")
-    family = config.get("model_type") if isinstance(config, dict) else None
-    if family not in LOADED:
-        raise Unsupported(f"{source}: models of type {family!r} are not cut; those of {', '.join(LOADED)} are")
-
-
 class Shrinking:
     """One original, one text, one workload.
 
@@ -129,7 +111,7 @@ class Shrinking:
         longest: Tokens that a text is cut to.
         form: Weight format in which it will be served.
         seed: Of batches and draws.
-        told: Hears the stage and how far it is.
+        on_progress: Called with the stage, what is done and the total.
     """
 
     def __init__(
@@ -142,7 +124,7 @@ class Shrinking:
         longest: int,
         form: str,
         seed: int,
-        told: Told,
+        on_progress: OnProgress,
     ) -> None:
         require_folder(source)
         arch, arrays = load_pretrained(source)
@@ -155,7 +137,7 @@ class Shrinking:
             name: torch.from_numpy(value) for name, value in arrays.items() if not name.startswith("pooler.")
         }
         self.target, self.state = target, target / "state"
-        self.workload, self.form, self.seed, self.told = workload, form, seed, told
+        self.workload, self.form, self.seed, self.on_progress = workload, form, seed, on_progress
         self.value_bytes = float(dtype_of(form).bits) / 8
         self.about = {
             "arch": self.arch.digest,
@@ -178,8 +160,12 @@ class Shrinking:
         """Seconds of every size of every block, measured once; by name of the time."""
 
         def make() -> Any:
-            told = functools.partial(self.told, "time blocks")
-            return plain(measure_costs(self.arch, options_of(self.arch), self.workload, weights=self.form, told=told))
+            on_progress = functools.partial(self.on_progress, "time blocks")
+            return plain(
+                measure_costs(
+                    self.arch, options_of(self.arch), self.workload, weights=self.form, on_progress=on_progress
+                )
+            )
 
         def read(kept: Any) -> Costs:
             block_s = {kind: {int(size): s for size, s in sizes.items()} for kind, sizes in kept["block_s"].items()}
@@ -201,24 +187,24 @@ class Shrinking:
     def ordered(self) -> tuple[Named, Statistics]:
         """The original's weights in the order of importance, and the statistics in that order."""
         begun = time.process_time()
-        self.told("order by importance", 0, 1)
+        self.on_progress("order by importance", 0, 1)
         found = gather(self.arch, self.original, self.texts["train"].first(CALIBRATION_TEXTS))
         order = importance_order(self.arch, self.original, found)
-        self.told("order by importance", 1, 1)
+        self.on_progress("order by importance", 1, 1)
         self.cpu_s["order"] = time.process_time() - begun
         return reorder(self.original, order), reordered(found, order)
 
     def targets(self, part: str) -> Targets:
         """The original's states of the training or validation text."""
         with self._timed(f"original on {part} text"):
-            told = functools.partial(self.told, f"original on {part} text")
+            on_progress = functools.partial(self.on_progress, f"original on {part} text")
             return make_targets(
                 self.arch,
                 self.ordered[0],
                 self.texts[part],
                 self.state / f"targets-{part}.npy",
                 precision=self.precision,
-                told=told,
+                on_progress=on_progress,
             )
 
     def replacements(self) -> list[Replacement]:
@@ -244,7 +230,7 @@ class Shrinking:
                 precision=self.precision,
                 known=known,
                 keep=keep,
-                told=functools.partial(self.told, "judge blocks"),
+                on_progress=functools.partial(self.on_progress, "judge blocks"),
             )
 
     def choose(self, plan: Plan) -> tuple[Named, Sizes]:
@@ -281,7 +267,7 @@ class Shrinking:
             )
 
         distiller = self._healer(arch, part, plan.healing, f"healing-{plan.method}")
-        healed = distiller.run(lambda step, steps, _loss: self.told("heal", step, steps))
+        healed = distiller.run(lambda step, steps, _loss: self.on_progress("heal", step, steps))
         self.cpu_s["heal"] = healed.cpu_s
         before, after = loss(part), loss(healed.weights)
         return Cut(
@@ -346,7 +332,7 @@ class Shrinking:
         Raises:
             MeasurementError: One of them cannot be measured.
         """
-        self.told("measure", 0, 1)
+        self.on_progress("measure", 0, 1)
         found = []
         for item in measure_alternately(
             [place / "model.onnx", self.original_file], self.workload, rounds=3, attempts=1
@@ -354,7 +340,7 @@ class Shrinking:
             if not isinstance(item, Measurement):
                 raise item
             found.append(item)
-        self.told("measure", 1, 1)
+        self.on_progress("measure", 1, 1)
         return found[0], found[1]
 
     @property
@@ -370,7 +356,7 @@ class Shrinking:
         """Weights that cuts near the limits share, and the best cut found among them."""
         head = head_of(self.arch, self.ordered[0])
         trained = self._sharer(plan, "shared").run(
-            lambda step, steps, _loss: self.told("train shared weights", step, steps)
+            lambda step, steps, _loss: self.on_progress("train shared weights", step, steps)
         )
         self.cpu_s["train shared weights"] = trained.cpu_s
         validation = self.targets("validation")
@@ -387,8 +373,8 @@ class Shrinking:
             )
 
         def pick(within: Limits) -> Sizes:
-            told = functools.partial(self.told, "search")
-            return search_shared(self._sampler(plan, within), loss, trials=plan.trials, told=told)[0]
+            on_progress = functools.partial(self.on_progress, "search")
+            return search_shared(self._sampler(plan, within), loss, trials=plan.trials, on_progress=on_progress)[0]
 
         with self._timed("search", key=plan.choosing):
             return trained.weights, self._choice(plan, pick)

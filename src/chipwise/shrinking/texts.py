@@ -16,7 +16,7 @@ from chipwise.core.digest import digest
 from chipwise.core.errors import DataError
 from chipwise.core.files import storage
 from chipwise.nn.precision import Precision
-from chipwise.shrinking.running import Weights, autocast, states
+from chipwise.shrinking.forward import Weights, autocast, states
 from chipwise.spec import ArchSpec
 from chipwise.training.tokenizer import load_tokenizer
 
@@ -106,7 +106,7 @@ def make_targets(
     path: Path,
     *,
     precision: Precision = "fp32",
-    told: Callable[[int, int], None] = lambda a, b: None,
+    on_progress: Callable[[int, int], None] = lambda a, b: None,
 ) -> Targets:
     """The original's states of ``texts``, read from ``path`` if it was finished, else computed into it.
 
@@ -127,7 +127,7 @@ def make_targets(
             for row, number in enumerate(numbers):
                 start, end = texts.starts[number : number + 2]
                 values[start:end] = found[row, : end - start]
-            told(done + 1, len(work))
+            on_progress(done + 1, len(work))
         values.flush()
         part.rename(path)
     return Targets(texts, np.load(path, mmap_mode="r"))

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from chipwise.core.digest import digest
 from chipwise.core.errors import DataError, SpecError
-from chipwise.core.files import build
+from chipwise.core.files import build, read_bytes
 from chipwise.core.tables import Table
 
 MINIMUM_TRAIN_BYTES = 20_000
@@ -238,14 +238,12 @@ def _in_package(pattern: str) -> Path | None:
 
 
 def _read_text(path: Path) -> str:
+    if path.is_dir():
+        raise DataError(f"{path}: this is a folder; name its files, such as {path}/*.txt")
     try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        raise DataError(f"{path}: there is no such file; correct data.paths") from None
-    except IsADirectoryError:
-        raise DataError(f"{path}: this is a folder; name its files, such as {path}/*.txt") from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+        content = read_bytes(path)
+    except SpecError as error:
+        raise DataError(f"{error}; correct data.paths") from None
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

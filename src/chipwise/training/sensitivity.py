@@ -1,19 +1,21 @@
-"""Which layers bear narrow weights: the text's cost with one layer at a time rounded, over its cost with none.
+"""Loss that each layer alone costs in a narrow weight format, which ``chipwise explain --sensitivity`` reads.
 
-What ``chipwise explain --sensitivity`` reads. Layers are rounded one by one, so that losses which only appear together
-are not seen.
+Layers are rounded one at a time, so losses that only appear together are not found.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from chipwise.core.errors import InputError
-from chipwise.deploy.torch import Transformer
-from chipwise.training.command import read_origin
-from chipwise.training.evaluate import evaluate, load_model, rounded
-from chipwise.training.tokenizer import TokenData, encode, entry_bytes, load_tokenizer
+from chipwise.core.files import read_text
+from chipwise.training.origin import read_origin, require_weights
+
+if TYPE_CHECKING:
+    from chipwise.deploy.torch import Transformer
+    from chipwise.training.tokenizer import TokenData
 
 
 def layer_losses(
@@ -22,13 +24,15 @@ def layer_losses(
     data: TokenData,
     *,
     max_bytes: int | None = None,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[float, ...]:
-    """Bits per byte that the validation text costs more with the matrices of one layer in ``form``, for each layer.
+    """Increase in bits per byte of the validation text with the matrices of one layer in ``form``, for each layer.
 
     Raises:
         Unsupported: Weights cannot be rounded to ``form``.
     """
+    from chipwise.training.evaluate import evaluate, rounded
+
     before = evaluate(model, data, max_bytes=max_bytes).bits_per_byte
     kept = {name: value.clone() for name, value in model.state_dict().items()}
     layers = len(model.arch.layers)
@@ -41,31 +45,35 @@ def layer_losses(
         }
         model.load_state_dict(changed)
         losses.append(evaluate(model, data, max_bytes=max_bytes).bits_per_byte - before)
-        progress(layer + 1, layers)
+        on_progress(layer + 1, layers)
     model.load_state_dict(kept)
     return tuple(losses)
 
 
 def folder_losses(
     folder: str | Path,
-    texts: Sequence[str],
+    text: str | Path,
     form: str,
     *,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[float, ...]:
-    """:func:`layer_losses` of the model in ``folder`` on ``texts``.
+    """:func:`layer_losses` of the model in ``folder`` on a text file, each line an entry.
 
     Raises:
-        InputError: The folder has no weights and tokenizer, or there is no text.
+        InputError: The folder has no weights and tokenizer, or the file no text.
         Unsupported: Weights cannot be rounded to ``form``.
     """
-
-    origin = read_origin(folder)
-    if origin.weights is None or origin.tokenizer is None:
-        raise InputError(f"{folder}: sensitivity needs a folder with weights and tokenizer, such as a winner's")
-    held = [text for text in texts if text.strip()]
+    place = require_weights(folder, purpose="sensitivity")
+    held = [line for line in read_text(text).splitlines() if line.strip()]
     if not held:
-        raise InputError("there is no text to judge by")
+        raise InputError(f"{text}: there is no text to evaluate on")
+    origin = read_origin(place)
+
+    from chipwise.training.evaluate import load_model
+    from chipwise.training.tokenizer import TokenData, encode, entry_bytes, load_tokenizer
+
+    assert origin.weights is not None
+    assert origin.tokenizer is not None
     stream, sizes = encode(load_tokenizer(origin.tokenizer), held), entry_bytes(held)
     data = TokenData(
         vocab_size=origin.arch.vocab_size,
@@ -76,4 +84,4 @@ def folder_losses(
         test=stream,
         test_bytes=sizes,
     )
-    return layer_losses(load_model(origin.arch, origin.weights), form, data, progress=progress)
+    return layer_losses(load_model(origin.arch, origin.weights), form, data, on_progress=on_progress)

@@ -12,7 +12,7 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -22,10 +22,8 @@ from torch import Tensor, nn
 from chipwise.core.errors import InputError, TrainingDiverged
 from chipwise.core.statistics import Z95, wilson_interval
 from chipwise.deploy.torch import Transformer
-from chipwise.training.tasks_data import Question, Task
-
-Method = Literal["tune", "probe", "likelihood"]
-METHODS: tuple[Method, ...] = get_args(Method)
+from chipwise.training.tasks_data import METHODS as METHODS
+from chipwise.training.tasks_data import Method, Question, Task
 
 AS_THEY_ARE = "weights as they are, in torch"
 _ROWS = 64  # texts at a time
@@ -64,7 +62,7 @@ def evaluate_task(
     task: Task,
     *,
     method: Method | None = None,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> TaskResult:
     """What ``model`` reaches on ``task``; the model itself is not changed.
 
@@ -73,7 +71,7 @@ def evaluate_task(
         tokenizer: Of ``tokenizers``, the model's own.
         task: See :func:`chipwise.training.tasks_data.load_task`.
         method: ``tune`` unless given; questions are always answered by likelihood.
-        progress: Told how much of how much is done.
+        on_progress: Told how much of how much is done.
 
     Raises:
         InputError: The tokenizer is of another vocabulary, or the method does not go with the task.
@@ -85,7 +83,7 @@ def evaluate_task(
         _check(model, tokenizer)
         return _answered(task, [_likeliest(model, tokenizer, question) for question in task.questions])
     chosen = method or "tune"
-    tuned, head = learn(model, tokenizer, task, method=chosen, progress=progress)
+    tuned, head = learn(model, tokenizer, task, method=chosen, on_progress=on_progress)
     asked = [encode(tokenizer, item.text, model.arch.max_tokens) for item in task.test]
     with torch.no_grad():
         answers = head(pooled(tuned, asked))
@@ -103,7 +101,7 @@ def learn(
     task: Task,
     *,
     method: Method = "tune",
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[Transformer, Head]:
     """A copy of ``model`` that learnt ``task``, and the matrix that reads its hidden states. See :func:`evaluate_task`.
 
@@ -117,7 +115,7 @@ def learn(
     targets = _targets(task)
     head = _probe(pooled(model, texts), targets)
     if method == "tune":
-        _tune(model, head, texts, targets, progress)
+        _tune(model, head, texts, targets, on_progress)
     return model, head
 
 
@@ -272,7 +270,7 @@ def probed(task: Task, learnt_IF: NDArray[np.floating], asked_IF: NDArray[np.flo
 
 
 def _tune(
-    model: Transformer, head: Head, texts: Sequence[list[int]], targets: Tensor, progress: Callable[[int, int], None]
+    model: Transformer, head: Head, texts: Sequence[list[int]], targets: Tensor, on_progress: Callable[[int, int], None]
 ) -> None:
     """Trains model and head together; the rate falls to zero over the passes."""
     groups = [
@@ -294,7 +292,7 @@ def _tune(
             adam.step()
             falling.step()
             done += 1
-            progress(done, steps)
+            on_progress(done, steps)
 
 
 def _alike(lengths: NDArray[np.integer], random: np.random.Generator) -> list[list[int]]:

@@ -21,12 +21,15 @@ from xml.etree import ElementTree
 
 from chipwise.core.digest import digest
 from chipwise.core.errors import DataError, SpecError, UnknownName, nearest
+from chipwise.core.files import read_bytes
 from chipwise.core.tables import Table
 from chipwise.training.data import normal_form
 from chipwise.training.medical import installed, unescape
 
 Kind = Literal["classification", "regression", "choice"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+Method = Literal["tune", "probe", "likelihood"]
+METHODS: tuple[Method, ...] = get_args(Method)
 
 HELD_OUT = 0.2  # share of the items that are asked; the others are learnt from
 FEWEST_HELD_OUT = 10
@@ -186,13 +189,11 @@ def _position(form: str) -> float:
 def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """The file's rows with their line numbers."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise DataError(f"{path}: there is no such file") from None
+        text = read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: byte {error.start} is not UTF-8; task files must be plain UTF-8") from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+    except SpecError as error:
+        raise DataError(str(error)) from None
     if path.suffix.lower() == ".csv":
         yield from _csv_rows(path, text)
         return

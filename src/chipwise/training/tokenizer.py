@@ -151,6 +151,9 @@ class TokenStore:
 
     def prepare(self) -> None:
         """Makes whatever the folder lacks."""
+        self._check_text()
+        if not self._stamp.exists():
+            write_atomic(self._stamp, self.corpus.digest + "\n")
         for size in self.sizes:
             self.tokenizer(size)
             self.tokens(size)
@@ -163,15 +166,22 @@ class TokenStore:
         """Where the token arrays of this size are kept."""
         return self.folder / f"tokens-{vocab_size}.npz"
 
-    def tokenizer(self, vocab_size: int) -> Any:
-        """The tokenizer of this size, trained or cut at the first call."""
-        path = self.tokenizer_path(vocab_size)
-        stamp = self.folder / "corpus.digest"
-        if stamp.exists() and stamp.read_text().strip() != self.corpus.digest:
+    @property
+    def _stamp(self) -> Path:
+        return self.folder / "corpus.digest"
+
+    def _check_text(self) -> None:
+        """Refuses a folder that another text was tokenised into."""
+        if self._stamp.exists() and self._stamp.read_text().strip() != self.corpus.digest:
             raise StudyError(
                 f"{self.folder}: holds the tokens of another text, or of this text without a test part (as versions "
                 "up to 0.1 divided it); start again with --restart, or choose another folder"
             )
+
+    def tokenizer(self, vocab_size: int) -> Any:
+        """The tokenizer of this size, trained or cut at the first call."""
+        path = self.tokenizer_path(vocab_size)
+        self._check_text()
         if path.exists():
             return load_tokenizer(path)
         if self._largest is None:
@@ -180,7 +190,7 @@ class TokenStore:
                 self._largest = load_tokenizer(largest)
             else:
                 self._largest = train_tokenizer(self.corpus.train, self.sizes[-1])
-                write_atomic(stamp, self.corpus.digest + "\n")
+                write_atomic(self._stamp, self.corpus.digest + "\n")
                 write_atomic(largest, self._largest.to_str(pretty=True))
         chosen = cut(self._largest, vocab_size)
         write_atomic(path, chosen.to_str(pretty=True))

@@ -108,7 +108,7 @@ def train(
     recipe: Recipe | None = None,
     start: Weights | str | Path | None = None,
     precision: Precision | None = None,
-    progress: Callable[[Update], None] | None = None,
+    on_progress: Callable[[Update], None] | None = None,
     max_validation_bytes: int | None = None,
     checkpoint_every_s: float = 10.0,
     clock: Callable[[], float] = time.process_time,
@@ -131,7 +131,7 @@ def train(
         raise InputError(f"the model has {arch.vocab_size} tokens, the text was encoded with {data.vocab_size}")
     given = read(start) if isinstance(start, str | Path) else start
     run = Run(arch, data, cpu_budget_s, seed, Path(folder), recipe or Recipe(), clock, given=given, precision=precision)
-    return run.go(progress, checkpoint_every_s, max_validation_bytes)
+    return run.go(on_progress, checkpoint_every_s, max_validation_bytes)
 
 
 class Run:

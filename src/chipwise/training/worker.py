@@ -62,7 +62,7 @@ class TrainJob:
             recipe=build(Recipe, self.recipe, field="recipe"),
             start=self.start,
             precision=self.precision,
-            progress=on_progress,
+            on_progress=on_progress,
             max_validation_bytes=self.max_validation_bytes,
         )
         values: dict[str, Any] = plain(result)

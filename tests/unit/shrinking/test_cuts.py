@@ -14,7 +14,8 @@ from chipwise.deploy.hf import load_pretrained
 from chipwise.deploy.onnx import random_weights
 from chipwise.deploy.torch import Transformer
 from chipwise.deploy.torch_encoder import Encoder
-from chipwise.shrinking.running import states, watching
+from chipwise.shrinking.forward import states, watching
+from chipwise.shrinking.importance import gather, importance_order, reordered, repaired
 from chipwise.shrinking.sizes import (
     WIDTH,
     Sizes,
@@ -26,7 +27,6 @@ from chipwise.shrinking.sizes import (
     require_cuttable,
     whole_sizes,
 )
-from chipwise.shrinking.statistics import gather, importance_order, reordered, repaired
 from chipwise.shrinking.texts import Texts
 from chipwise.spec import ArchSpec
 from chipwise.spec.encoder import is_encoder, without_head

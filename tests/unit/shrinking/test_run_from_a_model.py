@@ -20,8 +20,8 @@ from chipwise.profile.measurement import Measurement
 from chipwise.reporting.record import load
 from chipwise.run.spec import load_run
 from chipwise.run.start_spec import StartSpec, any_spec
-from chipwise.shrinking import costs
-from chipwise.shrinking.distil import Distiller
+from chipwise.shrinking import block_costs
+from chipwise.shrinking.distillation import Distiller
 from chipwise.shrinking.stages import Shrinking
 from chipwise.spec import ArchSpec
 from chipwise.spec.encoder import is_encoder
@@ -82,7 +82,7 @@ def clock(monkeypatch) -> dict[str, float]:
             clean=True,
         )
 
-    monkeypatch.setattr(costs, "_timed", timed)
+    monkeypatch.setattr(block_costs, "_timed", timed)
     monkeypatch.setattr(Measuring, "alternately", alternately)
     monkeypatch.setattr(Shrinking, "healing_step_s", lambda self, weights, sizes: 0.02)
     monkeypatch.setattr(Shrinking, "sharing_step_s", lambda self, limits: 0.02)

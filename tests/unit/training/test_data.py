@@ -1,3 +1,4 @@
+import os
 import re
 from pathlib import Path
 
@@ -6,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chipwise.core.errors import DataError, MissingExtra, SpecError, UnknownName
+from chipwise.core.files import MOST_BYTES
 from chipwise.training import medical
 from chipwise.training.data import DataSpec, Entry, deduplicate, load_corpus, normal_form, split
 
@@ -131,6 +133,17 @@ def test_a_missing_file_a_folder_and_an_empty_glob_are_named(tmp_path: Path) -> 
         load_corpus({"paths": ["notes.txt"]}, base=tmp_path)
     with pytest.raises(SpecError, match=r"data\.paths"):
         load_corpus({"source": "files"}, base=tmp_path)
+
+
+def test_pipes_and_devices_are_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(DataError, match="pipe or device"):
+            load_corpus({"source": "files", "paths": [str(path)]}, base=tmp_path)
+    (tmp_path / "large.txt").write_bytes(b"")
+    os.truncate(tmp_path / "large.txt", MOST_BYTES + 1)
+    with pytest.raises(DataError, match=r"large\.txt: is larger than 512 MiB"):
+        load_corpus({"source": "files", "paths": ["large.txt"]}, base=tmp_path)
 
 
 def test_one_long_entry_leaves_nothing_to_validate_on(tmp_path: Path) -> None:

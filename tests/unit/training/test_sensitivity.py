@@ -40,5 +40,10 @@ def test_a_config_alone_has_nothing_to_lose(tmp_path) -> None:
     file.write_text("one line\n")
     with pytest.raises(InputError, match="weights and tokenizer"):
         api.sensitivity("gpt2", file)
-    with pytest.raises(InputError, match="cannot be read"):
-        api.sensitivity("gpt2", tmp_path / "nowhere.txt")
+
+
+def test_the_text_is_looked_for_before_the_weights_are_read(tmp_path) -> None:
+    for name in ("model.safetensors", "tokenizer.json"):
+        (tmp_path / name).write_text("neither is read")
+    with pytest.raises(InputError, match=r"nowhere\.txt: there is no such file"):
+        api.sensitivity(tmp_path, tmp_path / "nowhere.txt")

@@ -150,7 +150,7 @@ def test_a_killed_training_ends_with_the_weights_of_one_that_was_not(
     alike = [designs[0], small(32, 2, activation="relu")]  # equal work, so steps are charged alike after a kill
     whole = run(alike, data, tmp_path / "whole", ticking(), budget=1.5)
     with pytest.raises(KilledError):
-        run(alike, data, tmp_path / "parts", ticking(), budget=1.5, progress=kill, checkpoint_every_s=0.3)
+        run(alike, data, tmp_path / "parts", ticking(), budget=1.5, on_progress=kill, checkpoint_every_s=0.3)
     parts = run(alike, data, tmp_path / "parts", ticking(), budget=1.5)
     assert parts.spent_cpu_s < whole.spent_cpu_s
     for name, value in load_file(whole.weights).items():
@@ -165,7 +165,7 @@ def test_a_broken_checkpoint_of_the_fall_costs_the_fall_alone(
             raise KilledError
 
     with pytest.raises(KilledError):
-        run(designs[:1], data, tmp_path, clock, budget=2.0, progress=kill, checkpoint_every_s=0.3)
+        run(designs[:1], data, tmp_path, clock, budget=2.0, on_progress=kill, checkpoint_every_s=0.3)
     (branch,) = tmp_path.glob("decay-*")
     branch.write_bytes(branch.read_bytes()[:1000])
     result = run(designs[:1], data, tmp_path, clock, budget=2.0)

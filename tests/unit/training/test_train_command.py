@@ -1,4 +1,4 @@
-"""``chipwise train``: the trainer with other means gives what the plain one would, and what stops it costs nothing."""
+"""``chipwise train``: every way of execution gives the same training, and being stopped costs nothing."""
 
 from __future__ import annotations
 
@@ -16,19 +16,32 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
-from chipwise.core.errors import InputError, SpecError, StudyError, TrainingDiverged, UnknownName, Unsupported
+from chipwise import api
+from chipwise.core.errors import (
+    DataError,
+    InputError,
+    MissingExtra,
+    SpecError,
+    StudyError,
+    TrainingDiverged,
+    UnknownName,
+    Unsupported,
+)
 from chipwise.deploy.hf import load_pretrained
 from chipwise.spec import ArchSpec, Layer, io
-from chipwise.training import command, extended
-from chipwise.training.command import data_spec, means_of, peak_of, read_origin, recipe_of, train_model
-from chipwise.training.extended import Means, Sign, measured_peak, multiplied, train_with
-from chipwise.training.tokenizer import TokenData
+from chipwise.training import accelerated
+from chipwise.training.accelerated import Execution, TrainingProgress, measured_peak, multiplied, train_accelerated
+from chipwise.training.evaluate import evaluate, load_model
+from chipwise.training.origin import data_spec, read_origin
+from chipwise.training.tasks_folder import evaluate_folder
+from chipwise.training.tokenizer import TokenData, load_tokens
+from chipwise.training.train_model import execution_of, peak_of, recipe_of, train_model
 from chipwise.training.trainer import Recipe, TrainResult, train
 
 RECIPE = Recipe(window_tokens=24, batch_windows=4, warmup_steps=5)
-EXACT = Means(precision="fp32")
+EXACT = Execution(precision="fp32")
 
 
 class KilledError(Exception):
@@ -36,8 +49,8 @@ class KilledError(Exception):
 
 
 def run(arch: ArchSpec, data: TokenData, folder: Path, steps: int = 24, **more) -> TrainResult:
-    more = {"means": EXACT, "recipe": RECIPE, "seed": 1, **more}
-    return train_with(arch, data, steps=steps, folder=folder, **more)
+    more = {"execution": EXACT, "recipe": RECIPE, "seed": 1, **more}
+    return train_accelerated(arch, data, steps=steps, folder=folder, **more)
 
 
 @pytest.fixture
@@ -65,7 +78,7 @@ def spec(arch: ArchSpec, tmp_path: Path) -> Path:
 def fast(text: Path) -> dict[str, object]:
     """What makes a whole training a matter of a second."""
     data = {"source": "files", "paths": [str(text)], "entries": "lines"}
-    return {"data": data, "recipe": RECIPE, "means": EXACT, "peak": "unknown"}
+    return {"data": data, "recipe": RECIPE, "execution": EXACT, "peak": "unknown"}
 
 
 # -- the same as the plain trainer -----------------------------------------------------------------------------------
@@ -83,7 +96,7 @@ def test_steps_that_cost_a_64th_train_as_the_same_budget_in_seconds(
 
 def test_accumulated_batches_are_one_larger_batch(deep: ArchSpec, data: TokenData, tmp_path: Path) -> None:
     small = replace(RECIPE, batch_windows=2)
-    parts = run(deep, data, tmp_path / "parts", recipe=small, means=replace(EXACT, accumulate=3))
+    parts = run(deep, data, tmp_path / "parts", recipe=small, execution=replace(EXACT, accumulate=3))
     whole = run(deep, data, tmp_path / "whole", recipe=replace(RECIPE, batch_windows=6))
     assert parts.tokens == whole.tokens == 24 * 6 * 24
     assert parts.bits_per_byte == pytest.approx(whole.bits_per_byte, rel=1e-4)
@@ -93,7 +106,7 @@ def test_accumulated_batches_are_one_larger_batch(deep: ArchSpec, data: TokenDat
 
 def test_activations_computed_again_change_nothing(deep: ArchSpec, data: TokenData, tmp_path: Path) -> None:
     plain = run(deep, data, tmp_path / "plain")
-    again = run(deep, data, tmp_path / "again", means=replace(EXACT, recompute=True))
+    again = run(deep, data, tmp_path / "again", execution=replace(EXACT, recompute=True))
     assert again.bits_per_byte == pytest.approx(plain.bits_per_byte, rel=1e-6)
 
 
@@ -101,16 +114,16 @@ def test_activations_are_really_computed_again(
     deep: ArchSpec, data: TokenData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
-    real = extended.recomputed
-    monkeypatch.setattr(extended, "recomputed", lambda *args, **more: (calls.append(1), real(*args, **more))[1])
-    run(deep, data, tmp_path, steps=3, means=replace(EXACT, recompute=True))
+    real = accelerated.recomputed
+    monkeypatch.setattr(accelerated, "recomputed", lambda *args, **more: (calls.append(1), real(*args, **more))[1])
+    run(deep, data, tmp_path, steps=3, execution=replace(EXACT, recompute=True))
     assert len(calls) == 3 * 2  # steps × layers
 
 
 def test_half_precision_is_another_training_that_learns_as_well(
     arch: ArchSpec, data: TokenData, tmp_path: Path
 ) -> None:
-    full, half = (run(arch, data, tmp_path / p, steps=60, means=Means(precision=p)) for p in ("fp32", "bf16"))
+    full, half = (run(arch, data, tmp_path / p, steps=60, execution=Execution(precision=p)) for p in ("fp32", "bf16"))
     assert (full.dtype, half.dtype) == ("fp32", "bf16")
     assert half.bits_per_byte != full.bits_per_byte
     assert half.bits_per_byte == pytest.approx(full.bits_per_byte, rel=0.05)
@@ -123,15 +136,16 @@ def test_two_processes_are_one_with_twice_the_batch(
 ) -> None:
     program = tmp_path / "both.py"
     program.write_text(
-        "import sys\nfrom chipwise.training.command import train_model\nfrom chipwise.training.extended import Means\n"
+        "import sys\nfrom chipwise.training.train_model import train_model\n"
+        "from chipwise.training.accelerated import Execution\n"
         "from chipwise.training.trainer import Recipe\n"
         f"train_model({str(spec)!r}, data={fast['data']!r}, steps=10, out=sys.argv[1], peak='unknown',\n"
         "    recipe=Recipe(window_tokens=24, batch_windows=4, warmup_steps=5),\n"
-        f"    means=Means(precision='fp32', sharing={sharing!r}))\n"
+        f"    execution=Execution(precision='fp32', sharing={sharing!r}))\n"
     )
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     subprocess.run([*launch, str(program), str(tmp_path / "two")], check=True, timeout=600, capture_output=True)
-    alone = {**fast, "means": replace(EXACT, accumulate=2)}
+    alone = {**fast, "execution": replace(EXACT, accumulate=2)}
     train_model(spec, steps=10, out=tmp_path / "one", **alone)
     one, two = (load_file(tmp_path / n / "model" / "model.safetensors") for n in ("one", "two"))
     assert one.keys() == two.keys()
@@ -148,19 +162,19 @@ def test_a_training_that_was_stopped_ends_as_one_that_was_not(
 ) -> None:
     before = signal.getsignal(signal.SIGINT)  # ignored where the tests run in a shell's background
     whole = run(arch, data, tmp_path / "whole")
-    real = extended.ExtendedRun.after_step
+    real = accelerated.AcceleratedRun.after_step
 
-    def interrupt(self: extended.ExtendedRun) -> None:
+    def interrupt(self: accelerated.AcceleratedRun) -> None:
         if self.at.steps == at_step:
             signal.raise_signal(signal.SIGINT)  # Ctrl-C: the step is finished, then the state written
         real(self)
 
-    monkeypatch.setattr(extended.ExtendedRun, "after_step", interrupt)
+    monkeypatch.setattr(accelerated.AcceleratedRun, "after_step", interrupt)
     with pytest.raises(KeyboardInterrupt):
         run(arch, data, tmp_path / "parts")
-    monkeypatch.setattr(extended.ExtendedRun, "after_step", real)
-    signs: list[Sign] = []
-    parts = run(arch, data, tmp_path / "parts", progress=signs.append)
+    monkeypatch.setattr(accelerated.AcceleratedRun, "after_step", real)
+    signs: list[TrainingProgress] = []
+    parts = run(arch, data, tmp_path / "parts", on_progress=signs.append)
     assert parts.steps == whole.steps == 24
     assert parts.bits_per_byte == whole.bits_per_byte
     assert signal.getsignal(signal.SIGINT) is before
@@ -171,12 +185,12 @@ def test_a_killed_training_goes_on_from_its_last_checkpoint(
 ) -> None:
     whole = run(arch, data, tmp_path / "whole")
 
-    def kill(self: extended.ExtendedRun) -> None:
+    def kill(self: accelerated.AcceleratedRun) -> None:
         if self.at.steps == 9:
             raise KilledError
 
     with monkeypatch.context() as patch:
-        patch.setattr(extended.ExtendedRun, "after_step", kill)
+        patch.setattr(accelerated.AcceleratedRun, "after_step", kill)
         with pytest.raises(KilledError):
             run(arch, data, tmp_path / "parts", checkpoint_every_s=0.0)
     assert run(arch, data, tmp_path / "parts").bits_per_byte == whole.bits_per_byte
@@ -188,11 +202,12 @@ def test_kill_9_in_the_middle_loses_nothing_that_was_written(
 ) -> None:
     program = tmp_path / "long.py"
     program.write_text(
-        "from chipwise.training.command import train_model\nfrom chipwise.training.extended import Means\n"
+        "from chipwise.training.train_model import train_model\n"
+        "from chipwise.training.accelerated import Execution\n"
         "from chipwise.training.trainer import Recipe\n"
         f"train_model({str(spec)!r}, data={fast['data']!r}, steps=4000, out={str(tmp_path / 'out')!r},\n"
         "    peak='unknown', recipe=Recipe(window_tokens=24, batch_windows=4, warmup_steps=5),\n"
-        "    means=Means(precision='fp32'), checkpoint_every_s=0.05)\n"
+        "    execution=Execution(precision='fp32'), checkpoint_every_s=0.05)\n"
     )
     state = tmp_path / "out" / "state" / "stable.safetensors"
     process = subprocess.Popen([sys.executable, str(program)], env={**os.environ, "OMP_NUM_THREADS": "1"})
@@ -208,8 +223,8 @@ def test_kill_9_in_the_middle_loses_nothing_that_was_written(
 
 def test_a_larger_budget_pays_only_what_is_new(arch: ArchSpec, data: TokenData, tmp_path: Path) -> None:
     run(arch, data, tmp_path, steps=20)
-    seen: list[Sign] = []
-    longer = run(arch, data, tmp_path, steps=40, progress=seen.append)
+    seen: list[TrainingProgress] = []
+    longer = run(arch, data, tmp_path, steps=40, on_progress=seen.append)
     fresh = run(arch, data, tmp_path / "fresh", steps=40)
     assert longer.bits_per_byte == fresh.bits_per_byte
     assert longer.spent_cpu_s < longer.cpu_s  # it set out from the state before the first one's fall
@@ -219,13 +234,13 @@ def test_a_larger_budget_pays_only_what_is_new(arch: ArchSpec, data: TokenData, 
 
 
 def fail_from(monkeypatch: pytest.MonkeyPatch, first: int) -> None:
-    real, calls = extended.mean_loss, iter(range(10**6))
+    real, calls = accelerated.mean_loss, iter(range(10**6))
 
     def loss(*args, **more) -> torch.Tensor:
         value = real(*args, **more)
         return value * math.nan if next(calls) >= first else value
 
-    monkeypatch.setattr(extended, "mean_loss", loss)
+    monkeypatch.setattr(accelerated, "mean_loss", loss)
 
 
 def test_divergence_is_one_clear_error_and_the_last_good_state_stays(
@@ -253,8 +268,8 @@ def test_parameters_that_multiply_by_hand(arch: ArchSpec) -> None:
 
 
 def test_mfu_is_six_flops_a_parameter_and_token_over_the_peak(arch: ArchSpec, data: TokenData, tmp_path: Path) -> None:
-    signs: list[Sign] = []
-    run(arch, data, tmp_path, means=replace(EXACT, peak_flops_per_s=1e12), progress=signs.append)
+    signs: list[TrainingProgress] = []
+    run(arch, data, tmp_path, execution=replace(EXACT, peak_flops_per_s=1e12), on_progress=signs.append)
     last = signs[-1]
     assert last.mfu == pytest.approx(6 * multiplied(arch) * last.tokens_per_s / 1e12)
     assert (last.steps, last.tokens, last.left_s) == (24, 24 * 4 * 24, 0.0)
@@ -263,7 +278,7 @@ def test_mfu_is_six_flops_a_parameter_and_token_over_the_peak(arch: ArchSpec, da
 def test_a_peak_that_is_not_known_is_said_to_be_unknown() -> None:
     assert peak_of("unknown", EXACT) == (None, "unknown peak")
     assert peak_of("2 TFLOP/s", EXACT) == (2e12, "as stated")
-    rate, said = peak_of("h100-sxm", Means(precision="bf16"))
+    rate, said = peak_of("h100-sxm", Execution(precision="bf16"))
     assert rate == pytest.approx(989e12, rel=0.01)
     assert said == "data sheet of h100-sxm, bf16"
     assert measured_peak("meta", torch.float32) is None
@@ -328,14 +343,14 @@ def test_what_cannot_be_trained_is_refused_before_any_text_is_read(fast: dict[st
 
 def test_options_that_cannot_be_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="--accumulate"):
-        Means(accumulate=0)
+        Execution(accumulate=0)
     with pytest.raises(InputError, match="bf16 or fp32, not 'int8'"):
-        means_of("cpu", "int8", 1)
+        execution_of("cpu", "int8", 1)
     with pytest.raises(InputError, match="cpu or cuda"):
-        means_of("tpu", None, 1)
+        execution_of("tpu", None, 1)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(InputError, match="no GPU here"):
-        means_of("cuda", None, 1)
+        execution_of("cuda", None, 1)
     with pytest.raises(InputError, match="--batch must be at least 1"):
         recipe_of(0, None, 1.0)
     with pytest.raises(InputError, match="--rate"):
@@ -344,7 +359,7 @@ def test_options_that_cannot_be_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_seconds_of_a_gpu_are_no_cpu_seconds(arch: ArchSpec, data: TokenData, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="without a GPU"):
-        train_with(arch, data, means=Means(device="cuda"), cpu_budget_s=5.0, seed=0, folder=tmp_path)
+        train_accelerated(arch, data, execution=Execution(device="cuda"), cpu_budget_s=5.0, seed=0, folder=tmp_path)
 
 
 def test_texts_are_sources_files_or_a_run_files_own(tmp_path: Path) -> None:
@@ -367,11 +382,150 @@ def test_weights_without_their_tokenizer_are_refused(spec: Path, fast: dict[str,
     state = json.loads(path.read_text())
     state["added_tokens"] = []
     path.write_text(json.dumps(state))
-    with pytest.raises(InputError, match="divided by the token"):
+    with pytest.raises(InputError, match="separated by the token"):
         read_origin(folder)
     path.unlink()
     with pytest.raises(SpecError, match="need its tokenizer"):
         read_origin(folder)
+
+
+def with_weights(folder: Path, change: Callable[[dict[str, np.ndarray]], None]) -> Path:
+    """``folder`` with other weights."""
+    path = folder / "model.safetensors"
+    weights = load_file(path)
+    change(weights)
+    save_file(weights, path, metadata={"format": "pt"})
+    return folder
+
+
+def test_going_on_from_good_weights_keeps_the_better_ones(
+    spec: Path, fast: dict[str, object], text: Path, tmp_path: Path
+) -> None:
+    """A rate a thousand times too high ruins what is there: the given weights stay, and the figures say so."""
+    first = train_model(spec, steps=15, out=tmp_path / "first", **fast)
+    assert (first.kept, first.start_bits_per_byte) == ("trained", None)
+    ruinous = replace(RECIPE, matrix_rate=2.0, table_rate=2.0, warmup_steps=1)
+    second = train_model(first.folder, steps=4, out=tmp_path / "second", **{**fast, "recipe": ruinous})
+    assert second.start_bits_per_byte == pytest.approx(first.result.bits_per_byte, rel=1e-5)
+    assert second.result.bits_per_byte > second.start_bits_per_byte
+    assert second.kept == "start"
+    assert second.test_bits_per_byte == pytest.approx(first.test_bits_per_byte, rel=1e-6)
+    old, new = (load_file(done.folder / "model.safetensors") for done in (first, second))
+    assert all(np.array_equal(old[name], new[name]) for name in old)
+    third = train_model(first.folder, steps=60, out=tmp_path / "third", **fast)
+    assert third.kept == "trained"
+    assert third.result.bits_per_byte < third.start_bits_per_byte
+
+
+def test_the_test_part_is_not_the_validation_part(spec: Path, fast: dict[str, object], tmp_path: Path) -> None:
+    done = train_model(spec, steps=20, out=tmp_path / "out", **fast)
+    data = load_tokens(tmp_path / "out" / "corpus" / "tokens-300.npz")
+    arch, weights = load_pretrained(done.folder)
+    assert done.test_bits_per_byte == evaluate(load_model(arch, weights), data, split="test").bits_per_byte
+    assert done.test_bits_per_byte != done.result.bits_per_byte
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"recipe": replace(RECIPE, batch_windows=8)}, r"--batch \(4 there, 8 now\)"),
+        ({"recipe": replace(RECIPE, window_tokens=16)}, r"--window \(24 there, 16 now\)"),
+        ({"recipe": replace(RECIPE, matrix_rate=0.02)}, "differs in --rate;"),
+        ({"recipe": replace(RECIPE, clip_norm=0.5)}, "differs in recipe;"),
+        ({"seed": 5}, r"--seed \(0 there, 5 now\)"),
+        ({"execution": replace(EXACT, accumulate=2)}, r"--accumulate, over all processes \(1 there, 2 now\)"),
+        ({"execution": Execution(precision="bf16")}, r"--precision \(fp32 there, bf16 now\)"),
+    ],
+)
+def test_resuming_with_another_recipe_is_refused_and_changes_nothing(
+    spec: Path, fast: dict[str, object], tmp_path: Path, change: dict[str, object], named: str
+) -> None:
+    out = tmp_path / "out"
+    train_model(spec, steps=6, out=out, **fast)
+    before = {path: path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()}
+    with pytest.raises(StudyError, match=f"another training, which {'differs in ' * (named[0] == '-')}{named}"):
+        train_model(spec, steps=12, out=out, resume=True, **{**fast, **change})
+    assert {path: path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()} == before
+    assert train_model(spec, steps=12, out=out, resume=True, **fast).result.steps == 12
+
+
+def test_resuming_from_other_weights_or_another_text_is_refused(
+    spec: Path, fast: dict[str, object], text: Path, tmp_path: Path
+) -> None:
+    folder = train_model(spec, steps=3, out=tmp_path / "first", **fast).folder
+    train_model(folder, steps=3, out=tmp_path / "out", **fast)
+    with_weights(folder, lambda weights: weights["model.norm.weight"].__setitem__(0, 2.0))
+    with pytest.raises(StudyError, match="differs in starting weights;"):
+        train_model(folder, steps=6, out=tmp_path / "out", resume=True, **fast)
+    text.write_text(text.read_text() + "\none line more")
+    with pytest.raises(StudyError, match="tokens of another text"):
+        train_model(spec, steps=6, out=tmp_path / "first", resume=True, **fast)
+
+
+def test_a_text_that_is_missing_leaves_no_folder(spec: Path, fast: dict[str, object], tmp_path: Path) -> None:
+    missing = {**fast, "data": [str(tmp_path / "none.txt")]}
+    with pytest.raises(DataError, match=r"none\.txt"):
+        train_model(spec, steps=3, out=tmp_path / "out", **missing)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_weights_that_are_not_finite_are_refused(
+    spec: Path, fast: dict[str, object], text: Path, tmp_path: Path, value: float
+) -> None:
+    folder = train_model(spec, steps=3, out=tmp_path / "out", **fast).folder
+    with_weights(folder, lambda weights: weights["model.norm.weight"].__setitem__(0, value))
+    rows = "".join(f"item {i} {'abc'[i % 3]},{'abc'[i % 3]}\n" for i in range(200))
+    (tmp_path / "task.csv").write_text("text,label\n" + rows)
+    for use in (
+        lambda: api.sensitivity(folder, text),
+        lambda: api.evaluate(folder, tmp_path / "task.csv", with_baseline=False),
+        lambda: train_model(folder, steps=3, out=tmp_path / "again", **fast),
+    ):
+        with pytest.raises(SpecError, match=r"norm\.weight has values that are not finite"):
+            use()
+
+
+def test_a_folder_in_the_place_of_weights_is_named(
+    spec: Path, fast: dict[str, object], text: Path, tmp_path: Path
+) -> None:
+    folder = train_model(spec, steps=3, out=tmp_path / "out", **fast).folder
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").mkdir()
+    with pytest.raises(SpecError, match=r"model\.safetensors: there is no such file"):
+        api.sensitivity(folder, text)
+
+
+def test_a_missing_package_is_reported_before_a_model_is_tuned(
+    spec: Path, fast: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = train_model(spec, steps=3, out=tmp_path / "out", **fast).folder
+    rows = "".join(f"item {i} {'abc'[i % 3]},{'abc'[i % 3]}\n" for i in range(200))
+    (tmp_path / "task.csv").write_text("text,label\n" + rows)
+    monkeypatch.setitem(sys.modules, "sklearn.feature_extraction.text", None)
+    monkeypatch.setattr("chipwise.training.tasks.evaluate_task", lambda *_, **__: pytest.fail("tuned first"))
+    with pytest.raises(MissingExtra, match="scikit-learn"):
+        evaluate_folder(folder, tmp_path / "task.csv")
+
+
+@pytest.mark.parametrize("command", [["train", "--steps", "1"], ["shrink"], ["sensitivity", "--text", "none.txt"]])
+def test_a_missing_model_is_reported_before_torch_is_loaded(command: list[str], tmp_path: Path) -> None:
+    program = (
+        "import sys\n"
+        "class Refuse:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'torch': sys.exit('torch was loaded')\n"
+        "sys.meta_path.insert(0, Refuse())\n"
+        "from chipwise.cli.app import main\n"
+        "main()\n"
+    )
+    name, *options = command
+    done = subprocess.run(
+        [sys.executable, "-c", program, name, "./no/such/model", *options], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 2
+    assert "no/such/model" in done.stderr
+    assert "torch was loaded" not in done.stderr
 
 
 def test_evaluating_needs_a_trained_folder(spec: Path, tmp_path: Path) -> None:
@@ -379,9 +533,9 @@ def test_evaluating_needs_a_trained_folder(spec: Path, tmp_path: Path) -> None:
     task = tmp_path / "task.csv"
     task.write_text("text,label\n" + rows)
     with pytest.raises(InputError, match="weights and tokenizer"):
-        command.evaluate_folder(spec, task)
+        evaluate_folder(spec, task)
     with pytest.raises(UnknownName, match="tune"):
-        command.evaluate_folder(spec, task, method="tunes")
+        evaluate_folder(spec, task, method="tunes")
 
 
 def test_the_command_line_trains_and_evaluates(spec: Path, text: Path, tmp_path: Path) -> None:
@@ -410,6 +564,6 @@ def test_the_command_line_trains_and_evaluates(spec: Path, text: Path, tmp_path:
     assert reached["model"]["low"] <= reached["model"]["value"] <= reached["model"]["high"]
     shown = runner.invoke(app, asked)
     assert "95 % interval" in shown.output
-    assert "true class (down), answered (across):\n" in shown.output
+    assert "true class (down), predicted (across):\n" in shown.output
     held = [sum(row) for row in reached["model"]["confusion"]]
     assert [f"of {count} right" in shown.output for count in held] == [True] * 3

@@ -116,7 +116,7 @@ def test_a_killed_training_goes_on_where_its_last_checkpoint_was(
             raise KilledError
 
     with pytest.raises(KilledError):
-        run(arch, data, tmp_path, clock, budget=3.0, progress=kill, checkpoint_every_s=0.5)
+        run(arch, data, tmp_path, clock, budget=3.0, on_progress=kill, checkpoint_every_s=0.5)
     result = run(arch, data, tmp_path, clock, budget=3.0)
     assert result.cpu_s == 3.0
     assert result.steps == 192
@@ -134,7 +134,7 @@ def test_resuming_changes_nothing_but_the_waiting(arch: ArchSpec, data: TokenDat
 
     whole = run(arch, data, tmp_path / "whole", ticking(), budget=1.5)
     with pytest.raises(KilledError):
-        run(arch, data, tmp_path / "parts", ticking(), budget=1.5, progress=kill, checkpoint_every_s=0.3)
+        run(arch, data, tmp_path / "parts", ticking(), budget=1.5, on_progress=kill, checkpoint_every_s=0.3)
     parts = run(arch, data, tmp_path / "parts", ticking(), budget=1.5)
     assert parts.steps == whole.steps
     assert parts.bits_per_byte == pytest.approx(whole.bits_per_byte, rel=1e-3)

@@ -63,7 +63,7 @@ class SupernetJob:
             seed=self.seed,
             folder=self.folder,
             recipe=build(SupernetRecipe, self.recipe, field="recipe"),
-            progress=on_progress,
+            on_progress=on_progress,
         )
         values: dict[str, Any] = plain(result)
         del values["whole"]

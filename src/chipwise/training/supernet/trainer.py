@@ -81,7 +81,7 @@ def train_supernet(
     seed: int,
     folder: str | Path,
     recipe: SupernetRecipe | None = None,
-    progress: Callable[[Update], None] | None = None,
+    on_progress: Callable[[Update], None] | None = None,
     checkpoint_every_s: float = 10.0,
     clock: Callable[[], float] = time.process_time,
 ) -> SupernetResult:
@@ -97,7 +97,7 @@ def train_supernet(
         seed: Of weights, order of the text, and which designs a step takes.
         folder: Of checkpoints and weights.
         recipe: How.
-        progress: Told about once a second.
+        on_progress: Told about once a second.
         checkpoint_every_s: Seconds between checkpoints.
         clock: CPU seconds of this process.
 
@@ -115,7 +115,7 @@ def train_supernet(
     if kept is not None:
         return kept
     run.resume()
-    run.loop(progress, checkpoint_every_s)
+    run.loop(on_progress, checkpoint_every_s)
     return run.written()
 
 

@@ -56,8 +56,8 @@ def watching(arch: ArchSpec, watch: Mapping[str, Callable[[Any, Any], None]]) ->
     """While it lasts, ``watch`` hears the input and output of the named modules (``layers.0.ffn.down``) of ``arch``."""
     model = _module(arch).model
     handles = [
-        model.get_submodule(name).register_forward_hook(lambda _m, given, out, told=told: told(given[0], out))
-        for name, told in watch.items()
+        model.get_submodule(name).register_forward_hook(lambda _m, given, out, record=record: record(given[0], out))
+        for name, record in watch.items()
     ]
     try:
         yield

@@ -12,8 +12,8 @@ import numpy as np
 
 from chipwise.core.errors import Infeasible
 from chipwise.optim.exact import Option, choose
-from chipwise.shrinking.costs import Costs
-from chipwise.shrinking.judging import Replacement
+from chipwise.shrinking.block_costs import Costs
+from chipwise.shrinking.block_losses import Replacement
 from chipwise.shrinking.sizes import Sizes, blocks, cut_arch, whole_sizes
 from chipwise.spec import ArchSpec
 
@@ -202,7 +202,7 @@ def search_shared(
     judge: Callable[[Sizes], float],
     *,
     trials: int,
-    told: Callable[[int, int], None] = lambda done, total: None,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[Sizes, float]:
     """The cut with the least loss under inherited weights: random ones first, then neighbours of the best dozen."""
     random = np.random.default_rng([sampler.seed, 1])
@@ -215,7 +215,7 @@ def search_shared(
             sizes = sampler.change(best[int(random.integers(len(best)))], random)
         if sizes not in seen:
             seen[sizes] = judge(sizes)
-        told(number + 1, trials)
+        on_progress(number + 1, trials)
     winner = min(seen, key=lambda item: seen[item])
     return winner, seen[winner]
 

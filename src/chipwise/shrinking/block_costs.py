@@ -61,7 +61,7 @@ def measure_costs(
     weights: str = "fp32",
     seconds: float = 1.0,
     rounds: int = 3,
-    told: Callable[[int, int], None] = lambda done, total: None,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Costs]:
     """Times every size in ``options`` (by kind; of the blocks that ``arch`` has) on one thread; by name of the time.
 
@@ -72,7 +72,7 @@ def measure_costs(
         weights: The format in which it will be served.
         seconds: Of timing for each variant, over all rounds.
         rounds: Turns.
-        told: Hears how many timings are done.
+        on_progress: Called with the timings done and the total.
     """
     if is_encoder(arch):  # a row of its table is looked up whatever its size
         arch = replace(arch, vocab_size=min(arch.vocab_size, _TABLE_ROWS))
@@ -86,7 +86,7 @@ def measure_costs(
         for size in sorted({0, max(own), *options.get(kind, ())}):
             sizes = whole.with_kind(kind, tuple(min(size, top) for top in own))
             variants[kind, size] = cut_arch(arch, sizes)
-    taken = _timed(list(variants.values()), workload, weights, seconds, rounds, told)
+    taken = _timed(list(variants.values()), workload, weights, seconds, rounds, on_progress)
     return {
         name: _by_block({key: times[name] for key, times in zip(variants, taken, strict=True)}, counts)
         for name in taken[0]
@@ -131,7 +131,7 @@ def _timed(
     weights: str,
     seconds: float,
     rounds: int,
-    told: Callable[[int, int], None],
+    on_progress: Callable[[int, int], None],
 ) -> list[Times]:
     """The median processor seconds of each model, measured in turns."""
     samples: list[list[Times]] = [[] for _ in archs]
@@ -145,7 +145,7 @@ def _timed(
             order = range(len(archs)) if turn % 2 == 0 else range(len(archs) - 1, -1, -1)
             for done, i in enumerate(order):
                 samples[i] += _samples(files[archs[i]], archs[i], workload, seconds / rounds)
-                told(turn * len(archs) + done + 1, rounds * len(archs))
+                on_progress(turn * len(archs) + done + 1, rounds * len(archs))
     return [{name: float(np.median([one[name] for one in values])) for name in values[0]} for values in samples]
 
 

@@ -12,15 +12,16 @@ from chipwise.core import units
 from chipwise.core.digest import plain
 from chipwise.core.errors import InputError, StudyError, UnitError, UnknownName
 from chipwise.core.files import read_json, storage, write_json
+from chipwise.deploy.hf import require_folder
 from chipwise.ops import Workload
 from chipwise.profile.measurement import Measurement
-from chipwise.shrinking.choosing import METHODS, Limits, Method
-from chipwise.shrinking.distil import Healing
+from chipwise.shrinking.block_selection import METHODS, Limits, Method
+from chipwise.shrinking.distillation import Healing
 from chipwise.shrinking.sizes import Sizes, whole_sizes
-from chipwise.shrinking.stages import Plan, Shrinking, Told
+from chipwise.shrinking.stages import OnProgress, Plan, Shrinking
 from chipwise.spec import ArchSpec
-from chipwise.training.command import data_spec
 from chipwise.training.data import load_corpus
+from chipwise.training.origin import data_spec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +50,7 @@ class Shrunk:
         return request_of(self.latency) / request_of(self.original_latency)
 
 
-def start_from(
+def shrink_model(
     folder: str | Path,
     *,
     latency: str | float | None = "60 %",
@@ -68,7 +69,7 @@ def start_from(
     resume: bool = False,
     measured: bool = True,
     seed: int = 0,
-    progress: Told = lambda stage, done, total: None,
+    on_progress: OnProgress = lambda stage, done, total: None,
 ) -> Shrunk:
     """A smaller model cut from the one in ``folder``, within limits, healed by distillation from it.
 
@@ -91,7 +92,7 @@ def start_from(
         resume: Go on with what the folder holds.
         measured: Whether the result and the original are measured in turns at the end.
         seed: Of batches and draws.
-        progress: Hears the stage and how far it is.
+        on_progress: Called with the stage, what is done and the total.
 
     Raises:
         InputError: The model, a limit or the text is wrong, or no cut keeps the limits.
@@ -100,7 +101,10 @@ def start_from(
     """
     if method not in METHODS:
         raise UnknownName("method", method, METHODS)
+    for asked, kind, name in ((latency, "time", "latency"), (memory, "bytes", "memory")):
+        limit_of(asked, 1.0, kind, name)
     source = Path(folder)
+    require_folder(source)
     target = Path(out) if out is not None else Path("runs") / f"shrink-{source.resolve().name}"
     spec, base = data_spec(data)
     work = Shrinking(
@@ -111,7 +115,7 @@ def start_from(
         longest=longest,
         form=weights,
         seed=seed,
-        told=progress,
+        on_progress=on_progress,
     )
     claim(target, work.about, resume=resume)
     limit_s = limit_of(latency, work.costs["request"].cut_s(work.arch, whole_sizes(work.arch)), "time", "latency")

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from chipwise.nn.precision import Precision
-from chipwise.shrinking.running import Weights, autocast, distance, head_of, states
+from chipwise.shrinking.forward import Weights, autocast, distance, head_of, states
+from chipwise.shrinking.importance import Statistics, repaired
 from chipwise.shrinking.sizes import Sizes, blocks, cut_arch, cut_weights, whole_sizes
-from chipwise.shrinking.statistics import Statistics, repaired
 from chipwise.shrinking.texts import Targets
 from chipwise.spec import ArchSpec
 
@@ -64,7 +64,7 @@ def judge_replacements(
     precision: Precision = "fp32",
     known: Sequence[Replacement] = (),
     keep: Callable[[list[Replacement]], None] = lambda done: None,
-    told: Callable[[int, int], None] = lambda done, total: None,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Replacement]:
     """Every size of every block in ``options``, judged with that block alone cut and repaired.
 
@@ -79,7 +79,7 @@ def judge_replacements(
         precision: Of matrix products.
         known: Replacements that were judged before.
         keep: Called with all so far, after each block.
-        told: Hears how many are done.
+        on_progress: Called with the blocks done and the total.
     """
     whole = whole_sizes(arch)
     have = {(item.layer, item.kind, item.size): item for item in known}
@@ -97,5 +97,5 @@ def judge_replacements(
         done.append(item)
         if number + 1 == len(wanted) or wanted[number + 1][:2] != (i, kind):
             keep(done)
-        told(number + 1, len(wanted))
+        on_progress(number + 1, len(wanted))
     return done

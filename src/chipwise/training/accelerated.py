@@ -1,4 +1,4 @@
-"""The same training with other means: a budget of steps, a GPU or several, larger batches, less memory, given weights.
+"""The training loop with more options: a budget of steps, GPUs, gradient accumulation, recomputed activations.
 
 The loop, the recipe and the checkpoints are the trainer's. Several processes (``torchrun``) share each batch: every
 one holds the model (``ddp``), or a part of each layer (``fsdp``; the averages of Muon stay whole on each). All of them
@@ -41,7 +41,7 @@ _PEAK_SIZE = {"cpu": 1024, "cuda": 8192}  # of the product that a measured peak 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Means:
+class Execution:
     """With what a model is trained. The defaults are those of the plain trainer."""
 
     device: str = "cpu"
@@ -70,7 +70,7 @@ class Means:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sign(Update):
+class TrainingProgress(Update):
     """A sign of life with how fast it goes."""
 
     steps: int
@@ -79,18 +79,18 @@ class Sign(Update):
     left_s: float  # until the budget is spent, at this pace
 
 
-def train_with(
+def train_accelerated(
     arch: ArchSpec,
     data: TokenData,
     *,
-    means: Means,
+    execution: Execution,
     steps: int | None = None,
     cpu_budget_s: float | None = None,
     seed: int,
     folder: str | Path,
     recipe: Recipe | None = None,
     start: Mapping[str, np.ndarray[Any, Any]] | None = None,
-    progress: Callable[[Sign], None] | None = None,
+    on_progress: Callable[[TrainingProgress], None] | None = None,
     checkpoint_every_s: float = 30.0,
     max_validation_bytes: int | None = None,
 ) -> TrainResult:
@@ -99,19 +99,19 @@ def train_with(
     Args:
         arch: The architecture.
         data: In the model's tokens.
-        means: With what.
+        execution: With what.
         steps: Steps of the optimiser; this or ``cpu_budget_s``.
         cpu_budget_s: CPU seconds, on one process without a GPU.
         seed: Of weights and order of the text.
         folder: Of checkpoints and weights.
         recipe: How; its batch is what one process takes at once.
         start: Weights to go on from (names of the torch module); random ones unless given.
-        progress: Told about once a second.
+        on_progress: Told about once a second.
         checkpoint_every_s: Seconds of training between checkpoints.
         max_validation_bytes: Judge on the first so many bytes of the validation text.
 
     Raises:
-        InputError: Not exactly one budget, or one that does not go with the means.
+        InputError: Not exactly one budget, or one that does not go with the execution.
         TrainingDiverged: As of the trainer; the last good state is kept in ``folder``.
         KeyboardInterrupt: After Ctrl-C, when the step was finished and its state written.
     """
@@ -122,19 +122,21 @@ def train_with(
         raise InputError(f"the budget must be positive, not {budget:g}")
     if data.vocab_size != arch.vocab_size:
         raise InputError(f"the model has {arch.vocab_size} tokens, the text was encoded with {data.vocab_size}")
-    if cpu_budget_s is not None and (processes() > 1 or means.device != "cpu"):
+    if cpu_budget_s is not None and (processes() > 1 or execution.device != "cpu"):
         raise InputError("--cpu-seconds is for one process without a GPU; give --steps or --tokens")
     counted = steps is not None
-    run = ExtendedRun(arch, data, budget, seed, Path(folder), recipe or Recipe(), means, counted=counted, start=start)
+    run = AcceleratedRun(
+        arch, data, budget, seed, Path(folder), recipe or Recipe(), execution, counted=counted, start=start
+    )
     try:
         with run.interruptible():
-            return run.go(progress, checkpoint_every_s, max_validation_bytes)  # type: ignore[arg-type]
+            return run.go(on_progress, checkpoint_every_s, max_validation_bytes)  # type: ignore[arg-type]
     except TrainingDiverged as error:
         raise TrainingDiverged(f"{error}; the last good state is kept in {folder}") from None
 
 
-class ExtendedRun(Run):
-    """A training with :class:`Means`; ``counted`` budgets are steps."""
+class AcceleratedRun(Run):
+    """A training with :class:`Execution`; ``counted`` budgets are steps."""
 
     def __init__(
         self,
@@ -144,21 +146,21 @@ class ExtendedRun(Run):
         seed: int,
         folder: Path,
         recipe: Recipe,
-        means: Means,
+        execution: Execution,
         *,
         counted: bool,
         start: Mapping[str, np.ndarray[Any, Any]] | None,
     ) -> None:
-        self.means, self.counted = means, counted
+        self.execution, self.counted = execution, counted
         self.rank, self.world = rank(), processes()
         self.stop = False
         self.began = (time.perf_counter(), -1)  # when, at which step, this call set out
-        clock = time.process_time if means.device == "cpu" else time.perf_counter
-        on_gpu: Precision | None = "bf16" if means.device != "cpu" else None
+        clock = time.process_time if execution.device == "cpu" else time.perf_counter
+        on_gpu: Precision | None = "bf16" if execution.device != "cpu" else None
         super().__init__(
-            arch, data, budget, seed, folder, recipe, clock, given=start, precision=means.precision or on_gpu
+            arch, data, budget, seed, folder, recipe, clock, given=start, precision=execution.precision or on_gpu
         )
-        parts = means.accumulate * self.world
+        parts = execution.accumulate * self.world
         if parts > 1:
             self.key = digest([self.key, parts])
         if counted:
@@ -167,7 +169,7 @@ class ExtendedRun(Run):
     @property
     def step_tokens(self) -> int:
         """Tokens that one step learns from, over all processes."""
-        return super().step_tokens * self.means.accumulate * self.world
+        return super().step_tokens * self.execution.accumulate * self.world
 
     def spent(self, at: Progress) -> float:
         """Steps, or CPU seconds."""
@@ -182,8 +184,8 @@ class ExtendedRun(Run):
         model = build(self.arch, seed=self.seed)
         if self.given is not None:
             model.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in self.given.items()})
-        self.model = model.to(self.means.device).train()
-        if self.means.recompute:
+        self.model = model.to(self.execution.device).train()
+        if self.execution.recompute:
             for layer in self.model.layers.values():
                 _recompute(layer)
         self.loss: nn.Module = _Loss(self.model, lambda: torch_dtype(self.precision))
@@ -193,20 +195,20 @@ class ExtendedRun(Run):
         self.at = Progress(precision=self.precision)
 
     def _share(self) -> None:
-        if self.means.sharing == "ddp":
+        if self.execution.sharing == "ddp":
             self.loss = nn.parallel.DistributedDataParallel(self.loss)
             return
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
-        mesh = init_device_mesh(torch.device(self.means.device).type, (self.world,))
+        mesh = init_device_mesh(torch.device(self.execution.device).type, (self.world,))
         for layer in self.model.layers.values():
             fully_shard(layer, mesh=mesh)
         fully_shard(self.loss, mesh=mesh)
 
     @property
     def _sharded(self) -> bool:
-        return self.world > 1 and self.means.sharing == "fsdp"
+        return self.world > 1 and self.execution.sharing == "fsdp"
 
     def take(self, weights: dict[str, Tensor]) -> None:
         """Gives the model these weights, each process its part."""
@@ -217,7 +219,7 @@ class ExtendedRun(Run):
 
         with torch.no_grad():
             for name, p in self.model.named_parameters():
-                whole = weights[name].to(self.means.device)
+                whole = weights[name].to(self.execution.device)
                 p.copy_(distribute_tensor(whole, p.device_mesh, p.placements))  # type: ignore[attr-defined]
 
     def weights(self) -> dict[str, Tensor]:
@@ -233,12 +235,12 @@ class ExtendedRun(Run):
 
     def backward(self) -> Tensor:
         """The gradient of this process's share of the step's batch, averaged over all shares."""
-        count, parts = self.recipe.batch_windows, self.means.accumulate
-        total = torch.zeros((), device=self.means.device)
+        count, parts = self.recipe.batch_windows, self.execution.accumulate
+        total = torch.zeros((), device=self.execution.device)
         for part in range(parts):
             number = (self.at.steps * parts + part) * self.world + self.rank
             inputs, targets = (
-                t.to(self.means.device) for t in batch(self.data.train, self.window, count, number, self.seed)
+                t.to(self.execution.device) for t in batch(self.data.train, self.window, count, number, self.seed)
             )
             with self._without_exchange(part < parts - 1):
                 loss = self.loss(inputs, targets) / parts
@@ -281,15 +283,15 @@ class ExtendedRun(Run):
         finally:
             signal.signal(signal.SIGINT, before)
 
-    def _update(self) -> Sign:
+    def _update(self) -> TrainingProgress:
         at, (since, from_step) = self.at, self.began
         done, seconds = at.steps - from_step, max(time.perf_counter() - since, 1e-9)
         per_s = done * self.step_tokens / seconds
-        peak = self.means.peak_flops_per_s
+        peak = self.execution.peak_flops_per_s
         share = self.spent(at) / self.budget
         pace = (self.spent(at) - self._from) / seconds
         base = super()._update()
-        return Sign(
+        return TrainingProgress(
             cpu_s=base.cpu_s,
             cpu_budget_s=base.cpu_budget_s,
             tokens=base.tokens,
@@ -311,7 +313,7 @@ class ExtendedRun(Run):
             return self.model
         model = Transformer(self.arch)
         model.load_state_dict(self.weights())
-        return model.to(self.means.device)
+        return model.to(self.execution.device)
 
     def keep(self, result: TrainResult, weights: bytes) -> None:
         """Writes weights and result, once."""
@@ -390,19 +392,19 @@ def _together() -> None:
 
 
 @contextlib.contextmanager
-def joined(means: Means) -> Iterator[Means]:
-    """Joins the processes that ``torchrun`` started, if it did; the means with this process's own device."""
+def joined(execution: Execution) -> Iterator[Execution]:
+    """Joins the processes that ``torchrun`` started, if it did; the execution with this process's own device."""
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
-        yield means
+        yield execution
         return
     if not dist.is_available():
         raise Unsupported("this torch was built without torch.distributed; train in one process")
-    gpu = means.device.startswith("cuda")
+    gpu = execution.device.startswith("cuda")
     if gpu:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-        means = replace(means, device=f"cuda:{os.environ['LOCAL_RANK']}")
+        execution = replace(execution, device=f"cuda:{os.environ['LOCAL_RANK']}")
     dist.init_process_group("nccl" if gpu else "gloo")
     try:
-        yield means
+        yield execution
     finally:
         dist.destroy_process_group()

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from chipwise.shrinking.running import Weights, states, watching
+from chipwise.shrinking.forward import Weights, states, watching
 from chipwise.shrinking.sizes import WIDTH, Index, Sizes, blocks, whole_sizes
 from chipwise.shrinking.texts import Texts
 from chipwise.spec import ArchSpec
@@ -50,24 +50,24 @@ def gather(arch: ArchSpec, weights: Weights, texts: Texts) -> Statistics:
         counts[name] = counts.get(name, 0) + count
 
     def inner(place: str) -> Any:
-        def told(given: Tensor, _out: Tensor) -> None:
+        def record(given: Tensor, _out: Tensor) -> None:
             rows = given[seen["mask"]]
             add(f"{place}.sum", rows.sum(0), len(rows))
             add(f"{place}.moment", rows.T @ rows, len(rows))
 
-        return told
+        return record
 
     def normed(_given: Tensor, out: Tensor) -> None:
         rows = out[seen["mask"]]
         add("width", rows.square().sum(0), len(rows))
 
     def layer(number: int) -> Any:
-        def told(given: Tensor, out: Any) -> None:
+        def record(given: Tensor, out: Any) -> None:
             after = out[0] if isinstance(out, tuple) else out
             alike = F.cosine_similarity(given[seen["mask"]], after[seen["mask"]], dim=-1)
             add(f"influence.{number}", (1 - alike).sum(), len(alike))
 
-        return told
+        return record
 
     watch = {f"layers.{i}.{kind}.{_BACK[kind]}": inner(f"layers.{i}.{kind}") for i, kind in blocks(arch)}
     watch |= {f"layers.{i}.{kind}_norm": normed for i, kind in blocks(arch)}

@@ -20,7 +20,7 @@ from torch import Tensor
 from chipwise.core.digest import digest
 from chipwise.core.errors import SpecError, TrainingDiverged
 from chipwise.nn.precision import Precision
-from chipwise.shrinking.running import Weights, autocast, distance, head_of, states
+from chipwise.shrinking.forward import Weights, autocast, distance, head_of, states
 from chipwise.shrinking.sizes import Sizes, cut_arch, cut_weights, whole_sizes
 from chipwise.shrinking.texts import BATCH_TOKENS, Targets, order_of_batches
 from chipwise.spec import ArchSpec
@@ -103,8 +103,8 @@ class Distiller:
         self.cpu_s = 0.0
         self.losses: list[float] = []
 
-    def run(self, told: Callable[[int, int, float], None], *, checkpoint_every_s: float = 20.0) -> Distilled:
-        """Steps until there are none left; ``told`` hears step, steps and loss.
+    def run(self, on_progress: Callable[[int, int, float], None], *, checkpoint_every_s: float = 20.0) -> Distilled:
+        """Steps until there are none left; ``on_progress`` is called with step, steps and loss.
 
         Raises:
             TrainingDiverged: The loss was no longer finite, and again at half the rate.
@@ -120,7 +120,7 @@ class Distiller:
                 continue
             self.step += 1
             self.losses.append(loss)
-            told(self.step, self.healing.steps, loss)
+            on_progress(self.step, self.healing.steps, loss)
             if self.cpu_s - saved_s >= checkpoint_every_s:
                 saved_s = self.cpu_s
                 self.save()

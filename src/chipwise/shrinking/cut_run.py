@@ -33,12 +33,12 @@ from chipwise.run.folder import PROMISES, RunFolder
 from chipwise.run.ledger import Ledger
 from chipwise.run.progress import Observer, Status
 from chipwise.run.start_spec import ORIGINAL, StartSpec
-from chipwise.shrinking.choosing import Limits, options_of
-from chipwise.shrinking.command import claim
+from chipwise.shrinking.block_selection import Limits, options_of
 from chipwise.shrinking.cut_limits import limits_of, promises_of
 from chipwise.shrinking.cut_quality import ask, bits_per_byte, likeness
 from chipwise.shrinking.cut_record import broken_limits, constraints_of, make_record, values_of
-from chipwise.shrinking.distil import Healing
+from chipwise.shrinking.distillation import Healing
+from chipwise.shrinking.shrink_model import claim
 from chipwise.shrinking.sizes import Sizes, blocks
 from chipwise.shrinking.stages import Named, Plan, Shrinking
 from chipwise.space.constraints import unit_of
@@ -64,7 +64,7 @@ class Cutting:
     Args:
         spec: What is asked for.
         folder: The run's folder, open.
-        observer: Told of every change.
+        observer: OnProgress of every change.
     """
 
     def __init__(self, spec: StartSpec, folder: RunFolder, observer: Observer) -> None:
@@ -101,7 +101,7 @@ class Cutting:
             longest=min(max(LONGEST[0], spec.workload.prompt_tokens), LONGEST[1]),
             form=spec.weights,
             seed=spec.seed,
-            told=self._heard,
+            on_progress=self._heard,
         )
         spec.require_kind(work.arch)
         _require_answerable(work.arch, tasks)
@@ -235,7 +235,7 @@ class Cutting:
         for label, task in tasks.items():
             self._phase(f"asking {label}")
             quality["tasks"][label] = ask(
-                task, design, arrays, path, work.tokenizer, told=lambda done, total: self._detail(done, total)
+                task, design, arrays, path, work.tokenizer, on_progress=lambda done, total: self._detail(done, total)
             )
         self._found(name, judged=key, **quality)
 
@@ -260,10 +260,10 @@ class Cutting:
         values = values_of(contenders[self.spec.method])
         missed = broken_limits(self.spec, contenders)
         if missed:
-            told = ", ".join(f"{item.metric} {item.show(values[item.metric])} (limit {item.text})" for item in missed)
+            listed = ", ".join(f"{item.metric} {item.show(values[item.metric])} (limit {item.text})" for item in missed)
             busy = "" if contenders[self.spec.method]["clean"] else "; the machine was busy, so --resume measures again"
             raise Infeasible(
-                f"the healed cut, the nearest that was found, is outside its limits: {told}{busy}. Loosen the limit"
+                f"the healed cut, the nearest that was found, is outside its limits: {listed}{busy}. Loosen the limit"
                 + (", or raise budget.final" if any(item.task for item in missed) else "")
                 + f"; the cut is in {self.folder.path / self.spec.method}"
             )

@@ -18,13 +18,13 @@ from chipwise.core.errors import Infeasible, InputError, SpecError, StudyError, 
 from chipwise.deploy.hf import load_pretrained
 from chipwise.ops import Workload
 from chipwise.profile.backends.onnxruntime import OnnxEncoder
-from chipwise.shrinking import Healing, stages, start_from
-from chipwise.shrinking.choosing import Limits, Sampler, choose_exactly, choose_first_layers, options_of
-from chipwise.shrinking.command import limit_of
-from chipwise.shrinking.costs import Costs, measure_costs
-from chipwise.shrinking.distil import Distiller
-from chipwise.shrinking.judging import Replacement
-from chipwise.shrinking.running import autocast, states
+from chipwise.shrinking import Healing, shrink_model, stages
+from chipwise.shrinking.block_costs import Costs, measure_costs
+from chipwise.shrinking.block_losses import Replacement
+from chipwise.shrinking.block_selection import Limits, Sampler, choose_exactly, choose_first_layers, options_of
+from chipwise.shrinking.distillation import Distiller
+from chipwise.shrinking.forward import autocast, states
+from chipwise.shrinking.shrink_model import limit_of
 from chipwise.shrinking.sizes import blocks, cut_arch, whole_sizes
 from chipwise.shrinking.texts import Texts, make_targets
 from chipwise.spec.encoder import without_head
@@ -49,13 +49,13 @@ def bert(tmp_path_factory) -> Path:
 @pytest.fixture(autouse=True)
 def quick_timing(monkeypatch) -> None:
     """Seconds of a pass as its parameters: what is tested here is what is done with them."""
-    from chipwise.shrinking import costs
+    from chipwise.shrinking import block_costs
 
     def timed(archs, workload, weights, seconds, rounds, told):
         seconds = [1e-6 * sum(arch.layer_parameters(layer) for layer in arch.layers) + 1e-3 for arch in archs]
         return [{"request": one, "ttft": one} for one in seconds]
 
-    monkeypatch.setattr(costs, "_timed", timed)
+    monkeypatch.setattr(block_costs, "_timed", timed)
 
 
 def unit_costs() -> dict[str, Costs]:
@@ -67,7 +67,7 @@ def unit_costs() -> dict[str, Costs]:
 def test_the_three_ways_keep_the_limit_and_heal(bert, tmp_path) -> None:
     whole = load_pretrained(bert)[0]
     for method in ("exact", "shared", "truncate"):
-        found = start_from(bert, latency="40 %", method=method, **settings(tmp_path, resume=method != "exact"))
+        found = shrink_model(bert, latency="40 %", method=method, **settings(tmp_path, resume=method != "exact"))
         assert found.limit_s is not None
         assert found.predicted_s <= found.limit_s
         assert found.loss_after < found.loss_before
@@ -86,7 +86,7 @@ def test_the_three_ways_keep_the_limit_and_heal(bert, tmp_path) -> None:
 
 def test_a_decoder_is_cut_and_still_generates(tmp_path) -> None:
     folder = decoder_folder(tmp_path / "m")
-    found = start_from(folder, latency="40 %", **settings(tmp_path, new_tokens=4))
+    found = shrink_model(folder, latency="40 %", **settings(tmp_path, new_tokens=4))
     assert found.loss_after < found.loss_before
     model = AutoModelForCausalLM.from_pretrained(found.folder, trust_remote_code=True).eval()
     prompt = torch.tensor([[2, 10, 11]])
@@ -95,17 +95,17 @@ def test_a_decoder_is_cut_and_still_generates(tmp_path) -> None:
 
 
 def test_nothing_to_cut_loses_nothing(bert, tmp_path) -> None:
-    found = start_from(bert, latency="200 %", **settings(tmp_path, healing=Healing(steps=0)))
+    found = shrink_model(bert, latency="200 %", **settings(tmp_path, healing=Healing(steps=0)))
     assert found.sizes == whole_sizes(found.arch)
     assert found.loss_before < 1e-4  # half floats
     assert found.parameters == found.original_parameters
 
 
 def test_memory_is_a_limit_too(bert, tmp_path) -> None:
-    found = start_from(bert, latency=None, memory="70 %", **settings(tmp_path, healing=Healing(steps=0)))
+    found = shrink_model(bert, latency=None, memory="70 %", **settings(tmp_path, healing=Healing(steps=0)))
     assert found.parameters <= 0.7 * found.original_parameters
     with pytest.raises(Infeasible, match="memory: at least"):
-        start_from(bert, latency=None, memory="1 kB", **settings(tmp_path, resume=True))
+        shrink_model(bert, latency=None, memory="1 kB", **settings(tmp_path, resume=True))
 
 
 def test_a_killed_healing_ends_as_an_undisturbed_one(bert, tmp_path) -> None:
@@ -215,16 +215,16 @@ def test_drawn_cuts_keep_the_limits_and_repeat(bert) -> None:
 
 def test_folders_belong_to_one_run(bert, tmp_path) -> None:
     quick = settings(tmp_path, healing=Healing(steps=0))
-    start_from(bert, latency="90 %", **quick)
+    shrink_model(bert, latency="90 %", **quick)
     with pytest.raises(StudyError, match="--resume"):
-        start_from(bert, latency="90 %", **quick)
+        shrink_model(bert, latency="90 %", **quick)
     with pytest.raises(StudyError, match="differs in longest"):
-        start_from(bert, latency="90 %", **quick | {"longest": 12, "resume": True})
+        shrink_model(bert, latency="90 %", **quick | {"longest": 12, "resume": True})
 
 
 def test_errors_say_what_to_do(bert, tmp_path) -> None:
     with pytest.raises(UnknownName, match="did you mean 'exact'"):
-        start_from(bert, method="exakt", **settings(tmp_path))
+        shrink_model(bert, method="exakt", **settings(tmp_path))
     with pytest.raises(InputError, match="--latency is a share"):
         limit_of("fast", 1.0, "time", "latency")
     with pytest.raises(InputError, match="--memory must be positive"):
@@ -235,7 +235,7 @@ def test_errors_say_what_to_do(bert, tmp_path) -> None:
     for name in ("config.json", "model.safetensors"):
         (tmp_path / "bare" / name).write_bytes((bert / name).read_bytes())
     with pytest.raises(SpecError, match=r"tokenizer\.json"):
-        start_from(tmp_path / "bare", **settings(tmp_path))
+        shrink_model(tmp_path / "bare", **settings(tmp_path))
 
 
 def test_states_are_kept_in_a_file(bert, tmp_path) -> None:
