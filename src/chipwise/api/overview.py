@@ -26,8 +26,10 @@ from chipwise.space.search_space import Rows
 from chipwise.spec import Attention, Design, FeedForward
 
 Progress = Callable[[str, float], None]
+MOST_DRAWS, MOST_SAMPLES = 10_000_000, 1_000
 _STARTS = 4  # of the drawn candidates, how many each extreme is climbed from
 _CLIMB = 60  # steps at most: each changes the one choice that helps most
+_CLIMB_ROWS = 40_000  # priced for one extreme, about; a space of many choices gets fewer starts and steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,9 +143,12 @@ def _climbed(
     """The row with the least ``sign`` × metric that climbing from the best drawn ones reaches."""
     best: NDArray[np.int64] = rows[0]
     reached = np.inf
-    for start in np.argsort(sign * values, kind="stable")[:_STARTS]:
+    around_each = int(space.cardinalities.sum())
+    starts = max(1, min(_STARTS, _CLIMB_ROWS // (_CLIMB * around_each)))
+    steps = max(3, min(_CLIMB, _CLIMB_ROWS // around_each))
+    for start in np.argsort(sign * values, kind="stable")[:starts]:
         row, value = rows[start], sign * values[start]
-        for _ in range(_CLIMB):
+        for _ in range(steps):
             around = _neighbours(space, row)
             theirs = sign * metrics(around)[name]
             pick = int(np.argmin(theirs))
@@ -204,8 +209,10 @@ def overview_of(
         constraints = parse_constraints(whole.get("constraints", {}), tasks=None, batch=workload.batch)
     except SpecError as error:
         raise error.inside(file=str(file)) from None
-    if draws < 1 or samples < 0:
-        raise InputError(f"draw at least one candidate, and show none or more; not {draws} and {samples}")
+    if not 1 <= draws <= MOST_DRAWS:
+        raise InputError(f"draws must be from 1 to {MOST_DRAWS:,}, not {draws:,}")
+    if not 0 <= samples <= MOST_SAMPLES:
+        raise InputError(f"samples must be from 0 to {MOST_SAMPLES:,}, not {samples:,}")
     progress("pricing the blocks", 0.0)
     metrics, priced_by = _metrics(space, workload, profile, device, target.rates)
     return overview(

@@ -50,9 +50,9 @@ def _show(found: Overview) -> None:
     from chipwise.core import units
     from chipwise.core.layout import Column, Table
     from chipwise.space.constraints import METRICS
+    from chipwise.space.count import show_size
 
-    size = f"{found.size:,}" if found.size < 10**9 else units.number(found.size)
-    say(f"{size} distinct designs in {found.choices} choices")
+    say(f"{show_size(found.size)} distinct designs in {found.choices} choices")
     if found.priced_by is None:
         say(
             "without prices: this machine was not calibrated in this runtime (chipwise calibrate), and no --device was "

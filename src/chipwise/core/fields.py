@@ -38,6 +38,20 @@ def positive(block: object, *names: str, most: int = MOST) -> None:
             raise SpecError(f"must be at most {most:,}, not {short(value)}", field=name)
 
 
+def whole_number(name: str, value: object, *, least: int = 1, most: int = MOST) -> int:
+    """``value`` as an int between ``least`` and ``most``; ``name`` is the argument's, for messages.
+
+    Raises:
+        SpecError: It is not.
+    """
+    number: int = convert(int, value, name)
+    if number < least:
+        raise SpecError(f"must be at least {least}, not {short(number)}", field=name)
+    if number > most:
+        raise SpecError(f"must be at most {most:,}, not {short(number)}", field=name)
+    return number
+
+
 def check_fields(block: Any) -> None:
     """Checks every field of a dataclass by its type; call it first in ``__post_init__``.
 
@@ -163,7 +177,7 @@ def _number(kind: type, value: object, field: str) -> int | float:
         number: int | float = kind(value)
     except OverflowError:
         raise SpecError(f"{short(value)} is too large", field=field) from None
-    if not math.isfinite(number):
+    if isinstance(number, float) and not math.isfinite(number):
         raise SpecError(f"must be a finite number, not {value}", field=field)
     return number
 

@@ -151,7 +151,8 @@ for _each in (_Loader, _FastLoader):
 def _loader(text: str) -> type[yaml.SafeLoader]:
     """The fast loader for text that cannot nest deep: each level takes an opening sign or one more space of indent."""
     openings = sum(text.count(sign) for sign in "[{-?")
-    return _FastLoader if len(text) <= 20_000 and openings <= 400 else _Loader
+    indent = max((len(line) - len(line.lstrip(" ")) for line in text.splitlines()), default=0)
+    return _FastLoader if openings + indent <= 600 else _Loader
 
 
 def write_atomic(path: str | Path, content: str | bytes) -> None:

@@ -7,6 +7,8 @@ from enum import StrEnum
 
 from chipwise.core.fields import check_fields, positive
 
+MOST_TOKENS, MOST_REQUESTS = 100_000_000, 1_000_000  # of one request; at the same time
+
 
 class Phase(StrEnum):
     """What the model is doing while its cost is computed."""
@@ -25,7 +27,8 @@ class Workload:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        positive(self, "prompt_tokens", "new_tokens", "batch")
+        positive(self, "prompt_tokens", "new_tokens", most=MOST_TOKENS)
+        positive(self, "batch", most=MOST_REQUESTS)
 
     @property
     def total_tokens(self) -> int:

@@ -23,6 +23,7 @@ import numpy as np
 from chipwise.core.arrays import Float64Array
 from chipwise.core.digest import digest
 from chipwise.core.errors import InputError
+from chipwise.core.fields import convert, describe, whole_number
 from chipwise.core.workers import Event
 from chipwise.optim.executors import Evaluate, Executor, Outcome, executor
 from chipwise.optim.history import penalised
@@ -33,6 +34,7 @@ from chipwise.optim.study import Study, Trial
 
 BEAT_S, GRACE_S = 15.0, 180.0  # between beats; without one for so long, a trial is given back
 ATTEMPTS = 3  # of a candidate whose worker keeps dying
+MOST_WORKERS = 1_024
 BATCH = 10  # candidates asked for at once; a strategy spreads a batch
 GIVEN_BACK = "given_back"
 
@@ -100,8 +102,15 @@ def optimise(
         StudyError: The study is of another problem.
         StorageError: The storage refuses; what was told is kept.
     """
-    if evaluations < 1 or batch < 1:
-        raise InputError(f"evaluations and batch must be at least 1, not {evaluations} and {batch}")
+    if not isinstance(problem, Problem):
+        raise InputError(f"problem must be a Problem, not {describe(problem)}")
+    if not callable(evaluate):
+        raise InputError(f"evaluate must be a function of one row, not {describe(evaluate)}")
+    evaluations, batch = whole_number("evaluations", evaluations), whole_number("batch", batch)
+    workers, seed = whole_number("workers", workers, most=MOST_WORKERS), whole_number("seed", seed, least=0)
+    for name, seconds in (("timeout_s", timeout_s), ("beat_s", beat_s), ("grace_s", grace_s)):
+        if seconds is not None and convert(float, seconds, name) <= 0:
+            raise InputError(f"{name}: must be above 0, not {seconds:g}")
     study = study_of(problem, storage, name=name)
     loop = _Loop(problem, study, strategy, seed, evaluations, batch, beat_s, grace_s, clock, told)
     pool = executor(evaluate, workers, on=on, timeout_s=timeout_s, clock=clock)

@@ -1,8 +1,8 @@
 """Where a study is kept: a journal file by default, a database for a team, memory for a test.
 
-The journal is Optuna's, made to survive what disks and kills do: a line is appended whole or taken back, a torn line
-that a kill left is cut off by whoever writes next, and the lock is the kernel's, so that it dies with its holder. A
-database is asked again for a while when its connection is cut.
+The journal is Optuna's, made to survive full disks and kills: a line is appended whole or not at all, a torn last line
+is cut off by the next writer, and the lock is the kernel's, so it ends with its holder. When the connection to a
+database is cut, operations are retried for a while.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from chipwise.core.errors import InputError, MissingExtra, StorageError, StudyEr
 from chipwise.core.files import storage as disk
 
 T = TypeVar("T")
-PATIENCE_S = 60.0  # how long a database that cannot be reached is asked again
+PATIENCE_S = 60.0  # how long operations on a database that went away are retried
+FIRST_PATIENCE_S = 5.0  # and the first connection: most likely the address is wrong
+_OPERATIONS = range(11)  # codes of the journal's records
 _UNREACHABLE = {"OperationalError", "InterfaceError", "StorageInternalError"}
 REMEDY = "restore the file from a copy, or start anew with --restart (the old folder is kept beside it)"
 
@@ -62,7 +64,10 @@ def open_storage(where: str | Path | None) -> Any:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
         repair(path)
-    return optuna.storages.JournalStorage(_journal(path))
+    try:
+        return optuna.storages.JournalStorage(_journal(path))
+    except (AssertionError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise StudyError(f"{path}: the study cannot be read ({type(error).__name__}: {error}); {REMEDY}") from None
 
 
 def _journal(path: Path) -> Any:
@@ -130,37 +135,51 @@ def repair(path: Path) -> None:
         stream.seek(0)
         for number, line in enumerate(stream.read().splitlines(), start=1):
             try:
-                json.loads(line)
-            except ValueError:
+                record = json.loads(line)
+            except (ValueError, RecursionError):
                 raise StudyError(f"{path}: line {number} is broken; {REMEDY}") from None
+            if not isinstance(record, dict) or record.get("op_code") not in _OPERATIONS:
+                raise StudyError(f"{path}: line {number} is not a record of a study; {REMEDY}")
 
 
 def _database(url: str) -> Any:
     scheme = url.split("://", 1)[0]
     kind = scheme.split("+")[0]
-    if kind not in ("postgresql", "postgres", "sqlite", "mysql"):
+    if kind not in ("postgresql", "postgres", "sqlite"):
         raise InputError(
-            f"{without_password(url)}: {kind!r} is no storage; give postgresql://user@host/database, "
+            f"{without_password(url)}: {kind!r} is not supported; give postgresql://user@host/database, "
             "sqlite:///file.db, or the path of a journal file"
         )
+    folder = Path(url.split("://", 1)[1].removeprefix("/").partition("?")[0]).parent
+    if kind == "sqlite" and not folder.is_dir():
+        raise InputError(f"{url}: there is no folder {folder}; create it or give another path")
     if scheme in ("postgresql", "postgres"):  # psycopg 3, which is the extra's
         url = "postgresql+psycopg://" + url.split("://", 1)[1]
     from optuna.storages import RDBStorage
 
     try:
-        options = {"connect_args": {"timeout": PATIENCE_S}} if kind == "sqlite" else {"pool_pre_ping": True}
-        # Of two that make the tables at once, one is refused, and finds them made when it asks again.
-        return patient(lambda: RDBStorage(url, engine_kwargs=options), url, also=("IntegrityError", "ProgrammingError"))
-    except ModuleNotFoundError as error:
-        raise MissingExtra(error.name or "the database's driver", "postgresql") from None
+        options: dict[str, Any] = {"connect_args": {"timeout": PATIENCE_S}}
+        if kind != "sqlite":
+            options = {"pool_pre_ping": True, "connect_args": {"connect_timeout": max(2, round(FIRST_PATIENCE_S))}}
+        # Of two searches that create the tables at once one is refused; they exist when it tries again.
+        return with_retries(
+            lambda: RDBStorage(url, engine_kwargs=options),
+            url,
+            patience_s=min(PATIENCE_S, FIRST_PATIENCE_S),
+            also=("IntegrityError", "ProgrammingError"),
+        )
+    except ImportError as error:
+        raise MissingExtra(getattr(error, "name", None) or "the database's driver", "postgresql") from None
     except Exception as error:
+        if _unreachable(error, {"ArgumentError", "NoSuchModuleError"}):
+            raise InputError(f"{without_password(url)}: not the URL of a database ({error})") from None
         if not _unreachable(error, {"DatabaseError"}):
             raise
         first = str(error).strip().splitlines()[0]
         raise StorageError(f"{without_password(url)}: cannot be used as a database: {first}") from None
 
 
-def patient(
+def with_retries(
     action: Callable[[], T],
     where: object,
     *,
@@ -169,7 +188,7 @@ def patient(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> T:
-    """What ``action`` returns, tried again while the database cannot be reached, or refuses with an error of ``also``.
+    """Does ``action``, and tries again while the database cannot be reached or refuses with an error of ``also``.
 
     Raises:
         StorageError: It cannot be reached for ``patience_s`` seconds (PATIENCE_S unless given).
@@ -186,14 +205,14 @@ def patient(
                 first = str(error).strip().splitlines()[0]
                 raise StorageError(
                     f"{without_password(where)}: the database could not be reached for {wait_s:.0f} s ({first}); "
-                    "mend that and go on with --resume (what was told is kept)"
+                    "check the address and the server, then go on with --resume (finished trials are kept)"
                 ) from None
         sleep(pause)
         pause = min(2 * pause, 2.0)
 
 
 def _unreachable(error: BaseException | None, names: set[str]) -> bool:
-    """Whether the database, not the question, is at fault."""
+    """Whether the error, or what caused it, is of a class with one of these names."""
     if error is None:
         return False
     return bool(names & {kind.__name__ for kind in type(error).__mro__}) or _unreachable(error.__cause__, names)

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from chipwise.core.arrays import Float64Array
-from chipwise.core.errors import InputError
+from chipwise.core.errors import InputError, short
+from chipwise.core.fields import check_fields, describe
 
 Rows = NDArray[np.int64]
 FreeCosts = Callable[[Rows], tuple[Float64Array, Float64Array]]
@@ -28,6 +29,9 @@ class Goal:
     name: str
     direction: Literal["minimize", "maximize"] = "minimize"
     free: bool = False
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +48,11 @@ class Limit:
     name: str
     free: bool = False
     penalty: float | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.penalty is not None and self.penalty <= 0:
+            raise InputError(f"{self.name}: a penalty must be above 0, not {self.penalty:g}; None makes a limit hard")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,11 +91,15 @@ class Problem:
     _sign: Float64Array = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        cardinalities = np.asarray(self.cardinalities, dtype=np.int64)
-        if cardinalities.ndim != 1 or len(cardinalities) == 0 or (cardinalities < 1).any():
-            raise InputError(
-                f"a search needs at least one variable, each with at least one value, not {cardinalities.tolist()}"
-            )
+        cardinalities = _whole_numbers(self.cardinalities)
+        for name, kind in (("goals", Goal), ("limits", Limit)):
+            given = getattr(self, name)
+            if not isinstance(given, list | tuple) or not all(isinstance(item, kind) for item in given):
+                raise InputError(f"{name} must be a tuple of {kind.__name__}, not {describe(given)}")
+            object.__setattr__(self, name, tuple(given))
+        for name in ("free", "prior", "active", "canonical", "neighbours", "sample"):
+            if getattr(self, name) is not None and not callable(getattr(self, name)):
+                raise InputError(f"{name} must be a function of rows, not {describe(getattr(self, name))}")
         if not self.goals:
             raise InputError("a search needs at least one objective")
         if self.free is None and (self.free_goals or self.free_limits):
@@ -126,7 +139,8 @@ class Problem:
 
     def size(self) -> float:
         """How many rows there are, counting those that stand for the same design."""
-        return float(np.prod(self.cardinalities.astype(float)))
+        with np.errstate(over="ignore"):
+            return float(np.prod(self.cardinalities.astype(float)))
 
     def canonicalise(self, rows: ArrayLike) -> Rows:
         """The rows that stand for the designs of ``rows``."""
@@ -174,6 +188,22 @@ class Problem:
     def to_minimise(self, objectives: ArrayLike) -> Float64Array:
         """Objectives (n, m) in the goals' directions as values to minimise."""
         return np.atleast_2d(np.asarray(objectives, float)) * self._sign
+
+
+def _whole_numbers(cardinalities: object) -> Rows:
+    """The number of values of each variable, (d,).
+
+    Raises:
+        InputError: They are not whole numbers of at least 1.
+    """
+    found = np.asarray(cardinalities)
+    whole = found.dtype.kind in "iu" or (found.dtype.kind == "f" and bool((found == np.rint(found)).all()))
+    if found.ndim != 1 or not len(found) or not whole or (found < 1).any():
+        raise InputError(
+            "cardinalities: a search needs at least one variable, each with at least one value, "
+            f"not {short(cardinalities)}"
+        )
+    return found.astype(np.int64)
 
 
 class Strategy(Protocol):

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from chipwise.core.errors import StudyError
 from chipwise.core.files import storage as disk
-from chipwise.optim.storage import REMEDY, is_url, open_storage, patient, without_password
+from chipwise.optim.storage import REMEDY, is_url, open_storage, with_retries, without_password
 
 T = TypeVar("T")
 _STATES = {"RUNNING": "running", "COMPLETE": "complete", "FAIL": "failed", "PRUNED": "pruned", "WAITING": "running"}
@@ -94,7 +94,7 @@ class Study:
     def _do(self, action: Callable[[], T]) -> T:
         """``action`` on the store; its refusals become errors that say what to do."""
         if is_url(self.where):
-            return patient(action, self.where)
+            return with_retries(action, self.where)
         with disk(str(self.where)):
             return action()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
+from decimal import Decimal
 
 import numpy as np
 
@@ -39,6 +40,17 @@ def size(spec: SpaceSpec, slots: Mapping[str, Slots], conditions: Conditions) ->
                 product *= _count(spec, group, counts, tuple(chosen[name] for name in givens), slot)
         total += product
     return total * free
+
+
+def show_size(count: int) -> str:
+    """The number of designs as a person reads it, however large.
+
+    >>> show_size(1_234), show_size(123 * 10**998)
+    ('1,234', '1.23e+1000')
+    """
+    if count < 10**9:
+        return f"{count:,}"
+    return f"{Decimal(count):.2e}"
 
 
 def _joined(choices: tuple[str, ...], conditions: Conditions) -> list[tuple[str, ...]]:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chipwise.core.errors import SpecError
+from chipwise.core.fields import describe
 from chipwise.space.conditions import Conditions
 from chipwise.space.count import size
 from chipwise.space.designs import design_of
@@ -53,6 +54,8 @@ class SearchSpace:
 
     def __post_init__(self) -> None:
         spec = self.spec
+        if not isinstance(spec, SpaceSpec):
+            raise SpecError(f"a search space is made from a SpaceSpec, not {describe(spec)}")
         slots = slots_of(spec)
         genes = [Gene(name, spec.values(name), None, name) for name in spec.globals]
         columns: dict[str, list[int]] = {name: [i] for i, name in enumerate(spec.globals)}

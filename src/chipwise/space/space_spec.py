@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chipwise.core.dtypes import weight_format
-from chipwise.core.errors import ChipwiseError, SpecError, nearest
-from chipwise.core.fields import later
+from chipwise.core.errors import ChipwiseError, SpecError, nearest, short
+from chipwise.core.fields import MOST, check_fields, later, positive
 from chipwise.spec.arch import Activation
 
 FfnName = Literal["relu", "gelu", "silu", "reglu", "geglu", "swiglu"]
@@ -28,6 +28,9 @@ GLOBALS = ("d_model", "depth", "vocab_size", "head_size", "tie_embeddings", "wei
 CONVS = ("none", "attention", "both")
 LAYER_CHOICES = ("attention", "ffn", "ffn_width")  # of each layer; attention is a pair (heads, KV heads)
 LAYER_WEIGHTS = "layer_weights"  # a choice of each layer too, where ``layer.weights`` lists formats
+MOST_VALUES = 1_000  # in one list
+MOST_LAYERS = 128
+MOST_BLOCKS = 50_000  # distinct blocks, each of which is priced before a search (milliseconds each)
 TIES = ("each", "alike", "alternating", "thirds")
 
 
@@ -40,6 +43,9 @@ class LayerSpace:
     ffn: tuple[FfnName, ...] = ("swiglu",)
     ffn_width: tuple[int, ...]
     weights: tuple[str, ...] | None = later(None)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,15 +61,16 @@ class Condition:
     only: Mapping[str, Any]
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for name in ("when", "only"):
             if not getattr(self, name):
                 raise SpecError("names no choice, so the condition says nothing", field=name)
 
     def __str__(self) -> str:
-        told = [
+        parts = [
             ", ".join(f"{name} {listed(values)}" for name, values in part.items()) for part in (self.when, self.only)
         ]
-        return f"when {told[0]}: only {told[1]}"
+        return f"when {parts[0]}: only {parts[1]}"
 
 
 def listed(values: object) -> list[Any]:
@@ -96,8 +103,12 @@ class SpaceSpec:
     max_tokens: int = 512
 
     def __post_init__(self) -> None:
+        check_fields(self)
+        positive(self, "max_tokens")
         for name in (*GLOBALS, "conv"):
             _checked(name, getattr(self, name))
+        if max(self.depth) > MOST_LAYERS:
+            raise SpecError(f"at most {MOST_LAYERS} layers, not {short(max(self.depth))}", field="depth")
         if self.conv_taps < 2:
             raise SpecError(f"a convolution sees at least 2 positions, not {self.conv_taps}", field="conv_taps")
         for name in ("heads", "kv_heads", "ffn", "ffn_width"):
@@ -114,12 +125,23 @@ class SpaceSpec:
                 f"{list(self.layer.heads)}",
                 field="layer.kv_heads",
             )
+        if (blocks := self._blocks()) > MOST_BLOCKS:
+            raise SpecError(
+                f"the lists make {blocks:,} distinct blocks, each of which is priced; at most {MOST_BLOCKS:,} are "
+                "possible: list fewer values of d_model, head_size, heads, kv_heads, ffn or ffn_width"
+            )
         for name, word in ({"": self.layers} if isinstance(self.layers, str) else self.layers).items():
             where = f"layers.{name}" if name else "layers"
             if name and name not in self.layer_choices:
                 raise SpecError(f"no choice of a layer; {nearest(name, self.layer_choices)}", field=where)
             if word not in TIES:
                 raise SpecError(f"{word!r} is not one of these; {nearest(word, TIES)}", field=where)
+
+    def _blocks(self) -> int:
+        """How many distinct attention and feed-forward blocks there are, of all widths and formats."""
+        attention = len(self.head_size) * len(self.attention_choices())
+        feed_forward = len(self.layer.ffn) * len(self.layer.ffn_width)
+        return len(self.formats) * len(self.d_model) * len(self.conv) * (attention + feed_forward)
 
     def attention_choices(self) -> tuple[tuple[int, int], ...]:
         """The (heads, KV heads) pairs in which KV heads divide heads."""
@@ -163,13 +185,17 @@ def _known_formats(field: str, names: Sequence[str]) -> None:
 
 
 def _checked(name: str, values: Sequence[object]) -> None:
+    if len(values) > MOST_VALUES:
+        raise SpecError(f"lists {len(values):,} values; at most {MOST_VALUES:,} may be listed", field=name)
     if not values:
         raise SpecError("the list is empty, so nothing can be chosen; name at least one value", field=name)
     if len(set(values)) != len(values):
-        raise SpecError(f"a value is listed twice in {list(values)}", field=name)
+        raise SpecError(f"a value is listed twice in {short(list(values))}", field=name)
     for value in values:
         if isinstance(value, int) and not isinstance(value, bool) and value < 1:
-            raise SpecError(f"must be at least 1, not {value}", field=name)
+            raise SpecError(f"must be at least 1, not {short(value)}", field=name)
+        if isinstance(value, int) and value > MOST:
+            raise SpecError(f"must be at most {MOST:,}, not {short(value)}", field=name)
 
 
 _LABELS = {"alternating": ("even", "odd"), "thirds": ("first", "middle", "last")}

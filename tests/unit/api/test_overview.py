@@ -92,13 +92,6 @@ def test_what_is_wrong_in_a_run_file_is_named(tmp_path, changes, said) -> None:
         overview_of(path)
 
 
-def test_at_least_one_candidate_is_drawn(tmp_path) -> None:
-    path = tmp_path / "space.yaml"
-    path.write_text(yaml.safe_dump(SPACE))
-    with pytest.raises(InputError, match="at least one"):
-        overview_of(path, draws=0)
-
-
 def test_a_run_file_without_a_space_is_not_taken_for_one(tmp_path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text(yaml.safe_dump({"name": "run", "budget": {"cpu": "1 min"}}))
@@ -116,3 +109,18 @@ def test_the_command_prints_tables_and_json(tmp_path) -> None:
     found = json.loads(subprocess.run([*command, "--json"], capture_output=True, text=True, check=True).stdout)
     assert found["size"] == 288
     assert len(found["samples"]) == 5
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"draws": 0}, "draws must be from 1 to 10,000,000, not 0"),
+        ({"draws": 10**12}, "draws must be from 1 to 10,000,000, not 1,000,000,000,000"),
+        ({"samples": -1}, "samples must be from 0 to 1,000, not -1"),
+    ],
+)
+def test_how_much_is_drawn_has_bounds(tmp_path, asked, message) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(yaml.safe_dump(SPACE))
+    with pytest.raises(InputError, match=message):
+        overview_of(path, **asked)

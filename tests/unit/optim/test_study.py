@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from chipwise.core.errors import InputError, StorageError, StudyError
-from chipwise.optim.storage import patient
+from chipwise.optim.storage import with_retries
 from chipwise.optim.study import Study
 
 CHOICES = {"d_model": ("64", "128"), "weights": ("fp32", "int8")}
@@ -178,9 +178,24 @@ def test_other_stores_keep_the_same(tmp_path, where) -> None:
 
 
 def test_a_store_that_is_none_is_refused_and_no_password_is_shown() -> None:
-    with pytest.raises(InputError, match=r"'ftp' is no storage") as error:
-        opened("ftp://me:secret@host/x")
-    assert "secret" not in str(error.value)
+    for kind in ("ftp", "mysql"):
+        with pytest.raises(InputError, match=f"{kind!r} is not supported; give postgresql") as error:
+            opened(f"{kind}://me:secret@host/x")
+        assert "secret" not in str(error.value)
+
+
+def test_a_database_file_in_a_folder_that_does_not_exist_is_refused_at_once(tmp_path) -> None:
+    with pytest.raises(InputError, match=r"there is no folder .*nowhere; create it"):
+        opened(f"sqlite:///{tmp_path}/nowhere/x.db")
+
+
+@pytest.mark.parametrize(
+    "line", [b'{"op_code": 99}', b"[1]", b"7", b'{"op_code": "x"}', b'{"op_code": 4}', b"[" * 9999]
+)
+def test_a_line_that_is_no_record_is_named(tmp_path, line) -> None:
+    (tmp_path / "s").write_bytes(line + b"\n")
+    with pytest.raises(StudyError, match=r"s: (line 1 is|the study cannot be read).*start anew with --restart"):
+        opened(tmp_path / "s")
 
 
 def test_a_file_that_is_no_database_is_refused(tmp_path) -> None:
@@ -199,7 +214,9 @@ def test_a_database_out_of_reach_is_asked_for_a_while_then_named() -> None:
         raise OperationalError("connection refused")
 
     with pytest.raises(StorageError, match=r"me:\*\*\*@host.*could not be reached for 5 s \(connection refused\)"):
-        patient(refuse, "postgresql://me:secret@host/x", patience_s=5.0, clock=lambda: sum(waited), sleep=waited.append)
+        with_retries(
+            refuse, "postgresql://me:secret@host/x", patience_s=5.0, clock=lambda: sum(waited), sleep=waited.append
+        )
     assert sum(waited) > 5.0
     answers = iter([OperationalError("cut"), OperationalError("cut"), None])
 
@@ -209,7 +226,7 @@ def test_a_database_out_of_reach_is_asked_for_a_while_then_named() -> None:
             raise error
         return 7
 
-    assert patient(recover, "x", sleep=lambda pause: None) == 7
+    assert with_retries(recover, "x", sleep=lambda pause: None) == 7
 
 
 def test_ten_thousand_trials_are_listed_and_added_to(tmp_path) -> None:

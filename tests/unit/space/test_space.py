@@ -6,7 +6,9 @@ import pytest
 from chipwise.core.errors import SpecError
 from chipwise.core.files import build
 from chipwise.space import SearchSpace, SpaceSpec
+from chipwise.space.count import show_size
 from chipwise.space.designs import summary
+from chipwise.space.space_spec import LayerSpace
 
 
 def small(**changes):
@@ -58,12 +60,47 @@ def test_sharing_pairs_share_weights() -> None:
         ({"weights": ["int5"]}, "weights"),
         ({"head_size": [33]}, "head_size"),
         ({"layer": {"heads": [2], "kv_heads": [3], "ffn_width": [64]}}, "layer.kv_heads"),
+        ({"depth": [129]}, "depth"),
+        ({"depth": [10**5000]}, "depth"),
+        ({"d_model": list(range(1, 1002))}, "d_model"),
+        ({"d_model": [10**10]}, "d_model"),
+        ({"d_model": list(range(1, 1001)), "head_size": list(range(2, 200, 2))}, None),  # too many blocks to price
+        ({"max_tokens": 0}, "max_tokens"),
     ],
 )
 def test_what_cannot_be_is_refused_by_field(changes, field) -> None:
     with pytest.raises(SpecError) as error:
         small(**changes)
     assert error.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"d_model": 64}, "d_model: must be a list, not a whole number"),
+        ({"d_model": ("64",)}, r"d_model\[0\]: must be a whole number, not text"),
+        ({"depth": (1.5,)}, r"depth\[0\]: must be a whole number, not a number"),
+        ({"layer": "swiglu"}, "layer: must be a mapping"),
+        ({"tie_embeddings": (1,)}, r"tie_embeddings\[0\]: must be true or false"),
+    ],
+)
+def test_wrong_types_are_refused_in_python_as_in_files(changes, message) -> None:
+    layer = LayerSpace(heads=(2,), kv_heads=(1,), ffn_width=(64,))
+    good = {"d_model": (64,), "depth": (1,), "vocab_size": (512,), "layer": layer}
+    assert SearchSpace(SpaceSpec(**good)).size() == 1
+    assert SpaceSpec(**good | {"d_model": [64]}) == SpaceSpec(**good)
+    with pytest.raises(SpecError, match=message):
+        SpaceSpec(**good | changes)
+    with pytest.raises(SpecError, match=r"made from a SpaceSpec, not a mapping"):
+        SearchSpace(good)
+
+
+def test_sizes_are_shown_however_large() -> None:
+    assert show_size(999_999_999) == "999,999,999"
+    assert show_size(10**9) == "1.00e+9"
+    deep = small(depth=[128]).size()  # 12 choices in each of 128 layers, of 2 widths in 2 formats
+    assert deep == 2 * 2 * 12**128
+    assert show_size(deep) == "5.47e+138"
 
 
 def test_a_value_outside_the_space_has_no_row() -> None:
