@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -54,9 +55,14 @@ def command(
 
     if resume and restart:
         raise typer.BadParameter("choose one of --resume and --restart")
+    signal.signal(signal.SIGTERM, _terminate)
     wanted = load_any(spec)  # a mistake in the file shows before torch is loaded
     from chipwise import api
+    from chipwise.run.folder import holds_run
 
+    folder = out if out is not None else Path("runs") / wanted.name
+    if resume and not holds_run(folder):
+        print(f"{folder}: there is no run to resume; starting a new one", file=sys.stderr)
     try:
         if as_json:
             json_of(api.search(wanted, out=out, resume=resume, restart=restart, workers=workers, storage=storage))
@@ -73,7 +79,15 @@ def command(
                 storage=storage,
                 on_progress=observer,
             )
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         print("stopped; finished work is kept, continue with --resume", file=sys.stderr)
-        raise typer.Exit(130) from None
-    show.result(record, out if out is not None else Path("runs") / wanted.name)
+        raise typer.Exit(143 if isinstance(stop, _Terminated) else 130) from None
+    show.result(record, folder)
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM, which ends a search as Ctrl-C does."""
+
+
+def _terminate(number: int, frame: object) -> None:
+    raise _Terminated

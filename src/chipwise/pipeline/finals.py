@@ -11,6 +11,7 @@ lies within its limit is reported, and changes no winner, because where samples 
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -53,7 +54,7 @@ class Finals:
         tasks: Evaluates contenders on the run's tasks, if it has some.
         penalty_factor: What one bit per byte of a candidate counts as: 1, and more past soft limits.
         on_phase: Called with the name of each phase.
-        may_repeat: Whether the budget allows another round of measuring.
+        left_s: CPU seconds of the budget that are left for measuring; no limit unless given.
         sleep: Waits, in seconds.
     """
 
@@ -67,12 +68,12 @@ class Finals:
         tasks: TaskEvaluation | None = None,
         penalty_factor: Callable[[Candidate], float] = lambda item: 1.0,
         on_phase: Callable[[str], None] = lambda phase: None,
-        may_repeat: Callable[[], bool] = lambda: True,
+        left_s: Callable[[], float] = lambda: math.inf,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._trials, self._spec, self._folder, self._store = trials, spec, folder, store
         self._tasks, self._penalty_factor, self._on_phase = tasks, penalty_factor, on_phase
-        self._may_repeat, self._sleep = may_repeat, sleep
+        self._left_s, self._sleep = left_s, sleep
         self._measuring = Measuring(spec)
         self.contenders: list[Candidate] = []  # those that keep limits and floors, once it is decided
 
@@ -157,15 +158,17 @@ class Finals:
     def measure(self, contenders: Sequence[Candidate]) -> None:
         """Exports the contenders and measures them in turns, again while the machine is busy.
 
-        Of several rounds the quietest measurement of each contender counts. Rounds are bounded by ``ROUNDS`` and by the
-        budget; what stays unclean is marked so.
+        Of several rounds the quietest measurement of each contender counts. There are at most ``ROUNDS``, and after the
+        first only as many as the budget allows; what stays unclean is marked so.
         """
         self._on_phase("measuring the finalists")
         for item in contenders:
             self._export(item)
+        round_s = 0.0  # CPU time of the last round
         for number in range(ROUNDS):
+            before_s = self._left_s()
             running = [item for item in (self._trials[c.number] for c in contenders) if item.alive]
-            if all(item.notes.final for item in running) or (number > 1 and not self._may_repeat()):
+            if all(item.notes.final for item in running) or before_s < round_s:
                 return
             if number and PAUSE_S[number - 1]:
                 self._sleep(PAUSE_S[number - 1])
@@ -174,6 +177,7 @@ class Finals:
                     self._trials.fail(item.number, str(found))
                 elif number == 0 or self._quieter(item, found):
                     self._trials.note(item.number, **measurement_notes(found, self._spec.target.rates, final=True))
+            round_s = before_s - self._left_s() if math.isfinite(before_s) else 0.0
 
     def _quieter(self, item: Candidate, found: Measurement) -> bool:
         notes = measurement_notes(found, self._spec.target.rates, final=True)

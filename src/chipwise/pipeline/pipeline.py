@@ -44,7 +44,8 @@ from chipwise.training.tokenizer import TokenStore
 from chipwise.training.worker import training_pool
 
 CALIBRATION_S, CALIBRATION_SHARE = 45.0, 0.2  # CPU seconds, and at most this share of the budget
-ENDING_S, ENDING_SHARE = 12.0, 0.05  # CPU seconds and share of the budget for measuring finalists and for the report
+MEASURING_S, MEASURING_SHARE = 5.0, 0.04  # CPU seconds and share of the budget for measuring the finalists
+ENDING_S, ENDING_SHARE = 4.0, 0.01  # the same for what comes after that: test text, explanations, report
 REMEMBERED_S = 1.0  # CPU seconds after which what was spent is written down
 
 
@@ -111,7 +112,7 @@ class Search:
                 tasks=ready.tasks,
                 penalty_factor=penalty_factor(self.spec),
                 on_phase=self._phase,
-                may_repeat=lambda: self._left_s > 0,
+                left_s=lambda: self._left_s + self._measuring_s,
             )
             winner = finals.decide(finalists, reference, halving.spare(finalists))
             winner, reference = self._fair_reference(ready, halving, finals, winner, reference)
@@ -156,7 +157,9 @@ class Search:
         )
         if spec.quality.chosen == "proxy":  # every training is a full one: the law alone chooses the reference design
             references = sorted(references, key=lambda item: chooser.law_of(item.notes.choices))[:1]
-        self._reserve_s = ENDING_S + ENDING_SHARE * spec.budget.cpu_s + task_evaluation.planned_cpu_s(tasks)
+        self._reserve_s = (
+            self._measuring_s + ENDING_S + ENDING_SHARE * spec.budget.cpu_s + task_evaluation.planned_cpu_s(tasks)
+        )
         evaluation = TaskEvaluation(spec, tasks, self.trials, self.folder, store, on_progress=self._detail)
         if tasks:
             self._phase("evaluating tasks")
@@ -289,8 +292,13 @@ class Search:
         return plan
 
     @property
+    def _measuring_s(self) -> float:
+        """CPU seconds set aside for measuring the finalists."""
+        return MEASURING_S + MEASURING_SHARE * self.spec.budget.cpu_s
+
+    @property
     def _left_s(self) -> float:
-        """CPU seconds of the budget that are left before the end's share is touched."""
+        """CPU seconds of the budget that are left for trainings."""
         return self.spec.budget.cpu_s - self.ledger.total_s - self._reserve_s
 
     def _calibrate(self) -> MachineProfile:

@@ -85,8 +85,7 @@ def constraint_table(record: RunRecord) -> Table:
 
 def _head(record: RunRecord, trial: Trial) -> str:
     if trial.number == record.knee:
-        role = record.role(trial)
-        role = words.role(role)
+        role = words.role(record.role(trial))
         return f"knee\ntrial {trial.number}" if role == "candidate" else f"{role}, knee\ntrial {trial.number}"
     return f"{words.role(record.role(trial))}\ntrial {trial.number}"
 

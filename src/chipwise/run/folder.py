@@ -33,6 +33,15 @@ from chipwise.spec import ArchSpec
 PROMISES = "chipwise.json"  # in the winner's folder: design, workload, limits and what was promised
 
 
+def holds_run(path: Path) -> bool:
+    """Whether a folder holds a run, wherever its trials are kept."""
+    if (path / "study.journal").exists() or (path / "about.json").exists():
+        return True
+    known = path / "spec.json"
+    held = read_json(known) if known.exists() else None
+    return isinstance(held, dict) and "storage" in held
+
+
 class RunFolder:
     """One run's folder, locked while it is open. Use as a context manager.
 
@@ -97,7 +106,7 @@ class RunFolder:
     @property
     def _begun(self) -> bool:
         """Whether the folder holds a run, wherever its trials are kept."""
-        return self.study.exists() or self.about.exists() or self._stored() is not None
+        return holds_run(self.path)
 
     def _stored(self) -> str | None:
         known = self.path / "spec.json"

@@ -1,0 +1,89 @@
+"""A full disk ends the search; it is no candidate's failure."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from toy_run import PLAN, SPACE, SPEC, FakeTrainer, Limits, metrics
+
+from chipwise.core.errors import StorageError, TrainingDiverged, WorkerError
+from chipwise.optim.study import Study
+from chipwise.pipeline.choosing import Chooser
+from chipwise.pipeline.halving import Halving
+from chipwise.pipeline.screening import screen
+from chipwise.pipeline.trainings import PoolTrainer
+from chipwise.run.trials import Trials, choice_labels
+
+FULL = [
+    ("StorageError", "runs/x/stable.safetensors: the disk is full; free some space and go on with --resume"),
+    ("OSError", "OSError: [Errno 28] No space left on device"),
+    ("SafetensorError", "SafetensorError: I/O error: No space left on device (os error 28)"),
+    ("OSError", "OSError: [Errno 122] Disk quota exceeded"),
+]
+
+
+class FailingPool:
+    """A pool whose jobs all fail in one way."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        self.kind, self.message, self.jobs = kind, message, 0
+
+    def submit(self, job) -> int:
+        self.jobs += 1
+        return self.jobs
+
+    def events(self):
+        for number in range(1, self.jobs + 1):
+            data = {"kind": self.kind, "message": self.message}
+            yield SimpleNamespace(job=number, kind="failed", data=data)
+        self.jobs = 0
+
+
+def halving_of(trials: Trials, trainer) -> Halving:
+    screened = screen(SPACE, metrics, SPEC.limits, seed=0, draws=500)
+    chooser = Chooser(
+        SPACE, screened, metrics, SPEC.goals, SPEC.limits, final_s=9.0, bytes_per_token={512: 2.0}, seed=0
+    )
+    return Halving(
+        trials,
+        PLAN,
+        chooser=chooser,
+        trainer=trainer,
+        measurer=Limits(trials),
+        predict=lambda row: {"tpot_p50": [1.0, 1.0, 1.0]},
+        workers=1,
+    )
+
+
+@pytest.fixture
+def trials() -> Trials:
+    study = Study(None, name="toy", directions=["minimize", "minimize"], identity="toy", choices=choice_labels(SPACE))
+    return Trials(study, SPEC, SPACE)
+
+
+def trainer(tmp_path, kind: str, message: str) -> PoolTrainer:
+    folder = SimpleNamespace(path=tmp_path, training=lambda arch: tmp_path / arch.digest)
+    store = SimpleNamespace(tokens_path=lambda size: tmp_path / "tokens")
+    pool = FailingPool(kind, message)
+    return PoolTrainer(pool, folder, store, seed=0, final_s=9.0, on_progress=lambda running: None)
+
+
+@pytest.mark.parametrize(("kind", "message"), FULL)
+def test_a_full_disk_stops_the_search_and_fails_no_candidate(trials, tmp_path, kind, message) -> None:
+    with pytest.raises(StorageError, match="disk is full; free some space and go on with --resume"):
+        halving_of(trials, trainer(tmp_path, kind, message)).explore([])
+    assert trials.all()
+    assert all(item.alive and item.notes.reason is None for item in trials.all())
+    again = FakeTrainer()  # after room was made
+    resumed = halving_of(trials, again)
+    resumed.explore([])
+    assert len([item for item in trials.all() if item.after(0)]) == PLAN[0].count
+    assert all(item.alive for item in trials.all())
+
+
+@pytest.mark.parametrize(("kind", "error"), [("TrainingDiverged", TrainingDiverged), ("RuntimeError", WorkerError)])
+def test_other_failures_are_the_candidates_own(trials, tmp_path, kind, error) -> None:
+    halving = halving_of(trials, trainer(tmp_path, kind, "what went wrong"))
+    halving.explore([])
+    assert all(item.notes.reason == "what went wrong" for item in trials.all())

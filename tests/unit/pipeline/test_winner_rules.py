@@ -1,0 +1,136 @@
+"""Who wins: limits as measured, no slower than the reference design, fewest bits, first number; again while unclean."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import SimpleNamespace
+
+import pytest
+from toy_run import SPEC
+
+from chipwise.core.errors import Infeasible
+from chipwise.pipeline.finals import ROUNDS, Finals
+
+LIMITED = dataclasses.replace(SPEC, constraints={"tpot_p99": "<= 1 ms"})
+
+
+def contender(number: int, bits: float, tpot_s: float, *, p99_s: float | None = None, alive: bool = True):
+    measured = {"tpot_p50": tpot_s, "tpot_p99": p99_s or tpot_s}
+    notes = SimpleNamespace(exported_bits_per_byte=bits, final=True)
+    return SimpleNamespace(number=number, alive=alive, measured=measured, costs=measured, notes=notes)
+
+
+class Measured(Finals):
+    """Everything was measured already."""
+
+    def measure(self, contenders) -> None: ...
+
+
+def winner(items, reference=None, spec=LIMITED) -> int:
+    known = {item.number: item for item in [*items, *([reference] if reference else [])]}
+    return Measured(known, spec, None, None).decide(items, reference).number
+
+
+def test_fewest_bits_win_among_those_no_slower_than_the_reference() -> None:
+    """1.20 bits in 60 µs would win, but the reference design takes 50 µs."""
+    items = [contender(1, 1.20, 60e-6), contender(2, 1.25, 50e-6), contender(3, 1.30, 40e-6)]
+    assert winner(items, contender(0, 1.5, 50e-6)) == 2
+    assert winner(items) == 1
+
+
+def test_one_that_is_slower_wins_only_where_all_are() -> None:
+    items = [contender(1, 1.30, 60e-6), contender(2, 1.20, 70e-6)]
+    assert winner(items, contender(0, 1.5, 50e-6)) == 2
+
+
+def test_a_broken_limit_excludes_whoever_predicts_best() -> None:
+    items = [contender(1, 1.0, 50e-6, p99_s=1.01e-3), contender(2, 1.3, 50e-6, p99_s=1e-3)]
+    assert winner(items) == 2
+    with pytest.raises(Infeasible, match=r"trial 1: tpot_p99 1\.01 ms \(limit <= 1 ms\)"):
+        winner(items[:1])
+
+
+def test_of_equals_the_first_trial_wins() -> None:
+    items = [contender(2, 1.2, 50e-6), contender(1, 1.2, 50e-6)]
+    assert winner(items) == 1
+
+
+def test_who_failed_cannot_win() -> None:
+    assert winner([contender(1, 1.0, 50e-6, alive=False), contender(2, 1.2, 50e-6)]) == 2
+
+
+class Store(dict):
+    """Trials whose notes can be set."""
+
+    def note(self, number, **notes) -> None:
+        vars(self[number].notes).update(notes)
+        self[number].measured = self[number].costs = notes["measured"]
+
+
+class Found:
+    """A measurement that is nothing but its noise level."""
+
+    def __init__(self, level: float) -> None:
+        self.level, self.clean = level, level < 1
+
+
+class Rounds(Finals):
+    """Measures from a script of noise levels, one a round and contender; a round takes ten CPU seconds."""
+
+    def __init__(self, script, *, budget_s: float = 1e9) -> None:
+        blank = {"alive": True, "measured": None}
+        self.items = Store(
+            (number, SimpleNamespace(number=number, notes=SimpleNamespace(final=False, loudness=None), **blank))
+            for number in (0, 1)
+        )
+        self.script, self.rounds, self.waited = iter(script), 0, []
+        super().__init__(
+            self.items,
+            LIMITED,
+            None,
+            None,
+            left_s=lambda: budget_s - 10.0 * self.rounds,
+            sleep=self.waited.append,
+        )
+
+    def _export(self, item) -> None: ...
+
+    def _measure(self, contenders):
+        self.rounds += 1
+        return [Found(level) for level, _ in zip(next(self.script), contenders, strict=True)]
+
+    def run(self) -> list[float]:
+        self.measure(list(self.items.values()))
+        return [item.notes.loudness for item in self.items.values()]
+
+
+@pytest.fixture(autouse=True)
+def _plain_notes(monkeypatch) -> None:
+    def notes(found, rates, *, final):
+        values = {"tpot_p50": found.level, "tpot_p99": found.level}
+        return {"measured": values, "loudness": found.level, "final": found.clean, "clean": found.clean}
+
+    monkeypatch.setattr("chipwise.pipeline.finals.measurement_notes", notes)
+
+
+def test_finalists_are_measured_again_until_all_are_clean() -> None:
+    """Contender 0 is clean in the first round and keeps that; contender 1 in the third."""
+    finals = Rounds([(0.5, 3.0), (0.2, 2.0), (0.9, 0.8)])
+    assert finals.run() == [0.5, 0.8]
+    assert finals.rounds == 3
+    assert finals.waited == [3.0]  # the second round follows at once
+
+
+def test_a_machine_that_stays_busy_ends_with_the_quietest_round() -> None:
+    finals = Rounds([(level, level) for level in (3.0, 2.0, 4.0, 5.0, 6.0)])
+    assert finals.run() == [2.0, 2.0]
+    assert finals.rounds == ROUNDS
+    assert not any(item.notes.clean for item in finals.items.values())
+
+
+@pytest.mark.parametrize(("budget_s", "rounds"), [(0.0, 1), (19.0, 1), (25.0, 2), (35.0, 3)])
+def test_rounds_end_where_the_budget_does(budget_s, rounds) -> None:
+    """A round of ten CPU seconds is repeated where ten are left; the first is always taken."""
+    finals = Rounds([(3.0, 3.0)] * ROUNDS, budget_s=budget_s)
+    finals.run()
+    assert finals.rounds == rounds
