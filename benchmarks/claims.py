@@ -25,7 +25,7 @@ from chipwise.ops import (
 )
 from chipwise.serve.plan import Plan
 from chipwise.serve.request import Request, resolved
-from chipwise.serve.training import training_step
+from chipwise.serve.training_step import training_step
 from chipwise.spec import ArchSpec, uniform
 from claims_kernels import (
     A100,

@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     start = time.perf_counter()
-    from chipwise.serve.answer import cost_of
+    from chipwise.serve.estimate import cost_of
     from chipwise.serve.request import Request
 
     cost_of(Request(model="gpt2", device="h100-sxm"))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from chipwise.core.errors import ChipwiseError
-from chipwise.serve.answer import assemble, cost_of
+from chipwise.serve.estimate import cost_of, estimate_of
 from chipwise.serve.request import Request
 
 KEPT = Path(__file__).parent / "estimates.json"
@@ -33,7 +33,9 @@ TOLERANCE = 1e-3
 def numbers(model: str, device: str) -> dict[str, float]:
     """Seconds of every operator, and the whole; or the error's first words."""
     try:
-        found = assemble(cost_of(Request(model=model, device=device, batch=8, prompt_tokens=2048, new_tokens=256)), 0)
+        found = estimate_of(
+            cost_of(Request(model=model, device=device, batch=8, prompt_tokens=2048, new_tokens=256)), 0
+        )
     except ChipwiseError as error:
         return {f"error: {str(error)[:60]}": 0.0}
     kept = {"ttft": found.ttft_s, "tpot": found.tpot_s}

@@ -21,7 +21,7 @@ from chipwise.core.files import write_json
 from chipwise.core.statistics import nnls
 from chipwise.serve import intervals
 from chipwise.serve.batching import STACKS, rides_along
-from chipwise.serve.estimate import Group, Kernels, grouped, price_groups
+from chipwise.serve.groups import Group, Kernels, grouped, time_groups
 from chipwise.serve.steps import PassTimes
 from chipwise_fitting.half_widths import half_widths
 from chipwise_fitting.served_runs import ServedRun, read_runs
@@ -109,7 +109,7 @@ def design_of(runs: Sequence[ServedRun], *, fold: str | None) -> Design:
     groups, _ = grouped([run.request for run in known if run.request is not None])
     parts = [
         _part(group, kernels, np.array([known[i].tpot_s for i in group.rows]))
-        for group, kernels in zip(groups, price_groups(groups, fold=fold), strict=True)
+        for group, kernels in zip(groups, time_groups(groups, fold=fold), strict=True)
         if not isinstance(kernels, Unsupported)
     ]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from chipwise.core.errors import Unsupported
-from chipwise.serve.estimate import cost_groups, grouped
+from chipwise.serve.groups import cost_groups, grouped
 from chipwise.spec.feed_forward import MixtureOfExperts
 from chipwise_fitting.score import LeaveOut, Row, fold_of
 from chipwise_fitting.served_runs import read_runs

@@ -11,7 +11,7 @@ from chipwise.core.dtypes import FORMATS, DType
 from chipwise.core.results import Result, ResultTable
 from chipwise.hardware import datasheet
 from chipwise.hardware.runtime import RUNTIMES as ESTIMATED
-from chipwise.profile.backends import NEEDS, missing
+from chipwise.profile.backends import NEEDS, missing, table_name
 from chipwise.spec import families
 from chipwise.spec.hf import default_weights, resolve
 
@@ -105,7 +105,9 @@ def models(contains: str | None = None) -> ResultTable[ModelEntry]:
 def runtimes() -> ResultTable[RuntimeEntry]:
     """The inference runtimes: which can be estimated on any chip, which can be measured, and what is missing here."""
     found = []
-    for name in dict.fromkeys((*ESTIMATED, *NEEDS)):
+    estimated = {table_name(name): name for name in ESTIMATED}
+    for row in dict.fromkeys((*estimated, *NEEDS)):
+        name = estimated.get(row, row)
         known = ESTIMATED.get(name)
         found.append(
             RuntimeEntry(
@@ -113,8 +115,8 @@ def runtimes() -> ResultTable[RuntimeEntry]:
                 title=known.title if known else name,
                 aliases=known.aliases if known else (),
                 estimated=known is not None,
-                measured=name in NEEDS,
-                missing=missing(name) if name in NEEDS else None,
+                measured=row in NEEDS,
+                missing=missing(row) if row in NEEDS else None,
             )
         )
     return ResultTable(f"{len(found)} runtimes", found)

@@ -12,7 +12,7 @@ from chipwise.core.arguments import public
 from chipwise.core.errors import ChipwiseError, InputError, MissingExtra
 from chipwise.core.files import check_output
 from chipwise.hardware.device import MachineProfile
-from chipwise.profile.backends import NEEDS
+from chipwise.profile.backends import NEEDS, table_name
 from chipwise.profile.learning import Learned
 from chipwise.profile.store import profile_path, saved_profile
 
@@ -129,6 +129,7 @@ def calibrate(
     """
     from chipwise.profile.calibrate import calibrate as profile_machine
 
+    runtime = table_name(runtime)
     needs = NEEDS.get(runtime)
     if needs is not None and find_spec(needs.module) is None:
         raise MissingExtra(needs.module, needs.extra)

@@ -19,6 +19,7 @@ from chipwise.cost.estimate import estimate as calibrated_estimate
 from chipwise.cost.model import CostEstimate
 from chipwise.hardware.device import MachineProfile
 from chipwise.ops import Phase, Workload
+from chipwise.profile.backends import table_name
 from chipwise.profile.efficiency import Efficiency, efficiency
 from chipwise.profile.measurement import Measurement
 from chipwise.profile.store import save_thermal, saved_profile
@@ -107,7 +108,7 @@ def measure(
     from chipwise.profile.sustained import measure_sustained
 
     folder = Path(model)
-    runtime = runtime or ("llama.cpp" if folder.suffix == ".gguf" else "onnxruntime")
+    runtime = table_name(runtime or ("llama.cpp" if folder.suffix == ".gguf" else "onnxruntime"))
     promises = read_json(folder / PROMISES) if (folder / PROMISES).is_file() else None
     usual = promises["workload"] if promises else {"prompt_tokens": 64, "new_tokens": 64, "batch": 1}
     workload = Workload(

@@ -14,7 +14,7 @@ from chipwise.cost.model import CostEstimate
 from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.serve.request import Request
-from chipwise.serve.training import TrainingEstimate
+from chipwise.serve.training_step import TrainingEstimate
 from chipwise.spec import ArchSpec
 from chipwise.spec.hf import resolve
 
@@ -110,21 +110,21 @@ def estimate(
         Unsupported: The device has no rate for a format.
         DoesNotFit: Too little memory; the message says by how much, and what would fit.
     """
-    from chipwise.serve.answer import answer
+    from chipwise.serve.estimate import estimate as estimate_request
 
     request = Request(
         model=model, device=device, runtime=runtime, weights=weights, kv=kv, tp=tp, pp=pp, ep=ep, dp=dp,
         batch=batch, prompt_tokens=prompt, new_tokens=new,
     )  # fmt: skip
     if devices is None:
-        return answer(request)
+        return estimate_request(request)
     if not devices:
         raise SpecError("name at least one device", field="devices")
     names = datasheet.names() if devices == "all" else [devices] if isinstance(devices, str) else devices
     answers = []
     for name in names:
         try:
-            answers.append(DeviceAnswer(name, answer(replace(request, device=name))))
+            answers.append(DeviceAnswer(name, estimate_request(replace(request, device=name))))
         except (DoesNotFit, Unsupported) as error:
             answers.append(DeviceAnswer(name, None, str(error)))
     answers.sort(key=lambda each: _seconds(each.estimate) if each.estimate else float("inf"))
@@ -180,10 +180,10 @@ def estimate_training(
     """
     from chipwise.serve.formats import wide_format
     from chipwise.serve.request import resolved
-    from chipwise.serve.training import training_step
+    from chipwise.serve.training_step import training_step
 
     sheet = device if isinstance(device, DeviceProfile) else datasheet.load(str(device))
-    weights = weights or wide_format(sheet)  # whatever format the checkpoint is kept in
+    weights = wide_format(sheet) if weights is None else weights  # whatever format the checkpoint is kept in
     request = Request(model=model, device=sheet, runtime=runtime, weights=weights, tp=tp, pp=pp, ep=ep, dp=dp)
     found = resolved(request)
     return training_step(

@@ -13,7 +13,7 @@ from chipwise.cli import quality
 if TYPE_CHECKING:
     from chipwise.api.predictions import DeviceAnswer
     from chipwise.cost.model import CostEstimate, Predicted
-    from chipwise.serve.training import TrainingEstimate
+    from chipwise.serve.training_step import TrainingEstimate
 
 
 TABLE_ONLY = ("table", "out", "as_json")

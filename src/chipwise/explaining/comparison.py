@@ -10,8 +10,8 @@ from chipwise.core.errors import ChipwiseError, InputError
 from chipwise.core.results import Result
 from chipwise.cost.model import Bound, CostEstimate, OpCost
 from chipwise.hardware import datasheet
-from chipwise.serve.answer import assemble, fitting_requests, shortage
-from chipwise.serve.estimate import cost_groups, grouped
+from chipwise.serve.estimate import estimate_of, fitting_requests, shortage
+from chipwise.serve.groups import cost_groups, grouped
 from chipwise.serve.request import Request
 
 ALIKE = 0.95  # of the other's work: less is a reason, more is not
@@ -90,7 +90,7 @@ def compare(requests: Sequence[Request], names: Sequence[tuple[str, str]]) -> Co
                 cells[row] = Cell(model=model, device=device, estimate=None, problem=problem)
             else:
                 cells[row] = Cell(
-                    model=model, device=device, estimate=assemble(cost, i), generates=group.setting.arch.causal
+                    model=model, device=device, estimate=estimate_of(cost, i), generates=group.setting.arch.causal
                 )
     known = tuple(cell for cell in cells if cell is not None)
     models, devices = (tuple(dict.fromkeys(name[k] for name in names)) for k in (0, 1))

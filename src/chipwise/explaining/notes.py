@@ -18,12 +18,12 @@ from chipwise.core import units
 from chipwise.core.errors import ChipwiseError, DoesNotFit, Unsupported
 from chipwise.explaining.question import Case
 from chipwise.serve.batching import constants
-from chipwise.serve.estimate import grouped
 from chipwise.serve.formats import wide_format
+from chipwise.serve.groups import grouped
 from chipwise.serve.request import resolved
 from chipwise.serve.setting import Step
-from chipwise.serve.steps import Pass, price_passes
-from chipwise.serve.training import training_step
+from chipwise.serve.steps import Pass, time_passes
+from chipwise.serve.training_step import training_step
 
 CANDIDATES = (1, 2, 4, 8, 16, 32, 64, 128)
 OWN_TOKENS = 16  # of each candidate
@@ -60,7 +60,7 @@ def shared_context(case: Case) -> Shared | None:
     )
     group = groups[0]
     try:
-        times = price_passes(
+        times = time_passes(
             [Pass(setting=group.setting, step=step, device=group.device, rows=len(count)) for step in steps]
         )
     except ChipwiseError:

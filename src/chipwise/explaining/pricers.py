@@ -15,10 +15,11 @@ from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.hardware.device import MachineProfile
 from chipwise.ops import Phase, Workload
-from chipwise.serve.answer import assemble, misaligned
-from chipwise.serve.estimate import cost_groups, grouped
+from chipwise.serve.energy import energies
+from chipwise.serve.estimate import estimate_of, misaligned
+from chipwise.serve.groups import cost_groups, grouped
 from chipwise.serve.request import Request, resolved
-from chipwise.serve.training import price_step
+from chipwise.serve.training_step import estimate_step
 from chipwise.spec import Design
 
 
@@ -56,8 +57,9 @@ class DataSheetPricer:
         for row, problem in errors.items():
             answers[places[row]] = problem
         for group, cost in zip(groups, cost_groups(groups), strict=True):
+            energy = None if isinstance(cost, Unsupported) else energies([cost])[0]
             for i, row in enumerate(group.rows):
-                answers[places[row]] = cost if isinstance(cost, Unsupported) else assemble(cost, i)
+                answers[places[row]] = cost if isinstance(cost, Unsupported) else estimate_of(cost, i, energy)
         return [answer for answer in answers if answer is not None]
 
 
@@ -97,7 +99,7 @@ def train_estimate(question: Question, device: str) -> CostEstimate:
         Unsupported: The chip lacks a rate.
     """
     known = resolved(question.request(device))
-    found = price_step(
+    found = estimate_step(
         known.setting,
         known.device,
         batch=question.batch,

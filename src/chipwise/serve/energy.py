@@ -13,8 +13,8 @@ from chipwise.cost.model import Predicted
 from chipwise.cost.request import request_total
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.predict.power import floor_w, power
-from chipwise.serve.estimate import GroupCost
-from chipwise.serve.pricing import Call, batches
+from chipwise.serve.groups import GroupCost
+from chipwise.serve.kernel_times import Call, batches
 from chipwise.serve.steps import PassTimes, class_of
 
 
@@ -63,23 +63,21 @@ def _token_j(cost: GroupCost, prefill_j: Float64Array, step_j: Float64Array) -> 
     return result
 
 
-def energy_j_per_token(cost: GroupCost, i: int) -> Predicted:
+def energy_j_per_token(cost: GroupCost, i: int, found: Energies | Unsupported) -> Predicted:
     """The energy of request ``i`` with its interval: errors of power and of time are taken as independent.
+
+    Args:
+        cost: The group's.
+        i: Its place in the group.
+        found: The group's energies.
 
     Raises:
         Unsupported: The device lists no board power.
     """
-    if not _LAST or _LAST[0][0] is not cost:
-        _LAST[:] = [(cost, energies([cost])[0])]
-    found = _LAST[0][1]
     if isinstance(found, Unsupported):
         raise found
     halfwidth = float(np.hypot(found.log_halfwidth[i], cost.log_halfwidth[i]))
     return Predicted.around(float(found.token_j[i]), halfwidth)
-
-
-_LAST: list[tuple[GroupCost, Energies | Unsupported]] = []
-"""The group that was asked about last: its requests are asked for one after another, and answered together."""
 
 
 def _refusal(device: DeviceProfile) -> Unsupported | None:

@@ -1,270 +1,254 @@
-"""Estimates of served models from data sheets: requests in, arrays of answers out, one code path for one or many."""
+"""One request's answer: a CostEstimate with its kernels, what bounds it, whether it fits, what it draws and costs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
-from chipwise.core.arrays import Float64Array
-from chipwise.core.errors import ChipwiseError, Unsupported
-from chipwise.cost.request import request_total
+from chipwise.core import units
+from chipwise.core.dtypes import DType, weight_format
+from chipwise.core.errors import ChipwiseError, DoesNotFit, Unsupported
+from chipwise.cost.model import Bound, CostEstimate, OpCost, Predicted
 from chipwise.hardware.datasheet import DeviceProfile
-from chipwise.serve import intervals
-from chipwise.serve.batching import Constants, constants, tpot_s
-from chipwise.serve.lowering import lower_pass
-from chipwise.serve.memory import DeviceMemory, device_memory
-from chipwise.serve.request import Request, Resolved, resolved
-from chipwise.serve.setting import Part, Setting, Step
-from chipwise.serve.steps import Pass, PassTimes, price_passes
+from chipwise.serve.energy import Energies, energies, energy_j_per_token
+from chipwise.serve.groups import MODEL, Group, GroupCost, cost_groups, grouped
+from chipwise.serve.kernel_times import FIGURES, op_at
+from chipwise.serve.memory import DeviceMemory
+from chipwise.serve.remedies import Remedy, remedies_of
+from chipwise.serve.request import Request
+from chipwise.serve.setting import Setting
+from chipwise.serve.steps import PassTimes, class_of
 
-MODEL = "serving@1"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
-    """Requests that share model, plan, formats, runtime and device, as arrays."""
-
-    setting: Setting
-    device: DeviceProfile
-    rows: tuple[int, ...]  # places in the list of requests
-    replica_batch: npt.NDArray[np.int64]  # sequences that one replica of attention decodes at once
-    in_flight: npt.NDArray[np.int64]
-    prompt_tokens: npt.NDArray[np.int64]
-    new_tokens: npt.NDArray[np.int64]
-    cached_tokens: npt.NDArray[np.int64]  # of the prompt, found in the cache
-
-    @property
-    def generates(self) -> bool:
-        """Whether tokens are made one by one: a text encoder makes none."""
-        return self.setting.arch.causal
-
-    @property
-    def sequences(self) -> npt.NDArray[np.int64]:
-        """Sequences whose cache one replica of attention keeps: those of all its pipeline's stages."""
-        found: npt.NDArray[np.int64] = -(-self.in_flight // self.setting.plan.dp)
-        return found
-
-    @property
-    def together(self) -> npt.NDArray[np.int64]:
-        """Waiting prompts that share a pass; 1 where each is computed by itself or rides along with decode steps."""
-        others = self.in_flight // self.setting.plan.dp - 1
-        fitting = self.setting.runtime.prefill_tokens // (self.prompt_tokens - self.cached_tokens)
-        together: npt.NDArray[np.int64] = np.maximum(np.minimum(fitting, others), 1)
-        return together
-
-    def prefill(self, *, together: bool = False) -> Pass:
-        """One prompt's pass, over what the cache does not hold; or that of the prompts that share one.
-
-        An encoder-decoder reads the prompt with its encoder and begins to answer; a text encoder is given all texts.
-        """
-        ones = np.ones(len(self.rows), dtype=np.int64)
-        prompts = self.together if together else ones
-        if self.setting.arch.encoder:
-            step = Step(
-                batch=prompts, query_tokens=ones, past_tokens=0 * ones, encoder_tokens=self.prompt_tokens, encode=True
-            )
-        else:
-            new = self.prompt_tokens - self.cached_tokens
-            batch = prompts if self.generates else self.replica_batch
-            step = Step(batch=batch, query_tokens=new, past_tokens=self.cached_tokens)
-        return Pass(setting=self.setting, step=step, device=self.device, rows=len(self.rows))
-
-    def decode(self) -> Pass:
-        """The step in the middle of generation, all sequences together; the only pass of a text encoder."""
-        if not self.generates:
-            return self.prefill()
-        ones = np.ones(len(self.rows), dtype=np.int64)
-        read = self.prompt_tokens if self.setting.arch.encoder else 0
-        past = self.prompt_tokens - read + self.new_tokens // 2
-        step = Step(batch=self.replica_batch, query_tokens=ones, past_tokens=past, encoder_tokens=read)
-        return Pass(setting=self.setting, step=step, device=self.device, rows=len(self.rows))
-
-    def served(self, in_flight: npt.NDArray[np.int64]) -> Group:
-        """The requests with so many in flight; those with none are left out."""
-        kept = in_flight > 0
-        plan = self.setting.plan
-        return replace(
-            self,
-            rows=tuple(row for row, keep in zip(self.rows, kept, strict=True) if keep),
-            replica_batch=-(-in_flight[kept] // (plan.dp * plan.pp)),
-            in_flight=in_flight[kept],
-            prompt_tokens=self.prompt_tokens[kept],
-            new_tokens=self.new_tokens[kept],
-            cached_tokens=self.cached_tokens[kept],
-        )
+WORTH_NOTING = 0.01  # of a pass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupCost:
-    """What a group's requests take. Arrays have one value a request; a first token takes ``prefill_s``.
+def estimate(request: Request, *, fold: str | None = None) -> CostEstimate:
+    """The estimate of one request, kernel by kernel.
 
-    What makes no tokens takes no time for them: ``tpot_s`` of text encoders is 0.
-    """
-
-    group: Group
-    prefill: PassTimes
-    decode: PassTimes
-    prefill_s: Float64Array
-    step_s: Float64Array
-    tpot_s: Float64Array
-    log_halfwidth: Float64Array  # of the time per token; of a text encoder's pass
-    ttft_log_halfwidth: float | None  # None where it was not validated
-    situation: str
-    memory: DeviceMemory
-
-    @property
-    def provenance(self) -> str:
-        """Where the figures come from, and whose constants they use where the runtime has none of its own."""
-        runtime = self.group.setting.runtime
-        borrowed = "" if runtime.served else f"; {runtime.title} priced with vLLM's kernels and host time"
-        return f"predicted ({self.situation} device{borrowed})"
-
-    @property
-    def request_s(self) -> Float64Array:
-        """Seconds from the start of a request's own prefill to its last token."""
-        result: Float64Array = request_total(self.prefill_s, self.tpot_s, self.group.new_tokens)
-        return result
-
-    @property
-    def request_log_halfwidth(self) -> Float64Array | None:
-        """The half-width of ``request_s``, the errors of both passes going together; None where one has none."""
-        if not self.group.generates:
-            return self.log_halfwidth
-        if self.ttft_log_halfwidth is None:
-            return None
-        share = self.prefill_s / self.request_s
-        result: Float64Array = share * self.ttft_log_halfwidth + (1 - share) * self.log_halfwidth
-        return result
-
-    @property
-    def tokens_per_s(self) -> Float64Array:
-        """New tokens of all requests in flight, prompts' passes included; of a text encoder those that it reads."""
-        group = self.group
-        made = group.new_tokens if group.generates else group.prompt_tokens
-        result: Float64Array = group.in_flight * made / self.request_s
-        return result
-
-
-def grouped(requests: Sequence[Request]) -> tuple[list[Group], dict[int, ChipwiseError]]:
-    """The requests by what they share, and the errors of those that cannot be answered."""
-    together: dict[int, tuple[Resolved, list[int]]] = {}
-    errors: dict[int, ChipwiseError] = {}
-    for i, request in enumerate(requests):
-        try:
-            found = resolved(request)
-        except ChipwiseError as error:
-            errors[i] = error
-            continue
-        together.setdefault(id(found), (found, []))[1].append(i)
-    groups = []
-    for found, rows in together.values():
-        plan = found.setting.plan
-        sizes = np.array([_sizes(requests[i]) for i in rows], dtype=np.int64)
-        groups.append(
-            Group(
-                setting=found.setting,
-                device=found.device,
-                rows=tuple(rows),
-                replica_batch=-(-sizes[:, 0] // (plan.dp * plan.pp)),
-                in_flight=sizes[:, 0],
-                prompt_tokens=sizes[:, 1],
-                new_tokens=sizes[:, 2],
-                cached_tokens=sizes[:, 3],
-            )
-        )
-    return groups, errors
-
-
-def _sizes(request: Request) -> tuple[int, int, int, int]:
-    return request.batch, request.prompt_tokens, request.new_tokens, request.cached_tokens
-
-
-def memory_of(group: Group) -> DeviceMemory:
-    """What the fullest device holds in the end; nothing is priced for it.
+    Where memory holds fewer requests at once than are asked for, the engine lets the others wait: the estimate is of as
+    many as fit, and its provenance says so.
 
     Raises:
-        Unsupported: A block that is not lowered.
+        UnknownName: A model, device, runtime or format that is not known.
+        SpecError: A plan that does not divide the model.
+        Unsupported: The device lacks a rate.
+        DoesNotFit: The model and one request's cache need more memory than the devices have.
     """
-    prefill, decode = (lower_pass(each.setting, each.step) for each in (group.prefill(), group.decode()))
-    return _memory(group, prefill, decode)
+    cost = cost_of(request, fold=fold)
+    fitting = fitting_requests(cost.group, cost.memory)[0]
+    if fitting == 0:
+        raise DoesNotFit(f"{shortage(cost.group, cost.memory, 0)}; {remedies(request)}")
+    if fitting == request.batch:
+        return estimate_of(cost, 0)
+    found = estimate_of(cost_of(replace(request, batch=int(fitting)), fold=fold), 0)
+    held = waiting(int(fitting), request.batch)
+    note = f"{held}: times are those of {fitting} requests at once"
+    return replace(found, provenance=f"{found.provenance}; {held}", notes=(*found.notes, note))
 
 
-def _memory(group: Group, prefill: Sequence[Part], decode: Sequence[Part]) -> DeviceMemory:
-    return device_memory(
-        group.setting,
-        group.device,
-        prefill=prefill,
-        decode=decode,
-        tokens=group.new_tokens if group.setting.arch.encoder else group.prompt_tokens + group.new_tokens,
-        microbatches=group.sequences / group.replica_batch,
-        rows=len(group.rows),
+def waiting(fitting: int, asked: int) -> str:
+    """The sentence that says that not all requests fit at once."""
+    return f"memory holds {fitting} of {asked} requests at once, the others wait"
+
+
+def fitting_requests(group: Group, memory: DeviceMemory) -> npt.NDArray[np.int64]:
+    """How many of each row's requests in flight fit in the devices' memory at once; 0 where not even one does."""
+    asked, plan = group.in_flight, group.setting.plan
+    free = capacity_bytes(group.device) - memory.weights - memory.activations - memory.runtime
+    each = memory.cache / group.sequences
+    held = np.where(each > 0, np.floor(np.maximum(free, 0) / np.maximum(each, 1)), asked) * plan.dp
+    return np.where(free < 0, 0, np.minimum(held, asked)).astype(np.int64)
+
+
+def cost_of(request: Request, *, fold: str | None = None) -> GroupCost:
+    """The cost of one request, whether it fits or not."""
+    groups, errors = grouped([request])
+    if errors:
+        raise errors[0]
+    found = cost_groups(groups, fold=fold)[0]
+    if isinstance(found, Unsupported):
+        raise found
+    return found
+
+
+def shortage(group: Group, memory: DeviceMemory, i: int) -> str | None:
+    """By how much request ``i`` of the group does not fit, in words; None where it does."""
+    device = group.device
+    needed, held = float(memory.peak_bytes[i]), capacity_bytes(device)
+    if needed <= held:
+        return None
+    parts = ", ".join(f"{name} {units.show(value, 'bytes')}" for name, value in memory.row(i).items())
+    plan = group.setting.plan
+    each = " on each device" if plan.devices > 1 else ""
+    return (
+        f"{group.setting.arch.name} needs {units.show(needed, 'bytes')}{each} ({parts}) and {device.name} has "
+        f"{units.show(held, 'bytes')}: {units.show(needed - held, 'bytes')} too much"
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kernels:
-    """A group's kernels: of one prompt's pass, of a decode step, of the pass that waiting prompts share."""
-
-    prefill: PassTimes
-    decode: PassTimes
-    prompts: PassTimes
+def capacity_bytes(device: DeviceProfile) -> float:
+    """Bytes of the device's memory that a model may use."""
+    return device.mem_capacity_bytes
 
 
-def price_groups(groups: Sequence[Group], *, fold: str | None = None) -> list[Kernels | Unsupported]:
-    """The kernels of every group's passes; what a device cannot do is answered with the reason."""
-    shared = [group for group in groups if group.generates and np.any(group.together > 1)]
-    asked = [each for group in groups for each in (group.prefill(), group.decode())]
-    try:
-        times = price_passes([*asked, *(group.prefill(together=True) for group in shared)], fold=fold)
-    except Unsupported as error:
-        if len(groups) == 1:
-            return [error]
-        return [answer for group in groups for answer in price_groups([group], fold=fold)]
-    prompts = {id(group): each for group, each in zip(shared, times[len(asked) :], strict=True)}
-    return [
-        Kernels(prefill=prefill, decode=decode, prompts=prompts.get(id(group), prefill))
-        for group, prefill, decode in zip(groups, times[: len(asked) : 2], times[1 : len(asked) : 2], strict=True)
-    ]
+def remedies(request: Request) -> str:
+    """What would fit: narrower weights, more devices, fewer requests in flight; the least change of each sort."""
+    sorts = remedies_of(weights=request.weights, tp=request.tp, batch=request.batch)
+    found = [remedy.option for sort in sorts if (remedy := _first_that_fits(request, sort)) is not None]
+    if not found:
+        return "neither 4-bit weights, nor 8 devices, nor one request at a time would fit"
+    return f"{' or '.join(found)} would fit"
 
 
-def cost_groups(groups: Sequence[Group], *, fold: str | None = None) -> list[GroupCost | Unsupported]:
-    """The cost of every group; what a device cannot do is answered with the reason."""
-    known = constants(fold)
-    return [
-        kernels if isinstance(kernels, Unsupported) else _cost(group, kernels, known, fold)
-        for group, kernels in zip(groups, price_groups(groups, fold=fold), strict=True)
-    ]
+def _first_that_fits(request: Request, sort: Sequence[Remedy]) -> Remedy | None:
+    for remedy in sort:
+        try:
+            cost = cost_of(replace(request, **{remedy.field: remedy.value}))
+            if shortage(cost.group, cost.memory, 0) is None:
+                return remedy
+        except ChipwiseError:
+            continue
+    return None
 
 
-def _cost(group: Group, kernels: Kernels, known: Constants, fold: str | None) -> GroupCost:
-    setting, prefill, decode = group.setting, kernels.prefill, kernels.decode
-    prefill_s, step_s = known.step_s(prefill, setting, 0), known.step_s(decode, setting, group.replica_batch)
-    passes = max(prefill.situation, decode.situation, key=intervals.SITUATIONS.index)
-    situation = intervals.situation_of(passes, setting, group.device, fold)
-    least = intervals.class_width(setting, group.device)
-    tpot = waiting = np.zeros(len(group.rows))
+def estimate_of(cost: GroupCost, i: int, energy: Energies | Unsupported | None = None) -> CostEstimate:
+    """The estimate of request ``i`` of a group.
+
+    Args:
+        cost: The group's.
+        i: Its place in the group.
+        energy: The group's energies, where several requests are asked for one after another.
+    """
+    group = cost.group
+    setting, device = group.setting, group.device
+    request = cost.request_log_halfwidth
+    request_halfwidth = None if request is None else float(request[i])
+    tokens_per_s = float(cost.tokens_per_s[i])
+    first = cost.ttft_log_halfwidth if group.generates else float(cost.log_halfwidth[i])
+    metrics = {"ttft_p50": Predicted.around(float(cost.prefill_s[i]), first)}
     if group.generates:
-        tpot = tpot_s(
-            step_s,
-            known.waited_s(kernels.prompts, setting, group.together),
-            in_flight=np.maximum(group.in_flight / setting.plan.dp, 1),
-            new_tokens=group.new_tokens,
-            share=known.prefill_share if setting.runtime.mixes else 1.0,
-        )
-        waiting = 1 - step_s / tpot
-    sort = intervals.sorts(setting, group.device, waiting)
-    return GroupCost(
-        group=group,
+        metrics["tpot_p50"] = Predicted.around(float(cost.tpot_s[i]), float(cost.log_halfwidth[i]))
+    metrics["throughput"] = Predicted.around(tokens_per_s, request_halfwidth)
+    notes = []
+    try:
+        metrics["joules_per_token"] = energy_j_per_token(cost, i, energies([cost])[0] if energy is None else energy)
+    except Unsupported as error:
+        notes.append(f"no energy: {error}")
+    try:
+        usd = 1000 * setting.plan.devices * device.price_usd_per_s / tokens_per_s
+        metrics["usd_per_1k_tokens"] = Predicted.around(usd, request_halfwidth)
+    except Unsupported as error:
+        notes.append(f"no price: {error}")
+    prefill = operator_costs(cost.prefill, i)
+    decode = operator_costs(cost.decode, i) if group.generates else ()
+    notes += [*misaligned(prefill, decode), *_positions(group, i), *_idle(group, i), *_widened(setting, device)]
+    step_s = {"prefill": cost.prefill_s[i], "decode": cost.step_s[i]}
+    phases = {"prefill": prefill, "decode": decode} if group.generates else {"prefill": prefill}
+    return CostEstimate(
+        ttft_s=float(cost.prefill_s[i]),
+        tpot_s=float(cost.tpot_s[i]),
+        peak_memory_bytes=float(cost.memory.peak_bytes[i]),
+        metrics=metrics,
         prefill=prefill,
         decode=decode,
-        prefill_s=prefill_s,
-        step_s=step_s,
-        tpot_s=tpot,
-        log_halfwidth=intervals.of_runs(known.log_halfwidth, sort, situation, decode.log_halfwidth, least),
-        ttft_log_halfwidth=None if least is None else least.ttft,
-        situation=situation,
-        memory=_memory(group, prefill.parts, decode.parts),
+        model=MODEL,
+        device=device.name,
+        runtime=setting.runtime.name,
+        devices=setting.plan.devices,
+        memory_bytes=cost.memory.row(i),
+        bound=bound_of(cost.decode)[i],
+        mfu={phase: _share(costs, step_s[phase], "compute_s") for phase, costs in phases.items()},
+        mbu={phase: _share(costs, step_s[phase], "memory_s") for phase, costs in phases.items()},
+        provenance=cost.provenance,
+        notes=tuple(notes),
     )
+
+
+def misaligned(*passes: Sequence[OpCost]) -> list[str]:
+    """A note on products whose rows cannot be loaded whole, where they take a hundredth of a pass or more."""
+    places = sorted({cost.place for costs in passes for cost in costs if _counts(cost, costs)})
+    if not places:
+        return []
+    named = ", ".join(places[:3]) + (f" and {len(places) - 3} more" if len(places) > 3 else "")
+    return [f"rows of {named} are no multiple of 16 bytes: what that costs is published, not measured here"]
+
+
+def _positions(group: Group, i: int) -> list[str]:
+    """A note where more positions are asked for than the model was made for."""
+    arch = group.setting.arch
+    longest = int(group.prompt_tokens[i] + (group.new_tokens[i] if group.generates else 0))
+    if longest <= arch.max_tokens:
+        return []
+    if arch.positions != "learned":
+        return [
+            f"{arch.name} was made for a context of {arch.max_tokens:,} tokens and is asked for {longest:,}: what it "
+            "writes beyond is not predicted"
+        ]
+    return [
+        f"{arch.name} has {arch.max_tokens:,} learned positions and is asked for {longest:,}: times are as if it had "
+        "them"
+    ]
+
+
+def _idle(group: Group, i: int) -> list[str]:
+    """A note where some replicas have no request."""
+    replicas, requests = group.setting.plan.dp, int(group.in_flight[i])
+    return [f"{requests} requests keep {requests} of {replicas} replicas busy"] if requests < replicas else []
+
+
+def _widened(setting: Setting, device: DeviceProfile) -> list[str]:
+    """A note where weights are kept in 8-bit or 4-bit floats that the device does not multiply."""
+    formats, listed = setting.formats, device.peak_flops_per_s
+    kept = {weight_format(name).dtype for name in (formats.weights, formats.experts)}
+    lacking = sorted(kept & {DType.FP8, DType.FP4} - set(listed))
+    return [f"{device.name} has no rate for {name}: weights are widened before they are multiplied" for name in lacking]
+
+
+def _counts(cost: OpCost, costs: Sequence[OpCost]) -> bool:
+    whole_s = sum(each.latency_s for each in costs)
+    return cost.kind == "matmul" and cost.doubt > 0 and cost.latency_s > WORTH_NOTING * whole_s
+
+
+def _share(costs: tuple[OpCost, ...], total_s: float, limit: str) -> float:
+    return float(sum(getattr(cost, limit) or 0.0 for cost in costs) / total_s)
+
+
+def operator_costs(times: PassTimes, i: int) -> tuple[OpCost, ...]:
+    """Each kernel of a pass of request ``i``."""
+    return tuple(_operator_costs(times, i))
+
+
+def _operator_costs(times: PassTimes, i: int) -> Iterator[OpCost]:
+    for part, figures in zip(times.parts, times.figures[:, :, i].T.tolist(), strict=True):
+        each = dict(zip(FIGURES, figures, strict=True))
+        compute, memory, launch = (part.count * each[name] for name in ("compute_s", "memory_s", "launch_s"))
+        limits = {Bound.COMPUTE: compute, Bound.MEMORY: memory, Bound.LAUNCH: launch}
+        bound = max(limits, key=lambda name: limits[name])
+        if class_of(part.op.kind) == "collective":
+            bound = Bound.LINK
+        yield OpCost(
+            place=part.place,
+            kind=part.op.kind,
+            latency_s=part.count * each["latency_s"],
+            bound=bound,
+            work=op_at(part.op, i).work(),
+            count=part.count,
+            compute_s=compute,
+            memory_s=memory,
+            launch_s=launch,
+            doubt=each["doubt"],
+        )
+
+
+def bound_of(times: PassTimes) -> list[Bound]:
+    """What most of a pass's time is bound by, for each request."""
+    kinds = (Bound.COMPUTE, Bound.MEMORY, Bound.LAUNCH, Bound.LINK)
+    which = np.argmax([times.figure(name) for name in ("compute_s", "memory_s", "launch_s")], axis=0)
+    linked = [class_of(part.op.kind) == "collective" for part in times.parts]
+    which[linked] = kinds.index(Bound.LINK)
+    spent_s = np.array([part.count for part in times.parts])[:, None] * times.kernel_s
+    sums = [np.where(which == kind, spent_s, 0.0).sum(axis=0) for kind in range(len(kinds))]
+    return [kinds[kind] for kind in np.argmax(sums, axis=0)]

@@ -63,7 +63,7 @@ _LLAMA_CPP: Mapping[str, ClassWidth] = {
     "xpu": ClassWidth(1.0),
     "xpu server": ClassWidth(3.1),
     "metal": ClassWidth(1.15, 0.9),
-    "cpu": ClassWidth(0.8, 1.4),
+    "cpu": ClassWidth(1.0, 1.4),
     "board": ClassWidth(1.3),
     "phone": ClassWidth(0.85),
 }

@@ -52,6 +52,9 @@ class Request:
     def __post_init__(self) -> None:
         for field in ("batch", "prompt_tokens", "new_tokens", "cached_tokens"):
             whole_number(getattr(self, field), field)
+        for field in ("weights", "kv"):
+            if getattr(self, field) == "":
+                raise SpecError("must name a number format, not be empty", field=field)
         for field in ("batch", "prompt_tokens", "new_tokens"):
             if not 1 <= getattr(self, field) <= MAX_TOKENS:
                 raise SpecError(f"must be from 1 to {MAX_TOKENS:,}, not {getattr(self, field)}", field=field)

@@ -10,8 +10,8 @@ import numpy as np
 from chipwise.core.arrays import Float64Array
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.predict.kernels.times import Situation
+from chipwise.serve.kernel_times import FIGURES, Call, time_kernels
 from chipwise.serve.lowering import lower_pass
-from chipwise.serve.pricing import FIGURES, Call, price
 from chipwise.serve.setting import Part, Setting, Step
 
 CLASSES = ("matmul", "attention", "experts", "collective", "other")
@@ -47,8 +47,8 @@ class Pass:
 class PassTimes:
     """What a pass takes, kernel by kernel.
 
-    ``figures`` has one row of ``pricing.FIGURES`` for each part and request, ``counts`` how many of each part a pass
-    runs, in the row of its class.
+    ``figures`` has one row of ``kernel_times.FIGURES`` for each part and request; ``counts`` says how many of each part
+    a pass runs, in the row of its class.
     """
 
     parts: tuple[Part, ...]
@@ -75,7 +75,7 @@ class PassTimes:
         return self.figure("latency_s")
 
     def figure(self, name: str) -> Float64Array:
-        """(parts, requests): one of ``pricing.FIGURES``."""
+        """(parts, requests): one of ``kernel_times.FIGURES``."""
         found: Float64Array = self.figures[FIGURES.index(name)]
         return found
 
@@ -132,7 +132,7 @@ def class_of(kind: str) -> str:
     return _CLASS.get(kind, "other")
 
 
-def price_passes(passes: Sequence[Pass], *, fold: str | None = None) -> list[PassTimes]:
+def time_passes(passes: Sequence[Pass], *, fold: str | None = None) -> list[PassTimes]:
     """The times of every pass; kernels that differ only in sizes are priced together.
 
     Raises:
@@ -144,7 +144,7 @@ def price_passes(passes: Sequence[Pass], *, fold: str | None = None) -> list[Pas
         for each, parts in zip(passes, lowered, strict=True)
         for part in parts
     ]
-    found = price(calls, fold=fold)
+    found = time_kernels(calls, fold=fold)
     answers, column, call = [], 0, 0
     for each, parts in zip(passes, lowered, strict=True):
         width = len(parts) * each.rows

@@ -15,9 +15,9 @@ import numpy as np
 from chipwise.core.csvfile import read_rows, whole, write_rows
 from chipwise.core.errors import ChipwiseError, SpecError, Unsupported
 from chipwise.core.files import check_output
-from chipwise.serve.answer import bound_of, fitting_requests, shortage, waiting
 from chipwise.serve.energy import Energies, energies
-from chipwise.serve.estimate import Group, GroupCost, cost_groups, grouped, memory_of
+from chipwise.serve.estimate import bound_of, fitting_requests, shortage, waiting
+from chipwise.serve.groups import Group, GroupCost, cost_groups, grouped, memory_of
 from chipwise.serve.plan import node_plan
 from chipwise.serve.request import Request, problem_of
 

@@ -20,7 +20,7 @@ from chipwise.predict.kernels import alignment, times_of
 from chipwise.serve.formats import formats_of
 from chipwise.serve.plan import Plan
 from chipwise.serve.setting import Setting
-from chipwise.serve.training import TrainingEstimate, training_step
+from chipwise.serve.training_step import TrainingEstimate, training_step
 from chipwise.spec import ArchSpec
 from chipwise.spec.hf import resolve
 

@@ -12,9 +12,9 @@ from chipwise.core.errors import SpecError
 from chipwise.hardware import datasheet
 from chipwise.hardware.runtime import runtime_named
 from chipwise.serve import intervals
-from chipwise.serve.answer import cost_of
 from chipwise.serve.batching import Constants, constants, rides_along
-from chipwise.serve.estimate import grouped, memory_of
+from chipwise.serve.estimate import cost_of
+from chipwise.serve.groups import grouped, memory_of
 from chipwise.serve.request import Request
 
 QWEN = Request(model="Qwen/Qwen3-32B", device="h100-sxm", tp=2, batch=33, prompt_tokens=2048, new_tokens=128)

@@ -13,7 +13,7 @@ from chipwise.hardware import datasheet
 from chipwise.hardware.runtime import RUNTIMES, default_runtime, platform_of, runtimes_for
 from chipwise.serve import intervals
 from chipwise.serve.batching import constants
-from chipwise.serve.estimate import cost_groups, grouped
+from chipwise.serve.groups import cost_groups, grouped
 from chipwise.serve.request import Request
 
 MODEL = "meta-llama/Llama-3.2-1B"

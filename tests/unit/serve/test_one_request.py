@@ -10,8 +10,8 @@ from chipwise.cost.request import request_total
 from chipwise.cost.spending import rates_of, spent
 from chipwise.hardware import datasheet
 from chipwise.ops import Workload
-from chipwise.serve.answer import cost_of
 from chipwise.serve.energy import energies
+from chipwise.serve.estimate import cost_of
 from chipwise.serve.request import Request
 from chipwise.serve.table import estimate_rows
 

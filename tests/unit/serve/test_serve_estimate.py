@@ -12,8 +12,8 @@ from chipwise import api
 from chipwise.core.errors import DoesNotFit, SpecError, UnknownName, Unsupported
 from chipwise.cost.model import Bound
 from chipwise.hardware import datasheet
-from chipwise.serve.answer import assemble, cost_of
 from chipwise.serve.batching import tpot_s
+from chipwise.serve.estimate import cost_of, estimate_of
 from chipwise.serve.plan import Plan
 from chipwise.serve.request import Request
 
@@ -44,7 +44,7 @@ def test_the_kv_cache_of_llama_2_70b_is_eight_heads_of_128_in_80_layers() -> Non
 
 def test_the_parts_of_a_pass_add_up() -> None:
     cost = cost_of(LLAMA_70B)
-    found = assemble(cost, 0)
+    found = estimate_of(cost, 0)
     assert sum(op.latency_s for op in found.decode) == pytest.approx(float(cost.decode.latency_s[0]))
     assert sum(found.memory_bytes.values()) == pytest.approx(found.peak_memory_bytes)
 

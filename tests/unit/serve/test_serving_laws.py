@@ -10,8 +10,8 @@ import pytest
 from chipwise import api
 from chipwise.core.errors import SpecError
 from chipwise.hardware import datasheet
-from chipwise.serve.answer import assemble
-from chipwise.serve.estimate import cost_groups, grouped, memory_of
+from chipwise.serve.estimate import estimate_of
+from chipwise.serve.groups import cost_groups, grouped, memory_of
 from chipwise.serve.request import Request
 from chipwise.serve.table import estimate_rows
 from chipwise.spec import families
@@ -51,7 +51,7 @@ def test_no_pass_is_faster_than_the_rates_of_its_device_allow() -> None:
     for cost in cost_groups(grouped(requests)[0]):
         if isinstance(cost, Exception):
             continue
-        found = assemble(cost, 0)
+        found = estimate_of(cost, 0)
         for share in (*found.mfu.values(), *found.mbu.values()):
             assert 0 < share <= 1.0 + 1e-9, (cost.group.setting.arch.name, found.device)
 

@@ -11,7 +11,7 @@ from chipwise.hardware import datasheet
 from chipwise.serve.plan import Plan
 from chipwise.serve.request import Request, resolved
 from chipwise.serve.setting import Setting
-from chipwise.serve.training import training_step
+from chipwise.serve.training_step import training_step
 
 H100 = datasheet.load("h100-sxm")
 

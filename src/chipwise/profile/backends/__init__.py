@@ -15,8 +15,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from chipwise.core.errors import MeasurementError
+from chipwise.core.errors import MeasurementError, UnknownName
 from chipwise.core.tables import Table
+from chipwise.hardware.runtime import runtime_named
 
 Tokens = npt.NDArray[np.int64]  # (batch, tokens)
 Logits = npt.NDArray[np.float32]  # (batch, vocab)
@@ -100,6 +101,21 @@ NEEDS = {
     "torch-cuda-compiled": Needs(module="torch", extra="search", gpu=True, loading_s=300.0),
     "torch-cuda-graphs": Needs(module="torch", extra="search", gpu=True),
 }
+
+
+def table_name(runtime: str) -> str:
+    """The name under which ``runtime`` stands in ``RUNTIMES``, given by that name or any alias that estimates take.
+
+    >>> table_name("torch-compile"), table_name("ort")
+    ('torch-compiled', 'onnxruntime')
+    """
+    if runtime in RUNTIMES:
+        return runtime
+    try:
+        known = runtime_named(runtime)
+    except UnknownName:
+        return runtime
+    return next((name for name in RUNTIMES.names() if name == known.name or name in known.aliases), runtime)
 
 
 def clock_of(session: Session) -> Callable[[], float]:

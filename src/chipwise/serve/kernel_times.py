@@ -73,7 +73,7 @@ def _joined(values: Sequence[Any], rows: npt.NDArray[np.int64]) -> Any:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prices:
+class TimedCalls:
     """Times of calls whose rows stand end to end."""
 
     figures: Float64Array  # (FIGURES, rows of all calls)
@@ -83,7 +83,7 @@ class Prices:
 FIGURES = ("latency_s", "log_halfwidth", "compute_s", "memory_s", "launch_s", "doubt")
 
 
-def price(calls: Sequence[Call], *, fold: str | None = None) -> Prices:
+def time_kernels(calls: Sequence[Call], *, fold: str | None = None) -> TimedCalls:
     """Times of every call; those that differ only in their sizes are one question to the kernel model."""
     stops = np.cumsum([call.rows for call in calls])
     figures = np.empty((len(FIGURES), int(stops[-1]) if len(calls) else 0))
@@ -96,7 +96,7 @@ def price(calls: Sequence[Call], *, fold: str | None = None) -> Prices:
             figures[row, columns] = 0.0 if value is None else value
         for i in batch.members:
             situations[i] = times.situation
-    return Prices(figures=figures, situations=tuple(situations))
+    return TimedCalls(figures=figures, situations=tuple(situations))
 
 
 def op_at(op: Op, i: int) -> Op:

@@ -28,10 +28,12 @@ from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.ops import AttentionOp, CollectiveOp, Elementwise, ExpertsOp, Matmul, NormOp, Work
 from chipwise.predict.kernels import times_of
 from chipwise.predict.kernels.stream import SHARE
-from chipwise.serve.answer import operator_costs
+from chipwise.serve.estimate import operator_costs
+from chipwise.serve.kernel_times import Call, time_kernels
 from chipwise.serve.lowering import lower_pass
 from chipwise.serve.memory import CONTEXT_BYTES, held, resident_bytes
-from chipwise.serve.pricing import Call, price
+from chipwise.serve.plan import whole_number
+from chipwise.serve.request import MAX_TOKENS
 from chipwise.serve.setting import Part, Setting, Step
 from chipwise.serve.steps import PassTimes, class_of
 
@@ -83,20 +85,20 @@ class TrainingEstimate(Result):
 def training_step(
     setting: Setting, device: DeviceProfile, *, batch: int, tokens: int, microbatches: int = 1, checkpoint: bool = False
 ) -> TrainingEstimate:
-    """:func:`price_step` of what fits.
+    """:func:`estimate_step` of what fits.
 
     Raises:
         SpecError: The batch does not divide over replicas and microbatches, or weights are narrower than 16 bits.
         Unsupported: The device lacks a rate.
         DoesNotFit: By how much, and what would fit.
     """
-    found = price_step(setting, device, batch=batch, tokens=tokens, microbatches=microbatches, checkpoint=checkpoint)
+    found = estimate_step(setting, device, batch=batch, tokens=tokens, microbatches=microbatches, checkpoint=checkpoint)
     if found.peak_memory_bytes > device.mem_capacity_bytes:
         raise DoesNotFit(_lacking(setting, device, found.peak_memory_bytes, found.memory_bytes, checkpoint=checkpoint))
     return found
 
 
-def price_step(
+def estimate_step(
     setting: Setting, device: DeviceProfile, *, batch: int, tokens: int, microbatches: int = 1, checkpoint: bool = False
 ) -> TrainingEstimate:
     """One optimiser step over ``batch`` sequences of ``tokens`` positions, whether the device has the memory or not.
@@ -115,6 +117,10 @@ def price_step(
         Unsupported: The device lacks a rate.
     """
     plan, formats = setting.plan, setting.formats
+    for name, value in (("batch", batch), ("tokens", tokens), ("microbatches", microbatches)):
+        whole_number(value, name)
+        if not 1 <= value <= MAX_TOKENS:
+            raise SpecError(f"must be from 1 to {MAX_TOKENS:,}, not {value}", field=name)
     if {formats.weights, formats.experts} != {formats.activations}:
         narrow = formats.weights if formats.weights != formats.activations else formats.experts
         raise SpecError(f"training is priced in bf16, fp16 or fp32, not in {narrow}", field="weights")
@@ -176,7 +182,7 @@ def _costs(
     parts: Sequence[tuple[Part, float]], setting: Setting, device: DeviceProfile, *, inside: str = ""
 ) -> tuple[list[OpCost], float]:
     """Kernels, each so many times its forward's, and the half width of their errors in logarithms."""
-    found = price([Call(op=part.op, device=device, stack=setting.runtime.stack, rows=1) for part, _ in parts])
+    found = time_kernels([Call(op=part.op, device=device, stack=setting.runtime.stack, rows=1) for part, _ in parts])
     passed = PassTimes.of(tuple(part for part, _ in parts), found.figures[:, :, None], found.situations)
     scales = [scale for _, scale in parts]
     costs = [

@@ -1,0 +1,270 @@
+"""Estimates of served models from data sheets: requests in, arrays of answers out, one code path for one or many."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from chipwise.core.arrays import Float64Array
+from chipwise.core.errors import ChipwiseError, Unsupported
+from chipwise.cost.request import request_total
+from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.serve import intervals
+from chipwise.serve.batching import Constants, constants, tpot_s
+from chipwise.serve.lowering import lower_pass
+from chipwise.serve.memory import DeviceMemory, device_memory
+from chipwise.serve.request import Request, Resolved, resolved
+from chipwise.serve.setting import Part, Setting, Step
+from chipwise.serve.steps import Pass, PassTimes, time_passes
+
+MODEL = "serving@1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Requests that share model, plan, formats, runtime and device, as arrays."""
+
+    setting: Setting
+    device: DeviceProfile
+    rows: tuple[int, ...]  # places in the list of requests
+    replica_batch: npt.NDArray[np.int64]  # sequences that one replica of attention decodes at once
+    in_flight: npt.NDArray[np.int64]
+    prompt_tokens: npt.NDArray[np.int64]
+    new_tokens: npt.NDArray[np.int64]
+    cached_tokens: npt.NDArray[np.int64]  # of the prompt, found in the cache
+
+    @property
+    def generates(self) -> bool:
+        """Whether tokens are made one by one: a text encoder makes none."""
+        return self.setting.arch.causal
+
+    @property
+    def sequences(self) -> npt.NDArray[np.int64]:
+        """Sequences whose cache one replica of attention keeps: those of all its pipeline's stages."""
+        found: npt.NDArray[np.int64] = -(-self.in_flight // self.setting.plan.dp)
+        return found
+
+    @property
+    def together(self) -> npt.NDArray[np.int64]:
+        """Waiting prompts that share a pass; 1 where each is computed by itself or rides along with decode steps."""
+        others = self.in_flight // self.setting.plan.dp - 1
+        fitting = self.setting.runtime.prefill_tokens // (self.prompt_tokens - self.cached_tokens)
+        together: npt.NDArray[np.int64] = np.maximum(np.minimum(fitting, others), 1)
+        return together
+
+    def prefill(self, *, together: bool = False) -> Pass:
+        """One prompt's pass, over what the cache does not hold; or that of the prompts that share one.
+
+        An encoder-decoder reads the prompt with its encoder and begins to answer; a text encoder is given all texts.
+        """
+        ones = np.ones(len(self.rows), dtype=np.int64)
+        prompts = self.together if together else ones
+        if self.setting.arch.encoder:
+            step = Step(
+                batch=prompts, query_tokens=ones, past_tokens=0 * ones, encoder_tokens=self.prompt_tokens, encode=True
+            )
+        else:
+            new = self.prompt_tokens - self.cached_tokens
+            batch = prompts if self.generates else self.replica_batch
+            step = Step(batch=batch, query_tokens=new, past_tokens=self.cached_tokens)
+        return Pass(setting=self.setting, step=step, device=self.device, rows=len(self.rows))
+
+    def decode(self) -> Pass:
+        """The step in the middle of generation, all sequences together; the only pass of a text encoder."""
+        if not self.generates:
+            return self.prefill()
+        ones = np.ones(len(self.rows), dtype=np.int64)
+        read = self.prompt_tokens if self.setting.arch.encoder else 0
+        past = self.prompt_tokens - read + self.new_tokens // 2
+        step = Step(batch=self.replica_batch, query_tokens=ones, past_tokens=past, encoder_tokens=read)
+        return Pass(setting=self.setting, step=step, device=self.device, rows=len(self.rows))
+
+    def served(self, in_flight: npt.NDArray[np.int64]) -> Group:
+        """The requests with so many in flight; those with none are left out."""
+        kept = in_flight > 0
+        plan = self.setting.plan
+        return replace(
+            self,
+            rows=tuple(row for row, keep in zip(self.rows, kept, strict=True) if keep),
+            replica_batch=-(-in_flight[kept] // (plan.dp * plan.pp)),
+            in_flight=in_flight[kept],
+            prompt_tokens=self.prompt_tokens[kept],
+            new_tokens=self.new_tokens[kept],
+            cached_tokens=self.cached_tokens[kept],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupCost:
+    """What a group's requests take. Arrays have one value a request; a first token takes ``prefill_s``.
+
+    What makes no tokens takes no time for them: ``tpot_s`` of text encoders is 0.
+    """
+
+    group: Group
+    prefill: PassTimes
+    decode: PassTimes
+    prefill_s: Float64Array
+    step_s: Float64Array
+    tpot_s: Float64Array
+    log_halfwidth: Float64Array  # of the time per token; of a text encoder's pass
+    ttft_log_halfwidth: float | None  # None where it was not validated
+    situation: str
+    memory: DeviceMemory
+
+    @property
+    def provenance(self) -> str:
+        """Where the figures come from, and whose constants they use where the runtime has none of its own."""
+        runtime = self.group.setting.runtime
+        borrowed = "" if runtime.served else f"; {runtime.title} priced with vLLM's kernels and host time"
+        return f"predicted ({self.situation} device{borrowed})"
+
+    @property
+    def request_s(self) -> Float64Array:
+        """Seconds from the start of a request's own prefill to its last token."""
+        result: Float64Array = request_total(self.prefill_s, self.tpot_s, self.group.new_tokens)
+        return result
+
+    @property
+    def request_log_halfwidth(self) -> Float64Array | None:
+        """The half-width of ``request_s``, the errors of both passes going together; None where one has none."""
+        if not self.group.generates:
+            return self.log_halfwidth
+        if self.ttft_log_halfwidth is None:
+            return None
+        share = self.prefill_s / self.request_s
+        result: Float64Array = share * self.ttft_log_halfwidth + (1 - share) * self.log_halfwidth
+        return result
+
+    @property
+    def tokens_per_s(self) -> Float64Array:
+        """New tokens of all requests in flight, prompts' passes included; of a text encoder those that it reads."""
+        group = self.group
+        made = group.new_tokens if group.generates else group.prompt_tokens
+        result: Float64Array = group.in_flight * made / self.request_s
+        return result
+
+
+def grouped(requests: Sequence[Request]) -> tuple[list[Group], dict[int, ChipwiseError]]:
+    """The requests by what they share, and the errors of those that cannot be answered."""
+    together: dict[int, tuple[Resolved, list[int]]] = {}
+    errors: dict[int, ChipwiseError] = {}
+    for i, request in enumerate(requests):
+        try:
+            found = resolved(request)
+        except ChipwiseError as error:
+            errors[i] = error
+            continue
+        together.setdefault(id(found), (found, []))[1].append(i)
+    groups = []
+    for found, rows in together.values():
+        plan = found.setting.plan
+        sizes = np.array([_sizes(requests[i]) for i in rows], dtype=np.int64)
+        groups.append(
+            Group(
+                setting=found.setting,
+                device=found.device,
+                rows=tuple(rows),
+                replica_batch=-(-sizes[:, 0] // (plan.dp * plan.pp)),
+                in_flight=sizes[:, 0],
+                prompt_tokens=sizes[:, 1],
+                new_tokens=sizes[:, 2],
+                cached_tokens=sizes[:, 3],
+            )
+        )
+    return groups, errors
+
+
+def _sizes(request: Request) -> tuple[int, int, int, int]:
+    return request.batch, request.prompt_tokens, request.new_tokens, request.cached_tokens
+
+
+def memory_of(group: Group) -> DeviceMemory:
+    """What the fullest device holds in the end; nothing is priced for it.
+
+    Raises:
+        Unsupported: A block that is not lowered.
+    """
+    prefill, decode = (lower_pass(each.setting, each.step) for each in (group.prefill(), group.decode()))
+    return _memory(group, prefill, decode)
+
+
+def _memory(group: Group, prefill: Sequence[Part], decode: Sequence[Part]) -> DeviceMemory:
+    return device_memory(
+        group.setting,
+        group.device,
+        prefill=prefill,
+        decode=decode,
+        tokens=group.new_tokens if group.setting.arch.encoder else group.prompt_tokens + group.new_tokens,
+        microbatches=group.sequences / group.replica_batch,
+        rows=len(group.rows),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernels:
+    """A group's kernels: of one prompt's pass, of a decode step, of the pass that waiting prompts share."""
+
+    prefill: PassTimes
+    decode: PassTimes
+    prompts: PassTimes
+
+
+def time_groups(groups: Sequence[Group], *, fold: str | None = None) -> list[Kernels | Unsupported]:
+    """The kernels of every group's passes; what a device cannot do is answered with the reason."""
+    shared = [group for group in groups if group.generates and np.any(group.together > 1)]
+    asked = [each for group in groups for each in (group.prefill(), group.decode())]
+    try:
+        times = time_passes([*asked, *(group.prefill(together=True) for group in shared)], fold=fold)
+    except Unsupported as error:
+        if len(groups) == 1:
+            return [error]
+        return [answer for group in groups for answer in time_groups([group], fold=fold)]
+    prompts = {id(group): each for group, each in zip(shared, times[len(asked) :], strict=True)}
+    return [
+        Kernels(prefill=prefill, decode=decode, prompts=prompts.get(id(group), prefill))
+        for group, prefill, decode in zip(groups, times[: len(asked) : 2], times[1 : len(asked) : 2], strict=True)
+    ]
+
+
+def cost_groups(groups: Sequence[Group], *, fold: str | None = None) -> list[GroupCost | Unsupported]:
+    """The cost of every group; what a device cannot do is answered with the reason."""
+    known = constants(fold)
+    return [
+        kernels if isinstance(kernels, Unsupported) else _cost(group, kernels, known, fold)
+        for group, kernels in zip(groups, time_groups(groups, fold=fold), strict=True)
+    ]
+
+
+def _cost(group: Group, kernels: Kernels, known: Constants, fold: str | None) -> GroupCost:
+    setting, prefill, decode = group.setting, kernels.prefill, kernels.decode
+    prefill_s, step_s = known.step_s(prefill, setting, 0), known.step_s(decode, setting, group.replica_batch)
+    passes = max(prefill.situation, decode.situation, key=intervals.SITUATIONS.index)
+    situation = intervals.situation_of(passes, setting, group.device, fold)
+    least = intervals.class_width(setting, group.device)
+    tpot = waiting = np.zeros(len(group.rows))
+    if group.generates:
+        tpot = tpot_s(
+            step_s,
+            known.waited_s(kernels.prompts, setting, group.together),
+            in_flight=np.maximum(group.in_flight / setting.plan.dp, 1),
+            new_tokens=group.new_tokens,
+            share=known.prefill_share if setting.runtime.mixes else 1.0,
+        )
+        waiting = 1 - step_s / tpot
+    sort = intervals.sorts(setting, group.device, waiting)
+    return GroupCost(
+        group=group,
+        prefill=prefill,
+        decode=decode,
+        prefill_s=prefill_s,
+        step_s=step_s,
+        tpot_s=tpot,
+        log_halfwidth=intervals.of_runs(known.log_halfwidth, sort, situation, decode.log_halfwidth, least),
+        ttft_log_halfwidth=None if least is None else least.ttft,
+        situation=situation,
+        memory=_memory(group, prefill.parts, decode.parts),
+    )
