@@ -1,22 +1,21 @@
-"""Predicted against measured latency of random candidates of a space, before and after learning from measurements.
+"""Predicted against measured latency and memory of random candidates, before and after learning from measurements.
 
-    python benchmarks/predicted_vs_measured.py --n 60 --runtime onnxruntime --out predicted-vs-measured.csv
+    python benchmarks/predicted_vs_measured.py --n 20 --runtime onnxruntime --out predicted-vs-measured.csv
 
-Candidates are drawn uniformly from the space of examples/clinic.yaml (another with --spec), their weights are random.
-One that the runtime cannot hold is replaced by its like that it can: for llama.cpp, every feed-forward is swiglu.
-Writes P50 rows for each candidate, phase and stage. Stage ``calibrated`` is predicted from the profile alone. Stage
-``learned`` is predicted by a profile that learnt from the other candidates but those of the same fold: of 60
-candidates in 6 folds, each is predicted from 50 others. ``low_s`` and ``high_s`` bound nine in ten.
+Candidates are drawn uniformly from the space of examples/clinic.yaml (another with --spec); their weights are random.
+A candidate that the runtime does not support is replaced by the nearest design that it supports: for llama.cpp, every
+feed-forward is gated with SiLU. The CSV has one row for each candidate, metric (P50 and P99 of TTFT and TPOT, peak
+memory) and stage. Stage ``calibrated`` is predicted from the profile alone. Stage ``learned`` is predicted by a profile
+that learned from the candidates of the other folds. ``low`` and ``high`` bound nine in ten.
 
-Every candidate is measured in ``--rounds`` rounds, each in a fresh process: where its memory comes to lie moves a small
-model by some percent, so one process is not the truth. Learning is from the first round, as in a search; the truth is
-the median over rounds. How far two rounds agree with each other is printed beside: no model can be expected to agree
-better with either.
+Every candidate is measured in ``--rounds`` rounds, each in a fresh process: the placement of its memory changes a small
+model's latency by several percent, so one process is not the truth. Learning uses the first round, as in a search; the
+truth is the median over rounds. The agreement of two rounds is printed too: no model can agree better with either.
 
-``measured_s`` is on the calibration's footing: the median of the clock's samples over what is believed of the drift of
-the reference model since calibration; ``raw_s`` is that median itself, ``drift`` the factor. Candidates timed at a bad
-moment are timed again after the others of the round, twice at most; ``clean`` is 0 where the machine was never quiet in
-some round. Takes about ten minutes for 60 candidates on a quiet machine.
+``measured`` is corrected for drift since calibration; ``raw`` is not. Candidates that were timed on a busy machine are
+timed again after the others of the round, up to ``--repeats`` times; ``clean`` is 1 where the machine was quiet in
+every round. Figures are printed for all candidates and for the clean ones. All values are in SI units. 20 candidates
+take about four minutes on a quiet machine.
 """
 
 from __future__ import annotations
@@ -26,30 +25,38 @@ import csv
 import math
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from chipwise.core.statistics import Z90
 from chipwise.hardware import MachineProfile
-from chipwise.ops import Phase
 from chipwise.profile.calibrate import calibrate
 from chipwise.profile.exporting import export_for
 from chipwise.profile.harness import measure, measure_until_clean
-from chipwise.profile.learning import Prepared, Sample, compare, learn, predictions, prepare
+from chipwise.profile.learning import Prepared, Sample, compare, learn, predictions, prepare, stored_bytes
 from chipwise.profile.measurement import Measurement
 from chipwise.profile.random_models import nearest_supported
 from chipwise.run import load_run
 from chipwise.space import SearchSpace
 from chipwise.spec import Design
 
-QUANTITIES = {Phase.PREFILL: "ttft", Phase.DECODE: "tpot"}
-COLUMNS = ("candidate", "phase", "stage", "predicted_s", "low_s", "high_s", "measured_s", "raw_s", "drift", "clean")
+METRICS = {  # name in a measurement, name in a profile's predictions, and the error that counts as good
+    "ttft_p50": ("prefill", 0.05),
+    "ttft_p99": ("prefill_p99", 0.15),
+    "tpot_p50": ("decode", 0.05),
+    "tpot_p99": ("decode_p99", 0.15),
+    "peak_memory": ("memory", 0.02),
+}
+STAGES = ("calibrated", "learned")
+COLUMNS = ("candidate", "metric", "stage", "predicted", "low", "high", "measured", "raw", "clean")
+Row = dict[str, Any]
 
 
 def main() -> None:
     """Calibrates, measures, predicts, writes and sums up."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--n", type=int, default=60, help="random designs")
+    parser.add_argument("--n", type=int, default=20, help="random designs")
     parser.add_argument("--runtime", default="onnxruntime")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, required=True, help="CSV file")
@@ -57,7 +64,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="of the candidates; calibration uses others")
     parser.add_argument("--profile", type=Path, help="a saved machine profile instead of calibrating")
     parser.add_argument("--rounds", type=int, default=3, help="measurements of each candidate")
-    parser.add_argument("--repeats", type=int, default=2, help="further tries in each round of what was not clean")
+    parser.add_argument(
+        "--repeats", type=int, default=3, help="further tries in each round for candidates that were not clean"
+    )
     parser.add_argument("--folds", type=int, default=6, help="of the learned stage")
     args = parser.parse_args()
     run = load_run(args.spec)
@@ -85,9 +94,8 @@ def main() -> None:
     found: dict[int, list[Measurement]] = {i: [] for i in range(args.n)}
     for _ in range(args.rounds):
         wanted = sorted(found)
-        for i, item in zip(
-            wanted, measure_until_clean(wanted, timed, repeats=args.repeats, on_progress=progress), strict=True
-        ):
+        items = measure_until_clean(wanted, timed, repeats=args.repeats, on_progress=progress)
+        for i, item in zip(wanted, items, strict=True):
             if isinstance(item, Measurement):
                 found[i].append(item)
             else:
@@ -97,8 +105,8 @@ def main() -> None:
     samples = [Sample(design=designs[i], measured=rounds[0]) for i, rounds in found.items()]
     rows = table(names, samples, list(found.values()), profile, folds=args.folds)
     with args.out.open("w", newline="") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(COLUMNS)
+        writer = csv.DictWriter(stream, COLUMNS)
+        writer.writeheader()
         writer.writerows(rows)
     report(rows)
     agreement(list(found.values()))
@@ -123,36 +131,45 @@ def table(
     profile: MachineProfile,
     *,
     folds: int,
-) -> list[tuple]:
-    """All rows, both stages: learnt from ``samples``, compared with the medians over ``rounds``."""
+) -> list[Row]:
+    """All rows of both stages: learned from ``samples``, compared with the medians over ``rounds``."""
     seen = prepare(profile, samples)
-    rows = stage("calibrated", names, seen, rounds, list(range(len(samples))), profile)
+    rows = stage_rows("calibrated", names, seen, rounds, list(range(len(samples))), profile)
     for fold in range(min(folds, len(samples))):
         left_out = list(range(fold, len(samples), folds))
         learned = learn(profile, seen[[i for i in range(len(samples)) if i % folds != fold]])
-        rows += stage("learned", names, seen, rounds, left_out, learned)
+        rows += stage_rows("learned", names, seen, rounds, left_out, learned)
     return rows
 
 
-def stage(
-    name: str,
+def stage_rows(
+    stage: str,
     names: list[str],
     seen: Prepared,
     rounds: list[list[Measurement]],
     chosen: list[int],
     profile: MachineProfile,
-) -> list[tuple]:
+) -> list[Row]:
     """Rows of the candidates ``chosen``, as ``profile`` predicts them."""
     predicted = predictions(profile, seen[chosen])
     rows = []
-    for phase, quantity in QUANTITIES.items():
-        wide = math.exp(Z90 * profile.checks[phase.value].spread)
-        for i, value in zip(chosen, predicted[phase.value], strict=True):
-            raw = float(np.median([item.metric(f"{quantity}_p50") for item in rounds[i]]))
-            corrected = float(np.median([item.corrected(f"{quantity}_p50") for item in rounds[i]]))
-            bounds = (value, value / wide, value * wide)
-            clean = int(all(item.clean for item in rounds[i]))
-            rows.append((names[i], phase.value, name, *bounds, corrected, raw, raw / corrected, clean))
+    for metric, (check, _) in METRICS.items():
+        for i, value in zip(chosen, predicted[check].tolist(), strict=True):
+            item = seen.observed[i]
+            spread = profile.check(check, stored_bytes(item.design, item.workload)).spread
+            rows.append(
+                {
+                    "candidate": names[i],
+                    "metric": metric,
+                    "stage": stage,
+                    "predicted": value,
+                    "low": value / math.exp(Z90 * spread),
+                    "high": value * math.exp(Z90 * spread),
+                    "measured": float(np.median([found.corrected(metric) for found in rounds[i]])),
+                    "raw": float(np.median([found.metric(metric) for found in rounds[i]])),
+                    "clean": int(all(found.clean for found in rounds[i])),
+                }
+            )
     return rows
 
 
@@ -160,29 +177,35 @@ def agreement(rounds: list[list[Measurement]]) -> None:
     """Prints how far the first two rounds agree with each other."""
     if any(len(found) < 2 for found in rounds):
         return
-    for phase, quantity in QUANTITIES.items():
-        first, second = ([found[turn].corrected(f"{quantity}_p50") for found in rounds] for turn in (0, 1))
+    for metric in METRICS:
+        first, second = ([found[turn].corrected(metric) for found in rounds] for turn in (0, 1))
         result = compare(first, second)
-        said = (
-            f"{phase.value:8} one round against another: MAPE {result.mape:.1%}  Kendall tau {result.kendall_tau:.3f}"
-        )
-        print(said)
+        print(f"{metric:11} one round against another: MAPE {result.mape:.1%}, Kendall tau {result.kendall_tau:.3f}")
 
 
-def report(rows: list[tuple]) -> None:
-    """Prints errors, rank agreement and how many truths lie in their intervals, by phase and stage."""
-    for phase in QUANTITIES:
-        for name in ("calibrated", "learned"):
-            mine = [row for row in rows if row[1:3] == (phase.value, name)]
-            for what, column in (("", 6), (" (drift not corrected)", 7)):
-                result = compare([row[3] for row in mine], [row[column] for row in mine])
-                inside = np.mean([row[4] <= row[column] <= row[5] for row in mine])
-                print(
-                    f"{phase.value:8} {name:10} n={len(mine):3}  MAPE {result.mape:6.1%}  "
-                    f"Kendall tau {result.kendall_tau:.3f}  inside the interval {inside:.0%}{what}"
-                )
-    quiet = {row[0] for row in rows if row[-1]}
-    print(f"clean measurements: {len(quiet)} of {len({row[0] for row in rows})}")
+def report(rows: list[Row]) -> None:
+    """Prints errors, shares within their bounds and coverage by metric and stage, for all and for clean candidates."""
+    candidates = {row["candidate"]: row["clean"] for row in rows}
+    print(f"measured cleanly: {sum(candidates.values())} of {len(candidates)} candidates")
+    for which, kept in (("all", rows), ("clean", [row for row in rows if row["clean"]])):
+        for metric, (_, bound) in METRICS.items():
+            for stage in STAGES:
+                mine = [row for row in kept if (row["metric"], row["stage"]) == (metric, stage)]
+                if mine:
+                    print(f"{which:5} {metric:11} {stage:10} n={len(mine):3}  {figures(mine, bound)}")
+
+
+def figures(rows: list[Row], bound: float) -> str:
+    """The figures of one metric and stage."""
+    predicted, measured = [row["predicted"] for row in rows], [row["measured"] for row in rows]
+    off = np.abs(np.array(predicted) / measured - 1)
+    inside = np.array([row["low"] <= row["measured"] <= row["high"] for row in rows])
+    tau = compare(predicted, measured).kendall_tau
+    return (
+        f"within {bound:.0%}: {np.mean(off <= bound):.0%}, or inside: {np.mean((off <= bound) | inside):.0%}"
+        f"  median error {np.median(off):.1%}, mean {np.mean(off):.1%}  inside the interval {np.mean(inside):.0%}"
+        f"  Kendall tau {'undefined' if tau is None else f'{tau:.3f}'}"
+    )
 
 
 if __name__ == "__main__":

@@ -97,9 +97,6 @@ def measure(
     """
     if sustained_s is not None and not 0 < sustained_s < math.inf:
         raise InputError(f"sustained_s: must be a positive, finite number of seconds, not {sustained_s}")
-    for name, value in {"threads": threads, "batch": batch, "prompt": prompt, "new": new}.items():
-        if value is not None and not (isinstance(value, int) and value >= 1):
-            raise InputError(f"{name}: must be a whole number of at least 1, not {value!r}")
     model = str(model)
     from chipwise.pipeline.measuring import metrics_of
     from chipwise.profile.harness import check_threads

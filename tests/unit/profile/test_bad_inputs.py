@@ -191,7 +191,7 @@ def test_minutes_of_calibration(minutes: str) -> None:
 
 @pytest.mark.parametrize("argument", ["threads", "batch", "prompt", "new"])
 def test_arguments_of_measure(argument: str) -> None:
-    with pytest.raises(InputError, match=f"{argument}: must be a whole number of at least 1, not 0"):
+    with pytest.raises(InputError, match=f"{argument}: must be .*at least 1, not 0"):
         api.measure("gpt2", **{argument: 0})
 
 
