@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -95,8 +94,6 @@ def measure(
         InputError: The model is unknown or does not fit in memory, or an argument is out of range.
         MeasurementError: It cannot be loaded or run.
     """
-    if sustained_s is not None and not 0 < sustained_s < math.inf:
-        raise InputError(f"sustained_s: must be a positive, finite number of seconds, not {sustained_s}")
     model = str(model)
     from chipwise.pipeline.measuring import metrics_of
     from chipwise.profile.harness import check_threads

@@ -15,18 +15,20 @@ def command(
         ),
     ],
     runtime: Annotated[
-        str | None, typer.Option(help="The runtime to measure in; llama.cpp for .gguf, else onnxruntime.")
+        str | None, typer.Option(help="Runtime to measure in. Default: llama.cpp for .gguf files, else onnxruntime.")
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(help="Threads of the runtime; the run's own for a winner, else 1.", min=1)
+        int | None, typer.Option(help="Threads of the runtime. Default: the run's own for a winner, else 1.", min=1)
     ] = None,
     batch: Annotated[
-        int | None, typer.Option(help="Requests at once; the run's own for a winner, else 1.", min=1)
+        int | None, typer.Option(help="Concurrent requests. Default: the run's own for a winner, else 1.", min=1)
     ] = None,
     prompt: Annotated[
-        int | None, typer.Option(help="Prompt tokens; the run's own for a winner, else 64.", min=1)
+        int | None, typer.Option(help="Prompt tokens. Default: the run's own for a winner, else 64.", min=1)
     ] = None,
-    new: Annotated[int | None, typer.Option(help="New tokens; the run's own for a winner, else 64.", min=1)] = None,
+    new: Annotated[
+        int | None, typer.Option(help="New tokens. Default: the run's own for a winner, else 64.", min=1)
+    ] = None,
     weights: Annotated[
         str | None,
         typer.Option(
@@ -35,18 +37,19 @@ def command(
         ),
     ] = None,
     sustained: Annotated[
-        str | None, typer.Option(help="Run without a pause for so long (such as 10m): how speed decays as it gets hot.")
+        str | None, typer.Option(help="Run without a pause for this long (such as 10m) and fit how speed decays.")
     ] = None,
     remote: Annotated[
-        str | None, typer.Option(help="user@host to measure on over ssh; it needs Python, numpy and the runtime.")
+        str | None,
+        typer.Option(help="Measure over ssh on user@host, which needs Python, numpy and the runtime."),
     ] = None,
-    keep: Annotated[bool, typer.Option("--keep/--no-keep", help="Whether the store of measurements takes it.")] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the measurement as JSON, every sample kept.")] = False,
+    keep: Annotated[bool, typer.Option("--keep/--no-keep", help="Save the result to the measurement store.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the measurement with all samples as JSON.")] = False,
 ) -> None:
-    """Measure a model: TTFT and TPOT at P50, P90, P99, memory, MFU, MBU, energy, and whether to trust it.
+    """Measure a model on this machine: latency percentiles, memory, MFU, MBU, energy, and whether to trust them.
 
-    Models without weights (specs, configs, names) are measured with random ones. Beside what was measured stands what
-    this machine's profile predicted (chipwise calibrate). What is measured is kept: chipwise measurements.
+    Models without weights (specs, configs, names) are measured with random ones. The prediction of this machine's
+    profile (chipwise calibrate) is shown too. Results are saved; list them with: chipwise measurements.
     """
     from chipwise import api
     from chipwise.cli import measured, show

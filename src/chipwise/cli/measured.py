@@ -32,17 +32,17 @@ def measurement_table(
 
     Args:
         found: The measurement.
-        promised: By metric the value, low and high end that were predicted or promised.
-        limits: What it was to keep.
+        promised: Predicted or promised value by metric, with the bounds of its interval.
+        limits: The limits of its run.
         used: MFU and MBU, where the design and the machine's ceilings are known.
     """
     request = found.workload
-    asked = "tokens per text" if found.encodes else f"prompt, {request.new_tokens} new tokens"
+    tokens = "tokens per text" if found.encodes else f"prompt tokens, {request.new_tokens} new tokens"
     quantities: tuple[Literal["ttft", "tpot"], ...] = ("ttft",) if found.encodes else ("ttft", "tpot")
     threads = f"{found.threads} thread{'s' if found.threads > 1 else ''}"
     table = Table(
         title=f"{found.name} · measured on {found.device}, {found.runtime} {found.runtime_version}, {threads} · "
-        f"batch {request.batch}, {request.prompt_tokens} {asked}",
+        f"batch {request.batch}, {request.prompt_tokens} {tokens}",
         columns=[
             Column(head="metric"),
             Column(head="measured (95 %)", right=True),
@@ -96,7 +96,7 @@ def _within(value: float, low: float | None, high: float | None, kind: str) -> s
 
 
 def _met(limit: Constraint, value: float, bound: float | None) -> str:
-    """Whether a limit is met; probably where the bound of the interval does not meet it, or nothing bounds a P99."""
+    """Whether a limit is met; "probably" where the interval's bound does not meet it or nothing bounds a P99."""
     if limit.holds(value):
         known = bound is not None or not limit.metric.endswith("_p99")
         return "met" if known and (bound is None or limit.holds(bound)) else "probably met"
@@ -124,7 +124,7 @@ def _promise(promised: Mapping[str, Interval], metric: str, kind: str) -> str:
 
 
 def histogram(found: Measurement, quantity: Literal["ttft", "tpot"] | str, *, bins: int = BINS) -> str:
-    """One line of bars over the samples' range up to P99.5, logarithmic; what is beyond is counted in words."""
+    """One line of bars over the samples' range up to P99.5, logarithmic, and the number of samples beyond."""
     import numpy as np
 
     samples = np.asarray(found.ttft_s if quantity == "ttft" else found.tpot_s, np.float64)
@@ -140,11 +140,11 @@ def histogram(found: Measurement, quantity: Literal["ttft", "tpot"] | str, *, bi
 
 def _verdict(found: Measurement) -> None:
     steps = "" if found.encodes else f" and {len(found.tpot_s)} decode steps"
-    samples = f"{len(found.ttft_s)} {'passes' if found.encodes else 'prefills'}{steps}, all kept"
+    samples = f"{len(found.ttft_s)} {'passes' if found.encodes else 'prefills'}{steps}"
     if found.clean:
         say(f"clean: the machine was quiet; {samples}")
     else:
-        say(f"unclean: {'; '.join(found.reasons)}; {samples}")
+        say(f"not clean: {'; '.join(found.reasons)}; {samples}")
     if found.drift is not None:
         say(drift_sentence(found))
 
@@ -177,7 +177,7 @@ def _corrected(found: Measurement, metric: str) -> str:
 
 
 def sustained_lines(found: Sustained, *, kept: bool) -> None:
-    """How speed went over the minutes, and the thermal model."""
+    """Speed over time and the fitted thermal model."""
     medians = [window.tpot_p50_s for window in found.windows]
     low, high = min(medians), max(medians)
     span = max(high - low, 1e-12)
@@ -186,11 +186,11 @@ def sustained_lines(found: Sustained, *, kept: bool) -> None:
     shown = units.show(thermal.observed_s, "time")
     put(f"TPOT over {shown}: {units.show(low, 'time')} |{bars}| {units.show(high, 'time')}")
     if thermal.throttle_s is None:
-        say("no slowdown: the machine sustains the speed that it starts with")
+        say("no slowdown: the machine sustains its initial speed")
     else:
         say(
-            f"under load it keeps {units.show(thermal.sustained_share, 'share', digits=2)} of its speed; half "
-            f"of the loss is there after {units.show(thermal.throttle_s, 'time')}"
+            f"under load the machine keeps {units.show(thermal.sustained_share, 'share', digits=2)} of its speed; "
+            f"half of the loss occurs within {units.show(thermal.throttle_s, 'time')}"
         )
     if not kept:
-        say("not kept for predictions: this machine is not calibrated in this runtime (chipwise calibrate)")
+        say("not used in predictions: this machine is not calibrated in this runtime (chipwise calibrate)")

@@ -1,4 +1,4 @@
-"""``chipwise measurements``: what has been measured, on which machine and runtime; export, import, delete."""
+"""``chipwise measurements``: lists, shows, exports, imports and deletes stored measurements."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def table(
     runtime: Annotated[str | None, RUNTIME] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """List what has been measured, by all runs and commands of this user.
+    """List the measurements of all runs and commands of this user.
 
     One store in the user's data folder (CHIPWISE_HOME if set), safe under concurrent writers.
     """
@@ -37,7 +37,7 @@ def listed(
     runtime: Annotated[str | None, RUNTIME] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """List what has been measured."""
+    """List the stored measurements."""
     _list(device, runtime, as_json)
 
 
@@ -54,10 +54,10 @@ def _list(device: str | None, runtime: str | None, as_json: bool) -> None:
         show.json_of(rows)
         return
     if not rows and (device or runtime) and store.entries():
-        say(f"nothing in {store.path} is of {' and '.join(filter(None, (device, runtime)))}")
+        say(f"{store.path} holds no measurements of {' and '.join(filter(None, (device, runtime)))}")
         return
     if not rows:
-        say(f"nothing has been measured yet ({store.path}); try: chipwise measure gpt2")
+        say(f"no measurements yet in {store.path}; try: chipwise measure gpt2")
         return
     heads = {"id": 0, "when": 5, "model": 0, "machine": 6, "runtime": 7}
     shown = Table(
@@ -77,7 +77,7 @@ def _list(device: str | None, runtime: str | None, as_json: bool) -> None:
             row["added"].replace("T", " ")[:16],
             row["name"],
             row["device"],
-            f"{row['runtime']} {row['runtime_version']}, {row['threads']} thr.",
+            f"{row['runtime']} {row['runtime_version']}, {row['threads']} thread{'s' if row['threads'] > 1 else ''}",
             units.show(row["ttft_p50_s"], "time"),
             "–" if row["tpot_p50_s"] is None else units.show(row["tpot_p50_s"], "time"),
             "unavailable" if memory is None else units.show(memory, "bytes"),
@@ -88,7 +88,7 @@ def _list(device: str | None, runtime: str | None, as_json: bool) -> None:
 
 
 def summary(item: Stored) -> dict[str, Any]:
-    """One line of the list."""
+    """One row of the list."""
     found = item.measurement
     return {
         "id": item.id,
@@ -130,7 +130,7 @@ def one(
 @app.command("export")
 def export(
     out: Annotated[Path, typer.Argument(help="The file to write, JSON lines.")],
-    ids: Annotated[list[str] | None, typer.Argument(help="Ids; all unless given.")] = None,
+    ids: Annotated[list[str] | None, typer.Argument(help="Ids. Default: all.")] = None,
     device: Annotated[str | None, DEVICE] = None,
     runtime: Annotated[str | None, RUNTIME] = None,
     as_json: Annotated[bool, JSON] = False,
@@ -159,7 +159,7 @@ def delete(
     ids: Annotated[list[str], typer.Argument(help="Ids, or their first digits.")],
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Forget measurements."""
+    """Delete measurements."""
     from chipwise.profile.store import MeasurementStore
 
     _say({"deleted": MeasurementStore().delete(ids)}, as_json)

@@ -1,4 +1,4 @@
-"""How much of the machine a measured model uses: FLOPs and bytes of a pass against the ceilings measured here."""
+"""Utilisation of the machine by a measured model: FLOPs and bytes of a pass over the ceilings measured here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from chipwise.spec import Design
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Efficiency:
-    """Shares of what calibration found this machine to reach, at the measured medians.
+    """Shares of the peaks and bandwidths that calibration measured on this machine, at the measured medians.
 
     ``mfu`` is FLOPs of prefill over the peak of matrix products in the weights' format; ``mbu`` is weights and cache
     that a decode step reads over the bandwidth at its working set (``ceiling`` names the level of memory). A small
@@ -30,7 +30,7 @@ class Efficiency:
 
 
 def efficiency(design: Design, measured: Measurement, profile: MachineProfile) -> Efficiency:
-    """The shares that ``measured`` reaches of the ceilings in ``profile``.
+    """MFU and MBU of ``measured`` against the ceilings in ``profile``.
 
     Raises:
         Unsupported: The design has an operator that the profile has no rates for.
@@ -51,7 +51,7 @@ def efficiency(design: Design, measured: Measurement, profile: MachineProfile) -
 
 
 def _peak(design: Design, prompt: Sequence[Op], profile: MachineProfile) -> float | None:
-    """The peak for the design's weights; of several formats the rate of products that are each done at their own."""
+    """Peak FLOP/s for the design's weights; for mixed formats, the rate with each product at its own format's peak."""
     peaks = {name: profile.peaks[name] for name in design.formats.all if name in profile.peaks}
     if len(peaks) < len(design.formats.all):
         return None
@@ -63,7 +63,7 @@ def _peak(design: Design, prompt: Sequence[Op], profile: MachineProfile) -> floa
 
 
 def _level(working_set: float, profile: MachineProfile) -> tuple[str, float]:
-    """The smallest level of memory that holds the working set, and its measured bandwidth; else the slowest known."""
+    """The smallest level of memory that holds the working set, with its bandwidth; else the slowest level known."""
     machine = profile.machine
     sizes = {"private caches": machine.l2_bytes, "shared cache": machine.l3_bytes}
     for name, size in sizes.items():

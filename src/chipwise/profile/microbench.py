@@ -1,4 +1,4 @@
-"""Small graphs of one kind of node each, timed in the runtime: what the cost model's rates are fitted to.
+"""Small graphs of one kind of node each, timed in the runtime. The cost model's rates are fitted to them.
 
 A case is a chain of nodes with weights of their own, built with the same builder as exported models. Runs as a child
 process (``python -m chipwise.profile.microbench``): requests and results are JSON lines.
@@ -44,7 +44,7 @@ class Case:
         return self.kind == "matmul" and self.count * self.k * self.n * STORED_BYTES[self.weights] > LARGE_CASE_BYTES
 
     def ops(self) -> list[Op]:
-        """The operators that the graph consists of."""
+        """The graph's operators."""
         made: list[Op] = []
         for i in range(self.count):
             k, n = (self.k, self.n) if i % 2 == 0 else (self.n, self.k)
@@ -188,7 +188,7 @@ class Bench:
     def time(self, case: Case, *, seconds: float) -> float:
         """Median seconds of one run of the graph, over about ``seconds``, at least 7 runs.
 
-        With one thread this is processor time: what the run takes when nothing else wants its core.
+        With one thread this is processor time: the duration of a run when nothing else uses its core.
         """
         import onnxruntime as ort
 
@@ -329,7 +329,7 @@ class Bench:
     def _prestore(self, graph: Any, number: int, k: int, n: int, weights: str) -> None:
         """Stores a (k, n) matrix under the names that ``projection`` would use.
 
-        Matrices of one shape are turned copies of each other: the runtime would keep equal ones only once.
+        Matrices of one shape are rotated copies of each other: the runtime would store equal ones only once.
         """
         from chipwise.blocks.quantize import quantize_int4, quantize_int8
 
@@ -349,7 +349,7 @@ class Bench:
 
 
 class _Worker:
-    """Times cases in one process; see ``core/workers.py`` for how they arrive."""
+    """Times cases in one process. See ``core/workers.py`` for the protocol."""
 
     bench: Bench
     seconds: float

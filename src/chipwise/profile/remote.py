@@ -1,9 +1,9 @@
 """Measuring on another machine over plain ssh: a board or a phone with Python, numpy and the runtime.
 
-Nothing need be installed of chipwise there: its own source, the model and the reference model travel in one archive,
-the measured process runs from a folder of its own, and the samples come back on its output. The folder is removed.
+chipwise need not be installed there: its source, the model and the reference model are copied in one archive to a
+temporary folder, the measured process runs in it and prints its samples, and the folder is removed.
 
-``CHIPWISE_SSH`` is the command that reaches the machine (``ssh`` unless set), ``CHIPWISE_REMOTE_PYTHON`` its Python.
+``CHIPWISE_SSH`` is the command that reaches the machine (default: ``ssh``), ``CHIPWISE_REMOTE_PYTHON`` its Python.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from typing import Any
 
 from chipwise.core.errors import InputError, MeasurementError
 
-CONNECT_S = 60.0  # to reach the machine and copy what it needs, besides measuring
+CONNECT_S = 60.0  # limit on connecting and copying, in addition to measuring
 
 
 def prepare_remote(request: Mapping[str, Any], *, host: str) -> tuple[dict[str, Any], list[str]]:
-    """Copies what ``request`` needs to ``host``; the request as it reads there, and the command that measures.
+    """Copies the files of ``request`` to ``host``; returns the request with their paths there and the command to run.
 
     Raises:
-        InputError: The host's name would be read as an option.
-        MeasurementError: The machine cannot be reached, or refuses.
+        InputError: The host's name would be read as an option of ssh.
+        MeasurementError: The machine cannot be reached or used.
     """
     if host.startswith("-") or not host:
         raise InputError(f"--remote {host!r} is not a machine; write user@host")
@@ -69,4 +69,4 @@ def _run(ssh: list[str], command: str, data: bytes) -> None:
         raise MeasurementError(f"{ssh[-1]}: no answer within {CONNECT_S:g} s") from None
     if done.returncode:
         tail = " | ".join(done.stderr.decode(errors="replace").strip().splitlines()[-3:])
-        raise MeasurementError(f"{ssh[-1]}: cannot be used for measuring (code {done.returncode}). {tail}")
+        raise MeasurementError(f"{ssh[-1]}: cannot measure (code {done.returncode}). {tail}")

@@ -19,19 +19,19 @@ _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadReading:
-    """Counters at one moment; differences of two readings say what happened between."""
+    """Counters at one moment. The load in between is the difference of two readings."""
 
     wall_s: float
     process_cpu_s: float  # of this process, all threads, user and system
     involuntary_switches: int
-    busy_s: float | None  # of the watched cores together: user, nice, system, interrupts
+    busy_s: float | None  # of the measured cores together: user, nice, system, interrupts
     elsewhere_s: float | None  # the same of all other cores
-    steal_s: float | None  # time the hypervisor gave the watched cores to others
+    steal_s: float | None  # time for which the hypervisor gave the measured cores to others
     load: float | None  # runnable tasks, mean of the last minute
 
 
 def read_load(cpus: Collection[int]) -> LoadReading:
-    """The counters now, for the cores ``cpus``."""
+    """Counters of the cores ``cpus`` now."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     busy, steal = _cpu_times(cpus)
     elsewhere, _ = _cpu_times(set(range(os.cpu_count() or 1)) - set(cpus))
@@ -67,7 +67,7 @@ def _cpu_times(cpus: Collection[int]) -> tuple[float | None, float | None]:
 
 
 def idlest_cpus(count: int, *, look_s: float = 0.1) -> tuple[int, ...]:
-    """The ``count`` least busy cores of those this process may use, over the next ``look_s`` seconds."""
+    """The ``count`` cores that are least busy over the next ``look_s`` seconds, of those this process may use."""
     if not hasattr(os, "sched_getaffinity"):
         return tuple(range(count))
     allowed = sorted(os.sched_getaffinity(0))
@@ -80,7 +80,7 @@ def idlest_cpus(count: int, *, look_s: float = 0.1) -> tuple[int, ...]:
 
 
 def pin(cpus: Collection[int]) -> None:
-    """Keeps this process, and the threads it will start, on the cores ``cpus``, where the system can."""
+    """Pins this process and its future threads to the cores ``cpus``, where the system supports it."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cpus)
 
@@ -115,24 +115,24 @@ def temperature_c(*, root: Path = ROOT) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class EnergyCounters:
-    """Joules of every processor package since some moment (RAPL), and where each counter begins again."""
+    """Joules of every processor package since some moment (RAPL), and the value at which each counter wraps."""
 
     joules: Mapping[str, float]
     wraps_at_j: Mapping[str, float]
 
     def since(self, before: EnergyCounters) -> float | None:
-        """Joules between two readings, or None where no counter was there at both."""
+        """Joules between two readings; None without a counter in both."""
         spent = None
         for name in self.joules.keys() & before.joules.keys():
             difference = self.joules[name] - before.joules[name]
-            if difference < 0:  # began again in between, once
+            if difference < 0:  # the counter wrapped once
                 difference += self.wraps_at_j[name]
             spent = (spent or 0.0) + difference
         return spent
 
 
 def energy(*, root: Path = ROOT) -> EnergyCounters:
-    """The package counters now; empty where there are none or they may not be read.
+    """The package counters now; empty where there are none or they are not readable.
 
     References:
         Linux kernel documentation, power/powercap/powercap.rst: ``energy_uj`` and ``max_energy_range_uj``. Domains

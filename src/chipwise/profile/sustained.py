@@ -1,7 +1,7 @@
-"""Sustained load: does the machine keep its speed over minutes, and how much of it is left in the end?
+"""Sustained load: how a machine's speed decays over minutes.
 
-A phone or a fanless board is fast until it is hot. Decode steps are timed without a pause; their medians over short
-windows give a curve, and a curve of one rise with one time constant is fitted to it.
+A phone or a fanless board is fast until it is hot. Decode steps are timed without a pause, and a curve with one time
+constant is fitted to their medians over short windows.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from chipwise.profile.measurement import Measurement
 from chipwise.profile.verdict import judge
 
 WINDOWS = 60
-LEAST_LOSS = 0.02  # of speed; less is not told from noise
+LEAST_LOSS = 0.02  # of speed; smaller losses count as noise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """One stretch of a sustained measurement."""
+    """One time window of a sustained measurement."""
 
     at_s: float  # its middle
     tpot_p50_s: float
@@ -47,7 +47,7 @@ class Sustained:
 def measure_sustained(
     model: Path, workload: Workload, *, seconds: float, runtime: str = "onnxruntime", threads: int = 1, **settings: Any
 ) -> Sustained:
-    """Runs ``model`` without a pause for ``seconds``; ``settings`` are further ones of ``harness.make_request``.
+    """Runs ``model`` without a pause for ``seconds``; ``settings`` go to ``harness.make_request``.
 
     Raises:
         MeasurementError: The model cannot be measured, or the time is too short for a curve.
@@ -84,7 +84,7 @@ def measure_sustained(
 
 
 def windowed(at_s: Sequence[float], step_s: Sequence[float], *, seconds: float) -> tuple[Window, ...]:
-    """Medians of decode steps over equal stretches of time; stretches without a step are left out."""
+    """Medians of decode steps over equal time windows; windows without a step are left out."""
     at, steps = np.asarray(at_s, np.float64), np.asarray(step_s, np.float64)
     width = max(seconds, float(at.max(initial=0.0)) + 1e-9) / WINDOWS
     place = np.minimum((at / width).astype(int), WINDOWS - 1)
@@ -96,17 +96,17 @@ def windowed(at_s: Sequence[float], step_s: Sequence[float], *, seconds: float) 
 
 
 def fit_thermal(windows: Sequence[Window]) -> Thermal:
-    """The rise ``cold * (1 + rise * (1 - exp(-t / constant)))`` nearest to the windows in least absolute error.
+    """Fits ``cold * (1 + rise * (1 - exp(-t / constant)))`` to the windows, in least absolute error.
 
-    For every time constant of a grid the two other values follow from least squares, weighted down where a window is
-    far off (a spell of another cause); the grid is from a twentieth of the time watched to all of it.
+    For every time constant of a grid, the two other values follow from least squares in which outliers (slow periods
+    with another cause) weigh less. The grid is from a twentieth of the observed time to all of it.
 
     Raises:
         MeasurementError: There are too few windows.
     """
     if len(windows) < 5:
         raise MeasurementError(
-            f"{len(windows)} stretches are too few to see a curve; measure for longer (--sustained 1m or more)"
+            f"{len(windows)} windows are too few to fit a curve; measure for longer (--sustained 1m or more)"
         )
     at = np.array([window.at_s for window in windows])
     took = np.array([window.tpot_p50_s for window in windows])
@@ -124,13 +124,13 @@ def fit_thermal(windows: Sequence[Window]) -> Thermal:
 
 
 def _rise(at: Any, took: Any, constant: float) -> tuple[float, float, float]:
-    """Mean absolute error, cold value and whole rise of the best curve with this time constant."""
+    """Mean absolute error, cold value and total rise of the best curve with this time constant."""
     rows = np.stack([np.ones_like(at), 1 - np.exp(-at / constant)], axis=1)
-    trust = np.ones(len(at))
+    weights = np.ones(len(at))
     values = np.zeros(2)
     for _ in range(8):
-        weighted = rows * trust[:, None]
+        weighted = rows * weights[:, None]
         values = np.linalg.lstsq(weighted.T @ rows, weighted.T @ took, rcond=None)[0]
         left = np.abs(took - rows @ values)
-        trust = 1 / np.maximum(left, 1e-3 * float(np.median(took)))
+        weights = 1 / np.maximum(left, 1e-3 * float(np.median(took)))
     return float(np.abs(took - rows @ values).mean()), float(values[0]), float(values[1])

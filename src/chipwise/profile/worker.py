@@ -1,7 +1,7 @@
-"""The measured process: loads one model, warms up, times it, answers in JSON, ends.
+"""The measured process: loads one model, warms up, times it and replies in JSON.
 
-``python -m chipwise.profile.worker`` reads a request from stdin and writes one reply to stdout. It imports numpy and
-the runtime alone, so that its peak memory is that of serving the model.
+``python -m chipwise.profile.worker`` reads a request from stdin and writes one reply to stdout. It imports only numpy
+and the runtime, so that its peak memory is that of serving the model.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _STEADY = 0.03  # two windows of warm-up this close are steady
 def main() -> int:
     """Reads the request, measures, prints the reply."""
     request = json.load(sys.stdin)
-    # Should nobody be left to end this process. (A limit on CPU time would make the CPU clock go in steps of 4 ms.)
+    # Ends this process if its parent is gone. (A limit on CPU time would make the CPU clock advance in steps of 4 ms.)
     signal.alarm(request["cpu_limit_s"])
     reply_to = os.dup(1)
     os.dup2(2, 1)  # what the runtime prints must not mix with the reply
@@ -110,21 +110,21 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _machine() -> str:
-    """This machine's name, for one who measures from elsewhere."""
+    """This machine's name, for measurements over ssh."""
     from chipwise.hardware.detect import detect
 
     return detect().name
 
 
 def _limit(what: int, amount: float) -> None:
-    """Sets a limit of this process, as far as the one it was born with allows."""
+    """Sets a resource limit of this process, at most the hard limit."""
     hard = resource.getrlimit(what)[1]
     wanted = int(amount) if hard == resource.RLIM_INFINITY else min(int(amount), hard)
     resource.setrlimit(what, (wanted, hard))
 
 
 class Loop:
-    """Prefills and decode steps, each timed with the choice of the next token; with no ``steps``, prefills alone."""
+    """Prefills and decode steps, each timed with the choice of the next token; without ``steps``, only prefills."""
 
     def __init__(self, session: Session, tokens: AnyArray, *, steps: int) -> None:
         self._session, self._tokens, self._steps = session, tokens, steps
@@ -150,12 +150,12 @@ class Loop:
         self._logits = logits
 
     def check(self) -> None:
-        """Refuses logits that are not numbers."""
+        """Checks that the last logits are finite."""
         if not np.isfinite(self._logits).all():
             raise MeasurementError("the model's logits are not finite numbers")
 
     def clear(self) -> None:
-        """Forgets all samples."""
+        """Drops all samples."""
         self.ttft_s: list[float] = []
         self.tpot_s: list[float] = []
         self.ttft_cpu_s: list[float] = []  # of the same samples: processor time of this process
@@ -166,7 +166,7 @@ class Loop:
 def readings(
     before: sensors.LoadReading, after: sensors.LoadReading, *, threads: int, cpus: int
 ) -> dict[str, float | None]:
-    """What happened between two readings, as ``verdict.judge`` takes it."""
+    """Differences of two readings, named as ``verdict.judge`` expects them."""
     wall_s = max(after.wall_s - before.wall_s, 1e-9)
     cpu_s = after.process_cpu_s - before.process_cpu_s
     others = steal = elsewhere = None
@@ -187,9 +187,10 @@ def readings(
 
 
 def _warm_up(loop: Loop, limit_s: float) -> bool:
-    """Runs until both phases are steady, at least two cycles and at most about ``limit_s``; whether they are.
+    """Runs until both phases are steady, at least two cycles and about ``limit_s`` at most; returns whether they are.
 
-    Steady is when two cycles in a row have medians of decode within 3 %, and the last prefill was no straggler.
+    Steady means that the median decode steps of two consecutive cycles agree within 3 %, and the last prefill was not
+    an outlier.
     """
     started = time.perf_counter()
     for _ in range(_FIRST_CYCLES):

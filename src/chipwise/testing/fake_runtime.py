@@ -38,7 +38,7 @@ class FakeSession:
         return self._now_s if self.facts.get("simulated") else time.perf_counter()
 
     def prefill(self, tokens: AnyArray) -> AnyArray:
-        """Forgets what was cached and runs ``tokens`` (batch, prompt)."""
+        """Clears the cache and runs ``tokens`` (batch, prompt)."""
         if tokens.shape[0] != self._batch:
             raise MeasurementError(f"{tokens.shape[0]} sequences given; opened for {self._batch}")
         self._seen = np.zeros((self._batch, 0), np.int64)

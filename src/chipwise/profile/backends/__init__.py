@@ -1,4 +1,4 @@
-"""Runtimes that can be measured: the protocol, the table of names, and one file each.
+"""Runtimes that can be measured: the protocol, the table of names, and one file for each runtime.
 
 Importing this loads no runtime.
 """
@@ -30,15 +30,15 @@ class Session(Protocol):
     ``capacity`` positions. Both return the logits of the last position of each sequence; the array may be reused by
     the next call. Equal tokens give equal logits, however often the session was used before.
 
-    A session whose time is not this machine's, such as a simulator's, may have a method ``clock`` that tells it in
-    seconds; see :func:`clock_of`.
+    A session with a time of its own, such as a simulator's, may have a method ``clock`` that returns it in seconds;
+    see :func:`clock_of`.
     """
 
     vocab_size: int
-    facts: dict[str, Any]  # what the file says of itself; ``design`` and ``name`` if it knows them
+    facts: dict[str, Any]  # the file's metadata: ``design`` and ``name`` if it has them
 
     def prefill(self, tokens: Tokens) -> Logits:
-        """Forgets what was cached and runs ``tokens`` (batch, prompt)."""
+        """Clears the cache and runs ``tokens`` (batch, prompt)."""
         ...
 
     def decode(self, tokens: Tokens) -> Logits:
@@ -47,7 +47,7 @@ class Session(Protocol):
 
 
 class Runtime(Protocol):
-    """A way to run an exported model. Stateless; importing its module is what loads the runtime."""
+    """Runs exported models. Stateless; importing its module loads the runtime."""
 
     name: str
 
@@ -83,12 +83,12 @@ RUNTIMES = Table(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """What a built-in runtime needs beyond chipwise itself."""
+    """Requirements of a built-in runtime beyond chipwise itself."""
 
-    module: str  # what must be importable
-    extra: str  # which brings it: pip install 'chipwise[extra]'
+    module: str  # must be importable
+    extra: str  # installs it: pip install 'chipwise[extra]'
     gpu: bool = False
-    loading_s: float = 0.0  # what loading a model may take beyond reading it, on a busy machine
+    loading_s: float = 0.0  # for loading a model beyond reading it, on a busy machine
 
 
 NEEDS = {
@@ -119,16 +119,16 @@ def table_name(runtime: str) -> str:
 
 
 def clock_of(session: Session) -> Callable[[], float]:
-    """What tells the time, in seconds, that ``session`` takes: its own clock if it has one, else this machine's."""
+    """The clock, in seconds, that times ``session``: its own if it has one, else this machine's."""
     clock: Callable[[], float] = getattr(session, "clock", time.perf_counter)
     return clock
 
 
 def prompt_shape(tokens: Tokens, *, batch: int, capacity: int) -> tuple[int, int]:
-    """Sequences and tokens each of a prompt.
+    """Number of sequences and tokens of a prompt.
 
     Raises:
-        MeasurementError: They are not what the model was opened for.
+        MeasurementError: The model was opened for other sizes.
     """
     sequences, length = tokens.shape
     if sequences != batch or not 1 <= length <= capacity:
@@ -138,12 +138,12 @@ def prompt_shape(tokens: Tokens, *, batch: int, capacity: int) -> tuple[int, int
 
 
 def loading_s(runtime: str) -> float:
-    """Seconds that loading a model in ``runtime`` may take beyond reading it."""
+    """Time limit for loading a model in ``runtime`` beyond reading it, seconds."""
     return NEEDS[runtime].loading_s if runtime in NEEDS else 0.0
 
 
 def missing(runtime: str) -> str | None:
-    """What ``runtime`` lacks on this machine, in words; None where nothing is known to be missing."""
+    """What ``runtime`` lacks on this machine, as text; None where nothing is known to be missing."""
     needs = NEEDS.get(runtime)
     if needs is None:
         return None

@@ -1,4 +1,4 @@
-"""llama.cpp on the CPU, for GGUF files: those that ``deploy/gguf.py`` wrote and any other.
+"""llama.cpp on the CPU, for GGUF files: those of ``deploy/gguf.py`` and any others.
 
 Called through the plain C interface: one batch for the prompt, one for each step, logits read where llama.cpp left
 them. The cache is kept in FP32 unless ``options={"cache": "f16"}`` asks for llama.cpp's own default, so that logits
@@ -25,21 +25,21 @@ except ImportError:  # pragma: no cover - depends on what is installed
 
 CACHES = {"f32": 0, "f16": 1, "q8_0": 8}  # ggml's numbers of these types
 _LEAST_LEVEL = 3  # llama.cpp's log: 3 is a warning, 4 an error
-_complaints: list[str] = []
+_warnings: list[str] = []
 
 
 def _keep(level: int, text: bytes, _: Any) -> None:
-    """Keeps what llama.cpp complains of, for error messages; the rest is dropped."""
+    """Keeps llama.cpp's warnings and errors for messages; drops the rest."""
     if level >= _LEAST_LEVEL and text.strip():
-        _complaints.append(text.decode(errors="replace").strip())
+        _warnings.append(text.decode(errors="replace").strip())
 
 
-_log = llama_cpp.llama_log_callback(_keep)  # held here: llama.cpp calls it as long as the process lives
+_log = llama_cpp.llama_log_callback(_keep)  # a reference for as long as llama.cpp may call it
 llama_cpp.llama_log_set(_log, ctypes.c_void_p(0))
 
 
 class _Batch:
-    """A ``llama_batch`` over arrays of our own: ``length`` new tokens of each sequence, logits of the last ones."""
+    """A ``llama_batch`` over numpy arrays: ``length`` new tokens of each sequence, with logits of the last ones."""
 
     def __init__(self, sequences: int, length: int) -> None:
         count = sequences * length
@@ -69,23 +69,23 @@ class LlamaCppSession:
 
     def __init__(self, path: Path, *, capacity: int, batch: int, threads: int, cache: str) -> None:
         self._model = self._context = None
-        _complaints.clear()
+        _warnings.clear()
         if not path.is_file():
             raise MeasurementError(f"{path}: there is no such file")
         how = llama_cpp.llama_model_default_params()
         how.n_gpu_layers = 0
         self._model = llama_cpp.llama_model_load_from_file(str(path).encode(), how)
         if not self._model:
-            raise MeasurementError(f"{path}: llama.cpp cannot load this model: {'; '.join(_complaints[-3:])}")
-        own = json.loads(self._said("chipwise") or "{}")
+            raise MeasurementError(f"{path}: llama.cpp cannot load this model: {'; '.join(_warnings[-3:])}")
+        own = json.loads(self._metadata("chipwise") or "{}")
         self.facts: dict[str, Any] = {
             **own,
             "design": own.get("design", ""),
-            "name": self._said("general.name") or "",
+            "name": self._metadata("general.name") or "",
         }
         room = llama_cpp.llama_model_n_ctx_train(self._model)
         if capacity > room:
-            raise MeasurementError(f"{path}: the model has {room} positions; the workload asks for {capacity}")
+            raise MeasurementError(f"{path}: the model has {room} positions; the workload needs {capacity}")
         self.vocab_size: int = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self._model))
         made = llama_cpp.llama_context_default_params()
         made.n_ctx, made.n_seq_max, made.kv_unified = capacity * batch, batch, False
@@ -96,15 +96,15 @@ class LlamaCppSession:
             made.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
         self._context = llama_cpp.llama_init_from_model(self._model, made)
         if not self._context:
-            raise MeasurementError(f"{path}: llama.cpp cannot run this model: {'; '.join(_complaints[-3:])}")
+            raise MeasurementError(f"{path}: llama.cpp cannot run this model: {'; '.join(_warnings[-3:])}")
         self._memory = llama_cpp.llama_get_memory(self._context)
         self._batch, self._capacity, self._length = batch, capacity, 0
         self._step = _Batch(batch, 1)
-        self._prompts: dict[int, _Batch] = {}  # the last prompt's length alone
+        self._prompts: dict[int, _Batch] = {}  # only of the last prompt length
         self._view: tuple[int, AnyArray] = (0, np.zeros((batch, self.vocab_size), np.float32))
 
     def prefill(self, tokens: AnyArray) -> AnyArray:
-        """Forgets what was cached and runs ``tokens`` (batch, prompt)."""
+        """Clears the cache and runs ``tokens`` (batch, prompt)."""
         batch, length = prompt_shape(tokens, batch=self._batch, capacity=self._capacity)
         llama_cpp.llama_memory_clear(self._memory, False)
         if length not in self._prompts:
@@ -124,14 +124,14 @@ class LlamaCppSession:
         batch.tokens[:] = tokens
         code = llama_cpp.llama_decode(self._context, batch.struct)
         if code:
-            raise MeasurementError(f"llama.cpp could not run {tokens.shape} tokens (code {code}): {_complaints[-1:]}")
+            raise MeasurementError(f"llama.cpp could not run {tokens.shape} tokens (code {code}): {_warnings[-1:]}")
         pointer = llama_cpp.llama_get_logits(self._context)
         address = ctypes.addressof(pointer.contents)
         if address != self._view[0]:
             self._view = (address, np.ctypeslib.as_array(pointer, (self._batch, self.vocab_size)))
         return self._view[1]
 
-    def _said(self, key: str) -> str | None:
+    def _metadata(self, key: str) -> str | None:
         """A string of the file's metadata; None where it has no such key."""
         size = llama_cpp.llama_model_meta_val_str(self._model, key.encode(), ctypes.create_string_buffer(1), 1)
         if size < 0:
@@ -153,7 +153,7 @@ class LlamaCpp:
     name = "llama.cpp"
 
     def version(self) -> str:
-        """That of llama-cpp-python, which brings llama.cpp along."""
+        """The version of llama-cpp-python, which contains llama.cpp."""
         return str(llama_cpp.__version__)
 
     def open(self, path: Path, *, capacity: int, batch: int, threads: int, options: dict[str, Any]) -> LlamaCppSession:

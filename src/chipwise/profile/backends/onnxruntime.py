@@ -1,4 +1,4 @@
-"""ONNX Runtime on the CPU, for files that ``deploy/onnx.py`` wrote and, by ``onnxruntime_hf.py``, for those of others.
+"""ONNX Runtime on the CPU, for files of ``deploy/onnx.py`` and, with ``onnxruntime_hf.py``, of other exporters.
 
 Needs numpy and onnxruntime alone.
 
@@ -24,7 +24,7 @@ except ImportError:  # pragma: no cover - depends on what is installed
 
 
 def session_options(threads: int) -> Any:
-    """The options every session here uses, in measuring and in serving.
+    """Options of every session, for measuring and for serving.
 
     Threads sleep when idle, no arena grows ahead of need, and the graph runs as it was written.
     """
@@ -40,7 +40,7 @@ def session_options(threads: int) -> Any:
 
 
 def load(path: str | Path, *, threads: int, profile: str | None = None) -> tuple[Any, dict[str, Any]]:
-    """The runtime's session on a file that chipwise wrote, and what the file says of itself.
+    """The runtime's session for a file that chipwise wrote, and the file's metadata.
 
     Raises:
         MeasurementError: The file is not one that chipwise wrote, or the runtime refuses it.
@@ -49,7 +49,7 @@ def load(path: str | Path, *, threads: int, profile: str | None = None) -> tuple
     if profile is not None:
         settings.enable_profiling, settings.profile_file_prefix = True, profile
     session = _open(path, settings)
-    facts = _said(session)
+    facts = _metadata(session)
     if facts is None:
         raise MeasurementError(f"{path}: this ONNX file carries no chipwise metadata; export it again")
     return session, facts
@@ -62,10 +62,10 @@ def _open(path: str | Path, settings: Any) -> Any:
         raise MeasurementError(f"{path}: ONNX Runtime cannot load this model: {error}") from None
 
 
-def _said(session: Any) -> dict[str, Any] | None:
-    """What the file says of itself, if chipwise wrote it."""
-    said = session.get_modelmeta().custom_metadata_map.get("chipwise")
-    return None if said is None else dict(json.loads(said))
+def _metadata(session: Any) -> dict[str, Any] | None:
+    """The file's metadata, if chipwise wrote it."""
+    text = session.get_modelmeta().custom_metadata_map.get("chipwise")
+    return None if text is None else dict(json.loads(text))
 
 
 class OnnxRuntimeSession:
@@ -81,16 +81,16 @@ class OnnxRuntimeSession:
         profile: str | None = None,
         loaded: tuple[Any, dict[str, Any]] | None = None,
     ) -> None:
-        """Loads the file, unless ``loaded`` is what loading it gave.
+        """Loads the file, unless ``loaded`` holds its session and metadata already.
 
         ``profile`` is how the name of the runtime's own profile begins, where one is wanted.
         """
         self._session, facts = loaded or load(path, threads=threads, profile=profile)
         if "encodes" in facts:
-            raise MeasurementError(f"{path}: this model encodes and does not generate; open it as an encoder")
+            raise MeasurementError(f"{path}: this model is an encoder; open it with OnnxEncoder")
         if capacity > facts["max_tokens"]:
             raise MeasurementError(
-                f"{path}: the model has {facts['max_tokens']} positions; the workload asks for {capacity}"
+                f"{path}: the model has {facts['max_tokens']} positions; the workload needs {capacity}"
             )
         self.vocab_size: int = facts["vocab_size"]
         self.facts: dict[str, Any] = facts
@@ -103,18 +103,18 @@ class OnnxRuntimeSession:
         for layer, heads, size in facts["kv"]:
             for name in ("key", "value"):
                 self._cache[f"{layer}.{name}"] = np.zeros((batch, heads, capacity, size), np.float32)
-        self._kept: dict[str, AnyArray] = {  # what convolutions saw last
+        self._conv_states: dict[str, AnyArray] = {  # last inputs of convolutions
             name: np.zeros((batch, channels, inputs), np.float32) for name, channels, inputs in facts.get("conv", ())
         }
-        self._cache |= self._kept
-        self._prompts: dict[int, tuple[Any, AnyArray, AnyArray, AnyArray]] = {}  # the last length's binding and buffers
+        self._cache |= self._conv_states
+        self._prompts: dict[int, tuple[Any, AnyArray, AnyArray, AnyArray]] = {}  # only of the last length
         self._logits = np.empty((batch, 1, self.vocab_size), np.float32)
         self._token = np.zeros((batch, 1), np.int64)
         self._position = np.zeros((batch, 1), np.int64)
         self._step = self._binding(self._token, self._position, self._logits)
 
     def prefill(self, tokens: AnyArray) -> AnyArray:
-        """Forgets what was cached and runs ``tokens`` (batch, prompt)."""
+        """Clears the cache and runs ``tokens`` (batch, prompt)."""
         return self._run_prompt(tokens, self._logits if self.facts["logits"] == "last" else None)[:, -1]
 
     def decode(self, tokens: AnyArray) -> AnyArray:
@@ -130,20 +130,20 @@ class OnnxRuntimeSession:
         return self._logits[:, 0]
 
     def end_profile(self) -> Path:
-        """Ends the runtime's own profile; the file that holds it."""
+        """Ends the runtime's own profiling and returns its file."""
         return Path(self._session.end_profiling())
 
     def all_logits(self, tokens: AnyArray) -> AnyArray:
         """Logits of every position (batch, tokens, vocab) of a model exported with ``logits="all"``."""
         if self.facts["logits"] != "all":
-            raise MeasurementError("this model gives the last position's logits alone; export it with logits='all'")
+            raise MeasurementError("this model returns only the last position's logits; export it with logits='all'")
         return self._run_prompt(tokens, None).copy()
 
     def _run_prompt(self, tokens: AnyArray, logits: AnyArray | None) -> AnyArray:
         """Runs a new prompt into ``logits`` (of every position if None); the last prompt length stays bound."""
         batch, length = prompt_shape(tokens, batch=self._batch, capacity=self._capacity)
         self._length = length
-        for value in self._kept.values():
+        for value in self._conv_states.values():
             value.fill(0.0)
         self._seqlens.fill(length - 1)
         self._total.fill(length)
@@ -159,7 +159,7 @@ class OnnxRuntimeSession:
         return bound_logits
 
     def _binding(self, tokens: AnyArray, positions: AnyArray, logits: AnyArray) -> Any:
-        """All inputs and outputs bound to these arrays, which the caller keeps alive and may change in place."""
+        """Binds all inputs and outputs to these arrays, which the caller keeps alive and may change in place."""
         binding = self._session.io_binding()
 
         def bind_in(name: str, value: AnyArray) -> None:
@@ -179,26 +179,26 @@ class OnnxRuntimeSession:
 
 
 class OnnxEncoder:
-    """One exported encoder, loaded; ``facts["encodes"]`` says what it gives of a text."""
+    """One loaded encoder. To the harness it is a model with prefill alone; ``facts["encodes"]`` names its output."""
 
     def __init__(self, path: str | Path, *, threads: int = 1, loaded: tuple[Any, dict[str, Any]] | None = None) -> None:
-        """Loads the file, unless ``loaded`` is what loading it gave."""
+        """Loads the file, unless ``loaded`` holds its session and metadata already."""
         self._session, self.facts = loaded or load(path, threads=threads)
         if "encodes" not in self.facts:
-            raise MeasurementError(f"{path}: this model generates; open it with OnnxRuntimeSession")
+            raise MeasurementError(f"{path}: this model is a decoder; open it with OnnxRuntimeSession")
         self.vocab_size: int = self.facts["vocab_size"]
 
     def prefill(self, tokens: AnyArray) -> AnyArray:
-        """What :meth:`encode` gives of texts of one length."""
+        """Encodes texts of one length; see :meth:`encode`."""
         return self.encode(tokens)
 
     def decode(self, tokens: AnyArray) -> AnyArray:
-        """Nothing: an encoder does not generate.
+        """Raises: an encoder does not generate.
 
         Raises:
             MeasurementError: Always.
         """
-        raise MeasurementError(f"{self.facts['name']}: an encoder generates nothing")
+        raise MeasurementError(f"{self.facts['name']}: an encoder does not generate")
 
     def encode(self, tokens: AnyArray, mask: AnyArray | None = None) -> AnyArray:
         """Embeddings (batch, width) of ``tokens`` (batch, tokens), or states (batch, tokens, width).
@@ -231,12 +231,12 @@ class OnnxRuntime:
         return str(ort.__version__)
 
     def open(self, path: Path, *, capacity: int, batch: int, threads: int, options: dict[str, Any]) -> Session:
-        """Loads an exported file, a decoder's or an encoder's; one of another exporter optimised by the runtime."""
+        """Loads an exported decoder or encoder. Files of other exporters are optimised by the runtime."""
         if options:
             raise MeasurementError(f"the onnxruntime backend takes no options, not {sorted(options)}")
         settings = session_options(threads)
         session = _open(path, settings)
-        facts = _said(session)
+        facts = _metadata(session)
         if facts is None:
             from chipwise.profile.backends.onnxruntime_hf import HuggingFaceOnnx
 

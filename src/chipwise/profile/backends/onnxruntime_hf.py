@@ -27,7 +27,7 @@ _TYPES = {
     "tensor(int64)": np.int64,
     "tensor(int32)": np.int32,
 }
-_MOST_TOKENS = 1 << 20  # no vocabulary is looked for beyond
+_MOST_TOKENS = 1 << 20  # largest vocabulary that is searched for
 
 
 class HuggingFaceOnnx:
@@ -44,27 +44,27 @@ class HuggingFaceOnnx:
         for item in session.get_inputs():
             if item.type not in _TYPES or not (item.name in _GIVEN or item.name.startswith(_PAST)):
                 raise MeasurementError(
-                    f"{path}: its input {item.name!r} ({item.type}) is not understood; this reads "
+                    f"{path}: its input {item.name!r} ({item.type}) is not supported; supported are "
                     f"{', '.join(_GIVEN)}, {_PAST}<layer>.key and .value, as Optimum writes them"
                 )
             self._types[item.name] = _TYPES[item.type]
             if item.name.startswith(_PAST):
                 self._empty[item.name] = self._no_past(item)
         if "input_ids" not in self._types:
-            raise MeasurementError(f"{path}: it has no input 'input_ids': this is no model of text")
+            raise MeasurementError(f"{path}: it has no input 'input_ids', so it is not a text model")
         outputs = [item.name for item in session.get_outputs()]
         self._answer = outputs[0]
         self._next = {name: _PRESENT + name.removeprefix(_PAST) for name in self._empty}  # input of the next step
         lacking = sorted(set(self._next.values()) - set(outputs))
         if lacking:
-            raise MeasurementError(f"{path}: it takes a cache and does not return {lacking[0]!r}; export it again")
+            raise MeasurementError(f"{path}: it takes a cache but does not return {lacking[0]!r}; export it again")
         self.facts: dict[str, Any] = {} if self._empty else {"encodes": self._answer}
         self._length = 0
         self._cache: dict[str, Any] = {}  # the runtime's own values
         self.vocab_size = self._vocabulary()
 
     def prefill(self, tokens: AnyArray) -> AnyArray:
-        """Forgets what was cached and runs ``tokens`` (batch, prompt); of an encoder, what it gives of them."""
+        """Clears the cache and runs ``tokens`` (batch, prompt); for an encoder, returns its output."""
         prompt_shape(tokens, batch=self._batch, capacity=self._capacity)
         self._length, self._cache = 0, {}
         answer = self._run(tokens)
@@ -73,7 +73,7 @@ class HuggingFaceOnnx:
     def decode(self, tokens: AnyArray) -> AnyArray:
         """Runs one more token of each sequence, ``tokens`` (batch, 1)."""
         if not self._empty:
-            raise MeasurementError(f"{self._path}: exported without a cache, it generates nothing; export it with one")
+            raise MeasurementError(f"{self._path}: exported without a cache, so it cannot decode; export it with one")
         if self._length >= self._capacity:
             raise MeasurementError(f"the cache holds {self._capacity} positions and is full")
         return self._run(tokens)[:, -1]
@@ -120,7 +120,7 @@ class HuggingFaceOnnx:
         return np.zeros((1, item.shape[1], 0, item.shape[3]), _TYPES[item.type])
 
     def _vocabulary(self) -> int:
-        """Tokens that the model knows: the width of its logits if they say it, else found by asking."""
+        """Vocabulary size: the width of the logits if it is fixed, else found by trial."""
         shape = self._session.get_outputs()[0].shape
         if self._empty and len(shape) == 3 and isinstance(shape[-1], int):
             return shape[-1]
@@ -133,7 +133,7 @@ class HuggingFaceOnnx:
         return known + 1
 
     def _knows(self, token: int) -> bool:
-        """Whether the model runs on ``token``: an embedding refuses what it has no row for."""
+        """Whether the model runs on ``token``: an embedding fails for a token without a row."""
         self._length, self._cache = 0, {}
         try:
             self._run(np.full((self._batch, 1), token))

@@ -35,10 +35,10 @@ class OpenVinoSession:
                 f"{path}: not an ONNX file that chipwise wrote and OpenVINO can load: {reason}"
             ) from None
         if self.facts["logits"] != "last":
-            raise MeasurementError(f"{path}: gives every position's logits; export it with logits='last'")
+            raise MeasurementError(f"{path}: it returns the logits of every position; export it with logits='last'")
         if capacity > self.facts["max_tokens"]:
             raise MeasurementError(
-                f"{path}: the model has {self.facts['max_tokens']} positions; the workload asks for {capacity}"
+                f"{path}: the model has {self.facts['max_tokens']} positions; the workload needs {capacity}"
             )
         settings = {
             "INFERENCE_NUM_THREADS": threads,
@@ -64,7 +64,7 @@ class OpenVinoSession:
         }
 
     def prefill(self, tokens: AnyArray) -> AnyArray:
-        """Forgets what was cached and runs ``tokens`` (1, prompt)."""
+        """Clears the cache and runs ``tokens`` (1, prompt)."""
         prompt_shape(tokens, batch=1, capacity=self._capacity)
         self._length = 0
         return self._run(tokens)

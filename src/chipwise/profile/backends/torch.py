@@ -33,21 +33,21 @@ class TorchSession:
             raise MeasurementError(str(error)) from None
         if capacity > model.arch.max_tokens:
             raise MeasurementError(
-                f"{path}: the model has {model.arch.max_tokens} positions; the workload asks for {capacity}"
+                f"{path}: the model has {model.arch.max_tokens} positions; the workload needs {capacity}"
             )
         self.vocab_size: int = model.arch.vocab_size
         self._batch, self._capacity, self._length = batch, capacity, 0
         self._serving = Serving(model, capacity=capacity, batch=batch)
         pair: tuple[Any, Any] = _compiled(self._serving) if mode == "compiled" else (self._serving, self._serving)
         self._prompt, self._step = pair
-        self._exact = mode == "eager"  # a step looks at the positions there are; else always at all, masked
+        self._exact = mode == "eager"  # a step attends to the filled positions; otherwise to all, masked
         self._device = torch.device(device)
         self._token = torch.zeros(batch, 1, dtype=torch.int64, device=device)
         self._position = torch.zeros(1, dtype=torch.int64, device=device)
         self._graph = self._capture() if mode == "graphs" else None
 
     def prefill(self, tokens: AnyArray) -> AnyArray:
-        """Forgets what was cached and runs ``tokens`` (batch, prompt)."""
+        """Clears the cache and runs ``tokens`` (batch, prompt)."""
         _, length = prompt_shape(tokens, batch=self._batch, capacity=self._capacity)
         self._length = length
         with torch.inference_mode():
@@ -77,7 +77,7 @@ class TorchSession:
         return found
 
     def _capture(self) -> tuple[Any, torch.Tensor]:
-        """The decode step as a CUDA graph, and the logits that each replay fills."""
+        """The decode step as a CUDA graph, and the logits that each replay writes."""
         with torch.inference_mode():
             side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             side.wait_stream(torch.cuda.current_stream())
@@ -92,7 +92,7 @@ class TorchSession:
 
 
 def _compiled(serving: Serving) -> tuple[Any, Any]:
-    """What runs a prompt of any length, and what runs a step. Giving up on compiling is an error, never silence."""
+    """Functions that run a prompt of any length and a step. A failed compilation raises."""
     torch._dynamo.config.recompile_limit = 256
     torch._dynamo.config.fail_on_recompile_limit_hit = True
     return torch.compile(serving, dynamic=True), torch.compile(serving, dynamic=False)
@@ -146,14 +146,14 @@ class TorchCudaCompiled(TorchCuda):
 
 
 class TorchCudaGraphs(TorchCuda):
-    """A GPU that is handed the whole decode step at once."""
+    """CUDA graphs: the whole decode step is launched at once."""
 
     name = "torch-cuda-graphs"
     mode: Mode = "graphs"
 
 
 def _prepare_cuda(name: str) -> None:
-    """Lifts the limit on addresses: CUDA maps many times the memory that it uses."""
+    """Lifts the limit on address space: CUDA maps many times the memory that it uses."""
     resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.getrlimit(resource.RLIMIT_AS)[1]))
     if not torch.cuda.is_available():
-        raise Unsupported(f"{name} needs a GPU that PyTorch can use, and finds none here")
+        raise Unsupported(f"{name} needs a GPU that PyTorch can use, and this machine has none")
