@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from chipwise.core.arguments import public
 from chipwise.core.errors import InputError
-from chipwise.core.files import read_json
 from chipwise.hardware.device import MachineProfile
 from chipwise.profile.store import saved_profile
-from chipwise.run.folder import PROMISES
+from chipwise.run.winner import read_winner
 from chipwise.spec import ArchSpec
 
 if TYPE_CHECKING:
@@ -121,9 +120,8 @@ def explain(
 
 def _weights_of_winner(model: str | ArchSpec) -> str | None:
     """The weight format that a winner's folder was exported in; None of anything else."""
-    if not isinstance(model, str) or not (Path(model) / PROMISES).is_file():
-        return None
-    return str(read_json(Path(model) / PROMISES)["weights"])
+    winner = read_winner(Path(model)) if isinstance(model, str) else None
+    return None if winner is None else winner.design.weights
 
 
 def _kept_here(runtime: str, threads: int) -> MachineProfile:

@@ -10,9 +10,7 @@ from typing import Any
 
 from chipwise.blocks.lowering import lower
 from chipwise.core.arguments import public
-from chipwise.core.digest import plain
 from chipwise.core.errors import InputError, SpecError, Unsupported
-from chipwise.core.files import read_json
 from chipwise.core.results import Result
 from chipwise.cost.estimate import estimate as calibrated_estimate
 from chipwise.cost.model import CostEstimate
@@ -23,10 +21,9 @@ from chipwise.profile.efficiency import Efficiency, efficiency
 from chipwise.profile.measurement import Measurement
 from chipwise.profile.store import save_thermal, saved_profile
 from chipwise.profile.sustained import Sustained
-from chipwise.run.folder import PROMISES
-from chipwise.space.constraints import Constraint, parse_constraints
+from chipwise.run.winner import read_winner
+from chipwise.space.constraints import Constraint
 from chipwise.spec import Design
-from chipwise.spec import io as spec_io
 from chipwise.spec.encoder import is_encoder
 from chipwise.spec.hf import resolve
 
@@ -103,14 +100,14 @@ def measure(
 
     folder = Path(model)
     runtime = table_name(runtime or ("llama.cpp" if folder.suffix == ".gguf" else "onnxruntime"))
-    promises = read_json(folder / PROMISES) if (folder / PROMISES).is_file() else None
-    usual = promises["workload"] if promises else {"prompt_tokens": 64, "new_tokens": 64, "batch": 1}
+    winner = read_winner(folder)
+    usual = winner.workload if winner is not None else Workload()
     workload = Workload(
-        prompt_tokens=prompt or usual["prompt_tokens"],
-        new_tokens=new or usual["new_tokens"],
-        batch=batch or usual["batch"],
+        prompt_tokens=prompt or usual.prompt_tokens,
+        new_tokens=new or usual.new_tokens,
+        batch=batch or usual.batch,
     )
-    threads = threads or (promises["target"]["threads"] if promises else 1)
+    threads = threads or (winner.threads if winner is not None else 1)
     if remote is None:
         check_threads(threads)
     with tempfile.TemporaryDirectory() as room:
@@ -127,24 +124,19 @@ def measure(
     if keep:
         MeasurementStore().add(found, design=design, source="measure" if remote is None else f"measure on {remote}")
     kept = watched is not None and remote is None and keep
-    same = promises is not None and plain(workload) == promises["workload"]
+    same = winner is not None and workload == winner.workload
     return Measured(
         measurement=found,
         metrics=metrics_of(found),
         predicted=None
         if design is None or remote or found.encodes
         else predict(design, workload, runtime=runtime, threads=threads),
-        promised=promises["promised"] if promises is not None and same else None,
-        limits=_limits_of(promises) if promises is not None and same else (),
+        promised=winner.promised if winner is not None and same else None,
+        limits=winner.limits if winner is not None and same else (),
         used=None if design is None or profile is None else _used(design, found, profile),
         sustained=watched,
         thermal_kept=watched is not None and kept and save_thermal(watched.thermal, runtime=runtime, threads=threads),
     )
-
-
-def _limits_of(promises: Mapping[str, Any]) -> tuple[Constraint, ...]:
-    """The winner's limits on measured metrics; limits on tasks are left to :func:`evaluate`."""
-    return tuple(item for item in parse_constraints(promises["constraints"], tasks=None) if item.task is None)
 
 
 def _used(design: Design, found: Measurement, profile: MachineProfile) -> Efficiency | None:
@@ -168,11 +160,9 @@ def _exported(
             raise InputError(f"{model}: {runtime} runs {wanted} files; give --runtime one that runs {folder.suffix}")
         _same_weights(model, None, weights)
         return folder, _design_inside(folder)
-    if (folder / PROMISES).is_file():
-        known = read_json(folder / PROMISES)
-        arch = spec_io.from_data(known["arch"], file=str(folder / PROMISES))
-        design = Design(arch=arch, weights=known["weights"])
-        _same_weights(model, known["weights"], weights)
+    if (winner := read_winner(folder)) is not None:
+        design = winner.design
+        _same_weights(model, design.weights, weights)
         if wanted in (".onnx", ".gguf") and (folder / f"model{wanted}").is_file():
             return folder / f"model{wanted}", design
         from chipwise.deploy.hf import load_pretrained

@@ -224,13 +224,13 @@ class Cutting:
                 design,
                 arrays,
                 work.tokenizer,
-                corpus.validation,
+                corpus.test,
                 longest=LONGEST[0],
                 path=work.state / "judged.onnx",
             )
         elif name != "original":
             quality["tasks"][ORIGINAL] = likeness(
-                path, work.original_file, work.tokenizer, corpus.validation, longest=LONGEST[0]
+                path, work.original_file, work.tokenizer, corpus.test, longest=LONGEST[0]
             )
         for label, task in tasks.items():
             self._phase(f"asking {label}")

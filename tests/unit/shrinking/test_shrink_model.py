@@ -222,6 +222,23 @@ def test_folders_belong_to_one_run(bert, tmp_path) -> None:
         shrink_model(bert, latency="90 %", **quick | {"longest": 12, "resume": True})
 
 
+@pytest.mark.parametrize(
+    ("limit", "message"),
+    [
+        ({"latency": "-1"}, "--latency must be positive|--latency is a share"),
+        ({"latency": "-10 %"}, "--latency must be positive"),
+        ({"latency": "60 %", "memory": "0 MB"}, "--memory must be positive"),
+    ],
+)
+def test_a_limit_that_no_model_keeps_is_refused_before_anything_is_timed(
+    bert, tmp_path, monkeypatch, limit, message
+) -> None:
+    monkeypatch.setattr(stages, "load_pretrained", lambda folder: pytest.fail("the model was read"))
+    with pytest.raises(InputError, match=message):
+        shrink_model(bert, **settings(tmp_path, **limit))
+    assert not settings(tmp_path)["out"].exists()
+
+
 def test_errors_say_what_to_do(bert, tmp_path) -> None:
     with pytest.raises(UnknownName, match="did you mean 'exact'"):
         shrink_model(bert, method="exakt", **settings(tmp_path))

@@ -563,7 +563,7 @@ def test_the_command_line_trains_and_evaluates(spec: Path, text: Path, tmp_path:
     assert reached["baseline"] is None
     assert reached["model"]["low"] <= reached["model"]["value"] <= reached["model"]["high"]
     shown = runner.invoke(app, asked)
-    assert "95 % interval" in shown.output
+    assert "accuracy (95 %)" in shown.output
     assert "true class (down), predicted (across):\n" in shown.output
     held = [sum(row) for row in reached["model"]["confusion"]]
     assert [f"of {count} right" in shown.output for count in held] == [True] * 3
