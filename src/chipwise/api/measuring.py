@@ -131,7 +131,7 @@ def measure(
         predicted=None
         if design is None or remote or found.encodes
         else predict(design, workload, runtime=runtime, threads=threads),
-        promised=winner.promised if winner is not None and same else None,
+        promised=dict(winner.promised) if winner is not None and same else None,
         limits=winner.limits if winner is not None and same else (),
         used=None if design is None or profile is None else _used(design, found, profile),
         sustained=watched,
