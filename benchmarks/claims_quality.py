@@ -28,7 +28,7 @@ from unittest import mock
 import numpy as np
 import torch
 
-import kept_rows
+import resumable_rows
 from chipwise.core.digest import digest
 from chipwise.deploy.torch import LayerModule
 from chipwise.spec import ArchSpec, uniform
@@ -206,7 +206,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    rows = [row for row in kept_rows.read(options.out) if row["recipe"] == RECIPE]
+    rows = [row for row in resumable_rows.read(options.out) if row["recipe"] == RECIPE]
     wanted = [(name, seed, STEPS) for seed in options.seeds for name in options.only or VARIANTS]
     wanted += [("reference", 0, steps) for steps in LENGTHS] if not options.only else []
     held = {(row["variant"], int(row["seed"]), int(row["steps"])) for row in rows}
@@ -215,7 +215,7 @@ def main() -> None:
         store = TokenStore(load_corpus({}), options.tokens or scratch, SIZES) if todo else None
         for name, seed, steps in todo:
             assert store is not None
-            kept_rows.add(rows, trained(name, seed, steps, store), options.out, COLUMNS)
+            resumable_rows.add(rows, trained(name, seed, steps, store), options.out, COLUMNS)
     report(rows)
 
 

@@ -3,20 +3,20 @@
     python benchmarks/hybrid_profiling.py --n 400 --seeds 5 --out hybrid-profiling.csv
     python benchmarks/hybrid_profiling.py --n 80 --seeds 5 --real measured/ --runtime onnxruntime --out hybrid-real.csv
 
-Candidates of examples/clinic.yaml have a made-up quality that grows with their parameters, with an accident of its own
-for each seed. Hybrid profiling starts from a calibration, measures one candidate at a time, learns from it, and stops
-when no interval reaches past the front, or at a quarter of all candidates. What it measured within the limit (the
-pool's 60th percentile of decode time) is compared with the front of everything; beside it stands what believing the
-calibrated model alone gives: of its front, those that really keep the limit.
+Candidates of examples/clinic.yaml get a made-up quality that grows with their parameters, with noise of its own for
+each seed. Hybrid profiling starts from a calibration, measures one candidate at a time, learns from it, and stops when
+no interval reaches beyond the front, or at a quarter of all candidates. The candidates that it measured within the
+limit (the pool's 60th percentile of decode time) are compared with the front of everything; next to it stands the
+calibrated model alone: those candidates of its front that really keep the limit.
 
-Without ``--real`` the device is made up: the model believes a machine with one set of rates; the device has others:
-every rate off by a factor of up to exp(0.5), every candidate by an accident of 8 %, a measurement by 1 %. Calibration
-is on a dozen designs of another kind.
+Without ``--real`` the device is made up: the model assumes a machine with one set of rates; the device has others, each
+rate off by a factor of up to exp(0.5), each candidate by 8 %, each measurement by 1 %. Calibration uses a dozen designs
+of another kind.
 
 With ``--real`` this machine is calibrated in ``--runtime`` and every candidate is measured once, a second or two each,
-into the folder: ``spec.yaml`` (a copy), ``profile.json`` and ``measured.csv`` (seconds on the calibration's footing).
-What is there already is taken as it is, so the measuring may be interrupted. Then hybrid profiling is replayed on those
-measurements; it sees those that it asks for.
+into the folder: ``spec.yaml`` (a copy), ``profile.json`` and ``measured.csv`` (seconds, corrected for drift since
+calibration). Existing rows are used as they are, so the measuring may be interrupted. Hybrid profiling is then replayed
+on those measurements and sees only those that it chooses.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ METRICS = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99")
 
 @dataclass(frozen=True)
 class Pool:
-    """Candidates with their true latencies, the profile that is believed at first, and how far a measurement is off."""
+    """Candidates with their true latencies, the initial profile, and the error of a measurement."""
 
     profile: MachineProfile
     seen: Prepared

@@ -29,7 +29,7 @@ from unittest import mock
 import numpy as np
 import torch
 
-import kept_rows
+import resumable_rows
 from chipwise.training import trainer
 from chipwise.training.data import load_corpus
 from chipwise.training.tokenizer import TokenStore
@@ -129,7 +129,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    rows = kept_rows.read(options.out)
+    rows = resumable_rows.read(options.out)
     held = {tuple(row[name] for name in COLUMNS[:5]) for row in rows}
     with tempfile.TemporaryDirectory() as scratch:
         store = TokenStore(load_corpus({}), options.tokens or scratch, SIZES)
@@ -143,7 +143,7 @@ def main() -> None:
                 row = twin | {"optimiser": "scaled"}
             else:
                 row = trained(optimiser, width, factor, seed, options.steps, options.depth, store)
-            kept_rows.add(rows, row, options.out, COLUMNS)
+            resumable_rows.add(rows, row, options.out, COLUMNS)
     report(rows)
 
 

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import kept_rows
+import resumable_rows
 from chipwise.blocks.lowering import lower
 from chipwise.cost import estimate
 from chipwise.hardware import MachineProfile
@@ -31,7 +31,7 @@ from chipwise.spec import Design
 from chipwise.spec.formats import formats_word
 from chipwise.training.evaluate import read
 from chipwise.training.tokenizer import load_tokens
-from kept_rows import Row
+from resumable_rows import Row
 
 FORMATS = ("fp32", "int8", "int4")
 COLUMNS = ("trial", "design", "weights", "bytes", "bits_per_byte", "ttft_p50_s", "tpot_p50_s", "peak_memory_bytes")
@@ -67,7 +67,7 @@ def main() -> None:
     record, profile = load(args.run / "record.json"), MachineProfile.load(args.run / "profile.json")
     spec = run_spec(json.loads((args.run / "spec.json").read_text())["spec"], file="spec.json")
     longest = max(trial.rung or 0 for trial in record.trials)
-    rows = kept_rows.read(args.out)
+    rows = resumable_rows.read(args.out)
     for trial in record.trials:
         if trial.rung != longest or (args.trial and trial.number not in args.trial):
             continue
@@ -94,7 +94,7 @@ def main() -> None:
                 "tpot_p50_s": f"{cost.tpot_s:.5g}",
                 "peak_memory_bytes": f"{cost.peak_memory_bytes:.0f}",
             }
-            kept_rows.add(rows, row, args.out, COLUMNS)
+            resumable_rows.add(rows, row, args.out, COLUMNS)
         print(f"front of trial {trial.number}:")
         for row in front([row for row in rows if all(row[name] == value for name, value in key.items())]):
             print(" ", *(row[name] for name in COLUMNS[2:]), sep="  ")

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from safetensors.numpy import load_file
 
-import kept_rows
+import resumable_rows
 from chipwise.spec import ArchSpec
 from chipwise.training import trainer
 from chipwise.training.data import load_corpus
@@ -112,7 +112,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    rows = kept_rows.read(options.out)
+    rows = resumable_rows.read(options.out)
     if options.report:
         report(rows)
         return
@@ -137,7 +137,7 @@ def main() -> None:
             else:
                 quality, step_s = score(weights, shared.whole, [arch], data, max_validation_bytes=JUDGED_BYTES)[0], 0.0
             found = (f"{quality:.5f}", f"{step_s:.5f}", f"{shared.cpu_s:.1f}")
-            kept_rows.add(rows, dict(zip(COLUMNS, (*key, *found), strict=True)), options.out, COLUMNS)
+            resumable_rows.add(rows, dict(zip(COLUMNS, (*key, *found), strict=True)), options.out, COLUMNS)
     report(rows)
 
 

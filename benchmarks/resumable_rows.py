@@ -1,4 +1,4 @@
-"""Rows of a benchmark that are kept as they are made: a call that was stopped goes on where it was."""
+"""Rows of a benchmark, written one by one: an interrupted benchmark resumes where it stopped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Row = dict[str, str]
 
 
 def read(path: Path) -> list[Row]:
-    """The rows that ``path`` holds; none if there is no such file."""
+    """The rows in ``path``; none if there is no such file."""
     if not path.exists():
         return []
     with path.open(newline="") as stream:
