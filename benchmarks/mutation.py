@@ -271,14 +271,11 @@ class Calls:
 
     seconds: float
     functions: frozenset[tuple[str, str]]
+    broken: bool = False  # fails without any mutant
 
 
 def record(copies: queue.Queue[Copy], files: list[str], workers: int) -> dict[str, Calls]:
-    """What each test file calls in its own process.
-
-    Raises:
-        SystemExit: A test fails without any mutant.
-    """
+    """What each test file calls in its own process."""
 
     def one(file: str) -> tuple[str, Calls]:
         mine = copies.get()
@@ -287,7 +284,8 @@ def record(copies: queue.Queue[Copy], files: list[str], workers: int) -> dict[st
         try:
             code, failed = mine.test([file], 900, MUTATION_SOURCE=str(mine.source), MUTATION_CALLS=str(out))
             if code not in (0, 5):
-                raise SystemExit(f"{failed or file} fails without a mutant")
+                print(f"{failed or file} fails without a mutant; the file is left out", file=sys.stderr)
+                return file, Calls(0.0, frozenset(), broken=True)
             return file, Calls(time.monotonic() - started, frozenset((a, b) for a, b in json.loads(out.read_text())))
         finally:
             copies.put(mine)
@@ -371,13 +369,15 @@ def _calls(copies: queue.Queue[Copy], packages: list[str], kept: Path | None, wo
         known = {name: Calls(s, frozenset((a, b) for a, b in f)) for name, (s, f) in stored.items()}
     known |= record(copies, [file for file in files if file not in known], workers)
     if kept:
-        kept.write_text(json.dumps({name: (c.seconds, sorted(c.functions)) for name, c in known.items()}))
+        kept.write_text(
+            json.dumps({name: (c.seconds, sorted(c.functions)) for name, c in known.items() if not c.broken})
+        )
     return known
 
 
 def judge(mutant: Mutant, reason: str | None, copies: queue.Queue[Copy], calls: dict[str, Calls]) -> dict[str, object]:
     """One row: what the tests say of ``mutant``."""
-    files = test_files(mutant.package)
+    files = [file for file in test_files(mutant.package) if not calls[file].broken]
     stem = Path(mutant.file).stem
     calling = [file for file in files if (mutant.file, mutant.function) in calls[file].functions] or files
     calling.sort(key=lambda file: (stem not in Path(file).stem, calls[file].seconds))
