@@ -84,12 +84,16 @@ MOE = {
 }
 GPT2: dict[str, Any] = {"model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_layer": 2, "n_positions": 64}
 DEEPSEEK = {
-    **{**LLAMA, "model_type": "deepseek_v3", "num_key_value_heads": 4, "kv_lora_rank": 16, "q_lora_rank": 16},
+    **{**LLAMA, "model_type": "deepseek_v3", "kv_lora_rank": 16, "q_lora_rank": 16},
     **{"qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16, "n_routed_experts": 4, "n_shared_experts": 1},
     **{"num_experts_per_tok": 2, "moe_intermediate_size": 32, "first_k_dense_replace": 1},
 }
 T5 = {"model_type": "t5", "d_model": 64, "num_heads": 4, "d_kv": 16, "d_ff": 128, "num_layers": 2, "vocab_size": 100}
 BERT = {**LLAMA, "model_type": "bert", "hidden_act": "gelu"}
+for _name in ("num_key_value_heads",):
+    DEEPSEEK.pop(_name)
+for _name in ("rope_theta", "rms_norm_eps", "num_key_value_heads", "tie_word_embeddings"):
+    BERT.pop(_name)
 ABSURD = {  # fields that have bad values of their own
     "rms_norm_eps": (-1, "x", [], NAN, 10**400),
     "rope_theta": (-1, 0, "x", [], NAN, 10**400),

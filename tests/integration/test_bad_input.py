@@ -47,7 +47,15 @@ def space(**changes):
         ({"space": space(d_model=[])}, ("space.d_model", "empty")),
         ({"space": space(layer={**SMOKE["space"]["layer"], "kv_heads": [3]})}, ("kv_heads", "divides")),
         ({"workload": {"prompt_tokens": 500, "new_tokens": 500}}, ("space.max_tokens", "1000")),
-        ({"data": {"source": "files", "paths": ["nowhere/*.txt"]}}, ("nowhere/*.txt",)),
+        ({"target": {"runtime": "vllm"}}, ("target.runtime", "onnxruntime")),
+        ({"space": space(max_tokens=10**40)}, ("space.max_tokens", "at most 1,000,000,000")),
+        ({"space": space(depth=[10**6])}, ("space.depth", "at most 128")),
+        ({"space": space(d_model=[10**40])}, ("space.d_model", "at most 1,000,000,000")),
+        ({"constraints": {"peak_memory": "x" * 100_000}}, ("constraints.peak_memory", "xxx…")),
+        ({"data": {"source": "files", "paths": ["nowhere/*.txt"]}}, ("spec.yaml: data.paths", "nowhere/*.txt")),
+        ({"data": {"source": "files", "paths": ["/dev/zero"]}}, ("spec.yaml: data.paths", "pipe or device")),
+        ({"data": {"source": "files", "paths": ["text.txt"]}}, ("spec.yaml: data.paths", "text.txt", "no such file")),
+        ({"data": {"source": "files", "pahts": ["text.txt"]}}, ("spec.yaml: data.pahts", "did you mean 'paths'")),
         ({"data": {"source": "medical-definition"}}, ("did you mean 'medical-definitions'",)),
         ({"budget": {"cpu": "3 s"}}, ("budget",)),
         ({"budget": {"cpu": "20"}}, ("budget.cpu", "no unit")),
@@ -106,7 +114,8 @@ def test_a_missing_file_is_named(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "word"), [(b"\xff\xfe\x00binary\x00" * 1000, "text"), (b"a few words only\n", "too little")]
+    ("content", "word"),
+    [(b"\xff\xfe\x00binary\x00" * 1000, "text"), (b"a few words only\n", "spec.yaml: data: too little")],
 )
 def test_unusable_text_is_named(content, word, tmp_path) -> None:
     (tmp_path / "text.txt").write_bytes(content)

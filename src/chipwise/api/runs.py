@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from chipwise.core.arguments import public
-from chipwise.core.errors import InputError, SpecError, StudyError
+from chipwise.core.errors import InputError, SpecError, StudyError, nearest, short
 from chipwise.core.files import read_json
 from chipwise.core.units import parse
 from chipwise.profile.backends import RUNTIMES
@@ -82,12 +82,17 @@ def search(
     from chipwise.pipeline.pipeline import Search
     from chipwise.shrinking.cut_run import Cutting
 
+    file = str(spec) if isinstance(spec, str | Path) else None
     if wanted.target.runtime not in RUNTIMES:
-        RUNTIMES.load(wanted.target.runtime)  # raises UnknownName
-    with RunFolder(run_folder(wanted, out), wanted, resume=resume, restart=restart, storage=storage) as folder:
-        if isinstance(wanted, StartSpec):
-            return Cutting(wanted, folder, on_progress).run()
-        return Search(wanted, folder, on_progress).run()
+        known = nearest(wanted.target.runtime, RUNTIMES.names())
+        raise SpecError(f"unknown runtime {short(wanted.target.runtime)}; {known}", file=file, field="target.runtime")
+    try:
+        with RunFolder(run_folder(wanted, out), wanted, resume=resume, restart=restart, storage=storage) as folder:
+            if isinstance(wanted, StartSpec):
+                return Cutting(wanted, folder, on_progress).run()
+            return Search(wanted, folder, on_progress).run()
+    except SpecError as error:
+        raise error.inside(file=file) from None
 
 
 @public

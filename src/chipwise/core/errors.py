@@ -3,11 +3,11 @@
 ChipwiseError
 ├── InputError            what the user gave is wrong (exit code 2)
 │   ├── SpecError         a field of a file: carries file and field path
+│   │   └── DataError     text that is missing, not text, or too little
 │   ├── UnitError         a quantity that cannot be read
 │   ├── UnknownName       a name that no table holds; suggests the nearest
 │   ├── Infeasible        no candidate can meet the constraints
-│   ├── DoesNotFit        a model that needs more memory than the device has
-│   └── DataError         text that is missing, not text, or too little
+│   └── DoesNotFit        a model that needs more memory than the device has
 ├── Unsupported           a number or feature that this device, runtime or block does not have
 ├── MissingExtra          an optional dependency that is not installed
 ├── StudyError            a run folder that cannot be used (locked, corrupt, of another spec)
@@ -89,7 +89,7 @@ class DoesNotFit(InputError):
     """A model that needs more memory than the devices have; the message says by how much and what would fit."""
 
 
-class DataError(InputError):
+class DataError(SpecError):
     """Text that is missing, unreadable, or too little to train on."""
 
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from chipwise.core import units
 from chipwise.core.digest import digest, plain
 from chipwise.core.errors import SpecError, UnitError, UnknownName, Unsupported, nearest
+from chipwise.core.fields import positive
 from chipwise.core.files import build, read_yaml
 from chipwise.cost.spending import Rates, refused, require
 from chipwise.hardware import datasheet
@@ -20,6 +21,7 @@ from chipwise.space.constraints import SPENDING
 from chipwise.training.tasks_data import TASKS, Kind
 
 DEVICES = ("local",)
+MOST_THREADS = 1024  # more than any machine's cores that this was tried on
 LEAST_CPU_S = 20.0
 SHARED_SHARE = 0.25  # of budget.cpu, for the training of shared weights
 _LATER = {  # fields after the first release, as it did it
@@ -52,8 +54,7 @@ class TargetSpec:
     def __post_init__(self) -> None:
         if self.device not in DEVICES:
             raise SpecError(f"unknown device {self.device!r}; {nearest(self.device, DEVICES)}", field="device")
-        if self.threads < 1:
-            raise SpecError(f"must be at least 1, not {self.threads}", field="threads")
+        positive(self, "threads", most=MOST_THREADS)
         _ = self.rates
 
     @property
@@ -130,8 +131,7 @@ class BudgetSpec:
             raise SpecError(f"{self.cpu} is too little for any search; give at least {LEAST_CPU_S:.0f} s", field="cpu")
         if self.final is not None:
             _seconds(self.final, "final")
-        if self.workers < 1:
-            raise SpecError(f"must be at least 1, not {self.workers}", field="workers")
+        positive(self, "workers", most=MOST_THREADS)
 
     @property
     def cpu_s(self) -> float:

@@ -20,6 +20,7 @@ from chipwise.core.errors import DataError, SpecError
 from chipwise.core.files import build, read_bytes
 from chipwise.core.tables import Table
 
+MOST_TEXT_BYTES = 2**31  # of one file, which is read whole
 MINIMUM_TRAIN_BYTES = 20_000
 MINIMUM_HELD_OUT_BYTES = 1_000  # of the validation part, and of the test part
 
@@ -206,7 +207,7 @@ def read_files(spec: DataSpec, base: Path) -> RawText:
         if glob.has_magic(pattern):
             matches = [Path(name) for name in sorted(glob.glob(place, recursive=True)) if Path(name).is_file()]
             if not matches:
-                raise DataError(f"data.paths: {pattern!r} matches no file in {base}; correct the pattern")
+                raise DataError(f"{pattern!r} matches no file in {base}; correct the pattern", field="data.paths")
             found |= dict.fromkeys(matches)
         else:
             found[Path(place)] = None
@@ -233,27 +234,28 @@ def _in_package(pattern: str) -> Path | None:
     name, _, inside = pattern.removeprefix("package:").partition("/")
     found = importlib.util.find_spec(name) if name.isidentifier() else None
     if found is None or not found.submodule_search_locations:
-        raise DataError(f"data.paths: no package {name!r} is installed; install it, or name files")
+        raise DataError(f"no package {name!r} is installed; install it, or name files", field="data.paths")
     return Path(found.submodule_search_locations[0]) / inside
 
 
 def _read_text(path: Path) -> str:
     if path.is_dir():
-        raise DataError(f"{path}: this is a folder; name its files, such as {path}/*.txt")
+        raise DataError(f"{path}: this is a folder; name its files, such as {path}/*.txt", field="data.paths")
     try:
-        content = read_bytes(path)
+        content = read_bytes(path, most=MOST_TEXT_BYTES)
     except SpecError as error:
-        raise DataError(f"{error}; correct data.paths") from None
+        raise DataError(f"{path}: {error.message}", field="data.paths") from None
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(
-            f"{path}: byte {error.start} is not UTF-8; text files must be plain UTF-8 (convert it, or leave it out)"
+            f"{path}: byte {error.start} is not UTF-8; text files must be plain UTF-8 (convert it, or leave it out)",
+            field="data.paths",
         ) from None
     if "\x00" in text:
-        raise DataError(f"{path}: this is a binary file, not text; leave it out of data.paths")
+        raise DataError(f"{path}: this is a binary file, not text; leave it out", field="data.paths")
     if not text.strip():
-        raise DataError(f"{path}: the file is empty; leave it out of data.paths")
+        raise DataError(f"{path}: the file is empty; leave it out", field="data.paths")
     return text.replace("\r\n", "\n")
 
 
@@ -287,8 +289,9 @@ def _check_size(corpus: Corpus, spec: DataSpec) -> None:
                 hint = "add text, or divide it with entries: lines"
             entries = len(corpus.train) + len(corpus.validation) + len(corpus.test)
             raise DataError(
-                f"data: too little text to {part}: {have:,} bytes of the {entries:,} different "
-                f"{'entry' if entries == 1 else 'entries'}, {need:,} bytes are needed; {hint}"
+                f"too little text to {part}: {have:,} bytes of the {entries:,} different "
+                f"{'entry' if entries == 1 else 'entries'}, {need:,} bytes are needed; {hint}",
+                field="data",
             )
 
 
