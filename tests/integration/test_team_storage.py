@@ -20,7 +20,7 @@ sys.path.insert(0, str(OPTIM_TESTS))
 
 import evaluations  # noqa: E402
 
-from chipwise.optim.optimise import found, optimise, study_of  # noqa: E402
+from chipwise.optim.optimise import optimise, result_of, study_of  # noqa: E402
 
 PROBLEM = evaluations.toy_problem()
 BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
@@ -79,7 +79,7 @@ sys.path.insert(0, sys.argv[2])
 import evaluations
 from chipwise.optim.optimise import optimise
 optimise(evaluations.toy_problem(), getattr(evaluations, sys.argv[4]), evaluations=40, strategy="evolution", workers=2,
-         storage=sys.argv[1], name=sys.argv[3], told=lambda done, wanted: print(done, flush=True))
+         storage=sys.argv[1], name=sys.argv[3], on_progress=lambda done, wanted: print(done, flush=True))
 """
 
 
@@ -111,7 +111,7 @@ def test_two_searches_share_a_database_that_goes_away_for_a_while(server, tmp_pa
     assert len({trial.notes["owner"] for trial in done}) == 2
     assert 40 <= len(done) <= 44
     assert not [trial for trial in study.trials() if trial.state == "running"]
-    assert len(found(PROBLEM, study).front) >= 2
+    assert len(result_of(PROBLEM, study).front) >= 2
 
 
 @pytest.mark.slow

@@ -13,9 +13,9 @@ def command(as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.
     One is chosen in a spec with: search: {strategy: NAME}
     """
     from chipwise.cli import show
-    from chipwise.optim import STRATEGIES, about
+    from chipwise.optim import STRATEGIES, strategy_info
 
-    known = {name: about(name) for name in STRATEGIES.names()}
+    known = {name: strategy_info(name) for name in STRATEGIES.names()}
     if as_json:
         show.json_of([{"name": name, "when": one.when, "extra": one.extra or None} for name, one in known.items()])
         return

@@ -2,23 +2,22 @@
 
 from chipwise.optim.acquisition import most_informative
 from chipwise.optim.executors import Outcome
-from chipwise.optim.optimise import Found, optimise
+from chipwise.optim.optimise import SearchResult, optimise
 from chipwise.optim.pareto import crowding, hypervolume, knee, non_dominated, ranks
 from chipwise.optim.quality_model import QualityModel
-from chipwise.optim.strategies import STRATEGIES, About, about, make_strategy
+from chipwise.optim.strategies import STRATEGIES, StrategyInfo, make_strategy, strategy_info
 from chipwise.optim.strategy import Goal, Limit, Problem, Strategy
 
 __all__ = [
     "STRATEGIES",
-    "About",
-    "Found",
     "Goal",
     "Limit",
     "Outcome",
     "Problem",
     "QualityModel",
+    "SearchResult",
     "Strategy",
-    "about",
+    "StrategyInfo",
     "crowding",
     "hypervolume",
     "knee",
@@ -27,4 +26,5 @@ __all__ = [
     "non_dominated",
     "optimise",
     "ranks",
+    "strategy_info",
 ]

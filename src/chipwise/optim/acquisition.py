@@ -37,29 +37,31 @@ def expected_gain(mean: Float64Array, std: Float64Array, front: Float64Array, co
     if m == 1:
         best = np.minimum(front.min(initial=np.inf), corner[0])
         return expected_improvement(mean[:, 0], std[:, 0], np.asarray(best))
-    dear = np.flatnonzero((std > 0).any(axis=0))
-    if m == 2 and len(dear) == 1:
-        return _gain_one_dear(mean, std[:, dear[0]], front, corner, int(dear[0]))
-    return _gain_sampled(mean, std, front, corner, dear)
+    expensive = np.flatnonzero((std > 0).any(axis=0))
+    if m == 2 and len(expensive) == 1:
+        return _gain_one_expensive(mean, std[:, expensive[0]], front, corner, int(expensive[0]))
+    return _gain_sampled(mean, std, front, corner, expensive)
 
 
-def _gain_one_dear(
-    mean: Float64Array, std: Float64Array, front: Float64Array, corner: Float64Array, dear: int
+def _gain_one_expensive(
+    mean: Float64Array, std: Float64Array, front: Float64Array, corner: Float64Array, expensive: int
 ) -> Float64Array:
-    free = 1 - dear
+    free = 1 - expensive
     below = front[(front < corner).all(axis=1)] if len(front) else np.zeros((0, 2))
     below = below[non_dominated(below)]
     below = below[np.argsort(below[:, free], kind="stable")]
     edges = np.r_[-np.inf, below[:, free], corner[free]]
-    heights = np.r_[corner[dear], below[:, dear]]
+    heights = np.r_[corner[expensive], below[:, expensive]]
     cost = mean[:, free : free + 1]
     widths = np.maximum(edges[1:] - np.maximum(edges[:-1], cost), 0.0)
     widths[cost[:, 0] >= corner[free]] = 0.0
-    return np.asarray((widths * expected_improvement(mean[:, dear, None], std[:, None], heights[None])).sum(axis=1))
+    return np.asarray(
+        (widths * expected_improvement(mean[:, expensive, None], std[:, None], heights[None])).sum(axis=1)
+    )
 
 
 def _gain_sampled(
-    mean: Float64Array, std: Float64Array, front: Float64Array, corner: Float64Array, dear: NDArray[np.int64]
+    mean: Float64Array, std: Float64Array, front: Float64Array, corner: Float64Array, expensive: NDArray[np.int64]
 ) -> Float64Array:
     """The expectation as an integral over the space above the front: of each place, the chance to be dominated."""
     optimistic = mean - 2 * std
@@ -69,12 +71,12 @@ def _gain_sampled(
         return result
     reach = optimistic[hopeful]
     places, volume = _undominated(front, reach[non_dominated(reach)], corner)
-    free = np.setdiff1d(np.arange(len(corner)), dear)
+    free = np.setdiff1d(np.arange(len(corner)), expensive)
     for part in np.array_split(hopeful, max(1, len(hopeful) * len(places) // _CELLS)):
         chance = np.ones((len(part), len(places)))
         for j in free:
             chance *= mean[part, j, None] <= places[:, j]
-        for j in dear:
+        for j in expensive:
             z = (places[:, j] - mean[part, j, None]) / np.maximum(std[part, j, None], 1e-12)
             chance *= normal_cdf(z)
         result[part] = chance.sum(axis=1) * volume
@@ -134,10 +136,10 @@ def most_informative(
     Args:
         mean: Objectives of n candidates to minimise, (n, m); free ones are exact.
         std: Their standard deviations, 0 where free, (n, m).
-        covariance: ``(index (c,), objective) -> (c, c)`` posterior covariance of candidates in a dear objective.
+        covariance: ``(index (c,), objective) -> (c, c)`` posterior covariance of candidates in a expensive objective.
         observed: Objectives of the feasible trials, and of those still running as predicted, (k, m).
         count: How many to choose.
-        chance: Probability that a candidate holds all dear limits, (n,).
+        chance: Probability that a candidate holds all expensive limits, (n,).
         noise: Variance of an observation of each objective around the truth, (m,).
     """
     n, m = mean.shape
@@ -151,8 +153,8 @@ def most_informative(
     fallback = -centre.sum(axis=1) + spread.sum(axis=1)
     short = np.lexsort((-fallback, -worth))[: max(_SHORTLIST, 2 * count)]
     centre, spread, likely = centre[short], spread[short].copy(), likely[short]
-    dear = np.flatnonzero((std > 0).any(axis=0))
-    shared = {int(j): covariance(short, int(j)) / span[j] ** 2 for j in dear}
+    expensive = np.flatnonzero((std > 0).any(axis=0))
+    shared = {int(j): covariance(short, int(j)) / span[j] ** 2 for j in expensive}
     left = np.ones(len(short), bool)
     chosen: list[int] = []
     worth = worth[short]

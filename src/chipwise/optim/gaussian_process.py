@@ -1,4 +1,4 @@
-"""A Gaussian process for few, dear observations of things made of many small parts.
+"""A Gaussian process for few, expensive observations of things made of many small parts.
 
 Its covariance adds what such things are made of: each part's own effect (additive), how effects scale each other
 (the additive part squared), and anything smooth that is left (squared exponential). Every group of columns has its own

@@ -1,4 +1,4 @@
-"""What a strategy has asked and been told: the part that all strategies share."""
+"""The trials that a strategy knows: finished ones with their values, and pending ones."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from chipwise.optim.strategy import Problem, Rows
 
 
 class History:
-    """Told rows with their values, and rows still out. Ten thousand single tells cost no more than one of all."""
+    """Finished rows with their values, and pending rows. Adding 10,000 rows one by one costs as much as all at once."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self._rows = [np.zeros((0, len(problem.cardinalities)), np.int64)]
         self._objectives = [np.zeros((0, len(problem.goals)))]
-        self._violations_told = [np.zeros((0, len(problem.limits)))]
-        self.told = 0
+        self._excess = [np.zeros((0, len(problem.limits)))]
+        self.trial_count = 0
         self._known: set[bytes] = set()
         self._pending: dict[bytes, NDArray[np.int64]] = {}
 
@@ -29,7 +29,7 @@ class History:
 
     @property
     def rows(self) -> Rows:
-        """Told rows whose trial succeeded, (n, d), canonical."""
+        """Rows whose trial succeeded, (n, d), canonical."""
         return _joined(self._rows)
 
     @property
@@ -40,25 +40,25 @@ class History:
     @property
     def violations(self) -> Float64Array:
         """Their violations, (n, k)."""
-        return _joined(self._violations_told)
+        return _joined(self._excess)
 
     @property
     def pending(self) -> Rows:
-        """Rows asked for and not told yet."""
+        """Rows that were proposed and have no result yet."""
         return np.array(list(self._pending.values()), np.int64).reshape(-1, len(self.problem.cardinalities))
 
     @property
     def feasible(self) -> NDArray[np.bool_]:
-        """Which told rows hold every hard limit."""
+        """Which rows meet every hard limit."""
         return self.problem.feasible(self.violations)
 
     @property
     def counted(self) -> Float64Array:
-        """Objectives as they count where soft limits are broken: the first is worse by its penalty, (n, m)."""
+        """Objectives with the penalties of soft limits added to the first, (n, m)."""
         return penalised(self.objectives, self.problem.penalty(self.violations))
 
     def is_new(self, rows: Rows) -> NDArray[np.bool_]:
-        """Which canonical rows were neither asked for nor told, first occurrences only."""
+        """Which canonical rows are neither finished nor pending, first occurrences only."""
         seen: set[bytes] = set()
         fresh = np.zeros(len(rows), bool)
         for i, row in enumerate(np.ascontiguousarray(rows)):
@@ -67,23 +67,23 @@ class History:
             seen.add(key)
         return fresh
 
-    def asked(self, rows: Rows) -> None:
-        """Notes that trials of ``rows`` are on their way."""
+    def mark_pending(self, rows: Rows) -> None:
+        """Records that ``rows`` are being evaluated."""
         for row in np.ascontiguousarray(rows):
             self._known.add(row.tobytes())
             self._pending[row.tobytes()] = row.copy()
 
-    def withdrawn(self, rows: Rows) -> None:
-        """Takes :meth:`asked` back."""
+    def unmark_pending(self, rows: Rows) -> None:
+        """Undoes :meth:`mark_pending`."""
         for row in np.ascontiguousarray(rows):
             self._known.discard(row.tobytes())
             self._pending.pop(row.tobytes(), None)
 
     def tell(self, rows: ArrayLike, objectives: ArrayLike | None, violations: ArrayLike | None = None) -> None:
-        """Keeps what trials gave; see :meth:`Strategy.tell`.
+        """Adds results; see :meth:`Strategy.tell`.
 
         Raises:
-            InputError: The shapes do not fit, or dear limits were left out.
+            InputError: The shapes do not fit, or violations that no cost model knows are missing.
         """
         found = self.problem.canonicalise(rows)
         if not found.size:
@@ -103,10 +103,10 @@ class History:
             self._known.add(row.tobytes())
             self._pending.pop(row.tobytes(), None)
         good = np.isfinite(values).all(axis=1) & np.isfinite(excess).all(axis=1)
-        self.told += n
+        self.trial_count += n
         self._rows.append(found[good])
         self._objectives.append(values[good])
-        self._violations_told.append(excess[good])
+        self._excess.append(excess[good])
 
     def _violations(self, rows: Rows, given: ArrayLike | None, *, failed: bool) -> Float64Array:
         n, k = len(rows), len(self.problem.limits)
@@ -114,21 +114,21 @@ class History:
             return np.asarray(given, float).reshape(n, -1) if k else np.zeros((n, 0))
         if self.problem.expensive_limits and not failed:
             names = ", ".join(self.problem.limits[i].name for i in self.problem.expensive_limits)
-            raise InputError(f"the trials must tell the violations of {names}: no cost model knows them")
+            raise InputError(f"pass the violations of {names}: no cost model knows them")
         excess = np.full((n, k), np.nan if failed else 0.0)
         excess[:, self.problem.free_limits] = self.problem.price(rows)[1]
         return excess
 
 
 def penalised(points: Float64Array, penalty: Float64Array) -> Float64Array:
-    """Objectives to be minimised, (n, m), with the first worse by the share ``penalty`` (n,) of its size."""
+    """Adds the share ``penalty`` (n,) of its size to the first of objectives that are minimised, (n, m)."""
     paid = np.array(points)
     paid[:, 0] += np.abs(paid[:, 0]) * penalty
     return paid
 
 
 def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
-    """The parts as one array, which replaces them."""
+    """Joins the parts into one array, which replaces them."""
     if len(parts) > 1:
         parts[:] = [np.vstack(parts)]
     return parts[0]

@@ -1,6 +1,6 @@
-"""What a finished search can say for itself: where the sweet spot is and why, what each limit costs, what matters.
+"""What a finished search shows: the sweet spot and why, what each limit costs, which choices matter.
 
-Pure functions of the problem, its trials and what a quality model believes; nothing is tried. Objectives are in the
+Pure functions of the problem, its trials and what a surrogate predicts; nothing is evaluated. Objectives are in the
 goals' own directions wherever a caller sees them.
 """
 
@@ -114,23 +114,23 @@ def relaxations(history: History, *, seed: int, share: float = 0.10) -> list[Rel
     problem = history.problem
     if not len(history) or not problem.limits:
         return []
-    judge = _told(problem, history, np.zeros(len(problem.limits)), seed)
+    judge = _trained(problem, history, np.zeros(len(problem.limits)), seed)
     slack = [np.where(np.arange(len(problem.limits)) == k, share, 0.0) for k in range(len(problem.limits))]
     rows = [judge.candidates()]
     soft = np.array([limit.penalty is not None for limit in problem.limits])
     freed = [np.where(soft, _FREED, 0.0)] if soft.any() else []
-    rows += [_told(problem, history, one, seed).candidates() for one in (*slack, *freed)]
+    rows += [_trained(problem, history, one, seed).candidates() for one in (*slack, *freed)]
     found = np.unique(np.vstack([*rows, history.rows]), axis=0)
-    mean, std, violations = judge.believes(found)
+    mean, std, violations = judge.predict(found)
     sign = problem.to_minimise(np.ones(len(problem.goals)))[0]
     held, now = problem.feasible(violations), penalised(mean, problem.penalty(violations))
-    told = []
+    found_relaxations = []
     for limit, one in zip(problem.limits, slack, strict=True):
         more, then = problem.feasible(violations - one), penalised(mean, problem.penalty(violations - one))
         gain, adds = _gain(now, held, then, more)
         first = (problem.expensive_goals or [0])[0]
         pairs = zip(_best(now[held]) * sign, _best(then[more]) * sign, strict=True)
-        told.append(
+        found_relaxations.append(
             Relaxation(
                 limit=limit.name,
                 best={g.name: (float(a), float(b)) for g, (a, b) in zip(problem.goals, pairs, strict=True)},
@@ -139,11 +139,11 @@ def relaxations(history: History, *, seed: int, share: float = 0.10) -> list[Rel
                 std=None if adds is None else float(std[adds, first]),
             )
         )
-    return sorted(told, key=lambda item: -item.gain)
+    return sorted(found_relaxations, key=lambda item: -item.gain)
 
 
-def _told(problem: Problem, history: History, slack: Float64Array, seed: int) -> Auto:
-    """The default strategy with what was told, under limits relaxed by ``slack`` (k,)."""
+def _trained(problem: Problem, history: History, slack: Float64Array, seed: int) -> Auto:
+    """The default strategy with all results, under limits relaxed by ``slack`` (k,)."""
     free = problem.free
 
     def relaxed(rows: Rows) -> tuple[Float64Array, Float64Array]:

@@ -1,9 +1,9 @@
-"""The general loop: a problem, something that evaluates one candidate, and a study that survives what happens.
+"""The general search loop: a problem, a function that evaluates one candidate, and a study that survives crashes.
 
-Every trial is told to the study when it begins and when it ends. Whoever holds a running trial counts beats in it; one
-whose beats stop is given back: it ends as failed, and its candidate is tried again. Beats are counted and watched by
-the watcher's own clock that never goes back, so a machine whose time jumps changes nothing. Several searches on several
-machines may share one study: each learns what the others found and leaves to them what they are trying.
+The study records every trial when it starts and when it ends. The search that runs a trial updates its heartbeat; when
+heartbeats stop, the trial is released: it ends as failed, and its candidate is tried again. Heartbeats are counters,
+watched with a monotonic clock, so jumps of the system time change nothing. Several searches on several machines may
+share one study: each learns from the results of the others and does not repeat what they are trying.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from chipwise.optim.strategies import make_strategy
 from chipwise.optim.strategy import Problem, Rows, Strategy
 from chipwise.optim.study import Study, Trial
 
-BEAT_S, GRACE_S = 15.0, 180.0  # between beats; without one for so long, a trial is given back
+BEAT_S, GRACE_S = 15.0, 180.0  # between heartbeats; without one for so long, a trial is released
 ATTEMPTS = 3  # of a candidate whose worker keeps dying
 MOST_WORKERS = 1_024
-BATCH = 10  # candidates asked for at once; a strategy spreads a batch
-GIVEN_BACK = "given_back"
+BATCH = 10  # candidates that the strategy proposes together
+RELEASED = "given_back"
 
 
 @dataclass(frozen=True)
-class Found:
-    """All finished trials of a study, in order of number.
+class SearchResult:
+    """All finished trials of a study, by number.
 
     Attributes:
         rows: What was evaluated, (n, d).
         objectives: In the goals' directions, (n, m).
         violations: At most 0 where a limit holds, (n, k).
-        front: Indices of those that hold every hard limit, at full fidelity, and that no other such dominates; past a
-            soft limit the first objective counts as worse by its penalty.
+        front: Indices of the non-dominated ones among those that meet every hard limit at full fidelity. Penalties of
+            soft limits are added to the first objective.
         failed: How many evaluations failed.
     """
 
@@ -75,32 +75,32 @@ def optimise(
     beat_s: float = BEAT_S,
     grace_s: float = GRACE_S,
     clock: Callable[[], float] = time.monotonic,
-    told: Callable[[int, int], None] = lambda done, wanted: None,
-) -> Found:
+    on_progress: Callable[[int, int], None] = lambda done, wanted: None,
+) -> SearchResult:
     """Searches ``problem`` until its study holds ``evaluations`` finished trials.
 
     Args:
-        problem: What may be chosen, the objectives and limits, and what is known for free.
+        problem: The variables, objectives and limits, and what a cost model knows of them.
         evaluate: One row (d,) to an Outcome, or to its objectives alone. With several workers it must be a function
             that a new process can import. An exception makes the trial fail with its reason.
-        evaluations: Finished trials wanted in all: failed ones, earlier sittings' and other machines' included.
+        evaluations: Finished trials in total, including failed ones, those of earlier runs and of other machines.
         strategy: A name of ``chipwise strategies``.
         seed: Of the strategy.
-        workers: Evaluations side by side.
+        workers: Evaluations at the same time.
         on: ``processes`` of this machine, or ``ray``.
-        storage: A journal's path or a database's URL, to go on after a stop and to share; memory unless given.
+        storage: A journal's path or a database's URL, to resume and to share it. Default: memory.
         name: Of the study in its storage.
-        batch: Candidates asked for at once.
-        timeout_s: Seconds after which an evaluation is taken for hung; its worker is killed and it is tried again.
-        beat_s: Seconds between beats.
-        grace_s: Seconds without a beat after which another's trial is given back.
+        batch: Candidates that the strategy proposes together.
+        timeout_s: Seconds after which an evaluation counts as hung; its worker is killed and it is tried again.
+        beat_s: Seconds between heartbeats.
+        grace_s: Seconds without a heartbeat after which the trial of another search is released.
         clock: Seconds that never go back.
-        told: Told how many trials have finished, and how many are wanted.
+        on_progress: Called with the number of finished trials and of those wanted.
 
     Raises:
         InputError: The problem, the storage or the executor cannot be used.
         StudyError: The study is of another problem.
-        StorageError: The storage refuses; what was told is kept.
+        StorageError: The storage cannot be written; finished trials are kept.
     """
     if not isinstance(problem, Problem):
         raise InputError(f"problem must be a Problem, not {describe(problem)}")
@@ -108,26 +108,26 @@ def optimise(
         raise InputError(f"evaluate must be a function of one row, not {describe(evaluate)}")
     evaluations, batch = whole_number("evaluations", evaluations), whole_number("batch", batch)
     workers, seed = whole_number("workers", workers, most=MOST_WORKERS), whole_number("seed", seed, least=0)
-    for name, seconds in (("timeout_s", timeout_s), ("beat_s", beat_s), ("grace_s", grace_s)):
-        if seconds is not None and convert(float, seconds, name) <= 0:
-            raise InputError(f"{name}: must be above 0, not {seconds:g}")
+    for argument, seconds in (("timeout_s", timeout_s), ("beat_s", beat_s), ("grace_s", grace_s)):
+        if seconds is not None and convert(float, seconds, argument) <= 0:
+            raise InputError(f"{argument}: must be above 0, not {seconds:g}")
     study = study_of(problem, storage, name=name)
-    loop = _Loop(problem, study, strategy, seed, evaluations, batch, beat_s, grace_s, clock, told)
+    loop = _Loop(problem, study, strategy, seed, evaluations, batch, beat_s, grace_s, clock, on_progress)
     pool = executor(evaluate, workers, on=on, timeout_s=timeout_s, clock=clock)
     try:
         loop.run(pool, workers=workers)
     finally:
         pool.close()
         loop.leave()
-    return found(problem, study)
+    return result_of(problem, study)
 
 
 def study_of(problem: Problem, storage: str | Path | None, *, name: str = "search") -> Study:
-    """The study of ``problem`` in a storage; it is created when missing.
+    """Opens the study of ``problem`` in a storage, or creates it.
 
     Raises:
         StudyError: The study is of another problem.
-        StorageError: The storage refuses.
+        StorageError: The storage cannot be used.
     """
     return Study(
         storage,
@@ -138,8 +138,8 @@ def study_of(problem: Problem, storage: str | Path | None, *, name: str = "searc
     )
 
 
-def found(problem: Problem, study: Study) -> Found:
-    """What a study of ``problem`` holds."""
+def result_of(problem: Problem, study: Study) -> SearchResult:
+    """Reads the finished trials from a study of ``problem``."""
     trials = study.trials()
     done = [trial for trial in trials if trial.state == "complete"]
     rows = np.array([trial.notes["row"] for trial in done], np.int64).reshape(-1, len(problem.cardinalities))
@@ -151,8 +151,8 @@ def found(problem: Problem, study: Study) -> Found:
     held = np.flatnonzero(counts)
     paid = penalised(problem.to_minimise(values), problem.penalty(over))
     front = held[non_dominated(paid[held])] if len(held) else held
-    failed = sum(trial.state == "failed" and GIVEN_BACK not in trial.notes for trial in trials)
-    return Found(rows, values, over, tuple(int(i) for i in front), failed)
+    failed = sum(trial.state == "failed" and RELEASED not in trial.notes for trial in trials)
+    return SearchResult(rows, values, over, tuple(int(i) for i in front), failed)
 
 
 def _identity(problem: Problem) -> str:
@@ -165,26 +165,26 @@ def _variable(problem: Problem, i: int) -> str:
     return f"x{i:0{width}d}" if problem.kinds is None else f"x{i:0{width}d}.{problem.kinds[i]}"
 
 
-class Watch:
-    """Tells whose beats stopped, by a clock of its own.
+class HeartbeatMonitor:
+    """Detects trials whose heartbeats stopped.
 
     Args:
-        grace_s: Seconds without a beat.
+        grace_s: Seconds without a heartbeat.
         clock: Seconds that never go back.
     """
 
     def __init__(self, grace_s: float, clock: Callable[[], float]) -> None:
         self._grace_s, self._clock = grace_s, clock
-        self._heard: dict[int, tuple[int, float]] = {}
+        self._last_beats: dict[int, tuple[int, float]] = {}
 
-    def silent(self, trial: Trial) -> bool:
-        """Whether a running trial of another has been silent for too long, or its process is known to be gone."""
+    def is_silent(self, trial: Trial) -> bool:
+        """Whether the heartbeats of another search's trial stopped too long ago, or its process no longer exists."""
         if _gone(trial.notes.get("owner", "")):
             return True
         beat, now = int(trial.notes.get("beat", 0)), self._clock()
-        last, since = self._heard.get(trial.number, (-1, now))
+        last, since = self._last_beats.get(trial.number, (-1, now))
         if beat != last:
-            self._heard[trial.number] = beat, now
+            self._last_beats[trial.number] = beat, now
             return False
         return now - since > self._grace_s
 
@@ -210,7 +210,7 @@ def _gone(owner: str) -> bool:
 
 
 class _Loop:
-    """One search's part in a study."""
+    """The loop of one search on a study."""
 
     def __init__(
         self,
@@ -223,28 +223,30 @@ class _Loop:
         beat_s: float,
         grace_s: float,
         clock: Callable[[], float],
-        told: Callable[[int, int], None],
+        on_progress: Callable[[int, int], None],
     ) -> None:
         self._problem, self._study, self._wanted, self._batch = problem, study, wanted, batch
-        self._beat_s, self._clock, self._told = beat_s, clock, told
-        self._watch, self._owner = Watch(grace_s, clock), _owner()
+        self._beat_s, self._clock, self._on_progress = beat_s, clock, on_progress
+        self._watch, self._owner = HeartbeatMonitor(grace_s, clock), _owner()
         self._queue: deque[tuple[bytes, int]] = deque()  # rows to try, and how often they were tried
         self._mine: dict[int, tuple[bytes, int]] = {}  # running here, by trial
         self._others: dict[bytes, int] = {}  # running elsewhere
-        self._tried: set[bytes] = set()  # rows that somebody has finished
-        self._known: set[int] = set()  # trials whose end the strategy was told
+        self._tried: set[bytes] = set()  # rows that any search has finished
+        self._known: set[int] = set()  # finished trials that the strategy knows
         self._finished = 0
         self._beats, self._beaten = 0, clock()
-        self._low = 0  # the next batch is asked for when no more than so many are queued
-        self._asked: Future[Rows] | None = None  # the batch that the strategy is thinking about
-        self._waiting: list[tuple[Rows, Float64Array | None, Float64Array | None]] = []  # what it will be told then
-        study.remember(**{f"search {self._owner}": True})  # before looking who else is there
+        self._low = 0  # a new batch is requested when no more rows than this are queued
+        self._asked: Future[Rows] | None = None  # the batch that the strategy is computing
+        self._waiting: list[
+            tuple[Rows, Float64Array | None, Float64Array | None]
+        ] = []  # results to pass on once it has finished
+        study.remember(**{f"search {self._owner}": True})  # before looking for other searches
         self._strategy: Strategy = make_strategy(strategy, problem, seed=_seed(seed, study, self._owner))
 
     def run(self, pool: Executor, *, workers: int) -> None:
-        """Until as many trials have finished as are wanted, or the strategy has no more ideas.
+        """Runs until enough trials have finished or the strategy proposes nothing more.
 
-        With several workers the strategy thinks in a thread of its own while they work on what is queued.
+        With several workers the strategy computes its next batch in a thread while they evaluate what is queued.
         """
         self._low = workers if workers > 1 else 0
         self._sync()
@@ -266,13 +268,13 @@ class _Loop:
                     self._beat()
 
     def leave(self) -> None:
-        """Gives back what still runs here."""
+        """Releases the trials that still run here."""
         for number in tuple(self._mine):
-            self._study.fail(number, "given back: the search was stopped", **{GIVEN_BACK: True})
+            self._study.fail(number, "released: the search was stopped", **{RELEASED: True})
         self._mine.clear()
 
     def _refill(self, thinking: ThreadPoolExecutor) -> None:
-        """Asks for the next batch when little is queued; takes it when it is there."""
+        """Requests the next batch when little is queued, and queues it when it is ready."""
         if self._asked is None:
             if len(self._queue) > self._low:
                 return
@@ -285,12 +287,12 @@ class _Loop:
             return
         rows, self._asked = self._asked.result(), None
         self._queue.extend((key, 0) for key in (_key(row) for row in rows) if key not in self._others)
-        for told in self._waiting:
-            self._strategy.tell(*told)
+        for results in self._waiting:
+            self._strategy.tell(*results)
         self._waiting.clear()
 
     def _tell(self, rows: Rows, values: Float64Array | None, over: Float64Array | None = None) -> None:
-        """Tells the strategy, once it has finished thinking."""
+        """Passes results to the strategy, after its running ``ask`` where there is one: it need not be thread-safe."""
         if self._asked is None:
             self._strategy.tell(rows, values, over)
         else:
@@ -301,7 +303,7 @@ class _Loop:
         if self._study.where is not None:
             self._sync()
         if key in self._others or (key in self._tried and not tried):
-            return  # somebody else was faster
+            return  # another search was faster
         row = _row(key)
         params = {_variable(self._problem, i): int(value) for i, value in enumerate(row)}
         notes = {"row": row.tolist(), "owner": self._owner, "beat": 0, "attempt": tried + 1}
@@ -330,10 +332,10 @@ class _Loop:
         else:
             self._keep(event.job, row, values, over)
             self._tell(row[None], values[None], over[None])
-        self._told(self._finished, self._wanted)
+        self._on_progress(self._finished, self._wanted)
 
     def _keep(self, number: int, row: Rows, values: Float64Array, over: Any) -> None:
-        """Tells the study a result; one that another has given back meanwhile is kept as a trial of its own."""
+        """Stores a result; if another search released its trial meanwhile, as a trial of its own."""
         notes = {"violations": [float(value) for value in over]}
         if self._study.trial(number).state == "running":
             self._study.note(number, **notes)
@@ -366,12 +368,12 @@ class _Loop:
         return objectives, violations, ""
 
     def _lost(self, number: int, key: bytes, tried: int, why: str) -> None:
-        """Gives a trial back: another tries its candidate, unless too many have."""
+        """Releases a trial, so that its candidate is tried again; fails it after too many attempts."""
         last = tried >= ATTEMPTS
-        notes = {} if last else {GIVEN_BACK: True}
-        reason = f"{why}; tried {tried} times" if last else f"given back: {why}"
+        notes = {} if last else {RELEASED: True}
+        reason = f"{why}; tried {tried} times" if last else f"released: {why}"
         if not self._study.fail(number, reason, **notes):
-            return  # it ended after all, or somebody else gave it back
+            return  # it ended after all, or another search released it
         self._known.add(number)
         if last:
             self._finished += 1
@@ -380,7 +382,7 @@ class _Loop:
             self._queue.append((key, tried))
 
     def _sync(self) -> None:
-        """Learns what others told, and gives back what they left."""
+        """Learns the results of other searches, and releases trials that they abandoned."""
         self._others = {}
         rows, values, over = [], [], []
         for trial in self._study.trials():
@@ -388,13 +390,13 @@ class _Loop:
                 continue
             row = np.array(trial.notes["row"], np.int64)
             if trial.state == "running":
-                if self._watch.silent(trial):
-                    self._lost(trial.number, _key(row), int(trial.notes.get("attempt", 1)), "its worker fell silent")
+                if self._watch.is_silent(trial):
+                    self._lost(trial.number, _key(row), int(trial.notes.get("attempt", 1)), "its heartbeats stopped")
                 else:
                     self._others[_key(row)] = trial.number
                 continue
             self._known.add(trial.number)
-            if GIVEN_BACK in trial.notes:
+            if RELEASED in trial.notes:
                 continue
             self._finished += 1
             self._tried.add(_key(row))
@@ -416,7 +418,7 @@ class _Loop:
 
 
 def _seed(seed: int, study: Study, owner: str) -> int:
-    """``seed`` for a new study; one of its own for a search that goes on or joins, so that it draws something else."""
+    """``seed`` for a new study; a derived one for a search that resumes or joins, so that it draws other rows."""
     before = len(study.trials())
     searches = [name.removeprefix("search ") for name in study.memory if name.startswith("search ")]
     joins = any(other != owner and not _gone(other) for other in searches)

@@ -20,7 +20,7 @@ _FIRST_STEPS, _MORE_STEPS = 50, 12
 
 
 class QualityModel:
-    """One dear quantity of a problem's rows: ``fit`` on trials, ``predict`` a mean and a standard deviation.
+    """one expensive quantity of a problem's rows: ``fit`` on trials, ``predict`` a mean and a standard deviation.
 
     Args:
         problem: The space, with its free costs and prior.

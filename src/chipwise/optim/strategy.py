@@ -1,8 +1,8 @@
 """The contract between a search problem and the algorithms that search it.
 
-A candidate is a row of integers. Some objectives and constraints are *free*: a cost model knows them before anything
-is trained. The others are *dear*: only a trial reveals them. A strategy sees both, spends trials on the dear ones only,
-and stays the same whatever the rows stand for.
+A candidate is a row of integers. Some objectives and constraints are *free*: a cost model computes them without a
+trial. The others are *expensive*: only a trial reveals them. A strategy sees both and spends trials on the expensive
+ones; it does not know what the rows stand for.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FreeCosts = Callable[[Rows], tuple[Float64Array, Float64Array]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """One objective: its name, the direction in which it is better, and whether the cost model knows it."""
+    """One objective: its name, the direction in which it is better, and whether a cost model computes it."""
 
     name: str
     direction: Literal["minimize", "maximize"] = "minimize"
@@ -40,7 +40,7 @@ class Limit:
 
     Args:
         name: What is limited.
-        free: Whether the cost model knows it.
+        free: Whether a cost model computes it.
         penalty: None for a hard limit. Otherwise the limit may be broken at a price: for each whole violation (100 %
             past the limit) the first objective counts as worse by this share of its own size.
     """
@@ -65,13 +65,13 @@ class Problem:
         limits: The constraints, in the order of the columns of violations that ``tell`` receives.
         free: Rows (n, d) to the free goals' values (n, m_free), in the goals' directions, and the free limits'
             violations (n, k_free). Called with thousands of rows at a time.
-        prior: A rough guess of the first dear goal for each row, (n,), right up to a monotone transform: a higher guess
-            means a higher value of that goal. It is an opinion and may be wrong.
+        prior: A rough guess of the first expensive goal for each row, (n,), up to a monotone transform: a higher guess
+            means a higher value of that goal. It may be wrong.
         active: Which variables count in each row, (n, d) booleans. Variables of layers past the depth do not.
         canonical: The row that stands for all rows of the same design; by default, inactive variables at 0.
         kinds: What each variable is, (d,) names. Variables of one kind (the FFN width of every layer) are expected to
             act alike; where this is not given it is guessed from the free costs.
-        neighbours: Rows to one changed row each, where changing single variables would leave the space.
+        neighbours: Rows to one mutated row each, where changing single variables would leave the space.
         sample: Draws rows; by default every variable is uniform.
         fidelities: Shares of a full trial at which a row may be tried, rising to 1. Where given, the last variable is
             the number of the share: the same design at another share is another row.
@@ -103,7 +103,7 @@ class Problem:
         if not self.goals:
             raise InputError("a search needs at least one objective")
         if self.free is None and (self.free_goals or self.free_limits):
-            raise InputError("an objective or constraint is called free, but no function `free` tells its value")
+            raise InputError("an objective or constraint is called free, but no function `free` computes it")
         if self.kinds is not None and len(self.kinds) != len(cardinalities):
             raise InputError(f"{len(self.kinds)} kinds were named for {len(cardinalities)} variables")
         shares = self.fidelities
@@ -165,17 +165,17 @@ class Problem:
         return signed, np.asarray(violations, float).reshape(shape)
 
     def feasible(self, violations: Float64Array) -> NDArray[np.bool_]:
-        """Which of ``violations`` (n, k) break no hard limit, (n,)."""
+        """Which rows meet every hard limit, from violations (n, k): (n,)."""
         hard = [i for i, limit in enumerate(self.limits) if limit.penalty is None]
         return np.asarray((violations[:, hard] <= 0).all(axis=1))
 
     def penalty(self, violations: Float64Array) -> Float64Array:
-        """The share by which the first objective counts as worse for soft limits, from violations (n, k): (n,)."""
+        """Penalty of the soft limits as a share of the first objective, from violations (n, k): (n,)."""
         penalties = np.array([limit.penalty or 0.0 for limit in self.limits])
         return np.asarray(np.maximum(violations, 0) @ penalties)
 
     def prior_values(self, rows: Rows) -> Float64Array:
-        """What the prior says of the first dear goal (the first, where none is dear), to be minimised, (n,).
+        """The prior of the first expensive goal (of the first goal, where none is expensive), to be minimised, (n,).
 
         Raises:
             InputError: There is no prior.
@@ -209,26 +209,27 @@ def _whole_numbers(cardinalities: object) -> Rows:
 class Strategy(Protocol):
     """A search algorithm, made as ``Strategy(problem, seed=…)``.
 
-    Deterministic given its seed and the order of its calls. ``ask`` never returns a row that it returned or was told
-    before; when it can find no other it returns fewer rows than asked for, in the end none. Rows may be told that were
-    never asked for (a restart replays its tells; a person adds a design).
+    Deterministic given its seed and the order of its calls. ``ask`` returns only new rows: none that it returned
+    before or that ``tell`` received. When there are not enough it returns fewer, in the end none. ``tell`` may receive
+    rows that ``ask`` never returned (after a restart, or from another search). The two are never called at the same
+    time.
 
-    A strategy sees hard limits only: :func:`chipwise.optim.make_strategy` turns soft ones into worse objectives. One
-    without a true attribute ``fidelity_aware`` sees designs and full trials only.
+    A strategy sees hard limits only: :func:`chipwise.optim.make_strategy` turns soft ones into penalties on the first
+    objective. Unless its class has ``fidelity_aware = True`` it sees designs and full trials only.
     """
 
     def __init__(self, problem: Problem, *, seed: int, **options: Any) -> None: ...
 
     def ask(self, count: int) -> Rows:
-        """Up to ``count`` rows (n, d) worth a trial, canonical and distinct, the most promising first."""
+        """Proposes up to ``count`` rows (n, d) for trials, canonical and distinct, the most promising first."""
         ...
 
     def tell(self, rows: Rows, objectives: ArrayLike | None, violations: ArrayLike | None = None) -> None:
-        """What trials of ``rows`` gave.
+        """Receives the results of trials.
 
         Args:
             rows: (n, d).
             objectives: (n, m) in the goals' order and directions; None where the trials failed, or NaN in single rows.
-            violations: (n, k) in the limits' order, at most 0 where a limit holds; None where the free costs tell all.
+            violations: (n, k) in the limits' order, at most 0 where a limit holds; None where all limits are free.
         """
         ...

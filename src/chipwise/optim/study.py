@@ -1,8 +1,8 @@
-"""The study: every trial of a search, kept by Optuna so that nothing told is ever lost.
+"""The study: every trial of a search, stored with Optuna so that no result is lost.
 
-What chipwise knows of a trial beyond Optuna's own fields lives in its user attributes, as plain JSON. A trial begins
-with one record that holds its choices and notes, and ends with one that holds its values, so that a kill in between
-leaves a running trial, never half of one.
+What chipwise knows of a trial beyond Optuna's own fields is in its user attributes, as plain JSON. A trial starts with
+one record that holds its choices and notes, and ends with one that holds its values, so that a kill in between leaves
+a running trial, never half of one.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class Study:
         try:
             self._do(lambda: self._storage.set_trial_state_values(identity, state=wanted, values=values))
         except (self._optuna.exceptions.UpdateFinishedTrialError, RuntimeError):
-            found = self.trial(number)  # a connection that was cut may have told it before
+            found = self.trial(number)  # it may have been stored before the connection was cut
             return found.state == _STATES[state] and (values is None or list(found.values) == values)
         return True
 

@@ -1,6 +1,6 @@
-"""What lets every strategy face more than it knows of: soft limits, and trials shorter than full ones.
+"""Wrappers that add support for soft limits and fidelities to every strategy.
 
-A wrapper is itself a strategy. Inside, the wrapped one searches a plainer problem: hard limits only, full trials only.
+A wrapper is itself a strategy. The wrapped strategy searches a simpler problem: hard limits only, full trials only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Make = Callable[[Problem], Strategy]
 
 
 class SoftLimits:
-    """A strategy that searches the same space with the soft limits' penalties in its first objective.
+    """Adds the penalties of soft limits to the first objective.
 
     Raises:
         InputError: The first objective is free and a soft limit is not: its penalised value would not be free.
@@ -45,14 +45,14 @@ class SoftLimits:
         )
 
     def ask(self, count: int) -> Rows:
-        """As the wrapped strategy asks."""
+        """The rows of the wrapped strategy."""
         return self._inner.ask(count)
 
     def tell(self, rows: Rows, objectives: ArrayLike | None, violations: ArrayLike | None = None) -> None:
-        """Tells the wrapped strategy of penalised objectives.
+        """Passes penalised objectives on.
 
         Raises:
-            InputError: Violations of limits that no cost model knows were left out.
+            InputError: Violations that no cost model knows are missing.
         """
         if objectives is None:
             self._inner.tell(rows, None)
@@ -61,7 +61,7 @@ class SoftLimits:
         if violations is None:
             if self.problem.expensive_limits:
                 names = ", ".join(self.problem.limits[i].name for i in self.problem.expensive_limits)
-                raise InputError(f"the trials must tell the violations of {names}: no cost model knows them")
+                raise InputError(f"pass the violations of {names}: no cost model knows them")
             excess = self.problem.price(self.problem.canonicalise(rows))[1]
         else:
             excess = np.reshape(np.asarray(violations, float), (-1, len(self.problem.limits)))
@@ -84,10 +84,7 @@ class SoftLimits:
 
 
 class FullTrials:
-    """A strategy that searches designs, each of which is tried in full.
-
-    Trials at smaller shares that it is told of are left out: it could not tell them from full ones.
-    """
+    """Evaluates every design at full fidelity. Results of shorter trials are not passed on."""
 
     def __init__(self, problem: Problem, make: Make) -> None:
         self.problem = problem
@@ -95,11 +92,11 @@ class FullTrials:
         self._inner = make(designs(problem, self._full))
 
     def ask(self, count: int) -> Rows:
-        """Designs at the full share."""
+        """Designs at full fidelity."""
         return at_share(self._inner.ask(count), self._full)
 
     def tell(self, rows: Rows, objectives: ArrayLike | None, violations: ArrayLike | None = None) -> None:
-        """Tells the wrapped strategy of the full trials among ``rows``."""
+        """Passes the results of full trials on."""
         found = np.atleast_2d(np.asarray(rows, np.int64))
         full = found[:, -1] == self._full
         if not full.any():
@@ -110,7 +107,7 @@ class FullTrials:
 
 
 def designs(problem: Problem, share: int) -> Problem:
-    """The problem without its last variable, which is held at ``share``."""
+    """The problem without its last variable, the fidelity, which is fixed at ``share``."""
 
     def rows(function: Callable[[Rows], Float64Array]) -> Callable[[Rows], Float64Array]:
         return lambda found: function(at_share(found, share))
@@ -131,5 +128,5 @@ def designs(problem: Problem, share: int) -> Problem:
 
 
 def at_share(rows: Rows, share: int) -> Rows:
-    """Designs (n, d) as rows (n, d + 1) at one share."""
+    """Designs (n, d) as rows (n, d + 1) of one fidelity."""
     return np.hstack([rows, np.full((len(rows), 1), share, np.int64)])

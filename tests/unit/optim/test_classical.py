@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from chipwise.core.errors import InputError, MissingExtra
-from chipwise.optim import STRATEGIES, Goal, Limit, Problem, about, make_strategy
-from chipwise.optim.price_table import ChoiceTable
-from chipwise.optim.strategies.base import Remembering
+from chipwise.optim import STRATEGIES, Goal, Limit, Problem, make_strategy, strategy_info
+from chipwise.optim.strategies.base import BaseStrategy
+from chipwise.optim.strategies.choice_table import ChoiceTable
 from chipwise.testing.strategy_suite import toy_objectives, toy_problem
 
 
@@ -92,7 +92,7 @@ def test_grid_is_even_in_what_decides_and_copes_with_any_size() -> None:
 def test_a_row_is_mended_by_few_steps() -> None:
     problem = _steps()
     strategy = make_strategy("random", problem, seed=0)
-    mender = Remembering(problem, seed=0)
+    mender = BaseStrategy(problem, seed=0)
     top = np.full((1, 12), 3)
     assert len(mender.usable(top)) == 0
     row = mender.mended(top)
@@ -141,7 +141,7 @@ def test_what_is_not_installed_is_named_with_its_extra(
     for module in [module for module in sys.modules if module.split(".")[0] == package]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(MissingExtra, match=rf"{package} is not installed.*\[{about(name).extra}\]"):
+    with pytest.raises(MissingExtra, match=rf"{package} is not installed.*\[{strategy_info(name).extra}\]"):
         make_strategy(name, toy_problem(), seed=0)
 
 
@@ -158,7 +158,7 @@ def test_a_third_party_adds_a_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata.EntryPoint, "load", lambda self: Mine)
     assert STRATEGIES.names()[-1] == "mine"
     assert isinstance(make_strategy("mine", toy_problem(), seed=3), Mine)
-    assert about("mine").when == "A strategy of somebody else."
+    assert strategy_info("mine").when == "A strategy of somebody else."
 
 
 def test_auto_goes_on_from_ten_thousand_trials() -> None:

@@ -10,7 +10,7 @@ from chipwise.optim.history import History
 from chipwise.optim.insights import importance, relaxations, sweet_spot
 
 
-def _told(problem: Problem, objectives: list[list[float]], rows: np.ndarray | None = None) -> History:
+def _trained(problem: Problem, objectives: list[list[float]], rows: np.ndarray | None = None) -> History:
     history = History(problem)
     rows = np.arange(len(objectives))[:, None] if rows is None else rows
     history.tell(rows, objectives, np.zeros((len(rows), len(problem.limits))))
@@ -19,17 +19,17 @@ def _told(problem: Problem, objectives: list[list[float]], rows: np.ndarray | No
 
 def test_the_knee_and_why() -> None:
     problem = Problem(cardinalities=np.array([5]), goals=(Goal(name="loss"), Goal(name="speed", direction="maximize")))
-    spot = sweet_spot(_told(problem, [[0.0, 0.0], [0.2, 8.0], [1.0, 10.0], [1.1, 5.0]]))
+    spot = sweet_spot(_trained(problem, [[0.0, 0.0], [0.2, 8.0], [1.0, 10.0], [1.1, 5.0]]))
     assert spot is not None
     assert spot.trial == 1
     assert spot.kept == pytest.approx({"loss": 0.8, "speed": 0.8})
-    assert "keeps 80% of what the front offers in loss and 80%" in spot.why
-    assert "the other 20% of loss would cost 80% of speed, 4.0 for one" in spot.why
+    assert "goes 80 % of the way in loss and 80 % of the way in speed" in spot.why
+    assert "all the way in loss (20 % more) would give up 80 % in speed" in spot.why
 
 
 def test_a_straight_front_has_no_knee() -> None:
     problem = Problem(cardinalities=np.array([5]), goals=(Goal(name="a"), Goal(name="b")))
-    assert sweet_spot(_told(problem, [[0.0, 1.0], [0.5, 0.5], [1.0, 0.0]])) is None
+    assert sweet_spot(_trained(problem, [[0.0, 1.0], [0.5, 0.5], [1.0, 0.0]])) is None
     assert sweet_spot(History(problem)) is None
 
 

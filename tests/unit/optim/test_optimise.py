@@ -19,7 +19,7 @@ from chipwise.core.errors import InputError, StudyError
 from chipwise.core.workers import Event
 from chipwise.optim import Limit
 from chipwise.optim.executors import attempt
-from chipwise.optim.optimise import GIVEN_BACK, Watch, optimise, study_of
+from chipwise.optim.optimise import RELEASED, HeartbeatMonitor, optimise, study_of
 from chipwise.optim.strategies import make_strategy
 from chipwise.optim.strategies.random_search import RandomSearch
 from chipwise.optim.study import Study, Trial
@@ -90,8 +90,8 @@ def test_a_worker_that_is_killed_gives_its_trial_back(tmp_path, monkeypatch) -> 
     )
     assert len(found.rows) == 12
     assert found.failed == 0
-    given_back = [trial for trial in opened(tmp_path / "s").trials() if GIVEN_BACK in trial.notes]
-    assert [trial.notes["reason"] for trial in given_back] == ["given back: its worker died"]
+    given_back = [trial for trial in opened(tmp_path / "s").trials() if RELEASED in trial.notes]
+    assert [trial.notes["reason"] for trial in given_back] == ["released: its worker died"]
     assert given_back[0].notes["row"] in found.rows.tolist()
 
 
@@ -120,7 +120,7 @@ def test_a_worker_that_hangs_is_killed_and_its_trial_given_back(tmp_path, monkey
         clock=lambda: 3600.0 * marker.exists(),
     )
     assert len(found.rows) == 6
-    assert sum(GIVEN_BACK in trial.notes for trial in opened(tmp_path / "s").trials()) == 1
+    assert sum(RELEASED in trial.notes for trial in opened(tmp_path / "s").trials()) == 1
 
 
 def test_what_cannot_be_sent_to_a_worker_is_refused() -> None:
@@ -202,7 +202,7 @@ from chipwise.optim.optimise import optimise
 def told(done, wanted):
     print(done, flush=True)
 optimise(evaluations.toy_problem(), getattr(evaluations, sys.argv[5]), evaluations=int(sys.argv[3]),
-         strategy="evolution", workers=int(sys.argv[4]), storage=sys.argv[1], told=told)
+         strategy="evolution", workers=int(sys.argv[4]), storage=sys.argv[1], on_progress=told)
 """
 
 
@@ -273,15 +273,15 @@ def test_a_study_of_another_problem_is_refused(tmp_path) -> None:
 
 def test_silence_is_judged_by_beats_and_a_clock_that_never_goes_back() -> None:
     now = [0.0]
-    watch = Watch(10.0, lambda: now[0])
+    watch = HeartbeatMonitor(10.0, lambda: now[0])
     trial = lambda beat: Trial(0, "running", {"owner": "elsewhere 1 2.0", "beat": beat})  # noqa: E731
-    assert not watch.silent(trial(0))
+    assert not watch.is_silent(trial(0))
     now[0] = 9.0
-    assert not watch.silent(trial(1))  # it beats
+    assert not watch.is_silent(trial(1))  # it beats
     now[0] = 18.0
-    assert not watch.silent(trial(1))
+    assert not watch.is_silent(trial(1))
     now[0] = 19.5
-    assert watch.silent(trial(1))
+    assert watch.is_silent(trial(1))
 
 
 def test_what_a_silent_machine_left_is_tried_again(tmp_path) -> None:
@@ -305,7 +305,7 @@ def test_a_result_that_comes_after_its_trial_was_given_back_is_kept(tmp_path) ->
         if not seen:  # while the first is evaluated, another machine takes this one for dead
             seen.append(row.tolist())
             study = opened(where)
-            study.fail(study.trials()[0].number, "given back: its worker fell silent", **{GIVEN_BACK: True})
+            study.fail(study.trials()[0].number, "released: its heartbeats stopped", **{RELEASED: True})
         return evaluations.toy(row)
 
     found = optimise(PROBLEM, slow, evaluations=6, strategy="random", storage=where)

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from chipwise.core.errors import InputError, UnknownName
-from chipwise.optim import STRATEGIES, Problem, hypervolume, make_strategy
-from chipwise.optim.strategies import about
+from chipwise.optim import STRATEGIES, Problem, hypervolume, make_strategy, strategy_info
 from chipwise.optim.strategies.auto import Auto
 from chipwise.optim.strategy import Goal, Limit
 from chipwise.testing.strategy_suite import toy_objectives, toy_problem
@@ -17,7 +16,7 @@ def test_table_lists_what_it_loads() -> None:
     assert STRATEGIES.names()[:3] == ["auto", "random", "evolution"]
     for name in STRATEGIES.names():
         assert make_strategy(name, toy_problem(), seed=0).ask(1).shape == (1, 6)
-        assert about(name).when
+        assert strategy_info(name).when
     with pytest.raises(UnknownName, match="did you mean 'evolution'"):
         make_strategy("evolutoin", toy_problem(), seed=0)
 

@@ -24,39 +24,39 @@ STRATEGIES = Table(
         "reinforce": "chipwise.optim.strategies.reinforce:Reinforce",
         "gradient": "chipwise.optim.strategies.gradient:Gradient",
         "proxy": "chipwise.optim.strategies.proxy:Proxy",
-        "halving": "chipwise.optim.strategies.halving:Halving",
+        "halving": "chipwise.optim.strategies.halving:SuccessiveHalving",
         "asha": "chipwise.optim.strategies.halving:Asha",
     },
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class About:
-    """What a person choosing a strategy wants to know: when it is the one to use, and which extra it needs."""
+class StrategyInfo:
+    """When to use a strategy, and which extra it needs."""
 
     when: str
     extra: str = ""
 
 
 _ABOUT = {
-    "auto": About(when="always, unless a row below says otherwise: free costs are screened, quality is learnt"),
-    "random": About(when="as the yardstick; when nothing about the space is trusted"),
-    "evolution": About(when="trials are cheap and come by the thousand (regularised evolution)"),
-    "grid": About(when="the space is small enough to finish, or even coverage is the point"),
-    "nsga2": About(when="two objectives, many cheap trials, a method that every reviewer knows", extra="pymoo"),
-    "nsga3": About(when="three to five objectives and many cheap trials", extra="pymoo"),
-    "tpe": About(when="to compare with Optuna's default; few variables, one objective", extra="search"),
-    "gp": About(when="to compare with black-box Bayesian optimisation; minutes of thought are free", extra="search"),
-    "reinforce": About(when="to compare with policy-gradient search; thousands of trials"),
-    "gradient": About(when="costs nearly add up over choices and trials are few; to compare with FBNet and DARTS"),
-    "proxy": About(when="nothing can be trained: the front of the stated prior and the costs, never learning"),
-    "halving": About(when="short trials rank designs well and all workers are alike (needs fidelities)"),
-    "asha": About(when="the same with workers that come and go (needs fidelities)"),
+    "auto": StrategyInfo(when="the default: screens by cost, learns quality with a Gaussian process"),
+    "random": StrategyInfo(when="as a baseline"),
+    "evolution": StrategyInfo(when="thousands of cheap trials (regularised evolution)"),
+    "grid": StrategyInfo(when="small spaces, or even coverage"),
+    "nsga2": StrategyInfo(when="two objectives and many cheap trials", extra="pymoo"),
+    "nsga3": StrategyInfo(when="three to five objectives and many cheap trials", extra="pymoo"),
+    "tpe": StrategyInfo(when="to compare with Optuna's default; few variables, one objective", extra="search"),
+    "gp": StrategyInfo(when="to compare with black-box Bayesian optimisation; slow to propose", extra="search"),
+    "reinforce": StrategyInfo(when="to compare with reinforcement learning; needs thousands of trials"),
+    "gradient": StrategyInfo(when="costs nearly add up over choices, few trials; to compare with FBNet and DARTS"),
+    "proxy": StrategyInfo(when="without training: the front of a prior (or of the costs) and the costs"),
+    "halving": StrategyInfo(when="successive halving: short trials rank designs well (needs fidelities)"),
+    "asha": StrategyInfo(when="asynchronous successive halving, for workers of unequal speed (needs fidelities)"),
 }
 
 
-def about(name: str) -> About:
-    """When to use the strategy called ``name``; of a third party's, the first line of its docstring.
+def strategy_info(name: str) -> StrategyInfo:
+    """When to use the strategy ``name``; for one of another package, the first line of its docstring.
 
     Raises:
         UnknownName: No strategy has this name.
@@ -64,16 +64,16 @@ def about(name: str) -> About:
     if name in _ABOUT:
         return _ABOUT[name]
     lines = (STRATEGIES.load(name).__doc__ or "").strip().splitlines()
-    return About(when=lines[0] if lines else "its author does not say")
+    return StrategyInfo(when=lines[0] if lines else "(no description)")
 
 
 def make_strategy(name: str, problem: Problem, *, seed: int, **options: Any) -> Strategy:
-    """The strategy called ``name`` for ``problem``, whatever limits and fidelities that has.
+    """Makes the strategy ``name`` for ``problem``, with whatever limits and fidelities it has.
 
     Args:
         name: One of ``STRATEGIES``.
-        problem: What to search; soft limits become penalties, and a strategy that knows nothing of fidelities tries
-            everything in full.
+        problem: What to search. Soft limits become penalties; a strategy without ``fidelity_aware`` evaluates every
+            design in full.
         seed: Of all random draws.
         options: Of the strategy itself, such as ``population``.
 
@@ -96,4 +96,4 @@ def make_strategy(name: str, problem: Problem, *, seed: int, **options: Any) -> 
     return full(problem)
 
 
-__all__ = ["STRATEGIES", "About", "about", "make_strategy"]
+__all__ = ["STRATEGIES", "StrategyInfo", "make_strategy", "strategy_info"]

@@ -1,7 +1,7 @@
-"""The default search: what is free is screened, what is dear is learnt.
+"""The default strategy: cheap objectives are computed for thousands of candidates, expensive ones are learnt.
 
-A pool of thousands of candidates is priced by the cost model and bred towards the front that the quality model
-predicts; trials go to the batch that is expected to add most hypervolume over what the free costs already decide.
+A pool of candidates is priced with the cost model and evolved towards the front that the surrogate predicts; the batch
+with the largest expected hypervolume improvement is evaluated.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from chipwise.optim.strategy import Problem, Rows
 
 _SEEDED = 3000  # rows drawn in each of two ways before the first trial
 _GENERATIONS, _CHILDREN = 12, 500  # bred before each batch
-_PRIOR_GENERATIONS = 20  # and before the first, where a prior says whither
+_PRIOR_GENERATIONS = 20  # and before the first, when a prior is given
 _KEPT = 2000  # rows that stay in the pool
 _CONSIDERED = 800  # candidates for the first trials
 _PARENTS = 120
 _ELITES = 12  # of every stratum, whatever the front says
-_AHEAD = 5  # rows chosen at once where fewer are asked for, and results after which they are chosen anew
-_BOLDNESS = (0.0, 1.0, 2.0)  # standard deviations of hope by which parents are ranked, in turn
+_AHEAD = 5  # rows planned where fewer are requested, and results after which they are planned again
+_BOLDNESS = (0.0, 1.0, 2.0)  # standard deviations of optimism with which parents are ranked, in turn
 
 
 class Auto:
-    """Free-cost screening with a Gaussian process on quality. See :class:`chipwise.optim.strategy.Strategy`.
+    """Screening by cost with a Gaussian process on quality. See :class:`chipwise.optim.strategy.Strategy`.
 
     Args:
         problem: What to search.
         seed: Of all random draws.
-        initial: Trials before the quality model decides; by default a few more than a quarter of the variables.
+        initial: Trials before the surrogate decides. Default: a few more than a quarter of the variables.
     """
 
     def __init__(self, problem: Problem, *, seed: int, initial: int | None = None) -> None:
@@ -63,25 +63,25 @@ class Auto:
         self._planned_at = 0
 
     def ask(self, count: int) -> Rows:
-        """The batch expected to add most; single asks are served from a batch until a few results are in."""
+        """The batch with the largest expected improvement; single rows come from a batch planned ahead."""
         plan = self._plan[self.history.is_new(self._plan)]
-        if len(plan) < count or self.history.told - self._planned_at >= _AHEAD:
-            plan = self._think(max(count, _AHEAD))
-            self._planned_at = self.history.told
+        if len(plan) < count or self.history.trial_count - self._planned_at >= _AHEAD:
+            plan = self._plan_batch(max(count, _AHEAD))
+            self._planned_at = self.history.trial_count
         chosen, self._plan = plan[:count], plan[count:]
-        self.history.asked(chosen)
+        self.history.mark_pending(chosen)
         return chosen
 
-    def _think(self, count: int) -> Rows:
+    def _plan_batch(self, count: int) -> Rows:
         if self._pool is None:
             self._pool = self._seeded()
         chosen = self.history.rows[:0]
         for propose in (self._first, self._next, self._any):
             if len(chosen) < count:
                 rows = propose(self._pool, count - len(chosen))
-                self.history.asked(rows)
+                self.history.mark_pending(rows)
                 chosen = np.vstack([chosen, rows])
-        self.history.withdrawn(chosen)
+        self.history.unmark_pending(chosen)
         return chosen
 
     def _seeded(self) -> Pool:
@@ -93,22 +93,22 @@ class Auto:
         return pool
 
     def _any(self, pool: Pool, count: int) -> Rows:
-        """What the space still has when the pool has nothing left."""
+        """Random rows, when the pool has none left."""
         return draw_new(self.problem, self.history, count, self._rng)
 
     def tell(self, rows: Rows, objectives: ArrayLike | None, violations: ArrayLike | None = None) -> None:
-        """Learns, at the next ``ask``, from what trials gave."""
+        """Adds results; the surrogate is refitted at the next ``ask``."""
         self.history.tell(rows, objectives, violations)
 
     def candidates(self) -> Rows:
-        """Rows that the pool holds once it was bred towards the front that is believed in, (n, d)."""
+        """Rows of the pool after evolving it towards the predicted front, (n, d)."""
         if self._pool is None:
             self._pool = self._seeded()
         self._fit()
         self._breed(self._pool, generations=2 * _GENERATIONS)
         return self._pool.rows
 
-    def believes(self, rows: Rows) -> tuple[Float64Array, Float64Array, Float64Array]:
+    def predict(self, rows: Rows) -> tuple[Float64Array, Float64Array, Float64Array]:
         """Mean and deviation of the objectives, to be minimised, (n, m), and the expected violations, (n, k)."""
         self._fit()
         mean, std = np.zeros((2, len(rows), len(self.problem.goals)))
@@ -122,12 +122,12 @@ class Auto:
         return mean, std, excess
 
     def _available(self, pool: Pool) -> NDArray[np.int64]:
-        """Rows of the pool that hold the free limits and were not asked for."""
+        """New rows of the pool that meet the free limits."""
         held = np.flatnonzero(pool.excess <= 0)
         return held[self.history.is_new(pool.rows[held])]
 
     def _first(self, pool: Pool, count: int) -> Rows:
-        """Before anything is known: what the prior calls the front, every stratum, and what differs most from both."""
+        """The first batch: the front of the prior, every stratum, and what differs most from both."""
         model, known = self._plain, len(self.history) + len(self.history.pending)
         if len(self.history):
             count = min(count, self.initial - known)
@@ -194,7 +194,7 @@ class Auto:
         return points
 
     def _next(self, pool: Pool, count: int) -> Rows:
-        """What the quality model expects to add most."""
+        """The batch with the largest expected hypervolume improvement."""
         if not len(self.history):
             return pool.rows[:0]
         self._fit()
@@ -227,9 +227,9 @@ class Auto:
         return np.where(self.history.feasible[:, None], points, points + 10 * np.abs(points).max(axis=0) + 1)
 
     def _fit(self) -> None:
-        if self._fitted_to == self.history.told:
+        if self._fitted_to == self.history.trial_count:
             return
-        self._fitted_to = self.history.told
+        self._fitted_to = self.history.trial_count
         history = self.history
         excess = np.maximum(history.violations, 0).sum(axis=1)
         rank = ranks(history.objectives, excess, most=4)
@@ -247,7 +247,7 @@ class Auto:
         return points
 
     def _beliefs(self, pool: Pool, index: NDArray[np.int64]) -> tuple[Float64Array, Float64Array, Float64Array]:
-        """Mean and standard deviation of the objectives, (n, m), and the chance that dear limits hold, (n,)."""
+        """Mean and standard deviation of the objectives, (n, m), and the probability that expensive limits hold."""
         mean = np.zeros((len(index), len(self.problem.goals)))
         std, chance = np.zeros_like(mean), np.ones(len(index))
         mean[:, self.problem.free_goals] = pool.costs[index]
@@ -260,7 +260,7 @@ class Auto:
         return mean, std, chance
 
     def _breed(self, pool: Pool, *, generations: int) -> None:
-        """Breeds the pool towards the front that is believed in, and trims it."""
+        """Evolves the pool towards the predicted front, and trims it."""
         index = np.arange(len(pool))
         mean, std, chance = self._beliefs(pool, index)
         for generation in range(generations):
@@ -283,7 +283,7 @@ class Auto:
         return chosen[np.lexsort((hope[chosen, -1], self._encoder.strata(pool.rows[chosen])))]
 
     def _elites(self, pool: Pool, points: Float64Array, excess: Float64Array) -> NDArray[np.int64]:
-        """The best few of every stratum by the first dear objective, or by violation where nothing holds the limits."""
+        """The best few of every stratum by the first expensive objective, or by violation where no row is feasible."""
         first = (self.problem.expensive_goals or [0])[0]
         strata = self._encoder.strata(pool.rows)
         order = np.lexsort((points[:, first], excess, strata))

@@ -1,4 +1,4 @@
-"""What most strategies share: they remember, propose, and fill up with random rows where ideas run out."""
+"""The base class of most strategies: it keeps the history and completes proposals with random rows."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from chipwise.optim.strategies.random_search import draw_new
 from chipwise.optim.strategy import Problem, Rows
 
 _REPAIR_ROUNDS, _MUTANTS = 40, 48
-_OPENING = 600  # rows drawn in each of two ways, among which a search begins
+_INITIAL = 600  # rows drawn in each of two ways, among which a search starts
 
 
-class Remembering:
-    """A strategy that only has to say :meth:`propose`. See :class:`chipwise.optim.strategy.Strategy`.
+class BaseStrategy:
+    """Implements :class:`chipwise.optim.strategy.Strategy`; a subclass implements :meth:`propose` alone.
 
     Args:
         problem: What to search.
@@ -31,41 +31,41 @@ class Remembering:
         self._opening: Rows | None = None
 
     def propose(self, count: int) -> Rows:
-        """Up to ``count`` rows; those that were tried or break free limits are left out by the caller."""
+        """Proposes up to ``count`` rows. The caller drops those that were tried or break free limits."""
         raise NotImplementedError
 
     def ask(self, count: int) -> Rows:
-        """Up to ``count`` rows that were proposed, then random ones."""
+        """Up to ``count`` rows: proposed ones, completed with random ones."""
         chosen = self.usable(self.propose(count))[:count]
-        self.history.asked(chosen)
+        self.history.mark_pending(chosen)
         if len(chosen) < count:
             rest = draw_new(self.problem, self.history, count - len(chosen), self.rng)
-            self.history.asked(rest)
+            self.history.mark_pending(rest)
             chosen = np.vstack([chosen, rest])
         return chosen
 
     def tell(self, rows: Rows, objectives: ArrayLike | None, violations: ArrayLike | None = None) -> None:
-        """Keeps what trials gave."""
+        """Adds results to the history."""
         self.history.tell(rows, objectives, violations)
 
-    def opening(self, count: int) -> Rows:
-        """Rows to begin with: as even over the strata as the free limits allow; none (so random ones) without such.
+    def initial_rows(self, count: int) -> Rows:
+        """The first rows: spread over the strata as evenly as the free limits allow; none where no limit is free.
 
-        A search that begins where most feasible rows are may never leave for where the good ones are.
+        A search that starts where most feasible rows lie may never reach the good ones.
         """
         if not self.problem.free_limits:
             return self.history.rows[:0]
         if self._opening is None:
             encoder = Encoder(self.problem, seed=self._seed)
             pool = Pool(self.problem, encoder, lambda rows, costs, violations: costs[:, :0], self._seed)
-            pool.seed(_OPENING)
+            pool.seed(_INITIAL)
             rows = pool.rows[pool.excess <= 0]
             rows = rows[self.rng.permutation(len(rows))]
-            self._opening = rows[turns(encoder.strata(rows))]
+            self._opening = rows[round_robin(encoder.strata(rows))]
         return self.usable(self._opening)[:count]
 
     def usable(self, rows: Rows) -> Rows:
-        """Those of ``rows``, made canonical, that are new and within the free limits."""
+        """The canonical forms of ``rows`` that are new and meet the free limits."""
         found = self.problem.canonicalise(rows) if len(rows) else rows.reshape(0, len(self.problem.cardinalities))
         found = found[self.history.is_new(found)]
         return found[self.violation(found) <= 0]
@@ -74,8 +74,8 @@ class Remembering:
         """Total free violation of each row, (n,)."""
         return np.asarray(np.maximum(self.problem.price(rows)[1], 0).sum(axis=1))
 
-    def mended(self, row: Rows) -> Rows:
-        """A usable row near ``row`` (d,), found by small steps towards the free limits, as (1, d); or none, (0, d)."""
+    def repaired(self, row: Rows) -> Rows:
+        """A usable row near ``row`` (d,), found by small steps towards the free limits: (1, d), or (0, d) if none."""
         near = self.problem.canonicalise(row)
         for _ in range(_REPAIR_ROUNDS):
             usable = self.usable(near)
@@ -83,16 +83,16 @@ class Remembering:
                 return usable[:1]
             near = np.vstack([near, mutated(self.problem, np.repeat(near[:8], _MUTANTS // len(near[:8]), 0), self.rng)])
             near = near[np.argsort(self.violation(near), kind="stable")]
-            if self.violation(near[:1])[0] <= 0:  # within the limits, but known: anything near will do
+            if self.violation(near[:1])[0] <= 0:  # within the limits, but not new: any neighbour will do
                 near = near[self.rng.permutation(len(near))]
             near = near[:_MUTANTS]
         return near[:0]
 
 
-def turns(groups: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The order (n,) in which groups take turns, each with its members in their order.
+def round_robin(groups: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Order (n,) that takes one member of each group in turn.
 
-    >>> turns(np.array([7, 7, 7, 5])).tolist()
+    >>> round_robin(np.array([7, 7, 7, 5])).tolist()
     [3, 0, 1, 2]
     """
     order = np.argsort(groups, kind="stable")

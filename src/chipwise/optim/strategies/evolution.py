@@ -10,13 +10,13 @@ from __future__ import annotations
 import numpy as np
 
 from chipwise.optim.pareto import crowding, ranks
-from chipwise.optim.strategies.base import Remembering, mutated
+from chipwise.optim.strategies.base import BaseStrategy, mutated
 from chipwise.optim.strategy import Problem, Rows
 
 _MUTATION_TRIES = 20
 
 
-class Evolution(Remembering):
+class Evolution(BaseStrategy):
     """Regularised evolution. See :class:`chipwise.optim.strategy.Strategy`.
 
     Args:
@@ -31,10 +31,10 @@ class Evolution(Remembering):
         self.population, self.tournament = population, tournament
 
     def propose(self, count: int) -> Rows:
-        """Children of the population, once there is one."""
-        if self.history.told + len(self.history.pending) >= self.population and len(self.history):
+        """Children of the population, once it is full."""
+        if self.history.trial_count + len(self.history.pending) >= self.population and len(self.history):
             return self._children(count)
-        return self.opening(count)
+        return self.initial_rows(count)
 
     def _children(self, count: int) -> Rows:
         alive = slice(max(0, len(self.history) - self.population), None)

@@ -1,7 +1,7 @@
 """Gradient search: choices become probabilities, costs and quality their expectations, and Adam walks down both.
 
-The free costs are fitted once by a table of what each choice adds, the dear objectives by the same kind of table on the
-trials so far (beside the stated prior, where there is one). Many walks, each with its own trade-off between the
+The free costs are fitted once by a table of what each choice adds, the expensive objectives by the same kind of table
+on the trials so far (and the prior, where there is one). Many walks, each with its own trade-off between the
 objectives, follow Gumbel-softmax samples whose temperature falls; where they end, hard choices are priced exactly and
 the batch that adds most goes to trial.
 
@@ -18,8 +18,8 @@ from chipwise.core.arrays import Float64Array
 from chipwise.optim.acquisition import expected_gain, frame, lattice
 from chipwise.optim.encoding import Encoder
 from chipwise.optim.pareto import non_dominated
-from chipwise.optim.price_table import ChoiceTable
-from chipwise.optim.strategies.base import Remembering
+from chipwise.optim.strategies.base import BaseStrategy
+from chipwise.optim.strategies.choice_table import ChoiceTable
 from chipwise.optim.strategy import Problem, Rows
 
 _PRICED = 3000  # free rows to which the cost tables are fitted
@@ -31,7 +31,7 @@ _PENALTY = 4.0  # of expected violation, in spans of the objectives
 _SHARPNESS = 20.0  # of the soft maximum over weighted objectives
 
 
-class Gradient(Remembering):
+class Gradient(BaseStrategy):
     """Gumbel-softmax over choices with differentiable costs.
 
     Args:
@@ -55,8 +55,8 @@ class Gradient(Remembering):
 
     def propose(self, count: int) -> Rows:
         """Where the walks end, as far as each adds to the front; at first, rows from all strata."""
-        if len(self.history) < 2 or self.history.told < self.initial:
-            return self.opening(count)
+        if len(self.history) < 2 or self.history.trial_count < self.initial:
+            return self.initial_rows(count)
         goals, limits = self._weights()
         known = self.history.objectives
         low, span = frame(known)
@@ -65,7 +65,7 @@ class Gradient(Remembering):
         scores = np.vstack([ends, (ends[None] + noise).reshape(-1, ends.shape[1])])
         rows = self.usable(self._table.rows(scores))
         if len(rows) < count:
-            rows = np.vstack([rows, *(self.mended(row) for row in self._table.rows(ends)[:count])])
+            rows = np.vstack([rows, *(self.repaired(row) for row in self._table.rows(ends)[:count])])
             rows = self.usable(rows)
         return self._spread(rows, goals, known[self.history.feasible], low, span, count)
 
@@ -84,7 +84,7 @@ class Gradient(Remembering):
         return goals, limits
 
     def _learnt(self, values: Float64Array, *, prior: bool) -> Float64Array:
-        """The table of a dear quantity: as much of the prior as the trials bear out, and what they add to it."""
+        """The table of an expensive quantity: as much of the prior as the trials bear out, and what they add to it."""
         rows = self.history.rows
         slope = 0.0
         if prior and self.problem.prior is not None:

@@ -12,14 +12,14 @@ import math
 import numpy as np
 
 from chipwise.optim.encoding import Encoder
-from chipwise.optim.strategies.base import Remembering
+from chipwise.optim.strategies.base import BaseStrategy
 from chipwise.optim.strategy import Problem, Rows
 
 _AT_ONCE, _BATCHES = 256, 100  # rows looked at together, and how often before random rows take over
 
 
-class Grid(Remembering):
-    """Every row once. The seed decides where the visit starts."""
+class Grid(BaseStrategy):
+    """Every row once. The seed decides where the traversal starts."""
 
     def __init__(self, problem: Problem, *, seed: int) -> None:
         super().__init__(problem, seed=seed)
@@ -33,7 +33,7 @@ class Grid(Remembering):
         self._waiting: Rows = self.history.rows  # seen, usable and not asked for yet
 
     def propose(self, count: int) -> Rows:
-        """The next rows of the visit that are usable."""
+        """The next usable rows of the traversal."""
         self._waiting = self.usable(self._waiting)
         for _ in range(_BATCHES):
             if len(self._waiting) >= count or self._visited >= self._size:

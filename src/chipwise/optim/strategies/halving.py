@@ -1,7 +1,7 @@
 """Successive halving and ASHA: many short trials, and more for those that do well.
 
 Both need a problem with fidelities. Designs begin at the smallest share of a full trial; of every ``eta`` the best goes
-on to the next share. Halving decides when a whole cohort has been told, ASHA whenever some worker is free. With several
+on to the next share. Halving decides when a whole cohort has finished, ASHA whenever a worker is idle. With several
 objectives the best are those of the first layers of non-domination, the least crowded first. Where a problem has no
 fidelities every trial is full, nothing can be promoted, and both are random search.
 
@@ -23,12 +23,12 @@ from chipwise.optim.wrappers import at_share, designs
 
 
 class Asha:
-    """Asynchronous successive halving: the best of what has been told so far goes on. Stateless but for its history.
+    """Asynchronous successive halving (ASHA): promotes the best of the results so far.
 
     Args:
         problem: What to search.
         seed: Of all random draws.
-        eta: One in this many goes on.
+        eta: One design in this many is promoted.
     """
 
     fidelity_aware = True
@@ -46,24 +46,24 @@ class Asha:
         found = self.history.rows[:0]
         for rung in range(self._rungs - 2, -1, -1):
             rows = self._promoted(rung)[: count - len(found)]
-            self.history.asked(rows)
+            self.history.mark_pending(rows)
             found = np.vstack([found, rows])
         if len(found) < count:
             new = draw_new(self._designs, self._begun, count - len(found), self._rng)
-            self._begun.asked(new)
+            self._begun.mark_pending(new)
             rows = at_share(new, 0) if self.problem.fidelities else new
-            self.history.asked(rows)
+            self.history.mark_pending(rows)
             found = np.vstack([found, rows])
         return found
 
     def tell(self, rows: Rows, objectives: ArrayLike | None, violations: ArrayLike | None = None) -> None:
-        """Keeps what trials gave, at whatever share."""
+        """Adds results of any fidelity."""
         self.history.tell(rows, objectives, violations)
         found = self.problem.canonicalise(rows)
-        self._begun.asked(found[:, :-1] if self.problem.fidelities else found)
+        self._begun.mark_pending(found[:, :-1] if self.problem.fidelities else found)
 
     def _promoted(self, rung: int) -> Rows:
-        """What deserves the share after ``rung``."""
+        """Rows to promote from ``rung``."""
         at = np.flatnonzero(self.history.rows[:, -1] == rung)
         return self._best(at, len(at) // self.eta, rung)
 
@@ -76,13 +76,13 @@ class Asha:
         return rows[self.history.is_new(rows)]
 
 
-class Halving(Asha):
-    """Successive halving in cohorts, in the order in which trials are told.
+class SuccessiveHalving(Asha):
+    """Successive halving in cohorts, in the order of results.
 
     Args:
         problem: What to search.
         seed: Of all random draws.
-        eta: One in this many goes on.
+        eta: One design in this many is promoted.
     """
 
     def _promoted(self, rung: int) -> Rows:
@@ -92,7 +92,7 @@ class Halving(Asha):
         return np.vstack([self.history.rows[:0], *rows])
 
     def _best_of(self, members: NDArray[np.int64], rung: int) -> Rows:
-        """What of one cohort goes on after ``rung``, once all that reached it have been told."""
+        """Rows of one cohort to promote from ``rung``, once all that reached it have finished."""
         pending = {row.tobytes() for row in self.history.pending}
         for level in range(rung + 1):
             most = self.eta ** (self._rungs - 2 - level)
@@ -104,7 +104,7 @@ class Halving(Asha):
             chosen = self._chosen(members, most, level)
             if any(row.tobytes() in pending for row in chosen):
                 return rows[:0]
-            members = self._told(chosen)
+            members = self._trained(chosen)
         raise AssertionError("the last level returns")
 
     def _chosen(self, members: NDArray[np.int64], most: int, level: int) -> Rows:
@@ -113,6 +113,6 @@ class Halving(Asha):
         order = np.lexsort((-crowding(points), ranks(points, excess)))[:most]
         return np.ascontiguousarray(at_share(self.history.rows[members[order], :-1], level + 1))
 
-    def _told(self, rows: Rows) -> NDArray[np.int64]:
+    def _trained(self, rows: Rows) -> NDArray[np.int64]:
         wanted = {row.tobytes() for row in rows}
         return np.array([i for i, row in enumerate(self.history.rows) if row.tobytes() in wanted], np.int64)

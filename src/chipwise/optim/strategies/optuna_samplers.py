@@ -1,8 +1,8 @@
 """Optuna's samplers behind the strategies' contract: TPE and the Gaussian process.
 
 The sampler sees every objective as a black box and all limits as constraints, as it would without chipwise, in a study
-in memory that holds what was told. What the cost model knows is used around it: a suggestion that breaks a free limit,
-or that was tried, gives way to a row near it that does neither, and the sampler is told that this row is on its way.
+in memory that holds the results. What the cost model knows is used around it: a suggestion that breaks a free limit,
+or that was tried, gives way to a row near it that does neither, and the sampler learns that this row is running.
 
 References:
     Akiba et al., Optuna, KDD 2019. Ozaki et al., Multiobjective Tree-Structured Parzen Estimator, JAIR 2022.
@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from chipwise.core.errors import MissingExtra
-from chipwise.optim.strategies.base import Remembering
+from chipwise.optim.strategies.base import BaseStrategy
 from chipwise.optim.strategies.random_search import draw_new
 from chipwise.optim.strategy import Problem, Rows
 
 
-class OptunaSampler(Remembering):
+class OptunaSampler(BaseStrategy):
     """A sampler of Optuna's as a strategy.
 
     Args:
@@ -57,8 +57,8 @@ class OptunaSampler(Remembering):
     def propose(self, count: int) -> Rows:
         """What the sampler suggests, one row after the other."""
         if len(self.history) < self.initial:
-            rows = self.opening(count)
-            self.history.asked(rows)
+            rows = self.initial_rows(count)
+            self.history.mark_pending(rows)
             return rows
         found = self.history.rows[:0]
         for _ in range(count):
@@ -68,10 +68,10 @@ class OptunaSampler(Remembering):
             drawn = np.rint([trial.params[name] for name in self._space]).astype(np.int64)
             suggested = np.clip(drawn, 0, self.problem.cardinalities - 1)[None]
             self._study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
-            rows = self.mended(suggested)
+            rows = self.repaired(suggested)
             if not len(rows):
                 break
-            self.history.asked(rows)  # so that no other suggestion is mended to it
+            self.history.mark_pending(rows)  # so that no other suggestion is mended to it
             self._running[np.ascontiguousarray(rows[0]).tobytes()] = self._add(rows[0], "RUNNING")
             found = np.vstack([found, rows])
         return found
@@ -82,7 +82,7 @@ class OptunaSampler(Remembering):
         if len(suggested) == count:
             return suggested
         rest = draw_new(self.problem, self.history, count - len(suggested), self.rng)
-        self.history.asked(rest)
+        self.history.mark_pending(rest)
         return np.vstack([suggested, rest])
 
     def tell(self, rows: Rows, objectives: ArrayLike | None, violations: ArrayLike | None = None) -> None:

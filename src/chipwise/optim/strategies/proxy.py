@@ -18,14 +18,14 @@ from chipwise.optim.acquisition import expected_gain, frame
 from chipwise.optim.encoding import Encoder
 from chipwise.optim.pareto import crowding, ranks
 from chipwise.optim.pool import Pool
-from chipwise.optim.strategies.base import Remembering
+from chipwise.optim.strategies.base import BaseStrategy
 from chipwise.optim.strategy import Problem, Rows
 
 _SHORTLIST = 400  # rows of the first layers among which a batch is chosen
 _SEEDED, _GENERATIONS, _CHILDREN, _PARENTS, _KEPT = 3000, 30, 500, 150, 3000
 
 
-class Proxy(Remembering):
+class Proxy(BaseStrategy):
     """Screens by a score instead of trials.
 
     Raises:

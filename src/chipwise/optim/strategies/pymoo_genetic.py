@@ -1,7 +1,7 @@
 """pymoo's NSGA-II and NSGA-III behind the strategies' contract.
 
 pymoo's operators (selection, simulated binary crossover, polynomial mutation, survival) do the work; generations do
-not: at every ``ask`` its survival picks the population out of all that was told, and children are bred until enough
+not: at every ``ask`` its survival picks the population out of all results, and children are bred until enough
 of them are new and within the free limits. So any number of workers may ask at any time, and a restart needs the trials
 only.
 
@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 
 from chipwise.core.errors import MissingExtra
-from chipwise.optim.strategies.base import Remembering
+from chipwise.optim.strategies.base import BaseStrategy
 from chipwise.optim.strategy import Problem, Rows
 
 _BREEDINGS = 12
 
 
-class Nsga2(Remembering):
+class Nsga2(BaseStrategy):
     """NSGA-II.
 
     Args:
@@ -50,8 +50,8 @@ class Nsga2(Remembering):
 
     def propose(self, count: int) -> Rows:
         """Children of the population, once it is full."""
-        if self.history.told + len(self.history.pending) < self.population or len(self.history) < 2:
-            return self.opening(count)
+        if self.history.trial_count + len(self.history.pending) < self.population or len(self.history) < 2:
+            return self.initial_rows(count)
         parents = self._survivors()
         found = self.history.rows[:0]
         for _ in range(_BREEDINGS):
@@ -62,7 +62,7 @@ class Nsga2(Remembering):
             if len(found) >= count:
                 return found
         for row in children.get("X").astype(float)[: count - len(found)]:
-            found = self.usable(np.vstack([found, self.mended(np.rint(row).astype(np.int64)[None])]))
+            found = self.usable(np.vstack([found, self.repaired(np.rint(row).astype(np.int64)[None])]))
         return found
 
     def _survivors(self) -> Any:

@@ -1,4 +1,4 @@
-"""Random search: the yardstick, and what to use when nothing about the space is trusted."""
+"""Random search: the baseline for every other strategy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from chipwise.optim.history import History
-from chipwise.optim.strategies.enumeration import every_row
 from chipwise.optim.strategy import Problem, Rows
 
 _DRAWS = 200  # batches drawn before the space is listed instead
@@ -23,16 +22,25 @@ class RandomSearch:
     def ask(self, count: int) -> Rows:
         """Up to ``count`` new rows."""
         chosen = draw_new(self.problem, self.history, count, self._rng)
-        self.history.asked(chosen)
+        self.history.mark_pending(chosen)
         return chosen
 
     def tell(self, rows: Rows, objectives: ArrayLike | None, violations: ArrayLike | None = None) -> None:
-        """Notes what was tried, so that it is not tried again."""
+        """Records what was tried, so that it is not tried again."""
         self.history.tell(rows, objectives, violations)
 
 
+def every_row(cardinalities: Rows) -> Rows:
+    """All rows, (product of cardinalities, d), the last variable changing fastest.
+
+    >>> every_row(np.array([2, 2])).tolist()
+    [[0, 0], [0, 1], [1, 0], [1, 1]]
+    """
+    return np.indices(tuple(int(c) for c in cardinalities)).reshape(len(cardinalities), -1).T.astype(np.int64)
+
+
 def draw_new(problem: Problem, history: History, count: int, rng: np.random.Generator) -> Rows:
-    """Up to ``count`` rows never asked for, within the free limits as long as such are found."""
+    """Draws up to ``count`` new rows; those that break free limits only when no others are found."""
     found = np.zeros((0, len(problem.cardinalities)), np.int64)
     spare = found
     for _ in range(_DRAWS):

@@ -15,8 +15,8 @@ from numpy.typing import ArrayLike
 
 from chipwise.core.arrays import Float64Array
 from chipwise.optim.acquisition import frame, lattice
-from chipwise.optim.price_table import ChoiceTable
-from chipwise.optim.strategies.base import Remembering
+from chipwise.optim.strategies.base import BaseStrategy
+from chipwise.optim.strategies.choice_table import ChoiceTable
 from chipwise.optim.strategy import Problem, Rows
 
 _POLICIES = 10  # trade-offs, where there are several objectives
@@ -27,7 +27,7 @@ _OPENING = 20  # trials from all strata before the policies draw, where limits a
 _FORGET = 0.995  # what is left of the logits after each lesson, so that no choice is ruled out for good
 
 
-class Reinforce(Remembering):
+class Reinforce(BaseStrategy):
     """REINFORCE with a rank baseline.
 
     Args:
@@ -47,8 +47,8 @@ class Reinforce(Remembering):
 
     def propose(self, count: int) -> Rows:
         """Draws of the policies, in turns."""
-        if self.history.told + len(self.history.pending) < _OPENING and self.problem.free_limits:
-            return self.opening(count)
+        if self.history.trial_count + len(self.history.pending) < _OPENING and self.problem.free_limits:
+            return self.initial_rows(count)
         found = self.history.rows[:0]
         for _ in range(count):
             policy = self._turn % len(self._logits)
@@ -74,17 +74,17 @@ class Reinforce(Remembering):
         points = self.history.objectives
         low, span = frame(points)
         excess = np.maximum(self.history.violations, 0).sum(axis=1)
-        told = self.history.rows[before:]
+        new = self.history.rows[before:]
         logs = np.log(np.maximum(self._table.probabilities(self._logits), 1e-12))
-        likely = self._table.one_hot(told) @ logs.T  # (new, policies)
+        likely = self._table.one_hot(new) @ logs.T  # (new, policies)
         share = np.exp(likely - np.logaddexp.reduce(likely, axis=1, keepdims=True)) * len(logs)
         for policy, weights in enumerate(self._weights):
             scaled = weights * (points - low) / span
             loss = scaled.max(axis=1) + 0.1 * scaled.sum(axis=1)
             loss = np.where(excess > 0, loss.max() + excess, loss)
             rank = (loss[before:, None] > loss[None]).mean(axis=1)  # share of all trials that did better
-            self._learn(policy, told, self._rate * np.minimum(share[:, policy], _CLIP) * (0.5 - rank) * 2)
-            self._logits[policy] *= _FORGET ** len(told)
+            self._learn(policy, new, self._rate * np.minimum(share[:, policy], _CLIP) * (0.5 - rank) * 2)
+            self._logits[policy] *= _FORGET ** len(new)
 
     def _draw(self, policy: int) -> Rows:
         noise = -np.log(-np.log(self.rng.random((_DRAWN, self._table.width))))
