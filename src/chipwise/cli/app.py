@@ -37,7 +37,7 @@ from chipwise.core.extras import missing_extra
 app = typer.Typer(
     name="chipwise",
     help="Estimate, explain and design transformers for a chip: predict costs, search, train, quantise and measure.",
-    epilog="Start with: chipwise estimate gpt2 --device l4, or chipwise init and then chipwise search clinic.yaml",
+    epilog="Start with: chipwise estimate gpt2 --device l4",
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
