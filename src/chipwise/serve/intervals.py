@@ -60,19 +60,19 @@ _LLAMA_CPP: Mapping[str, ClassWidth] = {
     "cuda": ClassWidth(1.0, 1.4),
     "rocm": ClassWidth(0.75, 2.0),
     "rocm server": ClassWidth(2.1),
-    "xpu": ClassWidth(1.0),
-    "xpu server": ClassWidth(3.1),
+    "xpu": ClassWidth(1.1),
+    "xpu server": ClassWidth(4.4),
     "metal": ClassWidth(1.15, 0.9),
     "cpu": ClassWidth(1.0, 1.4),
-    "board": ClassWidth(1.3),
-    "phone": ClassWidth(0.85),
+    "board": ClassWidth(1.5),
+    "phone": ClassWidth(0.9),
 }
 _OTHERS: Mapping[str, ClassWidth] = {  # PyTorch, ONNX Runtime, OpenVINO
     "cuda": ClassWidth(0.7),
     "cpu": ClassWidth(1.0),
     "metal": ClassWidth(1.15),
-    "phone": ClassWidth(1.3),
-    "board": ClassWidth(1.3),
+    "phone": ClassWidth(1.5),
+    "board": ClassWidth(1.5),
 }
 UNCHECKED = ClassWidth(2.0)  # no measurement of the class was found
 
