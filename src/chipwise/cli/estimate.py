@@ -63,6 +63,8 @@ def command(
     """
     from chipwise import api
     from chipwise.cli.output import json_of, notices, progress_bar, refuse
+    from chipwise.core.csvfile import own_columns
+    from chipwise.serve.table import ANSWERED, ASKED
 
     if table is not None:
         others = [name for name in context.params if name not in (*TABLE_ONLY, "model")]
@@ -77,6 +79,8 @@ def command(
             json_of({"rows": rows, "failed": failed, "out": str(out)})
         else:
             notices.print(f"{rows - failed} of {rows} rows answered, {failed} with an error; wrote {out}")
+            if own := own_columns(table, (*ASKED, *ANSWERED)):
+                notices.print(f"note: columns that were copied as they are: {', '.join(own)}")
         return
     if model is None:
         raise typer.BadParameter("name a MODEL, or a file with --table")

@@ -26,9 +26,13 @@ def command(
     """
     from chipwise import api
     from chipwise.cli.output import json_of, notices
+    from chipwise.core.csvfile import own_columns
+    from chipwise.predict.optable import ANSWERED, ASKED, RENAMED
 
     rows, failed = api.ops_table(table, out)
     if as_json:
         json_of({"rows": rows, "failed": failed, "out": str(out)})
     else:
         notices.print(f"{rows - failed} of {rows} rows answered, {failed} with an error; wrote {out}")
+        if own := own_columns(table, (*ASKED, *RENAMED, *ANSWERED)):
+            notices.print(f"note: columns that were copied as they are: {', '.join(own)}")

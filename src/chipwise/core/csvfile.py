@@ -55,6 +55,12 @@ def _check_columns(columns: Sequence[str], names: Sequence[str], file: str) -> N
             raise SpecError(f"has a column {short(name)}; did you mean {close[0]!r}?", file=file)
 
 
+def own_columns(path: Path, known: Iterable[str]) -> list[str]:
+    """The columns of a CSV file that are not ``known``: they are copied as they are."""
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        return sorted(set(filter(None, next(csv.reader(file), []))) - set(known))
+
+
 def write_rows(path: Path, rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> None:
     """Writes ``rows`` as CSV.
 

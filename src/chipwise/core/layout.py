@@ -57,7 +57,9 @@ class Table:
                 yield from ((line, True) for line in paragraph(row, width))
             else:
                 yield from ((line, False) for line in self._row([row[i] for i in shown], shown, widths))
-        left_out = [column.head for i, column in enumerate(self.columns) if i not in shown and column.head]
+        left_out = [
+            column.head for i, column in enumerate(self.columns) if i not in shown and column.head and self._natural(i)
+        ]
         captions = [self.caption] if self.caption else []
         captions += [f"(a wider terminal also shows: {', '.join(left_out)})"] if left_out else []
         for caption in captions:

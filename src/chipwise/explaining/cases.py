@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from chipwise.core.files import read_json
 from chipwise.explaining.pricers import CalibratedPricer, DataSheetPricer
 from chipwise.explaining.question import Case, Pricer, Question
 from chipwise.hardware.device import MachineProfile
+from chipwise.serve.answer import cost_of, fitting_requests, waiting
 from chipwise.serve.request import Request, resolved
 from chipwise.spec import ArchSpec
 from chipwise.spec.hf import default_weights, resolve
@@ -64,7 +66,18 @@ def data_sheet_case(model: str | ArchSpec, device: str, **asked: Any) -> Case:
             raise SpecError(f"training is priced in bf16, fp16 or fp32, not in {asked_for}", field="weights")
         weights, kv = formats.activations, None
     question = Question(arch=setting.arch, weights=weights or formats.weights, kv=kv, **asked, **task)
-    return case_of(question, DataSheetPricer(device=device))
+    fitting = question.batch if question.task == "train" or question.batch == 1 else _fitting(question, device)
+    if not 0 < fitting < question.batch:
+        return case_of(question, DataSheetPricer(device=device))
+    case = case_of(question.but(batch=fitting), DataSheetPricer(device=device))
+    notes = (*case.estimate.notes, waiting(fitting, question.batch))
+    return replace(case, estimate=replace(case.estimate, notes=notes))
+
+
+def _fitting(question: Question, device: str) -> int:
+    """How many of the requests memory holds at once; the others wait, as :func:`chipwise.estimate` has it."""
+    cost = cost_of(question.request(device))
+    return int(fitting_requests(cost.group, cost.memory)[0])
 
 
 def calibrated_case(model: str | ArchSpec, profile: MachineProfile, **asked: Any) -> Case:

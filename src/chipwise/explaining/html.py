@@ -92,8 +92,8 @@ def _waterfall(found: Explanation, phase: PhaseAnswer, key: str, height: int) ->
             safe(units.show(each.seconds, "time")),
             safe(units.show(each.share, "share")),
             safe(each.bound.value),
-            "" if each.intensity is None else f"{each.intensity:.3g}",
-            "" if each.ridge is None else f"{each.ridge:.3g}",
+            "" if each.intensity is None else units.number(each.intensity),
+            "" if each.ridge is None else units.number(each.ridge),
             "" if each.reached is None else safe(units.show(each.reached, "share")),
         ]
         for each in phase.operators

@@ -167,5 +167,5 @@ def power_note(found: Drawn) -> str:
     """The facts in one line."""
     return (
         f"power: about {units.show(found.drawn_w, 'power')} of {units.show(found.limit_w, 'power')} while serving, "
-        f"{max(0.0, 1 - found.share):.0%} head-room before the board's limit lowers clocks"
+        f"{units.show(max(0.0, 1 - found.share), 'share', digits=2)} below the limit at which clocks fall"
     )

@@ -20,7 +20,10 @@ _SYMBOLS = {"prefill": "circle", "decode": "diamond"}
 def waterfall_figure(phase: PhaseAnswer) -> Figure:
     """Parts stacked from the chip's limits to the predicted time."""
     parts = phase.parts
-    texts = [f"{units.show(part.seconds, 'time')} ({part.seconds / phase.seconds:.0%})" for part in parts]
+    texts = [
+        f"{units.show(part.seconds, 'time')} ({units.show(part.seconds / phase.seconds, 'share', digits=2)})"
+        for part in parts
+    ]
     bars: Trace = {
         "type": "bar",
         "orientation": "h",
@@ -124,9 +127,10 @@ def _points(phase: PhaseAnswer, bound: str, group: Sequence[Operator]) -> Trace:
             "line": {"width": 1, "color": "@plot"},
         },
         "hovertext": [
-            f"<b>{escape(each.place)}</b> · {escape(each.kind)}, {phase.phase}<br>{each.intensity:.3g} FLOPs per byte, "
+            f"<b>{escape(each.place)}</b> · {escape(each.kind)}, {phase.phase}<br>"
+            f"{units.number(each.intensity or 0)} FLOPs per byte, "
             f"{units.show(each.flops / each.seconds, 'compute')}<br>{units.show(each.seconds, 'time')}, "
-            f"{each.share:.1%} of the phase"
+            f"{units.show(each.share, 'share')} of the phase"
             for each in group
         ],
         "hoverinfo": "text",
@@ -140,7 +144,7 @@ def curve_views(curve: Curve) -> list[tuple[str, Figure]]:
         ("throughput", _curve(curve, curve.tokens_per_s, "rate", "tokens per second (predicted)")),
     ]
     if curve.usd_per_1k_tokens:
-        views.append(("price", _curve(curve, curve.usd_per_1k_tokens, "price", "USD for 1,000 tokens (predicted)")))
+        views.append(("price", _curve(curve, curve.usd_per_1k_tokens, "token_price", "price of tokens (predicted)")))
     return views
 
 

@@ -127,6 +127,11 @@ class Case:
         return self.pricer.sheet
 
     @property
+    def captures_graphs(self) -> bool:
+        """Whether the chip replays captured graphs of kernels, as CUDA and HIP do."""
+        return self.sheet is not None and self.sheet.kind == "gpu" and self.sheet.vendor.lower() in ("nvidia", "amd")
+
+    @property
     def training(self) -> bool:
         """Whether the question is about an optimiser step."""
         return self.question.task == "train"

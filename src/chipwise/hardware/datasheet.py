@@ -17,7 +17,7 @@ from typing import ClassVar, Literal
 
 from chipwise.core import files, units
 from chipwise.core.dtypes import DType
-from chipwise.core.errors import SpecError, UnknownName, Unsupported
+from chipwise.core.errors import InputError, SpecError, UnknownName, Unsupported
 
 DATA = Path(__file__).parent / "data"
 LARGEST = 1e24  # of any fact in SI units: beyond this a figure is a slip of the pen
@@ -406,6 +406,11 @@ def load(name: str) -> DeviceProfile:
     """
     if name.lower().endswith((".yaml", ".yml")):
         return read(name)
+    if name == "here":
+        raise InputError(
+            "here is this machine as calibrated, not a data sheet: use chipwise explain MODEL --device here, or "
+            "chipwise measure MODEL"
+        )
     key = _key(name)
     known = names()
     stem = key if key in known else _aliases().get(key)

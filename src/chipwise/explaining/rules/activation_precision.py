@@ -14,6 +14,8 @@ from chipwise.hardware.datasheet import DeviceProfile
 def rule(case: Case) -> Iterator[Proposal]:
     """8-bit weights and activations, where the chip multiplies int8 and not fp8, and activations are wider."""
     now = case.question.weights
+    if case.question.served_by.name not in ("vllm", "sglang", "trtllm"):
+        return
     if case.sheet is None or now == "w8a8" or weight_format(now).dtype.bits < 8:
         return
     if not _multiplies(case.sheet, "int8") or _multiplies(case.sheet, "fp8"):

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Iterator
 from dataclasses import replace
 
+from chipwise.core import units
 from chipwise.explaining.advice import Proposal
 from chipwise.explaining.question import Case
 from chipwise.explaining.rules.change import columns_of_tile, each_ffn, feed_forwards, up_to
@@ -32,6 +33,7 @@ def rule(case: Case) -> Iterator[Proposal]:
                 how=f"set intermediate_size to {aligned} and train so",
                 changed=case.question.but(arch=changed),
                 headline=case.slower,
-                quality=f"{'a little better' if difference > 0 else 'a little worse'}: {difference:+.1%} of the FFN",
+                quality=f"{'a little better' if difference > 0 else 'a little worse'}: "
+                f"{units.signed_percent(difference)} of the FFN",
                 source=SOURCE,
             )

@@ -1,4 +1,4 @@
-"""Batching: a decode step that is bound by memory serves more requests in nearly the same time."""
+"""Batching: a memory-bound decode step serves more requests in nearly the same time."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from chipwise.core.errors import ChipwiseError, Unsupported
 from chipwise.explaining.advice import Proposal
 from chipwise.explaining.question import Case
+from chipwise.explaining.rules.options import REQUESTS, option
 
-SLOWER = 1.5  # times the present time of a token that a larger batch may take
+SLOWER = 1.5  # times the present TPOT that a larger batch may take
 
 
 def rule(case: Case) -> Iterator[Proposal]:
-    """The largest power of two times the requests in flight that fits, with a token at most half again as slow."""
+    """The largest multiple (a power of two) of the requests in flight that fits and keeps TPOT within 1.5 times."""
     if case.sheet is None or not case.generates:
         return
     try:
@@ -32,7 +33,7 @@ def rule(case: Case) -> Iterator[Proposal]:
         yield Proposal(
             title=f"{case.question.batch} -> {best} requests in flight",
             touches="batching",
-            how=f"serve {best} requests at once (vLLM: --max-num-seqs {best})",
+            how=option(REQUESTS, case, best) or f"serve {best} requests at once",
             changed=case.question.but(batch=best),
             headline="throughput",
             source="Pope et al. 2022, Efficiently Scaling Transformer Inference, arXiv:2211.05102",

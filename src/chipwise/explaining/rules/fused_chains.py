@@ -24,13 +24,14 @@ def rule(case: Case) -> Iterator[Proposal]:
     if case.sheet is None:
         return
     runtime = case.question.served_by
+    other = ", or a runtime that has one, such as vLLM" if case.captures_graphs else ""
     for chain, (what, source) in CHAINS.items():
         if runtime.fuses(chain):
             continue
         yield Proposal(
             title=f"fuse: {what}",
             touches="runtime",
-            how=f"a fused kernel for {chain} in {runtime.title}, or a runtime that has one, such as vLLM",
+            how=f"a fused kernel for {chain} in {runtime.title}{other}",
             changed=case.question.but(runtime=replace(runtime, fused=runtime.fused | {chain})),
             headline=case.slower,
             source=source,

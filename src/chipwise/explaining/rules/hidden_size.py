@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from chipwise.core import units
 from chipwise.explaining.advice import Proposal
 from chipwise.explaining.question import Case
 from chipwise.explaining.rules.aligned_width import SOURCE
@@ -27,7 +28,7 @@ def rule(case: Case) -> Iterator[Proposal]:
             how=f"set hidden_size to {aligned} (head_dim and heads as they are) and train so",
             changed=case.question.but(arch=replace(case.arch, d_model=aligned)),
             headline=case.slower,
-            quality=f"the model is {abs(change):.1%} {'wider' if change > 0 else 'narrower'}; "
-            f"{'a little better' if change > 0 else 'a little worse'} accordingly",
+            quality=f"a little {'better' if change > 0 else 'worse'}: the model's width changes by "
+            f"{units.signed_percent(change)}",
             source=SOURCE,
         )

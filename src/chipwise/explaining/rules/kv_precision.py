@@ -1,4 +1,4 @@
-"""The cache in fewer bits: decode reads half as much of it."""
+"""A KV cache in fewer bits: decode reads half as many bytes of it."""
 
 from __future__ import annotations
 
@@ -7,27 +7,24 @@ from collections.abc import Iterator
 from chipwise.core.errors import Unsupported
 from chipwise.explaining.advice import Proposal
 from chipwise.explaining.question import Case
-
-FLOATS = "vLLM: --kv-cache-dtype fp8 · SGLang: --kv-cache-dtype fp8_e4m3 · TensorRT-LLM: kv_cache_config dtype fp8"
-INTEGERS = {
-    "trtllm": "TensorRT-LLM: kv_cache_quant_algo INT8 when the checkpoint is quantised",
-    "llama.cpp": "llama.cpp: --cache-type-k q8_0 --cache-type-v q8_0 with flash attention",
-}
+from chipwise.explaining.rules.options import FLOAT_CACHE, INTEGER_CACHE, option
 
 
 def rule(case: Case) -> Iterator[Proposal]:
-    """An FP8 cache where the device computes in FP8, one of integers in runtimes that have it; where attention takes a
-    tenth of a decode step or more."""
+    """An FP8 cache where the device computes in FP8, else an integer cache where the runtime has one.
+
+    Only where attention takes a tenth of a decode step or more.
+    """
     share = case.share("decode", kind="attention") + case.share("decode", kind="latent_attention")
     if case.sheet is None or case.question.kv in ("fp8", "int8") or share < 0.1:
         return
     try:
         case.sheet.peak("fp8")
     except Unsupported:
-        name, how = "int8", INTEGERS.get(case.question.served_by.name)
+        name, how = "int8", option(INTEGER_CACHE, case)
     else:
-        name, how = "fp8", FLOATS
-    if how is None:
+        name, how = "fp8", option(FLOAT_CACHE, case)
+    if not how:
         return
     yield Proposal(
         title=f"KV cache in {name}",

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from chipwise.core import units
 from chipwise.core.dtypes import weight_format
 from chipwise.core.errors import Unsupported
 from chipwise.explaining.advice import Proposal
 from chipwise.explaining.question import Case
+from chipwise.explaining.rules.options import WEIGHTS, weights_option
 from chipwise.spec.formats import formats_word
 
 KEPT = (0.1, 0.25)  # parts of the layers that are kept wide
@@ -28,12 +30,14 @@ def rule(case: Case) -> Iterator[Proposal]:
     if weight_format(question.weights).dtype.bits < 16 or layers < 8:
         return
     name = _narrow(case)
+    if weights_option(case, name) is None:
+        return
     for share in KEPT:
         kept = _kept(question.sensitivity, layers, max(2, round(share * layers)))
         yield Proposal(
             title=f"weights in {name}, but for {len(kept)} of {layers} layers",
             touches="precision",
-            how=f"leave layers {', '.join(map(str, sorted(kept)))} out of the quantisation (llm-compressor: ignore)",
+            how=f"leave layers {', '.join(map(str, sorted(kept)))} out of the quantisation{_ignore(case)}",
             changed=question.but(weights=name, wide_layers=kept),
             headline=case.slower,
             quality=_quality(question.sensitivity, kept),
@@ -64,11 +68,18 @@ def _here(case: Case) -> Iterator[Proposal]:
         )
 
 
+def _ignore(case: Case) -> str:
+    """The option that leaves layers out, where the runtime takes checkpoints of llm-compressor."""
+    return " (llm-compressor: ignore)" if case.question.served_by.name not in WEIGHTS else ""
+
+
 def _narrow(case: Case) -> str:
     """fp8 where the chip multiplies it, else int8, which is at least read faster."""
     try:
         if case.sheet is not None:
             case.sheet.peak("fp8")
+        if case.question.served_by.name in WEIGHTS:
+            return "int8"
     except Unsupported:
         return "int8"
     return "fp8"
@@ -86,4 +97,4 @@ def _quality(sensitivity: Sequence[float], kept: frozenset[int]) -> str:
         return "between that of all layers narrow and none; no sensitivity was given, so the ends are kept"
     whole = sum(sensitivity)
     left = whole - sum(sensitivity[i] for i in kept)
-    return f"{left:.3g} of the {whole:.3g} in loss that all layers lose one by one, as measured"
+    return f"{units.number(left)} of the {units.number(whole)} in loss that all layers lose one by one, as measured"

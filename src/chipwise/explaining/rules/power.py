@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from chipwise.core import units
 from chipwise.core.errors import ChipwiseError
 from chipwise.explaining.advice import Proposal
 from chipwise.explaining.notes import drawn
@@ -36,7 +37,7 @@ def rule(case: Case) -> Iterator[Proposal]:
         return
     _, chosen = min(frugal, key=lambda each: each[0])
     yield Proposal(
-        title=f"{case.sheet.name} draws {here.share:.0%} of its limit -> {chosen.name}, for the energy of a token",
+        title=f"{case.sheet.name} at {units.show(here.share, 'share', digits=2)} of its power limit -> {chosen.name}",
         touches="hardware",
         how=f"rent or buy {chosen.title}; or see what lasts on the machine itself: chipwise measure --sustained",
         changed=case.question.but(device=chosen.name),

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from chipwise.explaining.advice import Proposal
 from chipwise.explaining.question import Case
+from chipwise.explaining.rules.options import CHUNKS, option
 
 
 def rule(case: Case) -> Iterator[Proposal]:
@@ -15,9 +16,9 @@ def rule(case: Case) -> Iterator[Proposal]:
     if case.sheet is None or runtime.mixes or case.question.batch < 2 or not case.generates:
         return
     yield Proposal(
-        title="prompts in chunks that share steps with decode",
+        title="chunked prefill: prompts share steps with decode",
         touches="batching",
-        how="vLLM: --enable-chunked-prefill (the default); SGLang: --chunked-prefill-size",
+        how=option(CHUNKS, case) or "a runtime that mixes prompts into decode steps, such as vLLM",
         changed=case.question.but(runtime=replace(runtime, mixes=True)),
         headline="tpot_p50",
         source="Agrawal et al. 2024, Sarathi-Serve, arXiv:2403.02310; what is waited for is fitted to served runs",

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from chipwise.explaining.advice import Proposal
 from chipwise.explaining.question import Case
+from chipwise.explaining.rules.options import PREFIXES, option
 from chipwise.spec import Attention
 from chipwise.spec.mixers import LatentAttention
 
@@ -21,7 +22,7 @@ def rule(case: Case) -> Iterator[Proposal]:
     yield Proposal(
         title=f"the {found:,} tokens that all prompts share are computed once",
         touches="batching",
-        how="vLLM: --enable-prefix-caching (the default since 0.6); SGLang: on unless --disable-radix-cache",
+        how=option(PREFIXES, case) or "a runtime with a prefix cache, such as vLLM or SGLang",
         changed=question.but(cached_tokens=found),
         headline="ttft_p50",
         quality="none; the memory that sharing saves is not counted",

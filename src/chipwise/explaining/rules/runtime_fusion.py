@@ -14,7 +14,7 @@ BETTER = ("torch-compile", "vllm", "trtllm")  # the first trains too
 
 def rule(case: Case) -> Iterator[Proposal]:
     """Each runtime that fuses what this one leaves, or captures decode in a graph; on GPUs."""
-    if case.sheet is None or case.sheet.kind != "gpu":
+    if not case.captures_graphs:
         return
     now = case.question.served_by
     known = EVERY if mixture(case.arch) else EVERY - {"experts"}

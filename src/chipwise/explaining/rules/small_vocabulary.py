@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
+from chipwise.core import units
 from chipwise.explaining.advice import Proposal
 from chipwise.explaining.question import Case
 from chipwise.explaining.rules.change import columns_of_tile, up_to
@@ -28,6 +29,6 @@ def rule(case: Case) -> Iterator[Proposal]:
         touches="architecture",
         how=f"train a tokenizer of {size} tokens and the model with it",
         changed=case.question.but(arch=replace(arch, vocab_size=size)),
-        quality=f"texts become about {longer:.0%} longer in tokens, which is to be taken off the gain",
+        quality=f"texts need about {units.show(longer, 'share', digits=2)} more tokens, so subtract that from the gain",
         source="Tao et al. 2024, Scaling Laws with Vocabulary, arXiv:2407.13623: small models want small vocabularies",
     )

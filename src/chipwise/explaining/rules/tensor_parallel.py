@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from chipwise.core.errors import Unsupported
 from chipwise.explaining.advice import Proposal
 from chipwise.explaining.question import Case
+from chipwise.explaining.rules.options import TENSOR_PARALLEL, option
 
 
 def rule(case: Case) -> Iterator[Proposal]:
@@ -21,17 +22,17 @@ def rule(case: Case) -> Iterator[Proposal]:
     for more in (2 * tp, 4 * tp):
         if more <= 8:
             yield Proposal(
-                title=f"tensor parallelism {tp} -> {more}",
+                title=f"tensor-parallel degree {tp} -> {more}",
                 touches="parallelism",
-                how=f"--tensor-parallel-size {more}",
+                how=option(TENSOR_PARALLEL, case, more) or f"shard every matrix over {more} devices",
                 changed=case.question.but(tp=more),
                 source="Shoeybi et al. 2019, Megatron-LM, arXiv:1909.08053",
             )
     if tp > 1:
         yield Proposal(
-            title=f"tensor parallelism {tp} -> {tp // 2}, with the price of a token in view",
+            title=f"tensor-parallel degree {tp} -> {tp // 2}, for a lower price",
             touches="parallelism",
-            how=f"--tensor-parallel-size {tp // 2}, and twice the replicas",
+            how=f"{option(TENSOR_PARALLEL, case, tp // 2) or 'fewer shards'}, and twice the replicas",
             changed=case.question.but(tp=tp // 2),
             headline="usd_per_1k_tokens",
             source="Pope et al. 2022, arXiv:2211.05102, section 3",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from chipwise.core import units
 from chipwise.explaining.advice import Proposal
 from chipwise.explaining.question import Case
 
@@ -18,7 +19,7 @@ def rule(case: Case) -> Iterator[Proposal]:
     if share < 0.2:
         return
     yield Proposal(
-        title=f"one table for input and output: {share:.0%} of the parameters become {share / 2:.0%}",
+        title=f"one table for input and output: {_percent(share)} of the parameters become {_percent(share / 2)}",
         touches="architecture",
         how="set tie_word_embeddings to true and train so",
         changed=case.question.but(arch=replace(arch, tie_embeddings=True)),
@@ -26,3 +27,7 @@ def rule(case: Case) -> Iterator[Proposal]:
         quality="often better at this size",
         source="Press and Wolf 2016, arXiv:1608.05859; Liu et al. 2024, MobileLLM, arXiv:2402.14905",
     )
+
+
+def _percent(share: float) -> str:
+    return units.show(share, "share", digits=2)

@@ -8,6 +8,7 @@ from chipwise.core.dtypes import weight_format
 from chipwise.core.errors import Unsupported
 from chipwise.explaining.advice import Proposal
 from chipwise.explaining.question import Case
+from chipwise.explaining.rules.options import weights_option
 from chipwise.spec.formats import read_formats
 
 # Format, the number format that the device must have a rate for, and what it costs in quality.
@@ -35,10 +36,13 @@ def rule(case: Case) -> Iterator[Proposal]:
                 case.sheet.peak(rate)
             except Unsupported:
                 continue
+        how = weights_option(case, name)
+        if how is None:
+            continue
         yield Proposal(
             title=f"weights in {name}",
             touches="precision",
-            how=f"quantise the checkpoint to {name} and serve that (--weights {name})",
+            how=f"{how} (price it here: --weights {name})",
             changed=case.question.but(weights=name),
             quality=quality,
             headline=case.slower,

@@ -1,0 +1,93 @@
+"""What commands print at 80 and 160 columns: nothing cut off, no number broken over lines, no line too long."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from chipwise.cli.app import app
+from chipwise.core.layout import Column, Table, paragraph
+
+runner = CliRunner()
+LLAMA, A100 = "meta-llama/Llama-2-7b-hf", "a100-sxm-80gb"
+OUTPUTS = [
+    ("explain", "gpt2", "--device", "l4"),
+    ("explain", LLAMA, "--device", A100, "--prompt", "32768", "--batch", "4"),
+    ("explain", "google/gemma-3-1b-pt", "--device", "apple-m3-max", "--runtime", "llama.cpp", "--weights", "fp16"),
+    ("explain", "bert-base-uncased", "--device", "t4", "--weights", "fp16"),
+    ("explain", "gpt2", "--device", A100, "--train", "--batch", "12"),
+    ("explain", "meta-llama/Llama-3.1-8B", "--device", "h100-sxm", "--tp", "2", "--all"),
+    ("estimate", "gpt2", "--device", "l4"),
+    ("estimate", "meta-llama/Llama-3.1-8B", "--device", "h100-sxm", "--weights", "fp8", "--batch", "16"),
+    ("estimate", LLAMA, "--device", A100, "--batch", "4", "--prompt", "30000"),
+    ("estimate", "Qwen/Qwen3-0.6B", "--device", A100, "--train", "--batch", "8"),
+    ("estimate", "bert-base-uncased", "--device", "l4"),
+    ("estimate", "gpt2", "--device", "all"),
+    ("compare", "gpt2", "Qwen/Qwen3-0.6B", LLAMA, "--device", "l4,h100-sxm"),
+    ("compare", "bert-base-uncased", "gpt2", "--device", "t4", "--weights", "fp16"),
+    ("devices",),
+    ("devices", "show", "h100-sxm"),
+    ("devices", "show", "raspberry-pi-5"),
+    ("space", "examples/smoke.yaml", "--device", "raspberry-pi-5", "--draws", "200"),
+    ("space", "examples/smoke.yaml", "--device", "l4", "--draws", "200", "--samples", "2"),
+    ("strategies",),
+    ("models",),
+    ("runtimes",),
+]
+BROKEN = re.compile(r"\d\n\s*(?:%|[nµm]?s|min|[kMG]?B|[kMG]?tokens/s|[mk]?[JW])(?![A-Za-z])")
+
+
+def printed(arguments: tuple[str, ...], width: int, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("COLUMNS", str(width))
+    outcome = runner.invoke(app, list(arguments), catch_exceptions=False)
+    assert outcome.exit_code == 0, outcome.output
+    return outcome.stdout
+
+
+@pytest.mark.parametrize("arguments", OUTPUTS, ids=" ".join)
+def test_every_output_fits_its_width(arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parents[3])
+    at = {width: printed(arguments, width, monkeypatch) for width in (80, 160)}
+    for width, text in at.items():
+        assert max(map(len, text.splitlines())) <= width
+        assert "…" not in text.replace("2 and 3, …", "")
+        assert not BROKEN.search(text)
+        assert not re.search(r"[│┃╭╰━╞]─|\x1b", text.replace("│   ", "")), "no boxes and no colours"
+        assert not re.search(r"\d%", text), "percent has a space"
+        assert not re.search(r"\d(?:\.\d+)?e[+-]\d\d", text), "no exponents"
+    assert len(at[160].splitlines()) <= len(at[80].splitlines())
+
+
+def test_columns_that_do_not_fit_are_left_out_by_importance_and_named() -> None:
+    columns = [Column(head="name"), Column(head="time", right=True), Column(head="less", right=True, drop=1)]
+    table = Table(columns=[*columns, Column(head="least", right=True, drop=2)])
+    table.add("a" * 10, "1.5 ms", "2 %", "3 %")
+    assert next(line for line, _ in table.lines(40)).split() == ["name", "time", "less", "least"]
+    lines = [line for line, _ in table.lines(26)]
+    assert lines[0].split() == ["name", "time", "less"]
+    assert "least" in " ".join(lines[2:])
+
+
+def test_empty_columns_disappear_and_long_names_break_at_separators() -> None:
+    table = Table(columns=[Column(head="model"), Column(head="empty"), Column(head="time", right=True)])
+    table.add("organisation/a-model-with-a-long-name", "", "1.5 ms")
+    lines = [line for line, _ in table.lines(40)]
+    assert lines[0].split() == ["model", "time"]
+    assert (
+        "".join(line.split("  ")[0] for line in table_lines(table, 30)[1:]) == "organisation/a-model-with-a-long-name"
+    )
+
+
+def table_lines(table: Table, width: int) -> list[str]:
+    return [line for line, _ in table.lines(width)]
+
+
+def test_a_paragraph_keeps_quantities_whole() -> None:
+    text = "TPOT 5.86 ms (4.8 to 7.2) at 12 % of the limit and 105 MB"
+    for width in range(12, 60):
+        lines = paragraph(text, width)
+        assert " ".join(lines) == text
+        assert not BROKEN.search("\n".join(lines))
