@@ -9,12 +9,13 @@ from typing import Any
 from chipwise.core import units
 from chipwise.explaining.advice import Advice
 from chipwise.explaining.explanation import Explanation, PhaseAnswer
-from chipwise.explaining.plots import curve_views, roofline_figure, waterfall_figure
+from chipwise.explaining.plots import curve_views, roofline_figure
 from chipwise.explaining.saturation import Curve, context_curve
 from chipwise.explaining.wording import factor_text, gain_text, side_effects
 from chipwise.page.document import document
 from chipwise.page.markup import safe, section, table
 
+_METRICS = {"prefill": "ttft_p50", "decode": "tpot_p50"}
 _LABELS = {"prefill": "TTFT", "decode": "TPOT"}
 _TITLES = {"prefill": "Where a prompt's pass goes", "decode": "Where a token's time goes"}
 
@@ -31,8 +32,7 @@ def page(model: str, found: Explanation) -> str:
     sections = []
     for phase in found.phases:
         key = f"waterfall-{phase.phase}"
-        figures[key] = [waterfall_figure(phase)]
-        sections.append(_waterfall(found, phase, key, figures[key][0]["layout"]["height"]))
+        sections.append(_waterfall(found, phase, key))
     if found.case.sheet is not None:
         figures["roofline"] = [roofline_figure(found.case.sheet, found.phases)]
         caption = (
@@ -69,21 +69,25 @@ def _tiles(found: Explanation) -> list[tuple[str, str, str]]:
     tiles = []
     for phase in found.phases:
         used = [
-            f"{name} {units.show(value, 'share')}" for name, value in (("MFU", phase.mfu), ("MBU", phase.mbu)) if value
+            f"{name} {units.show(value, 'share', digits=2)}"
+            for name, value in (("MFU", phase.mfu), ("MBU", phase.mbu))
+            if value
         ]
         label = _LABELS[phase.phase] if found.case.generates else found.case.title(phase.phase).capitalize()
-        tiles.append((label, units.show(phase.seconds, "time"), ", ".join(used)))
+        known = found.estimate.metrics.get("step" if found.case.training else _METRICS[phase.phase])
+        within = [units.interval(known.value, known.low, known.high, "time")] if known else []
+        tiles.append((label, units.show(phase.seconds, "time"), " · ".join([*within, *used])))
     of = f"of {units.show(found.capacity_bytes, 'bytes')}" if found.capacity_bytes else ""
     tiles.append(("Memory", units.show(found.estimate.peak_memory_bytes, "bytes"), of))
     tiles += [
-        ("Saturation", f"{curve.saturation:,.0f}", curve.unit)
+        ("Saturation", f"{units.number(curve.saturation)}", curve.unit)
         for curve in found.saturation
         if curve.saturation is not None
     ]
     return tiles
 
 
-def _waterfall(found: Explanation, phase: PhaseAnswer, key: str, height: int) -> str:
+def _waterfall(found: Explanation, phase: PhaseAnswer, key: str) -> str:
     title = _TITLES[phase.phase] if found.case.generates else f"Where {found.case.title(phase.phase)} goes"
     caption = "From the chip's limits to the predicted time; the parts add up to it."
     rows = [
@@ -100,7 +104,30 @@ def _waterfall(found: Explanation, phase: PhaseAnswer, key: str, height: int) ->
     ]
     head = ("operator", "time", "share", "bound", "FLOPs/byte", "ridge", "of its limit")
     operators = f"<details><summary>All operators</summary>{table(head, rows, {1, 2, 4, 5, 6})}</details>"
-    return section(key, title, _plot(key, height) + operators, caption)
+    return section(key, title, _bars(phase) + operators, caption)
+
+
+def _bars(phase: PhaseAnswer) -> str:
+    """The parts as bars of plain HTML, each from where the one before it ends, so that every label has its room."""
+    shown, start = [], 0.0
+    for part in phase.parts:
+        share = part.seconds / phase.seconds
+        bar = (
+            f'<span class="bar {"ideal" if part.ideal else "lost"}" '
+            f'style="margin-left:{100 * max(0.0, start):.2f}%;width:{100 * max(share, 0.002):.2f}%"></span>'
+        )
+        time, percent = safe(units.show(part.seconds, "time")), safe(units.show(share, "share", digits=2))
+        shown.append(
+            f'<li><span class="name">{safe(part.name)}</span><span class="size">{time} <small>{percent}</small></span>'
+            f'<span class="track">{bar}</span><small class="why">{safe(part.why)}</small></li>'
+        )
+        start = min(start + share, 0.998)
+    whole = safe(units.show(phase.seconds, "time"))
+    return (
+        f'<ol class="bars">{"".join(shown)}<li><span class="name"><b>predicted</b></span>'
+        f'<span class="size">{whole}</span>'
+        '<span class="track"><span class="bar whole" style="width:100%"></span></span></li></ol>'
+    )
 
 
 def _plot(key: str, height: int) -> str:
@@ -115,7 +142,9 @@ def _curve(key: str, curve: Curve, labels: Sequence[str]) -> str:
     )
     caption = ""
     if curve.saturation is not None:
-        caption = f"Saturated at about {curve.saturation:,.0f} {curve.unit}: below it more work is nearly free."
+        caption = (
+            f"Saturated at about {units.number(curve.saturation)} {curve.unit}: below it more work is nearly free."
+        )
     body = f'<div class="views">{buttons}</div>{_plot(key, 430)}'
     return section(key, f"Against {curve.unit}", body, safe(caption))
 

@@ -1,4 +1,4 @@
-"""The figures of an explanation: waterfall, roofline, curves."""
+"""The figures of an explanation: roofline and curves."""
 
 from __future__ import annotations
 
@@ -15,38 +15,6 @@ from chipwise.page.figures import BOUND_COLOURS, Figure, Trace, axis, escape, fi
 
 FORMATS = ("fp8", "int8", "bf16", "fp16", "fp32")
 _SYMBOLS = {"prefill": "circle", "decode": "diamond"}
-
-
-def waterfall_figure(phase: PhaseAnswer) -> Figure:
-    """Parts stacked from the chip's limits to the predicted time."""
-    parts = phase.parts
-    texts = [
-        f"{units.show(part.seconds, 'time')} ({units.show(part.seconds / phase.seconds, 'share', digits=2)})"
-        for part in parts
-    ]
-    bars: Trace = {
-        "type": "bar",
-        "orientation": "h",
-        "y": [*(part.name for part in parts), "predicted"],
-        "base": [*_starts([part.seconds for part in parts]), 0.0],
-        "x": [*(part.seconds for part in parts), phase.seconds],
-        "marker": {"color": [*("@memory" if part.ideal else "@compute" for part in parts), "@winner"]},
-        "text": [*texts, units.show(phase.seconds, "time")],
-        "textposition": "auto",
-        "hovertext": [*(f"<b>{escape(part.name)}</b><br>{escape(part.why)}" for part in parts), "all parts together"],
-        "hoverinfo": "text",
-        "showlegend": False,
-    }
-    x = axis([phase.seconds], "time", "seconds (predicted)", zero=True)
-    y = {"autorange": "reversed", "automargin": True, "ticks": "", "linecolor": "@line"}
-    return figure([bars], height=90 + 34 * (len(parts) + 1), xaxis=x, yaxis=y)
-
-
-def _starts(lengths: Sequence[float]) -> list[float]:
-    starts = [0.0]
-    for length in lengths[:-1]:
-        starts.append(starts[-1] + length)
-    return starts
 
 
 def roofline_figure(sheet: DeviceProfile, phases: Sequence[PhaseAnswer]) -> Figure:
@@ -68,9 +36,9 @@ def roofline_figure(sheet: DeviceProfile, phases: Sequence[PhaseAnswer]) -> Figu
             group = [each for other, each in drawn if other is phase and each.bound.value == bound]
             traces.append(_points(phase, bound, group))
     notes = [
-        _name(f"{name} {units.show(rate, 'bandwidth')}", left * 1.6, rate * left * 1.6) for name, rate in slopes.items()
+        _name(f"{name} {units.show(rate, 'bandwidth')}", left * 1.1, rate * left * 1.1) for name, rate in slopes.items()
     ]
-    notes += [_name(f"{name} {units.show(peak, 'compute')}", right / 1.6, peak) for name, peak in peaks.items()]
+    notes += [_name(f"{name} {units.show(peak, 'compute')}", right / 8, peak) for name, peak in peaks.items()]
     return figure(traces, height=520, xaxis=x, yaxis=y, annotations=notes)
 
 
@@ -108,7 +76,13 @@ def _line(x: list[float], y: list[float], text: str, dash: str) -> Trace:
 
 def _name(text: str, x: float, y: float) -> dict[str, Any]:
     place = {"x": math.log10(x), "y": math.log10(y)}  # plotly wants the logarithm here, and only here
-    style = {"showarrow": False, "bgcolor": "@plot", "borderpad": 2, "font": {"size": 11, "color": "@muted"}}
+    style = {
+        "showarrow": False,
+        "xanchor": "left",
+        "bgcolor": "@plot",
+        "borderpad": 2,
+        "font": {"size": 11, "color": "@muted"},
+    }
     return {"text": escape(text), **place, **style}
 
 
@@ -169,7 +143,7 @@ def _curve(curve: Curve, values: Sequence[float], kind: str, title: str) -> Figu
     if curve.saturation is not None and low < curve.saturation < high:
         at = {"x0": curve.saturation, "x1": curve.saturation, "y0": 0, "y1": 1, "yref": "paper"}
         marks["shapes"] = [{"type": "line", **at, "line": {"color": "@knee", "width": 2, "dash": "dot"}}]
-        label = {"text": f"saturated at {curve.saturation:,.0f}", "x": math.log10(curve.saturation), "y": 1}
+        label = {"text": f"saturated at {units.number(curve.saturation)}", "x": math.log10(curve.saturation), "y": 1}
         style = {"yref": "paper", "yanchor": "bottom", "showarrow": False, "font": {"size": 12, "color": "@knee"}}
         marks["annotations"] = [label | style]
     return figure([line], xaxis=x, yaxis=y, **marks)

@@ -251,4 +251,4 @@ def _reached_text(case: Case, parts: Sequence[Part]) -> str:
     """How much of the limit is reached; on this machine the limit is what was measured, so there is nothing to say."""
     if case.sheet is None:
         return ", at the rates that calibration measured on this machine"
-    return f"; it reaches {units.show(reached(parts), 'share')} of the data sheet's limits"
+    return f"; it reaches {units.show(reached(parts), 'share', digits=2)} of the data sheet's limits"

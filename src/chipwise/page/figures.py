@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import html
 import math
+import textwrap
 from collections.abc import Iterable
 from typing import Any, Final
 
 from chipwise.core import units
 
 Figure = dict[str, Any]
+TITLE: Final = 38  # characters of a line of an axis title
 Trace = dict[str, Any]
 _FONT: Final = "system-ui, -apple-system, 'Segoe UI', sans-serif"
 _CLOCK: Final = (10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 18_000, 36_000, 86_400, 172_800)  # seconds
@@ -45,15 +47,14 @@ def figure(traces: list[Trace], *, height: int = 430, **layout: Any) -> Figure:
         "legend": {
             "orientation": "h",
             "x": 0,
-            "y": 1.02,
+            "y": -0.22,
             "xanchor": "left",
-            "yanchor": "bottom",
+            "yanchor": "top",
             "font": {"size": 12},
             "traceorder": "normal",
         },
         "modebar": {"orientation": "v", "bgcolor": "@plot", "color": "@grey", "activecolor": "@accent"},
     }
-    base["margin"] = {**margin, "t": 64} if any(trace.get("showlegend", True) for trace in traces) else margin
     return {"data": traces, "layout": {**base, **layout}}
 
 
@@ -72,7 +73,7 @@ def axis(
     if log is None:
         log = not zero and low > 0 and high / low > 5
     axis: dict[str, Any] = {
-        "title": {"text": title, "standoff": 12},
+        "title": {"text": "<br>".join(textwrap.wrap(title, TITLE)), "standoff": 12},
         "gridcolor": "@grid",
         "linecolor": "@line",
         "zeroline": False,

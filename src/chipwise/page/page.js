@@ -20,7 +20,13 @@
   function draw(key) {
     const style = getComputedStyle(document.documentElement);
     const { data, layout } = painted(figures[key][shown[key]], style);
-    const config = { responsive: true, displaylogo: false, displayModeBar: "hover", modeBarButtons: buttons };
+    const narrow = document.getElementById("plot-" + key).clientWidth < 560;
+    if (narrow) {
+      layout.margin = { ...layout.margin, l: 56, r: 14 };
+      layout.font = { ...layout.font, size: 11 };
+    }
+    const shownBar = narrow ? false : "hover";
+    const config = { responsive: true, displaylogo: false, displayModeBar: shownBar, modeBarButtons: buttons };
     return Plotly.react("plot-" + key, data, layout, config);
   }
 

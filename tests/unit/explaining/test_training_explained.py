@@ -77,6 +77,6 @@ def test_training_here_is_measured_instead() -> None:
 def test_the_page_of_a_step_has_one_waterfall_and_no_curves() -> None:
     text = page("gpt2", explain_case(case(**step())))  # type: ignore[arg-type]
     assert "Where a training step goes" in text
-    assert 'id="plot-waterfall-prefill"' in text
-    assert 'id="plot-waterfall-decode"' not in text
+    assert 'id="waterfall-prefill"' in text
+    assert 'id="waterfall-decode"' not in text
     assert 'id="plot-curve-0"' not in text
