@@ -13,7 +13,7 @@ from chipwise.core.files import read_json
 from chipwise.explaining.pricers import CalibratedPricer, DataSheetPricer
 from chipwise.explaining.question import Case, Pricer, Question
 from chipwise.hardware.device import MachineProfile
-from chipwise.serve.answer import cost_of, fitting_requests, waiting
+from chipwise.serve.estimate import cost_of, fitting_requests, waiting
 from chipwise.serve.request import Request, resolved
 from chipwise.spec import ArchSpec
 from chipwise.spec.hf import default_weights, resolve
@@ -70,8 +70,9 @@ def data_sheet_case(model: str | ArchSpec, device: str, **asked: Any) -> Case:
     if not 0 < fitting < question.batch:
         return case_of(question, DataSheetPricer(device=device))
     case = case_of(question.but(batch=fitting), DataSheetPricer(device=device))
-    notes = (*case.estimate.notes, waiting(fitting, question.batch))
-    return replace(case, estimate=replace(case.estimate, notes=notes))
+    cost, held = case.estimate, waiting(fitting, question.batch)
+    notes = (*cost.notes, f"{held}: times are those of {fitting} requests at once")
+    return replace(case, estimate=replace(cost, provenance=f"{cost.provenance}; {held}", notes=notes))
 
 
 def _fitting(question: Question, device: str) -> int:
