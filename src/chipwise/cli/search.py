@@ -65,13 +65,13 @@ def command(
         print(f"{folder}: there is no run to resume; starting a new one", file=sys.stderr)
     try:
         if as_json:
-            json_of(api.search(wanted, out=out, resume=resume, restart=restart, workers=workers, storage=storage))
+            json_of(api.search(spec, out=out, resume=resume, restart=restart, workers=workers, storage=storage))
             return
         from chipwise.cli import show
 
         with show.live() as observer:
             record = api.search(
-                wanted,
+                spec,
                 out=out,
                 resume=resume,
                 restart=restart,
