@@ -25,3 +25,23 @@ def test_the_time_of_ended_and_of_living_children_counts_in_its_phase() -> None:
     assert spent["ended"] >= 0.25
     assert spent["living"] >= 0.25
     assert spent["idle"] < 0.25  # a child that ends is not counted a second time
+
+
+def test_the_clock_of_a_run_that_was_killed_does_not_go_back(tmp_path, monkeypatch) -> None:
+    """What the file holds is newer than what the study remembered at the last change of phase."""
+    used = iter([0.0, 5.0, 5.0, 8.0, 8.0, 8.4, 100.0, 100.5])
+    monkeypatch.setattr(Ledger, "_used", staticmethod(lambda: next(used)))
+    ledger = Ledger({"before": 2.0}, file=tmp_path / "spent.json")
+    ledger.begin("training")  # 5 s belonged to no phase
+    remembered = ledger.save()
+    assert ledger.saved_total_s(at_least_s=1.0) == 5.0  # 2 and 3
+    assert ledger.saved_total_s(at_least_s=1.0) == 5.0  # 0.4 s more are not written down yet, nor shown
+    again = Ledger(remembered, file=tmp_path / "spent.json")
+    assert again.spent == {"before": 2.0, "training": 3.0}
+    assert again.total_s == 5.0
+
+
+def test_a_damaged_ledger_file_leaves_what_the_study_holds(tmp_path) -> None:
+    for text in ("", "[]", "{"):
+        (tmp_path / "spent.json").write_text(text)
+        assert Ledger({"a": 1.0}, file=tmp_path / "spent.json").spent == {"a": 1.0}
