@@ -305,17 +305,20 @@ class Search:
         if self.folder.profile.exists():
             return MachineProfile.load(self.folder.profile)
         self._phase("calibrating")
-        target = self.spec.target
+        target, nodes = self.spec.target, self.folder.node_rates
         profile = calibrate(
             runtime=target.runtime,
             threads=target.threads,
             seconds=min(CALIBRATION_S, CALIBRATION_SHARE * self.spec.budget.cpu_s),
             on_progress=lambda what, share: self._detail(f"{what} ({share:.0%})"),
+            base=MachineProfile.load(nodes) if nodes.exists() else None,
+            on_nodes=lambda rates: rates.save(nodes),
         )
         known = saved_profile(target.runtime, target.threads)
         if known is not None:
             profile = replace(profile, thermal=known.thermal)
         profile.save(self.folder.profile)
+        nodes.unlink(missing_ok=True)
         return profile
 
     def _remember_screened(self, screened: Screened) -> None:

@@ -54,6 +54,7 @@ def calibrate(
     seed: int = 0,
     on_progress: Progress | None = None,
     base: MachineProfile | None = None,
+    on_nodes: Callable[[MachineProfile], None] | None = None,
 ) -> MachineProfile:
     """Measures this machine and returns its profile.
 
@@ -65,6 +66,7 @@ def calibrate(
         seed: Of the random models.
         on_progress: Called with the name of the step and the share that is done.
         base: A profile of this machine whose node rates are used instead of timing nodes.
+        on_nodes: Called with the node rates as an unfinished profile, which may be the ``base`` of another calibration.
 
     Raises:
         InputError: ``seconds`` is no positive number, or there are more threads than cores.
@@ -85,6 +87,8 @@ def calibrate(
     elif nodes:
         terms, curves = fit_terms(time_cases(cases(large=large), threads=threads, on_progress=tell))
         blank = replace(blank, terms=terms, curves=curves)
+        if on_nodes is not None:
+            on_nodes(blank)
     left_s = seconds - (CASES_S if nodes and base is None else 0.0) - (LARGE_S if large else 0.0)
     least, most = MODELS["with nodes" if nodes else "alone"]
     designs = random_designs(min(most, max(least, round(left_s / MODEL_S))), seed=seed)

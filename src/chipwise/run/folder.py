@@ -192,6 +192,11 @@ class RunFolder:
         return self.path / "profile.json"
 
     @property
+    def node_rates(self) -> Path:
+        """Node rates of a calibration that is not finished."""
+        return self.path / "profile-nodes.json"
+
+    @property
     def spent(self) -> Path:
         """CPU seconds by phase, written while a phase is under way."""
         return self.path / "spent.json"
