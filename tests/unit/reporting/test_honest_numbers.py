@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import io
 import math
 from pathlib import Path
 
 import pytest
 from example_record import example_record
-from rich.console import Console
 
 from chipwise.reporting import facts
 from chipwise.reporting.card import card
@@ -34,9 +32,7 @@ def changed(record: RunRecord, number: int | None, **changes) -> RunRecord:
 
 
 def printed(table) -> str:
-    console = Console(file=io.StringIO(), width=100)
-    console.print(table)
-    return console.file.getvalue()
+    return "\n".join(line for line, _ in table.lines(100))
 
 
 def status(record: RunRecord, metric: str) -> str:

@@ -49,7 +49,7 @@ def test_a_run_with_parts_missing_is_reported(lost, share, seed):
         assert not re.search(r"\b(nan|None)\b", text)
     assert trials_csv(record).count("\n") >= 1
     assert final_table(record).columns
-    assert constraint_table(record).row_count == len(record.constraints)
+    assert len(constraint_table(record).rows) == len(record.constraints)
     assert RunRecord.from_plain(record.to_plain()) == record
 
 
