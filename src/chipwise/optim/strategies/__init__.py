@@ -38,7 +38,7 @@ class StrategyInfo:
     extra: str = ""
 
 
-_ABOUT = {
+_INFO = {
     "auto": StrategyInfo(when="the default: screens by cost, learns quality with a Gaussian process"),
     "random": StrategyInfo(when="as a baseline"),
     "evolution": StrategyInfo(when="thousands of cheap trials (regularised evolution)"),
@@ -61,8 +61,8 @@ def strategy_info(name: str) -> StrategyInfo:
     Raises:
         UnknownName: No strategy has this name.
     """
-    if name in _ABOUT:
-        return _ABOUT[name]
+    if name in _INFO:
+        return _INFO[name]
     lines = (STRATEGIES.load(name).__doc__ or "").strip().splitlines()
     return StrategyInfo(when=lines[0] if lines else "(no description)")
 
