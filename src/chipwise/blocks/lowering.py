@@ -32,7 +32,7 @@ def last_mixing(arch: ArchSpec) -> tuple[int, BlockKind] | None:
 
 
 def lower(design: Design, workload: Workload, phase: Phase, *, logits: Literal["last", "all"] = "last") -> OpGraph:
-    """The operators of one pass of ``design`` in ``phase``. ``logits`` says which positions leave the model.
+    """The operators of one pass of ``design`` in ``phase``. ``logits`` selects the positions of the output.
 
     Raises:
         Unsupported: A model that is not built, so that there is no graph to mirror.

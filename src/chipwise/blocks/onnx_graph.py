@@ -51,7 +51,7 @@ class GraphBuilder:
         """The FP32 values of ``name``.
 
         Raises:
-            SpecError: The weight is missing or has another shape than the architecture asks for.
+            SpecError: The weight is missing or has another shape than the architecture needs.
         """
         if name not in self.weights:
             raise SpecError("the weights have no such tensor", field=name)

@@ -56,7 +56,7 @@ def kept_layers(depth: int, whole_depth: int) -> list[int]:
 
 
 def _owners(sub: ArchSpec, whole: ArchSpec) -> dict[int, int]:
-    """Of each layer of ``sub`` with weights of its own, the layer of ``whole`` that holds them."""
+    """Of each layer of ``sub`` that owns its weights, the layer of ``whole`` that holds them."""
     kept = kept_layers(len(sub.layers), len(whole.layers))
     shares = [whole.layers[number].shares for number in kept]
     return {i: kept[i] if shares[i] is None else shares[i] for i, _ in sub.owned_layers()}  # type: ignore[misc]

@@ -35,14 +35,16 @@ def command(
     from chipwise.cli.output import json_of, progress_bar
 
     with progress_bar("tuning", quiet=as_json) as advance:
-        reached, bar = api.evaluate(model, task, kind=kind, method=method, with_baseline=baseline, on_progress=advance)
+        reached, reference = api.evaluate(
+            model, task, kind=kind, method=method, with_baseline=baseline, on_progress=advance
+        )
     if as_json:
-        json_of({"model": reached, "baseline": bar})
+        json_of({"model": reached, "baseline": reference})
         return
-    _print(model, reached, bar)
+    _print(model, reached, reference)
 
 
-def _print(model: str, reached: TaskResult, bar: TaskResult | None) -> None:
+def _print(model: str, reached: TaskResult, reference: TaskResult | None) -> None:
     from chipwise.cli.output import print_table, put
     from chipwise.core.layout import Column, Table
 
@@ -52,7 +54,7 @@ def _print(model: str, reached: TaskResult, bar: TaskResult | None) -> None:
     )
     for name, result in (
         (f"{model} ({reached.judged}, {reached.method})", reached),
-        ("" if bar is None else bar.method, bar),
+        ("" if reference is None else reference.method, reference),
     ):
         if result is not None:
             value, low, high = (_show(result, each) for each in (result.value, result.low, result.high))

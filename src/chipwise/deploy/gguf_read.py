@@ -1,6 +1,6 @@
 """GGUF files read back: the design, and the weights as the torch module's state dict.
 
-Files that ``deploy/gguf.py`` wrote say exactly what they are; of others, ``llama`` and ``deci`` are understood.
+Files that ``deploy/gguf.py`` wrote describe themselves; of others, ``llama`` and ``deci`` are understood.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def _each(value: Any, count: int) -> list[int]:
 
 
 def _weights(file: GgufFile) -> str:
-    """The format of all projections, or the word for formats that differ from layer to layer.
+    """The format of all projections, or the name of a mixture where layers differ.
 
     Raises:
         Unsupported: They differ within a layer, or are stored in a format that is not priced.

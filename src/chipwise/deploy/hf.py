@@ -134,8 +134,8 @@ def require_folder(source: Path) -> None:
     """Checks that a folder has config, weights and tokenizer of a family whose weights are read, without reading them.
 
     Raises:
-        SpecError: It is no such folder; says what it lacks.
-        Unsupported: Its family is not read; says which are.
+        SpecError: It is no such folder, or lacks a file.
+        Unsupported: Its family is not read.
     """
     if not source.is_dir():
         raise SpecError("there is no such folder; give a Hugging Face folder with config.json", file=str(source))

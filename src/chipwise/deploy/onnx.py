@@ -51,7 +51,7 @@ def export(
 ) -> Path:
     """Writes ``design`` with ``weights`` (named as the torch module's state dict) to ``path``, atomically.
 
-    ``logits`` says which positions leave a decoder: the last of each sequence (to generate) or all (to judge);
+    ``logits`` selects the positions of a decoder's output: the last of each sequence (to generate) or all (to score);
     ``output`` and ``padded`` what an encoder gives and takes, see ``onnx_encoder.py``.
 
     Raises:
@@ -163,7 +163,7 @@ def _decoder(design: Design, weights: Mapping[str, npt.NDArray[Any]], logits: Lo
 
 
 def _model(graph: GraphBuilder, design: Design, facts: Mapping[str, Any]) -> ModelProto:
-    """The nodes as a model that says of itself what ``facts`` hold."""
+    """The nodes as a model with ``facts`` in its metadata."""
     model = helper.make_model(
         helper.make_graph(graph.nodes, design.arch.name, graph.inputs, graph.outputs, list(graph.stored.values())),
         opset_imports=[helper.make_opsetid("", OPSET), helper.make_opsetid(MICROSOFT, 1)],
@@ -175,7 +175,7 @@ def _model(graph: GraphBuilder, design: Design, facts: Mapping[str, Any]) -> Mod
 
 
 def metadata(design: Design, logits: Logits) -> dict[str, Any]:
-    """What the file says of itself, as JSON can hold it.
+    """The metadata of the file, as JSON can hold it.
 
     ``kv`` lists each cached layer's number, heads and size; ``conv``, where there are any, each convolution's state,
     channels and kept inputs.

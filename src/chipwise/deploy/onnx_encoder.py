@@ -31,7 +31,7 @@ def encoder_graph(
         design: An encoder.
         weights: Named as the torch module's state dict.
         output: The mean of the states, the pooler's result, or the states themselves.
-        padded: Whether texts of several lengths come together: an input ``mask`` (B, T) then says which positions
+        padded: Whether texts of several lengths come together: an input ``mask`` (B, T) then marks the positions that
             are text (1) and which padding (0). Without it the runtime has a faster kernel.
 
     Raises:
@@ -71,7 +71,7 @@ def encoder_graph(
 
 
 def encoder_metadata(output: Output, *, padded: bool) -> dict[str, Any]:
-    """What the file says of itself beyond what every file says."""
+    """The metadata of an encoder's file beyond that of every file."""
     return {"encodes": output, "padded": padded, "kv": []}
 
 

@@ -1,7 +1,7 @@
-"""The files that say how a model's tokenizer is used: special tokens, generation settings, chat template.
+"""The settings of a tokenizer: special tokens, generation settings, chat template.
 
-A ``tokenizer.json`` in a Hugging Face folder has them beside it, and they are kept as they are. For one on its own the
-special tokens are recognised by their names.
+A ``tokenizer.json`` in a Hugging Face folder has them next to it, and they are kept as they are. Of a tokenizer alone,
+the special tokens are recognised by their names.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ENCODER_ROLES = ("cls", "sep", "pad", "unk", "mask")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizerFiles:
-    """What a folder with this tokenizer contains, and what its formats say of special tokens."""
+    """The files of a folder with this tokenizer, and its special tokens."""
 
     files: Mapping[str, bytes]  # by name
     config_ids: Mapping[str, Any]  # of config.json: a token's number, or several where any of them ends a text

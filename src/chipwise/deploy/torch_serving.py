@@ -83,7 +83,7 @@ def _write(design: Design, tensors: dict[str, Tensor], more: dict[str, Any], tar
 
 
 def load(path: str | Path, *, device: str = "cpu") -> tuple[Transformer, dict[str, Any]]:
-    """The model of a file that :func:`export` wrote, on ``device``, and what the file says of itself.
+    """The model of a file that :func:`export` wrote, on ``device``, and the file's metadata.
 
     Raises:
         SpecError: The file is missing or was not written by :func:`export`.

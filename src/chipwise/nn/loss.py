@@ -57,7 +57,7 @@ def head_loss(
 
 
 def head_probabilities(x_RD: Tensor, table_VD: Tensor) -> Tensor:
-    """The model's word for the next token at every position, (R, V), in x's dtype."""
+    """The model's probabilities of the next token at every position, (R, V), in x's dtype."""
     with torch.no_grad():
         table = table_VD.to(x_RD.dtype)
         step = max(64, _BLOCK_LOGITS // table.shape[0])

@@ -1,4 +1,4 @@
-"""How far cuts are from the original on texts, without any training: blocks one by one, or whole cuts."""
+"""Distance of cuts from the original on texts, without training: blocks one by one, or whole cuts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Replacement:
     loss: float
 
 
-def judge(
+def cut_loss(
     arch: ArchSpec,
     weights: Weights,
     sizes: Sizes,
@@ -52,7 +52,7 @@ def judge(
     return total / count
 
 
-def judge_replacements(
+def replacement_losses(
     arch: ArchSpec,
     weights: Weights,
     found: Statistics,
@@ -66,7 +66,7 @@ def judge_replacements(
     keep: Callable[[list[Replacement]], None] = lambda done: None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Replacement]:
-    """Every size of every block in ``options``, judged with that block alone cut and repaired.
+    """Every size of every block in ``options``, with that block alone cut and repaired.
 
     Args:
         arch: The original, its weights ordered by importance.
@@ -75,9 +75,9 @@ def judge_replacements(
         options: Sizes by kind of block; 0 leaves it out. The whole size loses nothing by definition.
         targets: The original's states.
         original_head: Of a decoder, the original's head.
-        batches: How many batches judge.
+        batches: How many batches are used.
         precision: Of matrix products.
-        known: Replacements that were judged before.
+        known: Replacements whose loss is known.
         keep: Called with all so far, after each block.
         on_progress: Called with the blocks done and the total.
     """
@@ -90,7 +90,7 @@ def judge_replacements(
         if item is None:
             sizes = whole.with_block(i, kind, size)
             mended = repaired(arch, weights, found, sizes)
-            loss = judge(
+            loss = cut_loss(
                 arch, mended, sizes, targets, original_head=original_head, batches=batches, precision=precision
             )
             item = Replacement(layer=i, kind=kind, size=size, loss=loss)

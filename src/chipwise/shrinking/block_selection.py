@@ -1,6 +1,4 @@
-"""Which cut to take: exactly over blocks judged one by one, by search over weights that many cuts share, or the first
-layers alone.
-"""
+"""Choosing a cut: exactly, from the losses of single blocks; by search with a supernet; or the first layers alone."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ STEP = 16  # neurons come in multiples of this: products of such widths are quic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a cut may take: seconds by the name of the time (see :mod:`costs`), bytes of weights, parameters."""
+    """Limits of a cut: seconds by the name of the time (see :mod:`block_costs`), bytes of weights, parameters."""
 
     times_s: Mapping[str, float] = field(default_factory=dict)
     memory_bytes: float | None = None  # None: no limit
@@ -34,7 +32,7 @@ class Limits:
 
 
 def options_of(arch: ArchSpec) -> dict[str, tuple[int, ...]]:
-    """Sizes that each kind of block is offered, from none to whole."""
+    """Sizes that each kind of block may have, from none to whole."""
     whole = whole_sizes(arch)
     heads, neurons = max(whole.heads), max(whole.neurons)
     kept = {round(share * heads) for share in _SHARES["attention"]}
@@ -54,7 +52,7 @@ def bytes_of(arch: ArchSpec, sizes: Sizes, value_bytes: float) -> float:
 
 def choose_exactly(
     arch: ArchSpec,
-    judged: Sequence[Replacement],
+    replacements: Sequence[Replacement],
     costs: Mapping[str, Costs],
     limits: Limits,
     *,
@@ -68,7 +66,7 @@ def choose_exactly(
     whole, bare = whole_sizes(arch), bare_sizes(arch)
     parts, sizes_of = [], []
     for i, kind in blocks(arch):
-        items = sorted((r.size, r.loss) for r in judged if (r.layer, r.kind) == (i, kind))
+        items = sorted((r.size, r.loss) for r in replacements if (r.layer, r.kind) == (i, kind))
         top = whole.block(i, kind)
         found = [*items, (top, 0.0)]
         parts.append([_option(arch, costs, i, kind, size, loss, value_bytes) for size, loss in found])
@@ -199,7 +197,7 @@ class Sampler:
 
 def search_shared(
     sampler: Sampler,
-    judge: Callable[[Sizes], float],
+    loss_of: Callable[[Sizes], float],
     *,
     trials: int,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
@@ -214,7 +212,7 @@ def search_shared(
             best = sorted(seen, key=lambda item: seen[item])[:_PARENTS]
             sizes = sampler.change(best[int(random.integers(len(best)))], random)
         if sizes not in seen:
-            seen[sizes] = judge(sizes)
+            seen[sizes] = loss_of(sizes)
         on_progress(number + 1, trials)
     winner = min(seen, key=lambda item: seen[item])
     return winner, seen[winner]

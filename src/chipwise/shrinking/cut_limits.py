@@ -22,8 +22,8 @@ MARGIN = 0.97  # of a limit on a median, likewise: two measurements of one model
 def limits_of(work: Shrinking, constraints: Sequence[Constraint], original: Mapping[str, float]) -> Limits:
     """The limits that a cut is chosen by.
 
-    Tails are taken to be as much longer than medians as the original's; what the original's process takes beside its
-    weights, a cut's takes too.
+    Tails are taken to be as much longer than medians as the original's; the memory of the original's
+    process besides its weights is the same for a cut.
 
     Args:
         work: The original.
@@ -31,7 +31,7 @@ def limits_of(work: Shrinking, constraints: Sequence[Constraint], original: Mapp
         original: What the original was measured at, by metric.
 
     Raises:
-        Infeasible: No cut keeps one of them; says what the nearest would be.
+        Infeasible: No cut keeps one of them; names the nearest.
     """
     whole = whole_sizes(work.arch)
     times: dict[str, float] = {}

@@ -1,7 +1,7 @@
-"""What an original and its cuts are worth, read off exported files: on held-out text, and on the user's tasks.
+"""Quality of an original and its cuts, computed with exported files: on test text, and on the user's tasks.
 
-An encoder's cut is good where it finds texts as alike as the original does; a decoder is judged by the bits per byte of
-held-out text. Tasks are answered by one matrix on what a model says of a text: nothing of the model is tuned, so that
+An encoder's cut is good where it finds texts as alike as the original does; a decoder is scored in bits per byte of
+test text. Tasks are answered by one matrix on a model's embedding of a text: nothing of the model is tuned, so that
 what is lost in cutting is not trained away.
 """
 
@@ -84,7 +84,7 @@ def bits_per_byte(
         tokenizer: The model's.
         texts: The first of them are read.
         longest: Tokens of each that are read.
-        path: Where the graph that tells every position is put while it is asked.
+        path: Temporary place of the graph with the logits of every position.
     """
     divide = _tokenizer(tokenizer, min(longest, design.arch.max_tokens))
     export(design, weights, path, logits="all")
@@ -93,19 +93,19 @@ def bits_per_byte(
         session = OnnxRuntimeSession(path, capacity=min(longest, design.arch.max_tokens))
         for text in texts[:TEXTS]:
             found = divide.encode(text)
-            asked = [i for i, special in enumerate(found.special_tokens_mask) if i and not special]
-            if not asked:
+            scored = [i for i, special in enumerate(found.special_tokens_mask) if i and not special]
+            if not scored:
                 continue
             ids = np.array(found.ids, np.int64)
             took = nats_of(session.all_logits(ids[None, :-1])[0], ids[1:])
-            nats += float(took[[i - 1 for i in asked]].sum())
-            size_bytes += len(text[found.offsets[asked[0]][0] : found.offsets[asked[-1]][1]].encode())
+            nats += float(took[[i - 1 for i in scored]].sum())
+            size_bytes += len(text[found.offsets[scored[0]][0] : found.offsets[scored[-1]][1]].encode())
     finally:
         path.unlink(missing_ok=True)
     return nats / math.log(2) / size_bytes
 
 
-def ask(
+def task_score(
     task: Task,
     design: Design,
     weights: Mapping[str, Any],
@@ -114,9 +114,9 @@ def ask(
     *,
     on_progress: OnProgress = lambda done, total: None,
 ) -> dict[str, Any]:
-    """What a model reaches on the held-out items of ``task``: fields of :class:`chipwise.training.tasks.TaskResult`."""
+    """The score of a model on the held-out items of ``task``: fields of :class:`chipwise.training.tasks.TaskResult`."""
     from chipwise.training.evaluate import load_model, quantised
-    from chipwise.training.tasks import evaluate_task, judge, probed
+    from chipwise.training.tasks import evaluate_task, probed, score_answers
 
     if not is_encoder(design.arch):
         model = quantised(load_model(design.arch, weights), design.weights)
@@ -126,7 +126,7 @@ def ask(
     texts = [item.text for item in (*task.train, *task.test)]
     features = embedded(path, tokenizer, texts, longest=LONGEST, on_progress=on_progress)
     answers = probed(task, features[: len(task.train)], features[len(task.train) :])
-    return asdict(judge(task, answers, method="probe", judged="exported graph"))
+    return asdict(score_answers(task, answers, method="probe", judged="exported graph"))
 
 
 def _tokenizer(path: Path, longest: int | None) -> Any:

@@ -127,7 +127,7 @@ def _notes(contenders: Mapping[str, Any]) -> list[str]:
     loud = [name for name, found in contenders.items() if found.get("clean") is False]
     if loud:
         notes.append(
-            f"the machine was busy while it measured {', '.join(loud)}; all were measured in turns, so shares of the "
-            "original's say more than seconds do"
+            f"the machine was busy while it measured {', '.join(loud)}; all were measured in turns, so compare "
+            "shares of the original's, not seconds"
         )
     return notes

@@ -1,4 +1,4 @@
-"""One run from a pretrained model: original, cut and first layers alone, healed alike, judged and measured in turns.
+"""One run from a pretrained model: original, cut and first layers alone, healed, evaluated and measured alike.
 
 The stages are those of :mod:`chipwise.shrinking.stages`, which leave their files in ``state/``; what was found
 of each contender is in ``state/contenders.json``. A run that was killed goes on from both.
@@ -6,7 +6,7 @@ of each contender is in ``state/contenders.json``. A run that was killed goes on
 ::
 
     runs/small-encoder/
-    ├── spec.json           what was asked
+    ├── spec.json           the run file
     ├── state/              the stages' files
     ├── exact/  truncate/   of each contender model/ (a Hugging Face folder) and model.onnx
     ├── winner/             the cut, where it keeps the limits
@@ -35,7 +35,7 @@ from chipwise.run.progress import Observer, Status
 from chipwise.run.start_spec import ORIGINAL, StartSpec
 from chipwise.shrinking.block_selection import Limits, options_of
 from chipwise.shrinking.cut_limits import limits_of, promises_of
-from chipwise.shrinking.cut_quality import ask, bits_per_byte, likeness
+from chipwise.shrinking.cut_quality import bits_per_byte, likeness, task_score
 from chipwise.shrinking.cut_record import broken_limits, constraints_of, make_record, values_of
 from chipwise.shrinking.distillation import Healing
 from chipwise.shrinking.shrink_model import claim
@@ -49,9 +49,9 @@ from chipwise.spec.io import to_data
 from chipwise.training.data import Corpus, load_corpus
 from chipwise.training.tasks_data import Task
 
-OVERHEAD = 0.12  # of the budget, for judging, measuring and the report
+OVERHEAD = 0.12  # of the budget, for evaluation, measuring and the report
 LEAST_STEPS = 10  # of healing; fewer are not worth their warm-up
-TIMEOUT_S = 600.0  # of one measurement: what people start from may be large, and is no stranger that may hang
+TIMEOUT_S = 600.0  # of one measurement: pretrained models may be large
 TRIALS = 60  # cuts that the search over shared weights looks at
 LONGEST = (64, 256)  # tokens that texts are cut to: those of a request's prompt, between these
 _SHOWN_S = 0.2
@@ -62,7 +62,7 @@ class Cutting:
     """A run in its folder.
 
     Args:
-        spec: What is asked for.
+        spec: The run file.
         folder: The run's folder, open.
         observer: OnProgress of every change.
     """
@@ -73,7 +73,7 @@ class Cutting:
         self.known: dict[str, Any] = read_json(self._notes) if self._notes.exists() else {"contenders": {}}
         self.ledger = Ledger(self.known.get("spent", {}))
         self.status = Status(budget_cpu_s=spec.budget.cpu_s)
-        self._told_s = 0.0
+        self._shown_s = 0.0
 
     def run(self) -> RunRecord:
         """Everything, or what is still missing of it; the record of the finished run.
@@ -101,7 +101,7 @@ class Cutting:
             longest=min(max(LONGEST[0], spec.workload.prompt_tokens), LONGEST[1]),
             form=spec.weights,
             seed=spec.seed,
-            on_progress=self._heard,
+            on_progress=self._on_stage,
         )
         spec.require_kind(work.arch)
         _require_answerable(work.arch, tasks)
@@ -122,9 +122,9 @@ class Cutting:
         except Infeasible as error:
             self._found("truncate", absent=f"there are no first layers alone to compare with: {error}")
         if tasks:
-            self._phase("asking a bag of words")
+            self._phase("evaluating the TF-IDF baseline")
             self._note(bars=bag_of_words(tasks, self.known.get("bars", {})))
-        self._judge("original", Design(arch=work.arch, weights=spec.weights), work.original, work, corpus, tasks)
+        self._evaluate("original", Design(arch=work.arch, weights=spec.weights), work.original, work, corpus, tasks)
         self._measure(work)
         self._decide(work)
 
@@ -148,7 +148,7 @@ class Cutting:
         if self.spec.method != "shared":
             return LEAST_STEPS
         budget_s = self.spec.shared_s
-        self._phase("timing a step of shared weights")
+        self._phase("timing a supernet step")
         step_s = work.kept("sharing-step", lambda: work.sharing_step_s(limits), key=digest(limits))
         return max(LEAST_STEPS, int(budget_s / step_s))
 
@@ -161,7 +161,7 @@ class Cutting:
         budget = self.spec.budget
 
         def make() -> int:
-            self._phase("timing a step of healing")
+            self._phase("timing a healing step")
             step_s = work.healing_step_s(weights, sizes)
             spent_s = self.ledger.total_s
             least_s = LEAST_STEPS * step_s
@@ -175,7 +175,7 @@ class Cutting:
             if left_s < least_s:
                 enough_s = (spent_s + 2 * least_s) / (1 - OVERHEAD)
                 raise SpecError(
-                    f"{spent_s:.0f} CPU-s went into pricing and judging blocks, which leaves too little for healing; "
+                    f"{spent_s:.0f} CPU-s went into timing and scoring blocks, which leaves too little for healing; "
                     f"allow at least {1.1 * enough_s:.0f} s and go on with --resume",
                     field="budget.cpu",
                 )
@@ -186,7 +186,7 @@ class Cutting:
         return steps
 
     def _contender(self, work: Shrinking, plan: Plan, corpus: Corpus, tasks: Mapping[str, Task]) -> None:
-        """Chooses, heals, writes and judges one."""
+        """Chooses, heals, writes and evaluates one contender."""
         name = plan.method
         self._phase("choosing")
         weights, sizes = work.choose(plan)
@@ -206,18 +206,18 @@ class Cutting:
             heal_cpu_s=work.cpu_s["heal"],
             arch=to_data(cut.arch),
         )
-        self._judge(name, design, cut.weights, work, corpus, tasks)
+        self._evaluate(name, design, cut.weights, work, corpus, tasks)
 
-    def _judge(
+    def _evaluate(
         self, name: str, design: Design, weights: Named, work: Shrinking, corpus: Corpus, tasks: Mapping[str, Task]
     ) -> None:
-        """Quality on held-out text and the tasks, where they are not known of these very weights."""
+        """Quality on test text and on the tasks, unless these weights were evaluated before."""
         path = work.original_file if name == "original" else self.folder.path / name / "model.onnx"
         arrays = {key: value.numpy() for key, value in weights.items()}
         key = [self.known.get("steps") if name != "original" else None, [task.identity for task in tasks.values()]]
         if self._of(name).get("judged") == key:
             return
-        self._phase("judging on held-out text")
+        self._phase("evaluating on test text")
         quality: dict[str, Any] = {"tasks": {}}
         if not is_encoder(design.arch):
             quality["bits_per_byte"] = bits_per_byte(
@@ -233,15 +233,15 @@ class Cutting:
                 path, work.original_file, work.tokenizer, corpus.test, longest=LONGEST[0]
             )
         for label, task in tasks.items():
-            self._phase(f"asking {label}")
-            quality["tasks"][label] = ask(
+            self._phase(f"evaluating {label}")
+            quality["tasks"][label] = task_score(
                 task, design, arrays, path, work.tokenizer, on_progress=lambda done, total: self._detail(done, total)
             )
         self._found(name, judged=key, **quality)
 
     def _measure(self, work: Shrinking) -> None:
-        """All contenders in turns: limits are judged by this, not by the original's measurement of the beginning."""
-        self._phase("measuring in turns")
+        """All contenders alternately; limits are checked against this, not the original's first measurement."""
+        self._phase("measuring alternately")
         names = [name for name in ("original", self.spec.method, "truncate") if "parameters" in self._of(name)]
         files = [work.original_file, *(self.folder.path / name / "model.onnx" for name in names[1:])]
         measured = Measuring(self.spec).alternately(files, timeout_s=TIMEOUT_S)
@@ -254,7 +254,7 @@ class Cutting:
         """The cut wins where it keeps every limit as exported.
 
         Raises:
-            Infeasible: It does not; says by how much.
+            Infeasible: It does not; by how much.
         """
         contenders = self.known["contenders"]
         values = values_of(contenders[self.spec.method])
@@ -271,7 +271,7 @@ class Cutting:
         self._note(finished=True)
 
     def _write_winner(self, work: Shrinking) -> None:
-        """The Hugging Face folder, with the measured ``model.onnx`` and what it was measured at beside it."""
+        """The Hugging Face folder, with the measured ``model.onnx`` and its measurements next to it."""
         source, target = self.folder.path / self.spec.method, self.folder.winner
         found = self._of(self.spec.method)
         with storage(target):
@@ -297,7 +297,7 @@ class Cutting:
         record = self._record()
         output.write(record, self.folder.path)
         self.status.done = True
-        self._tell()
+        self._notify()
         return record
 
     def _record(self) -> RunRecord:
@@ -331,9 +331,9 @@ class Cutting:
     def _phase(self, name: str) -> None:
         self.ledger.begin(name)
         self.status.phase, self.status.detail = name, ""
-        self._tell()
+        self._notify()
 
-    def _heard(self, stage: str, done: int, total: int) -> None:
+    def _on_stage(self, stage: str, done: int, total: int) -> None:
         """Progress of a stage of the cutting."""
         if stage != self.status.phase:
             self._phase(stage)
@@ -341,13 +341,13 @@ class Cutting:
         self._detail(done, total)
 
     def _detail(self, done: int, total: int) -> None:
-        if done < total and time.monotonic() - self._told_s < _SHOWN_S:
+        if done < total and time.monotonic() - self._shown_s < _SHOWN_S:
             return
         self.status.detail = f"{done:,} of {total:,}"
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
-        self._told_s = time.monotonic()
+    def _notify(self) -> None:
+        self._shown_s = time.monotonic()
         self.status.spent_cpu_s = self.ledger.total_s
         self._observer(self.status)
 

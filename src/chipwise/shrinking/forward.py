@@ -1,4 +1,4 @@
-"""Any cut of a model run on its weights: encoders and decoders alike give states; texts and what they are held against.
+"""Forward passes of any cut of a model, and the distance between a cut's states and the original's.
 
 Axes: B batch, T tokens, D width, V vocabulary.
 """
@@ -53,7 +53,7 @@ def states(arch: ArchSpec, weights: Weights, tokens_BT: Tensor, mask_BT: Tensor)
 
 @contextlib.contextmanager
 def watching(arch: ArchSpec, watch: Mapping[str, Callable[[Any, Any], None]]) -> Any:
-    """While it lasts, ``watch`` hears the input and output of the named modules (``layers.0.ffn.down``) of ``arch``."""
+    """Within the context, ``watch`` is called with input and output of named modules (``layers.0.ffn.down``)."""
     model = _module(arch).model
     handles = [
         model.get_submodule(name).register_forward_hook(lambda _m, given, out, record=record: record(given[0], out))

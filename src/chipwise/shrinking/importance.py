@@ -1,4 +1,4 @@
-"""What calibration text says of a model's parts: how much each contributes, and how the rest can stand in for it.
+"""Importance of a model's parts on calibration text, and how the kept parts make up for those that are cut.
 
 A block's inner activations A (tokens × neurons, or heads' results) enter the stream as A·Wᵀ. Their second moments are
 enough for both questions: neuron or head g contributes tr(W_g·AᵀA_gg·W_gᵀ), and the matrix that makes the kept

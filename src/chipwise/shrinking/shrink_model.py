@@ -1,4 +1,4 @@
-"""From a Hugging Face folder to a smaller model that keeps limits: what is asked, and what comes out."""
+"""From a Hugging Face folder to a smaller model within limits: what ``chipwise shrink`` does."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from chipwise.training.origin import data_spec
 class Shrunk:
     """What came out, and how it compares with the original."""
 
-    folder: Path  # a Hugging Face folder, with model.onnx beside it
+    folder: Path  # a Hugging Face folder, with model.onnx next to it
     method: Method
     arch: ArchSpec
     sizes: Sizes
@@ -77,9 +77,9 @@ def shrink_model(
         folder: A Hugging Face folder of a BERT-style encoder or a Llama-style decoder, with its tokenizer.json.
         latency: Limit of a request on this machine: a share of the original's (``60 %``) or a time (``3 ms``).
         memory: Limit of the weights: a share or a size (``40 MB``).
-        method: ``exact`` (blocks judged one by one, an integer programme chooses), ``shared`` (search over weights that
+        method: ``exact`` (blocks scored one by one, an integer programme chooses), ``shared`` (search over weights that
             all cuts share), or ``truncate`` (the first layers, the baseline).
-        data: A text source, text files, a run file, or the fields of such: what to judge and heal with.
+        data: A text source, text files, a run file, or the fields of such: the text to score and heal with.
         tokens: Tokens of a request's text or prompt.
         new_tokens: Tokens that a decoder generates in a request.
         longest: Tokens that a text is cut to in healing.
@@ -90,7 +90,7 @@ def shrink_model(
         widths: Shares of the stream's width that it looks at; the other methods keep the width.
         out: Folder; ``runs/shrink-<name>`` unless given.
         resume: Go on with what the folder holds.
-        measured: Whether the result and the original are measured in turns at the end.
+        measured: Whether the result and the original are measured alternately at the end.
         seed: Of batches and draws.
         on_progress: Called with the stage, what is done and the total.
 
@@ -101,8 +101,8 @@ def shrink_model(
     """
     if method not in METHODS:
         raise UnknownName("method", method, METHODS)
-    for asked, kind, name in ((latency, "time", "latency"), (memory, "bytes", "memory")):
-        limit_of(asked, 1.0, kind, name)
+    for limit, kind, name in ((latency, "time", "latency"), (memory, "bytes", "memory")):
+        limit_of(limit, 1.0, kind, name)
     source = Path(folder)
     require_folder(source)
     target = Path(out) if out is not None else Path("runs") / f"shrink-{source.resolve().name}"
@@ -160,20 +160,20 @@ def request_of(found: Measurement) -> float:
     return found.percentile("ttft", 0.5) + steps
 
 
-def limit_of(asked: str | float | None, whole: float, kind: str, name: str) -> float | None:
+def limit_of(limit: str | float | None, whole: float, kind: str, name: str) -> float | None:
     """A limit in SI units: a share of ``whole`` (``60 %``), a quantity, or None.
 
     Raises:
         InputError: It cannot be read, or is not positive.
     """
-    if asked is None:
+    if limit is None:
         return None
-    text = str(asked).strip()
+    text = str(limit).strip()
     try:
         if text.endswith("%"):
             value = float(text[:-1]) / 100 * whole
         else:
-            value = units.parse(text, kind) if isinstance(asked, str) else float(asked)
+            value = units.parse(text, kind) if isinstance(limit, str) else float(limit)
     except (UnitError, ValueError):
         raise InputError(f"--{name} is a share of the original such as '60 %', or a quantity, not {text!r}") from None
     if not value > 0:

@@ -1,4 +1,4 @@
-"""The stages from an original to a cut of it: text, order, costs, judgement, choice, healing, files, measurement.
+"""The stages from an original to a cut of it: text, importance, costs, block losses, choice, healing, files, measuring.
 
 Every stage leaves a file in ``state/`` and finds it again, so a run that was killed goes on, and another method or
 limit pays only for what is its own.
@@ -28,7 +28,7 @@ from chipwise.ops import Workload
 from chipwise.profile.harness import measure_alternately
 from chipwise.profile.measurement import Measurement
 from chipwise.shrinking.block_costs import Costs, measure_costs, time_requests
-from chipwise.shrinking.block_losses import Replacement, judge, judge_replacements
+from chipwise.shrinking.block_losses import Replacement, cut_loss, replacement_losses
 from chipwise.shrinking.block_selection import (
     Limits,
     Method,
@@ -64,7 +64,7 @@ _TIGHTENINGS = 3  # times that the limit is lowered when a cut is measured above
 _MOST_TOKENS = 800_000  # of text: their states take 2 bytes a value on disk
 _WIDTH_STEP = 16
 _TIMEOUT_S = 600.0  # of one measurement: what people start from may be large
-_PACE = Healing(steps=4)  # as many steps tell how long one takes
+_PACE = Healing(steps=4)  # steps that are timed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +106,7 @@ class Shrinking:
     Args:
         source: The original's folder.
         target: Where results and ``state/`` are.
-        corpus: What to judge and heal with.
+        corpus: Text to score cuts and to heal with.
         workload: A request.
         longest: Tokens that a text is cut to.
         form: Weight format in which it will be served.
@@ -208,7 +208,7 @@ class Shrinking:
             )
 
     def replacements(self) -> list[Replacement]:
-        """Every block at every size, judged; what an earlier run judged is not judged again."""
+        """The loss of every block at every size; those that an earlier run computed are read."""
         weights, found = self.ordered
         path = self.state / "replacements.json"
         known = [Replacement(**item) for item in read_json(path)] if path.exists() else []
@@ -218,8 +218,8 @@ class Shrinking:
                 write_json(path, [asdict(item) for item in done])
 
         targets = self.targets("train")
-        with self._timed("judge blocks"):
-            return judge_replacements(
+        with self._timed("score blocks"):
+            return replacement_losses(
                 self.arch,
                 weights,
                 found,
@@ -230,7 +230,7 @@ class Shrinking:
                 precision=self.precision,
                 known=known,
                 keep=keep,
-                on_progress=functools.partial(self.on_progress, "judge blocks"),
+                on_progress=functools.partial(self.on_progress, "score blocks"),
             )
 
     def choose(self, plan: Plan) -> tuple[Named, Sizes]:
@@ -238,12 +238,12 @@ class Shrinking:
         if plan.method == "shared":
             return self._search(plan)
         weights, found = self.ordered
-        judged = self.replacements() if plan.method == "exact" else []
+        replacements = self.replacements() if plan.method == "exact" else []
 
         def pick(within: Limits) -> Sizes:
             if plan.method == "truncate":
                 return choose_first_layers(self.arch, self.costs, within, value_bytes=self.value_bytes)
-            return choose_exactly(self.arch, judged, self.costs, within, value_bytes=self.value_bytes)
+            return choose_exactly(self.arch, replacements, self.costs, within, value_bytes=self.value_bytes)
 
         sizes = self._choice(plan, pick)
         return repaired(self.arch, weights, found, sizes), sizes
@@ -256,7 +256,7 @@ class Shrinking:
 
         def loss(of: Named) -> float:
             whole = whole_sizes(arch)
-            return judge(
+            return cut_loss(
                 arch,
                 of,
                 whole,
@@ -362,7 +362,7 @@ class Shrinking:
         validation = self.targets("validation")
 
         def loss(sizes: Sizes) -> float:
-            return judge(
+            return cut_loss(
                 self.arch,
                 trained.weights,
                 sizes,

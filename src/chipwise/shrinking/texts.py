@@ -77,7 +77,7 @@ def encode(tokenizer_path: Path, texts: Sequence[str], *, longest: int) -> Texts
     tokenizer.enable_truncation(longest)
     rows = [item.ids for item in tokenizer.encode_batch(list(texts)) if len(item.ids) > 1]
     if len(rows) < LEAST_TEXTS:
-        raise DataError(f"{len(rows)} texts are too few to judge cuts by; give at least {LEAST_TEXTS}")
+        raise DataError(f"{len(rows)} texts are too few to score cuts; give at least {LEAST_TEXTS}")
     return Texts(
         tokens=np.concatenate([np.array(row, np.int64) for row in rows]),
         starts=np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64),
@@ -134,7 +134,7 @@ def make_targets(
 
 
 def order_of_batches(count: int, *, seed: int) -> Iterator[int]:
-    """Numbers of batches without end, each epoch in an order of its own."""
+    """Numbers of batches without end, each epoch in another order."""
     epoch = 0
     while True:
         yield from np.random.default_rng([seed, epoch]).permutation(count).tolist()

@@ -71,7 +71,7 @@ class Execution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingProgress(Update):
-    """A sign of life with how fast it goes."""
+    """A progress report with throughput."""
 
     steps: int
     tokens_per_s: float
@@ -108,7 +108,7 @@ def train_accelerated(
         start: Weights to go on from (names of the torch module); random ones unless given.
         on_progress: Told about once a second.
         checkpoint_every_s: Seconds of training between checkpoints.
-        max_validation_bytes: Judge on the first so many bytes of the validation text.
+        max_validation_bytes: Evaluate on at most this many bytes of the validation text.
 
     Raises:
         InputError: Not exactly one budget, or one that does not go with the execution.
@@ -223,7 +223,7 @@ class AcceleratedRun(Run):
                 p.copy_(distribute_tensor(whole, p.device_mesh, p.placements))  # type: ignore[attr-defined]
 
     def weights(self) -> dict[str, Tensor]:
-        """The weights, whole, in the machine's memory. All processes must ask at once."""
+        """The weights, whole, in the machine's memory. All processes must call it together."""
         return {name: _whole(value).cpu() for name, value in self.model.state_dict().items()}
 
     def save(self, path: Path) -> None:
@@ -307,8 +307,8 @@ class AcceleratedRun(Run):
         self.began, self._from = (time.perf_counter(), self.at.steps), self.spent(self.at)
         super().loop(report if self.rank == 0 else None, checkpoint_every_s)
 
-    def judged(self) -> Transformer:
-        """The model as it is judged: whole, on each process."""
+    def whole_model(self) -> Transformer:
+        """The whole model, on each process."""
         if not self._sharded:
             return self.model
         model = Transformer(self.arch)

@@ -29,7 +29,7 @@ CurvePoint = tuple[float, int, float, float | None]  # CPU seconds, tokens, trai
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """How far a training is. ``steps`` also says which batches come next."""
+    """How far a training is. The batches that come next follow from ``steps``."""
 
     steps: int = 0
     tokens: int = 0

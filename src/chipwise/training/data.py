@@ -1,8 +1,8 @@
 """Text to train on: read, deduplicated and split into training, validation and test parts by whole entries.
 
 Related entries (terms under one parent, codes of one category) form a group, and a group lies wholly in one part, so
-that no model is judged on a sentence whose sibling it has learnt. Models are selected on the validation part; the test
-part only scores what was selected.
+that no model is evaluated on a sentence whose sibling it was trained on. Models are selected on the validation part;
+the test part only scores what was selected.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class DataSpec:
                 field="validation_share",
             )
         if self.paths and self.source == "medical-definitions":
-            raise SpecError(f"{self.source} reads none; say source: files, or leave them out", field="paths")
+            raise SpecError(f"{self.source} reads none; set source: files, or leave them out", field="paths")
 
     @property
     def share_of_test(self) -> float:

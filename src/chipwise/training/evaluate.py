@@ -112,8 +112,8 @@ def read(path: str | Path) -> dict[str, NDArray[np.floating]]:
 def quantised(model: Transformer, form: str) -> Transformer:
     """A copy of ``model`` whose projections and head hold the values that ``form`` can store.
 
-    ``form`` is a format, or a word for several (:mod:`chipwise.spec.formats`). A tied head becomes a table of its own,
-    as it does in the exported file.
+    ``form`` is a format or the name of a mixture (:mod:`chipwise.spec.formats`). A tied head becomes a separate table,
+    as in the exported file.
     """
     arch = dataclasses.replace(model.arch, tie_embeddings=False)
     state = dict(model.state_dict())

@@ -58,7 +58,7 @@ def require_weights(model: str | Path, *, purpose: str) -> Path:
     """The folder of a model with weights and tokenizer, found without reading either.
 
     Raises:
-        InputError: There is no such folder, or it lacks one of them; says what ``purpose`` needs.
+        InputError: There is no such folder, or it lacks one of them.
     """
     folder = Path(model)
     if not has_weights(folder) or not (folder / "tokenizer.json").is_file():

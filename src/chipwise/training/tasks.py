@@ -1,4 +1,4 @@
-"""How well a model does on a task: accuracy on held-out items, with its interval, and what it takes for what.
+"""How well a model does on a task: accuracy on held-out items, with its interval and the confusion matrix.
 
 Classes and amounts are read off the model's last hidden states. ``probe`` leaves the model as it is and learns one
 matrix; ``tune`` trains a copy of the whole model with that matrix for a fixed number of passes, as one would before
@@ -84,14 +84,14 @@ def evaluate_task(
         return _answered(task, [_likeliest(model, tokenizer, question) for question in task.questions])
     chosen = method or "tune"
     tuned, head = learn(model, tokenizer, task, method=chosen, on_progress=on_progress)
-    asked = [encode(tokenizer, item.text, model.arch.max_tokens) for item in task.test]
+    held_out = [encode(tokenizer, item.text, model.arch.max_tokens) for item in task.test]
     with torch.no_grad():
-        answers = head(pooled(tuned, asked))
-    return judge(task, answers.numpy(), method=chosen, judged=AS_THEY_ARE)
+        answers = head(pooled(tuned, held_out))
+    return score_answers(task, answers.numpy(), method=chosen, judged=AS_THEY_ARE)
 
 
 def expected_cpu_s(task: Task) -> float:
-    """CPU seconds that tuning one small model on ``task`` and judging it are planned with; nothing for questions."""
+    """CPU seconds that tuning one small model on ``task`` and evaluating it are planned with; none for questions."""
     return _TUNE_PASSES * _TUNE_S_PER_BYTE * sum(len(item.text.encode()) for item in task.train)
 
 
@@ -129,7 +129,7 @@ def _check(model: Transformer, tokenizer: Any) -> None:
         )
 
 
-def judge(task: Task, answers_IC: NDArray[np.floating], *, method: str, judged: str = "") -> TaskResult:
+def score_answers(task: Task, answers_IC: NDArray[np.floating], *, method: str, judged: str = "") -> TaskResult:
     """The result of answers to the held-out items: a score for each class, or (I, 1) amounts."""
     counts: dict[str, Any] = {"task": task.name, "method": method, "train_items": len(task.train), "judged": judged}
     counts["test_items"] = len(task.test)
@@ -231,7 +231,7 @@ class Head(nn.Module):
 
 
 def _targets(task: Task) -> Tensor:
-    """Class numbers (I,), or amounts less their mean over their deviation (I, 1): ranks are all that is judged."""
+    """Class numbers (I,), or amounts less their mean over their deviation (I, 1): only ranks are scored."""
     if task.kind == "regression":
         amounts = torch.tensor([[float(item.label)] for item in task.train])
         return (amounts - amounts.mean()) / amounts.std()
@@ -260,12 +260,12 @@ def _probe(features_IF: Tensor, targets: Tensor) -> Head:
     return head
 
 
-def probed(task: Task, learnt_IF: NDArray[np.floating], asked_IF: NDArray[np.floating]) -> NDArray[np.floating]:
+def probed(task: Task, train_IF: NDArray[np.floating], held_out_IF: NDArray[np.floating]) -> NDArray[np.floating]:
     """Scores (I, C) or amounts (I, 1) of the held-out items, read by one matrix off features of whatever model."""
-    learnt, asked = (torch.from_numpy(np.asarray(values, np.float32)) for values in (learnt_IF, asked_IF))
+    learnt, held_out = (torch.from_numpy(np.asarray(values, np.float32)) for values in (train_IF, held_out_IF))
     head = _probe(learnt, _targets(task))
     with torch.no_grad():
-        answers: NDArray[np.floating] = head(asked).numpy()
+        answers: NDArray[np.floating] = head(held_out).numpy()
     return answers
 
 

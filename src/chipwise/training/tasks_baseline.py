@@ -1,7 +1,7 @@
-"""What a bag of words reaches on a task: the bar that a transformer must earn.
+"""The TF-IDF baseline of a task.
 
 TF-IDF of words and multinomial logistic regression (ridge regression for amounts), as scikit-learn has them. The
-regularisation was chosen on the shipped tasks, in the bag's favour (docs/how-to/tasks.md).
+regularisation was chosen on the shipped tasks, in its favour (docs/how-to/tasks.md).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import numpy as np
 
 from chipwise.core.errors import MissingExtra
 from chipwise.core.statistics import wilson_interval
-from chipwise.training.tasks import TaskResult, judge
+from chipwise.training.tasks import TaskResult, score_answers
 from chipwise.training.tasks_data import Task
 
 _INVERSE_DECAY = 30.0
@@ -31,16 +31,16 @@ def baseline(task: Task) -> TaskResult:
     except ImportError:
         raise MissingExtra("scikit-learn", "tasks") from None
     words = TfidfVectorizer(sublinear_tf=True)
-    learnt = words.fit_transform([item.text for item in task.train])
-    asked = words.transform([item.text for item in task.test])
+    train = words.fit_transform([item.text for item in task.train])
+    held_out = words.transform([item.text for item in task.test])
     if task.kind == "regression":
-        ridge = Ridge(alpha=1.0).fit(learnt, [float(item.label) for item in task.train])
-        return judge(task, ridge.predict(asked)[:, None], method="TF-IDF + ridge regression")
-    model = LogisticRegression(C=_INVERSE_DECAY, max_iter=_STEPS).fit(learnt, [item.label for item in task.train])
+        ridge = Ridge(alpha=1.0).fit(train, [float(item.label) for item in task.train])
+        return score_answers(task, ridge.predict(held_out)[:, None], method="TF-IDF + ridge regression")
+    model = LogisticRegression(C=_INVERSE_DECAY, max_iter=_STEPS).fit(train, [item.label for item in task.train])
     known = list(model.classes_)
     answers = np.full((len(task.test), len(task.classes)), -np.inf)
-    answers[:, [task.classes.index(label) for label in known]] = model.predict_proba(asked)
-    return judge(task, answers, method="TF-IDF + logistic regression")
+    answers[:, [task.classes.index(label) for label in known]] = model.predict_proba(held_out)
+    return score_answers(task, answers, method="TF-IDF + logistic regression")
 
 
 def _chance(task: Task) -> TaskResult:

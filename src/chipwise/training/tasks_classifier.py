@@ -1,15 +1,15 @@
-"""What a model learnt of a task, as it is shipped: the graph that was judged, the tuned weights, and the classes.
+"""A tuned classifier as it is shipped: the graph that was evaluated, the tuned weights, and the classes.
 
 ::
 
     tasks/organ-system/
     ├── model.onnx               the tuned model in its deployed format, up to its last hidden states
     ├── classifier.safetensors   its weights before rounding (``model.``), and the matrix that reads it (``head.``)
-    ├── classifier.json          classes, architecture, format, how it was judged
+    ├── classifier.json          classes, architecture, format, how it was evaluated
     └── tokenizer.json
 
-The graph is the one that generates text, node by node, without its head: what is judged is what runs. Axes: I texts, T
-tokens, D width, C classes.
+The graph is the one that generates text, node by node, without its head: what is evaluated is what runs. Axes: I texts,
+T tokens, D width, C classes.
 """
 
 from __future__ import annotations

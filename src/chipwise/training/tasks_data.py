@@ -1,4 +1,4 @@
-"""What a model is asked on the user's own task: texts with labels, or questions with options, split once and for all.
+"""Tasks that models are evaluated on: texts with labels, or questions with options, with a fixed split.
 
 The shipped tasks are built from the data files that packages install; none of their text is kept here. An item is held
 out by a hash of its text, so adding items moves no other one.
@@ -31,7 +31,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 Method = Literal["tune", "probe", "likelihood"]
 METHODS: tuple[Method, ...] = get_args(Method)
 
-HELD_OUT = 0.2  # share of the items that are asked; the others are learnt from
+HELD_OUT = 0.2  # share of the items; the others are for training
 FEWEST_HELD_OUT = 10
 _PHENOTYPE = "HP:0000118"  # Phenotypic abnormality: its children are the organ systems
 _MOST_CLASSES_OF_NUMBERS = 20  # more different numbers than that are amounts, not names of classes
@@ -71,7 +71,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """Items to learn from and items to ask. ``questions`` are all asked: nothing is learnt from them."""
+    """Training items and held-out items. ``questions`` are all held out: no model is trained on them."""
 
     name: str
     kind: Kind
@@ -90,12 +90,12 @@ class Task:
 
     @property
     def identity(self) -> str:
-        """Digest of what is learnt from and asked; the name and the file do not matter."""
+        """Digest of the items; the name and the file do not matter."""
         return digest([self.kind, self.train, self.test, self.questions])
 
     @property
     def metric(self) -> str:
-        """What it is judged by."""
+        """The metric of its results."""
         return "spearman" if self.kind == "regression" else "accuracy"
 
 
@@ -110,7 +110,7 @@ def load_task(name: str | Path, *, kind: Kind | None = None) -> Task:
         kind: What the labels are; unless given, more than 20 different numbers are amounts and all else classes.
 
     Raises:
-        DataError: The file is missing or empty, a label is missing, there is but one class, or too little to ask.
+        DataError: The file is missing or empty, a label is missing, there is one class, or too few items are held out.
         UnknownName: Neither a shipped task nor a file.
         MissingExtra: The package that the task is built from is not installed.
     """

@@ -35,7 +35,7 @@ def evaluate_folder(
     wanted = load_task(task, kind=kind)
 
     from chipwise.training.evaluate import load_model
-    from chipwise.training.tasks import evaluate_task, judge
+    from chipwise.training.tasks import evaluate_task, score_answers
     from chipwise.training.tasks_baseline import baseline
     from chipwise.training.tasks_classifier import FOLDER, Classifier
     from chipwise.training.tokenizer import load_tokenizer
@@ -46,7 +46,9 @@ def evaluate_folder(
         classifier = Classifier(shipped)
         if classifier.knows(wanted):
             scores = classifier.scores([item.text for item in wanted.test])
-            return judge(wanted, scores, method="tune", judged=f"shipped classifier: {classifier.judged}"), reference
+            return score_answers(
+                wanted, scores, method="tune", judged=f"shipped classifier: {classifier.judged}"
+            ), reference
     origin = read_origin(folder)
     assert origin.weights is not None
     assert origin.tokenizer is not None

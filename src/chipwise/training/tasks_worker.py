@@ -20,7 +20,7 @@ from chipwise.training.tasks_data import Kind, Task, load_task
 from chipwise.training.tokenizer import load_tokenizer
 
 RESULT = "result.json"
-_METHOD = 2  # changes when tuning or judging do
+_METHOD = 2  # changes when tuning or evaluation do
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class TaskJob:
 
 
 def run_job(job: TaskJob) -> dict[str, Any]:
-    """Tunes, exports, judges; what is written is the fields of :class:`chipwise.training.tasks.TaskResult`.
+    """Tunes, exports and evaluates; writes the fields of :class:`chipwise.training.tasks.TaskResult`.
 
     Raises:
         DataError: The task cannot be read.
@@ -64,7 +64,7 @@ def run_job(job: TaskJob) -> dict[str, Any]:
         TrainingDiverged: Tuning lost its finite loss.
     """
     from chipwise.training.evaluate import load_model, quantised
-    from chipwise.training.tasks import evaluate_task, judge, learn
+    from chipwise.training.tasks import evaluate_task, learn, score_answers
     from chipwise.training.tasks_classifier import Classifier, Reading, write_classifier
 
     task = load_task(job.task, kind=job.kind)
@@ -96,7 +96,7 @@ def run_job(job: TaskJob) -> dict[str, Any]:
         )
         classifier = Classifier(folder)
         scores = classifier.scores([item.text for item in task.test])
-        result = asdict(judge(task, scores, method="tune", judged=classifier.judged))
+        result = asdict(score_answers(task, scores, method="tune", judged=classifier.judged))
     write_json(folder / RESULT, {"key": job.key(task), "result": result})
     return result
 

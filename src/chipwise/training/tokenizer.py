@@ -90,7 +90,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Any:
     tokenizer.train_from_iterator(texts, trainer)
     if tokenizer.get_vocab_size() < vocab_size:
         raise DataError(
-            f"the text yields only {tokenizer.get_vocab_size()} different tokens, {vocab_size} are asked for; add text "
+            f"the text yields only {tokenizer.get_vocab_size()} different tokens, not {vocab_size}; add text "
             "or choose smaller vocabularies"
         )
     return tokenizer
@@ -137,7 +137,7 @@ class TokenStore:
     Args:
         corpus: The text.
         folder: Where ``tokenizer-<size>.json`` and ``tokens-<size>.npz`` are kept.
-        sizes: Every vocabulary size that will be asked for.
+        sizes: Every vocabulary size that will be used.
     """
 
     def __init__(self, corpus: Corpus, folder: str | Path, sizes: Iterable[int]) -> None:

@@ -169,7 +169,7 @@ def train_model(
 def execution_of(
     device: str | None, precision: Any, accumulate: int, *, recompute: bool = False, sharing: Any = "ddp"
 ) -> Execution:
-    """The execution that options ask for; a GPU is used where there is one.
+    """The options of execution, checked; by default on a GPU if there is one.
 
     Raises:
         InputError: An option is wrong, or there is no such device here.

@@ -1,9 +1,9 @@
 """One training of one architecture within a budget of CPU seconds, resumable at any moment.
 
-The learning rate warms up, stays, and falls to zero over the last share of the budget. The state before the fall is
-kept, so that a training which deserves more goes on from there: only the fall is paid again. The budget counts the CPU
-time that the training steps take undisturbed (validation and checkpoints excluded), so a busy machine changes the
-waiting, not the result.
+The learning rate warms up, stays constant, and decays to zero over the last share of the budget. The state before the
+decay is kept, so that a training that is promoted continues from there and only repeats the decay. The budget counts
+the CPU time that training steps take undisturbed (validation and checkpoints excluded), so a busy machine changes the
+waiting time, not the result.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class TrainResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """A sign of life from a training."""
+    """A progress report of a training."""
 
     cpu_s: float
     cpu_budget_s: float
@@ -113,10 +113,10 @@ def train(
     checkpoint_every_s: float = 10.0,
     clock: Callable[[], float] = time.process_time,
 ) -> TrainResult:
-    """Trains ``arch`` on ``data`` for ``cpu_budget_s`` and judges it on the validation text.
+    """Trains ``arch`` on ``data`` for ``cpu_budget_s`` and evaluates it on the validation text.
 
     A training of the same architecture, data, seed, recipe and start that ``folder`` holds is continued: from its last
-    checkpoint if it was killed, from its state before the fall if a smaller budget was finished. ``start`` holds the
+    checkpoint if it was killed, from its state before the decay if a smaller budget was finished. ``start`` holds the
     weights to begin with (Transformer keys, or a safetensors file of them), such as those of a supernet; random ones
     unless given. ``precision`` of matrix products is the faster one here unless given; a training that is continued
     keeps its own.
@@ -135,7 +135,7 @@ def train(
 
 
 class Run:
-    """One training: its state, its loop, and what of it is kept. ``extended`` says otherwise where a GPU is used."""
+    """One training: its state, its loop and its files. ``accelerated.py`` extends it to GPUs."""
 
     given: Weights | None = None  # weights to begin with; random ones unless given
 
@@ -170,7 +170,7 @@ class Run:
         self.start()
 
     def name_files(self, budget: str) -> None:
-        """Says where things are kept; the state before the fall is common to all budgets."""
+        """Names the files; the state before the decay is common to all budgets."""
         self.stable_path = self.folder / "stable.safetensors"
         self.branch_path = self.folder / f"decay-{budget}.safetensors"
         self.weights_path = self.folder / f"weights-{budget}.safetensors"
@@ -230,7 +230,7 @@ class Run:
         return True
 
     def resume(self) -> bool:
-        """Takes up the furthest state that leads to this budget; False where there is none."""
+        """Continues from the furthest state that leads to this budget; False where there is none."""
         for path, furthest in ((self.branch_path, self.budget), (self.stable_path, self.decay_start)):
             kept = checkpoint.load(path, self.key)
             if kept is not None and self.spent(kept[0]) <= furthest * (1 + 1e-9) + 1.0:
@@ -296,7 +296,7 @@ class Run:
         self.save(self.stable_path if self.at.decay_from is None else self.branch_path)
 
     def _charge(self, elapsed_s: float) -> float:
-        """What a step costs the budget: what such steps cost when nobody disturbs (the second quickest of late).
+        """What a step costs the budget: what such steps cost on a quiet machine (the second fastest of the last sixty).
 
         Another process on the same core empties the caches and makes steps up to half as long again; charging that
         would give the model fewer steps for what is not its fault.
@@ -314,7 +314,7 @@ class Run:
         )
 
     def _keep_stable(self) -> None:
-        """Saves the state before the fall, unless a larger budget has already carried it further."""
+        """Saves the state before the decay, unless a larger budget has already taken it further."""
         kept = checkpoint.load(self.stable_path, self.key)
         if kept is None or self.spent(kept[0]) <= self.spent(self.at):
             self.save(self.stable_path)
@@ -366,12 +366,12 @@ class Run:
             at.curve.append((round(at.cpu_s, 3), at.tokens, round(at.bits_per_byte, 5), None))
 
     def finish(self, max_validation_bytes: int | None) -> TrainResult:
-        """Judges the weights and writes them with the result."""
+        """Evaluates the weights and writes them with the result."""
         from safetensors.torch import save as to_bytes
 
         at = self.at
         quality = evaluate(
-            self.judged().eval(), self.data, max_bytes=max_validation_bytes, dtype=torch_dtype(self.precision)
+            self.whole_model().eval(), self.data, max_bytes=max_validation_bytes, dtype=torch_dtype(self.precision)
         )
         if not math.isfinite(quality.bits_per_byte):
             raise TrainingDiverged(f"the weights after step {at.steps} give no finite loss; lower the recipe's rates")
@@ -390,12 +390,12 @@ class Run:
         self.keep(result, to_bytes(self.weights()))
         return result
 
-    def judged(self) -> Transformer:
-        """The model as it is judged."""
+    def whole_model(self) -> Transformer:
+        """The model to evaluate."""
         return self.model
 
     def keep(self, result: TrainResult, weights: bytes) -> None:
-        """Writes weights and result; the checkpoint of the fall is no longer needed."""
+        """Writes weights and result; the checkpoint of the decay is no longer needed."""
         with storage(self.weights_path):
             write_atomic(self.weights_path, weights)
         write_json(self.result_path, {"key": self.key, **dataclasses.asdict(result)})
@@ -423,7 +423,7 @@ def checked(weights: Weights, arch: ArchSpec) -> Weights:
 def batch(tokens: Tokens, window: int, count: int, step: int, seed: int) -> tuple[Tensor, Tensor]:
     """The inputs and targets, each (count, window), of step number ``step``: a function of its arguments alone.
 
-    Each epoch cuts the stream into windows at an offset of its own and takes them in an order of its own.
+    Each epoch has its own offset of the windows in the stream, and its own order.
     """
     windows = (len(tokens) - 1) // window - 1
     if windows < 1:

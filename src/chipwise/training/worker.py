@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainJob:
-    """One training, and the quality of its weights in the formats asked for."""
+    """One training, and the quality of its weights in some formats."""
 
     arch: ArchSpec
     tokens: str  # file that a TokenStore wrote
@@ -66,8 +66,8 @@ class TrainJob:
             max_validation_bytes=self.max_validation_bytes,
         )
         values: dict[str, Any] = plain(result)
-        judged = partial(quantised_bits_per_byte, data=data, max_bytes=self.max_validation_bytes)
-        values["quantised"] = {form: judged(self.arch, result.weights, form).bits_per_byte for form in self.formats}
+        rounded = partial(quantised_bits_per_byte, data=data, max_bytes=self.max_validation_bytes)
+        values["quantised"] = {form: rounded(self.arch, result.weights, form).bits_per_byte for form in self.formats}
         return values
 
 

@@ -113,7 +113,7 @@ def test_an_encoder_is_cut_as_its_file_says(tmp_path, clock) -> None:
     assert record.start.distances.keys() == {"1", "2"}  # both healed, for as many steps
     assert record.start.steps >= 10
     assert {"mine", "original"} == cut.tasks.keys()
-    assert set(record.budget.spent) >= {"measuring the original", "judge blocks", "heal", "measuring in turns"}
+    assert set(record.budget.spent) >= {"measuring the original", "score blocks", "heal", "measuring alternately"}
 
     winner = load_pretrained(tmp_path / "out" / "winner")[0]
     assert winner.parameters() == cut.parameters < original.parameters

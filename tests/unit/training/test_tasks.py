@@ -14,7 +14,7 @@ from chipwise.core.errors import DataError, InputError, UnknownName
 from chipwise.core.statistics import wilson_interval
 from chipwise.deploy.torch import Transformer, build
 from chipwise.spec import ArchSpec
-from chipwise.training.tasks import Head, evaluate_task, fisher, judge, pooled, spearman
+from chipwise.training.tasks import Head, evaluate_task, fisher, pooled, score_answers, spearman
 from chipwise.training.tasks_baseline import baseline
 from chipwise.training.tasks_data import Item, Question, Task, chapters, divide, load_task, organ_system
 from chipwise.training.tokenizer import TokenStore
@@ -172,7 +172,7 @@ def test_rank_correlation_by_hand() -> None:
 def test_the_confusion_matrix_counts_true_against_answered() -> None:
     items = tuple(Item(text=str(i), label=label) for i, label in enumerate("aab"))
     task = Task(name="t", kind="classification", source="", train=items, test=items)
-    result = judge(task, np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]), method="by hand")
+    result = score_answers(task, np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]), method="by hand")
     assert result.confusion == ((1, 1), (0, 1))
     assert result.value == pytest.approx(2 / 3)
     assert (result.low, result.high) == wilson_interval(2, 3)

@@ -16,7 +16,7 @@ def lower_embedding(arch: ArchSpec, *, rows: int) -> list[tuple[str, Op]]:
 
 
 def lower_cut(*, width: int, rows: int, kept: int) -> EmbeddingOp:
-    """Picking ``kept`` of ``rows`` rows: the last position of each sequence, where only its logits are asked for."""
+    """Picking ``kept`` of ``rows`` rows: the last position of each sequence, where only its logits are needed."""
     return EmbeddingOp(tokens=kept, width=width, rows=rows)
 
 

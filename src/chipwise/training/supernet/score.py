@@ -33,7 +33,7 @@ def score(
         whole: The model that holds all.
         archs: Models that fit into it.
         data: The text in the tokens of each vocabulary size.
-        max_validation_bytes: Judge on the first so many bytes.
+        max_validation_bytes: Evaluate on at most this many bytes.
         dtype: In which matrices are multiplied; the faster one here unless given.
 
     Raises:

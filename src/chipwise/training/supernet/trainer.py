@@ -1,7 +1,7 @@
-"""One training of shared weights: every step trains a few sub-models at once, cut from the same tensors.
+"""Training a supernet: every step trains a few sub-models at once, cut from the same tensors.
 
-The loop, the budget, the checkpoints and what happens after a divergence are those of ``train/trainer.py``; only the
-step differs. A step draws a few designs, each with text of its own in its own vocabulary. With distillation a step
+The loop, the budget, the checkpoints and what happens after a divergence are those of ``training/trainer.py``; only the
+step differs. A step draws a few designs, each with its own text in its own vocabulary. With distillation a step
 takes one vocabulary, in turns, and of its designs the largest, the smallest and some others (the sandwich) on the same
 text; the others learn from the largest as well as from the text.
 
@@ -47,7 +47,7 @@ class SupernetRecipe(Recipe):
     designs: int = 4  # of a step
     batch_windows: int = 8  # of each design
     rate_width: int | None = None  # one rate for weights that designs of many widths share
-    distil: float = 0.0  # share of the largest's word in what the others learn; above 0 a step is a sandwich
+    distil: float = 0.0  # weight of the largest model's predictions in the others' loss; above 0 a step is a sandwich
 
     def __post_init__(self) -> None:
         Recipe.__post_init__(self)
@@ -159,7 +159,7 @@ class SupernetRun(Run):
             place = step // len(self.sizes) if self.recipe.distil else step * len(designs) + number
             inputs, targets = batch(data.train, self.window, self.recipe.batch_windows, place, self.seed)
             parts = {n: p.detach().requires_grad_() for n, p in part_of(arch, self.arch, weights).items()}
-            x, table, loss = with_weights(arch, parts, functools.partial(self._judged, inputs, targets, teacher))
+            x, table, loss = with_weights(arch, parts, functools.partial(self._loss, inputs, targets, teacher))
             (loss / len(designs)).backward()  # type: ignore[no-untyped-call]
             add_gradients(arch, self.arch, parts, gradients)
             total += loss.detach() / len(designs) * (self.data.bytes_per_token / data.bytes_per_token)
@@ -176,7 +176,7 @@ class SupernetRun(Run):
         ends = [max(group, key=ArchSpec.parameters), min(group, key=ArchSpec.parameters)]
         return [*ends, *(group[int(i)] for i in random.integers(len(group), size=count - 2))]
 
-    def _judged(
+    def _loss(
         self, inputs: Tensor, targets: Tensor, teacher: Tensor | None, model: Transformer
     ) -> tuple[Tensor, Tensor, Tensor]:
         """What the head sees (R, D), its table (V, D), and the loss."""
@@ -192,8 +192,8 @@ class SupernetRun(Run):
     def _charge(self, elapsed_s: float) -> float:
         """What a step costs the budget: what its work costs when it is little disturbed.
 
-        Steps differ in what they train, so the stated pace says how much work a step is, and the first quartile of the
-        seconds that such work took of late says what it costs; never more than the step really took.
+        Steps differ in what they train. The stated pace gives a step's work, and the first quartile of recent seconds
+        per work its cost; never more than the step really took.
         """
         work_s = sum(pace_s(arch) for arch in self.drawn())
         self.recent_s.append(elapsed_s / work_s)
