@@ -65,7 +65,7 @@ def test_small_graphs_are_timed_in_a_child() -> None:
 
 def test_a_case_that_cannot_be_timed_is_an_error_that_says_why() -> None:
     with pytest.raises(MeasurementError, match=r"calibration: .*no-such-kind"):
-        time_cases([Case(kind="no-such-kind", count=1)], threads=1, tell=lambda phase, share: None)
+        time_cases([Case(kind="no-such-kind", count=1)], threads=1, on_progress=lambda phase, share: None)
 
 
 def test_a_runtime_that_does_not_exist_cannot_be_calibrated() -> None:
