@@ -18,8 +18,9 @@ RENAMED = {"anchors": "reference_s", "lessons": "calibration_models"}  # fields 
 LARGE = ".large"  # ends the names of checks on models that do not fit in caches
 LARGE_BYTES = 1e8  # stored weights above which a model counts as large
 EXTRAPOLATION = 0.25
-"""Standard deviation, in logarithms, that errors gain per factor of e by which a model's weights lie outside the sizes
-that were checked. A change of cache level can cost a factor of two within a factor of four in size."""
+"""Standard deviation, in logarithms, that errors gain per factor of e by which a model's weights exceed the sizes that
+were checked. A change of cache level can cost a factor of two within a factor of four in size; smaller models have
+nothing new in them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,11 +79,10 @@ class CheckError:
     most_bytes: float | None = None
 
     def at(self, stored_bytes: float) -> CheckError:
-        """This check for a model of ``stored_bytes``: the spread grows outside the sizes that were checked."""
-        if self.least_bytes is None or self.most_bytes is None or stored_bytes <= 0:
+        """This check for a model of ``stored_bytes``: the spread grows above the sizes that were checked."""
+        if self.most_bytes is None or stored_bytes <= self.most_bytes:
             return self
-        outside = max(0.0, math.log(stored_bytes / self.most_bytes), math.log(self.least_bytes / stored_bytes))
-        return replace(self, spread=math.hypot(self.spread, EXTRAPOLATION * outside))
+        return replace(self, spread=math.hypot(self.spread, EXTRAPOLATION * math.log(stored_bytes / self.most_bytes)))
 
     def sentence(self, name: str) -> str:
         """One line for people."""

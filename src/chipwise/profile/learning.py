@@ -448,10 +448,10 @@ class Correction:
     factor: float = 1.0
     spread: float
 
-    def interval(self, predicted: float) -> tuple[float, float, float]:
-        """The corrected value with the bounds of its 90 % interval."""
-        value = predicted * self.factor
-        return value, value * math.exp(-self.spread), value * math.exp(self.spread)
+    def interval(self, predicted: float, *, extra: float = 0.0) -> tuple[float, float, float]:
+        """The corrected value with the bounds of its 90 % interval; ``extra`` adds to the error's standard deviation."""
+        value, half = predicted * self.factor, math.hypot(self.spread, Z90 * extra)
+        return value, value * math.exp(-half), value * math.exp(half)
 
 
 def correction(pairs: Iterable[tuple[float, float]], *, error: float) -> Correction:
