@@ -16,7 +16,15 @@ from chipwise.cost.residual import AMPLITUDE, doubt
 from chipwise.cost.spending import Rates, spent
 from chipwise.hardware.device import MachineProfile
 from chipwise.ops import Phase, Workload
-from chipwise.profile.learning import Correction, Prepared, correction, held_out_predictions, learn, prepare
+from chipwise.profile.learning import (
+    Correction,
+    Prepared,
+    correction,
+    held_out_predictions,
+    learn,
+    prepare,
+    stored_bytes,
+)
 from chipwise.space import SearchSpace
 from chipwise.space.constraints import MEASURED_METRICS
 from chipwise.space.price_table import PriceTable, ProfilePricer
@@ -112,9 +120,13 @@ class CostModel:
         return self._medians[design]
 
     def predict(self, design: Design) -> dict[str, list[float]]:
-        """Each metric's corrected value with the bounds of its 90 % interval."""
-        cost = self._uncorrected(design)
-        predicted = {metric: list(known.interval(cost[metric])) for metric, known in self._corrections.items()}
+        """Each metric's corrected value and its 90 % interval, which is wider above the sizes that were checked."""
+        cost, size = self._uncorrected(design), stored_bytes(design, self._workload)
+        predicted = {}
+        for metric, known in self._corrections.items():
+            usual, here = self._error(metric), self.profile.check(_check_name(metric), size).spread
+            extra = math.sqrt(max(0.0, here**2 - usual**2))
+            predicted[metric] = list(known.interval(cost[metric], extra=extra))
         count = float(design.arch.parameters())
         ends = zip(predicted["ttft_p50"], predicted["tpot_p50"], strict=True)
         each = [spent(ttft_s, tpot_s, self._workload, self._rates) for ttft_s, tpot_s in ends]

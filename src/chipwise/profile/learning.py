@@ -449,7 +449,7 @@ class Correction:
     spread: float
 
     def interval(self, predicted: float, *, extra: float = 0.0) -> tuple[float, float, float]:
-        """The corrected value with the bounds of its 90 % interval; ``extra`` adds to the error's standard deviation."""
+        """The corrected value and its 90 % interval; ``extra`` is a further standard deviation in logarithms."""
         value, half = predicted * self.factor, math.hypot(self.spread, Z90 * extra)
         return value, value * math.exp(-half), value * math.exp(half)
 

@@ -33,3 +33,10 @@ def test_interval_holds_its_value_and_factor_stays_between_the_ratios(pairs, pre
     assert low <= value <= high
     ratios = [0.0, *(math.log(m / p) for p, m in pairs)]
     assert min(ratios) - 1e-9 <= math.log(known.factor) <= max(ratios) + 1e-9
+
+
+def test_extra_error_adds_to_the_variance() -> None:
+    """Spreads of 3 and 4 parts in a hundred make 5."""
+    known = correction([], error=0.03)
+    value, low, high = known.interval(1.0, extra=0.04)
+    assert math.log(value / low) == pytest.approx(math.log(high / value)) == pytest.approx(Z90 * 0.05)
