@@ -60,6 +60,11 @@
     });
   }
 
+  const boxes = Array.from(document.querySelectorAll(".scroll"));
+  const hint = () => boxes.forEach((box) => box.classList.toggle("wide", box.scrollWidth > box.clientWidth + 1));
+  addEventListener("resize", hint);
+  hint();
+
   const keys = Object.keys(figures);
   for (const key of keys) shown[key] = 0;
   const all = () => Promise.all(keys.map(draw));
