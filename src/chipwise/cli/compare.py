@@ -6,13 +6,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from chipwise.cli import completion
+
 if TYPE_CHECKING:
     from chipwise.explaining.comparison import Comparison, Winner
 
 
 def command(
     models: Annotated[list[str], typer.Argument(help="Models, as `chipwise estimate` takes them.")],
-    device: Annotated[str, typer.Option(help="Devices, with commas between, or `all`.")] = "all",
+    device: Annotated[
+        str, typer.Option(help="Devices, with commas between, or `all`.", autocompletion=completion.devices)
+    ] = "all",
     runtime: Annotated[
         str | None, typer.Option(help="vllm, sglang, trtllm, llama.cpp, torch-eager, …; each device's default.")
     ] = None,

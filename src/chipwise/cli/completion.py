@@ -17,7 +17,9 @@ def models(incomplete: str) -> list[str]:
     wanted = incomplete.lower()
     ids = families.names()
     matching = [name for name in ids if name.lower().startswith(wanted)]
-    return matching or [tail for name in ids if (tail := name.rpartition("/")[2]).lower().startswith(wanted)]
+    tails = (name.rpartition("/")[2] for name in ids)
+    matching = matching or [tail for tail in tails if tail.lower().startswith(wanted)]
+    return [incomplete + name[len(incomplete) :] for name in matching]  # shells compare case
 
 
 def runtimes(incomplete: str) -> list[str]:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from chipwise.cli import completion
+
 if TYPE_CHECKING:
     from chipwise.core.layout import Table
     from chipwise.hardware.datasheet import DeviceProfile, Fact
@@ -34,7 +36,10 @@ def table(context: typer.Context, as_json: Annotated[bool, JSON] = False) -> Non
 
 @app.command("show")
 def one(
-    name: Annotated[str, typer.Argument(help="A device's name or alias, or the path of a YAML file.")],
+    name: Annotated[
+        str,
+        typer.Argument(help="A device's name or alias, or the path of a YAML file.", autocompletion=completion.devices),
+    ],
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Show every fact of one device with its source."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chipwise.cli import quality
+from chipwise.cli import completion, quality
 
 if TYPE_CHECKING:
     from chipwise.api.predictions import DeviceAnswer
@@ -24,11 +24,21 @@ def command(
     context: typer.Context,
     model: Annotated[
         str | None,
-        typer.Argument(help="A Hugging Face id that is bundled, a config.json or its folder, or a spec file."),
+        typer.Argument(
+            help="A model of `chipwise models`, a config.json or its folder, or a spec file.",
+            autocompletion=completion.models,
+        ),
     ] = None,
-    device: Annotated[str, typer.Option(help="A device of `chipwise devices`, a YAML file, or `all`.")] = "h100-sxm",
+    device: Annotated[
+        str,
+        typer.Option(help="A device of `chipwise devices`, a YAML file, or `all`.", autocompletion=completion.devices),
+    ] = "h100-sxm",
     runtime: Annotated[
-        str | None, typer.Option(help="vllm (else torch-compile with --train), sglang, trtllm, llama.cpp, …")
+        str | None,
+        typer.Option(
+            autocompletion=completion.runtimes,
+            help="vllm (else torch-compile with --train), sglang, trtllm, llama.cpp, …",
+        ),
     ] = None,
     prompt: Annotated[int, typer.Option(help="Prompt tokens of a request.", min=1)] = 1024,
     new: Annotated[int, typer.Option(help="New tokens of a request.", min=1)] = 128,

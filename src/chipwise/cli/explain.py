@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chipwise.cli import quality
+from chipwise.cli import completion, quality
 
 if TYPE_CHECKING:
     from chipwise.explaining.advice import Advice
@@ -20,10 +20,22 @@ MOST_ADVICE = 5  # pieces that are shown without --all
 def command(
     context: typer.Context,
     model: Annotated[
-        str, typer.Argument(help="A Hugging Face id that is bundled, a config.json or its folder, or a spec file.")
+        str,
+        typer.Argument(
+            help="A model of `chipwise models`, a config.json or its folder, or a spec file.",
+            autocompletion=completion.models,
+        ),
     ],
-    device: Annotated[str, typer.Option(help="A device of `chipwise devices`, a YAML file, or `here`.")] = "h100-sxm",
-    runtime: Annotated[str | None, typer.Option(help="vllm, sglang, trtllm, torch-eager, …; onnxruntime here.")] = None,
+    device: Annotated[
+        str,
+        typer.Option(help="A device of `chipwise devices`, a YAML file, or `here`.", autocompletion=completion.devices),
+    ] = "h100-sxm",
+    runtime: Annotated[
+        str | None,
+        typer.Option(
+            autocompletion=completion.runtimes, help="vllm, sglang, trtllm, torch-eager, …; onnxruntime here."
+        ),
+    ] = None,
     prompt: Annotated[int, typer.Option(help="Prompt tokens of a request.", min=1)] = 1024,
     new: Annotated[int, typer.Option(help="New tokens of a request.", min=1)] = 128,
     batch: Annotated[int, typer.Option(help="Requests in flight.", min=1)] = 1,
