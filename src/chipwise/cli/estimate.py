@@ -162,7 +162,7 @@ def _print(model: str, found: CostEstimate) -> None:
     from chipwise.cli.output import print_table, put, say
     from chipwise.core import units
     from chipwise.core.layout import Column, Table
-    from chipwise.cost.breakdown import passes
+    from chipwise.cost.model import passes
 
     several = f"{found.devices} x " if found.devices > 1 else ""
     say(f"{model} on {several}{found.device}, {found.runtime}: {found.provenance}, 90 % intervals", bold=True)

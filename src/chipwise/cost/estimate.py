@@ -46,7 +46,7 @@ def estimate(
         tpot_s=metrics["tpot_p50"].value,
         peak_memory_bytes=metrics["peak_memory"].value,
         metrics=metrics,
-        memory=parts,
+        memory_bytes=parts.held_bytes(profile.memory),
         prefill=operator_costs(prefill_graph, profile, logits=logits),
         decode=operator_costs(decode_graph, profile, logits=logits),
         model=MODEL,

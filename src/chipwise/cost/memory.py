@@ -32,10 +32,19 @@ class MemoryParts:
         """What the runtime holds of the matrices, as calibrated: some formats are kept twice."""
         return sum(cost.per_matrix_byte[weights] * size for weights, size in self.matrices.items())
 
+    def held_bytes(self, cost: MemoryCost) -> dict[str, float]:
+        """What a process that serves this holds, as calibrated, by what it is for."""
+        return {
+            "runtime": cost.base_bytes,
+            "token table, norms": cost.per_table_byte * self.table_bytes,
+            "matrices": self.held_matrix_bytes(cost),
+            "KV cache": float(self.kv_bytes),
+            "activations": float(self.activation_bytes),
+        }
+
     def peak_bytes(self, cost: MemoryCost) -> float:
-        """Most resident memory of a process that serves this, as calibrated."""
-        held = cost.per_table_byte * self.table_bytes + self.held_matrix_bytes(cost)
-        return cost.base_bytes + held + self.kv_bytes + self.activation_bytes
+        """Peak resident memory of a process that serves this, as calibrated."""
+        return sum(self.held_bytes(cost).values())
 
 
 def memory_parts(design: Design, workload: Workload) -> MemoryParts:

@@ -106,7 +106,7 @@ class Explanation(Result):
 def explain_case(case: Case, *, every: bool = False, other_chips: bool = False) -> Explanation:
     """Explains a case. ``every`` keeps uncertain advice, ``other_chips`` also suggests other devices."""
     curves = (token_curve(case), batch_curve(case))
-    held = case.estimate.memory_bytes or _calibrated_memory(case)
+    held = case.estimate.memory_bytes
     capacity = case.sheet.mem_capacity_bytes if case.sheet is not None else None
     return Explanation(
         case=case,
@@ -165,10 +165,6 @@ def _operator(place: str, same: Sequence[OpCost], total: float, *, known: bool) 
         ridge=intensity * memory / compute if known and intensity and compute else None,
         reached=min(1.0, max(compute, memory) / seconds) if known else None,
     )
-
-
-def _calibrated_memory(case: Case) -> Mapping[str, float]:
-    return {"process": case.estimate.peak_memory_bytes}
 
 
 def _notes(case: Case, capacity: float | None) -> list[str]:

@@ -78,7 +78,7 @@ def make_record(spec: RunSpec, study: Study, trials: Trials, space: SearchSpace,
         else tuple(rec.Roof(name=n, bandwidth_bytes_per_s=v) for n, v in profile.roofs.items()),
         peaks=() if profile is None else tuple(rec.Peak(dtype=n, flops_per_s=v) for n, v in profile.peaks.items()),
         launch_overhead_s=None if profile is None else profile.terms.get("elementwise.mul", {}).get("node"),
-        memory=() if cost is None or profile is None or chosen is None else _memory(cost, profile, chosen),
+        memory=() if cost is None or chosen is None else _memory(cost, chosen),
         history=tuple(_history(spec, items, factor)),
         answer=answer,
         tasks=tuple(_tasks(spec, items, memory.get("bars", {}))),
@@ -271,18 +271,10 @@ def _operators(costs: tuple[OpCost, ...]) -> tuple[rec.Operator, ...]:
     )
 
 
-def _memory(cost: CostEstimate, profile: MachineProfile, item: Candidate) -> tuple[rec.MemoryPart, ...]:
-    parts, rates = cost.memory, profile.memory
-    if parts is None:  # a data sheet's estimate; candidates of a run have the parts of a calibrated one
+def _memory(cost: CostEstimate, item: Candidate) -> tuple[rec.MemoryPart, ...]:
+    if cost.profile is None:  # a data sheet's estimate; candidates of a run have the parts of a calibrated one
         return ()
-    sizes = {
-        "runtime": rates.base_bytes,
-        "token table, norms": rates.per_table_byte * parts.table_bytes,
-        "matrices": parts.held_matrix_bytes(rates),
-        "KV cache": float(parts.kv_bytes),
-        "activations": float(parts.activation_bytes),
-    }
-    return tuple(rec.MemoryPart(trial=item.number, kind=kind, bytes=size) for kind, size in sizes.items())
+    return tuple(rec.MemoryPart(trial=item.number, kind=kind, bytes=size) for kind, size in cost.memory_bytes.items())
 
 
 def _cloud(rows: list[list[float]]) -> rec.Cloud:

@@ -10,10 +10,9 @@ import pytest
 
 from chipwise.blocks.lowering import lower
 from chipwise.cost import Bound, estimate, op_price
-from chipwise.cost.breakdown import text
 from chipwise.cost.estimate import interval, operator_costs
 from chipwise.cost.memory import block_activation_bytes, block_kv_bytes, block_vector_parameters, memory_parts
-from chipwise.cost.model import CostEstimate, OpCost
+from chipwise.cost.model import CostEstimate, OpCost, text
 from chipwise.cost.pricing import PARTS, PRICE_COLUMNS, anatomy, combine, s_per_byte, total_price, working_set_bytes
 from chipwise.cost.residual import AMPLITUDE, NOISE, REACH, SCALES, doubt, factors, smooth
 from chipwise.hardware import CheckError, Curve

@@ -89,7 +89,7 @@ def test_rows_and_whole_designs_draw_the_same_between_the_floor_and_the_limit() 
 @pytest.mark.parametrize(("name", "lacks"), [("apple-m1-pro", "board_power"), ("v100-sxm", "peak.int8")])
 def test_a_sheet_that_lacks_a_fact_of_power_says_which_and_still_tells_times(name, lacks) -> None:
     sheet, workload = datasheet.load(name), Workload(prompt_tokens=8, new_tokens=11)
-    with pytest.raises(Unsupported, match=f"add {lacks} with its source"):
+    with pytest.raises(Unsupported, match=f"device file of your own with {lacks} set"):
         device_metrics(SPACE, workload, DevicePricer(sheet, joules=True))
     found = as_priced(sheet, lambda pricer: device_metrics(SPACE, workload, pricer))(ROWS)
     assert {"ttft_p50", "tpot_p50"} <= found.keys()
@@ -129,12 +129,12 @@ def test_counters_tell_mean_watts_of_all_rounds() -> None:
         ),
         (
             {"targets": [{"device": "epyc-9755", "constraints": {"usd_per_1k_tokens": "<= 1 USD"}}]},
-            "constraints.usd_per_1k_tokens: epyc-9755 lists no price, because no source was found that publishes it; "
-            "if you know one, add price with its source to epyc-9755.yaml",
+            "constraints.usd_per_1k_tokens: epyc-9755 lists no price: no published figure was found; "
+            "if you know one, pass a device file of your own with price set",
         ),
         (
             {"targets": [{"device": "apple-m1-pro", "constraints": {"power": "<= 9 W"}}]},
-            "add board_power with its source to apple-m1-pro.yaml",
+            "pass a device file of your own with board_power set",
         ),
         (
             {

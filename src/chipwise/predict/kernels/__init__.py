@@ -24,7 +24,7 @@ MODELS: dict[str, str] = {
     "ConvOp": "scan",
     "Elementwise": "stream",
     "EmbeddingOp": "stream",
-    "ExpertsOp": "experts",
+    "ExpertsOp": "experts",  # or looped, where each expert is called by itself
     "GroupedMatmul": "experts",
     "LatentAttentionOp": "latent",
     "Matmul": "gemm",
@@ -48,7 +48,8 @@ def times_of(op: Op, device: DeviceProfile, *, stack: str = "vllm", fold: str | 
     Raises:
         Unsupported: The device lacks a rate that the operator needs.
     """
-    module = importlib.import_module(f"chipwise.predict.kernels.{MODELS.get(type(op).__name__, 'analytic')}")
+    name = "looped" if op.kind == "looped_experts" else MODELS.get(type(op).__name__, "analytic")
+    module = importlib.import_module(f"chipwise.predict.kernels.{name}")
     model: Callable[..., KernelTimes] = module.times
     found = model(op, device, stack=stack, fold=fold)
     return replace(found, latency_s=np.maximum(found.latency_s, found.compute_s))

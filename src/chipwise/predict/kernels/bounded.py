@@ -124,7 +124,7 @@ def hardware(device: DeviceProfile) -> Float64Array:
     clock = device.clock.number if device.clock is not None else 1.7e9
     listed = [name for name in ("bf16", "fp16", "int8", "fp32") if name in device.peak_flops_per_s]
     if not listed:
-        raise Unsupported(f"{device.name} lists no arithmetic rate; add a peak to an engine of {device.name}.yaml")
+        raise Unsupported(f"{device.name} lists no arithmetic rate; pass a device file of your own that has one")
     return np.log2([bandwidth / 1e12, device.peak(listed[0]) / bandwidth, units, clock / 1e9])
 
 

@@ -50,7 +50,7 @@ def link(device: DeviceProfile) -> Link:
             return max(found, key=lambda each: each.bandwidth.number)
     raise Unsupported(
         f"{device.name} lists no link to other devices or to a host, so it cannot take part in a collective; if it has "
-        f"one, add it with its source to links of {device.name}.yaml"
+        f"one, pass a device file of your own with it under links"
     )
 
 

@@ -94,10 +94,6 @@ def times(
     Raises:
         Unsupported: The device has no rate for the products' format; the routing or fold is unknown.
     """
-    if isinstance(op, ExpertsOp) and not op.grouped:
-        from chipwise.predict.kernels import looped
-
-        return looped.times(op, device, stack=stack, fold=fold)
     fitted = bounded.load("experts")
     kind = format_class(op.weights, op.activations)
     numbers = grouped(op, device, routing=routing)

@@ -208,7 +208,7 @@ def hardware(device: DeviceProfile) -> tuple[float, float, float, float]:
     listed = device.peak_flops_per_s
     peak = next((device.peak(name) for name in ("bf16", "fp16", "fp32", "int8", "fp8") if name in listed), None)
     if peak is None:
-        raise Unsupported(f"{device.name} lists no arithmetic rate; add a peak to an engine of {device.name}.yaml")
+        raise Unsupported(f"{device.name} lists no arithmetic rate; pass a device file of your own that has one")
     bandwidth = device.mem_bandwidth_bytes_per_s
     units, clock = units_and_clock(device)
     each = peak / units / clock

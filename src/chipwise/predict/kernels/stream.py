@@ -63,7 +63,7 @@ def vector_peak(device: DeviceProfile) -> float:
                 return device.peak(dtype, kind=kind)
             except Unsupported:
                 continue
-    raise Unsupported(f"{device.name} lists no arithmetic rate; add a peak to an engine of {device.name}.yaml")
+    raise Unsupported(f"{device.name} lists no arithmetic rate; pass a device file of your own that has one")
 
 
 __all__ = ["Float64Array", "times", "vector_peak"]
