@@ -33,7 +33,7 @@ class ChipwiseError(Exception):
     exit_code = 1
 
     def __str__(self) -> str:
-        """The message, in which nothing that the user gave takes more than a line or two."""
+        """The message, with long values cut."""
         text = _LONG.sub(lambda found: found[0][:60] + "…", super().__str__())
         return text if len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS] + "…"
 

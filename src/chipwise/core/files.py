@@ -177,7 +177,7 @@ def write_atomic(path: str | Path, content: str | bytes) -> None:
                 os.fsync(stream.fileno())
             temporary.replace(target)
         finally:
-            with contextlib.suppress(OSError):  # the refusal above says more than that there is nothing to remove
+            with contextlib.suppress(OSError):  # the error above is the informative one
                 temporary.unlink()
 
 

@@ -23,8 +23,8 @@ from chipwise.spec.mixers import Attention, GatedDelta, LatentAttention, Mamba2,
 NormKind = Literal["rmsnorm", "layernorm"]
 Block = Mixer | FeedForwardBlock
 if TYPE_CHECKING:
-    # Most rooms build and lower one kind of block each, and refuse the others by name (spec.plain) before they read
-    # its fields: to a type checker a layer's blocks may be any, when a file is read they are exactly these.
+    # Most packages build and lower one kind of block each, and refuse the others by name (spec.plain) before they read
+    # its fields: to a type checker a layer's blocks are Any; at run time they are exactly these.
     AnyMixer = Any
     AnyFeedForward = Any
 else:
@@ -255,7 +255,7 @@ class ArchSpec(Result):
 class Design:
     """What is deployed: an architecture and the format its matrices are stored in.
 
-    ``weights`` is the format of every projection and the head, or the word for formats that differ (``formats.py``:
+    ``weights`` is the format of every projection and the head, or the text for formats that differ (``formats.py``:
     ``int4/int8 head:int8``); the token table, norms and biases stay FP32, so a quantised tied head is a second copy of
     the table. Layers that share weights share their format.
     """
@@ -273,7 +273,7 @@ class Design:
                     f"where that one holds {formats.layers[layer.shares]}",
                     field="weights",
                 )
-        object.__setattr__(self, "weights", str(formats))  # one word for each choice of formats
+        object.__setattr__(self, "weights", str(formats))  # one spelling for each choice of formats
 
     @property
     def formats(self) -> WeightFormats:

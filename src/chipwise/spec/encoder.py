@@ -15,7 +15,14 @@ from chipwise.spec.feed_forward import FeedForward
 from chipwise.spec.mixers import Attention
 
 Shape = tuple[int, ...]
-_FREE = {"norm_place", "embedding_norm", "head", "token_types", "final_norm", "causal"}  # later fields with a say
+_FREE = {
+    "norm_place",
+    "embedding_norm",
+    "head",
+    "token_types",
+    "final_norm",
+    "causal",
+}  # later fields encoders set
 
 
 def is_encoder(arch: ArchSpec) -> bool:
@@ -24,7 +31,7 @@ def is_encoder(arch: ArchSpec) -> bool:
 
 
 def require_encoder(arch: ArchSpec, *, work: str) -> None:
-    """That ``arch`` is an encoder which is built.
+    """Checks that ``arch`` is an encoder that chipwise builds.
 
     Raises:
         Unsupported: It is not; names the block or field, and where it stands.
@@ -115,7 +122,7 @@ def _departed_attention(block: Attention) -> Iterator[str]:
 
 
 def _departed(value: ArchSpec | Layer | Attention | FeedForward) -> Iterator[str]:
-    """Later fields that are not at their default and that no encoder has a say in."""
+    """Later fields that are not at their default and that encoders may not set."""
     for field in fields(value):
         found: Any = getattr(value, field.name)
         if field.metadata.get("later") and field.name not in _FREE and found != field.default:

@@ -1,6 +1,6 @@
-"""The weight formats of a whole model as one word: ``int8``, or ``int4/int8/int4 head:int8`` where they differ.
+"""The weight formats of a whole model as one text: ``int8``, or ``int4/int8/int4 head:int8`` where they differ.
 
-The word is what files, trials and reports hold. There is one word for each choice of formats: where all layers and the
+This text is what files, trials and reports hold. Each choice of formats has one spelling: where all layers and the
 head agree it is the name of their format, where all layers agree ``int4 head:int8``.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from chipwise.core.dtypes import weight_format
-from chipwise.core.errors import SpecError
+from chipwise.core.errors import SpecError, short
 
 _HEAD = " head:"
 
@@ -36,7 +36,7 @@ class WeightFormats:
 
 
 def formats_word(layers: Iterable[str], head: str) -> str:
-    """The word for these formats.
+    """The text for these formats.
 
     >>> formats_word(["int4", "int8"], "int8"), formats_word(["int8", "int8"], "int8")
     ('int4/int8 head:int8', 'int8')
@@ -45,19 +45,19 @@ def formats_word(layers: Iterable[str], head: str) -> str:
 
 
 @lru_cache(maxsize=65_536)
-def read_formats(word: str, layers: int) -> WeightFormats:
-    """The formats that ``word`` stands for in a model of so many layers.
+def read_formats(text: str, layers: int) -> WeightFormats:
+    """The formats of a model with ``layers`` layers that ``text`` stands for.
 
     Raises:
         SpecError: Another number of layers.
         UnknownName: A format is not known.
     """
-    each, mixed, head = word.partition(_HEAD)
-    named = each.split("/") if mixed else [word]
-    for name in {*named, head or word}:
+    each, mixed, head = text.partition(_HEAD)
+    named = each.split("/") if mixed else [text]
+    for name in {*named, head or text}:
         weight_format(name)
     if len(named) == 1:
         named *= layers
     if len(named) != layers:
-        raise SpecError(f"{word!r} names formats of {len(named)} layers; the model has {layers}", field="weights")
-    return WeightFormats(layers=tuple(named), head=head or word)
+        raise SpecError(f"{short(text)} names formats of {len(named)} layers; the model has {layers}", field="weights")
+    return WeightFormats(layers=tuple(named), head=head or text)

@@ -1,7 +1,7 @@
 """Blocks that mix positions: attention, latent attention, and two recurrences of fixed state.
 
-Each says its parameters, biases and inner norms included, and what it keeps between passes: ``cache_values`` grow with
-the tokens and are kept in the format of the cache, ``state_values`` do not and are kept in that of the state.
+Each states its parameters (biases and inner norms included) and what it keeps between passes: ``cache_values`` grow
+with the tokens and are kept in the format of the cache, ``state_values`` do not and are kept in that of the state.
 
 References:
     Latent attention: DeepSeek-V2, arXiv:2405.04434. Gated delta: arXiv:2412.06464, as in Qwen3-Next.

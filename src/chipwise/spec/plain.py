@@ -1,4 +1,4 @@
-"""Plain models: those that chipwise builds, trains and exports itself. Others are priced, and refused by name.
+"""Plain models: those that chipwise builds, trains and exports itself. Others can only be estimated.
 
 A plain model is pre-norm, with grouped-query attention and one feed-forward a layer, and a head over the vocabulary.
 """
@@ -19,11 +19,11 @@ _LATER: dict[type, tuple[tuple[str, Any], ...]] = {}  # of each class: names and
 
 
 def require_plain(arch: ArchSpec, *, work: str) -> None:
-    """That ``arch`` is plain.
+    """Checks that ``arch`` is plain.
 
     Args:
         arch: The model.
-        work: What was asked for, to be said in the error ("exported to ONNX").
+        work: What was requested, for the error message ("exported to ONNX").
 
     Raises:
         Unsupported: It is not; names the block or field, and where it stands.

@@ -1,4 +1,4 @@
-"""What every runtime must keep: subclass :class:`BackendSuite`, name the runtime and give it a model.
+"""The contract of runtimes as tests: subclass :class:`BackendSuite`, name the runtime and give it a model.
 
 Where something writes models for the runtime (``profile/exporting.py``), :class:`ExportedSuite` needs a design alone,
 and holds the logits against torch's.
@@ -59,15 +59,15 @@ class BackendSuite:
     def test_it_has_a_name_and_a_version(self) -> None:
         """The table's name is the runtime's own."""
         made: Runtime = RUNTIMES.load(self.runtime)()
-        assert made.name == self.runtime
-        assert made.version()
+        assert made.name == self.runtime, "the runtime's name must be the one under which the table lists it"
+        assert made.version(), "version() must return the installed package's version"
 
     def test_logits_are_finite_numbers_over_the_vocabulary(self, opened: Session) -> None:
         """One FP32 row per sequence, in prefill and decode."""
         for logits in (opened.prefill(self.tokens(opened, PROMPT)), opened.decode(self.tokens(opened, 1))):
-            assert logits.shape == (1, opened.vocab_size)
-            assert logits.dtype == np.float32
-            assert np.isfinite(logits).all()
+            assert logits.shape == (1, opened.vocab_size), "return one row of logits per sequence, of the last position"
+            assert logits.dtype == np.float32, "convert logits to float32"
+            assert np.isfinite(logits).all(), "logits are NaN or infinite: check masks and the softmax"
 
     def test_decoding_is_prefilling_token_by_token(self, opened: Session) -> None:
         """The cache holds what the prompt would have given."""
@@ -76,7 +76,13 @@ class BackendSuite:
         stepwise = [np.array(opened.decode(tokens[:, i : i + 1])) for i in range(PROMPT, CAPACITY)]
         for i, logits in enumerate(stepwise, start=PROMPT):
             whole = opened.prefill(tokens[:, : i + 1])
-            np.testing.assert_allclose(logits, whole, atol=self.tolerance, rtol=self.tolerance)
+            np.testing.assert_allclose(
+                logits,
+                whole,
+                atol=self.tolerance,
+                rtol=self.tolerance,
+                err_msg="decode differs from prefill: check positions and what the cache keeps",
+            )
 
     def test_a_new_prompt_forgets_the_old(self, opened: Session) -> None:
         """Equal tokens, equal logits, whatever ran before."""
@@ -84,14 +90,16 @@ class BackendSuite:
         first = np.array(opened.prefill(tokens))
         opened.decode(tokens[:, :1])
         opened.prefill(tokens[:, ::-1].copy())
-        np.testing.assert_array_equal(opened.prefill(tokens), first)
+        again = opened.prefill(tokens)
+        np.testing.assert_array_equal(again, first, err_msg="prefill must clear the cache of the prompt before")
 
     def test_the_last_token_matters(self, opened: Session) -> None:
         """Other tokens give other logits."""
         tokens = self.tokens(opened, PROMPT)
         first = np.array(opened.prefill(tokens))
         tokens[0, -1] = (tokens[0, -1] + 1) % opened.vocab_size
-        assert not np.array_equal(opened.prefill(tokens), first)
+        changed = opened.prefill(tokens)
+        assert not np.array_equal(changed, first), "logits ignore the last token: return those of the last position"
 
     def test_a_full_cache_is_an_error(self, opened: Session) -> None:
         """Never a wrong number."""
@@ -155,7 +163,8 @@ class ExportedSuite(BackendSuite):
         found = [np.array(opened.prefill(tokens[:, :PROMPT]))]
         found += [np.array(opened.decode(tokens[:, i : i + 1])) for i in range(PROMPT, CAPACITY)]
         error = np.abs(np.stack(found, axis=1) - wanted[:, PROMPT - 1 :]).max()
-        assert error <= self.parity * wanted.std()
+        share = error / wanted.std()
+        assert share <= self.parity, f"logits differ from torch's by {share:.2g} standard deviations"
 
     def test_sequences_of_a_batch_do_not_see_each_other(self, model: Path, weights: dict[str, Any]) -> None:
         """Each gets the logits that it would get alone."""
@@ -168,7 +177,8 @@ class ExportedSuite(BackendSuite):
         wanted = self.expected(weights, tokens)
         session.prefill(tokens[:, :-1])
         error = np.abs(session.decode(tokens[:, -1:]) - wanted[:, -1]).max()
-        assert error <= self.parity * wanted.std()
+        share = error / wanted.std()
+        assert share <= self.parity, f"logits differ from torch's by {share:.2g} standard deviations"
 
     def test_more_positions_than_the_model_has_are_refused(self, model: Path) -> None:
         """The message says how many it has."""

@@ -14,6 +14,7 @@ from chipwise.cost.estimate import interval, operator_costs
 from chipwise.cost.memory import block_activation_bytes, block_kv_bytes, block_vector_parameters, memory_parts
 from chipwise.cost.model import CostEstimate, OpCost, text
 from chipwise.cost.pricing import PARTS, PRICE_COLUMNS, anatomy, combine, s_per_byte, total_price, working_set_bytes
+from chipwise.cost.request import request_total
 from chipwise.cost.residual import AMPLITUDE, NOISE, REACH, SCALES, doubt, factors, smooth
 from chipwise.hardware import CheckError, Curve
 from chipwise.hardware.device import Residual
@@ -112,6 +113,7 @@ def test_factors_of_parts_and_the_smooth_residual() -> None:
     assert float(factors(parts, here, Residual(scales={"a": 2.0}), ("a", "b"))) == pytest.approx(5 / 4)
     one = Residual(scales={}, points=((0.0,) * 6,), weights=(10.0,))
     assert float(factors(parts, here, one, ("a", "b"))) == pytest.approx(math.exp(10 * AMPLITUDE**2))
+    assert (SCALES, REACH) == ((0.6, 0.8, 0.5, 0.7, 0.4, 0.4), 4.0)  # fitted together; profiles that exist rest on them
     away = np.array([SCALES[0] * REACH, 0, 0, 0, 0, 0])  # one spread of distance over all figures
     expected = math.exp(10 * AMPLITUDE**2 * math.exp(-0.5))
     assert float(factors(parts, away, one, ("a", "b"))) == pytest.approx(expected)
@@ -217,6 +219,15 @@ def test_an_untied_head_is_stored_in_its_own_format() -> None:
 
 def cost(place: str, seconds: float, count: int = 1) -> OpCost:
     return OpCost(place=place, kind="matmul", latency_s=seconds, bound=Bound.MEMORY, work=Work(flops=1), count=count)
+
+
+def test_a_request_is_one_prompt_and_a_step_for_each_token_after_the_first() -> None:
+    """100 ms of prompt and 10 ms a step: 1 token 100 ms, 2 tokens 110 ms, 11 tokens 200 ms."""
+    assert [request_total(100, 10, n) for n in (1, 2, 11)] == [100, 110, 200]
+
+
+def test_an_operator_counts_once_unless_told_otherwise() -> None:
+    assert OpCost(place="head", kind="matmul", latency_s=1.0, bound=Bound.MEMORY, work=Work(flops=1)).count == 1
 
 
 def test_the_tree_of_a_pass() -> None:

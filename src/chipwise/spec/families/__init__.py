@@ -13,12 +13,12 @@ from typing import Any
 from chipwise.core.errors import UnknownName
 from chipwise.core.files import read_yaml
 
-# Parts of repository names that say how a model was tuned or stored, and not what it computes.
+# Parts of repository names for how a model was tuned or stored, which do not change what it computes.
 _TUNED = re.compile(r"-(instruct|it|pt|chat|base|hf|thinking|reasoning)(?=-|$)")
 _STORED = re.compile(
     r"-(\d{4}|fp8([-_](dynamic|block|static([-_]pertensor)?))?|nvfp4|fp4|mxfp4|awq|gptq(-int[48])?|int[48]|w8a8|w4a16|bf16)$"
 )
-_WEIGHTS = (  # what an ending says of the weights; the maker's own FP8 is what the family's file says (``fp8``)
+_WEIGHTS = (  # weight format by ending; the maker's own FP8 is the one in the family's file (``fp8``)
     (r"nvfp4|fp4", "nvfp4"),
     (r"mxfp4", "mxfp4"),
     (r"awq|gptq(-int4)?|w4a16|int4", "int4_g128"),
@@ -60,7 +60,7 @@ def id_of(name: str) -> str:
 
 
 def default_weights(model: str) -> str | None:
-    """The format that the weights of ``model`` ship in, where its name or its family says so; None for 16 bits.
+    """The format that the weights of ``model`` ship in, from its name or its family; None for 16 bits.
 
     gpt-oss keeps only its experts in MXFP4, and no quantised checkpoint its token table.
 

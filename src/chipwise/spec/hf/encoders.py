@@ -25,7 +25,7 @@ def read_bert(fields: Fields) -> dict[str, Any]:
     if fields.take("position_embedding_type", str, "absolute") != "absolute":
         fields.notes.append("position_embedding_type: positions relative to each other are not computed")
     for dropout in ("attention_probs_dropout_prob", "hidden_dropout_prob", "classifier_dropout", "tie_word_embeddings"):
-        fields.maybe(dropout)  # say nothing of what an encoder computes
+        fields.maybe(dropout)  # change nothing that an encoder computes
     return {
         "vocab_size": fields.size("vocab_size", 30522),
         "d_model": fields.size("hidden_size"),
@@ -77,7 +77,7 @@ def read_t5(fields: Fields) -> dict[str, Any]:
     kind, _, name = fields.take("feed_forward_proj", str, "relu").rpartition("-")
     known: dict[str, Activation] = {"relu": "relu", "gelu": "gelu_tanh", "silu": "silu"}
     if name not in known:
-        fields.activation("feed_forward_proj")  # says which there are
+        fields.activation("feed_forward_proj")  # raises, and lists the known ones
     ffn = FeedForward(width=fields.size("d_ff"), activation=known[name], gated=kind == "gated")
     buckets = fields.size("relative_attention_num_buckets", 32)
     count = fields.depth("num_layers")

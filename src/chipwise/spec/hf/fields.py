@@ -20,7 +20,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu_fast": "gelu_tanh",
     "relu2": "relu2",
 }
-# Fields that say nothing about what an inference pass computes.
+# Fields that do not change what an inference pass computes.
 NEUTRAL = {
     "architectures", "attn_pdrop", "attention_dropout", "auto_map", "bos_token_id", "cache_implementation", "dtype",
     "embd_pdrop", "eos_token_id", "initializer_range", "max_length", "model_type", "n_ctx",
@@ -122,10 +122,10 @@ class Fields:
 
     def activation(self, name: str, default: str | None = None) -> Activation:
         """The field as an activation."""
-        word = self.take(name, str, default)
-        if word not in ACTIVATIONS:
-            raise SpecError(f"unknown activation {short(word)}; {nearest(word, ACTIVATIONS)}", field=name)
-        return ACTIVATIONS[word]
+        value = self.take(name, str, default)
+        if value not in ACTIVATIONS:
+            raise SpecError(f"unknown activation {short(value)}; {nearest(value, ACTIVATIONS)}", field=name)
+        return ACTIVATIONS[value]
 
     def theta(self) -> float:
         """Base of the rotary angles, from ``rope_parameters`` (transformers 5) or ``rope_theta``."""

@@ -1,4 +1,4 @@
-"""In which formats a checkpoint keeps its weights and asks for its cache: what its config says of quantisation.
+"""Formats of a checkpoint's weights and KV cache, from the quantisation section of its config.
 
 References:
     transformers' ``quantization_config`` by ``quant_method``; compressed-tensors' ``config_groups``; NVIDIA ModelOpt's
@@ -40,7 +40,7 @@ def default_weights(model: str) -> str | None:
 
 
 def stored_at(path: Path) -> Stored:
-    """What a config.json or its folder says.
+    """The formats in a config.json or its folder.
 
     Raises:
         SpecError: A quantisation that is not read.
@@ -61,7 +61,7 @@ def stored_at(path: Path) -> Stored:
 
 
 def stored(config: Mapping[str, Any]) -> Stored:
-    """What a ``quantization_config`` says.
+    """The formats in a ``quantization_config``.
 
     Raises:
         SpecError: It is not read: the format has to be named.
@@ -79,9 +79,9 @@ def stored(config: Mapping[str, Any]) -> Stored:
     elif method == "compressed-tensors":
         weights, cache = _compressed(config)
     elif method == "modelopt":
-        said = _mapping(config.get("quantization")) or config
-        weights = {"FP8": "fp8", "NVFP4": "nvfp4", "W4A16_AWQ": "int4_g128"}.get(str(said.get("quant_algo")))
-        cache = "fp8" if said.get("kv_cache_quant_algo") == "FP8" else None
+        found = _mapping(config.get("quantization")) or config
+        weights = {"FP8": "fp8", "NVFP4": "nvfp4", "W4A16_AWQ": "int4_g128"}.get(str(found.get("quant_algo")))
+        cache = "fp8" if found.get("kv_cache_quant_algo") == "FP8" else None
     if weights is None:
         raise SpecError(f"{dict(config)!r:.120} is not read; name the format of the weights", field=FIELD)
     return Stored(weights=weights, cache=cache)
@@ -105,11 +105,11 @@ def _integer(bits: object, group: object) -> str | None:
 def _compressed(config: Mapping[str, Any]) -> tuple[str | None, str | None]:
     """Weights and cache, as compressed-tensors names them: all groups have one format in published checkpoints."""
     group = _mapping(next(iter(_mapping(config.get("config_groups")).values()), None))
-    said = _mapping(group.get("weights"))
-    bits, kind, size = said.get("num_bits"), said.get("type"), said.get("group_size")
+    found = _mapping(group.get("weights"))
+    bits, kind, size = found.get("num_bits"), found.get("type"), found.get("group_size")
     cache = "fp8" if _mapping(config.get("kv_cache_scheme")).get("num_bits") == 8 else None
     if kind == "float" and bits == 8:
-        return "fp8_block" if said.get("strategy") == "block" else "fp8", cache
+        return "fp8_block" if found.get("strategy") == "block" else "fp8", cache
     if kind == "float":
         return ("mxfp4" if size == 32 else "nvfp4") if bits == 4 else None, cache
     if bits == 8 and _mapping(group.get("input_activations")).get("num_bits") == 8:

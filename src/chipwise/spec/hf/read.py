@@ -1,8 +1,8 @@
 """Hugging Face ``config.json`` as ArchSpec, and names of known models.
 
-Parameter counts and costs of what is read are exact. What a config asks for beyond that and that would change logits
+Parameter counts and costs of what is read are exact. Settings beyond that which would change logits
 (stretched rotary positions, for one) is kept as a note: ``deploy.hf.load_pretrained`` refuses to load weights then.
-Of a model that also sees or hears, the language model is read.
+Of a multimodal model the language model is read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OWN_TYPE = "chipwise"  # model_type of folders whose modelling file is ours; the
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What a config says.
+    """An architecture and what its config holds beyond it.
 
     ``notes`` name what the ArchSpec cannot hold: parameters and costs are right all the same, logits would not be.
     """
@@ -75,7 +75,7 @@ def read_config(config: Mapping[str, Any], *, name: str | None = None, file: str
     """``config`` (as ``config.json`` holds it) as an ArchSpec, with notes of what does not fit in one.
 
     Raises:
-        SpecError: A ``model_type`` that is not read, or a field that is missing, of the wrong type, or asks for layers
+        SpecError: A ``model_type`` that is not read, or a field that is missing, of the wrong type, or describes layers
             that no ArchSpec has.
     """
     kind = config.get("model_type")
