@@ -21,7 +21,7 @@ import numpy as np
 
 from chipwise.core.arrays import Float64Array
 from chipwise.core.digest import plain
-from chipwise.core.errors import Infeasible, InputError, MeasurementError, StudyError
+from chipwise.core.errors import Infeasible, InputError, MeasurementError
 from chipwise.core.files import storage, write_atomic
 from chipwise.deploy.gguf import export_if_possible
 from chipwise.deploy.hf import save_pretrained
@@ -206,14 +206,19 @@ class Finals:
         self._trials.note(item.number, exported_bits_per_byte=quality)
 
     def _weights(self, item: Candidate) -> dict[str, Any]:
+        """The trained weights of a candidate; a file that is missing or damaged is trained again."""
+        from chipwise.nn.precision import kept_precision
         from chipwise.training.evaluate import read
+        from chipwise.training.trainer import trained_again
 
+        arch = item.design.arch
+        path = self._folder.training(arch) / str(item.rungs[-1].weights)
         try:
-            return read(self._folder.training(item.design.arch) / str(item.rungs[-1].weights))
-        except InputError as error:
-            raise StudyError(
-                f"{error} (trial {item.number}); restore the file and go on with --resume, or begin anew with --restart"
-            ) from None
+            return read(path)
+        except InputError:
+            precision = kept_precision(self._folder.path / "precision.json")
+            data = self._store.tokens(arch.vocab_size)
+            return read(trained_again(arch, data, path, seed=self._spec.seed, precision=precision))
 
     def test(self, winner: Candidate, reference: Candidate | None) -> dict[str, Any]:
         """Scores winner and reference design on the test text; notes bits per byte, returns fields of a ``TestScore``.

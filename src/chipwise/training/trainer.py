@@ -134,6 +134,39 @@ def train(
     return run.go(on_progress, checkpoint_every_s, max_validation_bytes)
 
 
+def trained_again(
+    arch: ArchSpec,
+    data: TokenData,
+    weights: Path,
+    *,
+    seed: int,
+    precision: Precision | None = None,
+    recipe: Recipe | None = None,
+    clock: Callable[[], float] = time.process_time,
+) -> Path:
+    """Restores the final weights ``weights`` of a finished training that cannot be read, from its last checkpoint.
+
+    Raises:
+        InputError: The name is not one that a training writes.
+    """
+    budget = weights.stem.removeprefix("weights-")
+    try:
+        budget_s = float(budget)
+    except ValueError:
+        raise InputError(f"{weights}: not the name of a training's final weights") from None
+    result = train(
+        arch,
+        data,
+        cpu_budget_s=budget_s,
+        seed=seed,
+        folder=weights.parent,
+        recipe=recipe,
+        precision=precision,
+        clock=clock,
+    )
+    return Path(result.weights)
+
+
 class Run:
     """One training: its state, its loop and its files. ``accelerated.py`` extends it to GPUs."""
 

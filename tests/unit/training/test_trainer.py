@@ -13,7 +13,7 @@ from chipwise.spec import ArchSpec
 from chipwise.training import trainer
 from chipwise.training.evaluate import evaluate, load_model
 from chipwise.training.tokenizer import TokenData
-from chipwise.training.trainer import Recipe, TrainResult, batch, train
+from chipwise.training.trainer import Recipe, TrainResult, batch, train, trained_again
 
 RECIPE = Recipe(window_tokens=24, batch_windows=4, warmup_steps=5)
 Clock = Callable[[], float]
@@ -82,6 +82,20 @@ def test_final_weights_that_cannot_be_read_are_trained_again(
     assert again.spent_cpu_s == 0.25  # the second half, from the state before the decay
     for name, value in load_file(again.weights).items():
         np.testing.assert_array_equal(value, weights[name])
+
+
+def test_missing_final_weights_are_restored_by_their_name(
+    arch: ArchSpec, data: TokenData, tmp_path: Path, clock: Clock
+) -> None:
+    path = Path(run(arch, data, tmp_path, clock, precision="fp32").weights)
+    weights = load_file(path)
+    path.unlink()
+    again = trained_again(arch, data, path, seed=1, precision="fp32", recipe=RECIPE, clock=clock)
+    assert again == path
+    for name, value in load_file(again).items():
+        np.testing.assert_array_equal(value, weights[name])
+    with pytest.raises(InputError, match="not the name"):
+        trained_again(arch, data, tmp_path / "other.safetensors", seed=1)
 
 
 def test_a_training_that_is_continued_keeps_its_precision(
