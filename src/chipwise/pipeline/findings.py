@@ -82,8 +82,8 @@ def explain_answer(
         }
         for item in relaxations(history, seed=seed, share=SHARE)
     ]
-    dear = problem.goals[problem.expensive_goals[0]].name
-    values = {dear: partial(_believed, chooser, observations)}
+    trained_goal = problem.goals[problem.expensive_goals[0]].name
+    values = {trained_goal: partial(_believed, chooser, observations)}
     values |= {problem.goals[i].name: partial(_priced, problem, k) for k, i in enumerate(problem.free_goals)}
     moved = {name: importance(problem, value, seed=seed, count=_IMPORTANCE_ROWS) for name, value in values.items()}
     number = None if spot is None else place[tuple(history.rows[spot.trial].tolist())]

@@ -27,8 +27,8 @@ def columns(record: RunRecord) -> list[str]:
             f"measured_{words.si_name(metric)}",
         )
     ]
-    asked = [f"{part}_{task.name}" for task in record.tasks for part in ("reached", "reached_low", "reached_high")]
-    return [*_FIRST, *_QUALITY, *served, *asked, *_LAST]
+    scores = [f"{part}_{task.name}" for task in record.tasks for part in ("reached", "reached_low", "reached_high")]
+    return [*_FIRST, *_QUALITY, *served, *scores, *_LAST]
 
 
 def _metrics(record: RunRecord) -> list[str]:

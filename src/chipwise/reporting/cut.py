@@ -15,7 +15,7 @@ from chipwise.reporting.record import RunRecord, Start, Trial
 _HOW = {
     "exact": "Every block was replaced alone by each of its smaller sizes and judged on held-out text; an integer "
     "programme chose the sizes with the least sum of losses within the limits, and proved it.",
-    "shared": "The original's weights were trained as ones that all cuts near the limits share; a search asked them.",
+    "shared": "The original's weights were trained as a supernet of the cuts near the limits; a search used it.",
 }
 _LINKS = (("constraints", "Constraints"), ("contenders", "Contenders"), ("how", "Choice"), ("about", "Run"))
 _CAPTION = (
@@ -82,15 +82,15 @@ def said(record: RunRecord) -> str:
     """Cut and truncation against the original, in one sentence."""
     start, trials = _start(record), contenders(record)
     original, rest = trials[0], trials[1:]
-    told = []
+    sentences = []
     for trial in rest:
         parts = [f"{100 * (trial.parameters or 0) / (original.parameters or 1):.0f} % of the parameters"]
         shares = {metric: _share(trial, original, metric) for metric in ("ttft_p50", "tpot_p50", "peak_memory")}
         parts += [f"{share} of the {words.label(name).replace(',', '')}" for name, share in shares.items() if share]
         if distances := start.distances.get(str(trial.number)):
             parts.append(f"at a distance of {distances[-1]:.4f}")
-        told.append(f"{facts.name(record, trial)}: {', '.join(parts)}")
-    return f"Of the original, {'; '.join(told)}." if told else "Nothing was cut yet."
+        sentences.append(f"{facts.name(record, trial)}: {', '.join(parts)}")
+    return f"Of the original, {'; '.join(sentences)}." if sentences else "Nothing was cut yet."
 
 
 def rows(record: RunRecord) -> Iterator[list[str]]:

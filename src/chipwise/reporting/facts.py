@@ -58,11 +58,11 @@ def where(record: RunRecord) -> str:
 
 
 def workload(record: RunRecord) -> str:
-    """The request that was asked for."""
-    asked = record.workload
+    """The request that was measured."""
+    request = record.workload
     return (
-        f"{words.times(asked.prompt_tokens, 'prompt token')}, {words.times(asked.new_tokens, 'new token')}, "
-        f"batch {asked.batch}"
+        f"{words.times(request.prompt_tokens, 'prompt token')}, {words.times(request.new_tokens, 'new token')}, "
+        f"batch {request.batch}"
     )
 
 
@@ -102,9 +102,9 @@ def value(trial: Trial, metric: str) -> Value:
     if trial.measured and metric in trial.measured:
         low, high = trial.measured_bounds.get(metric, (None, None))
         return Value(value=trial.measured[metric], source="measured", low=low, high=high)
-    if (asked := words.of_task(metric)) is not None:
-        score = trial.tasks.get(asked[1])
-        if score is None or score.value is None or score.metric != asked[0]:
+    if (task := words.of_task(metric)) is not None:
+        score = trial.tasks.get(task[1])
+        if score is None or score.value is None or score.metric != task[0]:
             return Value(value=None, source="unknown")
         return Value(value=score.value, low=score.low, high=score.high, source="measured")
     if metric in trial.predicted:
@@ -315,13 +315,13 @@ def closest(record: RunRecord, measured: list[Trial]) -> str:
 
 def per_thousand(record: RunRecord) -> dict[str, str]:
     """What 1,000 generated tokens take on the target: time, energy, price; ``unknown`` where nobody knows."""
-    trial, asked = record.trial(record.winner), record.workload
+    trial, request = record.trial(record.winner), record.workload
     seconds = words.UNKNOWN
     if trial is not None:
         first, each = value(trial, "ttft_p50"), value(trial, "tpot_p50")
         if first.value is not None and each.value is not None and first.source == each.source:
-            request_s = first.value + (asked.new_tokens - 1) * each.value
-            per_1000_s = request_s / (asked.new_tokens * asked.batch) * 1000
+            request_s = first.value + (request.new_tokens - 1) * each.value
+            per_1000_s = request_s / (request.new_tokens * request.batch) * 1000
             seconds = f"{words.quantity(per_1000_s, 'time')} (from {first.source} P50, prompts included)"
     cost = record.per_thousand
     energy, price = cost.energy_j, cost.price_usd

@@ -36,7 +36,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskScore:
-    """What one contender reached on the held-out items of a task; ``failed`` says why it could not be asked."""
+    """The score of one contender on the held-out items of a task; ``failed`` is why it could not be evaluated."""
 
     metric: str | None = None  # accuracy or spearman
     method: str | None = None
@@ -56,7 +56,7 @@ class TaskScore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSummary:
-    """A task of the run: what it asks, and what a bag of words reaches on the same items."""
+    """A task of the run: its classes, and what a bag of words reaches on the same items."""
 
     name: str
     classes: tuple[str, ...] = ()
@@ -331,7 +331,7 @@ class Continuation:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RunRecord(Result):
-    """One search, from what was asked to what was found.
+    """One search, from its specification to its results.
 
     Raises:
         SpecError: Two trials share a number, or a number names no trial.

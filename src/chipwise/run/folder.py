@@ -3,7 +3,7 @@
 ::
 
     runs/clinic/
-    ├── spec.json          what was asked, with its identity
+    ├── spec.json          the specification and its identity
     ├── study.journal      every trial
     ├── profile.json       this machine, as calibrated for the run
     ├── spent.json         CPU seconds by phase
@@ -47,7 +47,7 @@ class RunFolder:
 
     Args:
         path: The folder; it is created when missing.
-        spec: What the run is asked to do.
+        spec: The specification of the run.
         resume: Go on with what the folder holds.
         restart: Put what the folder holds aside, under a name with the time, and begin anew.
         storage: Where trials are kept instead of in the folder: a database's URL, or another journal's path. A resumed
@@ -217,7 +217,7 @@ class RunFolder:
         return self.path / "record.json"
 
     def training(self, arch: ArchSpec) -> Path:
-        """Where an architecture's trainings are kept, whatever trial asked for them."""
+        """Where an architecture's trainings are kept, whatever trial they are for."""
         return self.path / "trainings" / arch.digest
 
     def trial(self, number: int) -> Path:

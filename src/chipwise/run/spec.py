@@ -1,4 +1,4 @@
-"""What one search is asked to do, as its YAML file states it."""
+"""The specification of one search, as its YAML file states it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from chipwise.training.tasks_data import TASKS, Kind
 DEVICES = ("local",)
 MOST_THREADS = 1024  # more than any machine's cores that this was tried on
 LEAST_CPU_S = 20.0
-SHARED_SHARE = 0.25  # of budget.cpu, for the training of shared weights
+SHARED_SHARE = 0.25  # of budget.cpu, for the training of the supernet
 _LATER = {  # fields after the first release, as it did it
     "targets": [],
     "across": "worst",
@@ -148,11 +148,10 @@ class BudgetSpec:
 class QualitySpec:
     """How candidates are judged before their final training.
 
-    ``short-training`` trains many shortly and fewer longer; ``supernet`` first trains weights that all share and takes
-    what they say of candidates for a cheap first word; ``proxy`` trains nothing before the final trainings and goes by
-    the scaling law; ``auto`` is ``short-training`` until another is measured to be better (docs/notes/judging.md).
+    ``short-training`` trains many shortly and fewer longer; ``supernet`` first trains a supernet and uses its scores of
+    candidates as a prior; ``proxy`` trains nothing before the final trainings and ranks candidates by the scaling law; ``auto`` is ``short-training`` until another is measured to be better (docs/notes/judging.md).
 
-    ``budget`` is the CPU time of the shared weights' training.
+    ``budget`` is the CPU time of the supernet's training.
     """
 
     method: Literal["auto", "supernet", "short-training", "proxy"] = "auto"
@@ -162,7 +161,7 @@ class QualitySpec:
         if self.budget is not None:
             _seconds(self.budget, "budget")
             if self.method != "supernet":
-                raise SpecError("only shared weights (method: supernet) have a budget of their own", field="budget")
+                raise SpecError("only method: supernet has a budget of its own", field="budget")
 
     @property
     def chosen(self) -> str:
@@ -170,7 +169,7 @@ class QualitySpec:
         return "short-training" if self.method == "auto" else self.method
 
     def shared_s(self, cpu_s: float) -> float:
-        """CPU seconds of the shared weights' training, of a whole budget of ``cpu_s``; 0 where there is none."""
+        """CPU seconds of the supernet's training, of a whole budget of ``cpu_s``; 0 where there is none."""
         if self.chosen != "supernet":
             return 0.0
         return SHARED_SHARE * cpu_s if self.budget is None else _seconds(self.budget, "budget")
@@ -178,7 +177,7 @@ class QualitySpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSpec:
-    """What the finalists are asked at the end: a shipped task by its name, or a CSV or JSON Lines file of one's own.
+    """A task that finalists are evaluated on: a shipped one by its name, or a CSV or JSON Lines file.
 
     A file's path starts at the run file's folder; its name without the ending is the task's name in constraints.
     """
@@ -249,7 +248,7 @@ class RunSpec:
     targets: tuple[AlsoOn, ...] = ()
     across: Literal["worst", "weighted"] = "worst"  # how objectives in seconds count where there are targets
     profiling: Literal["simulated", "measured", "hybrid"] = "hybrid"  # which candidates are measured before they go on
-    tasks: tuple[TaskSpec, ...] = ()  # what finalists and baseline are asked at the end
+    tasks: tuple[TaskSpec, ...] = ()  # that finalists and reference design are evaluated on at the end
     quality: QualitySpec = field(default_factory=QualitySpec)
     seed: int = 0
     folder: str = "."  # the file's own folder, against which data paths are read; not a field of the file
@@ -292,9 +291,9 @@ class RunSpec:
             for metric in SPENDING
             if (rates.usd_per_s if metric == "usd_per_1k_tokens" else rates.power_w) is None
         }
-        asked = [(item.metric, "constraints") for item in self.limits]
+        limited = [(item.metric, "constraints") for item in self.limits]
         sought = [(item.metric, "objectives") for item in self.goals]
-        for metric, where in (*asked, *sought):
+        for metric, where in (*limited, *sought):
             if metric in missing:
                 raise SpecError(str(refused(metric)), field=f"{where}.{metric}")
         for metric, where in sought:

@@ -1,4 +1,4 @@
-"""What a run that starts from a pretrained model is asked to do, as its YAML file states it.
+"""The specification of a run that starts from a pretrained model, as its YAML file states it.
 
 It shares what a search's file has (target, workload, constraints, data, budget, tasks, seed). There is no space: what
 can be cut follows from the model.
@@ -97,9 +97,9 @@ class StartSpec:
             where = f"constraints.{soft[0].metric}"
             raise SpecError("limits of a cut are hard; write the text alone, such as '<= 3 ms'", field=where)
         for metric, (op, _, text) in self._shares.items():
-            where, asked = f"constraints.{metric}", metric.partition("@")[2]
-            if asked and asked not in (labels := [*(item.label for item in self.tasks), ORIGINAL]):
-                raise SpecError(f"{asked!r} is not among tasks; {nearest(asked, labels)}", field=where)
+            where, task = f"constraints.{metric}", metric.partition("@")[2]
+            if task and task not in (labels := [*(item.label for item in self.tasks), ORIGINAL]):
+                raise SpecError(f"{task!r} is not among tasks; {nearest(task, labels)}", field=where)
             if (op == ">=") != (metric.partition("@")[0] in TASK_METRICS):
                 raise SpecError(f"{text!r} points the wrong way", field=where)
         if lower := [item for item in known if item.op == ">=" and item.task is None]:

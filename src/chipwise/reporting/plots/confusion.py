@@ -10,7 +10,7 @@ _LONGEST = 34  # characters of a class's name beside the figure; hovering shows 
 
 
 def draw(record: RunRecord) -> Plot:
-    """A heat map for each task with classes, of the winner or else of the best that was asked."""
+    """A heat map for each task with classes, of the winner, or else of the best contender."""
     plot = Plot(
         key="confusion",
         title="What is taken for what",
@@ -21,14 +21,14 @@ def draw(record: RunRecord) -> Plot:
     )
     views = []
     for task in record.tasks:
-        asked = [trial for trial in record.trials if task.name in trial.tasks and trial.tasks[task.name].confusion]
-        trial = next((one for one in asked if one.number == record.winner), None)
-        trial = trial or max(asked, key=lambda one: one.tasks[task.name].value or 0.0, default=None)
+        evaluated = [trial for trial in record.trials if task.name in trial.tasks and trial.tasks[task.name].confusion]
+        trial = next((one for one in evaluated if one.number == record.winner), None)
+        trial = trial or max(evaluated, key=lambda one: one.tasks[task.name].value or 0.0, default=None)
         if trial is not None and task.classes:
             name = f"{task.name}: {facts.name(record, trial)}"
             views.append(View(label=name, figure=_figure(task.classes, trial.tasks[task.name])))
     if not views:
-        return no_data(plot, "The run asked no task with classes, or nobody has answered yet.")
+        return no_data(plot, "The run has no task with classes, or no contender was evaluated yet.")
     return Plot(key=plot.key, title=plot.title, caption=plot.caption, views=tuple(views))
 
 
