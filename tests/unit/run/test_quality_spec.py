@@ -42,7 +42,7 @@ def test_the_budget_is_that_of_shared_weights() -> None:
     ("quality", "said"),
     [
         ("supernets", "did you mean 'supernet'"),
-        ({"method": "proxy", "budget": "1 min"}, "quality.budget: only shared weights"),
+        ({"method": "proxy", "budget": "1 min"}, "quality.budget: only method: supernet"),
         ({"method": "supernet", "budget": "3"}, "quality.budget: .*no unit"),
         ({"method": "supernet", "budget": "0 s"}, "quality.budget: must be positive"),
         ({"methods": "proxy"}, "did you mean 'method'"),
