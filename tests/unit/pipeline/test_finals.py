@@ -5,9 +5,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import ClassVar
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
-from chipwise.core.errors import Infeasible, StudyError
+from chipwise.core.errors import Infeasible
 from chipwise.optim.study import Study
 from chipwise.pipeline.finals import Finals
 from chipwise.pipeline.task_evaluation import SPARE, TaskEvaluation
@@ -119,12 +121,25 @@ def test_nobody_within_the_limits_is_said_of_the_limits() -> None:
 
 
 @pytest.mark.parametrize("kept", [None, b"", b"half of it"])
-def test_weights_that_are_lost_are_one_error_that_names_file_and_trial(tmp_path, kept) -> None:
+def test_weights_that_are_lost_are_trained_again_with_the_runs_seed_and_precision(tmp_path, monkeypatch, kept) -> None:
+    path, asked = tmp_path / "weights-2.safetensors", []
     if kept is not None:
-        (tmp_path / "w.safetensors").write_bytes(kept)
-    finish = Finals(None, SPEC, SimpleNamespace(training=lambda arch: tmp_path), None)
+        path.write_bytes(kept)
+    (tmp_path / "precision.json").write_text('"bf16"')
+
+    def train(arch, data, weights, **settings):
+        asked.append((arch.name, data, weights, settings))
+        save_file({"w": np.ones(3, np.float32)}, weights)
+        return weights
+
+    monkeypatch.setattr("chipwise.training.trainer.trained_again", train)
+    folder = SimpleNamespace(training=lambda arch: tmp_path, path=tmp_path)
+    store = SimpleNamespace(tokens=lambda size: f"text in {size} tokens")
+    finals = Finals(None, SPEC, folder, store)
+    arch = SimpleNamespace(name="a", vocab_size=300)
     item = SimpleNamespace(
-        number=7, design=SimpleNamespace(arch=None), rungs=[SimpleNamespace(weights="w.safetensors")]
+        number=7, design=SimpleNamespace(arch=arch), rungs=[SimpleNamespace(weights="weights-2.safetensors")]
     )
-    with pytest.raises(StudyError, match=r"w\.safetensors: cannot be read as weights.*trial 7.*--resume"):
-        finish._weights(item)
+    for _ in range(2):  # the second time they are there
+        assert finals._weights(item)["w"].tolist() == [1, 1, 1]
+    assert asked == [("a", "text in 300 tokens", path, {"seed": SPEC.seed, "precision": "bf16"})]
