@@ -113,7 +113,7 @@ def explain(
         asked["weights"] = weights or _weights_of_winner(model)
         case = calibrated_case(model, _kept_here(runtime or "onnxruntime", threads), **asked)
     else:
-        asked["runtime"] = runtime or ("torch-compile" if train else "vllm")
+        asked["runtime"] = runtime or ("torch-compile" if train else None)  # None: the device's default
         case = data_sheet_case(model, device, **asked)
     return explain_case(case, every=every, other_chips=other_chips)
 

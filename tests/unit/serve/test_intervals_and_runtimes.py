@@ -175,3 +175,13 @@ def test_what_memory_does_not_hold_stands_in_the_first_line() -> None:
 
 def test_conformal_widths_are_numbers() -> None:
     assert all(np.isfinite(list(constants(fold).log_halfwidth.values())).all() for fold in FOLDS)
+
+
+@pytest.mark.parametrize(
+    ("device", "runtime"), [("apple-m4", "llama.cpp"), ("raspberry-pi-5", "llama.cpp"), ("l4", "vllm")]
+)
+def test_explaining_and_comparing_use_the_devices_default_too(device: str, runtime: str) -> None:
+    assert api.explain("gpt2", device=device).estimate.runtime == runtime
+    cell = api.compare(["gpt2"], devices=[device]).cells[0]
+    assert cell.estimate is not None
+    assert cell.estimate.runtime == runtime
