@@ -150,7 +150,7 @@ class QualitySpec:
 
     ``short-training`` trains many shortly and fewer longer; ``supernet`` first trains a supernet and uses its scores of
     candidates as a prior; ``proxy`` trains nothing before the final trainings and ranks candidates by the scaling law;
-    ``auto`` is ``short-training`` until another is measured to be better (docs/judging.md).
+    ``auto`` is ``short-training`` until another is measured to be better (docs/notes/judging.md).
 
     ``budget`` is the CPU time of the supernet's training.
     """
