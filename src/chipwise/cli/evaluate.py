@@ -66,7 +66,9 @@ def _print(model: str, reached: TaskResult, reference: TaskResult | None) -> Non
 
 
 def _show(result: TaskResult, value: float) -> str:
-    return f"{100 * value:.1f} %" if result.metric == "accuracy" else f"{value:.3f}"
+    from chipwise.core import units
+
+    return units.show(value, "share") if result.metric == "accuracy" else f"{value:.3f}"
 
 
 def _confusion(result: TaskResult) -> str:

@@ -138,7 +138,7 @@ def _print(model: str, found: Explanation, *, every: bool) -> None:
     several = f"{cost.devices} x " if cost.devices > 1 else ""
     say(f"{model} on {several}{cost.device}, {cost.runtime}, weights in {question.weights}", bold=True)
     say(found.case.asked)
-    say(f"{_times(found)} ({cost.provenance}, 90 % intervals)")
+    say(f"{_times(found)}; {cost.provenance}, 90 % intervals")
     say()
     for phase in found.phases:
         say(f"{phase.verdict[0].upper()}{phase.verdict[1:]}.", bold=True)

@@ -39,6 +39,7 @@ def command(
     """
     from chipwise import api
     from chipwise.cli.output import console, json_of, notices
+    from chipwise.core import units
 
     if source is Source.MEASUREMENTS:
         learned, path = api.learn(runtime=runtime, threads=threads, count=count)
@@ -47,7 +48,8 @@ def command(
             return
         for name, before in learned.before.items():
             after = learned.after.get(name, before)
-            console.print(f"{name}: error {before.mape:.1%} before, {after.mape:.1%} on what was left out of the fit")
+            errors = [units.show(each.mape, "share") for each in (before, after)]
+            console.print(f"{name}: error {errors[0]} before, {errors[1]} on what was left out of the fit")
         console.print(f"learned from {len(learned.used)} measurements; wrote {path}")
         return
 

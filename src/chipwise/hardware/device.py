@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from chipwise.core import units
 from chipwise.core.digest import digest, plain
 from chipwise.core.errors import SpecError, Unsupported
 from chipwise.core.files import build, read_json, write_json
@@ -86,7 +87,7 @@ class CheckError:
 
     def sentence(self, name: str) -> str:
         """One line for people."""
-        text = f"{name.removesuffix(LARGE).replace('_p99', ' P99')}: mean error {self.mape:.1%}"
+        text = f"{name.removesuffix(LARGE).replace('_p99', ' P99')}: mean error {units.show(self.mape, 'share')}"
         if self.kendall_tau is not None:
             text += f", rank correlation {self.kendall_tau:.2f}"
         sizes = ""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from chipwise.core import units
 from chipwise.core.arrays import Float64Array
 from chipwise.optim.history import History, penalised
 from chipwise.optim.pareto import hypervolume, knee, non_dominated
@@ -58,7 +59,7 @@ def sweet_spot(history: History) -> SweetSpot | None:
     share = (points - low) / (high - low)
     kept = {name: float(1 - value) for name, value in zip(names, share[best], strict=True)}
     words = "from the worst to the best value on the front it goes " + " and ".join(
-        f"{100 * value:.0f} % of the way in {name}" for name, value in kept.items()
+        f"{units.show(value, 'share', digits=2)} of the way in {name}" for name, value in kept.items()
     )
     if len(names) == 2:
         words += "; " + "; ".join(_exchanges(points, share, best, names))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from chipwise.core import units
 from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import ChipwiseError
 from chipwise.core.workers import WorkerPool
@@ -310,7 +311,7 @@ class Search:
             runtime=target.runtime,
             threads=target.threads,
             seconds=min(CALIBRATION_S, CALIBRATION_SHARE * self.spec.budget.cpu_s),
-            on_progress=lambda what, share: self._detail(f"{what} ({share:.0%})"),
+            on_progress=lambda what, share: self._detail(f"{what} ({units.show(share, 'share', digits=2)})"),
             base=MachineProfile.load(nodes) if nodes.exists() else None,
             on_nodes=lambda rates: rates.save(nodes),
         )

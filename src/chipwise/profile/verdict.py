@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from chipwise.core import units
+
 LIMITS = {
     "lost": 0.04,  # share of wall time in which the measured process did not run
     "others": 0.04,  # share of the measured cores' time that other processes used
@@ -20,13 +22,14 @@ LIMITS = {
     "two_speeds": 1.15,  # the slower over the faster of two groups of decode steps
     "drift": 1.2,  # reference work now over the same at calibration, or its inverse
 }
+_SHARES = ("lost", "others", "steal", "elsewhere")  # shown in percent
 _REASONS = {
-    "lost": "the process waited {0:.1%} of the time (limit {1:.0%})",
-    "others": "other processes used {0:.1%} of the measured cores (limit {1:.0%})",
-    "steal": "the hypervisor took {0:.1%} of the measured cores (limit {1:.0%})",
+    "lost": "the process waited {0} of the time (limit {1})",
+    "others": "other processes used {0} of the measured cores (limit {1})",
+    "steal": "the hypervisor took {0} of the measured cores (limit {1})",
     "switches_per_s": "the process was pushed off its core {0:.0f} times a second (limit {1:.0f})",
     "reference_spread": "reference work in between varied by a factor of {0:.2f} (limit {1:.2f})",
-    "elsewhere": "the other cores were busy for {0:.0%} of the time (limit {1:.0%})",
+    "elsewhere": "the other cores were busy for {0} of the time (limit {1})",
     "waited": "decode steps took {0:.2f} times their processor time (limit {1:.2f})",
     "dispersion": "one decode step in ten took {0:.2f} times the median or more (limit {1:.2f})",
     "two_speeds": "decode steps ran at two speeds, a factor of {0:.2f} apart (limit {1:.2f})",
@@ -46,9 +49,16 @@ class Verdict:
 def judge(readings: Mapping[str, float | None]) -> Verdict:
     """The verdict over readings named as in ``LIMITS``. Readings that are None or missing are ignored."""
     known = {name: value for name in LIMITS if (value := readings.get(name)) is not None}
-    reasons = tuple(_REASONS[name].format(value, LIMITS[name]) for name, value in known.items() if value > LIMITS[name])
+    reasons = tuple(_reason(name, value) for name, value in known.items() if value > LIMITS[name])
     score = max((value / LIMITS[name] for name, value in known.items()), default=0.0)
     return Verdict(clean=not reasons, reasons=reasons, score=score)
+
+
+def _reason(name: str, value: float) -> str:
+    both = (value, LIMITS[name])
+    if name in _SHARES:
+        return _REASONS[name].format(*(units.show(share, "share") for share in both))
+    return _REASONS[name].format(*both)
 
 
 def spread(seconds: Sequence[float]) -> float | None:

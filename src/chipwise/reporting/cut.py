@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from chipwise.core import units
 from chipwise.page.document import document
 from chipwise.page.markup import safe, section, table
 from chipwise.reporting import facts, insights, words
@@ -84,7 +85,9 @@ def said(record: RunRecord) -> str:
     original, rest = trials[0], trials[1:]
     sentences = []
     for trial in rest:
-        parts = [f"{100 * (trial.parameters or 0) / (original.parameters or 1):.0f} % of the parameters"]
+        parts = [
+            f"{units.show((trial.parameters or 0) / (original.parameters or 1), 'share', digits=2)} of the parameters"
+        ]
         shares = {metric: _share(trial, original, metric) for metric in ("ttft_p50", "tpot_p50", "peak_memory")}
         parts += [f"{share} of the {words.label(name).replace(',', '')}" for name, share in shares.items() if share]
         if distances := start.distances.get(str(trial.number)):
@@ -134,7 +137,7 @@ def _cell(trial: Trial, original: Trial, metric: str) -> str:
 
 def _share(trial: Trial, original: Trial, metric: str) -> str | None:
     ours, theirs = facts.value(trial, metric).value, facts.value(original, metric).value
-    return None if ours is None or not theirs else f"{100 * ours / theirs:.1f} %"
+    return None if ours is None or not theirs else units.show(ours / theirs, "share")
 
 
 def _origin(record: RunRecord) -> str:

@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from chipwise.core import units
 from chipwise.reporting import words
 from chipwise.reporting.record import RunRecord, Trial
 from chipwise.space.constraints import Constraint, total_penalty
@@ -153,7 +154,8 @@ def paid(record: RunRecord, trial: Trial) -> str:
     if share == 0 or bits is None:
         return soft
     whose = name(record, trial)
-    return f"{soft} Those of the {whose} count as {100 * share:.3g} % more: {bits:.3f} as {bits * (1 + share):.3f}."
+    more = units.show(share, "share")
+    return f"{soft} Those of the {whose} count as {more} more: {bits:.3f} as {bits * (1 + share):.3f}."
 
 
 def _believed(check: Check) -> float | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from chipwise.core import units
 from chipwise.page.markup import empty, safe, section, table
 from chipwise.reporting import facts, words
 from chipwise.reporting.record import Agreement, Answer, Elsewhere, Ranking, Relaxed, RunRecord, TaskScore, Trial
@@ -127,7 +128,7 @@ def trained(record: RunRecord, trial: Trial) -> str:
 def relaxed(item: Relaxed) -> list[str]:
     """A table's row: limit, what relaxing it gains, each objective before and after, the design."""
     name = words.label(item.limit)
-    gain = "a first candidate" if item.gain is None else f"{item.gain:+.1%} of the front"
+    gain = "a first candidate" if item.gain is None else f"{units.signed_percent(item.gain)} of the front"
     changes = [
         f"{words.short(goal)} {words.show(before, goal)} → {words.show(after, goal)}"
         for goal, (before, after) in item.best.items()
@@ -144,7 +145,10 @@ def importance(answer: Answer) -> list[list[str]]:
     names = dict.fromkeys(name for shares in answer.importance.values() for name in shares)
     most = {name: max(shares.get(name, 0.0) for shares in answer.importance.values()) for name in names}
     ordered = sorted((name for name in names if most[name] >= 0.005), key=lambda name: -most[name])
-    return [[name, *[f"{shares.get(name, 0.0):.0%}" for shares in answer.importance.values()]] for name in ordered]
+    return [
+        [name, *[units.show(shares.get(name, 0.0), "share", digits=2) for shares in answer.importance.values()]]
+        for name in ordered
+    ]
 
 
 def growth(answer: Answer) -> str:
@@ -195,7 +199,7 @@ def explained(record: RunRecord) -> str:
         parts.append(f"<p>{safe(growth(answer))}</p>")
     if answer.relaxed:
         rows = [[safe(cell) for cell in relaxed(item)] for item in answer.relaxed]
-        share = f"{answer.relaxed[0].share:.0%}"
+        share = units.show(answer.relaxed[0].share, "share", digits=2)
         head = ("constraint", f"relaxing it by {share} gains", "best expected values", "example design")
         parts.append(table(head, rows))
     if answer.importance:
@@ -231,7 +235,7 @@ def elsewhere(record: RunRecord) -> str:
 def _carried(share: float | None, rank: float | None) -> str:
     if share is None or rank is None:
         return words.UNKNOWN
-    return f"{share:.0%} <small>τ {rank:.2f}</small>"
+    return f"{units.show(share, 'share', digits=2)} <small>τ {rank:.2f}</small>"
 
 
 def continuations(record: RunRecord) -> str:

@@ -95,7 +95,7 @@ def show(value: float | None, metric: str, *, missing: str = UNKNOWN) -> str:
     if metric in ("bits_per_byte", "test_bits_per_byte", "perplexity"):
         return f"{value:.3f}" if abs(value) < 100 else f"{value:.0f}"
     if (found := of_task(metric)) is not None:
-        return f"{100 * value:.1f} %" if found[0] == "accuracy" else f"{value:.3f}"
+        return units.show(value, "share") if found[0] == "accuracy" else f"{value:.3f}"
     return units.show(value, kind(metric))
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from chipwise.core import units
 from chipwise.core.digest import digest, plain
 from chipwise.core.dtypes import dtype_of
 from chipwise.core.errors import Infeasible, InputError
@@ -414,7 +415,9 @@ class Shrinking:
             }
             if max(over.values()) <= 1:
                 return sizes
-            nearest = ", ".join(f"{name} {100 * share:.1f} % of the original's" for name, share in shares.items())
+            nearest = ", ".join(
+                f"{name} {units.show(share, 'share')} of the original's" for name, share in shares.items()
+            )
             tighter = {name: s / over[name] * 0.995 if over[name] > 1 else s for name, s in within.times_s.items()}
             within = replace(within, times_s=tighter)
         raise Infeasible(

@@ -178,7 +178,7 @@ def test_a_profile_survives_its_file(tmp_path) -> None:
     profile.save(tmp_path / "toy.json")
     again = MachineProfile.load(tmp_path / "toy.json")
     assert again.digest == profile.digest
-    assert "10.0%" in again.check_errors
+    assert "10 %" in again.check_errors
     (tmp_path / "other.json").write_text("{}")
     with pytest.raises(SpecError, match="chipwise calibrate"):
         MachineProfile.load(tmp_path / "other.json")

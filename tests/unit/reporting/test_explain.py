@@ -67,7 +67,7 @@ def test_the_price_of_each_limit_is_a_row() -> None:
 
 
 def test_choices_that_matter_come_first_and_those_that_do_not_are_left_out() -> None:
-    assert explain.importance(ANSWER) == [["depth", "20%", "90%"], ["d_model", "60%", "0%"]]
+    assert explain.importance(ANSWER) == [["depth", "20 %", "90 %"], ["d_model", "60 %", "0 %"]]
 
 
 def test_growth_is_told_against_drawing_at_random() -> None:

@@ -131,9 +131,8 @@ def operator_text(phase: str, op: Operator, total_s: float) -> str:
     lines = [
         f"<b>{escape(op.place)}</b> · {escape(op.kind)}, {escape(phase)}",
         f"{units.show(op.flops, 'count')} FLOPs, {units.show(op.bytes, 'bytes')} · {intensity}",
-        f"predicted {words.quantity(op.predicted_s, 'time')} ({op.predicted_s / total_s:.1%} of the phase)".replace(
-            "%", " %"
-        ),
+        f"predicted {words.quantity(op.predicted_s, 'time')} "
+        f"({units.show(op.predicted_s / total_s, 'share')} of the phase)",
         f"bound by {escape(op.bound.lower())}",
         f"measured {words.quantity(op.measured_s, 'time')}" if op.measured_s is not None else words.NOT_MEASURED,
     ]
