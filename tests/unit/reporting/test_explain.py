@@ -12,7 +12,7 @@ from chipwise.reporting.record import Answer, Elsewhere, Relaxed, RunRecord
 
 ANSWER = Answer(
     knee=1,
-    knee_why="it keeps 52% of what the front offers in bits_per_byte",
+    knee_why="it keeps 52 % of what the front offers in bits_per_byte",
     knee_expected=1.351,
     relaxed=(
         Relaxed(
@@ -43,7 +43,7 @@ def test_a_knee_that_was_trained_briefly_is_a_proposal() -> None:
     record = explained()
     words = explain.knee(record)
     assert f"The knee is trial {record.knee}" in words
-    assert "It keeps 52% of what the front offers" in words
+    assert "It keeps 52 % of what the front offers" in words
     assert "1.351 bits per byte are expected after a full training" in words
     assert "a suggestion, not a result" in words
     longest = max((t for t in record.trials if t.train_cpu_s), key=lambda t: t.train_cpu_s)
@@ -58,7 +58,7 @@ def test_the_price_of_each_limit_is_a_row() -> None:
     dear, nothing, first = (explain.relaxed(item) for item in ANSWER.relaxed)
     assert dear == [
         "peak memory",
-        "+1.5% of the front",
+        "+1.5 % of the front",
         "bits/byte 1.300 → 1.250; predicted with ± 0.020 bits per byte",
         "d320 L5",
     ]
@@ -88,7 +88,7 @@ def test_the_page_has_the_sections_where_there_is_something_to_say() -> None:
         ranks={"raspberry-pi-5": 1.0},
     )
     shown = page(dataclasses.replace(record, elsewhere=(device,)))
-    for text in ("Why this answer", "On other devices", "Raspberry Pi 5", "relaxing it by 10% gains", "Sobol"):
+    for text in ("Why this answer", "On other devices", "Raspberry Pi 5", "relaxing it by 10 % gains", "Sobol"):
         assert text in shown
     bare = page(least())
     assert "On other devices" not in bare
