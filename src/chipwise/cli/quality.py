@@ -1,4 +1,4 @@
-"""What a model may be worth after training on so many tokens, beside what it costs; never without the interval."""
+"""The expected loss after training, always with its interval, beside what the model costs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ if TYPE_CHECKING:
     from chipwise.explaining.advice import Advice
     from chipwise.spec import ArchSpec
 
-HELP = "Say too what loss so much training would reach, such as 2T (published law)."
+HELP = "Also predict the loss after training on this many tokens, such as 2T (published scaling law)."
 
 
 def with_quality(data: object, model: str | ArchSpec, tokens: str | None) -> object:
-    """``data`` as JSON shows it, with the expected quality beside it where tokens are given."""
+    """Returns ``data`` as JSON values, with the expected loss added where tokens are given."""
     if tokens is None:
         return data
     from chipwise import api
@@ -25,7 +25,7 @@ def with_quality(data: object, model: str | ArchSpec, tokens: str | None) -> obj
 
 
 def print_quality(model: str | ArchSpec, tokens: str | None, *, advice: Sequence[Advice] = ()) -> None:
-    """One line for the model, and one for each advice that changes what the law sees of it; none without tokens."""
+    """Prints the expected loss of the model, and of each piece of advice that changes it; nothing without tokens."""
     if tokens is None:
         return
     from chipwise import api
