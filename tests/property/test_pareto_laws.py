@@ -64,3 +64,64 @@ def test_expected_improvement_is_the_integral(mean: float, std: float, best: flo
     found = expected_improvement(np.array([mean]), np.array([std]), np.array(best))[0]
     assert found == pytest.approx(integral, rel=2e-2, abs=1e-5)
     assert found >= 0
+
+
+@quick
+@given(points, st.integers(0, 8))
+def test_hypervolume_never_falls_when_a_point_joins_or_the_corner_moves_out(F: np.ndarray, which: int) -> None:
+    corner = np.full(F.shape[1], 5.0)
+    fewer = np.delete(F, which % len(F), axis=0)
+    assert hypervolume(fewer, corner) <= hypervolume(F, corner) + 1e-9
+    assert hypervolume(F, corner) <= hypervolume(F, corner + 1) + 1e-9
+
+
+@quick
+@given(points)
+def test_only_the_front_counts_and_the_order_of_points_does_not(F: np.ndarray) -> None:
+    corner = np.full(F.shape[1], 5.0)
+    whole = hypervolume(F, corner)
+    assert hypervolume(F[non_dominated(F)], corner) == pytest.approx(whole)
+    assert hypervolume(F[::-1], corner) == pytest.approx(whole)
+    assert hypervolume(np.vstack([F, F]), corner) == pytest.approx(whole)
+
+
+@quick
+@given(points, st.integers(1, 5), st.integers(-3, 3))
+def test_fronts_do_not_depend_on_units_and_volumes_scale_with_them(F: np.ndarray, factor: int, shift: int) -> None:
+    moved, corner = factor * F + shift, np.full(F.shape[1], 5.0)
+    assert non_dominated(moved).tolist() == non_dominated(F).tolist()
+    assert ranks(moved).tolist() == ranks(F).tolist()
+    volume = hypervolume(moved, factor * corner + shift)
+    assert volume == pytest.approx(hypervolume(F, corner) * factor ** F.shape[1])
+
+
+@quick
+@given(points)
+def test_each_rank_is_the_front_of_what_the_ranks_before_it_leave(F: np.ndarray) -> None:
+    found = ranks(F)
+    for rank in range(int(found.max()) + 1):
+        left = found >= rank
+        assert (found[left] == rank).tolist() == non_dominated(F[left]).tolist()
+
+
+@quick
+@given(st.floats(-3, 3), st.floats(0.01, 3), st.floats(-3, 3), st.floats(0, 2))
+def test_expected_improvement_grows_with_doubt_and_with_the_value_to_beat(
+    mean: float, std: float, best: float, more: float
+) -> None:
+    def improvement(std: float, best: float) -> float:
+        return float(expected_improvement(np.array([mean]), np.array([std]), np.array(best))[0])
+
+    here = improvement(std, best)
+    assert here >= max(0.0, best - mean) - 1e-12  # Jensen: at least the improvement of the mean
+    assert improvement(std + more, best) >= here - 1e-12
+    assert improvement(std, best + more) >= here - 1e-12
+
+
+@quick
+@given(st.floats(-20, 8))
+def test_expected_improvement_far_below_is_that_of_scipy(z: float) -> None:
+    stats = pytest.importorskip("scipy.stats")
+    exact = stats.norm.pdf(z) + z * stats.norm.cdf(z)
+    found = expected_improvement(np.array([0.0]), np.array([1.0]), np.array(z))[0]
+    assert found == pytest.approx(exact, rel=1e-9)
