@@ -40,7 +40,7 @@ class Conditions:
         slots: Of each choice of a layer.
 
     Raises:
-        SpecError: A name or value is unknown, conditions go round in a circle, or they leave nothing somewhere.
+        SpecError: A name or value is unknown, conditions form a cycle, or they leave nothing somewhere.
     """
 
     def __init__(self, spec: SpaceSpec, slots: dict[str, Slots]) -> None:
@@ -65,7 +65,7 @@ class Conditions:
             where = f"{field}.only.{name}"
             target, allowed = self._flags(name, values, where)
             if target == "layer":
-                raise SpecError("a layer's number is no choice; name it in when", field=where)
+                raise SpecError("the layer number is not a choice; use it in `when`", field=where)
             givens = dict(when)
             if target in givens:  # a condition within one choice, as between heads and KV heads
                 allowed = allowed | ~givens.pop(target)
@@ -77,7 +77,7 @@ class Conditions:
     def _together(self, given: str, target: str, field: str) -> None:
         if target not in self._spec.layer_choices and given in (*self._spec.layer_choices, "layer"):
             raise SpecError(
-                f"{target} is chosen for the whole model, {given} for each layer; turn the condition round", field=field
+                f"{target} is chosen for the whole model, {given} for each layer; swap `when` and `only`", field=field
             )
         if given in self._spec.layer_choices and self._spec.tie(given) != self._spec.tie(target):
             raise SpecError(
@@ -109,16 +109,16 @@ class Conditions:
                 shown = list(dict.fromkeys(known))
                 raise SpecError(f"{value!r} is not in the space, which lists {shown}", field=field)
         if not wanted:
-            raise SpecError("the list is empty, so the condition leaves nothing", field=field)
+            raise SpecError("the list is empty, so nothing would be allowed", field=field)
         return np.array([item in wanted for item in known])
 
     def _implied(self, rules: Sequence[Rule]) -> list[Rule]:
-        """One layer has nobody to share with."""
+        """A model of one layer cannot share weights between layers."""
         depth, sharing = self._spec.depth, self._spec.sharing
         if len(sharing) < 2 or 1 not in depth:
             return []
         one, none = np.array(depth) == 1, np.array(sharing) == "none"
-        text = "one layer shares with none"
+        text = "a single layer cannot share weights"
         if "sharing" not in _ancestors("depth", rules):
             return [Rule("sharing", {"depth": one}, none, text)]
         return [Rule("depth", {"sharing": ~none}, ~one, text)] if not one.all() else []
@@ -131,7 +131,7 @@ class Conditions:
             if ready is None:
                 found = next(rule for name in waiting for rule in self.rules[name])
                 raise SpecError(
-                    f"conditions go round in a circle among {', '.join(name for name in waiting if self.rules[name])}; "
+                    f"conditions form a cycle among {', '.join(name for name in waiting if self.rules[name])}; "
                     f"one of them is: {found.text}",
                     field="conditions",
                 )

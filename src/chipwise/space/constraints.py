@@ -1,10 +1,10 @@
 """Metrics, limits on them and directions, as a user writes them: ``tpot_p99: "<= 3 ms"``.
 
-What a metric is of stands behind an ``@``: a device in ``tpot_p50@h100-sxm`` (a run's own limits on other devices), a
-task in ``accuracy@organ-system``, whose limits are floors.
+An ``@`` names a device, as in ``tpot_p50@h100-sxm`` (a run's limits on other devices), or a task, as in
+``accuracy@organ-system``, whose limits are lower bounds.
 
-A limit is hard, or soft: ``tpot_p99: {limit: "<= 3 ms", penalty: 10 %}`` may be broken, and for each 100 % past it bits
-per byte count as 10 % more.
+A limit is hard, or soft: ``tpot_p99: {limit: "<= 3 ms", penalty: 10 %}`` may be exceeded, and for each 100 % of excess
+bits per byte count as 10 % more.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ _LATENCY_METRICS = (
     "usd_per_1k_tokens",
 )  # what rises with the time per token
 MEASURED_METRICS = frozenset({"ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "peak_memory"})
-LIMITS_ONLY = {"tpot_sustained": "tpot_p50: minimize", "throughput": "tpot_p50: minimize"}  # and what to seek instead
+LIMITS_ONLY = {
+    "tpot_sustained": "tpot_p50: minimize",
+    "throughput": "tpot_p50: minimize",
+}  # and the objective to use instead
 TASK_METRICS: dict[str, str] = {"accuracy": "share", "spearman": "count"}  # of a task: ``metric@task``
 _LIMIT = re.compile(r"^\s*(<=|>=|<|>|≤|≥)\s*(.+)$")
 
@@ -50,7 +53,7 @@ _LIMIT = re.compile(r"^\s*(<=|>=|<|>|≤|≥)\s*(.+)$")
 class Constraint:
     """``metric`` must be at most (or at least) ``limit``, in SI units; ``text`` is what the user wrote.
 
-    ``penalty`` makes it soft: the share by which bits per byte count as more for each 100 % past the limit.
+    ``penalty`` makes it soft: the share by which bits per byte count as more for each 100 % of excess.
     """
 
     metric: str
@@ -61,7 +64,7 @@ class Constraint:
 
     @property
     def hard(self) -> bool:
-        """Whether a design that breaks it is out."""
+        """Whether a design must meet it."""
         return self.penalty is None
 
     def holds(self, value: float) -> bool:
@@ -69,7 +72,7 @@ class Constraint:
         return value <= self.limit if self.op == "<=" else value >= self.limit
 
     def excess(self, value: float) -> float:
-        """How far ``value`` is past the limit, as a share of it; at most 0 where it holds."""
+        """Excess of ``value`` over the limit, as a share of the limit; at most 0 where it is met."""
         return (value / self.limit - 1.0) * (1 if self.op == "<=" else -1)
 
     def show(self, value: float) -> str:
@@ -78,7 +81,7 @@ class Constraint:
 
     @property
     def task(self) -> str | None:
-        """The task that it is a floor of; None for all other limits."""
+        """The task whose result it limits; None for all other limits."""
         metric, _, task = self.metric.partition("@")
         return task if metric in TASK_METRICS else None
 
@@ -92,7 +95,7 @@ class Objective:
 
 
 def unit_of(metric: str) -> str:
-    """The kind of unit of a metric, whatever device or task it is of."""
+    """The kind of unit of a metric, with or without a device or task."""
     name = metric.partition("@")[0]
     return TASK_METRICS.get(name) or METRICS[name]
 
@@ -102,13 +105,13 @@ def parse_constraints(
 ) -> tuple[Constraint, ...]:
     """Limits from ``metric -> "<= quantity"``, or ``{limit, penalty}`` for a soft one; a metric may carry a list.
 
-    A limit on throughput becomes the one on time per token that says the same of ``batch`` requests at once.
+    A limit on throughput becomes the equivalent limit on time per token with ``batch`` concurrent requests.
 
     Args:
         data: The limits.
         field: Where they stand, for messages.
-        tasks: Tasks that may have a floor; None where any may.
-        batch: Requests at once.
+        tasks: Tasks that may have a limit. None: any.
+        batch: Concurrent requests.
 
     Raises:
         SpecError: An unknown metric or task, a limit that cannot be read, or limits that contradict each other.
@@ -152,7 +155,7 @@ def parse_constraints(
 
 
 def _time_of(throughput: Constraint, batch: int) -> Constraint:
-    """The limit on time per token that holds where a limit on throughput does: batch / throughput."""
+    """The limit on time per token that is equivalent to one on throughput: batch / throughput."""
     op: Literal["<=", ">="] = "<=" if throughput.op == ">=" else ">="
     limit = batch / throughput.limit
     text = _text(f"{op} {1e3 * limit:.9g} ms", throughput.penalty)
@@ -160,7 +163,7 @@ def _time_of(throughput: Constraint, batch: int) -> Constraint:
 
 
 def _soft(metric: str, data: Mapping[str, object], field: str) -> Constraint:
-    """A limit that may be broken at a price."""
+    """A soft limit."""
     example = 'such as {limit: "<= 3 ms", penalty: 10 %}'
     for name in data:
         if name not in ("limit", "penalty"):
@@ -169,19 +172,20 @@ def _soft(metric: str, data: Mapping[str, object], field: str) -> Constraint:
         raise SpecError(f"a soft limit has limit and penalty, {example}; a hard one is its text alone", field=field)
     if metric == "bits_per_byte":
         raise SpecError(
-            "penalties are paid in bits per byte, so its own limit is hard; write the text alone", field=field
+            "penalties are added to bits per byte, so its own limit must be hard: write the text alone", field=field
         )
     try:
         penalty = units.parse(data["penalty"], "share")
     except UnitError:
         raise SpecError(
-            f"{data['penalty']!r} is no share: write by how much bits per byte count as more for each 100 % past the "
-            "limit, such as 10 %",
+            f"{data['penalty']!r} is not a share: write how much is added to bits per byte for each 100 % of excess, "
+            "such as 10 %",
             field=f"{field}.penalty",
         ) from None
     if penalty <= 0:
         raise SpecError(
-            f"must be above zero, not {data['penalty']}: a limit that costs nothing is none", field=f"{field}.penalty"
+            f"must be above zero, not {data['penalty']}: a limit without a penalty has no effect",
+            field=f"{field}.penalty",
         )
     hard = _limit(metric, data["limit"], f"{field}.limit")
     return replace(hard, penalty=penalty, text=_text(hard.text, penalty))
@@ -192,14 +196,14 @@ def _text(limit: str, penalty: float | None) -> str:
 
 
 def _require_payable(constraints: Iterable[Constraint], metric: str, field: str) -> None:
-    """A soft limit that a tighter hard one hides would never be paid for."""
+    """Refuses a soft limit that a tighter hard one makes ineffective."""
     mine = [item for item in constraints if item.metric == metric]
     for soft in (item for item in mine if not item.hard):
         for hard in (item for item in mine if item.hard and item.op == soft.op):
             if soft.holds(hard.limit):
                 raise SpecError(
-                    f"{hard.text!r} is hard and no looser than the soft {soft.text!r}, which then says nothing; leave "
-                    "one out",
+                    f"{hard.text!r} is hard and not looser than the soft {soft.text!r}, which then has no "
+                    "effect; remove one of them",
                     field=field,
                 )
 
@@ -215,34 +219,35 @@ def _known_task(metric: str, field: str, tasks: Iterable[str] | None) -> None:
     known = None if tasks is None else list(tasks)
     if not task:
         example = known[0] if known else "organ-system"
-        raise SpecError(f"say of which task, such as {name}@{example}", field=field)
+        raise SpecError(f"name the task, such as {name}@{example}", field=field)
     if known == []:
-        raise SpecError(f"no task is asked here; list {task!r} under tasks", field=field)
+        raise SpecError(f"this run has no tasks; list {task!r} under tasks", field=field)
     if known is not None and task not in known:
         raise SpecError(f"{task!r} is not among tasks; {nearest(task, known)}", field=field)
 
 
 def _floor(metric: str, value: object, field: str) -> Constraint:
-    """A limit on what a task's held-out items say: at least a share, or a correlation."""
+    """A limit on the result of a task: at least a share, or a correlation."""
     if isinstance(value, Mapping):
         raise SpecError(
-            "a task is asked of the finalists alone, so its floor is hard; write the text alone", field=field
+            "tasks are evaluated for the finalists alone, so their limits must be hard: write the text alone",
+            field=field,
         )
     match = _LIMIT.match(str(value))
     example = "'>= 85 %'" if metric.startswith("accuracy") else "'>= 0.6'"
     if not match:
         raise SpecError(f"{value!r} is not a limit; write one such as {example}", field=field)
     if match[1] not in (">=", ">", "≥"):
-        raise SpecError(f"{value!r} is no floor; of a task write the least, such as {example}", field=field)
+        raise SpecError(f"{value!r} is not a lower bound; write the least value, such as {example}", field=field)
     try:
         limit = units.parse(match[2], "share")
     except UnitError:
         raise SpecError(
-            f"{match[2]!r} is neither percent nor a share; write a floor such as {example}", field=field
+            f"{match[2]!r} is neither a percentage nor a share; write a lower bound such as {example}", field=field
         ) from None
     if not 0 < limit <= 1:
         percent = f"; for percent write '>= {match[2].strip()} %'" if 1 < limit <= 100 else ""
-        raise SpecError(f"a floor lies above 0 and is at most 1 (100 %), not {match[2]}{percent}", field=field)
+        raise SpecError(f"must be above 0 and at most 1 (100 %), not {match[2]}{percent}", field=field)
     return Constraint(metric=metric, op=">=", limit=limit, text=f">= {match[2].strip()}")
 
 
@@ -261,7 +266,7 @@ def _limit(metric: str, value: object, field: str) -> Constraint:
 
 
 def parse_objectives(data: Mapping[str, str], *, field: str = "objectives") -> tuple[Objective, ...]:
-    """Objectives from ``metric -> minimize|maximize`` (``down`` and ``up`` are understood).
+    """Objectives from ``metric -> minimize|maximize`` (or ``down`` and ``up``).
 
     Raises:
         SpecError: None at all, an unknown metric, or a direction that is neither.
@@ -277,9 +282,11 @@ def parse_objectives(data: Mapping[str, str], *, field: str = "objectives") -> t
     for metric, direction in data.items():
         _known(metric, f"{field}.{metric}")
         if metric in LIMITS_ONLY:
-            raise SpecError(f"is for limits; seek {LIMITS_ONLY[metric]}", field=f"{field}.{metric}")
+            raise SpecError(
+                f"can only be a limit; as an objective use {LIMITS_ONLY[metric]}", field=f"{field}.{metric}"
+            )
         if direction not in words:
-            raise SpecError(f"{direction!r} is no direction; write minimize or maximize", field=f"{field}.{metric}")
+            raise SpecError(f"{direction!r} is not a direction; write minimize or maximize", field=f"{field}.{metric}")
     return tuple(Objective(metric=metric, direction=words[direction]) for metric, direction in data.items())
 
 
@@ -295,12 +302,12 @@ def relative_excess(item: Constraint, value: Float64Array) -> Float64Array:
 
 
 def soft_limit_on_latency(constraints: Iterable[Constraint]) -> bool:
-    """Whether some soft limit lets designs buy time per token with their penalty."""
+    """Whether a soft limit is on time per token, or on a metric that rises with it."""
     return any(not item.hard and item.metric in _LATENCY_METRICS for item in constraints)
 
 
 def total_penalty(constraints: Iterable[Constraint], values: Mapping[str, float]) -> float:
-    """The share by which bits per byte count as more, for all soft limits that ``values`` are past; 0 within them."""
+    """Penalty of all soft limits that ``values`` exceed, as a share of bits per byte; 0 where they meet them."""
     paid = 0.0
     for item in constraints:
         if item.penalty is not None and item.metric in values:

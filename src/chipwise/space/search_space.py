@@ -42,7 +42,7 @@ class SearchSpace:
     """All designs that a SpaceSpec allows, as integer rows of shape (n, genes).
 
     Raises:
-        SpecError: Conditions name what is not there, go round in a circle, or leave nothing.
+        SpecError: Conditions name what is not there, form a cycle, or leave nothing.
     """
 
     spec: SpaceSpec

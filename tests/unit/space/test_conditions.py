@@ -154,8 +154,8 @@ def test_a_space_of_1e40_is_counted_and_drawn_at_once() -> None:
         ),
         ({"conditions": [{"when": {"d_model": 65}, "only": {"depth": 1}}]}, "65 is not in the space"),
         ({"conditions": [{"when": {}, "only": {"depth": 1}}]}, "says nothing"),
-        ({"conditions": [{"when": {"d_model": 64}, "only": {"depth": []}}]}, "leaves nothing"),
-        ({"conditions": [{"when": {"heads": 2}, "only": {"d_model": 64}}]}, "turn the condition round"),
+        ({"conditions": [{"when": {"d_model": 64}, "only": {"depth": []}}]}, "nothing would be allowed"),
+        ({"conditions": [{"when": {"heads": 2}, "only": {"d_model": 64}}]}, "swap `when` and `only`"),
         (
             {
                 "layers": {"ffn": "alike"},
@@ -170,7 +170,7 @@ def test_a_space_of_1e40_is_counted_and_drawn_at_once() -> None:
                     {"when": {"depth": 1}, "only": {"d_model": 128}},
                 ]
             },
-            "circle",
+            "cycle",
         ),
         (
             {

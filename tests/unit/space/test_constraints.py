@@ -60,7 +60,7 @@ def test_objectives_need_a_known_metric_and_direction() -> None:
     for bad in ({}, {"speed": "up"}, {"tpot_p50": "left"}):
         with pytest.raises(SpecError):
             parse_objectives(bad)
-    with pytest.raises(SpecError, match="seek tpot_p50: minimize"):
+    with pytest.raises(SpecError, match="as an objective use tpot_p50: minimize"):
         parse_objectives({"throughput": "maximize"})
 
 
@@ -84,11 +84,11 @@ def test_a_floor_on_amounts_is_a_correlation() -> None:
     ("data", "message"),
     [
         ({"accuracy@organ-systems": ">= 85 %"}, "did you mean 'organ-system'"),
-        ({"accuracy": ">= 85 %"}, "say of which task, such as accuracy@organ-system"),
+        ({"accuracy": ">= 85 %"}, "name the task, such as accuracy@organ-system"),
         ({"acuracy@organ-system": ">= 85 %"}, "did you mean 'accuracy'"),
         ({"accuracy@organ-system": ">= 85"}, "for percent write '>= 85 %'"),
-        ({"accuracy@organ-system": ">= 85 ms"}, "neither percent nor a share"),
-        ({"accuracy@organ-system": "<= 85 %"}, "no floor"),
+        ({"accuracy@organ-system": ">= 85 ms"}, "neither a percentage nor a share"),
+        ({"accuracy@organ-system": "<= 85 %"}, "not a lower bound"),
         ({"accuracy@organ-system": "85 %"}, "not a limit"),
         ({"accuracy@organ-system": ">= 0 %"}, "above 0"),
         ({"accuracy@organ-system": ">= 101 %"}, "at most 1"),
