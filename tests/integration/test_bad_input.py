@@ -43,6 +43,7 @@ def space(**changes):
         ({"target": {"device": "h100"}}, ("target.device", "local")),
         ({"target": {"runtime": "onnxruntim"}}, ("onnxruntim", "did you mean 'onnxruntime'")),
         ({"constraints": {"tpot_p99": "<= 5 parsecs"}}, ("constraints.tpot_p99", "parsecs")),
+        ({"constraints": {"tpot_p99": []}}, ("constraints.tpot_p99", "empty")),
         ({"constraints": {"tpot_p99": ["<= 1 ms", ">= 2 ms"]}}, ("constraints.tpot_p99", "contradicts")),
         ({"space": space(d_model=[])}, ("space.d_model", "empty")),
         ({"space": space(layer={**SMOKE["space"]["layer"], "kv_heads": [3]})}, ("kv_heads", "divides")),

@@ -202,5 +202,7 @@ def describe(value: object) -> str:
     """``value`` with its kind, for a message: ``text ('3')``."""
     if value is None:
         return "nothing"
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
     kind = "a mapping" if isinstance(value, Mapping) else _TYPE_NAMES.get(type(value), type(value).__name__)
     return f"{kind} ({short(value)})"

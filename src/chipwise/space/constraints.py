@@ -122,6 +122,8 @@ def parse_constraints(
     for metric, value in data.items():
         where = f"{field}.{metric}"
         limits = value if isinstance(value, list) else [value]
+        if not limits:
+            raise SpecError("the list is empty; write a limit, or leave the metric out", field=f"{field}.{metric}")
         if metric.partition("@")[0] in TASK_METRICS:
             _known_task(metric, where, tasks)
             found += [_floor(metric, item, where) for item in limits]
