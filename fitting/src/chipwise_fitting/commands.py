@@ -14,7 +14,10 @@ from chipwise.serve import batching
 from chipwise_fitting.score import LeaveOut, Row, Score, scores
 
 FITS = ("gemm", "attention", "latent", "experts", "collective", "scan", "power", "serving")
-"""Kinds of fits: kernels are fitted to aiconfigurator's tables, ``serving`` to its sample of served runs."""
+"""Kinds of fits: kernels are fitted to aiconfigurator's tables, ``serving`` to its sample of served runs.
+
+A further kind, ``edge``, is fitted to a table of runs of one user that has to be named.
+"""
 
 PREDICTED = {"gemm": "latency_s", "attention": "latency_s", "serving": "tpot_s", "power": "power_w"}
 """The column of the predictions for each kind of measured row."""
@@ -44,8 +47,10 @@ def fit(
         MissingExtra: A package that reads or fits the tables is not installed.
     """
     for kind in kinds:
-        if kind not in FITS:
-            raise UnknownName("kind of fit", kind, FITS)
+        if kind not in (*FITS, "edge"):
+            raise UnknownName("kind of fit", kind, (*FITS, "edge"))
+        if kind == "edge" and tables is None:
+            raise InputError("edge is fitted to a table of measured runs: name it, or its folder, as tables")
     if out is None and {"site-packages", "dist-packages"} & set(DATA.parts):
         raise InputError(f"name a folder for the fitted arrays with --out; {DATA} is the installed package")
     root = tables or _installed_tables()
@@ -68,8 +73,14 @@ def validate(kind: str, truth: Path, out: Path, *, leave_out: LeaveOut) -> list[
         SpecError: The table is missing, lacks a column, or holds a measured value that is not above zero.
         MissingExtra: ``power`` needs pandas.
     """
+    if kind == "edge":
+        from chipwise_fitting.edge import edge
+
+        return scores(edge(truth, out, leave_out))
     if kind not in _READERS:
-        raise UnknownName("kind of measurement", kind, _READERS)
+        raise UnknownName("kind of measurement", kind, (*_READERS, "edge"))
+    if leave_out == "vendor":
+        raise InputError(f"leave_out: {kind} has fits without a device or a family, not without a vendor")
     module, function = _READERS[kind]
     try:
         reader: Callable[[Path, LeaveOut], list[Row]]

@@ -13,7 +13,7 @@ import numpy as np
 from chipwise.core.errors import SpecError
 from chipwise.hardware import datasheet
 
-LeaveOut = Literal["none", "device", "family"]
+LeaveOut = Literal["none", "device", "family", "vendor"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

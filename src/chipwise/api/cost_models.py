@@ -85,15 +85,17 @@ def learn(*, runtime: str = "onnxruntime", threads: int = 1, count: int | None =
 
 @public
 def validate(
-    kind: str, truth: str | Path, out: str | Path, *, leave_out: Literal["none", "device", "family"] = "none"
+    kind: str, truth: str | Path, out: str | Path, *, leave_out: Literal["none", "device", "family", "vendor"] = "none"
 ) -> list[Score]:
     """Predicts measured rows, writes the predictions to ``out``, and returns their errors, overall and by subset.
 
     Args:
-        kind: ``gemm``, ``attention``, ``serving`` or ``power``.
+        kind: ``gemm``, ``attention``, ``serving``, ``power``, or ``edge`` (runs of one user, as in
+            llama.cpp and MLX).
         truth: A folder that holds ``KIND.csv``, or the file.
-        out: Where the predictions go: row_id, the prediction, low_s and high_s.
-        leave_out: ``device`` or ``family`` to predict each row with a fit that had not seen its device or family.
+        out: Where the predictions go: row_id, the prediction, and the ends of its 90 % interval.
+        leave_out: ``device`` or ``family`` to predict each row with a fit that had not seen its device or family;
+            ``vendor`` for ``edge`` alone.
 
     Raises:
         UnknownName: There is no such kind.

@@ -13,19 +13,21 @@ class Source(StrEnum):
     """Where measurements come from."""
 
     AICONFIGURATOR = "aiconfigurator"
+    EDGE = "edge"
     MEASUREMENTS = "measurements"
 
 
 def command(
     source: Annotated[
         Source,
-        typer.Option("--from", help="aiconfigurator (the installed package), or measurements (this machine's)."),
+        typer.Option("--from", help="aiconfigurator (its package), edge (--truth), or measurements (this machine's)."),
     ],
     kind: Annotated[
         list[str] | None,
         typer.Option(help="gemm, attention, latent, experts, collective, scan, power or serving; all unless given."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="A folder for the arrays; chipwise's own data unless given.")] = None,
+    truth: Annotated[Path | None, typer.Option(help="With edge: the table of measured runs, or its folder.")] = None,
     runtime: Annotated[str, typer.Option(help="With measurements: the runtime of the profile.")] = "onnxruntime",
     threads: Annotated[int, typer.Option(help="With measurements: the threads of the profile.", min=1)] = 1,
     count: Annotated[int | None, typer.Option(help="With measurements: learn from so many, at random.", min=1)] = None,
@@ -34,6 +36,8 @@ def command(
     """Fit models again from the measurements that they come from; prints errors on what was left out.
 
     What ships for devices that are not here: chipwise fit --from aiconfigurator --kind gemm
+
+    llama.cpp, MLX and other runtimes of one user: chipwise fit --from edge --truth edge.csv.gz
 
     This machine's own profile: chipwise fit --from measurements --runtime onnxruntime
     """
@@ -53,7 +57,9 @@ def command(
         console.print(f"learned from {len(learned.used)} measurements; wrote {path}")
         return
 
-    reports = api.fit(kinds=kind or (), out=out, on_progress=lambda text: notices.print(text, highlight=False))
+    if source is Source.EDGE:
+        kind = ["edge"]
+    reports = api.fit(kinds=kind or (), tables=truth, out=out, on_progress=notices.print)
     if as_json:
         json_of(reports)
         return

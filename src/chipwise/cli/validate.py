@@ -16,6 +16,7 @@ class Kind(StrEnum):
     ATTENTION = "attention"
     SERVING = "serving"
     POWER = "power"
+    EDGE = "edge"
 
 
 class LeaveOut(StrEnum):
@@ -24,13 +25,14 @@ class LeaveOut(StrEnum):
     NONE = "none"
     DEVICE = "device"
     FAMILY = "family"
+    VENDOR = "vendor"
 
 
 def command(
     kind: Annotated[Kind, typer.Argument(help="What was measured.")],
     truth: Annotated[Path, typer.Option(help="Folder that holds KIND.csv, or the file itself.")],
     out: Annotated[Path, typer.Option(help="Where the predictions go: row_id, the prediction, its 90 % interval.")],
-    leave_out: Annotated[LeaveOut, typer.Option(help="Predict each row by a fit without its device or family.")] = (
+    leave_out: Annotated[LeaveOut, typer.Option(help="What each row's fit had not seen; vendor for edge alone.")] = (
         LeaveOut.NONE
     ),
     as_json: Annotated[bool, typer.Option("--json", help="Print the errors as JSON.")] = False,

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from chipwise.core.dtypes import WeightFormat
 from chipwise.core.errors import UnknownName, Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
 
@@ -51,7 +52,7 @@ class Runtime:
 
     name: str
     title: str
-    stack: Literal["vllm", "sglang", "trtllm"]
+    stack: str
     fused: frozenset[Chain]
     graphs: bool = True
     mixes: bool = True
@@ -66,12 +67,20 @@ class Runtime:
     @property
     def served(self) -> bool:
         """Whether the constants of its host and kernels were fitted to served runs of this runtime."""
-        return self.name == self.stack
+        return self.name == self.stack and self.stack in SERVING
+
+    @property
+    def local(self) -> bool:
+        """Whether its kernels were fitted to measured runs of one user, on chips that people own."""
+        return self.stack not in SERVING
 
     def fuses(self, chain: Chain) -> bool:
         """Whether the chain is one kernel."""
         return chain in self.fused
 
+
+SERVING = ("vllm", "sglang", "trtllm")
+"""Stacks whose kernels and host were timed on data-centre GPUs, serving many requests at once."""
 
 # Supported hardware as each project's documentation lists it in November 2026: docs.vllm.ai (CUDA 7.0 and newer, ROCm,
 # Intel XPU, CPU, and plugins for TPU, Neuron and Gaudi), pytorch.org (and XLA for TPU and Neuron).
@@ -126,14 +135,59 @@ RUNTIMES: Mapping[str, Runtime] = {
         Runtime(
             name="llama.cpp",
             title="llama.cpp",
-            stack="vllm",
+            stack="llama.cpp",
             fused=frozenset({"attention", "experts"}),
+            graphs=False,
             mixes=False,
             python=False,
-            aliases=("llamacpp", "llama-cpp", "gguf"),
+            aliases=("llamacpp", "llama-cpp", "gguf", "ollama"),
             runs_on=frozenset(
                 {"cuda", "old cuda", "rocm", "old rocm", "xpu", "metal", "cpu", "board", "phone", "other"}
             ),
+        ),
+        Runtime(
+            name="llama.cpp-vulkan",
+            title="llama.cpp, Vulkan",
+            stack="llama.cpp-vulkan",
+            fused=frozenset({"attention", "experts"}),
+            graphs=False,
+            mixes=False,
+            python=False,
+            aliases=("vulkan",),
+            runs_on=frozenset({"cuda", "old cuda", "rocm", "old rocm", "xpu", "phone"}),
+        ),
+        Runtime(
+            name="mlx",
+            title="MLX",
+            stack="mlx",
+            fused=frozenset({"attention", "experts"}),
+            graphs=False,
+            mixes=False,
+            python=False,
+            aliases=("mlx-lm",),
+            runs_on=frozenset({"metal"}),
+        ),
+        Runtime(
+            name="exllamav2",
+            title="ExLlamaV2",
+            stack="exllamav2",
+            fused=frozenset({"attention", "experts"}),
+            graphs=False,
+            mixes=False,
+            python=False,
+            aliases=("exllama", "exl2"),
+            runs_on=frozenset({"cuda"}),
+        ),
+        Runtime(
+            name="genie",
+            title="Qualcomm Genie",
+            stack="genie",
+            fused=frozenset({"attention", "experts"}),
+            graphs=False,
+            mixes=False,
+            python=False,
+            aliases=("qnn",),
+            runs_on=frozenset({"phone"}),
         ),
         Runtime(
             name="onnxruntime",
@@ -150,12 +204,11 @@ RUNTIMES: Mapping[str, Runtime] = {
         Runtime(
             name="openvino",
             title="OpenVINO",
-            stack="vllm",
+            stack="openvino",
             fused=frozenset({"act_mul", "skip_norm", "rope_cache", "attention", "experts"}),
             graphs=False,
             mixes=False,
             python=False,
-            dispatch_s=1e-6,
             runs_on=frozenset({"xpu", "cpu", "board", "other"}),
         ),
     )
@@ -222,9 +275,16 @@ def runtimes_for(device: DeviceProfile) -> list[str]:
     return [default, *(r.name for r in RUNTIMES.values() if platform in r.runs_on and r.name != default)]
 
 
-def default_runtime(device: DeviceProfile) -> str:
-    """vLLM where servers run it, ONNX Runtime on Hailo's chips, llama.cpp on everything that people own."""
+def default_runtime(device: DeviceProfile, weights: WeightFormat | None = None) -> str:
+    """vLLM where servers run it, ONNX Runtime on Hailo's chips, llama.cpp on everything that people own.
+
+    Weights in a format of GGUF or MLX files name the runtime that reads these, where it exists.
+    """
     platform = platform_of(device)
+    if weights is not None and weights.head is not None:
+        reader = "mlx" if weights.name.startswith("mlx") else "llama.cpp"
+        if platform in RUNTIMES[reader].runs_on:
+            return reader
     if platform == "hailo":
         return "onnxruntime"
     own = platform in ("metal", "cpu", "board", "phone", "old cuda", "old rocm", "xpu") or device.kind == "soc"

@@ -119,7 +119,8 @@ class GroupCost:
     def provenance(self) -> str:
         """Where the figures come from, and whose constants they use where the runtime has none of its own."""
         runtime = self.group.setting.runtime
-        borrowed = "" if runtime.served else f"; {runtime.title} priced with vLLM's kernels and host time"
+        fitted = runtime.served or runtime.local
+        borrowed = "" if fitted else f"; {runtime.title} priced with vLLM's kernels and host time"
         return f"predicted ({self.situation} device{borrowed})"
 
     @property
@@ -244,7 +245,7 @@ def _cost(group: Group, kernels: Kernels, known: Constants, fold: str | None) ->
     prefill_s, step_s = known.step_s(prefill, setting, 0), known.step_s(decode, setting, group.replica_batch)
     passes = max(prefill.situation, decode.situation, key=intervals.SITUATIONS.index)
     situation = intervals.situation_of(passes, setting, group.device, fold)
-    least = intervals.class_width(setting, group.device)
+    least = intervals.class_width(setting, group.device, several=bool(np.any(group.in_flight > 1)))
     tpot = waiting = np.zeros(len(group.rows))
     if group.generates:
         tpot = tpot_s(
@@ -256,6 +257,9 @@ def _cost(group: Group, kernels: Kernels, known: Constants, fold: str | None) ->
         )
         waiting = 1 - step_s / tpot
     sort = intervals.sorts(setting, group.device, waiting)
+    width = intervals.of_runs(known.log_halfwidth, sort, situation, decode.log_halfwidth, least)
+    if setting.runtime.local and setting.arch.causal and least is not None:
+        width = np.full(len(group.rows), least.tpot)
     return GroupCost(
         group=group,
         prefill=prefill,
@@ -263,7 +267,7 @@ def _cost(group: Group, kernels: Kernels, known: Constants, fold: str | None) ->
         prefill_s=prefill_s,
         step_s=step_s,
         tpot_s=tpot,
-        log_halfwidth=intervals.of_runs(known.log_halfwidth, sort, situation, decode.log_halfwidth, least),
+        log_halfwidth=width,
         ttft_log_halfwidth=None if least is None else least.ttft,
         situation=situation,
         memory=_memory(group, prefill.parts, decode.parts),

@@ -21,7 +21,8 @@ import numpy.typing as npt
 from chipwise.core.arrays import Float64Array
 from chipwise.core.dtypes import weight_format
 from chipwise.hardware.datasheet import DeviceProfile
-from chipwise.hardware.runtime import Platform, default_runtime, platform_of
+from chipwise.hardware.runtime import platform_of
+from chipwise.predict.kernels import local
 from chipwise.predict.kernels.times import Situation
 from chipwise.serve.setting import Setting
 from chipwise.spec.feed_forward import MixtureOfExperts
@@ -51,23 +52,14 @@ class ClassWidth:
 
 
 OTHER_FAMILY = ClassWidth(0.6)  # a served engine on an NVIDIA GPU of another family
+SEVERAL: Mapping[str, float] = {"cuda": 1.0, "rocm": 2.1, "xpu": 4.4}
+"""llama.cpp with several requests at once, by platform."""
 SPLIT_LAYERS = 1.9  # llama.cpp on several devices, which hold layers, not shares of every matrix
 _SERVED_ELSEWHERE: Mapping[str, ClassWidth] = {
     "rocm": ClassWidth(1.9),
     "xpu": ClassWidth(2.9),
 }
-_LLAMA_CPP: Mapping[str, ClassWidth] = {
-    "cuda": ClassWidth(1.0, 1.4),
-    "rocm": ClassWidth(0.75, 2.0),
-    "rocm server": ClassWidth(2.1),
-    "xpu": ClassWidth(1.1),
-    "xpu server": ClassWidth(4.4),
-    "metal": ClassWidth(1.15, 0.9),
-    "cpu": ClassWidth(1.0, 1.4),
-    "board": ClassWidth(1.5),
-    "phone": ClassWidth(0.9),
-}
-_OTHERS: Mapping[str, ClassWidth] = {  # PyTorch, ONNX Runtime, OpenVINO
+_OTHERS: Mapping[str, ClassWidth] = {  # PyTorch, ONNX Runtime
     "cuda": ClassWidth(0.7),
     "cpu": ClassWidth(1.0),
     "metal": ClassWidth(1.15),
@@ -121,6 +113,8 @@ def situation_of(kernels: Situation, setting: Setting, device: DeviceProfile, fo
         device: The device.
         fold: What the fits left out.
     """
+    if setting.runtime.local and setting.arch.causal:
+        return kernels
     if class_width(setting, device) is not None:
         return "unseen"
     left_out = (fold or "").partition(":")[2]
@@ -129,8 +123,11 @@ def situation_of(kernels: Situation, setting: Setting, device: DeviceProfile, fo
     return max(kernels, runs, key=SITUATIONS.index)
 
 
-def class_width(setting: Setting, device: DeviceProfile) -> ClassWidth | None:
-    """The least half-widths of a run's class; None for engines and families that the fitted runs are of."""
+def class_width(setting: Setting, device: DeviceProfile, *, several: bool = False) -> ClassWidth | None:
+    """The least half-widths of a run's class; None for engines and families that the fitted runs are of.
+
+    ``several`` requests at once are more than runtimes of one user were measured with.
+    """
     runtime, platform = setting.runtime, platform_of(device)
     if not setting.arch.causal:
         return UNCHECKED  # no run of a text encoder was found
@@ -139,16 +136,13 @@ def class_width(setting: Setting, device: DeviceProfile) -> ClassWidth | None:
             like_served = device.family in SERVED.values() and device.level("dram").technology.startswith("HBM")
             return None if like_served else OTHER_FAMILY
         return _SERVED_ELSEWHERE.get(platform, UNCHECKED)
-    if runtime.name != "llama.cpp":
-        return _OTHERS.get(platform, UNCHECKED)
-    if setting.plan.devices > 1:
-        return ClassWidth(max(SPLIT_LAYERS, _llama_cpp(platform, device).tpot))
-    return _llama_cpp(platform, device)
-
-
-def _llama_cpp(platform: Platform, device: DeviceProfile) -> ClassWidth:
-    server = platform in ("rocm", "xpu") and default_runtime(device) == "vllm"
-    return _LLAMA_CPP.get(f"{platform} server" if server else platform, UNCHECKED)
+    if runtime.local:
+        held, part = local.shipped(), local.part_of(device, runtime.stack)
+        tpot, ttft = (held.halfwidth(phase, device, part) for phase in ("decode", "prefill"))
+        if setting.plan.devices > 1:
+            return ClassWidth(max(SPLIT_LAYERS, tpot))
+        return ClassWidth(max(SEVERAL.get(platform, UNCHECKED.tpot), tpot)) if several else ClassWidth(tpot, ttft)
+    return _OTHERS.get(platform, UNCHECKED)
 
 
 def of_runs(

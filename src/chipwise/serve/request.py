@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from chipwise.core.dtypes import format_name
+from chipwise.core.dtypes import format_name, weight_format
 from chipwise.core.errors import ChipwiseError, SpecError
 from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import DeviceProfile
@@ -109,7 +109,8 @@ def _resolved(
 ) -> Resolved:
     arch = _model(model, model_changed) if isinstance(model, str) else model
     found = _device(device, device_changed) if isinstance(device, str) else device
-    named = default_runtime(found) if runtime is None else runtime
+    stored = weight_format(format_name(weights)) if weights else None
+    named = default_runtime(found, stored) if runtime is None else runtime
     found_runtime = on_device(_runtime(named) if isinstance(named, str) else named, found)
     mixture = any(isinstance(layer.ffn, MixtureOfExperts) for layer in arch.layers)
     name = model if isinstance(model, str) else None

@@ -149,7 +149,7 @@ def test_a_path_is_as_good_as_its_name(tmp_path: Path) -> None:
     config.write_text(json.dumps(families.config_of("gpt2")))
     assert api.estimate(config, device="l4").tpot_s == api.estimate("gpt2", device="l4").tpot_s
     assert api.explain(tmp_path, device="l4").estimate.tpot_s == api.estimate("gpt2", device="l4").tpot_s
-    with pytest.raises(SpecError, match="not None"):
+    with pytest.raises(SpecError, match="model: must be text or a path"):
         api.estimate(None)  # type: ignore[arg-type]
 
 

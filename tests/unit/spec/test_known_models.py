@@ -21,6 +21,8 @@ PUBLISHED = {
     "Llama-2-7b-hf": 6_738_415_616,
     "Llama-2-13b-hf": 13_015_864_320,
     "Llama-2-70b-hf": 68_976_648_192,
+    "TinyLlama-1.1B-Chat-v1.0": 1_100_048_384,
+    "CodeLlama-34b-hf": 33_743_970_304,
     "Llama-3-8B": 8_030_261_248,
     "Meta-Llama-3-70B": 70_553_706_496,
     "meta-llama/Llama-3.1-8B": 8_030_261_248,
@@ -40,6 +42,9 @@ PUBLISHED = {
     "Qwen2.5-14B": 14_770_033_664,
     "Qwen2.5-32B": 32_763_876_352,
     "Qwen2.5-72B": 72_706_203_648,
+    "DeepSeek-R1-Distill-Qwen-1.5B": 1_777_088_000,
+    "DeepSeek-R1-Distill-Qwen-7B": 7_615_616_512,
+    "Qwen2.5-Coder-14B-Instruct": 14_770_033_664,
     "Qwen3-0.6B": 596_049_920,
     "qwen3-4b": 4_022_468_096,
     "Qwen3-8B": 8_190_735_360,
@@ -54,6 +59,8 @@ PUBLISHED = {
     "Mistral-Nemo-Base-2407": 12_247_782_400,
     "Mistral-Small-24B-Base-2501": 23_572_403_200,
     "Mistral-Large-Instruct-2407": 122_610_069_504,
+    "Mistral-Small-3.1-24B-Instruct-2503": 23_572_403_200,
+    "Codestral-22B-v0.1": 22_247_282_688,
     "Mixtral-8x7B-v0.1": 46_702_792_704,
     "gemma-2-2b": 2_614_341_888,
     "gemma-2-9b": 9_241_705_984,
@@ -61,6 +68,7 @@ PUBLISHED = {
     "gemma-3-270m": 268_098_176,
     "gemma-3-1b-pt": 999_885_952,
     "Phi-3-mini-4k-instruct": 3_821_079_552,
+    "Phi-3.5-mini-instruct": 3_821_079_552,
     "Phi-3-medium-4k-instruct": 13_960_238_080,
     "phi-4": 14_659_507_200,
     "Phi-4-mini-instruct": 3_836_021_760,
@@ -217,7 +225,8 @@ def test_repositories_that_tune_or_quantise_a_model(name: str, known: str, weigh
 
 def test_names_that_compute_something_else_are_not_taken_for_a_model() -> None:
     """A distilled Llama is no DeepSeek-R1, and a size that does not exist is offered its neighbours."""
-    for name in ("deepseek-ai/DeepSeek-R1-Distill-Llama-8B", "Qwen/Qwen3-33B"):
+    assert resolve("deepseek-ai/DeepSeek-R1-Distill-Llama-8B").parameters() == 8_030_261_248
+    for name in ("deepseek-ai/DeepSeek-R1-Distill-Llama-9B", "Qwen/Qwen3-33B"):
         with pytest.raises(UnknownName, match="did you mean"):
             families.id_of(name)
 

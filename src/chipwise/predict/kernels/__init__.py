@@ -14,6 +14,7 @@ import numpy as np
 from chipwise.core.arrays import Float64Array
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.ops import Op
+from chipwise.predict.kernels import local
 from chipwise.predict.kernels.times import KernelTimes
 
 __all__ = ["MODELS", "Float64Array", "KernelTimes", "times_of"]
@@ -42,14 +43,18 @@ def times_of(op: Op, device: DeviceProfile, *, stack: str = "vllm", fold: str | 
     Args:
         op: The operator.
         device: Any data sheet.
-        stack: Whose kernels: ``vllm``, ``sglang`` or ``trtllm``.
+        stack: Whose kernels: ``vllm``, ``sglang``, ``trtllm``, or one of ``local.STACKS``.
         fold: None for what ships; ``device:NAME`` or ``family:NAME`` for the model fitted without them.
 
     Raises:
         Unsupported: The device lacks a rate that the operator needs.
     """
-    name = "looped" if op.kind == "looped_experts" else MODELS.get(type(op).__name__, "analytic")
-    module = importlib.import_module(f"chipwise.predict.kernels.{name}")
-    model: Callable[..., KernelTimes] = module.times
-    found = model(op, device, stack=stack, fold=fold)
+    kind = type(op).__name__
+    if stack in local.STACKS and kind != "CollectiveOp":
+        found = local.times(op, device, stack=stack)
+    else:
+        name = "looped" if op.kind == "looped_experts" else MODELS.get(kind, "analytic")
+        module = importlib.import_module(f"chipwise.predict.kernels.{name}")
+        model: Callable[..., KernelTimes] = module.times
+        found = model(op, device, stack=stack, fold=fold)
     return replace(found, latency_s=np.maximum(found.latency_s, found.compute_s))

@@ -1,0 +1,274 @@
+"""Fits the terms of ``predict/kernels/local`` to measured runs of one user, and predicts such runs.
+
+Every term is a deviation with a prior around zero: a class without runs keeps what all classes share, and a chip whose
+architecture is new keeps what its class has. Errors are logarithms with heavy tails, since tables of many
+hands hold rows that contradict the rest; no device counts for more than ``PER_DEVICE`` of its rows.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from chipwise.core.arrays import Float64Array
+from chipwise.core.csvfile import write_rows
+from chipwise.predict.kernels import local
+from chipwise_fitting.edge_runs import Run, read_runs
+from chipwise_fitting.score import Row
+
+NOISE = 0.10  # of one run, as a logarithm
+PER_DEVICE = 6.0
+STEPS = 60
+SHARE = 0.9
+LEAST = 8  # misses that a half-width of a class's own rests on
+START = {"bytes": 0.25, "few": math.log(0.5), "many": math.log(1.5), "kernel": math.log(4e-6)}
+PRIOR = {
+    "bytes": (0.3, 0.2, 0.15),
+    "few": (1.0, 0.7, 0.3),
+    "many": (1.0, 0.5, 0.3),
+    "kernel": (1.5, 1.0, 0.4),
+}
+"""Standard deviations of a term of all, of a class (or format), and of a pair or an architecture."""
+
+
+@dataclass(frozen=True, slots=True)
+class Design:
+    """All kernels of all runs, with the terms of each as a sparse pattern."""
+
+    names: tuple[str, ...]
+    memory_s: Float64Array
+    compute_s: Float64Array
+    bytes: csr_array  # (kernels, names): 1 where the term is in the sum
+    flops: csr_array
+    kernel: csr_array
+    of_run: csr_array  # (runs, kernels): how many of each kernel a run has
+    measured: Float64Array  # (runs,) logarithms of seconds
+    weight: Float64Array  # (runs,)
+
+
+def design(runs: Sequence[Run]) -> Design:
+    """The design of runs that have kernels."""
+    every = [terms for run in runs if run.kernels for terms in run.kernels.terms]
+    names = tuple(sorted({name for terms in every for name in (*terms.bytes, *terms.flops, *terms.kernel)}))
+    place = {name: i for i, name in enumerate(names)}
+
+    def pattern(which: str) -> csr_array:
+        columns = [[place[name] for name in getattr(terms, which)] for terms in every]
+        starts = np.cumsum([0, *map(len, columns)])
+        values = np.concatenate([np.array(each) for each in columns])
+        return csr_array((np.ones(len(values)), values, starts), shape=(len(every), len(names)))
+
+    kernels = [run.kernels for run in runs if run.kernels]
+    devices = [run.device.name if run.device else "" for run in runs]
+    seen = {name: devices.count(name) for name in set(devices)}
+    starts = np.cumsum([0, *(len(each.counts) for each in kernels)])
+    counts = np.concatenate([each.counts for each in kernels])
+    return Design(
+        names=names,
+        of_run=csr_array((counts, np.arange(len(counts)), starts), shape=(len(runs), len(counts))),
+        memory_s=np.concatenate([each.memory_s for each in kernels]),
+        compute_s=np.concatenate([each.compute_s for each in kernels]),
+        bytes=pattern("bytes"),
+        flops=pattern("flops"),
+        kernel=pattern("kernel"),
+        measured=np.log([run.measured_s for run in runs]),
+        weight=np.array([min(1.0, PER_DEVICE / seen[name]) for name in devices]),
+    )
+
+
+def start_and_prior(names: Sequence[str]) -> tuple[Float64Array, Float64Array]:
+    """Where each term starts, and how far it is expected to be from there."""
+    start = np.array([START.get(name, 0.0) for name in names])
+    return start, np.array([PRIOR[name.split("|")[0]][min(name.count("|"), 2)] for name in names])
+
+
+def predicted(held: Design, theta: Float64Array) -> tuple[Float64Array, csr_array]:
+    """Logarithms of the seconds of every run, and their derivatives by the terms, (runs, names)."""
+    sharp = local.SHARPNESS
+    memory = held.memory_s * np.exp(held.bytes @ theta)
+    compute = held.compute_s * np.exp(held.flops @ theta)
+    kernel = np.exp(held.kernel @ theta)
+    joined = local.joined(memory, compute)
+    total = held.of_run @ (joined + kernel)
+    below = np.maximum(joined, 1e-30) ** (sharp - 1)
+    slope = (
+        held.bytes.multiply((memory**sharp / below)[:, None])
+        + held.flops.multiply((compute**sharp / below)[:, None])
+        + held.kernel.multiply(kernel[:, None])
+    )
+    return np.log(total), csr_array((held.of_run @ csr_array(slope)).multiply((1 / total)[:, None]))
+
+
+def fitted(runs: Sequence[Run], begin: dict[str, float] | None = None) -> dict[str, float]:
+    """The terms that fit ``runs`` best under their priors, by damped Gauss-Newton steps on reweighted errors.
+
+    Args:
+        runs: Runs that have kernels.
+        begin: Where to look first, such as the fit to almost the same runs.
+    """
+    held = design(runs)
+    start, prior = start_and_prior(held.names)
+    theta = start if begin is None else np.array([begin.get(n, s) for n, s in zip(held.names, start, strict=True)])
+    damping, (found, slope) = 1e-3, predicted(held, theta)
+    loss = _loss(found - held.measured, held.weight, (theta - start) / prior)
+    for _ in range(STEPS):
+        error = found - held.measured
+        weight = held.weight / NOISE**2 / np.sqrt(1 + (error / NOISE) ** 2 * held.weight)
+        normal = (slope.T @ slope.multiply(weight[:, None])).toarray() + np.diag(1 / prior**2)
+        downhill = slope.T @ (weight * error) + (theta - start) / prior**2
+        tried = theta - np.linalg.solve(normal + damping * np.diag(np.diag(normal)), downhill)
+        after, tilt = predicted(held, tried)
+        worth = _loss(after - held.measured, held.weight, (tried - start) / prior)
+        if worth > loss:
+            damping *= 10
+            continue
+        gained, theta, found, slope, loss, damping = loss - worth, tried, after, tilt, worth, damping / 3
+        if gained < 1e-3:
+            break
+    return {name: float(value) for name, value in zip(held.names, theta, strict=True)}
+
+
+def _loss(error: Float64Array, weight: Float64Array, deviation: Float64Array) -> float:
+    """Twice the soft absolute error over the noise, and the squared deviations over the priors, halved."""
+    return float(np.sum(np.sqrt(1 + weight * (error / NOISE) ** 2) - 1) + 0.5 * np.sum(deviation**2))
+
+
+def seconds(runs: Sequence[Run], terms: dict[str, float]) -> Float64Array:
+    """Logarithms of predicted seconds."""
+    held = design(runs)
+    return predicted(held, np.array([terms.get(name, 0.0) for name in held.names]))[0]
+
+
+def _left_out(run: Run, leave_out: str) -> str:
+    assert run.device is not None
+    return {"device": run.device.name, "family": run.device.family, "vendor": run.device.vendor}[leave_out]
+
+
+def misses(runs: Sequence[Run], leave_out: str, terms: dict[str, float]) -> Float64Array:
+    """log(predicted / measured) of every run, by a fit without its device, family or vendor."""
+    found = np.empty(len(runs))
+    for name in sorted({_left_out(run, leave_out) for run in runs}):
+        out = [i for i, run in enumerate(runs) if _left_out(run, leave_out) == name]
+        rest = [run for run in runs if _left_out(run, leave_out) != name]
+        chosen = [runs[i] for i in out]
+        found[out] = seconds(chosen, fitted(rest, terms)) - np.log([run.measured_s for run in chosen])
+    return found
+
+
+def half_widths(runs: Sequence[Run], found: dict[str, Float64Array]) -> dict[str, float]:
+    """Half-widths by ``PHASE|SITUATION|CLASS``: nine of ten runs stayed within, devices counting alike.
+
+    Never less for a device of which less is known.
+    """
+    widths: dict[str, float] = {}
+    for phase in ("decode", "prefill"):
+        for kind in ("*", *sorted({run.engine for run in runs})):
+            least = 0.0
+            for situation in ("seen", "sibling", "unseen"):
+                chosen = [i for i, run in enumerate(runs) if run.phase == phase and kind in ("*", run.engine)]
+                if len(chosen) < LEAST and kind != "*":
+                    continue
+                values = np.abs(found[situation][chosen])
+                level = min(1.0, SHARE * (1 + 1 / len(values)))
+                least = max(least, float(np.quantile(values, level)))
+                widths[f"{phase}|{situation}|{kind}"] = round(least, 4)
+    for key, value in widths.items():  # a class of few runs never knows less than nothing
+        phase, situation, kind = key.split("|")
+        widths[key] = max(value, *(widths.get(f"{phase}|{less}|{kind}", 0.0) for less in _less(situation)))
+    return widths
+
+
+def _less(situation: str) -> tuple[str, ...]:
+    return {"seen": ("seen",), "sibling": ("seen", "sibling"), "unseen": ("seen", "sibling", "unseen")}[situation]
+
+
+def constants(runs: Sequence[Run]) -> dict[str, Any]:
+    """What ships: terms, half-widths, and what the fit had seen."""
+    terms = fitted(runs)
+    measured = np.log([run.measured_s for run in runs])
+    found = {
+        "seen": seconds(runs, terms) - measured,
+        "sibling": misses(runs, "device", terms),
+        "unseen": misses(runs, "vendor", terms),
+    }
+    return {
+        "terms": {name: round(value, 4) for name, value in terms.items() if abs(value) >= 5e-5},
+        "halfwidths": half_widths(runs, found),
+        "source": "public measurements of one user's runs; docs/validation.md names the table",
+        "devices": sorted({f"{run.device.name}|{run.part}" for run in runs if run.device}),
+        "classes": sorted({run.engine for run in runs}),
+    }
+
+
+def fit(tables: Path, out: Path, *, progress: Callable[[str], None]) -> str:
+    """Fits to ``edge.csv.gz`` of ``tables`` and writes ``local.json``."""
+    runs = [run for run in read_runs(table_in(tables)) if run.kernels]
+    progress(f"{len(runs)} runs of {len({run.device.name for run in runs if run.device})} devices")
+    found = constants(runs)
+    (out / "local.json").write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    return f"local: {len(found['terms'])} terms"
+
+
+def table_in(folder: Path) -> Path:
+    """The table of a folder, or the file itself."""
+    return folder / "edge.csv.gz" if folder.is_dir() else folder
+
+
+COLUMN = {"decode": "decode_tokens_per_s", "prefill": "prefill_tokens_per_s"}
+"""The column of the predictions for each phase; ``low_`` and ``high_`` before it name the ends of its interval."""
+
+
+def edge(truth: Path, out: Path, leave_out: str) -> list[Row]:
+    """Predicts every run by a fit without what is left out, and writes the rates to ``out``, one line a row.
+
+    Args:
+        truth: ``edge.csv.gz``, or its folder.
+        out: Where the predictions go.
+        leave_out: ``none`` for the terms that ship, else ``device``, ``family`` or ``vendor``.
+    """
+    everything = read_runs(table_in(truth))
+    runs = [run for run in everything if run.kernels]
+    held = local.shipped()
+    measured = np.log([run.measured_s for run in runs])
+    if leave_out == "none":
+        found = seconds(runs, dict(held.terms))
+    else:
+        found = misses(runs, leave_out, dict(held.terms)) + measured
+    situation = {"none": "seen", "device": "sibling"}.get(leave_out, "unseen")
+    predicted_s = dict(zip(map(id, runs), np.exp(found), strict=True))
+    rows = [_row(run, predicted_s.get(id(run)), held, situation) for run in everything]
+    lines: dict[str, dict[str, object]] = {}
+    for run, row in zip(everything, rows, strict=True):
+        if row.predicted is None or row.low is None or row.high is None:
+            continue
+        column = COLUMN[run.phase]
+        rates = {column: row.predicted, f"low_{column}": row.low, f"high_{column}": row.high}
+        lines.setdefault(run.row_id, {"row_id": run.row_id}).update(rates)
+    columns = [f"{end}{column}" for column in COLUMN.values() for end in ("", "low_", "high_")]
+    write_rows(out, list(lines.values()), ("row_id", *columns))
+    return rows
+
+
+def _row(run: Run, predicted_s: float | None, held: local.Constants, situation: str) -> Row:
+    """A run's rate in tokens a second, measured and predicted."""
+    rate = run.tokens / run.measured_s
+    subset = f"{run.subset}, {run.phase}"
+    if predicted_s is None:
+        return Row(row_id=run.row_id, subset=subset, truth=rate, predicted=None, problem=run.problem)
+    width = held.halfwidths.get(f"{run.phase}|{situation}|{run.engine}", held.halfwidths[f"{run.phase}|{situation}|*"])
+    middle = run.tokens / float(predicted_s)
+    return Row(
+        row_id=run.row_id,
+        subset=subset,
+        truth=rate,
+        predicted=middle,
+        low=middle * math.exp(-width),
+        high=middle * math.exp(width),
+    )

@@ -1,0 +1,219 @@
+"""Measured runs of one user: a table of prompt and decode speeds on chips that people own, as questions of kernels.
+
+Columns: row_id, device, device_class, variant, runtime, backend, model, quant, prompt_tokens, gen_tokens,
+decode_context, prefill_tokens_per_s, decode_tokens_per_s, quality. Rows marked doubtful are left out.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import gzip
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from chipwise.core.arrays import Float64Array
+from chipwise.core.errors import ChipwiseError, SpecError, UnknownName
+from chipwise.hardware import datasheet
+from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.hardware.runtime import runtime_named
+from chipwise.predict.kernels import local
+from chipwise.serve.formats import formats_of
+from chipwise.serve.lowering import lower_pass
+from chipwise.serve.plan import Plan
+from chipwise.serve.setting import Part, Setting, Step
+from chipwise.spec.hf import resolve
+
+Phase = Literal["decode", "prefill"]
+MODERN = "2025"
+NEW_TOKENS = 128  # where a row does not say how many were made
+FILES = {
+    "f16": "fp16", "bf16": "fp16", "fp16": "fp16", "f32": "fp32",
+    "q2_k_s": "q2_k", "ud-q2_k_xl": "q2_k", "q3_k_xl": "q3_k_l", "q3_k_p": "q3_k_m", "q4_k_p": "q4_k_m",
+    "q4_k_xl": "q4_k_m", "ud-q4_k_xl": "q4_k_m", "ud-q4_k_m": "q4_k_m", "q5_k_xl": "q5_k_m",
+    "q6_k_xl": "q6_k", "ud-q6_k_xl": "q6_k", "q8_k_xl": "q8_0", "mxfp4_moe": "mxfp4",
+    "4bit": "mlx_4bit", "mlx-4bit": "mlx_4bit", "8bit": "mlx_8bit", "mlx-8bit": "mlx_8bit",
+    "awq-int4-g128": "int4_g128", "gptq g128": "int4_g128", "w4a16": "q4_0", "w4": "q4_0", "mlc-q4f16_1": "q4_0",
+    "ov-int4-mixed": "int4_g128", "int8-channel": "int8", "int8": "int8", "exl2 4.0 bpw": "int4_g128",
+}  # fmt: skip
+"""Names of files as people publish them, where chipwise's differ; dynamic ones go by the nearest of the plain ones."""
+RUNTIMES = {
+    "ollama": "llama.cpp",
+    "ik_llama.cpp": "ik-llama.cpp",
+    "mlx-lm": "mlx",
+    "mlx-vlm": "mlx",
+    "vllm-mlx": "mlx",
+    "autoawq": "awq",
+    "tinychat": "awq",
+    "tinychat (fp16)": "awq",
+    "genie (genie)": "genie",
+    "genie (qnn_context_binary)": "genie",
+}
+NEEDED = ("row_id", "device", "runtime", "model", "quant", "decode_tokens_per_s", "prefill_tokens_per_s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernels:
+    """The kernels of one measured pass, as arrays of one value a kernel.
+
+    ``memory_s`` and ``compute_s`` are bytes over the sheet's bandwidth and FLOPs over the vector units' rate.
+    """
+
+    counts: Float64Array
+    memory_s: Float64Array
+    compute_s: Float64Array
+    terms: tuple[local.Terms, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One measured pass: a decode step, or a whole prompt."""
+
+    row_id: str
+    phase: Phase
+    subset: str
+    measured_s: float
+    tokens: float  # of the pass: rates are tokens over seconds
+    device: DeviceProfile | None = None
+    part: str = ""
+    stack: str = ""
+    kernels: Kernels | None = None
+    problem: str = ""  # why nothing can be predicted
+
+    @property
+    def engine(self) -> str:
+        """The class of the engine that runs it."""
+        assert self.device is not None
+        return local.engine_class(self.device, self.part)
+
+
+def read_runs(path: Path) -> list[Run]:
+    """Every phase that was timed of every row that is not doubtful.
+
+    Raises:
+        SpecError: The table lacks a column.
+    """
+    packed = path.read_bytes()
+    text = (gzip.decompress(packed) if path.suffix == ".gz" else packed).decode("utf-8")
+    reader = csv.DictReader(io.StringIO(text))
+    missing = [name for name in NEEDED if name not in (reader.fieldnames or ())]
+    if missing:
+        raise SpecError(f"lacks the columns {', '.join(missing)}", file=str(path))
+    return [run for row in reader if row.get("quality") != "doubtful" for run in _runs(row)]
+
+
+def _runs(row: dict[str, str]) -> Iterator[Run]:
+    prompt = _number(row.get("prompt_tokens")) or 512.0
+    made = _number(row.get("gen_tokens")) or float(NEW_TOKENS)
+    past = (_number(row.get("decode_context")) or 0.0) + made / 2
+    for phase, tokens, step in (
+        ("decode", 1.0, (1, round(past))),
+        ("prefill", prompt, (round(prompt), 0)),
+    ):
+        rate = _number(row.get(f"{phase}_tokens_per_s"))
+        if not rate or rate <= 0:
+            continue
+        run = Run(
+            row_id=row["row_id"],
+            phase="decode" if phase == "decode" else "prefill",
+            subset=row.get("device_class") or row["device"],
+            measured_s=tokens / rate,
+            tokens=tokens,
+        )
+        yield _asked(run, row, *step)
+
+
+def _asked(run: Run, row: dict[str, str], query_tokens: int, past_tokens: int) -> Run:
+    """The run with its kernels, or with the reason why it has none."""
+    try:
+        device = datasheet.load(row["device"])
+        stack = stack_of(row)
+        part = part_of(row, device, stack)
+        kernels = kernels_of(row["model"], row["quant"], device, part, stack, query_tokens, past_tokens)
+        if (row.get("date") or "9999") < MODERN:
+            kernels = replace(kernels, terms=tuple(_dated(terms, device, part) for terms in kernels.terms))
+    except ChipwiseError as error:
+        return replace(run, problem=str(error))
+    return replace(run, device=device, part=part, stack=stack, kernels=kernels)
+
+
+def stack_of(row: dict[str, str]) -> str:
+    """The runtime as ``local.STACKS`` names it.
+
+    Raises:
+        UnknownName: It is none of these.
+    """
+    name = row["runtime"].strip().lower()
+    stack = RUNTIMES.get(name, name)
+    if stack == "llama.cpp" and row.get("backend") == "vulkan":
+        stack = "llama.cpp-vulkan"
+    if stack not in local.STACKS:
+        raise UnknownName("runtime", name, local.STACKS)
+    return stack
+
+
+def part_of(row: dict[str, str], device: DeviceProfile, stack: str) -> str:
+    """The part of the chip that ran: as the row says, else the runtime's own."""
+    listed = {engine.part for engine in device.engines}
+    for part, is_it in (
+        ("npu", row.get("variant") == "npu"),
+        ("cpu", row.get("variant") == "cpu" or row.get("backend") == "cpu"),
+        ("gpu", row.get("backend") in ("opencl", "gpu", "metal", "vulkan")),
+    ):
+        if is_it and part in listed:
+            return part
+    return local.part_of(device, stack)
+
+
+@functools.lru_cache(maxsize=4096)
+def kernels_of(
+    model: str, quant: str, device: DeviceProfile, part: str, stack: str, query_tokens: int, past_tokens: int
+) -> Kernels:
+    """The kernels of one pass.
+
+    Raises:
+        UnknownName: The model or the format is not known.
+        Unsupported: The device lists no arithmetic rate.
+    """
+    arch = resolve(model)
+    name = quant.strip().lower()
+    mixture = any(hasattr(layer.ffn, "experts") for layer in arch.layers)
+    setting = Setting(
+        arch=arch,
+        plan=Plan(),
+        formats=formats_of(FILES.get(name, name), wide="fp16", mixture=mixture),
+        runtime=runtime_named("llama.cpp"),
+    )
+    parts = lower_pass(setting, Step(batch=1, query_tokens=query_tokens, past_tokens=past_tokens))
+    vector = local.vector_flops_per_s(device, part)
+    works = [part.op.work() for part in parts]
+    return Kernels(
+        counts=np.array([part.count for part in parts], float),
+        memory_s=np.array([float(work.bytes) for work in works]) / device.mem_bandwidth_bytes_per_s,
+        compute_s=np.array([float(work.flops) for work in works]) / vector,
+        terms=tuple(_terms(each, device, part, stack) for each in parts),
+    )
+
+
+def _terms(each: Part, device: DeviceProfile, part: str, stack: str) -> local.Terms:
+    few = bool(local.rows_of(each.op) <= local.FEW_ROWS)
+    return local.terms_of(device, part, stack, local.weights_of(each.op), few=few, expert=local.is_expert(each.op))
+
+
+def _dated(terms: local.Terms, device: DeviceProfile, part: str) -> local.Terms:
+    """With a term for versions from before ``MODERN``, which no prediction of today's versions has."""
+    old = f"|{local.engine_class(device, part)}|before {MODERN}"
+    return replace(terms, bytes=(*terms.bytes, f"bytes{old}"), flops=(*terms.flops, f"{terms.flops[0]}{old}"))
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return value if np.isfinite(value) else None

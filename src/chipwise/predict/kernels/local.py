@@ -1,0 +1,275 @@
+"""Kernels of runtimes that serve one user: llama.cpp, MLX, ExLlamaV2, OpenVINO and others, on any engine.
+
+A kernel takes the time of its bytes and of its arithmetic, joined smoothly, and a cost of its own:
+
+    t = ((bytes / B · e^a)³ + (FLOPs / P · e^g)³)^(1/3) + e^c
+
+B is the memory bandwidth of the data sheet, P the FP32 rate of the engine's vector units. The three logarithms are sums
+of named terms: of the engine's class (NVIDIA's GPUs, x86 CPUs, …), the weights' format, the runtime, the architecture.
+A chip whose architecture was not in the fit has the terms of its class alone. ``g`` is one sum for products of a few
+rows (decoding, where weights are unpacked for each row) and another for many (prompts).
+
+The terms are fitted to whole runs measured by others, decoding and prompts together: ``chipwise fit --from edge``.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from chipwise.core.arrays import Float64Array
+from chipwise.core.dtypes import weight_format
+from chipwise.core.errors import Unsupported
+from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.ops import Op
+from chipwise.predict.kernels.times import KernelTimes, Situation
+
+DATA = Path(__file__).parents[1] / "data" / "local.json"
+FEW_ROWS = 8  # llama.cpp multiplies up to so many rows by its matrix-vector kernels
+NPU_FLOPS_A_BYTE = 50.0  # the unit in which the work of NPUs is counted
+SHARPNESS = 3.0  # of the maximum of the two times
+Part = Literal["gpu", "npu", "cpu", "tpu"]
+STACKS = (
+    "llama.cpp",
+    "llama.cpp-vulkan",
+    "ik-llama.cpp",
+    "mlx",
+    "exllamav2",
+    "awq",
+    "mlc",
+    "openvino",
+    "genie",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """Names of the terms whose sums are the three logarithms."""
+
+    bytes: tuple[str, ...]
+    flops: tuple[str, ...]
+    kernel: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constants:
+    """Fitted terms, and the half-widths of 90 % intervals in logarithms.
+
+    ``halfwidths`` is keyed ``PHASE|SITUATION|CLASS`` with the class ``*`` for those that too few runs were seen of.
+    ``devices`` and ``classes`` are those that the fit had seen.
+    """
+
+    terms: Mapping[str, float]
+    halfwidths: Mapping[str, float]
+    devices: frozenset[str]
+    classes: frozenset[str]
+
+    def sum(self, names: Iterable[str]) -> float:
+        """The sum of the terms; one that no run spoke of is 0."""
+        return sum(self.terms.get(name, 0.0) for name in names)
+
+    def situation(self, device: DeviceProfile, part: str) -> Situation:
+        """What the fit had seen: the device, others of its class, or none."""
+        if f"{device.name}|{part}" in self.devices:
+            return "seen"
+        return "sibling" if engine_class(device, part) in self.classes else "unseen"
+
+    def halfwidth(self, phase: str, device: DeviceProfile, part: str) -> float:
+        """Half of the 90 % interval of a pass; never less for a device of which less is known."""
+        situation = self.situation(device, part)
+        found = self.halfwidths.get(f"{phase}|{situation}|{engine_class(device, part)}")
+        return self.halfwidths[f"{phase}|{situation}|*"] if found is None else found
+
+
+def engine_class(device: DeviceProfile, part: str) -> str:
+    """The class of the engine that runs the model, such as ``nvidia gpu``, ``x86 cpu``, ``npu``."""
+    if part == "cpu":
+        return (
+            "apple cpu" if device.vendor == "Apple" else "x86 cpu" if device.vendor in ("Intel", "AMD") else "arm cpu"
+        )
+    if part == "gpu" and device.vendor in ("NVIDIA", "AMD", "Intel", "Apple"):
+        return f"{device.vendor.lower()} gpu"
+    return "other gpu" if part == "gpu" else part
+
+
+def part_of(device: DeviceProfile, stack: str) -> Part:
+    """The part of a system on a chip that ``stack`` runs on unless another is asked for."""
+    parts = {engine.part for engine in device.engines}
+    if stack == "genie" and "npu" in parts:
+        return "npu"
+    mobile = device.kind == "soc" and device.vendor not in ("Apple", "NVIDIA", "AMD")
+    on_cpu = mobile or device.kind == "cpu"
+    order: tuple[Part, ...] = ("cpu", "gpu", "tpu", "npu") if on_cpu else ("gpu", "tpu", "cpu", "npu")
+    return next(part for part in order if part in parts)
+
+
+def vector_flops_per_s(device: DeviceProfile, part: str) -> float:
+    """FP32 rate of the part's vector units, of all cores together; of another format, scaled, where it lists no FP32.
+
+    Makers of phones publish no rates of NPUs: theirs are counted as ``NPU_FLOPS_A_BYTE`` times the
+    bandwidth of the memory.
+
+    Raises:
+        Unsupported: The part has no rate at all.
+    """
+    if part == "npu":
+        return NPU_FLOPS_A_BYTE * device.mem_bandwidth_bytes_per_s
+    engines = [engine for engine in device.engines if engine.part == part]
+    for chosen in ([engine for engine in engines if engine.kind == "vector"], engines):
+        for name, share in (("fp32", 1.0), ("fp16", 0.5), ("bf16", 0.5), ("int8", 0.25)):
+            rates = [rate for engine in chosen if (rate := engine.rate(name)) is not None]
+            if rates:
+                return share * (sum(rates) if part == "cpu" else max(rates))
+    raise Unsupported(f"{device.name} lists no arithmetic rate of its {part}")
+
+
+def format_group(name: str) -> str:
+    """Weight formats that are unpacked alike, by the bits of a value."""
+    stored = weight_format(name)
+    bits = stored.bits_per_weight
+    if stored.dtype.value == "fp4":
+        return "fp4"
+    return next(group for least, group in ((12, "16"), (7.5, "8"), (5.2, "6"), (4.0, "4"), (0, "3")) if bits >= least)
+
+
+def terms_of(device: DeviceProfile, part: str, stack: str, weights: str, *, few: bool, expert: bool) -> Terms:
+    """The terms of one kernel.
+
+    Args:
+        device: The chip.
+        part: The part of it that computes.
+        stack: One of ``STACKS``.
+        weights: Format of the weights, or of what is read where there are none.
+        few: Whether at most ``FEW_ROWS`` rows are multiplied.
+        expert: Whether a mixture's experts are.
+    """
+    kind, group = engine_class(device, part), format_group(weights)
+    chip = f"{part}|{device.architecture}"
+    phase = "few" if few else "many"
+    mixture = (f"bytes|{kind}|experts",) if expert and few else ()
+    return Terms(
+        bytes=(
+            "bytes",
+            f"bytes|{kind}",
+            f"bytes|{group}",
+            f"bytes|{kind}|{group}",
+            f"bytes|{kind}|{stack}",
+            f"bytes|{chip}",
+            *mixture,
+        ),
+        flops=(
+            phase,
+            f"{phase}|{kind}",
+            f"{phase}|{kind}|{group}",
+            f"{phase}|{kind}|{stack}",
+            f"{phase}|{chip}",
+            *((f"many|{kind}|experts",) if expert and not few else ()),
+        ),
+        kernel=("kernel", f"kernel|{kind}", f"kernel|{kind}|{stack}"),
+    )
+
+
+def weights_of(op: Any) -> str:
+    """The format of what a kernel mostly reads."""
+    return str(getattr(op, "weights", None) or "fp16")
+
+
+def times(op: Op, device: DeviceProfile, *, stack: str, constants: Constants | None = None) -> KernelTimes:
+    """Seconds of ``op``, whose sizes may be arrays, on ``device``.
+
+    Args:
+        op: The operator.
+        device: Any data sheet.
+        stack: One of ``STACKS``.
+        constants: Those that ship unless given.
+
+    Raises:
+        Unsupported: The device lists no arithmetic rate.
+    """
+    constants = constants or shipped()
+    part = part_of(device, stack)
+    work = op.work()
+    moved, flops = np.broadcast_arrays(
+        np.asarray(work.bytes, dtype=np.float64), np.asarray(work.flops, dtype=np.float64)
+    )
+    memory_s = moved / device.mem_bandwidth_bytes_per_s
+    compute_s = flops / vector_flops_per_s(device, part)
+    few = np.broadcast_to(rows_of(op) <= FEW_ROWS, moved.shape)
+    found = np.empty(moved.shape)
+    width = np.empty(moved.shape)
+    kernel_s = 0.0
+    for phase in (True, False):
+        chosen = few == phase
+        if not chosen.any():
+            continue
+        terms = terms_of(device, part, stack, weights_of(op), few=phase, expert=is_expert(op))
+        kernel_s = math.exp(constants.sum(terms.kernel))
+        found[chosen] = kernel_s + joined(
+            memory_s[chosen] * math.exp(constants.sum(terms.bytes)),
+            compute_s[chosen] * math.exp(constants.sum(terms.flops)),
+        )
+        width[chosen] = constants.halfwidth("decode" if phase else "prefill", device, part)
+    return KernelTimes(
+        latency_s=np.maximum(found, memory_s),
+        log_halfwidth=width,
+        compute_s=flops / _fastest(device, part),
+        memory_s=memory_s,
+        launch_s=np.full(moved.shape, kernel_s),
+        situation=constants.situation(device, part),
+    )
+
+
+def joined(memory_s: Float64Array, compute_s: Float64Array) -> Float64Array:
+    """The larger of two times, smoothly."""
+    total: Float64Array = (memory_s**SHARPNESS + compute_s**SHARPNESS) ** (1 / SHARPNESS)
+    return total
+
+
+def rows_of(op: Any) -> Float64Array:
+    """Rows that meet each weight matrix: 1 in a decode step of one request."""
+    for name in ("m", "tokens", "rows"):
+        if hasattr(op, name):
+            return np.asarray(getattr(op, name), dtype=np.float64)
+    if hasattr(op, "query_tokens"):
+        return np.asarray(op.query_tokens, dtype=np.float64)
+    return np.asarray(getattr(op, "elements", 1.0), dtype=np.float64) / 4096
+
+
+def is_expert(op: Any) -> bool:
+    """Whether a kernel multiplies with the matrices of several experts."""
+    return op.kind in ("experts", "looped_experts", "grouped_matmul")
+
+
+@functools.cache
+def _fastest(device: DeviceProfile, part: str) -> float:
+    """FLOP/s of the part in its fastest format of 16 bits or more."""
+    rates = []
+    for name in ("fp32", "fp16", "bf16"):
+        try:
+            rates.append(device.peak(name, part=part))
+        except Unsupported:
+            continue
+    return max(rates, default=vector_flops_per_s(device, part))
+
+
+@functools.cache
+def shipped() -> Constants:
+    """The constants that ship."""
+    return constants_of(json.loads(DATA.read_text(encoding="utf-8")))
+
+
+def constants_of(plain: Mapping[str, Any]) -> Constants:
+    """Constants out of their stored form."""
+    return Constants(
+        terms=plain["terms"],
+        halfwidths=plain["halfwidths"],
+        devices=frozenset(plain["devices"]),
+        classes=frozenset(plain["classes"]),
+    )

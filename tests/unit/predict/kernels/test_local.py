@@ -1,0 +1,109 @@
+"""Kernels of runtimes that serve one user: the law by pencil, its laws over chips, and widths that never shrink."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import chipwise
+from chipwise.hardware import datasheet
+from chipwise.hardware.datasheet import Bandwidth
+from chipwise.ops import Matmul
+from chipwise.predict.kernels import local
+
+SITUATIONS = ("seen", "sibling", "unseen")
+NOTHING = local.Constants(
+    terms={"kernel": np.log(1e-6), "bytes": 0.0, "few": -50.0, "many": 0.0},
+    halfwidths={
+        f"{phase}|{known}|*": 0.5 for phase in ("decode", "prefill") for known in ("seen", "sibling", "unseen")
+    },
+    devices=frozenset(),
+    classes=frozenset(),
+)
+
+
+def test_a_decode_product_is_its_bytes_over_the_bandwidth_and_a_kernel() -> None:
+    op = Matmul(m=1, k=4096, n=4096, weights="fp16", activations="fp16")
+    device = datasheet.load("apple-m1-max")  # 400 GB/s
+    moved = 4096 * 4096 * 2 + 2 * 4096 * 2
+    assert local.times(op, device, stack="llama.cpp", constants=NOTHING).latency_s == pytest.approx(
+        1e-6 + moved / 400e9
+    )
+
+
+def test_equal_times_of_bytes_and_arithmetic_join_to_the_cube_root_of_two() -> None:
+    """(1³ + 1³)^(1/3) = 1.26: neither hides behind the other completely."""
+    assert local.joined(np.array(3.0), np.array(3.0)) == pytest.approx(3 * 2 ** (1 / 3))
+    assert local.joined(np.array(3.0), np.array(0.03)) == pytest.approx(3.0, rel=1e-6)
+
+
+@given(share=st.floats(1.0, 10.0), rows=st.sampled_from([1, 8, 64, 512]))
+def test_more_bandwidth_never_makes_a_product_slower(share: float, rows: int) -> None:
+    op = Matmul(m=rows, k=2048, n=2048, weights="q4_k_m", activations="fp16")
+    slow = datasheet.load("rtx-3060")
+    dram = slow.level("dram")
+    faster = dataclasses.replace(dram, bandwidth=Bandwidth(value=f"{360 * share} GB/s", source="a faster memory"))
+    fast = dataclasses.replace(slow, memory=(*slow.memory[:-1], faster))
+    before, after = (local.times(op, device, stack="llama.cpp").latency_s for device in (slow, fast))
+    assert after <= before * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("name", datasheet.names())
+def test_the_less_is_known_of_a_device_the_wider_is_its_interval(name: str) -> None:
+    device, held = datasheet.load(name), local.shipped()
+    part = local.part_of(device, "llama.cpp")
+    known = held.situation(device, part)
+    kind = local.engine_class(device, part)
+    for phase in ("decode", "prefill"):
+        widths = [
+            held.halfwidths.get(f"{phase}|{situation}|{kind}", held.halfwidths[f"{phase}|{situation}|*"])
+            for situation in SITUATIONS
+        ]
+        assert widths == sorted(widths)
+        assert held.halfwidth(phase, device, part) == widths[SITUATIONS.index(known)]
+
+
+@pytest.mark.parametrize(
+    ("device", "part"),
+    [
+        ("apple-m3-max", "gpu"),
+        ("rtx-4090", "gpu"),
+        ("raspberry-pi-5", "cpu"),
+        ("snapdragon-8-gen-3", "cpu"),
+        ("ryzen-9-7950x", "cpu"),
+        ("ryzen-ai-max-395", "gpu"),
+    ],
+)
+def test_llama_cpp_runs_on_the_part_that_people_run_it_on(device: str, part: str) -> None:
+    assert local.part_of(datasheet.load(device), "llama.cpp") == part
+
+
+@pytest.mark.parametrize(
+    ("name", "group"),
+    [("fp16", "16"), ("q8_0", "8"), ("q6_k", "6"), ("q5_k_m", "6"), ("q4_k_m", "4"), ("mxfp4", "fp4"), ("q2_k", "3")],
+)
+def test_formats_are_grouped_by_the_bits_that_are_unpacked(name: str, group: str) -> None:
+    assert local.format_group(name) == group
+
+
+@pytest.mark.parametrize(
+    ("device", "model", "weights", "published"),
+    [  # tokens/s of llama-bench tg128, llama.cpp discussion 4167 (Apple) and 15013 (CUDA)
+        ("apple-m1-max", "meta-llama/Llama-2-7b-hf", "q4_0", 61.19),
+        ("apple-m1-max", "meta-llama/Llama-2-7b-hf", "fp16", 23.03),
+        ("apple-m2-ultra", "meta-llama/Llama-2-7b-hf", "q8_0", 66.64),
+        ("apple-m4-max", "meta-llama/Llama-2-7b-hf", "q4_0", 83.06),
+        ("rtx-4090", "meta-llama/Llama-2-7b-hf", "q4_0", 189.0),
+    ],
+)
+def test_decode_of_llama_cpp_as_published(device: str, model: str, weights: str, published: float) -> None:
+    found = chipwise.estimate(model, device=device, runtime="llama.cpp", weights=weights, prompt=32, new=128)
+    tpot = found.metrics["tpot_p50"]
+    assert 1 / tpot.value == pytest.approx(published, rel=0.25)
+    assert tpot.low is not None
+    assert tpot.high is not None
+    assert tpot.low <= 1 / published <= tpot.high
