@@ -44,6 +44,7 @@ def test_only_what_is_known_can_break() -> None:
         ({"tpot_p99": "<= 3"}, "no unit"),
         ({"tpot_p99": "<= 3 MB"}, "unknown unit"),
         ({"tpot_p99": "<= 0 ms"}, "positive"),
+        ({"tpot_p99": []}, "the list is empty"),
         ({"tpot_p99": ["<= 1 ms", ">= 2 ms"]}, "contradicts"),
         ({"tpot_p50": ">= 2 ms", "tpot_p99": "<= 1 ms"}, "contradicts"),
         ({"throughput": "<= 500 tokens/s", "tpot_p50": "<= 1 ms"}, "contradicts"),
