@@ -64,9 +64,9 @@ def test_a_fit_never_writes_into_an_installed_package_unasked(monkeypatch: pytes
 
 
 def test_without_the_package_the_commands_name_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from chipwise.api import models
+    from chipwise.api import cost_models
 
-    monkeypatch.setattr(models, "find_spec", lambda name: None)
+    monkeypatch.setattr(cost_models, "find_spec", lambda name: None)
     for call in (lambda: api.fit(kinds=["gemm"]), lambda: api.validate("gemm", tmp_path, tmp_path / "out.csv")):
         with pytest.raises(ChipwiseError, match=r"pip install \./fitting"):
             call()
