@@ -73,14 +73,14 @@ def test_a_record_with_tasks_comes_back_from_json(record) -> None:
 def test_rows_go_from_winner_to_bag_of_words(record) -> None:
     rows = scored.task_rows(record)
     assert [row[1].split(" ")[0] for row in rows] == ["winner", "reference", "trial", "TF-IDF"]
-    assert rows[0][2:] == ["90.0 %", "85.0 % to 94.0 %", "80", "20", "exported int8 graph, in ONNX Runtime, tuned"]
+    assert rows[0][2:] == ["90 %", "85 % to 94 %", "80", "20", "exported int8 graph, in ONNX Runtime, tuned"]
     assert rows[2][2:] == ["unknown", "", "", "", "tuning lost its finite loss"]
 
 
 def test_a_floor_is_met_by_the_value_and_was_not_predicted(record) -> None:
     winner, baseline = record.trial(record.winner), record.trial(record.baseline)
     (check,) = [item for item in facts.checks(record, winner) if item.constraint.task]
-    assert (check.status, check.shown) == ("met", ("not predicted", "90.0 % (85.0 % to 94.0 %)"))
+    assert (check.status, check.shown) == ("met", ("not predicted", "90 % (85 % to 94 %)"))
     (other,) = [item for item in facts.checks(record, baseline) if item.constraint.task]
     assert other.status == "broken"
     asked_nobody = next(t for t in record.trials if not t.tasks)
@@ -91,7 +91,7 @@ def test_a_floor_is_met_by_the_value_and_was_not_predicted(record) -> None:
 
 def test_the_card_has_the_tasks_the_floor_and_the_rankings(record) -> None:
     text = card(record)
-    assert "| accuracy on organ\\|system, held-out items | not predicted | 90.0 % (85.0 % to 94.0 %) |" in text
+    assert "| accuracy on organ\\|system, held-out items | not predicted | 90 % (85 % to 94 %) |" in text
     assert "## On its tasks" in text
     assert "| parameters | 0.69 \\[0.40, 0.90\\] | 120 | too few | 5 |" in text
     assert "3 candidates as they were after 5 min of training: too few to tell." in text
