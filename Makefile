@@ -62,14 +62,14 @@ doctest: $(STAMP)
 	@$(BIN)/python -m pytest --doctest-modules --ignore src/chipwise/profile/backends/llama_cpp.py src/chipwise
 
 docs: $(STAMP_ALL)
-	@$(BIN)/python docs/build/reference.py
+	@$(BIN)/python docs/scripts/reference.py
 	@$(BIN)/mkdocs build --strict --quiet
 
 notebooks: $(STAMP_ALL)
-	@$(BIN)/python docs/build/notebooks.py
+	@$(BIN)/python docs/scripts/notebooks.py
 
 figures: $(STAMP)
-	@$(BIN)/python docs/build/figures.py
+	@$(BIN)/python docs/scripts/figures.py
 
 check: lint types layers
 

@@ -16,7 +16,7 @@ GENERATED = {"cli.md", "api.md", "run-file.md"}
 
 @pytest.fixture(scope="module")
 def figures() -> ModuleType:
-    found = importlib.util.spec_from_file_location("figures", ROOT / "docs" / "build" / "figures.py")
+    found = importlib.util.spec_from_file_location("figures", ROOT / "docs" / "scripts" / "figures.py")
     assert found is not None
     assert found.loader is not None
     module = importlib.util.module_from_spec(found)

@@ -199,7 +199,7 @@ def test_without_the_package_its_extra_is_named(tmp_path, monkeypatch) -> None:
     path = written(tmp_path, ARCH)
     monkeypatch.setitem(sys.modules, "gguf", None)
     for attempt in (lambda: written(tmp_path, ARCH), lambda: read_design(path)):
-        with pytest.raises(MissingExtra, match=r"chipwise\[llama-cpp\]"):
+        with pytest.raises(MissingExtra, match=r"chipwise\[gguf\]"):
             attempt()
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 import chipwise
-from chipwise.core.errors import InputError, StudyError
+from chipwise.core.errors import SpecError, StudyError
 from chipwise.optim.scaling import Law
 from chipwise.spec import uniform
 
@@ -81,7 +81,7 @@ def test_a_vocabulary_between_the_runs_own_is_read_between_them(run: Path) -> No
 
 def test_too_few_trainings_no_record_and_no_tokens_are_refused(run: Path, tmp_path: Path) -> None:
     arch = model(128, 2, 1024)
-    with pytest.raises(InputError, match="positive"):
+    with pytest.raises(SpecError, match="tokens: must be more than 0, not -1"):
         chipwise.quality(arch, tokens=-1, run=run)
     write(run, [])
     with pytest.raises(StudyError, match="too few"):

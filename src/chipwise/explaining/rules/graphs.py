@@ -12,7 +12,7 @@ from chipwise.explaining.question import Case
 def rule(case: Case) -> Iterator[Proposal]:
     """On GPUs, where the runtime launches kernels one by one."""
     runtime = case.question.served_by
-    if not case.captures_graphs or runtime.graphs:
+    if not case.captures_graphs or runtime.graphs or runtime.local:
         return
     kernels = sum(cost.count for cost in case.operators("decode") or case.operators("prefill"))
     yield Proposal(

@@ -1,0 +1,89 @@
+"""Rewrites the sample outputs and counts in README.md and docs/ from the program itself: ``make figures``.
+
+A sample output is a code block after ``<!-- output: COMMAND -->`` (``lines=12`` keeps the first twelve lines); a kept
+text file, such as the end of a long search, after ``<!-- file: PATH -->``. A count stands between ``<!-- count: NAME -->``
+and ``<!-- end -->``. ``--check`` changes nothing and fails where something is stale.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+CLI = "import sys; sys.argv[0] = 'chipwise'; from chipwise.cli import main; main()"
+BLOCK = re.compile(
+    r"(<!-- (output|file): ([^>]*?)(?: lines=(\d+))? -->\n+```\w*\n)(.*?)(^```$)", flags=re.DOTALL | re.MULTILINE
+)
+COUNT = re.compile(r"(<!-- count: (\w+) -->)(.*?)(<!-- end -->)", flags=re.DOTALL)
+
+
+def render(text: str) -> str:
+    """``text`` with every sample output and count as the program gives it now."""
+    text = BLOCK.sub(lambda m: f"{m[1]}{_content(m[2], m[3], int(m[4] or 0), m[5])}\n{m[6]}", text)
+    return COUNT.sub(lambda m: m[1] + counts()[m[2]] + m[4], text)
+
+
+def _content(kind: str, what: str, lines: int, before: str) -> str:
+    if kind == "file":
+        path = ROOT / what
+        found = path.read_text(encoding="utf-8") if path.exists() else before
+    else:
+        found = f"$ {what}\n{output_of(what)}"
+    kept = found.rstrip().splitlines()
+    return "\n".join(kept[:lines] if lines else kept)
+
+
+@functools.cache
+def output_of(command: str) -> str:
+    """What a ``chipwise`` command prints at 80 columns."""
+    words = command.split()
+    assert words[0] == "chipwise", command
+    environment = os.environ | {"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"}
+    done = subprocess.run(
+        [sys.executable, "-c", CLI, *words[1:]], capture_output=True, text=True, check=True, env=environment
+    )
+    return "\n".join(line.rstrip() for line in done.stdout.splitlines())
+
+
+@functools.cache
+def counts() -> dict[str, str]:
+    """Numbers of things that ship."""
+    import chipwise
+    from chipwise.hardware.runtime import RUNTIMES
+    from chipwise.optim.strategies import STRATEGIES
+
+    claims = (ROOT / "docs" / "notes" / "claims.md").read_text(encoding="utf-8")
+    verdicts = re.findall(r"^\|.*\| \*\*(holds|conditions|wrong|open)\*\*", claims, flags=re.MULTILINE)
+    return {
+        "models": str(len(chipwise.models())),
+        "devices": str(len(chipwise.devices())),
+        "runtimes": str(len(RUNTIMES)),
+        "strategies": str(len(STRATEGIES.names())),
+        "claims": str(len(verdicts)),
+        **{f"claims_{name}": str(verdicts.count(name)) for name in ("holds", "conditions", "wrong", "open")},
+    }
+
+
+def main() -> int:
+    """Rewrites the pages, or with ``--check`` names those that are stale."""
+    stale = []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        new = render(text)
+        if new != text:
+            stale.append(page)
+            if "--check" not in sys.argv:
+                page.write_text(new, encoding="utf-8")
+    for page in stale:
+        print(f"{'stale' if '--check' in sys.argv else 'wrote'}: {page.relative_to(ROOT)}")
+    return int(bool(stale) and "--check" in sys.argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
