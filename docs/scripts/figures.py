@@ -1,7 +1,7 @@
 """Rewrites the sample outputs and counts in README.md and docs/ from the program itself: ``make figures``.
 
-A sample output is a code block after ``<!-- output: COMMAND -->`` (``lines=12`` keeps the first twelve lines); a kept
-text file, such as the end of a long search, after ``<!-- file: PATH -->``. A count stands between ``<!-- count: NAME -->``
+A sample output is a code block after ``<!-- output: COMMAND -->`` (``lines=12`` keeps the first twelve lines); a text
+file, such as the end of a long search, after ``<!-- file: PATH -->``. A count stands between ``<!-- count: NAME -->``
 and ``<!-- end -->``. ``--check`` changes nothing and fails where something is stale.
 """
 

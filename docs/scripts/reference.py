@@ -94,7 +94,7 @@ def run_file_page() -> str:
     parts = [
         "# Run files",
         "",
-        "A run file is YAML. `chipwise init` writes commented ones. Unknown fields are refused.",
+        "A run file is YAML; `chipwise init` writes commented ones. Unknown fields are refused.",
     ]
     for cls, title, key in SPECS:
         hints = typing.get_type_hints(cls)

@@ -21,9 +21,9 @@ CHAINS: dict[Chain, tuple[str, str]] = {
 
 def rule(case: Case) -> Iterator[Proposal]:
     """One proposal a chain that this runtime does not fuse."""
-    if case.sheet is None:
-        return
     runtime = case.question.served_by
+    if case.sheet is None or runtime.local:
+        return
     other = ", or a runtime that has one, such as vLLM" if case.captures_graphs else ""
     for chain, (what, source) in CHAINS.items():
         if runtime.fuses(chain):

@@ -14,9 +14,9 @@ BETTER = ("torch-compile", "vllm", "trtllm")  # the first trains too
 
 def rule(case: Case) -> Iterator[Proposal]:
     """Each runtime that fuses what this one leaves, or captures decode in a graph; on GPUs."""
-    if not case.captures_graphs:
-        return
     now = case.question.served_by
+    if not case.captures_graphs or now.local:
+        return
     known = EVERY if mixture(case.arch) else EVERY - {"experts"}
     for name in BETTER[:1] if case.training else BETTER:
         other = RUNTIMES[name]
