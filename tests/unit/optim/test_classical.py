@@ -89,15 +89,15 @@ def test_grid_is_even_in_what_decides_and_copes_with_any_size() -> None:
     assert np.abs(np.bincount(rows[:, 7]) - 10).max() <= 1
 
 
-def test_a_row_is_mended_by_few_steps() -> None:
+def test_a_row_is_repaired_in_few_steps() -> None:
     problem = _steps()
     strategy = make_strategy("random", problem, seed=0)
-    mender = BaseStrategy(problem, seed=0)
+    strategy_base = BaseStrategy(problem, seed=0)
     top = np.full((1, 12), 3)
-    assert len(mender.usable(top)) == 0
-    row = mender.mended(top)
+    assert len(strategy_base.usable(top)) == 0
+    row = strategy_base.repaired(top)
     assert row.sum() <= 18
-    assert len(mender.usable(row)) == 1
+    assert len(strategy_base.usable(row)) == 1
     assert len(strategy.ask(1)) == 1
 
 

@@ -15,7 +15,7 @@ from chipwise import api
 from chipwise.cli.app import app
 from chipwise.core.errors import DoesNotFit, InputError, SpecError, StorageError
 from chipwise.hardware import MachineProfile
-from chipwise.ops import Workload
+from chipwise.ops import Phase, Workload
 from chipwise.profile import exporting, store
 from chipwise.profile.backends import RUNTIMES
 from chipwise.profile.calibrate import calibrate
@@ -98,7 +98,7 @@ def test_imported_rows_do_not_change_the_profile_of_the_machine_that_they_name(t
     """Anybody can write this machine's name into a file."""
     theirs, mine = MeasurementStore(tmp_path / "theirs"), MeasurementStore(tmp_path / "mine")
     for design in random_designs(4, seed=0):
-        ttft, tpot = (9 * predict_seconds(core_like(), design, phase, WORKLOAD) for phase in core_like().passes)
+        ttft, tpot = (9 * predict_seconds(core_like(), design, phase, WORKLOAD) for phase in Phase)
         data = row(device="known", ttft_s=[ttft] * 3, tpot_s=[tpot] * 3)["measurement"]
         theirs.add(Measurement.from_data(data), design=design, source="measure")
     assert len(fit_from_measurements(core_like(), theirs).used) == 4
