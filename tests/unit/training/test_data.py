@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chipwise.core.errors import DataError, MissingExtra, SpecError, UnknownName
-from chipwise.core.files import MOST_BYTES
 from chipwise.training import medical
-from chipwise.training.data import DataSpec, Entry, deduplicate, load_corpus, normal_form, split
+from chipwise.training.data import MOST_TEXT_BYTES, DataSpec, Entry, deduplicate, load_corpus, normal_form, split
 
 texts = st.lists(st.text(min_size=1, max_size=20), max_size=60)
 
@@ -141,8 +140,8 @@ def test_pipes_and_devices_are_refused(tmp_path: Path) -> None:
         with pytest.raises(DataError, match="pipe or device"):
             load_corpus({"source": "files", "paths": [str(path)]}, base=tmp_path)
     (tmp_path / "large.txt").write_bytes(b"")
-    os.truncate(tmp_path / "large.txt", MOST_BYTES + 1)
-    with pytest.raises(DataError, match=r"large\.txt: is larger than 512 MiB"):
+    os.truncate(tmp_path / "large.txt", MOST_TEXT_BYTES + 1)
+    with pytest.raises(DataError, match=r"large\.txt: is larger than 2,048 MiB"):
         load_corpus({"source": "files", "paths": ["large.txt"]}, base=tmp_path)
 
 
