@@ -38,12 +38,13 @@ def read_bytes(path: str | Path, *, most: int = MOST_BYTES) -> bytes:
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # a pipe without a writer must not block
         with open(descriptor, "rb") as stream:
-            mode = os.fstat(descriptor).st_mode
+            found = os.fstat(descriptor)
+            mode = found.st_mode
             if stat.S_ISDIR(mode):
                 raise SpecError("this is a folder, not a file", file=name)
             if not stat.S_ISREG(mode):
                 raise SpecError("this is a pipe or device; give a regular file", file=name)
-            content = stream.read(most + 1)
+            content = b"" if found.st_size > most else stream.read(most + 1)
     except FileNotFoundError:
         raise SpecError("there is no such file", file=name) from None
     except IsADirectoryError:
@@ -52,7 +53,7 @@ def read_bytes(path: str | Path, *, most: int = MOST_BYTES) -> bytes:
         raise SpecError(f"cannot be read: {error.strerror}", file=name) from None
     except ValueError:
         raise SpecError("this cannot be the name of a file", file=name) from None
-    if len(content) > most:
+    if max(found.st_size, len(content)) > most:
         raise SpecError(f"is larger than {most / 2**20:,.0f} MiB, the most that is read of such a file", file=name)
     return content
 
