@@ -63,7 +63,7 @@ doctest: $(STAMP)
 
 docs: $(STAMP_ALL)
 	@$(BIN)/python docs/scripts/reference.py
-	@$(BIN)/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 notebooks: $(STAMP_ALL)
 	@$(BIN)/python docs/scripts/notebooks.py

@@ -126,7 +126,7 @@ def test_unusable_text_is_named(content, word, tmp_path) -> None:
 
 def test_a_run_folder_that_cannot_be_made_is_named(tmp_path) -> None:
     (tmp_path / "file").write_text("in the way")
-    refused(spec(tmp_path), tmp_path, "file", "--out", code=1, out=tmp_path / "file" / "run")
+    refused(spec(tmp_path), tmp_path, "file", "choose another place", code=1, out=tmp_path / "file" / "run")
 
 
 def test_a_corrupt_study_is_named_with_its_line(smoke_run, tmp_path) -> None:

@@ -201,7 +201,7 @@ def constants(runs: Sequence[Run]) -> dict[str, Any]:
     return {
         "terms": {name: round(value, 4) for name, value in terms.items() if abs(value) >= 5e-5},
         "halfwidths": half_widths(runs, found),
-        "source": "public measurements of one user's runs; docs/validation.md names the table",
+        "source": "public measurements of one user's runs; docs/notes/validation.md names the tables",
         "devices": sorted({f"{run.device.name}|{run.part}" for run in runs if run.device}),
         "classes": sorted({run.engine for run in runs}),
     }

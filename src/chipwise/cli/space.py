@@ -21,7 +21,7 @@ def command(
     seed: Annotated[int, typer.Option(help="Of what is drawn.", min=0)] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON and no progress.")] = False,
 ) -> None:
-    """Tell a space's size, samples, the share that is feasible by cost, and the extremes of every metric."""
+    """Show a space's size, samples, the share that is feasible by cost, and the extremes of every metric."""
     from chipwise.api.overview import overview_of
     from chipwise.cli import output, show
     from chipwise.core.files import build, read_yaml

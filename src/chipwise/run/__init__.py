@@ -1,4 +1,4 @@
-"""One search from its file to its folder: phases in order, each resumable, nothing finished ever lost."""
+"""A run's specification, folder, budget and trials: what every pipeline writes and resumes from."""
 
 from chipwise.run.spec import RunSpec, load_run
 

@@ -6,7 +6,7 @@ waiting for others' prompts, mixtures by whether the device multiplies the exper
 They never shrink as less is known: seen device, sibling of a seen one, unseen family.
 
 Everywhere else (other families, vendors and runtimes) no served run was fitted. There a half-width is at least that of
-its class, taken from public measurements that played no part in any fit; ``docs/validation.md`` names them. The time to
+its class, taken from public measurements that played no part in any fit; ``docs/notes/validation.md`` names them. The time to
 the first token has an interval only where at least 20 prompts on four devices of the class were checked.
 """
 
