@@ -1,17 +1,18 @@
-"""The winner of a search against designs drawn by hand and against random search: equal training, several seeds.
+"""The winner of a search against reference designs and random search: equal training, several seeds.
 
     python benchmarks/winner_vs_baseline.py --seeds 3 --random RUN --out winner-vs-baseline.csv
+    python benchmarks/winner_vs_baseline.py --contenders winner,baseline --out winner-vs-baseline.csv
 
-Contenders: the ``winner`` and the ``baseline`` of a finished run (it runs examples/clinic.yaml where there is none);
+Contenders: the ``winner`` and the reference design (``baseline``) of a finished run (it runs examples/clinic.yaml where there is none);
 the winner of random search in the same space with the same total budget (``random``, a run of the same file with
 ``search: {strategy: random}``: it is made where ``--random`` names no folder); ``grid-1`` to ``grid-6``, Llama-like
 designs of the baseline's vocabulary and format in six proportions, one to six layers deep, each the largest that is
 predicted no slower a token than the baseline (the fastest where all are slower); and ``baseline+conv``, the baseline
-with the convolutions that the search may choose and a hand seldom draws, so that what the search found and what the
-block is worth are told apart.
+with the convolutions that the search may choose and reference designs rarely have, which separates the gain of the
+search from the gain of that block.
 
-All are trained anew with seeds that no search has used, for equal CPU time, exported, judged as exported on the whole
-validation text, and measured alternately on this machine. Perplexity is per token of the winner's vocabulary for all:
+All are trained anew with seeds that no search has used, for equal CPU time, exported, evaluated as exported on the whole
+test text, which selected nothing, and measured alternately on this machine. Perplexity is per token of the winner's vocabulary for all:
 two to the power of bits per byte times that vocabulary's bytes per token. What was trained is kept in ``--work`` and
 found there again.
 """
@@ -65,6 +66,7 @@ def main() -> None:
     parser.add_argument("--random", type=Path, default=Path("runs/random"), help="the folder of random search")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--grid-seeds", type=int, help="of the grid; all unless given")
+    parser.add_argument("--contenders", type=lambda text: text.split(","), help="names to compare; all unless given")
     parser.add_argument("--work", type=Path, default=Path("runs/winner-vs-baseline"), help="where trainings are kept")
     parser.add_argument("--out", type=Path, required=True, help="CSV file")
     args = parser.parse_args()
@@ -72,10 +74,13 @@ def main() -> None:
     folder = run_folder(spec, args.run)
     args.work.mkdir(parents=True, exist_ok=True)
     finish(args.spec, folder)
-    at_random = args.work / "random.yaml"
-    at_random.write_text(f"{args.spec.read_text()}\nsearch: {{strategy: random}}\n")
-    finish(at_random, args.random)
-    designs = contenders(spec, folder, args.random)
+    random = args.random if args.contenders is None or "random" in args.contenders else None
+    if random is not None:
+        at_random = args.work / "random.yaml"
+        at_random.write_text(f"{args.spec.read_text()}\nsearch: {{strategy: random}}\n")
+        finish(at_random, random)
+    designs = contenders(spec, folder, random)
+    designs = {name: designs[name] for name in args.contenders or designs}
     for name, design in designs.items():
         print(f"{name}: {summary(design)}, {design.arch.parameters():,} parameters", flush=True)
     store = TokenStore(load_corpus(spec.data, base=spec.folder), folder / "corpus", spec.space.vocab_size)
@@ -99,14 +104,13 @@ def finish(spec: Path, folder: Path) -> None:
         api.search(spec, out=folder, resume=(folder / "record.json").exists())
 
 
-def contenders(spec, folder: Path, random: Path) -> dict:
+def contenders(spec, folder: Path, random: Path | None) -> dict:
     """All designs by name."""
-    record, other = load(folder / "record.json"), load(random / "record.json")
-    chosen = {
-        "winner": record.trial(record.winner).choices,
-        "baseline": record.trial(record.baseline).choices,
-        "random": other.trial(other.winner).choices,
-    }
+    record = load(folder / "record.json")
+    chosen = {"winner": record.trial(record.winner).choices, "baseline": record.trial(record.baseline).choices}
+    if random is not None:
+        other = load(random / "record.json")
+        chosen["random"] = other.trial(other.winner).choices
     if spec.space.conv != ("none",):
         chosen["baseline+conv"] = {**chosen["baseline"], "conv": "both"}
     chosen |= grid(spec, folder, chosen["baseline"])
@@ -165,7 +169,7 @@ def contest(seeds, spec, store: TokenStore, room: Path) -> list[dict]:
             weights = load_file(result["weights"])
             paths.append(export(design, weights, room / f"{name}-{seed}.onnx"))
             tokens = store.tokens(design.arch.vocab_size)
-            quality = exported_bits_per_byte(design, weights, tokens, room / "judged.onnx")
+            quality = exported_bits_per_byte(design, weights, tokens, room / "evaluated.onnx", split="test")
             found.append((name, quality, 2 ** (quality * bytes_per_token), result["cpu_s"]))
         target = spec.target
         measured = measure_alternately(paths, spec.workload, runtime=target.runtime, threads=target.threads)
