@@ -3,18 +3,18 @@
     python benchmarks/winner_vs_baseline.py --seeds 3 --random RUN --out winner-vs-baseline.csv
     python benchmarks/winner_vs_baseline.py --contenders winner,baseline --out winner-vs-baseline.csv
 
-Contenders: the ``winner`` and the reference design (``baseline``) of a finished run (it runs examples/clinic.yaml where there is none);
-the winner of random search in the same space with the same total budget (``random``, a run of the same file with
-``search: {strategy: random}``: it is made where ``--random`` names no folder); ``grid-1`` to ``grid-6``, Llama-like
-designs of the baseline's vocabulary and format in six proportions, one to six layers deep, each the largest that is
-predicted no slower a token than the baseline (the fastest where all are slower); and ``baseline+conv``, the baseline
-with the convolutions that the search may choose and reference designs rarely have, which separates the gain of the
-search from the gain of that block.
+Contenders: the ``winner`` and the reference design (``baseline``) of a finished run (it runs examples/clinic.yaml where
+there is none); the winner of random search in the same space with the same total budget (``random``, a run of the same
+file with ``search: {strategy: random}``: it is made where ``--random`` names no folder); ``grid-1`` to ``grid-6``,
+Llama-like designs of the baseline's vocabulary and format in six proportions, one to six layers deep, each the largest
+that is predicted no slower a token than the baseline (the fastest where all are slower); and ``baseline+conv``, the
+baseline with the convolutions that the search may choose and reference designs rarely have, which separates the gain of
+the search from the gain of that block.
 
-All are trained anew with seeds that no search has used, for equal CPU time, exported, evaluated as exported on the whole
-test text, which selected nothing, and measured alternately on this machine. Perplexity is per token of the winner's vocabulary for all:
-two to the power of bits per byte times that vocabulary's bytes per token. What was trained is kept in ``--work`` and
-found there again.
+All are trained anew with seeds that no search has used, for equal CPU time, exported, evaluated as exported on the
+whole test text, which selected nothing, and measured alternately on this machine. Perplexity is per token of the
+winner's vocabulary for all: two to the power of bits per byte times that vocabulary's bytes per token. What was trained
+is kept in ``--work`` and found there again.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ half-widths come from those runs (``serve/data/serving.json``): dense models by 
 waiting for others' prompts, mixtures by whether the device multiplies the experts' format or has to widen it first.
 They never shrink as less is known: seen device, sibling of a seen one, unseen family.
 
-Everywhere else (other families, vendors and runtimes) no served run was fitted. There a half-width is at least that of
-its class, taken from public measurements that played no part in any fit; ``docs/notes/validation.md`` names them. The time to
-the first token has an interval only where at least 20 prompts on four devices of the class were checked.
+Runtimes of one user (llama.cpp, MLX, …) have half-widths of their own (``predict/kernels/local.py``). Everywhere else no
+run was fitted: there a half-width is at least that of its class, read off public measurements that no fit used
+(``docs/notes/validation.md`` names them). The time to the first token has an interval only where prompts were checked.
 """
 
 from __future__ import annotations
