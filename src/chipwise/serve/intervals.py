@@ -5,8 +5,8 @@ half-widths come from those runs (``serve/data/serving.json``): dense models by 
 waiting for others' prompts, mixtures by whether the device multiplies the experts' format or has to widen it first.
 They never shrink as less is known: seen device, sibling of a seen one, unseen family.
 
-Runtimes of one user (llama.cpp, MLX, …) have half-widths of their own (``predict/kernels/local.py``). Everywhere else no
-run was fitted: there a half-width is at least that of its class, read off public measurements that no fit used
+Runtimes of one user (llama.cpp, MLX, …) have half-widths of their own (``predict/kernels/local.py``). Elsewhere no run
+was fitted: there a half-width is at least that of its class, read off public measurements that no fit used
 (``docs/notes/validation.md`` names them). The time to the first token has an interval only where prompts were checked.
 """
 
