@@ -100,7 +100,7 @@ def _met(limit: Constraint, value: float, bound: float | None) -> str:
     if limit.holds(value):
         known = bound is not None or not limit.metric.endswith("_p99")
         return "met" if known and (bound is None or limit.holds(bound)) else "probably met"
-    return "broken" if limit.hard else "beyond, and paid for"
+    return "broken" if limit.hard else "exceeded (soft limit, penalised)"
 
 
 def _memory_row(

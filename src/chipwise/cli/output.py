@@ -67,7 +67,7 @@ def print_table(table: Table) -> None:
 
 @contextlib.contextmanager
 def progress_bar(label: str, *, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
-    """A bar on standard error that is told how much of how much is done; silent where nobody watches."""
+    """A progress bar on standard error; silent where standard error is no terminal."""
     if quiet or not notices.is_terminal:
         yield lambda done, total: None
         return

@@ -1,7 +1,7 @@
 """From the ideal to the predicted time of a pass, in parts that add up to it.
 
 The ideal is what the chip's published rates allow if every kernel were perfect and every chain that some runtime fuses
-were fused. What comes on top is told apart by cause, so that a person sees what a change could win at most.
+were fused. The rest is divided by cause, which shows what a change could gain at most.
 """
 
 from __future__ import annotations

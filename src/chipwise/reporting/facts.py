@@ -137,7 +137,7 @@ def checks(record: RunRecord, trial: Trial) -> tuple[Check, ...]:
     """Every constraint checked for the trial. Only a measurement (or a count) can meet or break one.
 
     A limit on a percentile is met where the bound of its 95 % interval meets it; where only the measured value does, or
-    too few samples bound a P99, it is probably met. A soft limit that is exceeded is paid for, by the measurement or,
+    too few samples bound a P99, it is probably met. A soft limit that is exceeded is penalised, by the measurement or,
     where there is none, by the prediction.
     """
     return tuple(_check(record, trial, item) for item in record.constraints)

@@ -11,7 +11,7 @@ _STATUS = {
     "met": "met",
     "probably met": "probably met",
     "broken": "broken",
-    "paid": "beyond, and paid for",
+    "paid": "exceeded (soft limit, penalised)",
     "expected": "expected, not measured",
     "at risk": "at risk, not measured",
     "unknown": "unknown",

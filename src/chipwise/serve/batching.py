@@ -7,7 +7,7 @@ other c - 1 is prefilled about once, and its prefill delays the step that it fal
 
 The host adds a time of its own to each step. ``share`` is below one where a prompt's chunks ride in steps that run
 anyway. Where prompts have passes of their own, several that wait share one, which is cheaper for each, and the host's
-time is paid for it. These few constants are fitted to served runs (``serve/data/serving.json``) and are the same for
+time is charged once. These few constants are fitted to served runs (``serve/data/serving.json``) and are the same for
 all devices.
 """
 
@@ -41,7 +41,7 @@ class Constants:
     gap_s: float  # between one kernel of a captured graph and the next
     host_s: dict[str, float]  # per stack: host time of a step that does not hide behind kernels
     sequence_s: float  # host time of a step for each sequence, in engines whose scheduler is Python
-    ranks_s: float  # and for each doubling of the devices that are told what to run
+    ranks_s: float  # and for each doubling of the devices that the host drives
     prefill_share: float  # part of the others' prefills that a request waits for
     log_halfwidth: dict[str, float]  # 90 % of served runs, by ``intervals.key``
 

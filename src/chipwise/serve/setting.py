@@ -59,7 +59,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """All that a lowering depends on besides the pass. Its methods make the parts that all blocks are made of.
+    """All that a lowering depends on, except the pass. Its methods make the parts that all blocks share.
 
     Raises:
         SpecError: The plan does not divide the model.

@@ -15,7 +15,7 @@ from chipwise.serve.lowering import lower_pass
 from chipwise.serve.setting import Part, Setting, Step
 
 CLASSES = ("matmul", "attention", "experts", "collective", "other")
-"""What kernels are told apart by in a pass: products, attention, mixtures of experts, communication, the rest."""
+"""Classes of kernels in a pass: products, attention, mixtures of experts, communication, the rest."""
 _CLASS = {
     "matmul": "matmul",
     "grouped_matmul": "experts",

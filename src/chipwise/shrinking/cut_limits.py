@@ -23,7 +23,7 @@ def limits_of(work: Shrinking, constraints: Sequence[Constraint], original: Mapp
     """The limits that a cut is chosen by.
 
     Tails are taken to be as much longer than medians as the original's; the memory of the original's
-    process besides its weights is the same for a cut.
+    process other than its weights is the same for a cut.
 
     Args:
         work: The original.

@@ -31,7 +31,7 @@ class DevicePricer:
     """Prices of operators on a device that is known by its data sheet; see :class:`chipwise.space.price_table.Pricer`.
 
     Operators run one after the other, in ``activations``; weights stay in the format that the space chose. Memory is
-    that of the model alone: what a serving process takes besides is not known of a data sheet.
+    that of the model alone: a data sheet does not say what else a serving process takes.
 
     Args:
         device: The data sheet.

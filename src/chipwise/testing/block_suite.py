@@ -100,7 +100,7 @@ def check_parameters(arch: ArchSpec) -> None:
 def check_flops(arch: ArchSpec, *, prompt: int = PROMPT, past: int = 5, batch: int = 2) -> None:
     """Asserts that the matrix products and attention that lowering counts are those that torch runs.
 
-    Torch multiplies every query with every key, ours only with those that it may see; torch is told so by counting
+    Torch multiplies every query with every key, ours only with those that it may see; this is corrected by counting
     our attention as if all were seen. In decode without windows both see all.
     """
     design = Design(arch=arch)

@@ -1,4 +1,4 @@
-"""What the network that corrects attention's physics is told: sizes and times without units, on logarithmic scales."""
+"""Inputs of the network that corrects attention's physics: dimensionless sizes and times, on logarithmic scales."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ SHARED: Mapping[str, tuple[float, float]] = {
     "cache_share": (np.log(1 / 6), 0.3),  # log of the cache's share that one call's operands may take and stay in it
     "cache_sharp": (np.log(4.0), 0.3),  # log of how sharply they stop to stay
     "cache": (np.log(20.0), 0.4),  # log bytes a clock and unit from the cache
-    "prologue": (np.log(2000.0), 1.0),  # log clocks that a tile costs besides its steps
+    "prologue": (np.log(2000.0), 1.0),  # log clocks that a tile costs on top of its steps
     "step": (np.log(200.0), 1.0),  # log clocks that a step takes at least
     "feed": (np.log(64.0), 1.0),  # log bytes a clock into an SM of FLOPS_PER_CLOCK
     "feed_power": (0.7, 0.15),  # how feeding grows with the SM's FLOPs a clock

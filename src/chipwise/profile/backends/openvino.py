@@ -1,7 +1,7 @@
 """OpenVINO on the CPU, for the same ONNX files as ONNX Runtime.
 
 OpenVINO spells attention out into plain operators and joins past and new keys anew in each step. Two requests take
-turns, the one's present being the other's past, so that nothing is copied besides.
+turns, the one's present being the other's past, so that nothing else is copied.
 """
 
 from __future__ import annotations

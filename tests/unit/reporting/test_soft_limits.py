@@ -41,8 +41,8 @@ def test_past_a_soft_limit_bits_per_byte_count_as_more() -> None:
     assert "| paid |" in card(record)
     tables = (constraint_table(record), final_table(record))
     shown = "\n".join(line for table in tables for line, _ in table.lines(200))
-    assert "beyond, and paid for" in shown
-    assert "beyond, and paid for: TPOT P50" in shown
+    assert "exceeded (soft limit, penalised)" in shown
+    assert "exceeded (soft limit, penalised): TPOT P50" in shown
     assert "2.5 % more" in shown
 
 
