@@ -23,9 +23,9 @@ def command(
     prompt: Annotated[int, typer.Option(help="Prompt tokens of a request.", min=1)] = 1024,
     new: Annotated[int, typer.Option(help="New tokens of a request.", min=1)] = 128,
     batch: Annotated[int, typer.Option(help="Requests in flight.", min=1)] = 1,
-    weights: Annotated[str | None, typer.Option(help="Format of the matrices; that of each checkpoint.")] = None,
-    kv: Annotated[str | None, typer.Option(help="Number format of the KV cache.")] = None,
-    tp: Annotated[int, typer.Option(help="Tensor parallelism.", min=1)] = 1,
+    weights: Annotated[str | None, typer.Option(help="Weight format. Default: that of each checkpoint.")] = None,
+    kv: Annotated[str | None, typer.Option(help="KV-cache dtype.")] = None,
+    tp: Annotated[int, typer.Option(help="Tensor-parallel degree.", min=1)] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON, in SI units.")] = False,
 ) -> None:
     """Compare what models cost on several chips, and say which bound decides.

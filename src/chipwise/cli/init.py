@@ -17,7 +17,7 @@ def kinds() -> list[str]:
 
 
 def command(
-    kind: Annotated[str, typer.Argument(help="Which one; --list shows all.", autocompletion=kinds)] = "clinic",
+    kind: Annotated[str, typer.Argument(help="Kind of run file; --list shows all.", autocompletion=kinds)] = "clinic",
     out: Annotated[Path | None, typer.Option(help="The file to write. Default: KIND.yaml in this folder.")] = None,
     listed: Annotated[bool, typer.Option("--list", help="List the kinds and write nothing.")] = False,
 ) -> None:

@@ -18,7 +18,7 @@ def command(
     ] = None,
     samples: Annotated[int, typer.Option(help="Designs to show.")] = 5,
     draws: Annotated[int, typer.Option(help="Candidates drawn for the feasible share and the extremes.")] = 100_000,
-    seed: Annotated[int, typer.Option(help="Of what is drawn.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed.", min=0)] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON and no progress.")] = False,
 ) -> None:
     """Show a space's size, samples, the share that is feasible by cost, and the extremes of every metric."""
