@@ -40,7 +40,7 @@ def command(
     new: Annotated[int, typer.Option(help="New tokens of a request.", min=1)] = 128,
     batch: Annotated[int, typer.Option(help="Requests in flight.", min=1)] = 1,
     weights: Annotated[
-        str | None, typer.Option(help="Weight format: bf16, fp8, int4, q4_k_m, … Default: that of the checkpoint.")
+        str | None, typer.Option(help="Weights: bf16, fp8, int4, q4_k_m, … Default: the checkpoint's.")
     ] = None,
     kv: Annotated[str | None, typer.Option(help="KV-cache dtype. Default: same as the activations.")] = None,
     tp: Annotated[int, typer.Option(help="Tensor-parallel degree.", min=1)] = 1,
