@@ -150,7 +150,7 @@ def contest(seeds, spec, store: TokenStore, room: Path) -> list[dict]:
                     cpu_budget_s=spec.budget.final_s,
                     seed=seed,
                 )
-                jobs[pool.submit(job)] = (design.arch.digest, seed)
+                jobs[pool.submit(job.to_data())] = (design.arch.digest, seed)
         trained = {}
         for event in pool.events():
             if event.kind == "failed":
