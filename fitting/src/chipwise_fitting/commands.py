@@ -50,7 +50,9 @@ def fit(
         if kind not in (*FITS, "edge"):
             raise UnknownName("kind of fit", kind, (*FITS, "edge"))
         if kind == "edge" and tables is None:
-            raise InputError("edge is fitted to a table of measured runs: name it, or its folder, as tables")
+            raise InputError(
+                "edge is fitted to a table of measured runs: name it, or its folder, with --truth (in Python: tables=)"
+            )
     if out is None and {"site-packages", "dist-packages"} & set(DATA.parts):
         raise InputError(f"name a folder for the fitted arrays with --out; {DATA} is the installed package")
     root = tables or _installed_tables()

@@ -34,6 +34,7 @@ from chipwise.predict.kernels.times import KernelTimes, Situation
 DATA = Path(__file__).parents[1] / "data" / "local.json"
 FEW_ROWS = 8  # llama.cpp multiplies up to so many rows by its matrix-vector kernels
 NPU_FLOPS_A_BYTE = 50.0  # the unit in which the work of NPUs is counted
+WIDTH = 4096.0  # values of a row where an operator does not say how many rows it has
 SHARPNESS = 3.0  # of the maximum of the two times
 Part = Literal["gpu", "npu", "cpu", "tpu"]
 STACKS = (
@@ -239,7 +240,7 @@ def rows_of(op: Any) -> Float64Array:
             return np.asarray(getattr(op, name), dtype=np.float64)
     if hasattr(op, "query_tokens"):
         return np.asarray(op.query_tokens, dtype=np.float64)
-    return np.asarray(getattr(op, "elements", 1.0), dtype=np.float64) / 4096
+    return np.asarray(getattr(op, "elements", 1.0), dtype=np.float64) / WIDTH
 
 
 def is_expert(op: Any) -> bool:
