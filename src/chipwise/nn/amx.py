@@ -29,18 +29,23 @@ def bf16_product_survives() -> bool:
     return os.waitpid(child, 0)[1] == 0
 
 
+def announces_amx() -> bool:
+    """Whether the processor's flags name AMX tiles."""
+    info = Path("/proc/cpuinfo")
+    return info.exists() and "amx_tile" in info.read_text(encoding="utf-8", errors="replace")
+
+
 def avoid_broken_amx(
-    environment: MutableMapping[str, str] = os.environ, *, cpu_flags: str | None = None
+    environment: MutableMapping[str, str] = os.environ, *, announced: bool | None = None
 ) -> MutableMapping[str, str]:
     """Limits oneDNN where AMX is announced and does not work; the environment, changed in place.
 
     Args:
         environment: Where the limit is written; one that is already there stays.
-        cpu_flags: The processor's flags; those of ``/proc/cpuinfo`` by default.
+        announced: Whether the processor names AMX; by its own flags unless given.
     """
-    if cpu_flags is None:
-        info = Path("/proc/cpuinfo")
-        cpu_flags = info.read_text(encoding="utf-8", errors="replace") if info.exists() else ""
-    if LIMIT not in environment and "amx_tile" in cpu_flags and not bf16_product_survives():
+    if announced is None:
+        announced = announces_amx()
+    if LIMIT not in environment and announced and not bf16_product_survives():
         environment[LIMIT] = WITHOUT_AMX
     return environment

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from chipwise.core.files import read_json, write_json
+from chipwise.nn.amx import announces_amx, bf16_product_survives
 
 Precision = Literal["bf16", "fp32"]
 
@@ -47,6 +48,8 @@ def fastest_precision() -> Precision:
             best = min(best, time.perf_counter() - start)
         return best
 
+    if announces_amx() and not bf16_product_survives():  # torch was at work before oneDNN's limit was set
+        return "fp32"
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -14,14 +14,23 @@ def test_a_bf16_product_survives_once_the_package_is_loaded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "survives", "before", "after"),
+    ("announced", "survives", "before", "after"),
     [
-        ("avx512f amx_tile", False, {}, {amx.LIMIT: amx.WITHOUT_AMX}),
-        ("avx512f amx_tile", True, {}, {}),
-        ("avx512f", False, {}, {}),  # not announced, so never tried
-        ("avx512f amx_tile", False, {amx.LIMIT: "AVX2"}, {amx.LIMIT: "AVX2"}),  # the user's own limit stays
+        (True, False, {}, {amx.LIMIT: amx.WITHOUT_AMX}),
+        (True, True, {}, {}),
+        (False, False, {}, {}),  # not announced, so never tried
+        (True, False, {amx.LIMIT: "AVX2"}, {amx.LIMIT: "AVX2"}),  # the user's own limit stays
     ],
 )
-def test_onednn_is_limited_only_where_announced_amx_fails(monkeypatch, flags, survives, before, after) -> None:
+def test_onednn_is_limited_only_where_announced_amx_fails(monkeypatch, announced, survives, before, after) -> None:
     monkeypatch.setattr(amx, "bf16_product_survives", lambda: survives)
-    assert amx.avoid_broken_amx(dict(before), cpu_flags=flags) == after
+    assert amx.avoid_broken_amx(dict(before), announced=announced) == after
+
+
+def test_a_precision_is_found_where_torch_was_at_work_before() -> None:
+    """oneDNN reads its limit at its first product; a process in which that came earlier lives on, in fp32."""
+    code = (
+        "import torch; torch.nn.functional.conv2d(torch.ones(1, 1, 8, 8), torch.ones(1, 1, 2, 2))\n"
+        "from chipwise.nn.precision import fastest_precision; assert fastest_precision() in ('bf16', 'fp32')"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=300).returncode == 0
