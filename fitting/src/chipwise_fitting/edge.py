@@ -179,14 +179,7 @@ def half_widths(runs: Sequence[Run], found: dict[str, Float64Array]) -> dict[str
                 level = min(1.0, SHARE * (1 + 1 / len(values)))
                 least = max(least, float(np.quantile(values, level)))
                 widths[f"{phase}|{situation}|{kind}"] = round(least, 4)
-    for key, value in widths.items():  # a class of few runs never knows less than nothing
-        phase, situation, kind = key.split("|")
-        widths[key] = max(value, *(widths.get(f"{phase}|{less}|{kind}", 0.0) for less in _less(situation)))
     return widths
-
-
-def _less(situation: str) -> tuple[str, ...]:
-    return {"seen": ("seen",), "sibling": ("seen", "sibling"), "unseen": ("seen", "sibling", "unseen")}[situation]
 
 
 def constants(runs: Sequence[Run]) -> dict[str, Any]:
@@ -262,7 +255,7 @@ def _row(run: Run, predicted_s: float | None, held: local.Constants, situation: 
     subset = f"{run.subset}, {run.phase}"
     if predicted_s is None:
         return Row(row_id=run.row_id, subset=subset, truth=rate, predicted=None, problem=run.problem)
-    width = held.halfwidths.get(f"{run.phase}|{situation}|{run.engine}", held.halfwidths[f"{run.phase}|{situation}|*"])
+    width = held.class_halfwidth(run.phase, situation, run.engine)
     middle = run.tokens / float(predicted_s)
     return Row(
         row_id=run.row_id,

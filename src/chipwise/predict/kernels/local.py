@@ -84,8 +84,11 @@ class Constants:
 
     def halfwidth(self, phase: str, device: DeviceProfile, part: str) -> float:
         """Half of the 90 % interval of a pass; never less for a device of which less is known."""
-        situation = self.situation(device, part)
-        found = self.halfwidths.get(f"{phase}|{situation}|{engine_class(device, part)}")
+        return self.class_halfwidth(phase, self.situation(device, part), engine_class(device, part))
+
+    def class_halfwidth(self, phase: str, situation: str, kind: str) -> float:
+        """The half-width of an engine class, or of all where too few of its runs were seen."""
+        found = self.halfwidths.get(f"{phase}|{situation}|{kind}")
         return self.halfwidths[f"{phase}|{situation}|*"] if found is None else found
 
 
