@@ -5,15 +5,16 @@
 
 Draws mutants, as many from each package: a comparison or sign reversed, a number off by one, a term dropped, a constant
 doubled, min for max, another value returned. Each runs against the unit tests of its package alone, in a copy of the
-sources. The functions that each test file calls are recorded first, with one run per file. A mutant is tested with the
-files that call its function, the quickest first, until one fails; if no test calls the function in its own process
-(worker processes, command lines), with all files of the package.
+sources. The functions that each test calls, also in worker processes and command lines, are recorded first. A mutant is
+tested with the files that call its function: the file named after the module first, in it the tests that call the
+function, the quickest first, until one fails. If no test of the package calls the function, the mutant survives.
 
 Mutants that change nothing observable are listed in mutation-equivalent.csv with the reason; they are printed and
-written, and not counted. A run over the time limit counts as killed and is reported as such.
+written, and not counted. A run over the time limit (in seconds of CPU) counts as killed and is reported as such.
 
-Columns: package, file, line, function, kind, before, after, outcome (killed, time limit, survived, equivalent),
-seconds, by (the first failing test), reason (of an equivalent mutant). Exit code 1 if the killed share is below --bar.
+Columns: package, file, line, function, text and column (where in the line), kind, before, after, outcome (killed, time
+limit, survived, equivalent), seconds, by (the first failing test), reason (of an equivalent mutant). Exit code 1 if the
+killed share is below --bar.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import ast
 import compileall
 import copy
 import csv
+import hashlib
 import json
 import os
 import queue
@@ -36,14 +38,19 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from mutation_server import TRACER
 
 Item = TypeVar("Item")
 ROOT = Path(__file__).resolve().parents[1]
 EQUIVALENT = Path(__file__).with_name("mutation-equivalent.csv")
-COLUMNS = ("package", "file", "line", "function", "kind", "before", "after", "outcome", "seconds", "by", "reason")
+COLUMNS = (
+    *("package", "file", "line", "function", "text", "column", "kind", "before", "after"),
+    *("outcome", "seconds", "by", "reason"),
+)
 TESTS = {  # what each package answers for itself
     "cost": ("tests/unit/cost",),
     "serve": ("tests/unit/serve",),
@@ -79,22 +86,6 @@ SWAPS = {
 }
 NEGATED = {"float", "int", "Float64Array"}
 EMPTY = {"str": "''", "list": "[]", "tuple": "()", "dict": "{}"}
-TRACER = """
-import json, os, sys, threading
-SOURCE, OUT = os.environ["MUTATION_SOURCE"], os.environ["MUTATION_CALLS"]
-seen = set()
-def note(frame, event, argument):
-    code = frame.f_code
-    if code.co_filename.startswith(SOURCE):
-        seen.add((code.co_filename[len(SOURCE) + 1:], code.co_qualname))
-def pytest_configure(config):
-    threading.settrace(note)
-    sys.settrace(note)
-def pytest_unconfigure(config):
-    sys.settrace(None)
-    with open(OUT, "w") as file:
-        json.dump(sorted(seen), file)
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,15 +98,17 @@ class Mutant:
     kind: str
     node: ast.expr
     code: str
+    text: str  # the line on which the expression starts, without indentation
+    column: int  # of the expression in ``text``
 
     @property
     def before(self) -> str:
         """The expression as it is."""
         return ast.unparse(self.node)
 
-    def key(self) -> tuple[str, str, str, str]:
-        """What identifies the mutant in the list of equivalent ones."""
-        return self.file, self.function, self.before, self.code
+    def key(self) -> tuple[str, ...]:
+        """What identifies the mutant while its file changes elsewhere."""
+        return self.file, self.function, self.text, str(self.column), self.before, self.code
 
     def apply(self, source: bytes) -> bytes:
         """``source`` with the expression replaced."""
@@ -180,7 +173,14 @@ def _is_text(node: ast.BinOp) -> bool:
 
 def mutants_of(package: str, path: Path) -> Iterator[Mutant]:
     """Every mutant of one file. Messages, annotations and decorators are left alone."""
-    file = str(path.relative_to(ROOT / "src"))
+    file, lines = str(path.relative_to(ROOT / "src")), path.read_text(encoding="utf-8").splitlines()
+
+    def mutant(function: str, kind: str, node: ast.expr, code: str) -> Mutant:
+        line = lines[node.lineno - 1]
+        text, column = line.strip(), node.col_offset - (len(line) - len(line.lstrip()))
+        return Mutant(
+            package=package, file=file, function=function, kind=kind, node=node, code=code, text=text, column=column
+        )
 
     def walk(node: ast.AST, function: str, returns: str) -> Iterator[Mutant]:
         if isinstance(node, ast.Raise | ast.JoinedStr | ast.Assert | ast.Import | ast.ImportFrom):
@@ -193,7 +193,7 @@ def mutants_of(package: str, path: Path) -> Iterator[Mutant]:
                     return
                 returns = ast.unparse(node.returns).partition("[")[0] if node.returns else "None"
         for kind, found, code in changes(node, returns):
-            yield Mutant(package=package, file=file, function=function, kind=kind, node=found, code=code)
+            yield mutant(function, kind, found, code)
         for field, value in ast.iter_fields(node):
             if field in ("annotation", "returns", "decorator_list", "bases"):
                 continue
@@ -216,77 +216,103 @@ def sample(packages: list[str], n: int, seed: int) -> list[Mutant]:
 
 
 class Copy:
-    """The sources once more, for one mutant at a time."""
+    """The sources once more, for one mutant at a time, and a process whose forks test them."""
 
     def __init__(self, folder: Path) -> None:
+        folder.mkdir()
         self.source = folder / "src"
         shutil.copytree(ROOT / "src", self.source, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
         compileall.compile_dir(self.source, quiet=2)
+        (folder / "sitecustomize.py").write_text(TRACER)
         self._clock = time.time() + 10  # a changed file must not be taken for the compiled one
-
-    def test(
-        self, files: list[str], limit_s: float, mutant: Mutant | None = None, **environment: str
-    ) -> tuple[int | None, str]:
-        """Exit code of the tests (None at the time limit) and the first that failed."""
-        path = self.source / mutant.file if mutant else None
-        kept = path.read_bytes() if path else b""
-        if path and mutant:
-            times = path.stat()
-            path.write_bytes(mutant.apply(kept))
-            self._clock += 2
-            os.utime(path, (self._clock, self._clock))
-        plugin = ["-p", "mutation_tracer"] if "MUTATION_CALLS" in environment else []
-        process = subprocess.Popen(
-            [sys.executable, "-m", "pytest", "-x", "-q", "--tb=no", *plugin, *files],
+        self._server = subprocess.Popen(
+            [sys.executable, ROOT / "benchmarks" / "mutation_server.py"],
             cwd=ROOT,
             env={
                 **os.environ,
-                **environment,
-                "PYTHONPATH": os.pathsep.join([str(self.source), str(self.source.parent), str(ROOT / "benchmarks")]),
+                "PYTHONPATH": os.pathsep.join(map(str, (self.source, folder, ROOT / "benchmarks", ROOT))),
                 "PYTHONDONTWRITEBYTECODE": "1",
                 "OMP_NUM_THREADS": "1",
             },
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            start_new_session=True,
         )
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._server.communicate("")
+
+    def test(
+        self, files: list[str], limit_s: float, *, first: list[str] | None = None, calls: Path | None = None
+    ) -> dict[str, Any]:
+        """Exit code of the tests (None at the time limit), those that failed, and the seconds of each.
+
+        With ``calls``, all tests run, and each function that one calls is written there.
+        """
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        tracing = {"MUTATION_SOURCE": str(self.source), "MUTATION_CALLS": str(calls)} if calls else {}
+        request = {
+            "files": files,
+            "first": first or [],
+            "stop": not calls,
+            "cpu_s": int(limit_s),
+            "wall_s": 10 * limit_s,  # for a fault that waits; on a machine that does other work too
+            "environment": tracing,
+        }
+        print(json.dumps(request), file=self._server.stdin, flush=True)
+        return dict(json.loads(self._server.stdout.readline()))
+
+    def test_mutant(self, mutant: Mutant, files: list[str], limit_s: float, first: list[str]) -> dict[str, Any]:
+        """What the tests say while ``mutant`` is in the sources."""
+        path = self.source / mutant.file
+        kept, times = path.read_bytes(), path.stat()
         try:
-            out, _ = process.communicate(timeout=limit_s)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, 9)
-            process.communicate()
-            return None, ""
+            path.write_bytes(mutant.apply(kept))
+            self._clock += 2
+            os.utime(path, (self._clock, self._clock))
+            return self.test(files, limit_s, first=first)
         finally:
-            if path:
-                path.write_bytes(kept)
-                os.utime(path, (times.st_atime, times.st_mtime))
-        failed = [line for line in out.splitlines() if line.startswith(("FAILED", "ERROR"))]
-        return process.returncode, failed[0].split(" - ")[0] if failed else ""
+            path.write_bytes(kept)
+            os.utime(path, (times.st_atime, times.st_mtime))
 
 
 @dataclass(frozen=True)
 class Calls:
-    """What a test file calls, and how long it takes."""
+    """What the tests of a file call, in their own process and its children, and how long each takes."""
 
-    seconds: float
-    functions: frozenset[tuple[str, str]]
+    seconds: dict[str, float]  # of each test
+    callers: dict[str, list[str]]  # tests that call a function, by "file function"; what imports call has ""
     broken: bool = False  # fails without any mutant
+
+    def tests_of(self, mutant: Mutant) -> list[str] | None:
+        """The tests that call the mutant's function, the quickest first; None if none does."""
+        found = self.callers.get(f"{mutant.file} {mutant.function}")
+        if found is None:
+            return None
+        tests = self.seconds if "" in found else found
+        return sorted(tests, key=lambda test: self.seconds.get(test, 0.0))
 
 
 def record(copies: queue.Queue[Copy], files: list[str], workers: int) -> dict[str, Calls]:
-    """What each test file calls in its own process."""
+    """What each test file calls."""
 
     def one(file: str) -> tuple[str, Calls]:
         mine = copies.get()
-        out = mine.source.parent / "calls.json"
-        started = time.monotonic()
+        out = mine.source.parent / "calls.tsv"
         try:
-            code, failed = mine.test([file], 900, MUTATION_SOURCE=str(mine.source), MUTATION_CALLS=str(out))
-            if code not in (0, 5):
-                print(f"{failed or file} fails without a mutant; the file is left out", file=sys.stderr)
-                return file, Calls(0.0, frozenset(), broken=True)
-            return file, Calls(time.monotonic() - started, frozenset((a, b) for a, b in json.loads(out.read_text())))
+            out.write_text("")
+            answer = mine.test([file], 1800, calls=out)
+            if answer["code"] not in (0, 5):
+                print(f"{answer['failed'] or file}: fails without a mutant; the file is left out", file=sys.stderr)
+                return file, Calls({}, {}, broken=True)
+            callers: dict[str, set[str]] = defaultdict(set)
+            for line in out.read_text().splitlines():
+                test, path, function = line.split("\t")
+                callers[f"{path} {function}"].add(test)
+            return file, Calls(answer["seconds"], {name: sorted(tests) for name, tests in callers.items()})
         finally:
             copies.put(mine)
 
@@ -308,11 +334,20 @@ def test_files(package: str) -> list[str]:
     return sorted(str(path.relative_to(ROOT)) for folder in folders for path in folder.rglob("test_*.py"))
 
 
-def equivalent() -> dict[tuple[str, str, str, str], str]:
+def equivalent() -> dict[tuple[str, ...], str]:
     """Reasons of the mutants that change nothing."""
-    with EQUIVALENT.open(newline="", encoding="utf-8") as file:
-        rows = csv.DictReader(file)
-        return {(row["file"], row["function"], row["before"], row["after"]): row["reason"] for row in rows}
+    return {key_of(row): row["reason"] for row in read(EQUIVALENT)}
+
+
+def key_of(row: dict[str, str]) -> tuple[str, ...]:
+    """The mutant's key, from a row of a table."""
+    return tuple(row[name] for name in ("file", "function", "text", "column", "before", "after"))
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    """The rows of a table."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
 
 
 def main() -> int:
@@ -325,7 +360,8 @@ def main() -> int:
     parser.add_argument("--bar", type=float, default=0.9, help="least share that must be killed")
     parser.add_argument("--calls", type=Path, help="keep what tests call in this file, and use it if it is there")
     parser.add_argument("--list", action="store_true", help="only print the mutants")
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, help="table; rows that it holds are kept, so a run can be continued")
+    parser.add_argument("--again", action="store_true", help="run what survived in --out once more")
     options = parser.parse_args()
     packages = options.packages.split(",")
     if unknown := set(packages) - set(TESTS):
@@ -335,60 +371,67 @@ def main() -> int:
         for mutant in mutants:
             print(f"{mutant.file}:{mutant.node.lineno} {mutant.function}: {mutant.before} -> {mutant.code}")
         return 0
+    known = {key_of(row): row for row in read(options.out)} if options.out and options.out.exists() else {}
+    if options.again:
+        known = {key: row for key, row in known.items() if row["outcome"] != "survived"}
+    rows: list[dict[str, Any]] = [known[mutant.key()] for mutant in mutants if mutant.key() in known]
+    waiting = [mutant for mutant in mutants if mutant.key() not in known]
     with tempfile.TemporaryDirectory(prefix="mutation") as folder:
+        every = [Copy(Path(folder, str(i))) for i in range(options.workers)]
         copies: queue.Queue[Copy] = queue.Queue()
-        for i in range(options.workers):
-            place = Path(folder, str(i))
-            place.mkdir()
-            (place / "mutation_tracer.py").write_text(TRACER)
-            copies.put(Copy(place))
+        for one in every:
+            copies.put(one)
         calls = _calls(copies, packages, options.calls, options.workers)
         written = threading.Lock()
-        rows: list[dict[str, object]] = []
 
-        def run(mutant: Mutant) -> dict[str, object]:
+        def run(mutant: Mutant) -> None:
             row = judge(mutant, reasons.get(mutant.key()), copies, calls)
             with written:
                 rows.append(row)
                 if options.out:
                     write(options.out, rows)
-            return row
 
         with ThreadPoolExecutor(options.workers) as pool:
-            done = list(shown("mutants", len(mutants), pool.map(run, mutants)))
-    if options.out:
-        write(options.out, done)
-    return report(done, packages, options.bar)
+            for _ in shown("mutants", len(waiting), pool.map(run, waiting)):
+                pass
+        for one in every:
+            one.close()
+    return report(rows, packages, options.bar)
 
 
 def _calls(copies: queue.Queue[Copy], packages: list[str], kept: Path | None, workers: int) -> dict[str, Calls]:
-    files = sorted({file for package in packages for file in test_files(package)})
-    known: dict[str, Calls] = {}
-    if kept and kept.exists():
-        stored = json.loads(kept.read_text())
-        known = {name: Calls(s, frozenset((a, b) for a, b in f)) for name, (s, f) in stored.items()}
-    known |= record(copies, [file for file in files if file not in known], workers)
-    if kept:
-        kept.write_text(
-            json.dumps({name: (c.seconds, sorted(c.functions)) for name, c in known.items() if not c.broken})
-        )
+    stored = json.loads(kept.read_text()) if kept and kept.exists() else {}
+    known = {}
+    for package in packages:
+        for file in test_files(package):
+            digest = hashlib.sha256((ROOT / file).read_bytes()).hexdigest()
+            if file in known:
+                continue
+            if file not in stored or stored[file]["digest"] != digest:
+                found = record(copies, [file], workers)[file]
+                stored[file] = {"digest": digest, **asdict(found)}
+            fields = {name: value for name, value in stored[file].items() if name != "digest"}
+            known[file] = Calls(**fields)
+            if kept:
+                kept.write_text(json.dumps(stored))
     return known
 
 
-def judge(mutant: Mutant, reason: str | None, copies: queue.Queue[Copy], calls: dict[str, Calls]) -> dict[str, object]:
+def judge(mutant: Mutant, reason: str | None, copies: queue.Queue[Copy], calls: dict[str, Calls]) -> dict[str, Any]:
     """One row: what the tests say of ``mutant``."""
-    files = [file for file in test_files(mutant.package) if not calls[file].broken]
     stem = Path(mutant.file).stem
-    calling = [file for file in files if (mutant.file, mutant.function) in calls[file].functions] or files
-    calling.sort(key=lambda file: (stem not in Path(file).stem, calls[file].seconds))
-    limit_s = 120 + 10 * sum(calls[file].seconds for file in calling)
+    found = {file: calls[file].tests_of(mutant) for file in test_files(mutant.package)}
+    calling = {file: tests for file, tests in found.items() if tests is not None}
+    order = sorted(calling, key=lambda file: (stem not in Path(file).stem, sum(calls[file].seconds.values())))
+    first = [test for file in order for test in calling[file]]
+    limit_s = 60 + 5 * sum(sum(calls[file].seconds.values()) for file in order)
     mine = copies.get()
     started = time.monotonic()
     try:
-        code, failed = mine.test(calling, limit_s, mutant)
+        answer = mine.test_mutant(mutant, order, limit_s, first) if order else {"code": 0, "failed": []}
     finally:
         copies.put(mine)
-    outcome = "time limit" if code is None else "killed" if code else "survived"
+    outcome = "time limit" if answer["code"] is None else "killed" if answer["code"] else "survived"
     if outcome == "survived" and reason:
         outcome = "equivalent"
     return {
@@ -396,17 +439,19 @@ def judge(mutant: Mutant, reason: str | None, copies: queue.Queue[Copy], calls: 
         "file": mutant.file,
         "line": mutant.node.lineno,
         "function": mutant.function,
+        "text": mutant.text,
+        "column": str(mutant.column),
         "kind": mutant.kind,
         "before": mutant.before,
         "after": mutant.code,
         "outcome": outcome,
         "seconds": round(time.monotonic() - started, 1),
-        "by": failed,
+        "by": answer["failed"][0] if answer["failed"] else "" if order else "no test calls the function",
         "reason": reason if outcome == "equivalent" else "",
     }
 
 
-def write(path: Path, rows: list[dict[str, object]]) -> None:
+def write(path: Path, rows: list[dict[str, Any]]) -> None:
     """The rows so far as CSV."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS)
@@ -414,7 +459,7 @@ def write(path: Path, rows: list[dict[str, object]]) -> None:
         writer.writerows(rows)
 
 
-def report(rows: list[dict[str, object]], packages: list[str], bar: float) -> int:
+def report(rows: list[dict[str, Any]], packages: list[str], bar: float) -> int:
     """Prints survivors and shares; 1 if too few were killed."""
     for row in rows:
         if row["outcome"] in ("survived", "equivalent"):

@@ -36,7 +36,7 @@ def card(record: RunRecord) -> str:
     if record.status == "partial":
         parts.append("The run has not finished; this is what is known so far.")
     parts += ["## What chip?", _chip(record)]
-    parts += ["## How fast?", _speed(record, winner)]
+    parts += ["## How fast?", _speed(winner)]
     parts += ["## What do 1,000 tokens take?", _per_thousand(record)]
     parts += ["## Was it designed for this chip?", _designed(record, winner)]
     parts += ["## Promised and measured", _promises(record, winner)]
@@ -84,7 +84,7 @@ def _chip(record: RunRecord) -> str:
     )
 
 
-def _speed(record: RunRecord, winner: Trial | None) -> str:
+def _speed(winner: Trial | None) -> str:
     if winner is None:
         return "Unknown: there is no winner."
     sentences = []

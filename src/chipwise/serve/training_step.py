@@ -151,7 +151,7 @@ def estimate_step(
     step_s = passes_s + bubble_s + optimiser_s + communication_s
     memory = {
         "states": STATE_BYTES * parameters,
-        "activations": _kept_bytes(forward, one, checkpoint=checkpoint) * min(plan.pp, microbatches) / plan.pp,
+        "activations": _kept_bytes(forward, checkpoint=checkpoint) * min(plan.pp, microbatches) / plan.pp,
         "runtime": CONTEXT_BYTES[device.kind],
     }
     total_tokens = batch * tokens
@@ -253,7 +253,7 @@ def resident_parameters(op: Any) -> Any:
     return kept / values_bytes(1, op.activations) if np.any(kept) else 0
 
 
-def _kept_bytes(parts: Sequence[Part], setting: Setting, *, checkpoint: bool) -> float:
+def _kept_bytes(parts: Sequence[Part], *, checkpoint: bool) -> float:
     """Bytes kept for the backward pass: every operator's inputs, or each layer's input and one layer's inside."""
     groups: dict[str, float] = {}
     counts: dict[str, int] = {}

@@ -82,7 +82,7 @@ def make_record(spec: StartSpec, known: Mapping[str, Any]) -> rec.RunRecord:
                 if "loss_after" in found
             },
         ),
-        tasks=tuple(_tasks(spec, there, known.get("bars", {}))),
+        tasks=tuple(_tasks(there, known.get("bars", {}))),
         notes=tuple(_notes(contenders)),
     )
 
@@ -108,7 +108,7 @@ def _trial(spec: StartSpec, name: str, found: Mapping[str, Any], limits: tuple[C
     )
 
 
-def _tasks(spec: StartSpec, there: Mapping[str, Any], bars: Mapping[str, Any]) -> list[TaskSummary]:
+def _tasks(there: Mapping[str, Any], bars: Mapping[str, Any]) -> list[TaskSummary]:
     names = list(dict.fromkeys(name for found in there.values() for name in found.get("tasks", {})))
     return [
         TaskSummary(

@@ -64,7 +64,6 @@ CALIBRATION_TEXTS, JUDGING_BATCHES, VALIDATION_BATCHES = 256, 2, 4
 _TIGHTENINGS = 3  # times that the limit is lowered when a cut is measured above it
 _MOST_TOKENS = 800_000  # of text: their states take 2 bytes a value on disk
 _WIDTH_STEP = 16
-_TIMEOUT_S = 600.0  # of one measurement: what people start from may be large
 _PACE = Healing(steps=4)  # steps that are timed
 
 
