@@ -204,9 +204,9 @@ class Trials:
         return Candidate(trial, self._design(trial))
 
     def _design(self, trial: Trial) -> Design:
-        key = digest(trial.notes["choices"])
+        name = "baseline" if trial.notes["role"] == "baseline" else self._spec.name
+        key = digest([name, trial.notes["choices"]])
         if key not in self._designs:
-            name = "baseline" if trial.notes["role"] == "baseline" else self._spec.name
             self._designs[key] = design_of(trial.notes["choices"], spec=self._spec.space, name=name)
         return self._designs[key]
 
