@@ -45,7 +45,7 @@ def round_machine(*, s_per_byte: tuple[float, float] = (1e-9, 3e-9)) -> MachineP
 
 
 def core_like() -> MachineProfile:
-    """StrategyInfo a CPU core's rates."""
+    """Rates such as a CPU core has."""
     check = CheckError(models=12, mape=0.1, spread=0.1)
     terms = _terms(
         matmul={"node": 2 * US, "in": 1e-10, "out": 2e-10, "products": 2e-11},

@@ -12,7 +12,7 @@ from chipwise.blocks.lowering import lower
 from chipwise.cost import Bound, estimate, op_price
 from chipwise.cost.estimate import interval, operator_costs
 from chipwise.cost.memory import block_activation_bytes, block_kv_bytes, block_vector_parameters, memory_parts
-from chipwise.cost.model import CostEstimate, OpCost, text
+from chipwise.cost.model import CostEstimate, OpCost, Predicted, passes, text
 from chipwise.cost.pricing import PARTS, PRICE_COLUMNS, anatomy, combine, s_per_byte, total_price, working_set_bytes
 from chipwise.cost.request import request_total
 from chipwise.cost.residual import AMPLITUDE, NOISE, REACH, SCALES, doubt, factors, smooth
@@ -259,3 +259,62 @@ def test_the_tree_of_a_pass() -> None:
     alone = replace(found, devices=1, prefill=found.decode, decode=())
     assert text(alone).startswith("l4, vllm: TTFT 3 ms, 2 GB")
     assert "the pass: kernels" in text(alone)
+
+
+def test_the_smooth_residual_of_two_models_by_hand() -> None:
+    """Two points so far apart in one figure that they say e^-½ of each other: a 2 by 2 system, solved by Cramer.
+
+    On the diagonal a = A² + N², beside it b = A² e^-½.
+    """
+    apart = np.array([[0.0] * 6, [REACH * SCALES[0]] + [0.0] * 5])
+    a, b = AMPLITUDE**2 + NOISE**2, AMPLITUDE**2 * math.exp(-0.5)
+    weights = smooth(apart, np.array([0.1, -0.2]))
+    assert weights.tolist() == pytest.approx(
+        [(0.1 * a + 0.2 * b) / (a**2 - b**2), (-0.2 * a - 0.1 * b) / (a**2 - b**2)]
+    )
+    residual = Residual(scales={}, points=tuple(map(tuple, apart.tolist())), weights=tuple(weights.tolist()))
+    said = math.log(float(factors(np.array([1.0]), apart[0], residual, ("a",))))
+    assert said == pytest.approx(AMPLITUDE**2 * (weights[0] + math.exp(-0.5) * weights[1]))
+    near = np.array([AMPLITUDE**2, b])
+    known = near @ np.linalg.inv([[a, b], [b, a]]) @ near
+    assert doubt(apart[:1], residual).tolist() == pytest.approx([math.sqrt(AMPLITUDE**2 - known)])
+
+
+def test_a_pass_of_nothing_and_of_one_byte_has_figures_all_the_same() -> None:
+    price = np.zeros((2, len(PRICE_COLUMNS)))
+    price[1, PRICE_COLUMNS.index("matmul.int4.vector")] = price[1, -1] = 1.0
+    _, figures = anatomy(price, round_machine(), Phase.DECODE, logits=0)
+    assert figures[:, 1:].tolist() == [[0.0, 0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0, 1.0]]
+    assert figures[0, 0] == pytest.approx(math.log(10 * US))
+
+
+def test_an_interval_within_a_factor() -> None:
+    found = Predicted.around(3.0, math.log(2.0))
+    assert (found.low, found.high, found.log_halfwidth) == pytest.approx((1.5, 6.0, math.log(2.0)))
+    bare = Predicted.around(3.0, None)
+    assert (bare.value, bare.low, bare.high, bare.log_halfwidth) == (3.0, None, None, None)
+
+
+def test_the_headline_and_the_rows_of_an_estimate() -> None:
+    found = CostEstimate(
+        ttft_s=3e-3,
+        tpot_s=0.0,
+        peak_memory_bytes=2e9,
+        metrics={"ttft_p50": Predicted(value=3e-3, low=2e-3, high=4e-3), "peak_memory": Predicted(value=2e9)},
+        prefill=(),
+        decode=(),
+        model="m",
+        device="l4",
+        runtime="vllm",
+    )
+    assert found.headline() == "l4, vllm: TTFT 3 ms; predicted"
+    assert replace(found, devices=3, tpot_s=1e-3).headline() == "3 x l4, vllm: TTFT 3 ms, TPOT 1 ms; predicted"
+    assert found.rows() == [
+        {"metric": "ttft_p50", "value": 3e-3, "low": 2e-3, "high": 4e-3},
+        {"metric": "peak_memory", "value": 2e9, "low": None, "high": None},
+    ]
+    assert list(passes(found)) == []
+
+
+def test_nothing_is_doubted_unless_told() -> None:
+    assert OpCost(place="a", kind="b", latency_s=1.0, bound=Bound.LINK, work=Work(flops=1)).doubt == 0.0
