@@ -1,6 +1,7 @@
 """Bad inputs and kills: no traceback, no hang, no finished trial lost, and every message names the thing.
 
     nice python benchmarks/torture.py --inputs 500 --kills 100 --seed 1 --out torture.csv
+    nice python benchmarks/torture.py --inputs 5000 --slice 0:200 --kills 0 --out part.csv
 
 Inputs are drawn from ``torture_inputs.py``: run files, configs, broken files, options, names and tables at the command
 line, each in a process of its own and an empty folder, and wrong arguments of the Python API. Every one must end in
@@ -11,8 +12,10 @@ Kills interrupt searches like examples/smoke.yaml (fake runtime, least budget) a
 SIGTERM, sent to the search, one of its workers or the whole group; the search is resumed until it is finished, and the
 trainings in its journal are compared before and after each kill.
 
-Columns: kind (input, kill), case, exit, seconds, verdict (ok, traceback, hang, accepted, unnamed, lost), message.
-Exit code 1 if any verdict is not ok.
+Columns: kind (input, kill), case, exit, seconds, verdict (ok, traceback, hang, accepted, unnamed, rough, lost),
+message. A word of fewer than three characters must stand alone; usage lines do not count. "rough" is a message that
+shows a library's own words, or counts "1 rows". Exit code 1 if any verdict is not ok. With --out, rows are written as
+they come.
 """
 
 from __future__ import annotations
@@ -20,9 +23,11 @@ from __future__ import annotations
 import argparse
 import csv
 import io
+import itertools
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -32,6 +37,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -172,23 +178,38 @@ def judge(case: Case, status: int | None, complaint: str, everything: str) -> st
         return "hang"
     if status == 0:
         return "ok" if case.rows else "accepted"
-    flat = " ".join(complaint.split())
-    named = any(word in complaint or word in flat for word in case.words)
-    return "ok" if named and len(complaint) < 4000 else "unnamed"
+    flat = " ".join(line.strip() for line in complaint.splitlines() if not line.startswith(("Usage:", "Try '")))
+    named = any(mentions(" ".join(word.split()), flat) for word in case.words)
+    if not named or len(complaint) > 4000:
+        return "unnamed"
+    return "rough" if ROUGH.search(flat) else "ok"
 
 
-def inputs(chosen: list[Case], fresh: int) -> list[Outcome]:
+ROUGH = re.compile(
+    r"Value error|Input should be|[Rr]ecursion|NoneType|has no attribute|Errno|Exception|<class |object at 0x"
+    r"|unhashable"
+    r"|(?<![\w.,])1 (\w+ )?(rows|entries|threads|tokens|layers|steps|candidates|heads|files|values|devices|columns)\b"
+)
+
+
+def mentions(word: str, text: str) -> bool:
+    """Whether ``text`` contains ``word``; a word of one or two characters must stand alone."""
+    if len(word) > 2:
+        return word in text
+    return re.search(rf"(?<![\w.]){re.escape(word)}(?![\w.])", text) is not None
+
+
+def inputs(chosen: list[Case], fresh: int) -> Iterator[Outcome]:
     """Outcomes of bad inputs."""
     import torch  # noqa: F401
 
-    found = []
     with tempfile.TemporaryDirectory(prefix="torture") as folder:
         os.environ["CHIPWISE_HOME"] = str(Path(folder, "home"))
         for number, case in enumerate(chosen):
-            found.append(attempt(case, Path(folder, str(number)), fresh=number % fresh == 0))
+            found = attempt(case, Path(folder, str(number)), fresh=number % fresh == 0)
             shutil.rmtree(Path(folder, str(number)), ignore_errors=True)
-            progress("inputs", number + 1, len(chosen), found[-1])
-    return found
+            progress("inputs", number + 1, len(chosen), found)
+            yield found
 
 
 def progress(what: str, done: int, total: int, last: Outcome) -> None:
@@ -200,7 +221,7 @@ def progress(what: str, done: int, total: int, last: Outcome) -> None:
 
 
 def trainings(folder: Path, spec: Path) -> dict[str, float]:
-    """Bits per byte of every training that the journal holds, by trial and rung; read from a copy."""
+    """Bits per byte of every training and finalist that the journal holds, by trial and rung; read from a copy."""
     from chipwise.optim.study import Study
     from chipwise.run import load_run
     from chipwise.run.trials import Trials, choice_labels
@@ -221,7 +242,13 @@ def trainings(folder: Path, spec: Path) -> dict[str, float]:
             choices=choice_labels(space),
         )
         every_trial = Trials(study, run, space).all()
-    return {f"{item.number}/{r['rung']}": r["quantised_bits_per_byte"] for item in every_trial for r in item.rungs}
+    found = {f"{item.number}/{rung.rung}": rung.quantised_bits_per_byte for item in every_trial for rung in item.rungs}
+    return found | {
+        f"{item.number}/{name}": value
+        for item in every_trial
+        for name, value in (("final", item.notes.exported_bits_per_byte), ("test", item.notes.test_bits_per_byte))
+        if value is not None
+    }
 
 
 def begin(spec: Path, folder: Path, log: Path) -> subprocess.Popen[bytes]:
@@ -263,10 +290,9 @@ def again(folder: Path, name: str) -> Path:
     return folder
 
 
-def kills(count: int, seed: int, least_s: float, most_s: float) -> list[Outcome]:
-    """Outcomes of ``count`` kills."""
-    chance = random.Random(f"kills {seed}")
-    found: list[Outcome] = []
+def kills(count: int, seed: int, least_s: float, most_s: float) -> Iterator[Outcome]:
+    """Outcomes of ``count`` kills, and of searches that failed though nobody killed them."""
+    chance, done = random.Random(f"kills {seed}"), 0
     with tempfile.TemporaryDirectory(prefix="torture") as name:
         os.environ["CHIPWISE_HOME"] = str(Path(name, "home"))
         base = changed(
@@ -277,13 +303,14 @@ def kills(count: int, seed: int, least_s: float, most_s: float) -> list[Outcome]
         prepare(spec, Path(name, "first"), log)
         folder = again(folder, name)
         known: dict[str, float] = {}
-        while len(found) < count:
+        while done < count:
             begun = time.monotonic()
             process = begin(spec, folder, log)
             try:
                 code = process.wait(chance.uniform(least_s, most_s))
-                if code != 0:  # a search that nobody killed must succeed
-                    found.append(outcome("resume", str(code), begun, log, known, trainings(folder, spec), bad=True))
+                end = outcome("finish", str(code), begun, log, known, trainings(folder, spec), bad=code != 0)
+                if end.verdict != "ok":  # a search that nobody killed must succeed, and keep what it had
+                    yield end
                 round_ += 1  # finished: the next kill strikes a new search
                 known, folder = {}, again(Path(name, f"run{round_}"), name)
                 continue
@@ -294,10 +321,10 @@ def kills(count: int, seed: int, least_s: float, most_s: float) -> list[Outcome]
             title = f"{signal_.name} to {struck} after {time.monotonic() - begun:.1f} s, run {round_}"
             code = settle(process, struck)
             now = trainings(folder, spec)
-            found.append(outcome(title, str(code), begun, log, known, now))
-            known = now
-            progress("kills", len(found), count, found[-1])
-    return found
+            found = outcome(title, str(code), begun, log, known, now)
+            known, done = now, done + 1
+            progress("kills", done, count, found)
+            yield found
 
 
 TARGETS = ("parent", "worker", "group")
@@ -335,6 +362,19 @@ def outcome(
     return Outcome(kind="kill", case=title, exit=code, seconds=seconds, verdict=verdict, message=message[:300])
 
 
+def written(outcomes: Iterable[Outcome], path: Path) -> list[Outcome]:
+    """The outcomes, each added to the CSV file at ``path`` as it comes."""
+    found = []
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(COLUMNS)
+        for item in outcomes:
+            writer.writerow([getattr(item, name) for name in COLUMNS])
+            file.flush()
+            found.append(item)
+    return found
+
+
 def main() -> int:
     """Runs, prints and writes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -344,18 +384,19 @@ def main() -> int:
     parser.add_argument("--fresh", type=int, default=20, help="one input in so many has an interpreter of its own")
     parser.add_argument("--moments", default="1,12", help="seconds after which a search is killed: least,most")
     parser.add_argument("--only", default="", help="draw from inputs whose name contains this")
+    parser.add_argument("--slice", default="", help="which of the drawn inputs, such as 0:200")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     cases = [case for case in every() if options.only in case.name]
     chosen = random.Random(f"inputs {options.seed}").sample(cases, min(options.inputs, len(cases)))
-    found = inputs(chosen, options.fresh) if chosen else []
+    first, _, last = options.slice.partition(":")
+    chosen = chosen[int(first or 0) : int(last or len(chosen))]
     least_s, most_s = map(float, options.moments.split(","))
-    found += kills(options.kills, options.seed, least_s, most_s) if options.kills else []
-    if options.out:
-        with options.out.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow(COLUMNS)
-            writer.writerows([getattr(item, name) for name in COLUMNS] for item in found)
+    outcomes = itertools.chain(
+        inputs(chosen, options.fresh) if chosen else (),
+        kills(options.kills, options.seed, least_s, most_s) if options.kills else (),
+    )
+    found = written(outcomes, options.out) if options.out else list(outcomes)
     for kind in ("input", "kill"):
         verdicts = Counter(item.verdict for item in found if item.kind == kind)
         if verdicts:

@@ -267,7 +267,7 @@ def options() -> Iterator[Case]:
         for option, values in named.items():
             for value in values:
                 given = (option, value) if option else (value,)
-                words = (option, option.strip("-").replace("-", "_"), value[:20] or "x")
+                words = (option, option.strip("-").replace("-", "_"), value[:20] if len(value) > 3 else "")
                 if option == "--prompt" and value == "1e400":
                     continue
                 yield Case(
