@@ -3,10 +3,11 @@
     nice python benchmarks/torture.py --inputs 500 --kills 100 --seed 1 --out torture.csv
     nice python benchmarks/torture.py --inputs 5000 --slice 0:200 --kills 0 --out part.csv
 
-Inputs are drawn from ``torture_inputs.py``: run files, configs, broken files, options, names and tables at the command
-line, each in a process of its own and an empty folder, and wrong arguments of the Python API. Every one must end in
-exit code 1 or 2 (an API call: a ChipwiseError) with a message that contains a word of the case. One in --fresh runs
-in a new interpreter; the others in a fork of this one, which has the imports behind it.
+Inputs are drawn from ``torture_inputs.py`` (run files, configs, broken files, options, names and tables at the command
+line, each in a process of its own and an empty folder, and wrong arguments of the Python API) and, one in five, from
+``torture_folders.py`` (damaged model folders). Every one must end in exit code 1 or 2 (an API call: a ChipwiseError)
+with a message that contains a word of the case. One in --fresh runs in a new interpreter; the others in a fork of this
+one, which has the imports behind it.
 
 Kills interrupt searches like examples/smoke.yaml (fake runtime, least budget) at random moments with SIGKILL, SIGINT or
 SIGTERM, sent to the search, one of its workers or the whole group; the search is resumed until it is finished, and the
@@ -47,6 +48,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import psutil
 import yaml
 
+from torture_folders import folders
 from torture_inputs import FIFO, FOLDER, SMOKE, ZERO, Case, changed, every
 
 FITTING = Path(__file__).resolve().parents[1] / "fitting" / "src"  # `validate` lives there
@@ -72,6 +74,7 @@ class Outcome:
 def place(folder: Path, name: str, content: str | bytes) -> None:
     """Puts ``content`` at ``name``: a file, a pipe, a folder or a device."""
     path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
     if content == FIFO:
         os.mkfifo(path)
     elif content == FOLDER:
@@ -375,6 +378,16 @@ def written(outcomes: Iterable[Outcome], path: Path) -> list[Outcome]:
     return found
 
 
+def drawn(count: int, seed: int, only: str) -> list[Case]:
+    """``count`` cases whose names contain ``only``, one in five a damaged folder, in random order."""
+    chance, found = random.Random(f"inputs {seed}"), []
+    for made, wanted in ((every(), count - count // 5), (list(folders()), count // 5)):
+        cases = [case for case in made if only in case.name]
+        found += chance.sample(cases, min(wanted, len(cases)))
+    chance.shuffle(found)
+    return found
+
+
 def main() -> int:
     """Runs, prints and writes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -387,8 +400,7 @@ def main() -> int:
     parser.add_argument("--slice", default="", help="which of the drawn inputs, such as 0:200")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    cases = [case for case in every() if options.only in case.name]
-    chosen = random.Random(f"inputs {options.seed}").sample(cases, min(options.inputs, len(cases)))
+    chosen = drawn(options.inputs, options.seed, options.only)
     first, _, last = options.slice.partition(":")
     chosen = chosen[int(first or 0) : int(last or len(chosen))]
     least_s, most_s = map(float, options.moments.split(","))
