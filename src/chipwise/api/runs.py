@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from chipwise.core.arguments import public
-from chipwise.core.errors import InputError, SpecError, StudyError, nearest, short
+from chipwise.core.errors import InputError, SpecError, StudyError, UnitError, nearest, short
 from chipwise.core.files import read_json
 from chipwise.core.units import parse
 from chipwise.profile.backends import RUNTIMES
@@ -301,7 +301,10 @@ def quality(model: str | Path | ArchSpec, *, tokens: float | str, run: str | Pat
         StudyError: ``run`` holds too few trainings.
     """
     arch = model if isinstance(model, ArchSpec) else resolve(model)
-    count = parse(tokens, "count")
+    try:
+        count = parse(tokens, "count")
+    except UnitError as error:
+        raise SpecError(str(error), field="tokens") from None
     if run is not None:
         from chipwise.reporting.fitted_quality import fitted_quality
 

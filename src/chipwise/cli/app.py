@@ -31,8 +31,10 @@ from chipwise.cli import (
     train,
     validate,
 )
+from chipwise.cli.usage import UsageError, plain_error
 from chipwise.core.errors import ChipwiseError
 from chipwise.core.extras import missing_extra
+from chipwise.core.files import refused_files
 
 app = typer.Typer(
     name="chipwise",
@@ -96,9 +98,15 @@ def main() -> None:
     Exit codes: 0 done, 1 failed, 2 bad input, 130 stopped by Ctrl-C.
     """
     try:
-        app()
+        with refused_files():
+            sys.exit(app(prog_name="chipwise", standalone_mode=False))
     except ChipwiseError as error:
         _fail(error)
+    except UsageError as error:
+        if "\n" in str(error):  # the help, where no command was given
+            print(error, file=sys.stderr)
+            sys.exit(2)
+        _fail(plain_error(error))
     except ModuleNotFoundError as error:
         missing = missing_extra(error)
         if missing is None:

@@ -54,7 +54,7 @@ def command(
     microbatches: Annotated[int, typer.Option(help="With --train: number of microbatches.", min=1)] = 1,
     table: Annotated[Path | None, typer.Option(help="Answer every row of this CSV file instead.")] = None,
     out: Annotated[Path | None, typer.Option(help="Where the answered table goes.")] = None,
-    train_tokens: Annotated[str | None, typer.Option(help=quality.HELP)] = None,
+    train_tokens: Annotated[str | None, typer.Option(help=quality.HELP, callback=quality.check_tokens)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON, in SI units.")] = False,
 ) -> None:
     """Estimate TTFT, TPOT, memory, energy and price of serving a model, kernel by kernel.

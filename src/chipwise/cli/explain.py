@@ -61,7 +61,7 @@ def command(
     apply: Annotated[int | None, typer.Option(help="Write the model as changed by advice number N.", min=1)] = None,
     out: Annotated[Path | None, typer.Option(help="Where --apply writes to.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write a page with roofline, waterfall and curves.")] = None,
-    train_tokens: Annotated[str | None, typer.Option(help=quality.HELP)] = None,
+    train_tokens: Annotated[str | None, typer.Option(help=quality.HELP, callback=quality.check_tokens)] = None,
     measured: Annotated[bool, typer.Option("--measured", help="Profile it on this machine, node by node.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON, in SI units.")] = False,
 ) -> None:

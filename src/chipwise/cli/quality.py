@@ -12,6 +12,25 @@ if TYPE_CHECKING:
 HELP = "Also predict the loss after training on this many tokens, such as 2T (published scaling law)."
 
 
+def check_tokens(text: str | None) -> str | None:
+    """Returns the value of --train-tokens.
+
+    Raises:
+        SpecError: It is no positive number of tokens.
+    """
+    from chipwise.core.errors import SpecError, UnitError
+    from chipwise.core.units import parse
+
+    if text is not None:
+        try:
+            tokens = parse(text, "count")
+        except UnitError as error:
+            raise SpecError(str(error), field="--train-tokens") from None
+        if not tokens > 0:
+            raise SpecError(f"must be more than 0, not {text}", field="--train-tokens")
+    return text
+
+
 def with_quality(data: object, model: str | ArchSpec, tokens: str | None) -> object:
     """Returns ``data`` as JSON values, with the expected loss added where tokens are given."""
     if tokens is None:

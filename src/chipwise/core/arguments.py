@@ -15,9 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from chipwise.core.errors import InputError, SpecError, UnknownName, nearest
+from chipwise.core.errors import InputError, SpecError, UnknownName, nearest, short
 from chipwise.core.extras import optional_imports
 from chipwise.core.fields import describe
+from chipwise.core.files import refused_files
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -58,7 +59,7 @@ def public(function: Function) -> Function:
         hints = _hints(function)
         for name, value in given.items():
             check_argument(name, value, hints.get(name, Any))
-        with optional_imports():
+        with optional_imports(), refused_files():
             return function(*args, **kwargs)
 
     return typing.cast(Function, checked)
@@ -73,17 +74,28 @@ def check_argument(name: str, value: object, hint: Any) -> None:
     if not _fits(value, hint):
         raise SpecError(_wrong_type(value, hint), field=name)
     if isinstance(value, int | float | numbers.Real) and not isinstance(value, bool):
-        number = float(value)
+        number = _as_float(name, value)
         if name in _AT_LEAST and number < _AT_LEAST[name]:
-            raise SpecError(f"must be at least {_AT_LEAST[name]}, not {value}", field=name)
+            raise SpecError(f"must be at least {_AT_LEAST[name]}, not {short(value)}", field=name)
         if name in _AT_MOST and number > _AT_MOST[name]:
-            raise SpecError(f"must be at most {_AT_MOST[name]:,}, not {value}", field=name)
+            raise SpecError(f"must be at most {_AT_MOST[name]:,}, not {short(value)}", field=name)
         if name in _POSITIVE and not number > 0:
-            raise SpecError(f"must be more than 0, not {value}", field=name)
+            raise SpecError(f"must be more than 0, not {short(value)}", field=name)
     if isinstance(value, str) and not value.strip():
         raise SpecError("must not be empty", field=name)
     if isinstance(value, str | Path) and "\0" in str(value):
         raise SpecError("must not contain a null character", field=name)
+
+
+def _as_float(name: str, value: numbers.Real | float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise SpecError(f"{short(value)} is too large", field=name) from None
+
+
+def _is_finite(value: numbers.Real) -> bool:
+    return isinstance(value, numbers.Integral) or math.isfinite(value)
 
 
 @functools.cache
@@ -113,7 +125,7 @@ def _fits(value: object, hint: Any) -> bool:
     if hint is int:
         return isinstance(value, numbers.Integral) and not isinstance(value, bool)
     if hint is float:
-        return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
+        return isinstance(value, numbers.Real) and not isinstance(value, bool) and _is_finite(value)
     if origin in (Sequence, list, tuple):
         listed = isinstance(value, Sequence) and not isinstance(value, str | bytes)
         return listed and all(_fits(item, args[0] if args else Any) for item in typing.cast("Sequence[Any]", value))

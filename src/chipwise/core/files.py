@@ -13,6 +13,7 @@ import os
 import re
 import stat
 import typing
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +211,9 @@ _REFUSED = (
 )
 
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
 class storage:  # noqa: N801  (reads as a sentence: with storage(path): …)
     """Turns the disk's refusals inside the block into a StorageError that names ``path`` and what to do."""
 
@@ -222,12 +226,27 @@ class storage:  # noqa: N801  (reads as a sentence: with storage(path): …)
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if not isinstance(error, OSError):
             return
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        if error.errno in _FULL:
             raise StorageError(
                 f"{self.path}: the disk is full; free some space and go on with --resume (finished trials are kept)"
             ) from None
         if error.errno in _REFUSED:
             raise StorageError(f"{self.path}: cannot be written ({error.strerror}); choose another place") from None
+
+
+@contextlib.contextmanager
+def refused_files() -> Iterator[None]:
+    """Turns a refusal of the operating system that names a file, such as a folder without permission, into one line.
+
+    Raises:
+        StorageError: The file and what the system said of it.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None or error.errno not in (*_FULL, *_REFUSED):
+            raise
+        raise StorageError(f"{error.filename}: cannot be used: {error.strerror}") from error
 
 
 def read_json(path: str | Path) -> Any:

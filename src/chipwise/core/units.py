@@ -11,7 +11,7 @@ import math
 import re
 from typing import Final
 
-from chipwise.core.errors import UnitError, nearest
+from chipwise.core.errors import UnitError, nearest, short
 
 _PREFIX: Final = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _BINARY: Final = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
@@ -66,6 +66,8 @@ def parse(text: object, kind: str) -> float:
     units = UNITS[kind]
     if isinstance(text, bool) or text is None:
         raise UnitError(f"{_quoted(text)} is not a quantity; write a number and a unit, such as {_EXAMPLES[kind]}")
+    if isinstance(text, int) and text.bit_length() > 1000:
+        raise UnitError(f"{short(text)} is too large")
     if isinstance(text, int | float):
         if "" not in units:
             raise UnitError(_no_unit(text, f"{text:.15g}", kind))

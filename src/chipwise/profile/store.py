@@ -20,7 +20,7 @@ from typing import Any
 
 from chipwise.core.digest import plain
 from chipwise.core.errors import InputError, SpecError, StorageError, UnknownName
-from chipwise.core.files import build, check_output, storage, write_atomic
+from chipwise.core.files import build, check_output, parse_json, read_text, storage, write_atomic
 from chipwise.core.places import data_folder
 from chipwise.hardware.detect import detect
 from chipwise.hardware.device import MachineProfile, Thermal
@@ -154,11 +154,13 @@ class MeasurementStore:
         return [self._read(identity, blob) for identity, blob in found]
 
     def _read(self, identity: str, blob: bytes) -> Stored:
+        place = f"{self.path}, measurement {identity[:8]}"
         try:
-            item = Stored.from_data(json.loads(zlib.decompress(blob)), file=f"{self.path}, measurement {identity[:8]}")
-            return replace(item, id=identity)  # older versions hashed other names of fields
-        except (zlib.error, ValueError, RecursionError) as error:
-            raise StorageError(f"{self.path}: a measurement in it cannot be read: {error}") from None
+            text = zlib.decompress(blob).decode()
+        except (zlib.error, UnicodeDecodeError) as error:
+            raise StorageError(f"{place}: cannot be read: {error}") from None
+        item = Stored.from_data(parse_json(text, name=place), file=place)
+        return replace(item, id=identity)  # older versions hashed other names of fields
 
     def get(self, identity: str) -> Stored:
         """The measurement whose id is, or starts with, ``identity``.
@@ -209,18 +211,11 @@ class MeasurementStore:
             SpecError: The file is missing, or a line is not a valid measurement; then nothing is added.
         """
         name, items = str(path), []
-        try:
-            lines = Path(path).read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise SpecError(f"cannot be read: {error}", file=name) from None
-        for number, line in enumerate(lines, start=1):
+        for number, line in enumerate(read_text(path).splitlines(), start=1):
             if not line.strip():
                 continue
-            try:
-                data = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise SpecError(f"line {number} is not JSON: {error}", file=name) from None
-            item = Stored.from_data(data, file=f"{name}, line {number}")
+            place = f"{name}, line {number}"
+            item = Stored.from_data(parse_json(line, name=place), file=place)
             items.append(replace(item, source=f"{IMPORTED}{item.source.removeprefix(IMPORTED)}"))
         return self._insert(items)
 

@@ -1,0 +1,79 @@
+"""Wrong options and arguments as one line that names them, like every other error."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import typer
+
+from chipwise.core.errors import InputError, nearest, short
+
+UsageError: type[Exception] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "UsageError")
+_PLAIN = (  # what the parsers of typer say of a value, and how the rest of chipwise says it
+    (r"Value error, ", ""),
+    (r"Input should be greater than or equal to (\S+)", r"must be at least \1"),
+    (r"Input should be less than or equal to (\S+)", r"must be at most \1"),
+    (r"Input should be a valid integer.*|.* is not a valid int(eger)?\.?", "must be a whole number"),
+    (r"Input should be a valid number.*|.* is not a valid float\.?", "must be a number"),
+    (r"Input should be a finite number", "must be a finite number"),
+    (r".* is not in the range x>=(\S+?)\.?", r"must be at least \1"),
+    (r".* is not in the range x<=(\S+?)\.?", r"must be at most \1"),
+    (r".* is not in the range (\S+)<=x<=(\S+?)\.?", r"must be from \1 to \2"),
+    (r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)", r"this command takes no further arguments: \1"),
+    (r"Unable to parse input string as an integer, exceeded maximum size", "is too large"),
+)
+
+
+def plain_error(error: Any) -> InputError:
+    """``error`` (a ``UsageError`` of typer) as an error of chipwise."""
+    parameter, context = getattr(error, "param", None), error.ctx
+    said, missing = error.message, type(error).__name__ == "MissingParameter"
+    if option := getattr(error, "option_name", None):
+        if type(error).__name__ == "NoSuchOption":
+            known = error.possibilities or _options(context)
+            said = f"there is no option {short(option, quoted=False)}; {nearest(option, known)}"
+    elif missing and parameter is not None:
+        kind = "option" if _name(parameter).startswith("-") else "argument"
+        said = f"the {kind} {_name(parameter)} is missing"
+    else:
+        for pattern, text in _PLAIN:
+            said, found = re.subn(f"^{pattern}", text, said)
+            if found and said.startswith("must"):
+                said += _not(_given(error))
+            if found:
+                break
+        if parameter is not None:
+            said = f"{_name(parameter)}: {said}"
+    if match := re.match(r"No such command ['\"](.*?)['\"](?:[.]|$)", said, re.DOTALL):
+        said = f"there is no command {short(match[1])}; {nearest(match[1], _commands(context))}"
+    said = said.removesuffix(".")
+    said = said[:1].lower() + said[1:] if said[1:2].islower() else said
+    return InputError(f"{said} (see {context.command_path} --help)" if context is not None else said)
+
+
+def _name(parameter: Any) -> str:
+    """``--batch`` of an option, ``MODEL`` of an argument."""
+    longest: str = max(parameter.opts, key=len)
+    return longest if longest.startswith("-") else longest.upper()
+
+
+def _given(error: Any) -> object | None:
+    """The value that was refused, where the parser kept it."""
+    details = getattr(error.__cause__, "errors", None)
+    return details()[0].get("input") if details is not None else None
+
+
+def _not(given: object | None) -> str:
+    if given is None:
+        return ""
+    return f", not {short(given, quoted=not re.fullmatch(r'[-+.0-9e]+', str(given)))}"
+
+
+def _options(context: Any) -> list[str]:
+    return [name for item in context.command.params for name in item.opts if name.startswith("--")]
+
+
+def _commands(context: Any) -> list[str]:
+    names: list[str] = context.command.list_commands(context)
+    return names
