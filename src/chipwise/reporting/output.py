@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from chipwise.core.files import write_atomic
-from chipwise.reporting import cut
+from chipwise.reporting import cut_pages
 from chipwise.reporting.card import card
 from chipwise.reporting.csvfile import trials_csv
 from chipwise.reporting.html import page
@@ -22,7 +22,7 @@ def write(record: RunRecord, folder: str | Path) -> tuple[Path, Path, Path]:
     home = Path(folder)
     html, table, text = home / "report.html", home / "trials.csv", home / "card.md"
     started = record.start is not None
-    write_atomic(html, cut.page(record) if started else page(record))
+    write_atomic(html, cut_pages.page(record) if started else page(record))
     write_atomic(table, trials_csv(record))
-    write_atomic(text, cut.card(record) if started else card(record))
+    write_atomic(text, cut_pages.card(record) if started else card(record))
     return html, table, text

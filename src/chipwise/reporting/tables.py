@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chipwise.core.layout import Column, Table
-from chipwise.reporting import cut, facts, words
+from chipwise.reporting import cut_pages, facts, words
 from chipwise.reporting.record import RunRecord, Trial
 from chipwise.space.constraints import SPENDING
 
@@ -46,8 +46,8 @@ def _side_by_side(record: RunRecord, heads: list[str]) -> Table:
 
 
 def _cut_table(record: RunRecord) -> Table:
-    table = _side_by_side(record, [facts.name(record, trial) for trial in cut.contenders(record)])
-    for row in cut.rows(record):
+    table = _side_by_side(record, [facts.name(record, trial) for trial in cut_pages.contenders(record)])
+    for row in cut_pages.rows(record):
         table.add(*map(str, row))
     return table
 
