@@ -420,7 +420,7 @@ def _calls(copies: queue.Queue[Copy], packages: list[str], kept: Path | None, wo
 def judge(mutant: Mutant, reason: str | None, copies: queue.Queue[Copy], calls: dict[str, Calls]) -> dict[str, Any]:
     """One row: what the tests say of ``mutant``."""
     stem = Path(mutant.file).stem
-    found = {file: calls[file].tests_of(mutant) for file in test_files(mutant.package)}
+    found = {file: known.tests_of(mutant) for file, known in calls.items() if file.startswith(TESTS[mutant.package])}
     calling = {file: tests for file, tests in found.items() if tests is not None}
     order = sorted(calling, key=lambda file: (stem not in Path(file).stem, sum(calls[file].seconds.values())))
     first = [test for file in order for test in calling[file]]
