@@ -7,7 +7,8 @@ Draws mutants, as many from each package: a comparison or sign reversed, a numbe
 doubled, min for max, another value returned. Each runs against the unit tests of its package alone, in a copy of the
 sources. The functions that each test calls, also in worker processes and command lines, are recorded first. A mutant is
 tested with the files that call its function: the file named after the module first, in it the tests that call the
-function, the quickest first, until one fails. If no test of the package calls the function, the mutant survives.
+function, the quickest first, until one fails. If none calls it there (code that is copied elsewhere and run), all files
+of the package run.
 
 Mutants that change nothing observable are listed in mutation-equivalent.csv with the reason; they are printed and
 written, and not counted. A run over the time limit (in seconds of CPU) counts as killed and is reported as such.
@@ -420,17 +421,18 @@ def _calls(copies: queue.Queue[Copy], packages: list[str], kept: Path | None, wo
 def judge(mutant: Mutant, reason: str | None, copies: queue.Queue[Copy], calls: dict[str, Calls]) -> dict[str, Any]:
     """One row: what the tests say of ``mutant``."""
     stem = Path(mutant.file).stem
-    found = {file: known.tests_of(mutant) for file, known in calls.items() if file.startswith(TESTS[mutant.package])}
-    calling = {file: tests for file, tests in found.items() if tests is not None}
+    mine = {file: known for file, known in calls.items() if file.startswith(TESTS[mutant.package]) and not known.broken}
+    found = {file: known.tests_of(mutant) for file, known in mine.items()}
+    calling = {file: tests for file, tests in found.items() if tests is not None} or dict.fromkeys(mine, [])
     order = sorted(calling, key=lambda file: (stem not in Path(file).stem, sum(calls[file].seconds.values())))
     first = [test for file in order for test in calling[file]]
     limit_s = 60 + 5 * sum(sum(calls[file].seconds.values()) for file in order)
-    mine = copies.get()
+    place = copies.get()
     started = time.monotonic()
     try:
-        answer = mine.test_mutant(mutant, order, limit_s, first) if order else {"code": 0, "failed": []}
+        answer = place.test_mutant(mutant, order, limit_s, first)
     finally:
-        copies.put(mine)
+        copies.put(place)
     outcome = "time limit" if answer["code"] is None else "killed" if answer["code"] else "survived"
     if outcome == "survived" and reason:
         outcome = "equivalent"
@@ -446,7 +448,7 @@ def judge(mutant: Mutant, reason: str | None, copies: queue.Queue[Copy], calls: 
         "after": mutant.code,
         "outcome": outcome,
         "seconds": round(time.monotonic() - started, 1),
-        "by": answer["failed"][0] if answer["failed"] else "" if order else "no test calls the function",
+        "by": answer["failed"][0] if answer["failed"] else "",
         "reason": reason if outcome == "equivalent" else "",
     }
 
