@@ -423,7 +423,7 @@ def judge(mutant: Mutant, reason: str | None, copies: queue.Queue[Copy], calls: 
     stem = Path(mutant.file).stem
     mine = {file: known for file, known in calls.items() if file.startswith(TESTS[mutant.package]) and not known.broken}
     found = {file: known.tests_of(mutant) for file, known in mine.items()}
-    calling = {file: tests for file, tests in found.items() if tests is not None} or dict.fromkeys(mine, [])
+    calling = {file: tests for file, tests in found.items() if tests is not None} or {file: [] for file in mine}
     order = sorted(calling, key=lambda file: (stem not in Path(file).stem, sum(calls[file].seconds.values())))
     first = [test for file in order for test in calling[file]]
     limit_s = 60 + 5 * sum(sum(calls[file].seconds.values()) for file in order)
