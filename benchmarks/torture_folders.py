@@ -26,7 +26,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {  # command line,
         ("evaluate", "evaluate w --task task.csv --no-baseline", "config.json model.safetensors tokenizer.json"),
         ("sensitivity", "sensitivity w --text text.txt", "config.json model.safetensors tokenizer.json"),
         ("train", "train w --steps 1 --data text.txt --out t", "config.json model.safetensors tokenizer.json"),
-        ("shrink", "shrink w --data text.txt --latency 0.5 --out s", "config.json model.safetensors tokenizer.json"),
+        ("shrink", "shrink w --data text.txt --latency 50% --out s", "config.json model.safetensors tokenizer.json"),
         ("estimate", "estimate w --device l4", "config.json"),
         ("explain", "explain w --device l4", "config.json"),
     )
@@ -44,9 +44,10 @@ def winner() -> dict[str, bytes]:
     from chipwise.spec import uniform
     from chipwise.spec.io import to_data
 
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    letters = ["<|endoftext|>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
     arch = uniform(name="w", vocab_size=len(letters), d_model=32, depth=2, heads=2, ffn_width=48, max_tokens=128)
     tokenizer = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(letters)}, merges=[]))
+    tokenizer.add_special_tokens(letters[:1])
     tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     said = {
         "schema": "chipwise.winner/1",

@@ -47,6 +47,11 @@ def test_a_good_table_is_scored(tmp_path: Path) -> None:
         (f"{POWER}\na,moe,b200-sxm,0,400\n", "row 1, latency_s: must be a number above zero"),
         (f"{POWER}\na,moe,b200-sxm,1e-3,\n", "row 1, power_w: must be a number above zero, not empty"),
         ("", "cannot be read as a CSV table"),
+        (
+            f"{POWER},num_tokens,hidden_size,inter_size,topk,num_experts,moe_tp_size,moe_ep_size,distribution\n"
+            "a,gemm,b200-sxm,1e-3,400,1,1,1,1,1,1,1,x\n",
+            r"power\.csv: .*'gemm'",
+        ),
     ],
 )
 def test_a_table_of_power_that_is_wrong_is_named(tmp_path: Path, text: str, message: str) -> None:
@@ -55,6 +60,14 @@ def test_a_table_of_power_that_is_wrong_is_named(tmp_path: Path, text: str, mess
     table.write_text(text)
     with pytest.raises(SpecError, match=message):
         api.validate("power", table, tmp_path / "out.csv")
+
+
+def test_the_table_is_not_written_over(tmp_path: Path) -> None:
+    table = tmp_path / "gemm.csv"
+    table.write_text(GEMM + GOOD)
+    with pytest.raises(InputError, match="this is the file that is read"):
+        api.validate("gemm", table, table)
+    assert table.read_text() == GEMM + GOOD
 
 
 def test_a_fit_never_writes_into_an_installed_package_unasked(monkeypatch: pytest.MonkeyPatch) -> None:

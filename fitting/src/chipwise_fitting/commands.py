@@ -8,7 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from chipwise.core.csvfile import write_rows
-from chipwise.core.errors import InputError, MissingExtra, UnknownName
+from chipwise.core.errors import InputError, MissingExtra, SpecError, UnknownName
+from chipwise.core.files import check_output
 from chipwise.predict.kernels.bounded import DATA
 from chipwise.serve import batching
 from chipwise_fitting.score import LeaveOut, Row, Score, scores
@@ -75,6 +76,7 @@ def validate(kind: str, truth: Path, out: Path, *, leave_out: LeaveOut) -> list[
         SpecError: The table is missing, lacks a column, or holds a measured value that is not above zero.
         MissingExtra: ``power`` needs pandas.
     """
+    check_output(out, source=truth)
     if kind == "edge":
         from chipwise_fitting.edge import edge
 
@@ -87,7 +89,10 @@ def validate(kind: str, truth: Path, out: Path, *, leave_out: LeaveOut) -> list[
     try:
         reader: Callable[[Path, LeaveOut], list[Row]]
         reader = getattr(importlib.import_module(f"chipwise_fitting.{module}"), function)
-        rows = reader(truth / f"{kind}.csv" if truth.is_dir() else truth, leave_out)
+        table = truth / f"{kind}.csv" if truth.is_dir() else truth
+        rows = reader(table, leave_out)
+    except SpecError as error:
+        raise error.inside(file=str(table)) from None
     except ModuleNotFoundError as error:
         if error.name != "pandas":
             raise

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from chipwise.core.errors import DataError, SpecError, nearest
+from chipwise.core.errors import DataError, SpecError, nearest, short
 from chipwise.hardware import datasheet
 from chipwise.ops import AttentionOp, ExpertsOp
 from chipwise.predict import power
@@ -58,7 +58,8 @@ def operators(truth: Any) -> Iterator[tuple[Any, AttentionOp | ExpertsOp, datash
     table = truth.reset_index(drop=True)
     known = table["op"].isin([*ATTENTION, "moe"])
     if not known.all():
-        raise DataError(f"no power model for operators {sorted(set(table['op'][~known]))}; known: attention and moe")
+        strange = ", ".join(sorted({short(item) for item in table["op"][~known]}))
+        raise DataError(f"no power model for {strange}; known: attention and moe", field="op")
     for (name, kind), part in table.groupby(["device", "op"]):
         device = datasheet.load(str(name))
         if kind in ATTENTION:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from chipwise.core.arguments import public
-from chipwise.core.errors import ChipwiseError, InputError, MissingExtra
-from chipwise.core.files import check_output
+from chipwise.core.errors import ChipwiseError, InputError, MissingExtra, SpecError
+from chipwise.core.files import check_output, storage
 from chipwise.hardware.device import MachineProfile
 from chipwise.profile.backends import NEEDS, table_name
 from chipwise.profile.learning import Learned
@@ -136,10 +136,15 @@ def calibrate(
     if needs is not None and find_spec(needs.module) is None:
         raise MissingExtra(needs.module, needs.extra)
     path = Path(out) if out is not None else profile_path(runtime, threads)
-    if out is not None:
-        check_output(out)
+    try:
+        before = saved_profile(runtime, threads)
+    except SpecError:  # damaged: calibrating is the remedy
+        before = None
+    if out is None:
+        with storage(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+    check_output(path)
     profile = profile_machine(runtime=runtime, threads=threads, seconds=seconds, on_progress=on_progress)
-    before = saved_profile(runtime, threads)
     if before is not None and before.thermal is not None:  # calibration does not measure it
         profile = replace(profile, thermal=before.thermal)
     profile.save(path)

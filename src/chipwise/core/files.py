@@ -192,7 +192,7 @@ def check_output(path: str | Path, *, source: str | Path | None = None) -> None:
 
     Raises:
         InputError: ``path`` is ``source``.
-        StorageError: There is no such folder, or the path is a folder, a pipe or a device.
+        StorageError: There is no such folder, it may not be written, or the path is a folder, a pipe or a device.
     """
     target = Path(path)
     with storage(path):
@@ -201,6 +201,8 @@ def check_output(path: str | Path, *, source: str | Path | None = None) -> None:
         if target.exists() and not target.is_file():
             kind = "a folder" if target.is_dir() else "a pipe or device"
             raise StorageError(f"{path}: this is {kind}, not a file; give another path")
+        if not os.access(target if target.exists() else target.parent, os.W_OK):
+            raise StorageError(f"{path}: cannot be written (Permission denied); choose another place")
         if source is not None and target.exists() and Path(source).exists() and target.samefile(source):
             raise InputError(f"{path}: this is the file that is read; give another one for the result")
 

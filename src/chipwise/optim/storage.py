@@ -66,8 +66,8 @@ def open_storage(where: str | Path | None) -> Any:
         repair(path)
     try:
         return optuna.storages.JournalStorage(_journal(path))
-    except (AssertionError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        raise StudyError(f"{path}: the study cannot be read ({type(error).__name__}: {error}); {REMEDY}") from None
+    except (AssertionError, AttributeError, IndexError, KeyError, TypeError, ValueError):
+        raise StudyError(f"{path}: the study cannot be read, its records do not belong together; {REMEDY}") from None
 
 
 def _journal(path: Path) -> Any:

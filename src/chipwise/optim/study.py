@@ -74,8 +74,10 @@ class Study:
                 )
             )
             known = self._do(lambda: self._study.user_attrs).get("identity")
-        except (ValueError, KeyError, AssertionError) as error:
-            raise StudyError(f"{self.shown}: the study cannot be read ({error}); {REMEDY}") from None
+        except (ValueError, KeyError, AssertionError):
+            raise StudyError(
+                f"{self.shown}: the study cannot be read, its records do not belong together; {REMEDY}"
+            ) from None
         if known is None:
             self.remember(identity=identity)
         elif known != identity:

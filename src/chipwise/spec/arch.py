@@ -60,7 +60,7 @@ def check_depth(depth: int, *, field: str) -> None:
         SpecError: There are more than ``MOST_LAYERS``.
     """
     if depth > MOST_LAYERS:
-        raise SpecError(f"{short(depth)} layers; at most {MOST_LAYERS:,} are handled", field=field)
+        raise SpecError(f"at most {MOST_LAYERS:,} layers are handled, not {short(depth)}", field=field)
 
 
 def check_heads(d_model: int, heads: int, *, field: str = "heads") -> None:

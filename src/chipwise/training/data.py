@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from chipwise.core.digest import digest
-from chipwise.core.errors import DataError, SpecError
+from chipwise.core.errors import DataError, SpecError, counted
 from chipwise.core.files import build, read_bytes
 from chipwise.core.tables import Table
 
@@ -287,10 +287,10 @@ def _check_size(corpus: Corpus, spec: DataSpec) -> None:
                 hint = "add files, or divide them with entries: blank-lines"
             elif spec.source == "files" and spec.entries == "blank-lines":
                 hint = "add text, or divide it with entries: lines"
-            entries = len(corpus.train) + len(corpus.validation) + len(corpus.test)
+            entries = counted(len(corpus.train) + len(corpus.validation) + len(corpus.test), "entry", "entries")
             raise DataError(
-                f"too little text to {part}: {have:,} bytes of the {entries:,} different "
-                f"{'entry' if entries == 1 else 'entries'}, {need:,} bytes are needed; {hint}",
+                f"too little text to {part}: {have:,} bytes, and at least {need:,} are needed (all the text is "
+                f"{entries} without repetitions); {hint}",
                 field="data",
             )
 

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from chipwise import api
 from chipwise.cli.app import app
 from chipwise.core.errors import DoesNotFit, InputError, SpecError, StorageError
+from chipwise.core.files import check_output
 from chipwise.hardware import MachineProfile
 from chipwise.ops import Phase, Workload
 from chipwise.profile import exporting, store
@@ -235,3 +236,46 @@ def test_the_test_double_can_be_loaded_and_is_not_listed() -> None:
 def test_thermal_of_a_machine_without_a_profile(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("CHIPWISE_HOME", str(tmp_path))
     assert not save_thermal(None, runtime="fake", threads=1)  # type: ignore[arg-type]
+
+
+class Started(Exception):
+    """Raised in place of a calibration."""
+
+
+def refuse_to_calibrate(**_: object) -> None:
+    raise Started
+
+
+def test_calibrating_checks_its_file_before_it_starts_and_replaces_a_damaged_profile(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("chipwise.profile.calibrate.calibrate", refuse_to_calibrate)
+    monkeypatch.setenv("CHIPWISE_HOME", str(tmp_path / "file"))
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StorageError, match="file"):
+        api.calibrate(runtime="fake")
+    monkeypatch.setenv("CHIPWISE_HOME", str(tmp_path / "home"))
+    path = profile_path("fake", 1)
+    path.parent.mkdir(parents=True)
+    path.write_text("{")
+    with pytest.raises(SpecError, match="not valid JSON"):
+        saved_profile("fake", 1)
+    with pytest.raises(Started):
+        api.calibrate(runtime="fake")
+
+
+def test_a_folder_that_may_not_be_written_is_refused_before_any_work(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("chipwise.profile.calibrate.calibrate", refuse_to_calibrate)
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path)
+    with pytest.raises(StorageError, match=r"p\.json: cannot be written \(Permission denied\)"):
+        api.calibrate(runtime="fake", out=tmp_path / "p.json")
+    with pytest.raises(StorageError, match=r"page\.html: cannot be written \(Permission denied\)"):
+        check_output(tmp_path / "page.html")
+
+
+def test_import_reads_as_every_other_file(tmp_path) -> None:
+    kept = MeasurementStore(tmp_path / "s")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "rows.jsonl").write_text("[" * 100_000)
+    for name, said in (("pipe", "pipe or device"), ("none", "no such file"), ("rows.jsonl", "line 1: .*too deep")):
+        with pytest.raises(SpecError, match=said) as caught:
+            kept.import_(tmp_path / name)
+        assert "recursion" not in str(caught.value)

@@ -145,6 +145,13 @@ def test_pipes_and_devices_are_refused(tmp_path: Path) -> None:
         load_corpus({"source": "files", "paths": ["large.txt"]}, base=tmp_path)
 
 
+def test_too_little_text_says_how_much_there_is_and_how_much_is_needed(tmp_path: Path) -> None:
+    write(tmp_path, "hello")
+    with pytest.raises(DataError) as caught:
+        load_corpus({"source": "files", "paths": ["notes.txt"]}, base=tmp_path)
+    assert " bytes, and at least 20,000 are needed (all the text is 1 entry without repetitions)" in str(caught.value)
+
+
 def test_one_long_entry_leaves_nothing_to_validate_on(tmp_path: Path) -> None:
     write(tmp_path, sentences(900))
     with pytest.raises(DataError, match="entries: lines"):

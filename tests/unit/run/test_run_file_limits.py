@@ -1,0 +1,43 @@
+"""Values of a run file that no search can use: refused at once, by file and field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from test_run_spec_tasks import PLAIN
+
+from chipwise.core.errors import SpecError
+from chipwise.run.spec import run_spec
+
+
+def spec_with(path: str, value: object) -> Any:
+    outer, _, last = path.partition(".")
+    return run_spec({**PLAIN, outer: {**PLAIN.get(outer, {}), last: value}}, file="toy.yaml")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ("workload.batch", 10**9, "must be at most 1,000,000, not 1000000000"),
+        ("workload.new_tokens", 10**9, "must be at most 100,000,000"),
+        ("target.threads", 10**6, "must be at most 1,024, not 1000000"),
+        ("target.power", 15, "15 has no unit; write a number and a unit, such as 15 W"),
+        ("target.price", "0.1", "no unit; write a number and a unit, such as 0.1 USD/h"),
+        ("budget.cpu", 900, "900 has no unit; write a number and a unit, such as 900 s"),
+        ("budget.workers", 10**6, "must be at most 1,024"),
+        ("constraints.power", 15, "15 is not a limit; write one such as '<= 3 ms'"),
+        ("constraints.power", "<= 15", "'15' has no unit; write a number and a unit, such as 15 W"),
+        ("space.depth", [10_000], "at most 128 layers, not 10000"),
+        ("space.depth", [10**6], "at most 128 layers"),
+        ("space.depth", [1, 1], "a value is listed twice"),
+        ("space.d_model", list(range(8, 16_008, 8)), "lists 2,000 values; at most 1,000 may be listed"),
+        ("space.d_model", [10**40], "at most 1,000,000,000"),
+    ],
+)
+def test_a_value_that_no_search_can_use_is_named(path: str, value: object, said: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        spec_with(path, value)
+    assert str(caught.value).startswith(f"toy.yaml: {path}: ")
+    assert said in str(caught.value)
+    assert len(str(caught.value)) < 700
