@@ -29,7 +29,7 @@ from chipwise.core.errors import Unsupported
 from chipwise.core.files import write_atomic
 from chipwise.deploy.onnx_encoder import Output, encoder_graph, encoder_metadata
 from chipwise.spec import ArchSpec, Design
-from chipwise.spec.encoder import encoder_shapes, is_encoder
+from chipwise.spec.encoder import is_encoder
 from chipwise.spec.io import to_data
 from chipwise.spec.plain import require_plain
 from chipwise.spec.weights import weight_shapes
@@ -266,7 +266,7 @@ def random_weights(arch: ArchSpec, *, seed: int) -> dict[str, npt.NDArray[np.flo
 def _random_encoder(arch: ArchSpec, *, seed: int) -> dict[str, npt.NDArray[np.float32]]:
     generator = np.random.default_rng(seed)
     weights: dict[str, npt.NDArray[np.float32]] = {}
-    for name, shape in encoder_shapes(arch):
+    for name, shape in weight_shapes(arch).items():
         if len(shape) == 2:
             values = generator.standard_normal(shape, dtype=np.float32)
             weights[name] = values * np.float32(1 / math.sqrt(shape[1]))

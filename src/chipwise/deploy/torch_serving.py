@@ -23,7 +23,6 @@ from chipwise.blocks.attention.module import AttentionModule
 from chipwise.core.errors import SpecError, Unsupported
 from chipwise.core.files import write_atomic
 from chipwise.deploy.torch import Transformer
-from chipwise.nn.rotary import rotate
 from chipwise.spec import Design
 from chipwise.spec.io import from_data, to_data
 from chipwise.spec.weights import weight_shapes
@@ -175,16 +174,11 @@ class Serving(nn.Module):
     ) -> Tensor:
         block = module.block
         batch, tokens, _ = x_BTD.shape
-        q = module.q(x_BTD).view(batch, tokens, block.heads, block.head_size)
-        k = module.k(x_BTD).view(batch, tokens, block.kv_heads, block.head_size)
-        v_BKTH = module.v(x_BTD).view(batch, tokens, block.kv_heads, block.head_size).transpose(1, 2)
-        if module.q_norm is not None and module.k_norm is not None:
-            q, k = module.q_norm(q), module.k_norm(k)
-        q_BNTH, k_BKTH = q.transpose(1, 2), k.transpose(1, 2)
+        rotary = None
         if block.rope:
             cos, sin = self.angles[block.head_size]
-            q_BNTH = rotate(q_BNTH, cos[positions_T], sin[positions_T])
-            k_BKTH = rotate(k_BKTH, cos[positions_T], sin[positions_T])
+            rotary = cos[positions_T], sin[positions_T]
+        q_BNTH, k_BKTH, v_BKTH = module.project(x_BTD, rotary)
         self.keys[number].index_copy_(2, positions_T, k_BKTH)
         self.values[number].index_copy_(2, positions_T, v_BKTH)
         k_BKSH, v_BKSH = self.keys[number][:, :, :seen], self.values[number][:, :, :seen]

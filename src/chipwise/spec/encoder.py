@@ -14,7 +14,7 @@ from chipwise.spec.arch import ArchSpec, Layer
 from chipwise.spec.feed_forward import FeedForward
 from chipwise.spec.mixers import Attention
 
-Shape = tuple[int, ...]
+
 _FREE = {
     "norm_place",
     "embedding_norm",
@@ -44,44 +44,6 @@ def require_encoder(arch: ArchSpec, *, work: str) -> None:
 def without_head(arch: ArchSpec) -> ArchSpec:
     """``arch`` without its pooler, which embeddings by the mean of the positions do not need."""
     return replace(arch, head="none")
-
-
-def encoder_shapes(arch: ArchSpec) -> Iterator[tuple[str, Shape]]:
-    """Name and shape of every weight of an encoder, in the order of its torch module."""
-    d = arch.d_model
-    yield "embedding.weight", (arch.vocab_size, d)
-    yield "positions.weight", (arch.max_tokens, d)
-    if arch.token_types:
-        yield "token_types.weight", (arch.token_types, d)
-    if arch.embedding_norm:
-        yield from _norm(arch, "embedding_norm")
-    for i, layer in enumerate(arch.layers):
-        if (attention := layer.attention) is not None:
-            place = f"layers.{i}.attention"
-            for name in ("q", "k", "v"):
-                yield from _linear(f"{place}.{name}", attention.query_width, d, bias=attention.qkv_bias)
-            yield from _linear(f"{place}.out", d, attention.query_width, bias=attention.out_bias)
-            yield from _norm(arch, f"{place}_norm")
-        if (ffn := layer.ffn) is not None:
-            place = f"layers.{i}.ffn"
-            for name in ("gate", "up") if ffn.gated else ("up",):
-                yield from _linear(f"{place}.{name}", ffn.width, d, bias=ffn.bias)
-            yield from _linear(f"{place}.down", d, ffn.width, bias=ffn.bias)
-            yield from _norm(arch, f"{place}_norm")
-    if arch.head == "pooler":
-        yield from _linear("pooler", d, d, bias=True)
-
-
-def _norm(arch: ArchSpec, place: str) -> Iterator[tuple[str, Shape]]:
-    yield f"{place}.weight", (arch.d_model,)
-    if arch.norm_bias:
-        yield f"{place}.bias", (arch.d_model,)
-
-
-def _linear(place: str, rows: int, columns: int, *, bias: bool) -> Iterator[tuple[str, Shape]]:
-    yield f"{place}.weight", (rows, columns)
-    if bias:
-        yield f"{place}.bias", (rows,)
 
 
 def _encodes(arch: ArchSpec) -> bool:

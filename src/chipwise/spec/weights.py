@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from chipwise.spec.arch import ArchSpec, Attention, FeedForward
-from chipwise.spec.encoder import encoder_shapes, is_encoder
+from chipwise.spec.encoder import is_encoder
 from chipwise.spec.plain import require_plain
 
 Shape = tuple[int, ...]
@@ -18,7 +18,7 @@ def weight_shapes(arch: ArchSpec) -> dict[str, Shape]:
         Unsupported: A model that is not built.
     """
     if is_encoder(arch):
-        return dict(encoder_shapes(arch))
+        return dict(_encoder(arch))
     require_plain(arch, work="given weights by name")
     return dict(_all(arch))
 
@@ -39,6 +39,30 @@ def _all(arch: ArchSpec) -> Iterator[tuple[str, Shape]]:
     yield from _norm(arch, "norm")
     if not arch.tie_embeddings:
         yield "head.weight", (arch.vocab_size, arch.d_model)
+
+
+def _encoder(arch: ArchSpec) -> Iterator[tuple[str, Shape]]:
+    """Name and shape of every weight of an encoder, in the order of its torch module."""
+    d = arch.d_model
+    yield "embedding.weight", (arch.vocab_size, d)
+    yield "positions.weight", (arch.max_tokens, d)
+    if arch.token_types:
+        yield "token_types.weight", (arch.token_types, d)
+    if arch.embedding_norm:
+        yield from _norm(arch, "embedding_norm")
+    for i, layer in enumerate(arch.layers):
+        if (attention := layer.attention) is not None:
+            place = f"layers.{i}.attention"
+            for name in ("q", "k", "v"):
+                yield from _linear(f"{place}.{name}", attention.query_width, d, bias=attention.qkv_bias)
+            yield from _linear(f"{place}.out", d, attention.query_width, bias=attention.out_bias)
+            yield from _norm(arch, f"{place}_norm")
+        if (ffn := layer.ffn) is not None:
+            place = f"layers.{i}.ffn"
+            yield from _feed_forward(ffn, d, place)
+            yield from _norm(arch, f"{place}_norm")
+    if arch.head == "pooler":
+        yield from _linear("pooler", d, d, bias=True)
 
 
 def _norm(arch: ArchSpec, place: str) -> Iterator[tuple[str, Shape]]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from chipwise.core.errors import StudyError
 from chipwise.core.files import read_json
-from chipwise.run.folder import RunFolder
+from chipwise.run.folder import RunFolder, holds_run
 from chipwise.run.spec import run_spec
+from chipwise.spec import uniform
 
 SPEC = run_spec(
     {
@@ -80,3 +83,34 @@ def test_a_run_that_is_at_work_is_not_put_aside(tmp_path) -> None:
             RunFolder(tmp_path / "a", SPEC, resume=True)
     (aside,) = tmp_path.glob("a-*")
     assert (aside / "study.journal").exists()
+
+
+def test_every_file_has_its_place(tmp_path) -> None:
+    arch = uniform(vocab_size=64, d_model=32, depth=1, heads=1, ffn_width=64)
+    with RunFolder(tmp_path, SPEC) as folder:
+        assert folder.training(arch) == tmp_path / "trainings" / arch.digest
+        assert folder.trial(7) == tmp_path / "trials" / "7"
+        found = (folder.profile, folder.node_rates, folder.spent, folder.corpus, folder.winner, folder.record)
+    names = ("profile.json", "profile-nodes.json", "spent.json", "corpus", "winner", "record.json")
+    assert found == tuple(tmp_path / name for name in names)
+
+
+def test_a_folder_is_resumed_where_something_was_begun_and_its_store_is_not_changed(tmp_path) -> None:
+    with RunFolder(tmp_path / "a", SPEC, resume=True) as folder:
+        assert not folder.resumed  # there was nothing
+        folder.study.touch()
+    with RunFolder(tmp_path / "a", SPEC, resume=True) as folder:
+        assert folder.resumed
+    with pytest.raises(StudyError, match="go on without --storage"):
+        RunFolder(tmp_path / "a", SPEC, resume=True, storage="sqlite:///x.db")
+    with pytest.raises(StudyError, match="already holds a run; go on with --resume"):
+        RunFolder(tmp_path / "a", SPEC)
+    other = dataclasses.replace(SPEC, seed=1)
+    with pytest.raises(StudyError, match="a run of another spec"):
+        RunFolder(tmp_path / "a", other, resume=True)
+    with RunFolder(tmp_path / "a", other, restart=True) as folder:  # which put the other aside
+        assert not folder.resumed
+    assert (holds_run(tmp_path / "a"), holds_run(tmp_path / "b")) == (False, False)
+    with RunFolder(tmp_path / "c", SPEC) as folder:
+        folder.about.touch()
+        assert holds_run(tmp_path / "c")

@@ -34,23 +34,24 @@ class AttentionModule(nn.Module):
 
         ``rotary`` holds cosine and sine of the new tokens' positions, each (T, H / 2).
         """
-        block = self.block
         x_BTD = compute_format(x_BTD)
-        batch, tokens, _ = x_BTD.shape
-        q = self.q(x_BTD).view(batch, tokens, block.heads, block.head_size)
-        k = self.k(x_BTD).view(batch, tokens, block.kv_heads, block.head_size)
-        v_BNTH = self.v(x_BTD).view(batch, tokens, block.kv_heads, block.head_size).transpose(1, 2)
+        q_BNTH, k_BNTH, v_BNTH = self.project(x_BTD, rotary)
+        if cache is not None:
+            k_BNTH = torch.cat((cache[0], k_BNTH), dim=2)
+            v_BNTH = torch.cat((cache[1], v_BNTH), dim=2)
+        y_BNTH = self._attend(q_BNTH, k_BNTH, v_BNTH)
+        return self.out(y_BNTH.transpose(1, 2).flatten(2)), (k_BNTH, v_BNTH)
+
+    def project(self, x_BTD: Tensor, rotary: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of the new tokens, each (B, heads, T, H), normed and rotated."""
+        shape = (*x_BTD.shape[:2], -1, self.block.head_size)
+        q, k, v = self.q(x_BTD).view(shape), self.k(x_BTD).view(shape), self.v(x_BTD).view(shape)
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         q_BNTH, k_BNTH = q.transpose(1, 2), k.transpose(1, 2)
         if rotary is not None:
             q_BNTH, k_BNTH = rotate(q_BNTH, *rotary), rotate(k_BNTH, *rotary)
-        if cache is not None:
-            k_BNTH = torch.cat((cache[0], k_BNTH), dim=2)
-            v_BNTH = torch.cat((cache[1], v_BNTH), dim=2)
-        y_BNTH = self._attend(q_BNTH, k_BNTH, v_BNTH)
-        y_BTD = y_BNTH.transpose(1, 2).reshape(batch, tokens, block.query_width)
-        return self.out(y_BTD), (k_BNTH, v_BNTH)
+        return q_BNTH, k_BNTH, v.transpose(1, 2)
 
     def _attend(self, q_BNTH: Tensor, k_BNSH: Tensor, v_BNSH: Tensor) -> Tensor:
         block, tokens, total = self.block, q_BNTH.shape[2], k_BNSH.shape[2]
