@@ -14,7 +14,6 @@ from chipwise.spec.arch import ArchSpec, Layer
 from chipwise.spec.feed_forward import FeedForward
 from chipwise.spec.mixers import Attention
 
-
 _FREE = {
     "norm_place",
     "embedding_norm",
