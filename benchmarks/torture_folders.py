@@ -17,9 +17,12 @@ import numpy as np
 
 from torture_inputs import BROKEN, FIFO, FOLDER, NAN, Case, shown
 
-TEXT = "\n".join(f"{i} the heart is {'large' if i % 2 else 'small'} in {i % 7} of {i % 5} patients" for i in range(900))
+TEXT = "\n\n".join(
+    f"{i} the heart is {'large' if i % 2 else 'small'} in {i % 7} of {i % 5} patients" for i in range(900)
+)
 TASK = "text,label\n" + "".join(f"item {i} {'abc'[i % 3]},{'abc'[i % 3]}\n" for i in range(200))
-COMMANDS: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {  # command line, and the files that it cannot do without
+# By name: the command line, and the files that it cannot do without.
+COMMANDS: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {
     name: (tuple(line.split()), frozenset(needed.split()))
     for name, line, needed in (
         ("measure", "measure w --prompt 8 --new 4", "chipwise.json"),

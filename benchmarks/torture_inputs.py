@@ -290,35 +290,61 @@ def names() -> Iterator[Case]:
 
 def tables() -> Iterator[Case]:
     """Tables with a wrong column or cell."""
-    row = {"row_id": "1", "model": "gpt2", "device": "l4", "batch": "1", "prompt_tokens": "8", "new_tokens": "8"}
+    row = {"row_id": "1", "model": "gpt2", "device": "l4", "batch": "1", "isl": "8", "osl": "8"}
     for column, values in {
         "model": ("no-such", ""),
         "device": ("no-such", ""),
         "batch": ("0", "x", "-1", "1.5", "nan", "1e40"),
-        "prompt_tokens": ("0", "x", "1e40"),
-        "new_tokens": ("0", "x"),
+        "isl": ("0", "x", "1e40"),
+        "osl": ("0", "x"),
     }.items():
         for value in values:
-            text = "\n".join(",".join(cells) for cells in (row, {**row, column: value}.values())) + "\n"
             yield Case(
                 name=f"table {column}={shown(value)}",
                 words=(column, "row"),
                 arguments=("estimate", "--table", "rows.csv", "--out", "out.csv"),
-                files={"rows.csv": text},
+                files={"rows.csv": table(row, {**row, column: value})},
                 rows=True,
             )
-    gemm = {"row_id": "1", "device": "h100_sxm", "dtype": "bf16", "m": "8", "n": "8", "k": "8", "latency_s": "1e-5"}
-    for kind in ("gemm", "attention", "serving", "power"):
-        for column in gemm:
+    for kind, good in MEASURED.items():
+        for column in good:
             for value in ("", "x", "-1", "nan", "0"):
-                text = "\n".join(",".join(cells) for cells in (gemm, {**gemm, column: value}.values())) + "\n"
                 yield Case(
                     name=f"validate {kind} {column}={shown(value)}",
                     words=(column, "column", "row"),
                     arguments=("validate", kind, "--truth", "truth.csv", "--out", "out.csv"),
-                    files={"truth.csv": text},
+                    files={"truth.csv": table(good, {**good, column: value})},
                     rows=True,
                 )
+            yield Case(
+                name=f"validate {kind} without {column}",
+                words=(column,),
+                arguments=("validate", kind, "--truth", "truth.csv", "--out", "out.csv"),
+                files={"truth.csv": table({name: cell for name, cell in good.items() if name != column})},
+                rows=True,
+            )
+
+
+MEASURED = {  # a row that `chipwise validate` can answer, by kind
+    "gemm": {
+        **{"row_id": "1", "system": "h100-sxm", "backend": "vllm", "dtype": "bf16"},
+        **{"m": "8", "n": "64", "k": "64", "latency_s": "1e-5"},
+    },
+    "serving": {
+        **{"row_id": "1", "model": "gpt2", "device": "l4", "isl": "8", "osl": "8"},
+        **{"batch": "1", "silicon_tpot_ms": "2"},
+    },
+    "power": {
+        **{"row_id": "1", "op": "moe", "device": "b200-sxm", "latency_s": "1e-3", "power_w": "400"},
+        **{"num_tokens": "8", "hidden_size": "64", "inter_size": "64", "topk": "2", "num_experts": "8"},
+        **{"moe_tp_size": "1", "moe_ep_size": "1", "moe_dtype": "bfloat16", "distribution": "uniform"},
+    },
+}
+
+
+def table(*rows: dict[str, str]) -> str:
+    """Rows as CSV, under the names of the first one's columns."""
+    return "".join(",".join(cells) + "\n" for cells in (rows[0], *(row.values() for row in rows)))
 
 
 def calls() -> Iterator[Case]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,26 @@ def test_a_good_table_is_scored(tmp_path: Path) -> None:
     table.write_text(GEMM + GOOD)
     (whole, part) = api.validate("gemm", table, tmp_path / "out.csv")
     assert (whole.subset, part.subset, whole.rows, whole.answered) == ("all", "h100-sxm", 1, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("cells", "said"),
+    [
+        ("b,h100-sxm,vllm,bf16,-1,4096,4096,1e-4", "row b: .*m: must be"),
+        ("b,h100-sxm,vllm,bf16,x,4096,4096,1e-4", "row b: .*'x'"),
+        ("b,no-such,vllm,bf16,128,4096,4096,1e-4", "row b: .*no-such"),
+        ("b,h100-sxm,vllm,int7,128,4096,4096,1e-4", "row b: .*int7"),
+    ],
+)
+def test_a_row_without_a_prediction_says_why(tmp_path: Path, cells: str, said: str) -> None:
+    table = tmp_path / "gemm.csv"
+    table.write_text(f"{GEMM}{GOOD}{cells}\n")
+    whole = api.validate("gemm", table, tmp_path / "out.csv")[0]
+    assert (whole.rows, whole.answered) == (2, 0.5)
+    assert re.search(said, whole.problem)
+    table.write_text(f"{GEMM}{cells}\n")
+    with pytest.raises(InputError, match=f"none of 1 row can be predicted; {said}"):
+        api.validate("gemm", table, tmp_path / "out.csv")
 
 
 @pytest.mark.parametrize(

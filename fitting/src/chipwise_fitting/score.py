@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from chipwise.core.errors import SpecError
+from chipwise.core.errors import InputError, SpecError, counted
 from chipwise.hardware import datasheet
 
 LeaveOut = Literal["none", "device", "family", "vendor"]
@@ -31,7 +31,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """Relative errors of a subset's answered rows, as shares; ``inside`` is the share of truths in their intervals."""
+    """Relative errors of a subset's answered rows, as shares; ``inside`` is the share of truths in their intervals.
+
+    ``problem`` says why the first row without a prediction has none.
+    """
 
     subset: str
     rows: int
@@ -41,6 +44,7 @@ class Score:
     p90: float
     within_25: float
     inside: float | None
+    problem: str = ""
 
 
 def measured(text: object, *, column: str, row: int, file: Path) -> float:
@@ -74,10 +78,20 @@ def fold_of(device: str, leave_out: LeaveOut) -> str | None:
 
 
 def scores(rows: Sequence[Row]) -> list[Score]:
-    """All rows together, then each subset. Subsets in which nothing was answered are left out."""
+    """All rows together, then each subset. Subsets in which nothing was answered are left out.
+
+    Raises:
+        InputError: No row has a prediction; the message says why the first has none.
+    """
+    if rows and all(row.predicted is None for row in rows):
+        raise InputError(f"none of {counted(len(rows), 'row')} can be predicted; {_problem(rows)}")
     subsets = sorted({row.subset for row in rows})
     chosen = [("all", rows), *((name, [row for row in rows if row.subset == name]) for name in subsets)]
     return [found for name, part in chosen if (found := _score(name, part)) is not None]
+
+
+def _problem(rows: Sequence[Row]) -> str:
+    return next((f"row {row.row_id}: {row.problem}" for row in rows if row.predicted is None), "")
 
 
 def _score(name: str, rows: Sequence[Row]) -> Score | None:
@@ -96,4 +110,5 @@ def _score(name: str, rows: Sequence[Row]) -> Score | None:
         p90=float(np.quantile(error, 0.9)),
         within_25=float((error < 0.25).mean()),
         inside=float(np.mean(inside)) if inside else None,
+        problem=_problem(rows),
     )

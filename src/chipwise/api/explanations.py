@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chipwise.core.arguments import public
-from chipwise.core.errors import InputError
+from chipwise.core.errors import InputError, SpecError
 from chipwise.hardware.device import MachineProfile
 from chipwise.profile.store import saved_profile
 from chipwise.run.winner import read_winner
@@ -109,12 +109,17 @@ def explain(
         if device == "here":
             raise InputError("training on this machine is measured, not predicted: chipwise train")
         asked |= {"task": "train", "checkpoint": checkpoint}
-    if device == "here":
-        asked["weights"] = weights or _weights_of_winner(model)
-        case = calibrated_case(model, _kept_here(runtime or "onnxruntime", threads), **asked)
-    else:
-        asked["runtime"] = runtime or ("torch-compile" if train else None)  # None: the device's default
-        case = data_sheet_case(model, device, **asked)
+    try:
+        if device == "here":
+            asked["weights"] = weights or _weights_of_winner(model)
+            case = calibrated_case(model, _kept_here(runtime or "onnxruntime", threads), **asked)
+        else:
+            asked["runtime"] = runtime or ("torch-compile" if train else None)  # None: the device's default
+            case = data_sheet_case(model, device, **asked)
+    except SpecError as error:
+        if error.field != "sensitivity" or not isinstance(sensitivity, str | Path):
+            raise
+        raise error.inside(file=str(sensitivity)) from None
     return explain_case(case, every=every, other_chips=other_chips)
 
 

@@ -42,7 +42,7 @@ def command(
     chipwise validate gemm --truth DIR --leave-out device --out predictions.csv
     """
     from chipwise import api
-    from chipwise.cli.output import json_of, print_table, put
+    from chipwise.cli.output import json_of, print_table, put, say
     from chipwise.core import units
     from chipwise.core.layout import Column, Table
 
@@ -60,4 +60,6 @@ def command(
             *("" if share is None else units.show(share, "share") for share in shares),
         )
     print_table(table)
+    if scores and scores[0].problem:
+        say(f"note: {1 - scores[0].answered:.0%} of the rows have no prediction; the first: {scores[0].problem}")
     put(f"wrote {out}")

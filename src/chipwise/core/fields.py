@@ -204,5 +204,7 @@ def describe(value: object) -> str:
         return "nothing"
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
+    if " at 0x" in repr(value):  # an object without a text of its own
+        return f"an object of type {type(value).__name__}"
     kind = "a mapping" if isinstance(value, Mapping) else _TYPE_NAMES.get(type(value), type(value).__name__)
     return f"{kind} ({short(value)})"

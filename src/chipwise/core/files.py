@@ -96,7 +96,7 @@ def parse_yaml(text: str, *, name: str) -> dict[str, Any]:
     except RecursionError:
         raise SpecError("broken YAML: nested too deep", file=name) from None
     except ValueError as error:  # a date with a month 13, a number of thousands of digits
-        raise SpecError(f"broken YAML: {error}", file=name) from None
+        raise SpecError(f"broken YAML: {_told(error)}", file=name) from None
     if not isinstance(data, dict):
         kind = "nothing" if data is None else "a list" if isinstance(data, list) else "a single value"
         raise SpecError(f"the file must hold a mapping of fields, not {kind}", file=name)
@@ -260,6 +260,18 @@ def read_json(path: str | Path) -> Any:
     return parse_json(read_text(path), name=str(path))
 
 
+def read_mapping(path: str | Path) -> dict[str, Any]:
+    """The mapping of fields that the JSON file holds.
+
+    Raises:
+        SpecError: The file cannot be read, is not JSON, or holds something else.
+    """
+    found = read_json(path)
+    if not isinstance(found, dict):
+        raise SpecError(f"must be a mapping of fields, not {describe(found)}", file=str(path))
+    return found
+
+
 def parse_json(text: str, *, name: str) -> Any:
     """What ``text`` holds; ``name`` is the file's, for messages.
 
@@ -271,7 +283,12 @@ def parse_json(text: str, *, name: str) -> Any:
     except RecursionError:
         raise SpecError("not valid JSON: nested too deep", file=name) from None
     except ValueError as error:  # broken, or a number of thousands of digits
-        raise SpecError(f"not valid JSON: {error}", file=name) from None
+        raise SpecError(f"not valid JSON: {_told(error)}", file=name) from None
+
+
+def _told(error: ValueError) -> str:
+    """What a parser says of the text, without what Python says of its own limits."""
+    return "a number of thousands of digits" if "digits" in str(error) else str(error)
 
 
 def write_json(path: str | Path, value: Any) -> None:

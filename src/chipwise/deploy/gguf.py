@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from chipwise.core.arrays import Float32Array
 from chipwise.core.errors import MissingExtra, SpecError, Unsupported
-from chipwise.core.files import read_json, storage
+from chipwise.core.files import read_mapping, storage
 from chipwise.deploy.tokenizer_files import read_tokenizer
 from chipwise.spec import ArchSpec, Attention, Design, FeedForward
 from chipwise.spec.io import to_data
@@ -212,8 +212,10 @@ def _add_tokenizer(writer: GGUFWriter, arch: ArchSpec, path: Path | None) -> Non
     if path is None:
         writer.add_tokenizer_model("none")
         return
-    data = read_json(path)
-    model = data["model"]
+    data = read_mapping(path)
+    model = data.get("model")
+    if not isinstance(model, dict) or not isinstance(model.get("vocab"), dict):
+        raise SpecError("must hold the vocabulary", file=str(path), field="model.vocab")
     if model.get("type") != "BPE" or (data.get("pre_tokenizer") or {}).get("type") != "ByteLevel":
         raise Unsupported(f"{path}: GGUF files are written with byte-level BPE tokenizers alone")
     added = {token["id"]: token for token in data.get("added_tokens", [])}

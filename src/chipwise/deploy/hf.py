@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from chipwise.core.arrays import Float32Array
 from chipwise.core.errors import SpecError, Unsupported
-from chipwise.core.files import read_json, write_atomic, write_json
+from chipwise.core.files import read_mapping, write_atomic, write_json
 from chipwise.deploy.hf_encoder import bert_config, bert_name, from_bert, is_bert
 from chipwise.deploy.tokenizer_files import read_tokenizer
 from chipwise.spec import ArchSpec
@@ -141,8 +141,8 @@ def require_folder(source: Path) -> None:
         raise SpecError("there is no such folder; give a Hugging Face folder with config.json", file=str(source))
     if lacking := [what for what, pattern in _NEEDED.items() if not any(source.glob(pattern))]:
         raise SpecError(f"not a Hugging Face model that can be cut: it lacks {', '.join(lacking)}", file=str(source))
-    config = read_json(source / "config.json")
-    family = config.get("model_type") if isinstance(config, dict) else None
+    config = read_mapping(source / "config.json")
+    family = config.get("model_type")
     if family not in LOADED:
         raise Unsupported(f"{source}: models of type {family!r} are not cut; those of {', '.join(LOADED)} are")
 
@@ -159,9 +159,7 @@ def load_pretrained(folder: str | Path) -> tuple[ArchSpec, dict[str, Float32Arra
             model whose blocks or weights are not known here.
     """
     source = Path(folder)
-    config = read_json(source / "config.json")
-    if not isinstance(config, dict):
-        raise SpecError("must be a mapping of fields", file=str(source / "config.json"))
+    config = read_mapping(source / "config.json")
     reading = read_config(config, name=source.resolve().name, file=str(source / "config.json"))
     if reading.notes:
         raise Unsupported(
@@ -231,7 +229,10 @@ def _tensors(folder: Path) -> Iterator[tuple[str, Float32Array]]:
 
     index = folder / "model.safetensors.index.json"
     if index.exists():
-        files = sorted({folder / name for name in read_json(index)["weight_map"].values()})
+        places = read_mapping(index).get("weight_map")
+        if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
+            raise SpecError("must name a file for each weight", file=str(index), field="weight_map")
+        files = sorted({folder / name for name in places.values()})
     else:
         files = [folder / "model.safetensors"]
     for file in files:

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from chipwise.core.errors import SpecError
-from chipwise.core.files import read_json
+from chipwise.core.fields import describe
+from chipwise.core.files import read_mapping
 
 TOKENIZER, CONFIG, GENERATION = "tokenizer.json", "tokenizer_config.json", "generation_config.json"
 _KEPT = (GENERATION, "special_tokens_map.json", "chat_template.jinja", "chat_template.json")
@@ -43,11 +44,12 @@ def read_tokenizer(path: Path, *, max_tokens: int, encoder: bool = False) -> Tok
     Raises:
         SpecError: One of the files cannot be read.
     """
-    data = _mapping(path)
+    data = read_mapping(path)
     folder = path.parent if path.name == TOKENIZER else None
     config = {} if folder is None else _optional(folder / CONFIG)
-    ids = {str(token["content"]): int(token["id"]) for token in data.get("added_tokens", [])}
-    special = [str(token["content"]) for token in data.get("added_tokens", []) if token.get("special")]
+    added = added_tokens(data, file=str(path))
+    ids = {token.content: token.id for token in added}
+    special = [token.content for token in added if token.special]
     if config:
         config.pop("auto_map", None)  # names code that is not part of this folder
         words = {role: word for role in _ROLES if (word := _text(config.get(f"{role}_token"))) in ids}
@@ -82,6 +84,33 @@ def read_tokenizer(path: Path, *, max_tokens: int, encoder: bool = False) -> Tok
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddedToken:
+    """An entry of ``added_tokens`` in tokenizer.json."""
+
+    content: str
+    id: int
+    special: bool
+
+
+def added_tokens(data: Mapping[str, Any], *, file: str) -> list[AddedToken]:
+    """The tokens that a tokenizer.json adds to its vocabulary.
+
+    Raises:
+        SpecError: ``added_tokens`` is no list of tokens, each with its text and number.
+    """
+    held = data.get("added_tokens", [])
+    if not isinstance(held, list):
+        raise SpecError(f"must be a list, not {describe(held)}", file=file, field="added_tokens")
+    found = []
+    for place, item in enumerate(held):
+        text, number = (item.get("content"), item.get("id")) if isinstance(item, dict) else (None, None)
+        if not isinstance(text, str) or not isinstance(number, int):
+            raise SpecError("must have a content and an id", file=file, field=f"added_tokens[{place}]")
+        found.append(AddedToken(content=text, id=number, special=bool(item.get("special"))))
+    return found
+
+
 def _by_name(special: list[str]) -> dict[str, str]:
     """Special tokens by role; a single one is all of them: it divides texts."""
     if len(special) == 1:
@@ -93,9 +122,10 @@ def _adds_bos(data: Mapping[str, Any], config: Mapping[str, Any], bos: Any) -> b
     stated = config.get("add_bos_token")
     if isinstance(stated, bool):
         return stated
-    processor = data.get("post_processor") or {}
-    first = [step.get("single", [{}])[:1] for step in (processor, *processor.get("processors", []))]
-    return bos is not None and any(item and item[0].get("SpecialToken", {}).get("id") == bos for item in first)
+    processor = _fields(data.get("post_processor"))
+    steps = [processor, *map(_fields, _items(processor.get("processors")))]
+    first = [_fields(item) for step in steps for item in _items(step.get("single"))[:1]]
+    return bos is not None and any(_fields(item.get("SpecialToken")).get("id") == bos for item in first)
 
 
 def _chat_template(config: Mapping[str, Any], folder: Path | None) -> str | None:
@@ -103,7 +133,8 @@ def _chat_template(config: Mapping[str, Any], folder: Path | None) -> str | None
         return file.read_text(encoding="utf-8")
     template = config.get("chat_template")
     if isinstance(template, list):
-        template = next((item.get("template") for item in template if item.get("name") == "default"), None)
+        named = map(_fields, template)
+        template = next((item.get("template") for item in named if item.get("name") == "default"), None)
     return template if isinstance(template, str) else None
 
 
@@ -114,14 +145,15 @@ def _text(token: Any) -> str | None:
 
 
 def _optional(path: Path) -> dict[str, Any]:
-    return _mapping(path) if path.is_file() else {}
+    return read_mapping(path) if path.exists() else {}
 
 
-def _mapping(path: Path) -> dict[str, Any]:
-    found = read_json(path)
-    if not isinstance(found, dict):
-        raise SpecError("must be a mapping of fields", file=str(path))
-    return found
+def _fields(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _items(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _json(data: Mapping[str, Any]) -> bytes:

@@ -29,7 +29,8 @@ def read_sensitivity(given: str | Path | Sequence[float]) -> tuple[float, ...]:
     """
     found = read_json(given) if isinstance(given, str | Path) else given
     if not isinstance(found, list | tuple) or not found or not all(isinstance(loss, int | float) for loss in found):
-        raise SpecError("must be a list of numbers, one a layer", field="sensitivity")
+        file = str(given) if isinstance(given, str | Path) else None
+        raise SpecError("must be a list of numbers, one for each layer", file=file, field="sensitivity")
     return tuple(float(loss) for loss in found)
 
 

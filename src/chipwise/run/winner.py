@@ -43,7 +43,7 @@ def read_winner(folder: Path) -> WinnerFile | None:
         SpecError: The file is damaged; names the field.
     """
     path = folder / PROMISES
-    if not path.is_file():
+    if not path.exists():
         return None
     name, data = str(path), read_json(path)
     if not isinstance(data, dict):

@@ -11,7 +11,7 @@ from typing import Any
 from chipwise.core import units
 from chipwise.core.digest import plain
 from chipwise.core.errors import InputError, StudyError, UnitError, UnknownName
-from chipwise.core.files import read_json, storage, write_json
+from chipwise.core.files import read_mapping, storage, write_json
 from chipwise.deploy.hf import require_folder
 from chipwise.ops import Workload
 from chipwise.profile.measurement import Measurement
@@ -217,7 +217,7 @@ def claim(target: Path, about: dict[str, Any], *, resume: bool) -> None:
     """
     path, wanted = target / "about.json", json.loads(json.dumps(about))
     if path.exists():
-        held = read_json(path)
+        held = read_mapping(path)
         if differs := [name for name in wanted if held.get(name) != wanted[name]]:
             raise StudyError(
                 f"{target}: this folder holds a run that differs in {', '.join(differs)}; choose another --out"

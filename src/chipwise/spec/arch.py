@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from chipwise.core.digest import digest, plain
 from chipwise.core.errors import SpecError, short
-from chipwise.core.fields import check_fields, later, positive
+from chipwise.core.fields import check_fields, later, positive, whole_number
 from chipwise.core.results import Result
 from chipwise.spec.feed_forward import Activation, FeedForward, FeedForwardBlock, MixtureOfExperts
 from chipwise.spec.formats import WeightFormats, read_formats
@@ -311,7 +311,8 @@ def uniform(
     name: str = "model",
 ) -> ArchSpec:
     """A Llama-style model whose layers are all alike."""
-    check_depth(depth, field="depth")
+    check_depth(whole_number("depth", depth, least=0), field="depth")
+    d_model, heads = whole_number("d_model", d_model), whole_number("heads", heads)
     if head_size is None:
         check_heads(d_model, heads)
         head_size = d_model // heads

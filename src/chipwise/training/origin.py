@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from chipwise.core.errors import InputError, SpecError, UnknownName
-from chipwise.core.files import build, read_json, read_yaml
+from chipwise.core.files import build, read_mapping, read_yaml
 from chipwise.deploy.hf import load_pretrained
+from chipwise.deploy.tokenizer_files import added_tokens
 from chipwise.spec import ArchSpec
 from chipwise.spec.hf import resolve
 from chipwise.training.data import SOURCES, DataSpec
@@ -38,10 +39,7 @@ def read_origin(spec: str | Path) -> Origin:
     path = folder / "tokenizer.json"
     if not path.exists():
         raise SpecError("its weights need its tokenizer.json, which is not there", file=str(folder))
-    model = read_json(path)
-    if not isinstance(model, dict):
-        raise SpecError("must be a mapping of fields", file=str(path))
-    special = {token.get("content"): token.get("id") for token in model.get("added_tokens", [])}
+    special = {token.content: token.id for token in added_tokens(read_mapping(path), file=str(path))}
     if special.get(SEPARATOR) != 0:
         raise InputError(
             f"{path}: texts are separated by the token {SEPARATOR!r} with number 0, which it does not have"

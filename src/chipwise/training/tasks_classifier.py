@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from chipwise.core.arrays import Float32Array
 from chipwise.core.errors import InputError, SpecError
-from chipwise.core.files import read_json, storage, write_atomic, write_json
+from chipwise.core.files import read_mapping, storage, write_atomic, write_json
 from chipwise.spec import ArchSpec, Design
 from chipwise.spec.io import from_data, to_data
 from chipwise.training.tasks_data import Task
@@ -69,7 +69,7 @@ class Classifier:
         from chipwise.profile.backends.onnxruntime import OnnxRuntimeSession
 
         place = Path(folder)
-        self.about: dict[str, Any] = read_json(place / _FILES[0])
+        self.about: dict[str, Any] = read_mapping(place / _FILES[0])
         if self.about.get("schema") != SCHEMA:
             raise SpecError(f"is no classifier of {SCHEMA}", file=str(place / _FILES[0]), field="schema")
         missing = [name for name in _FILES if not (place / name).is_file()]

@@ -10,7 +10,6 @@ import csv
 import functools
 import hashlib
 import io
-import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,7 +20,7 @@ from xml.etree import ElementTree
 
 from chipwise.core.digest import digest
 from chipwise.core.errors import DataError, SpecError, UnknownName, nearest
-from chipwise.core.files import read_bytes
+from chipwise.core.files import parse_json, read_bytes
 from chipwise.core.tables import Table
 from chipwise.training.data import normal_form
 from chipwise.training.medical import installed, unescape
@@ -201,9 +200,9 @@ def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise DataError(f"{path}: line {number}: not JSON ({error.msg}); each line is one object") from None
+            row = parse_json(line, name=f"{path}: line {number}")
+        except SpecError as error:
+            raise DataError(f"{error}; each line is one object") from None
         if not isinstance(row, dict):
             raise DataError(f"{path}: line {number}: each line must be an object with text and label")
         yield number, row

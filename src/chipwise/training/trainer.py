@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from chipwise.core.digest import digest
 from chipwise.core.errors import InputError, SpecError, TrainingDiverged
-from chipwise.core.files import read_json, storage, write_atomic, write_json
+from chipwise.core.files import read_mapping, storage, write_atomic, write_json
 from chipwise.deploy.torch import Transformer, build
 from chipwise.nn.precision import Precision, fastest_precision, torch_dtype
 from chipwise.spec import ArchSpec
@@ -248,7 +248,7 @@ class Run:
         """The result that an earlier call of the same training left, if any."""
         if not (self.result_path.exists() and self.weights_path.exists()):
             return None
-        kept: dict[str, Any] = read_json(self.result_path)
+        kept = read_mapping(self.result_path)
         if kept.pop("key", None) != self.key or not self.weights_are_whole():
             return None
         curve = tuple((p[0], p[1], p[2], p[3]) for p in kept.pop("curve"))

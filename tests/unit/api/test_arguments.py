@@ -84,6 +84,21 @@ def test_an_argument_that_is_not_known_or_missing_is_named() -> None:
         chipwise.estimate()
 
 
+def test_numbers_beyond_what_a_float_holds_are_refused() -> None:
+    for call in (
+        lambda: chipwise.estimate("gpt2", batch=10**400),
+        lambda: chipwise.calibrate(seconds=10**400),
+        lambda: chipwise.quality("gpt2", tokens=10**400),
+    ):
+        with pytest.raises(SpecError, match="a whole number of 1329 bits is too large"):
+            call()
+
+
+def test_an_object_without_a_text_of_its_own_is_named_by_its_type() -> None:
+    with pytest.raises(SpecError, match=r"device: must be text, not an object of type object$"):
+        chipwise.explain("gpt2", device=object())
+
+
 def test_options_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(InputError, match="checkpoint"):
         chipwise.explain("gpt2", device="l4", checkpoint=True)

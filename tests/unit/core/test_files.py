@@ -23,6 +23,7 @@ from chipwise.core.files import (
     parse_yaml,
     read_bytes,
     read_json,
+    read_mapping,
     read_yaml,
     storage,
     write_atomic,
@@ -235,6 +236,13 @@ def test_deep_and_exotic_json(tmp_path) -> None:
             parse_json(text, name="f")
 
 
+def test_a_number_of_thousands_of_digits_is_called_that(tmp_path) -> None:
+    for name, read in (("a.yaml", read_yaml), ("a.json", read_json)):
+        (tmp_path / name).write_text('{"a": 1' + "0" * 6000 + "}")
+        with pytest.raises(SpecError, match=rf"{name}: .*: a number of thousands of digits$"):
+            read(tmp_path / name)
+
+
 def test_links_are_followed_and_devices_left_alone(tmp_path) -> None:
     (tmp_path / "kept").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "kept" / "target")
@@ -249,6 +257,13 @@ def test_links_are_followed_and_devices_left_alone(tmp_path) -> None:
         assert path.stat().st_mode == before
     with pytest.raises(StorageError, match="/proc/run"):
         write_atomic("/proc/run/a.json", "x")
+
+
+@pytest.mark.parametrize("content", ["[]", "3", "null", '"x"'])
+def test_what_is_no_mapping_is_refused_as_one(content: str, tmp_path) -> None:
+    (tmp_path / "a.json").write_text(content)
+    with pytest.raises(SpecError, match=r"a\.json: must be a mapping of fields, not "):
+        read_mapping(tmp_path / "a.json")
 
 
 def test_json_comes_back_and_refuses_what_json_has_not(tmp_path) -> None:

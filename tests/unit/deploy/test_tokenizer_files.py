@@ -130,3 +130,38 @@ def test_gguf_files_state_the_same_tokens(tmp_path: Path) -> None:
     assert [fields[f"tokenizer.ggml.{role}_token_id"] for role in ("bos", "eos", "padding")] == [1, 2, 0]
     assert fields["tokenizer.ggml.add_bos_token"] is True
     assert fields["tokenizer.chat_template"] == TEMPLATE
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"added_tokens": None}, "added_tokens: must be a list, not nothing"),
+        ({"added_tokens": {"content": "a"}}, "added_tokens: must be a list, not a mapping"),
+        ({"added_tokens": ["a"]}, r"added_tokens\[0\]: must have a content and an id"),
+        ({"added_tokens": [{"content": "a", "id": "x"}]}, r"added_tokens\[0\]: must have a content and an id"),
+    ],
+)
+def test_a_damaged_tokenizer_is_named(changes, said, tmp_path) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps({"model": {"vocab": {}}} | changes))
+    with pytest.raises(SpecError, match=rf"tokenizer\.json: {said}"):
+        read_tokenizer(path, max_tokens=8)
+
+
+@pytest.mark.parametrize("content", ["[]", "3", "null"])
+def test_files_beside_a_tokenizer_that_are_no_mappings_are_named(content, tmp_path) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text("{}")
+    (tmp_path / "tokenizer_config.json").write_text(content)
+    with pytest.raises(SpecError, match=r"tokenizer_config\.json: must be a mapping of fields"):
+        read_tokenizer(path, max_tokens=8)
+
+
+@pytest.mark.parametrize("wrong", [[], "x", 3, [3], {"processors": "x"}, {"single": [3]}, {"processors": [3]}])
+def test_a_strange_post_processor_adds_no_token(wrong, tmp_path) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps({"post_processor": wrong, "added_tokens": [{"content": "<s>", "id": 0}]}))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>", "chat_template": [3]}))
+    found = read_tokenizer(path, max_tokens=8)
+    assert not found.adds_bos
+    assert found.chat_template is None

@@ -114,6 +114,13 @@ def test_a_sensitivity_that_is_no_list_of_numbers_is_refused(given: object) -> N
         read_sensitivity(given)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(("content", "said"), [("[1, 2]", "needs a loss for each of 12 layers, got 2"), ("{}", "list")])
+def test_a_file_of_losses_that_does_not_suit_is_named(content: str, said: str, tmp_path) -> None:
+    (tmp_path / "losses.json").write_text(content)
+    with pytest.raises(SpecError, match=rf"losses\.json: sensitivity: .*{said}"):
+        api.explain("gpt2", device="l4", sensitivity=tmp_path / "losses.json")
+
+
 def test_a_loss_for_each_layer_is_needed() -> None:
     with pytest.raises(SpecError, match="32 layers, got 3"):
         api.explain(LLAMA3, device="h100-sxm", sensitivity=[0.1, 0.2, 0.3])

@@ -62,6 +62,12 @@ def test_a_damaged_winner_is_one_clear_error(tmp_path: Path, changes: dict[str, 
         api.measure(tmp_path)
 
 
+def test_a_folder_in_the_place_of_the_file_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "chipwise.json").mkdir()
+    with pytest.raises(SpecError, match=r"chipwise\.json: this is a folder, not a file"):
+        api.measure(tmp_path)
+
+
 @pytest.mark.parametrize("content", ["{}", "[]", "3", "{"])
 def test_a_file_of_another_kind_is_one_clear_error(tmp_path: Path, content: str) -> None:
     (tmp_path / "chipwise.json").write_text(content)

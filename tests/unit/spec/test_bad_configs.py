@@ -63,6 +63,8 @@ MOE = LLAMA | {
         (MOE, {"decoder_sparse_step": 0}, "decoder_sparse_step", "at least 1"),
         (MOE, {"mlp_only_layers": "all"}, "mlp_only_layers", "must be a list, not 'all'"),
         (MOE, {"mlp_only_layers": [99]}, "mlp_only_layers", "there is no layer 99 among 4"),
+        (MOE, {"intermediate_size": 0}, "intermediate_size", "at least 1"),
+        (MOE, {"intermediate_size": "x"}, "intermediate_size", "must be a whole number"),
         (MOE, {"num_experts_per_tok": 9}, "num_experts_per_tok", "9 of 8 experts"),
         (MOE, {"num_experts_per_tok": 0}, "num_experts_per_tok", "at least 1"),
         (MOE, {"moe_intermediate_size": 0}, "moe_intermediate_size", "at least 1"),
@@ -136,6 +138,9 @@ ATTENTION, FFN = Attention(heads=4, kv_heads=2, head_size=8), FeedForward(width=
         (lambda: Workload(new_tokens=0), "new_tokens"),
         (lambda: uniform(vocab_size=9, d_model=8, depth=1, heads=0, ffn_width=8), "heads"),
         (lambda: uniform(vocab_size=9, d_model=8, depth=1, heads=3, ffn_width=8), "heads"),
+        (lambda: uniform(vocab_size=9, d_model=-1, depth=1, heads=2, ffn_width=8), "d_model"),
+        (lambda: uniform(vocab_size=9, d_model="8", depth=1, heads=2, ffn_width=8), "d_model"),  # type: ignore[arg-type]
+        (lambda: uniform(vocab_size=9, d_model=8, depth="1", heads=2, ffn_width=8), "depth"),  # type: ignore[arg-type]
         (lambda: uniform(vocab_size=9, d_model=8, depth=10**12, heads=2, ffn_width=8), "depth"),
         (lambda: uniform(vocab_size=9, d_model=8, depth=0, heads=2, ffn_width=8), "layers"),
     ],

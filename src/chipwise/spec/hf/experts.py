@@ -55,7 +55,8 @@ def read_qwen3_moe(fields: Fields) -> dict[str, Any]:
 def _qwen_moe(fields: Fields, heads: dict[str, Any], *, shared: bool) -> dict[str, Any]:
     mixture = qwen_mixture(fields, shared=shared)
     windows, sparse = qwen_windows(fields), qwen_sparse(fields)
-    plain = gated(fields) if not all(sparse) else None
+    dense = not all(sparse) or fields.maybe("intermediate_size") is not None
+    plain = gated(fields) if dense else None
     stack = [
         Layer(attention=Attention(**heads, window=window), ffn=mixture if on else plain)
         for window, on in zip(windows, sparse, strict=True)
