@@ -61,5 +61,6 @@ def command(
         )
     print_table(table)
     if scores and scores[0].problem:
-        say(f"note: {1 - scores[0].answered:.0%} of the rows have no prediction; the first: {scores[0].problem}")
+        missing = units.show(1 - scores[0].answered, "share")
+        say(f"note: {missing} of the rows have no prediction; the first: {scores[0].problem}")
     put(f"wrote {out}")
