@@ -6,9 +6,9 @@
 Draws mutants, as many from each package: a comparison or sign reversed, a number off by one, a term dropped, a constant
 doubled, min for max, another value returned. Each runs against the unit tests of its package alone, in a copy of the
 sources. The functions that each test calls, also in worker processes and command lines, are recorded first. A mutant is
-tested with the files that call its function: the file named after the module first, in it the tests that call the
-function, the quickest first, until one fails. If none calls it there (code that is copied elsewhere and run), all files
-of the package run.
+tested with the tests that call its function, those of the file named after the module first, then the quickest, until
+one fails. What only a test that uses another one's results (a shared fixture, a cache) would see is not counted. If no
+test calls the function (code that is copied elsewhere and run), all tests of the package run.
 
 Mutants that change nothing observable are listed in mutation-equivalent.csv with the reason; they are printed and
 written, and not counted. A run over the time limit (in seconds of CPU) counts as killed and is reported as such.
@@ -85,6 +85,7 @@ SWAPS = {
     **{"minimum": "maximum", "maximum": "minimum", "argmin": "argmax", "argmax": "argmin"},
     **{"floor": "ceil", "ceil": "floor", "nanmin": "nanmax", "nanmax": "nanmin"},
 }
+PASSED = (0, 5)  # all tests, or none
 NEGATED = {"float", "int", "Float64Array"}
 EMPTY = {"str": "''", "list": "[]", "tuple": "()", "dict": "{}"}
 
@@ -246,7 +247,7 @@ class Copy:
         self._server.communicate("")
 
     def test(
-        self, files: list[str], limit_s: float, *, first: list[str] | None = None, calls: Path | None = None
+        self, files: list[str], limit_s: float, *, chosen: list[str] | None = None, calls: Path | None = None
     ) -> dict[str, Any]:
         """Exit code of the tests (None at the time limit), those that failed, and the seconds of each.
 
@@ -257,7 +258,7 @@ class Copy:
         tracing = {"MUTATION_SOURCE": str(self.source), "MUTATION_CALLS": str(calls)} if calls else {}
         request = {
             "files": files,
-            "first": first or [],
+            "chosen": chosen or [],
             "stop": not calls,
             "cpu_s": int(limit_s),
             "wall_s": 10 * limit_s,  # for a fault that waits; on a machine that does other work too
@@ -266,7 +267,7 @@ class Copy:
         print(json.dumps(request), file=self._server.stdin, flush=True)
         return dict(json.loads(self._server.stdout.readline()))
 
-    def test_mutant(self, mutant: Mutant, files: list[str], limit_s: float, first: list[str]) -> dict[str, Any]:
+    def test_mutant(self, mutant: Mutant, files: list[str], limit_s: float, chosen: list[str]) -> dict[str, Any]:
         """What the tests say while ``mutant`` is in the sources."""
         path = self.source / mutant.file
         kept, times = path.read_bytes(), path.stat()
@@ -274,7 +275,7 @@ class Copy:
             path.write_bytes(mutant.apply(kept))
             self._clock += 2
             os.utime(path, (self._clock, self._clock))
-            return self.test(files, limit_s, first=first)
+            return self.test(files, limit_s, chosen=chosen)
         finally:
             path.write_bytes(kept)
             os.utime(path, (times.st_atime, times.st_mtime))
@@ -306,7 +307,7 @@ def record(copies: queue.Queue[Copy], files: list[str], workers: int) -> dict[st
         try:
             out.write_text("")
             answer = mine.test([file], 1800, calls=out)
-            if answer["code"] not in (0, 5):
+            if answer["code"] not in PASSED:
                 print(f"{answer['failed'] or file}: fails without a mutant; the file is left out", file=sys.stderr)
                 return file, Calls({}, {}, broken=True)
             callers: dict[str, set[str]] = defaultdict(set)
@@ -425,15 +426,16 @@ def judge(mutant: Mutant, reason: str | None, copies: queue.Queue[Copy], calls: 
     found = {file: known.tests_of(mutant) for file, known in mine.items()}
     calling = {file: tests for file, tests in found.items() if tests is not None} or {file: [] for file in mine}
     order = sorted(calling, key=lambda file: (stem not in Path(file).stem, sum(calls[file].seconds.values())))
-    first = [test for file in order for test in calling[file]]
-    limit_s = 60 + 5 * sum(sum(calls[file].seconds.values()) for file in order)
+    chosen = [test for file in order for test in calling[file]]
+    seconds = {test: s for file in order for test, s in calls[file].seconds.items()}
+    limit_s = 60 + 5 * sum(seconds.get(test, 0.0) for test in chosen or seconds)
     place = copies.get()
     started = time.monotonic()
     try:
-        answer = place.test_mutant(mutant, order, limit_s, first)
+        answer = place.test_mutant(mutant, order, limit_s, chosen)
     finally:
         copies.put(place)
-    outcome = "time limit" if answer["code"] is None else "killed" if answer["code"] else "survived"
+    outcome = "time limit" if answer["code"] is None else "survived" if answer["code"] in PASSED else "killed"
     if outcome == "survived" and reason:
         outcome = "equivalent"
     return {

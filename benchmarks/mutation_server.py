@@ -56,16 +56,17 @@ if "MUTATION_CALLS" in os.environ:
 
 
 class Plugin:
-    """Orders the tests, and notes how long each took and which failed."""
+    """Chooses and orders the tests, and notes how long each took and which failed."""
 
-    def __init__(self, first: list[str]) -> None:
-        self.rank = {test: i for i, test in enumerate(first)}
+    def __init__(self, chosen: list[str]) -> None:
+        self.rank = {test: i for i, test in enumerate(chosen)}
         self.seconds: dict[str, float] = {}
         self.failed: list[str] = []
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Tests that are known to call the changed function first."""
-        items.sort(key=lambda item: self.rank.get(item.nodeid, len(self.rank)))
+        """Those that are known to call the changed function, the quickest first; all where none is known."""
+        if self.rank:
+            items[:] = sorted((i for i in items if i.nodeid in self.rank), key=lambda item: self.rank[item.nodeid])
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """Calls from here on are of this test."""
@@ -93,7 +94,7 @@ def _run(request: dict[str, Any], answer: Path) -> None:
     os.environ.update(request["environment"])
     if "MUTATION_CALLS" in os.environ:
         importlib.import_module("sitecustomize").start()
-    plugin = Plugin(request["first"])
+    plugin = Plugin(request["chosen"])
     stop = ["-x"] if request["stop"] else []
     code = pytest.main(["-q", "--tb=no", "-p", "no:cacheprovider", *stop, *request["files"]], plugins=[plugin])
     sys.settrace(None)
