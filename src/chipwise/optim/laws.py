@@ -1,87 +1,266 @@
-"""What loss a model that nobody here can train would reach: published scaling laws, with an interval.
+"""What loss a model that nobody here can train would reach: a law of size, shape and text, always with an interval.
 
-Nats a token = ``floor`` + ``size`` · N^-α + ``text`` · D^-β, with N all parameters and D the tokens of one pass over
-the text, and a few per cent more where depth and width are out of proportion. The laws were fitted to one lab's
-trainings, with its tokenizer and text: figures of two models compare, one figure says little about another text.
+    nats a token = e^s · (floor + size · (n / 1e8)^-a + text · (t / 1e11)^-b · (N / 1e8)^g)
 
-The interval (nine of ten) holds three things: how far the constants vary together, as drawn from the published points;
-the points' own scatter; and how far the two published fits of the same trainings differ, which grows with
-extrapolation. What an unusual shape costs counts as known to its own size.
+with N the parameters of the layers (not of embeddings and head), t the tokens of one pass over the text, and n the
+parameters that the shape leaves effective:
+
+    n = N / ((1 + depth / layers) · (1 + width / d_model)) · e^-(ffn · ln²(share / 10)) · (2 / queries per KV head)^kv
+
+A few layers compose few steps and a narrow stream carries few features, whatever the matrices hold; both losses fade as
+the model grows. How feed-forwards share a layer's parameters, and fewer key-value heads, matter little as long as the
+parameters are counted: those two constants come from other publications and are as unsure as large. A mixture of
+experts, or layers that share weights, count between the parameters that one token meets and all: the geometric mean,
+and the interval holds both ends.
+
+The constants vary together as the shipped covariance says, so what two designs have in common cancels from their
+difference: above all ``s``, the level of a tokenizer and text. Trainings of one's own narrow all of them
+(:mod:`chipwise.optim.law_fit`); a single one fixes ``s``.
 
 References:
-    Hoffmann et al. 2022, arXiv:2203.15556, appendix D.3, constants of the TeX source: ``HOFFMANN``. Besiroglu et al.
-    2024, arXiv:2404.10102, table 1: ``BESIROGLU``; its points and code: github.com/epoch-research/analyzing-chinchilla,
-    from which ``benchmarks/scaling_law.py`` computed ``COVARIANCE`` and ``SCATTER``.
-    Best depth at a width: Levine et al. 2020, arXiv:2006.12467, equation 11. What leaving it costs: Kaplan et al. 2020,
-    arXiv:2001.08361, section 3.1, six layers of 4,288 against 48 of 1,600: a loss 3 % higher.
+    Form in size and text: Hoffmann et al. 2022, arXiv:2203.15556, equation 2; parameters of the layers and the small
+    effect of shape: Kaplan et al. 2020, arXiv:2001.08361, section 3.1 and figure 5 (``ffn``). Trainings of many widths
+    and depths: McLeish et al. 2025, Gemstones, arXiv:2502.06857. Key-value heads at equal parameters: Shazeer 2019,
+    arXiv:1911.02150, table 3 (``kv``). Outside the trainings the law is compared with that of Besiroglu et al. 2024,
+    arXiv:2404.10102, table 1: where the two part, the interval grows by as much.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from chipwise.core.arrays import Float64Array
-from chipwise.core.errors import InputError, Unsupported
+from chipwise.core.errors import InputError, SpecError
+from chipwise.core.files import read_json
 from chipwise.core.results import Result
 from chipwise.core.statistics import Z90
 from chipwise.cost.model import Predicted
+from chipwise.optim.shapes import Shapes, recurrent
 from chipwise.spec import ArchSpec
-from chipwise.spec.mixers import GatedDelta, Mamba2
 
-SMALLEST_PARAMETERS, SMALLEST_TOKENS = 1e7, 1e8  # below, the laws say nothing: it can be trained
-FITTED_PARAMETERS, FITTED_TOKENS = (5.7e7, 1.6e10), (1e9, 5e11)  # of the published trainings
+DATA = Path(__file__).parent / "data" / "law.json"
+CONSTANTS = (
+    "level", "ln_floor", "ln_size", "size_exponent", "ln_text", "text_exponent", "text_growth",
+    "ln_depth", "ln_width", "ffn", "kv", "between",
+)  # fmt: skip
+SMALLEST_PARAMETERS, SMALLEST_TOKENS = 1e7, 1e8  # below, the law says nothing: it can be trained
+PARAMETERS, TOKENS, FFN_SHARE, QUERIES_PER_KV = 1e8, 1e11, 10.0, 2.0  # where powers and logarithms are one and zero
+ALIKE = math.log(2)  # shapes whose logarithms lie further apart err independently
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedLaw:
-    """A law's constants; sizes in parameters, text in tokens, loss in nats a token."""
+    """A published law in all parameters N and tokens D: floor + size · N^-α + text · D^-β, nats a token."""
 
     floor: float
     size: float
     text: float
     size_exponent: float
     text_exponent: float
-    source: str
 
-    def nats_per_token(self, parameters: float, tokens: float) -> float:
+    def nats_per_token(self, parameters: ArrayLike, tokens: ArrayLike) -> Float64Array:
         """The loss that the law expects.
 
-        >>> round(HOFFMANN.nats_per_token(70e9, 1.4e12), 2)  # Chinchilla: 1.6934 + 0.0852 + 0.1423
-        1.92
+        >>> float(BESIROGLU.nats_per_token(70e9, 1.4e12).round(2))  # Chinchilla: 1.8172 + 0.0814 + 0.0751
+        1.97
         """
-        by_size, by_text = self._parts(parameters, tokens)
-        return self.floor + by_size + by_text
-
-    def sensitivities(self, parameters: float, tokens: float) -> Float64Array:
-        """Change of the loss by ln ``size``, ln ``text``, ln ``floor`` and the two exponents, (5,)."""
-        by_size, by_text = self._parts(parameters, tokens)
-        return np.array([by_size, by_text, self.floor, -by_size * math.log(parameters), -by_text * math.log(tokens)])
-
-    def _parts(self, parameters: float, tokens: float) -> tuple[float, float]:
-        return self.size * parameters**-self.size_exponent, self.text * tokens**-self.text_exponent
+        n, d = np.asarray(parameters, float), np.asarray(tokens, float)
+        return np.asarray(self.floor + self.size * n**-self.size_exponent + self.text * d**-self.text_exponent)
 
 
-HOFFMANN = PublishedLaw(
-    floor=1.6934, size=406.4, text=410.7, size_exponent=0.3392, text_exponent=0.2849, source="Hoffmann et al. 2022"
-)
-BESIROGLU = PublishedLaw(
-    floor=1.8172, size=482.01, text=2085.43, size_exponent=0.3478, text_exponent=0.3658, source="Besiroglu et al. 2024"
-)
-COVARIANCE = np.array(
-    [  # of ln size, ln text, ln floor, size exponent, text exponent, over 4,000 draws of the published points
-        (0.0638874, -0.0263541, 0.0020509, 0.0038093, -0.00132198),
-        (-0.0263541, 0.179311, 0.00374749, -0.00163942, 0.00877114),
-        (0.0020509, 0.00374749, 0.000199479, 0.000121048, 0.000182634),
-        (0.0038093, -0.00163942, 0.000121048, 0.000227438, -8.22894e-05),
-        (-0.00132198, 0.00877114, 0.000182634, -8.22894e-05, 0.000429322),
-    ]
-)
-SCATTER = 0.0075  # standard deviation of the published points around the law, relative
-BEST_DEPTH = (5.039, 0.0555)  # ln width = a + b · depth where a model of this size is best
-SHALLOW_COST = 0.03  # relative, of 6 layers of 4,288 where about 42 of 1,600 are best
+BESIROGLU = PublishedLaw(floor=1.8172, size=482.01, text=2085.43, size_exponent=0.3478, text_exponent=0.3658)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Law:
+    """The constants, in the order of ``CONSTANTS``, and what is not known of them.
+
+    Attributes:
+        constants: (12,).
+        covariance: Of the constants, (12, 12).
+        scatter: Standard deviation of ln loss of one shape's trainings around the law.
+        noise: The same of one training (or checkpoint) among those of its shape.
+        layer_parameters: Of the trainings it was fitted to, least and most.
+        tokens: Likewise.
+        source: Of the trainings, in words.
+    """
+
+    constants: Float64Array
+    covariance: Float64Array
+    scatter: float
+    noise: float
+    layer_parameters: tuple[float, float]
+    tokens: tuple[float, float]
+    source: str
+
+    def __post_init__(self) -> None:
+        size = len(CONSTANTS)
+        if self.constants.shape != (size,) or self.covariance.shape != (size, size):
+            raise SpecError(f"a law has {size} constants: {', '.join(CONSTANTS)}")
+
+    def nats_per_token(self, shapes: Shapes, tokens: ArrayLike) -> Float64Array:
+        """The loss that is expected of each shape after ``tokens``, (n,)."""
+        return np.exp(self.constants[0]) * np.sum(self._parts(shapes, tokens)[0], axis=0)
+
+    def sensitivities(self, shapes: Shapes, tokens: ArrayLike) -> Float64Array:
+        """Change of the logarithm of the loss by each constant, (n, 12)."""
+        least, most, width, depth, ffn_share, queries = shapes.columns()
+        c = dict(zip(CONSTANTS, self.constants, strict=True))
+        (floor, by_size, by_text), size, effective, text = self._parts(shapes, tokens)
+        slope = by_size * -c["size_exponent"]  # by ln n
+        apart = np.log(most / least)
+        found = [
+            floor + by_size + by_text,
+            floor,
+            by_size,
+            -by_size * effective,
+            by_text,
+            -by_text * text,
+            by_text * size,
+            slope * -_share(c["ln_depth"], depth),
+            slope * -_share(c["ln_width"], width),
+            slope * -(np.log(np.maximum(ffn_share, 0.1) / FFN_SHARE) ** 2),
+            slope * -np.log(queries / QUERIES_PER_KV),
+            (slope + by_text * c["text_growth"]) * apart,
+        ]
+        return np.stack(np.broadcast_arrays(*found), axis=1) / (floor + by_size + by_text)[:, None]
+
+    def expect(self, shapes: Shapes, tokens: ArrayLike) -> tuple[Float64Array, Float64Array, Float64Array]:
+        """The loss and the interval that nine of ten trainings should be in: value, low and high, each (n,)."""
+        value = self.nats_per_token(shapes, tokens)
+        change = self.sensitivities(shapes, tokens)
+        variance = np.einsum("ni,ij,nj->n", change, self.covariance, change)
+        variance += self.scatter**2 + self.noise**2 + self._beyond(shapes, tokens) ** 2
+        factor = np.exp(Z90 * np.sqrt(variance))
+        return value, value / factor, value * factor
+
+    def loss(self, shape: ArchSpec | Shapes, tokens: float) -> Predicted:
+        """The loss of one model in nats a token of the law's (or one's own) text, with its interval."""
+        value, low, high = self.expect(_shapes(shape), tokens)
+        return Predicted(value=float(value[0]), low=float(low[0]), high=float(high[0]))
+
+    def difference(self, a: ArchSpec | Shapes, b: ArchSpec | Shapes, tokens: float) -> Predicted:
+        """By how many nats a token the loss changes where ``b`` is trained instead of ``a``, on the same text.
+
+        Both stand under one law, so what it does not know of both cancels. How far two trainings of the same model
+        differ is not in it.
+        """
+        value, low, high = self.differences(_shapes(a), _shapes(b), tokens)
+        return Predicted(value=float(value[0]), low=float(low[0]), high=float(high[0]))
+
+    def differences(self, a: Shapes, b: Shapes, tokens: ArrayLike) -> tuple[Float64Array, Float64Array, Float64Array]:
+        """The same of n pairs: value, low and high, each (n,)."""
+        one, other = (self.nats_per_token(shapes, tokens) for shapes in (a, b))
+        change = self.sensitivities(b, tokens) - self.sensitivities(a, tokens)
+        variance = np.einsum("ni,ij,nj->n", change, self.covariance, change)
+        variance += 2 * self.scatter**2 * (1 - alikeness(a, b))
+        variance += (self._beyond(b, tokens) - self._beyond(a, tokens)) ** 2
+        value = other - one
+        half = Z90 * np.sqrt(variance * one * other + self.covariance[0, 0] * value**2)
+        return value, value - half, value + half
+
+    def notes(self, shapes: Shapes, tokens: float) -> list[str]:
+        """What of the first model, or of the text, lies outside the trainings."""
+        least, most, *_ = shapes.columns()[:, 0]
+        found = []
+        if least < most:
+            found.append(
+                f"counts as {_said(least)} to {_said(most)} parameters in its layers (experts a token does "
+                "not meet, layers that share weights): the interval holds both, the figure is of their geometric mean"
+            )
+        for what, value, (low, high) in (
+            ("parameters in layers", most, self.layer_parameters),
+            ("tokens", tokens, self.tokens),
+        ):
+            if not low * 0.999 <= value <= high * 1.001:
+                found.append(
+                    f"{_said(value)} {what} are outside the published trainings' {_said(low)} to {_said(high)}"
+                )
+        return found
+
+    def _parts(
+        self, shapes: Shapes, tokens: ArrayLike
+    ) -> tuple[tuple[Float64Array, Float64Array, Float64Array], Float64Array, Float64Array, Float64Array]:
+        """Floor, size and text parts, ln N and ln n over 1e8, and ln t over 1e11, each (n,)."""
+        least, most, width, depth, ffn_share, queries = shapes.columns()
+        c = dict(zip(CONSTANTS, (float(value) for value in self.constants), strict=True))
+        size = (1 - c["between"]) * np.log(least / PARAMETERS) + c["between"] * np.log(most / PARAMETERS)
+        effective = size - np.log((1 + np.exp(c["ln_depth"]) / depth) * (1 + np.exp(c["ln_width"]) / width))
+        effective = effective - c["ffn"] * np.log(np.maximum(ffn_share, 0.1) / FFN_SHARE) ** 2
+        effective = effective - c["kv"] * np.log(queries / QUERIES_PER_KV)
+        text = np.broadcast_to(np.log(np.asarray(tokens, float) / TOKENS), size.shape)
+        floor = np.full_like(size, math.exp(c["ln_floor"]))
+        by_size = np.exp(c["ln_size"] - c["size_exponent"] * effective)
+        by_text = np.exp(c["ln_text"] - c["text_exponent"] * text + c["text_growth"] * size)
+        return (floor, by_size, by_text), size, effective, text
+
+    def _beyond(self, shapes: Shapes, tokens: ArrayLike) -> Float64Array:
+        """By how much ln loss changes less or more than in the published law beyond the trainings, (n,)."""
+        least, most, width, depth, *rest = shapes.columns()
+        tokens = np.broadcast_to(np.asarray(tokens, float), least.shape)
+        middle = np.sqrt(least * most)
+        within = np.clip(middle, *self.layer_parameters)
+        seen = np.clip(tokens, *self.tokens)
+        if np.array_equal(within, middle) and np.array_equal(seen, tokens):
+            return np.zeros(len(shapes))
+        step = (within / middle) ** (1 / 3)  # a smaller model of the same proportions has fewer layers, and narrower
+        inner = Shapes(
+            least=least * within / middle,
+            most=most * within / middle,
+            width=width * step,
+            depth=depth * step,
+            ffn_share=rest[0],
+            queries_per_kv=rest[1],
+        )
+        own = np.log(self.nats_per_token(shapes, tokens) / self.nats_per_token(inner, seen))
+        other = np.log(BESIROGLU.nats_per_token(middle, tokens) / BESIROGLU.nats_per_token(within, seen))
+        return np.asarray(own - other)
+
+
+def alikeness(a: Shapes, b: Shapes) -> Float64Array:
+    """How alike two shapes err around the law, from 0 to 1, (n,): 1 where they are one shape."""
+    return np.asarray(np.exp(-0.5 * ((places(a) - places(b)) ** 2).sum(axis=1) / ALIKE**2))
+
+
+def places(shapes: Shapes) -> Float64Array:
+    """Logarithms of width, depth and the share of the feed-forwards, (n, 3)."""
+    _, _, width, depth, ffn_share, _ = shapes.columns()
+    return np.log(np.stack([width, depth, np.maximum(ffn_share, 0.1)], axis=1))
+
+
+@cache
+def shipped() -> Law:
+    """The law as fitted to published trainings, its level that of no text in particular."""
+    return law_from(read_json(DATA))
+
+
+def law_from(held: dict[str, object]) -> Law:
+    """The law that :func:`law_fields` wrote.
+
+    Raises:
+        SpecError: A field is missing or of another shape.
+    """
+    try:
+        arrays = {name: np.asarray(held[name], float) for name in ("constants", "covariance")}
+        ranges = {name: tuple(held[name]) for name in ("layer_parameters", "tokens")}  # type: ignore[arg-type]
+        numbers = {name: float(held[name]) for name in ("scatter", "noise")}  # type: ignore[arg-type]
+        return Law(**arrays, **ranges, **numbers, source=str(held["source"]))  # type: ignore[arg-type]
+    except (KeyError, TypeError, ValueError) as error:
+        raise SpecError(f"is no law: {error}") from None
+
+
+def law_fields(law: Law) -> dict[str, object]:
+    """The law as JSON values."""
+    return {
+        "constants": law.constants.tolist(), "covariance": law.covariance.tolist(), "scatter": law.scatter,
+        "noise": law.noise, "layer_parameters": law.layer_parameters, "tokens": law.tokens, "source": law.source,
+    }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -108,122 +287,79 @@ class ExpectedQuality(Result):
         value, low, high = (f"{x:.2f}" for x in (self.loss.value, self.loss.low, self.loss.high))
         return f"{value} {self.unit} [{low}, {high}], {self.basis}"
 
+    def per_byte(self, bytes_per_token: float) -> ExpectedQuality:
+        """The same in bits per byte, where the tokenizer's bytes per token on the text are known.
 
-def published_quality(arch: ArchSpec, *, tokens: float) -> ExpectedQuality:
-    """The loss that ``arch`` is expected to reach after one pass over ``tokens`` of text, by the published law.
+        Raises:
+            InputError: They are not positive.
+        """
+        if not 0 < bytes_per_token < math.inf:
+            raise InputError(f"{bytes_per_token} bytes per token: give a positive number")
+        scale = 1 / (math.log(2) * bytes_per_token)
+        ends = {name: getattr(self.loss, name) * scale for name in ("value", "low", "high")}
+        return replace(self, loss=Predicted(**ends), unit="bits/byte")
+
+
+def published_quality(arch: ArchSpec, *, tokens: float, law: Law | None = None) -> ExpectedQuality:
+    """The loss that ``arch`` is expected to reach after one pass over ``tokens`` of text.
 
     Args:
         arch: A decoder of at least ten million parameters.
         tokens: Of training, at least 100 million, none seen twice.
+        law: One's own; the shipped one by default.
 
     Raises:
         Unsupported: The model does not predict next tokens.
         InputError: Too small a model or too little text for the law to say anything.
     """
-    if arch.encoder or not arch.causal or arch.head != "lm":
-        raise Unsupported(f"{arch.name}: the published laws are of decoders that predict the next token")
-    least, most = _counted(arch)
-    if most < SMALLEST_PARAMETERS or not SMALLEST_TOKENS <= tokens < math.inf:
-        raise InputError(
-            f"{arch.name}: the published laws say nothing of {_said(most)} parameters after "
-            f"{_said(tokens)} tokens (from 10M parameters and 100M tokens on); train it: chipwise train"
-        )
-    middle = math.sqrt(least * most)
-    out_of_shape = shape_cost(arch)
-    law = BESIROGLU.nats_per_token(middle, tokens)
-    loss = law * (1 + out_of_shape)
-    change = BESIROGLU.sensitivities(middle, tokens)
-    variance = float(change @ COVARIANCE @ change) + (SCATTER * law) ** 2 + (out_of_shape * law) ** 2
-    variance += (law - HOFFMANN.nats_per_token(middle, tokens)) ** 2
-    half = Z90 * math.sqrt(variance)
-    ends = [BESIROGLU.nats_per_token(count, tokens) - law for count in (most, least)]
+    shapes = Shapes.of(arch)
+    _require_covered(arch, tokens)
+    own, law = law is not None, law or shipped()
+    notes = law.notes(shapes, tokens)
+    if recurrent(arch):
+        notes.append("the published trainings had attention in every layer, this model has recurrences")
     return ExpectedQuality(
-        loss=Predicted(value=loss, low=loss + ends[0] - half, high=loss + ends[1] + half),
+        loss=law.loss(shapes, tokens),
         unit="nats/token",
-        source=BESIROGLU.source,
-        basis="predicted, published law, another tokenizer and text",
-        parameters=middle,
+        source=law.source,
+        basis=f"predicted, law with {law.source}" if own else "predicted, published law, another tokenizer and text",
+        parameters=float(np.sqrt(shapes.columns()[0, 0] * shapes.columns()[1, 0])),
         tokens=tokens,
-        notes=tuple(_notes(arch, least, most, tokens)),
+        notes=tuple(notes),
     )
 
 
-def published_change(before: ArchSpec, after: ArchSpec, *, tokens: float) -> Predicted:
+def published_change(before: ArchSpec, after: ArchSpec, *, tokens: float, law: Law | None = None) -> Predicted:
     """By how many nats a token the expected loss changes where ``after`` is trained instead of ``before``.
 
-    Both stand under the same law, so most of what it does not know cancels: the interval is narrower than those of
-    :func:`published_quality`. How far two trainings of one model differ is not in it.
+    The interval is narrower than those of :func:`published_quality`; see :meth:`Law.difference`.
 
     Raises:
         Unsupported: As there.
         InputError: As there.
     """
-    one, other = (published_quality(arch, tokens=tokens) for arch in (before, after))
-    sizes, shapes = (one.parameters, other.parameters), (shape_cost(before), shape_cost(after))
-    laws = [[law.nats_per_token(size, tokens) for size in sizes] for law in (BESIROGLU, HOFFMANN)]
-    by_fit = (laws[0][1] - laws[0][0]) - (laws[1][1] - laws[1][0])
-    by_shape = laws[0][1] * shapes[1] - laws[0][0] * shapes[0]
-    change = BESIROGLU.sensitivities(sizes[1], tokens) - BESIROGLU.sensitivities(sizes[0], tokens)
-    half = Z90 * math.sqrt(float(change @ COVARIANCE @ change) + by_fit**2 + by_shape**2)
-    value = other.loss.value - one.loss.value
-    better, worse = (
-        sum(abs(BESIROGLU.nats_per_token(_counted(arch)[i], tokens) - law) for arch, i, law in ends)
-        for ends in (
-            ((before, 0, laws[0][0]), (after, 1, laws[0][1])),
-            ((before, 1, laws[0][0]), (after, 0, laws[0][1])),
+    for arch in (before, after):
+        Shapes.of(arch)
+        _require_covered(arch, tokens)
+    return (law or shipped()).difference(before, after, tokens)
+
+
+def _require_covered(arch: ArchSpec, tokens: float) -> None:
+    if arch.parameters() < SMALLEST_PARAMETERS or not SMALLEST_TOKENS <= tokens < math.inf:
+        raise InputError(
+            f"{arch.name}: the published laws say nothing of {_said(arch.parameters())} parameters after "
+            f"{_said(tokens)} tokens (from 10M parameters and 100M tokens on); train it: chipwise train"
         )
-    )
-    return Predicted(value=value, low=value - better - half, high=value + worse + half)
 
 
-def shape_cost(arch: ArchSpec) -> float:
-    """By which share the loss is higher than in the best proportion of depth to width, by published figures.
-
-    Quadratic in the logarithm of depth over best depth, through the one published cost.
-    """
-    return _cost_of(len(arch.layers), sum(arch.layer_parameters(layer, active=True) for layer in arch.layers))
+def _shapes(shape: ArchSpec | Shapes) -> Shapes:
+    return Shapes.of(shape) if isinstance(shape, ArchSpec) else shape
 
 
-def _cost_of(depth: int, layer_parameters: float) -> float:
-    shallow = math.log(6 / best_depth(12 * 6 * 4288**2))
-    return SHALLOW_COST * (math.log(depth / best_depth(layer_parameters)) / shallow) ** 2
-
-
-def best_depth(layer_parameters: float) -> float:
-    """Layers in which so many parameters are best spent: the depth that solves 12 · depth · width² = parameters.
-
-    >>> round(best_depth(1e12)), round(math.exp(5.039 + 0.0555 * best_depth(1e12)), -3)  # "30K for 1 trillion"
-    (95, 30000.0)
-    """
-    intercept, slope = BEST_DEPTH
-    low, high = 1e-6, 1e3
-    while high - low > 1e-9 * high:
-        depth = (low + high) / 2
-        small = math.log(12 * depth) + 2 * (intercept + slope * depth) < math.log(layer_parameters)
-        low, high = (depth, high) if small else (low, depth)
-    return high
-
-
-def _counted(arch: ArchSpec) -> tuple[float, float]:
-    """Fewest and most parameters that ``arch`` may count as: those a token meets once, and all as often as they run."""
-    shared = [layer for layer in arch.layers if layer.shares is not None]
-    again = sum(arch.layer_parameters(layer) for layer in shared)
-    return float(arch.active_parameters()), float(arch.parameters() + again)
-
-
-def _notes(arch: ArchSpec, least: float, most: float, tokens: float) -> list[str]:
-    notes = []
-    if least < most:
-        notes.append(
-            f"counts as {_said(least)} to {_said(most)} parameters (experts a token does "
-            "not meet, layers that share weights): the interval holds both, the figure is of their geometric mean"
-        )
-    for what, value, (low, high) in (("parameters", most, FITTED_PARAMETERS), ("tokens", tokens, FITTED_TOKENS)):
-        if not low <= value <= high:
-            notes.append(f"{_said(value)} {what} are outside the published trainings' {_said(low)} to {_said(high)}")
-    if any(isinstance(layer.attention, GatedDelta | Mamba2) for layer in arch.layers):
-        notes.append("the published trainings had attention in every layer, this model has recurrences")
-    return notes
+def _share(logarithm: float, count: Float64Array) -> Float64Array:
+    """Derivative of ln(1 + e^x / count) by x."""
+    ratio = np.exp(logarithm) / count
+    return np.asarray(ratio / (1 + ratio))
 
 
 def _said(count: float) -> str:

@@ -6,59 +6,117 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chipwise.core.errors import InputError, Unsupported
+from chipwise.core.errors import InputError, SpecError, Unsupported
 from chipwise.optim import laws
-from chipwise.optim.laws import BESIROGLU, HOFFMANN, best_depth, published_change, published_quality, shape_cost
+from chipwise.optim.laws import BESIROGLU, CONSTANTS, law_fields, law_from, published_change, published_quality, shipped
+from chipwise.optim.shapes import Shapes
 from chipwise.spec import Attention, FeedForward, Layer, uniform
 from chipwise.spec.feed_forward import MixtureOfExperts
 from chipwise.spec.hf import resolve
 
+EXACT = replace(
+    shipped(),
+    constants=np.array([0.0, math.log(2), 0.0, 0.5, math.log(0.5), 0.5, 0.0, math.log(4), math.log(1000), 0, 0, 0.5]),
+)  # floor 2, 1 · (n / 1e8)^-1/2, 1/2 · (t / 1e11)^-1/2; (1 + 4 / layers) (1 + 1000 / width)
 
-def llama(depth: int = 32, width: int = 4096):
-    return uniform(vocab_size=32_000, d_model=width, depth=depth, heads=width // 64, ffn_width=8 * width // 3)
+
+def llama(depth: int = 32, width: int = 4096, **changes):
+    return uniform(
+        vocab_size=32_000, d_model=width, depth=depth, heads=width // 64, ffn_width=8 * width // 3, **changes
+    )
 
 
-def test_chinchilla_by_hand() -> None:
+def shape(layers: float, width: float, depth: float) -> Shapes:
+    return Shapes(least=layers, most=layers, width=width, depth=depth)
+
+
+def test_the_law_by_hand() -> None:
+    # (1 + 4/4) (1 + 1000/1000) = 4 of 1.6e9: 4e8 effective, so 1 / 2; 4e11 tokens: 1/2 / 2
+    assert EXACT.nats_per_token(shape(1.6e9, 1000, 4), 4e11) == pytest.approx([2 + 0.5 + 0.25])
+    level = replace(EXACT, constants=EXACT.constants + np.eye(len(CONSTANTS))[0] * math.log(1.1))
+    assert level.nats_per_token(shape(1.6e9, 1000, 4), 4e11) == pytest.approx([2.75 * 1.1])
+
+
+def test_feed_forward_share_and_key_value_heads_by_hand() -> None:
+    constants = EXACT.constants.copy()
+    constants[CONSTANTS.index("ffn")], constants[CONSTANTS.index("kv")] = 0.5, 1.0
+    odd = Shapes(least=1.6e9, most=1.6e9, width=1000, depth=4, ffn_share=10 * math.e**2, queries_per_kv=8)
+    # e^(-0.5 · 2²) · 2/8 of 4e8: n = 1e8 · e^-2, so size^-1/2 = e
+    found = replace(EXACT, constants=constants).nats_per_token(odd, 4e11)
+    assert found == pytest.approx([2 + math.e + 0.25])
+
+
+def test_besiroglu_by_hand() -> None:
     # 70e9^0.3478 = e^(24.972 · 0.3478) = 5919; 1.4e12^0.3658 = e^(27.968 · 0.3658) = 27756
     # 1.8172 + 482.01 / 5919 + 2085.43 / 27756 = 1.8172 + 0.0814 + 0.0751
     assert BESIROGLU.nats_per_token(70e9, 1.4e12) == pytest.approx(1.9737, abs=2e-4)
 
 
-def test_the_figures_that_were_published_of_chinchilla_and_gopher() -> None:
-    # With the constants as rounded in the text: 1.936 and 1.993 ("chinchilla's wild implications", 2022)
-    rounded = replace(HOFFMANN, floor=1.69, size_exponent=0.34, text_exponent=0.28)
-    assert rounded.nats_per_token(70e9, 1400e9) == pytest.approx(1.936, abs=1e-3)
-    assert rounded.nats_per_token(280e9, 300e9) == pytest.approx(1.993, abs=1e-3)
-    for law in (HOFFMANN, BESIROGLU, rounded):  # the same compute, spent better
-        assert law.nats_per_token(70e9, 1400e9) < law.nats_per_token(280e9, 300e9)
-
-
-def test_twenty_tokens_a_parameter_are_best_for_the_compute_of_chinchilla() -> None:
-    flops = 6 * 70e9 * 1.4e12
-    sizes = np.geomspace(1e9, 1e12, 2000)
-    best = sizes[np.argmin([BESIROGLU.nats_per_token(n, flops / 6 / n) for n in sizes])]
-    assert 15 < flops / 6 / best**2 < 30  # Besiroglu et al. 2024: 20 lies within, Hoffmann's constants give about 70
-
-
-def test_the_covariance_repeats_the_published_standard_errors() -> None:
-    published = {"size": 124.58 / 482.01, "text": 1293.23 / 2085.43, "floor": 0.03 / 1.8172}  # of logarithms, about
-    size, text, floor, *exponents = np.sqrt(np.diag(laws.COVARIANCE))
-    assert size == pytest.approx(published["size"], rel=0.1)
-    assert text == pytest.approx(published["text"], rel=0.4)  # a skewed draw: its logarithm spreads less
-    assert floor == pytest.approx(published["floor"], abs=0.003)
-    assert exponents == pytest.approx([0.02, 0.02], abs=0.005)  # printed with two digits
-    assert (np.linalg.eigvalsh(laws.COVARIANCE) > 0).all()
+def test_what_a_law_reads_of_a_model_by_hand() -> None:
+    arch = uniform(vocab_size=1000, d_model=64, depth=3, heads=4, kv_heads=2, ffn_width=100)
+    wide = replace(arch.layers[0], ffn=FeedForward(width=400))
+    found = Shapes.of(replace(arch, layers=(*arch.layers[:2], wide)))
+    attention = 64 * 64 * 2 + 64 * 32 * 2
+    layers = 3 * attention + 3 * 64 * (100 + 100 + 400) + 3 * 2 * 64  # norms last
+    assert found.columns()[:, 0] == pytest.approx([layers, layers, 64, 3, 3 * 64 * 200 / 64**2, 2])
 
 
 def test_sensitivities_are_the_laws_derivatives() -> None:
-    n, d, step = 3e9, 2e11, 1e-6
-    found = BESIROGLU.sensitivities(n, d)
-    fields = ("size", "text", "floor", "size_exponent", "text_exponent")
-    for i, field in enumerate(fields):
-        value = getattr(BESIROGLU, field)
-        moved = value * math.exp(step) if i < 3 else value + step
-        change = replace(BESIROGLU, **{field: moved}).nats_per_token(n, d) - BESIROGLU.nats_per_token(n, d)
-        assert change / step == pytest.approx(found[i], rel=1e-3)
+    law, step = shipped(), 1e-6
+    some = Shapes(
+        least=np.array([2e8, 5e9]), most=np.array([4e8, 5e9]), width=np.array([512.0, 4096.0]),
+        depth=np.array([12.0, 40.0]), ffn_share=np.array([6.0, 14.0]), queries_per_kv=np.array([1.0, 8.0]),
+    )  # fmt: skip
+    tokens = np.array([2e10, 3e12])
+    found = law.sensitivities(some, tokens)
+    for i in range(len(CONSTANTS)):
+        moved = replace(law, constants=law.constants + step * np.eye(len(CONSTANTS))[i])
+        change = np.log(moved.nats_per_token(some, tokens) / law.nats_per_token(some, tokens)) / step
+        assert found[:, i] == pytest.approx(change, rel=1e-4, abs=1e-7), CONSTANTS[i]
+
+
+def test_the_shipped_law_is_a_covariance_and_survives_its_file() -> None:
+    law = shipped()
+    assert (np.linalg.eigvalsh(law.covariance) > 0).all()
+    again = law_from(law_fields(law))
+    assert again.constants.tolist() == law.constants.tolist()
+    with pytest.raises(SpecError, match="no law"):
+        law_from({"constants": [1.0]})
+
+
+PUBLISHED = [  # Gemstones (arXiv:2502.06857), after 350 billion tokens: width, layers, parameters, nats a token
+    (256, 23, 48_377_600, 3.375),
+    (768, 3, 103_814_400, 3.33),
+    (1024, 28, 543_482_880, 2.703),
+    (2048, 27, 1_904_850_944, 2.505),
+]
+
+
+def test_published_trainings_lie_inside_the_interval_and_in_its_order() -> None:
+    values = []
+    for width, depth, parameters, nats in PUBLISHED:
+        found = shipped().loss(shape(parameters - 2 * 50_304 * width, width, depth), 350e9)
+        assert found.low < nats < found.high
+        values.append(found.value)
+    assert values == sorted(values, reverse=True)
+
+
+def test_differences_of_published_trainings_lie_inside_the_narrower_interval() -> None:
+    shapes = [(shape(n - 2 * 50_304 * w, w, d), nats) for w, d, n, nats in PUBLISHED]
+    for one, nats in shapes:
+        for other, others in shapes:
+            change = shipped().difference(one, other, 350e9)
+            assert change.low <= others - nats + 1e-12
+            assert others - nats <= change.high + 1e-12
+            if one is not other:
+                whole = shipped().loss(one, 350e9)
+                assert change.high - change.low < 0.5 * (whole.high - whole.low)
+
+
+def test_chinchilla_lies_inside_the_interval() -> None:
+    # Hoffmann et al. 2022 with the constants as rounded in the text: 1.936 for 80 layers of 8,192 and 1.4 T tokens
+    found = published_quality(llama(80, 8192), tokens=1.4e12)
+    assert found.loss.low < 1.936 < found.loss.high
 
 
 @given(st.floats(math.log(1e8), math.log(1e14)), st.floats(0.01, 3))
@@ -69,48 +127,50 @@ def test_more_text_never_hurts_and_the_interval_holds_the_figure(log_tokens, mor
     assert after.loss.value < before.loss.value
     for found in (before, after):
         assert found.loss.low < found.loss.value < found.loss.high
-        assert found.loss.value > BESIROGLU.floor
 
 
-@given(st.integers(4, 60), st.sampled_from([1.5, 2, 4]))
+@given(st.integers(8, 60), st.sampled_from([1.5, 2, 4]))
 @settings(deadline=None, max_examples=30)
-def test_a_larger_model_of_equal_proportions_never_loses(depth, factor) -> None:
-    small = llama(depth, 1024)
-    large = llama(depth, int(1024 * factor) // 64 * 64)
-    law = [published_quality(arch, tokens=1e11).loss.value / (1 + shape_cost(arch)) for arch in (small, large)]
-    assert law[1] < law[0]
+def test_a_larger_model_never_loses_where_text_is_plenty(depth, factor) -> None:
+    small, large = llama(depth, 1024), llama(depth, int(1024 * factor) // 64 * 64)
+    assert published_change(small, large, tokens=2e12).value < 0
 
 
-def test_far_from_the_published_trainings_the_interval_widens_and_a_note_says_so() -> None:
-    near, far = published_quality(llama(24, 2048), tokens=1e11), published_quality(llama(), tokens=1e14)
+def test_of_equal_parameters_neither_three_layers_nor_a_narrow_stream_is_best() -> None:
+    law, parameters = shipped(), 4e8
+    depths = np.array([2, 4, 8, 16, 32, 64, 128, 256])
+    width = np.sqrt(parameters / (15 * depths))
+    n = np.full(len(depths), parameters)
+    loss = law.nats_per_token(Shapes(least=n, most=n, width=width, depth=depths), 350e9)
+    assert 8 <= depths[loss.argmin()] <= 64
+    assert loss[0] > 1.02 * loss.min()  # Kaplan et al. 2020: six layers of 4,288 lose about 3 %
+    assert loss[-1] > 1.02 * loss.min()
+
+
+def test_far_from_the_published_trainings_the_interval_of_a_difference_widens_and_a_note_says_so() -> None:
+    near, far = (published_quality(llama(24, 1024), tokens=t) for t in (1e11, 1e14))
     assert not near.notes
     assert any("outside the published trainings" in note for note in far.notes)
-    assert far.loss.high - far.loss.low > 2 * (near.loss.high - near.loss.low)
+    assert far.loss.high / far.loss.low > near.loss.high / near.loss.low
+    inside, beyond = (published_change(llama(24, 768), llama(24, 1024), tokens=t) for t in (1e11, 1e14))
+    assert beyond.high - beyond.low > inside.high - inside.low
     assert str(near).endswith("predicted, published law, another tokenizer and text")
     assert "[" in str(near)
-
-
-def test_the_best_shapes_that_were_published() -> None:
-    # Levine et al. 2020: 30K wide for a trillion parameters; 80 layers of 13.5K for GPT-3's 175 B (it has 96 of 12,288)
-    assert best_depth(1e12) == pytest.approx(95, abs=1)
-    assert best_depth(175e9) == pytest.approx(80, abs=1.5)
-    depth = best_depth(5e9)
-    assert 12 * depth * math.exp(2 * (5.039 + 0.0555 * depth)) == pytest.approx(5e9, rel=1e-6)
-
-
-def test_six_wide_layers_cost_three_per_cent() -> None:
-    shallow, usual = (laws._cost_of(depth, 12 * depth * width**2) for depth, width in ((6, 4288), (48, 1600)))
-    assert shallow == pytest.approx(0.03)  # Kaplan et al. 2020, section 3.1: "within 3%"
-    assert usual < 0.001
 
 
 def test_a_mixture_lies_between_its_active_and_all_its_parameters() -> None:
     experts = MixtureOfExperts(experts=8, active=2, expert=FeedForward(width=2048))
     layer = Layer(attention=Attention(heads=16, kv_heads=16, head_size=64), ffn=experts)
     mixture = replace(llama(24, 1024), layers=(layer,) * 24)
-    found = published_quality(mixture, tokens=1e11)
-    ends = [BESIROGLU.nats_per_token(n, 1e11) for n in (mixture.parameters(), mixture.active_parameters())]
-    assert found.loss.low < ends[0] < found.loss.value < ends[1] < found.loss.high
+    found = published_quality(mixture, tokens=1e12)
+    columns = Shapes.of(mixture).columns()
+    fields = Shapes.__dataclass_fields__
+    ends = [
+        shipped().nats_per_token(Shapes(**dict(zip(fields, [n, n, *columns[2:, 0]], strict=True))), 1e12)[0]
+        for n in columns[:2, 0]
+    ]
+    assert columns[0, 0] == 24 * mixture.layer_parameters(layer, active=True)
+    assert found.loss.low < ends[1] < found.loss.value < ends[0] < found.loss.high
     assert "experts" in found.notes[0]
 
 
@@ -134,28 +194,45 @@ def test_what_the_laws_do_not_cover_is_refused() -> None:
         published_quality(resolve("bert-base-uncased"), tokens=1e11)
 
 
-def test_feed_forward_width_is_part_of_size_and_not_of_shape() -> None:
-    wide = uniform(vocab_size=32_000, d_model=1024, depth=24, heads=16, ffn_width=8192)
-    narrow = replace(wide, layers=tuple(replace(x, ffn=FeedForward(width=1024)) for x in wide.layers))
-    values = [published_quality(arch, tokens=1e11).loss.value for arch in (wide, narrow)]
-    assert values[0] < values[1]
-
-
-def test_a_change_is_surer_than_either_figure() -> None:
+def test_a_change_is_surer_than_either_figure_and_nothing_changes_nothing() -> None:
     before, after = llama(32, 4096), llama(28, 4096)
     values = [published_quality(arch, tokens=2e12).loss for arch in (before, after)]
     change = published_change(before, after, tokens=2e12)
     assert change.value == pytest.approx(values[1].value - values[0].value)
-    assert 0 < change.low < change.value < change.high
     assert change.high - change.low < 0.1 * (values[0].high - values[0].low)
     nothing = published_change(before, before, tokens=2e12)
     assert (nothing.low, nothing.value, nothing.high) == (0, 0, 0)
 
 
-def test_sharing_layers_costs_nothing_at_best_and_half_the_parameters_at_worst() -> None:
-    whole = llama(24, 1024)
-    layers = tuple(replace(layer, shares=i - 1) if i % 2 else layer for i, layer in enumerate(whole.layers))
-    change = published_change(whole, replace(whole, layers=layers), tokens=1e11)
-    halved = sum(layer is not None for layer in layers) // 2 * whole.layer_parameters(whole.layers[0])
-    laws_of = [BESIROGLU.nats_per_token(n, 1e11) for n in (whole.parameters(), whole.parameters() - halved)]
-    assert change.low < 0 < change.value < laws_of[1] - laws_of[0] < change.high
+def test_a_change_and_its_reverse_are_opposite() -> None:
+    one, other = llama(24, 1024), llama(12, 2048)
+    there, back = published_change(one, other, tokens=1e11), published_change(other, one, tokens=1e11)
+    assert (there.value, there.low, there.high) == pytest.approx((-back.value, -back.high, -back.low))
+
+
+def test_a_million_designs_are_one_array() -> None:
+    rng = np.random.default_rng(0)
+    many = Shapes(least=rng.uniform(1e8, 1e9, 1000), most=rng.uniform(1e9, 2e9, 1000), width=1024.0, depth=24.0)
+    together = shipped().nats_per_token(many, 1e11)
+    fields = Shapes.__dataclass_fields__
+    alone = [
+        shipped().nats_per_token(Shapes(**dict(zip(fields, column, strict=True))), 1e11)[0]
+        for column in many.columns()[:, :5].T
+    ]
+    assert together.shape == (1000,)
+    assert together[:5] == pytest.approx(alone, rel=1e-12)
+
+
+def test_bits_per_byte_where_the_tokenizer_is_known() -> None:
+    found = published_quality(llama(24, 1024), tokens=1e11)
+    per_byte = found.per_byte(4.0)
+    assert per_byte.unit == "bits/byte"
+    assert per_byte.loss.value == pytest.approx(found.loss.value / math.log(2) / 4)
+    with pytest.raises(InputError, match="bytes per token"):
+        found.per_byte(0)
+
+
+def test_shapes_apart_err_independently() -> None:
+    one, two = shape(1e9, 2048, 20), shape(1e9, 1024, 80)
+    assert laws.alikeness(one, one) == pytest.approx([1])
+    assert laws.alikeness(one, two) < 0.1

@@ -1,0 +1,231 @@
+"""A law refitted to trainings: the published ones that it ships with, or a few of one's own.
+
+One computation serves both: the most probable constants given what was believed of them before (the law and its
+covariance) and the trainings, whose errors are those of their shape (shared by its checkpoints) and their own. A single
+training moves the level, which is known least; twenty move the exponents too.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chipwise.core.arrays import Float64Array
+from chipwise.core.csvfile import read_rows
+from chipwise.core.errors import ChipwiseError, SpecError
+from chipwise.core.units import parse
+from chipwise.optim.laws import Law
+from chipwise.optim.shapes import Shapes
+from chipwise.spec.hf import resolve
+
+VOCABULARY = 50_304  # of a table that states none: the Gemstones'
+GATED_SHARE = 0.8  # of a layer's parameters in a gated feed-forward of four widths, where a table does not say
+_STEPS = 60
+_SCATTERS = (0.0015, 0.002, 0.0025, 0.003, 0.004, 0.005, 0.006, 0.008, 0.01, 0.02)
+_NOISES = (0.003, 0.004, 0.005, 0.007, 0.01, 0.02)  # not less: checkpoints of one training err alike
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LawTrainings:
+    """Trainings of known shape: tokens read and nats a token reached, each (n,)."""
+
+    shapes: Shapes
+    tokens: Float64Array
+    nats_per_token: Float64Array
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def where(self, chosen: NDArray[np.bool_]) -> LawTrainings:
+        """Those that ``chosen`` (n,) marks."""
+        kept = Shapes(**dict(zip(Shapes.__dataclass_fields__, self.shapes.columns()[:, chosen], strict=True)))
+        return LawTrainings(shapes=kept, tokens=self.tokens[chosen], nats_per_token=self.nats_per_token[chosen])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Errors:
+    """Errors of n trainings around a law: one of each shape, shared by its checkpoints, and one of each training.
+
+    Their covariance is scatter² Z Zᵀ + noise² I with Z (n, shapes) one where a training is of a shape; it is inverted
+    by hand (Woodbury), because its columns do not overlap.
+    """
+
+    member: Float64Array
+    scatter: float
+    noise: float
+
+    @classmethod
+    def of(cls, law: Law, trainings: LawTrainings) -> _Errors:
+        _, number = np.unique(trainings.shapes.columns(), axis=1, return_inverse=True)
+        return cls(member=np.eye(number.max() + 1)[number], scatter=law.scatter, noise=law.noise)
+
+    def solve(self, right: Float64Array) -> Float64Array:
+        """The inverse of the covariance times ``right`` (n, …)."""
+        shared = self.scatter**2 / (self.noise**2 + self.member.sum(axis=0) * self.scatter**2)
+        weighted = (self.member * shared) @ (self.member.T @ right)
+        return np.asarray((right - weighted) / self.noise**2)
+
+    def log_determinant(self) -> float:
+        """Of the covariance."""
+        count, shapes = self.member.shape
+        joint = np.log(self.noise**2 + self.member.sum(axis=0) * self.scatter**2).sum()
+        return float(joint + (count - shapes) * math.log(self.noise**2))
+
+
+def updated(law: Law, trainings: LawTrainings, *, source: str) -> Law:
+    """``law`` after ``trainings``: the most probable constants, and what remains unknown of them."""
+    observed = np.log(trainings.nats_per_token)
+    errors = _Errors.of(law, trainings)
+    believed = np.linalg.inv(law.covariance)
+
+    def miss(constants: Float64Array) -> tuple[float, Float64Array]:
+        off = observed - np.log(replace(law, constants=constants).nats_per_token(trainings.shapes, trainings.tokens))
+        moved = constants - law.constants
+        return float(off @ errors.solve(off) + moved @ believed @ moved), off
+
+    constants, damping = law.constants, 1e-3
+    worst, off = miss(constants)
+    for _ in range(_STEPS):  # Levenberg and Marquardt
+        change = replace(law, constants=constants).sensitivities(trainings.shapes, trainings.tokens)
+        curvature = change.T @ errors.solve(change) + believed
+        slope = change.T @ errors.solve(off) - believed @ (constants - law.constants)
+        step = np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), slope)
+        tried, off_there = miss(constants + step)
+        if tried <= worst:
+            done = worst - tried < 1e-9 * max(1.0, worst)
+            constants, worst, off, damping = constants + step, tried, off_there, damping / 5
+            if done:
+                break
+        else:
+            damping *= 5
+    change = replace(law, constants=constants).sensitivities(trainings.shapes, trainings.tokens)
+    covariance = np.linalg.inv(change.T @ errors.solve(change) + believed)
+    return replace(law, constants=constants, covariance=(covariance + covariance.T) / 2, source=source)
+
+
+def fitted(prior: Law, trainings: LawTrainings, *, source: str) -> Law:
+    """A law fitted to trainings from a vague ``prior``.
+
+    Scatter and noise are the most probable ones of a grid; then all that is unsure is scaled so that shapes left out
+    are missed by as much as expected.
+    """
+    law = updated(prior, trainings, source=source)
+    for _ in range(2):
+        off = np.log(trainings.nats_per_token / law.nats_per_token(trainings.shapes, trainings.tokens))
+        change = law.sensitivities(trainings.shapes, trainings.tokens)
+        errors, believed = _Errors.of(law, trainings), np.linalg.inv(prior.covariance)
+        pairs = itertools.product(_SCATTERS, _NOISES)
+        scatter, noise = max(
+            pairs, key=lambda pair: _likelihood(replace(errors, scatter=pair[0], noise=pair[1]), off, change, believed)
+        )
+        law = updated(replace(prior, scatter=scatter, noise=noise), trainings, source=source)
+    law = _calibrated(law, prior, trainings)
+    least, most, *_ = trainings.shapes.columns()
+    ranges = {"layer_parameters": (least.min(), most.max()), "tokens": (trainings.tokens.min(), trainings.tokens.max())}
+    return replace(law, **{name: (float(low), float(high)) for name, (low, high) in ranges.items()})
+
+
+def _calibrated(law: Law, prior: Law, trainings: LawTrainings) -> Law:
+    """The law whose uncertainty is that of shapes left out; what no training speaks of stays as it was believed.
+
+    Leaving a shape out is one linear step from the constants of all, as in the hat matrix of least squares.
+    """
+    errors = _Errors.of(law, trainings)
+    off = np.log(trainings.nats_per_token / law.nats_per_token(trainings.shapes, trainings.tokens))
+    change = law.sensitivities(trainings.shapes, trainings.tokens)
+    curvature = np.linalg.inv(law.covariance)
+    squares = []
+    for mine in errors.member.T > 0:
+        weighted = replace(errors, member=np.ones((mine.sum(), 1))).solve(np.column_stack([change[mine], off[mine]]))
+        without = np.linalg.inv(curvature - change[mine].T @ weighted[:, :-1])
+        last = np.flatnonzero(mine)[trainings.tokens[mine].argmax()]
+        miss = off[last] + change[last] @ without @ change[mine].T @ weighted[:, -1]
+        squares.append(miss**2 / (change[last] @ without @ change[last] + law.scatter**2 + law.noise**2))
+    factor = math.sqrt(np.mean(squares))
+    learnt = np.diag(law.covariance) < 0.99 * np.diag(prior.covariance)
+    scale = np.where(learnt, factor, 1.0)
+    return replace(
+        law,
+        covariance=law.covariance * np.outer(scale, scale),
+        scatter=law.scatter * factor,
+        noise=law.noise * factor,
+    )
+
+
+def _likelihood(errors: _Errors, off: Float64Array, change: Float64Array, believed: Float64Array) -> float:
+    """Logarithm of the probability of the residuals ``off``, less what the fitted constants took (REML)."""
+    curvature = change.T @ errors.solve(change) + believed
+    taken = float(np.linalg.slogdet(curvature)[1])
+    return -0.5 * (float(off @ errors.solve(off)) + errors.log_determinant() + taken)
+
+
+def read_trainings(path: str | Path) -> LawTrainings:
+    """Trainings from a CSV file (also gzipped).
+
+    Columns: ``tokens`` and ``loss_nats`` (nats a token; or ``bits_per_byte`` with ``bytes_per_token``), and either
+    ``model`` (a known name, a config's path, relative to the table) or ``width``, ``depth`` and ``parameters`` (all),
+    with ``vocab_size`` (50,304 unless stated; the head is a matrix of its own), ``ffn_share`` and ``queries_per_kv``.
+
+    Raises:
+        SpecError: The file is no such table; says which row and column.
+    """
+    path = Path(path)
+    rows = read_rows(path, required=("tokens",), optional=("loss_nats", "bits_per_byte", "bytes_per_token", "model"))
+    return trainings_of(rows, file=path)
+
+
+def trainings_of(rows: Iterable[Mapping[str, str]], *, file: Path) -> LawTrainings:
+    """The trainings of a table's rows; see :func:`read_trainings`.
+
+    Raises:
+        SpecError: As there.
+    """
+    found, tokens, nats = [], [], []
+    for number, row in enumerate(rows, start=2):
+        try:
+            found.append(_shape(row, file.parent))
+            tokens.append(parse(row["tokens"], "count"))
+            nats.append(_nats(row))
+        except ChipwiseError as error:
+            raise SpecError(f"row {number}: {error}", file=str(file)) from None
+    columns = np.concatenate([shape.columns() for shape in found], axis=1)
+    shapes = Shapes(**dict(zip(Shapes.__dataclass_fields__, columns, strict=True)))
+    return LawTrainings(shapes=shapes, tokens=np.array(tokens), nats_per_token=np.array(nats))
+
+
+def _shape(row: Mapping[str, str], folder: Path) -> Shapes:
+    if row.get("model"):
+        near = folder / row["model"]
+        return Shapes.of(resolve(near if near.exists() else row["model"]))
+    width, depth, parameters = (_number(row, name) for name in ("width", "depth", "parameters"))
+    layers = parameters - 2 * width * _number(row, "vocab_size", VOCABULARY)
+    if layers <= 0:
+        raise SpecError(f"leaves no parameters for the layers beside two tables of {width:g}", field="parameters")
+    share = _number(row, "ffn_share", GATED_SHARE * layers / (depth * width**2))
+    queries = _number(row, "queries_per_kv", 2.0)
+    return Shapes(least=layers, most=layers, width=width, depth=depth, ffn_share=share, queries_per_kv=queries)
+
+
+def _nats(row: Mapping[str, str]) -> float:
+    if row.get("loss_nats"):
+        return _number(row, "loss_nats")
+    return _number(row, "bits_per_byte") * _number(row, "bytes_per_token") * math.log(2)
+
+
+def _number(row: Mapping[str, str], name: str, default: float | None = None) -> float:
+    text = row.get(name) or ""
+    if not text and default is not None:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise SpecError(f"must be a positive number, not {text!r}", field=name)
+    return value

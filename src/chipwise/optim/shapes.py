@@ -1,0 +1,78 @@
+"""What a scaling law reads of a model: parameters of the layers, width, depth, and how the layers spend them.
+
+Every field is a number or an array, so one law serves a single model and a million rows of a space. Where layers
+differ, widths of feed-forwards and shares of heads enter as means over the layers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from chipwise.core.arrays import Float64Array
+from chipwise.core.errors import Unsupported
+from chipwise.spec import ArchSpec, Attention, FeedForward
+from chipwise.spec.feed_forward import FeedForwardBlock, MixtureOfExperts
+from chipwise.spec.mixers import GatedDelta, Mamba2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shapes:
+    """n models as a law sees them; every field is (n,) or a number.
+
+    ``least`` and ``most`` are the parameters of the layers, without embeddings and head: those that one token meets,
+    and all of them, counted as often as they run. They differ for mixtures of experts and layers that share weights.
+    """
+
+    least: ArrayLike
+    most: ArrayLike
+    width: ArrayLike
+    depth: ArrayLike
+    ffn_share: ArrayLike = 12.0  # parameters of a layer's feed-forward that a token meets, in squares of the width
+    queries_per_kv: ArrayLike = 2.0  # query heads for each key-value head
+
+    def __len__(self) -> int:
+        return int(np.size(self.least))
+
+    def columns(self) -> Float64Array:
+        """All fields as (6, n), in the order of the class."""
+        return np.array(np.broadcast_arrays(*(np.atleast_1d(getattr(self, f.name)) for f in fields(self))), float)
+
+    @classmethod
+    def of(cls, *archs: ArchSpec) -> Shapes:
+        """The shapes of decoders.
+
+        Raises:
+            Unsupported: A model does not predict next tokens, or has no layers.
+        """
+        rows = np.array([_row(arch) for arch in archs], float).T
+        return cls(**dict(zip((field.name for field in fields(cls)), rows, strict=True)))
+
+
+def recurrent(arch: ArchSpec) -> bool:
+    """Whether a layer has a recurrence in the place of attention."""
+    return any(isinstance(layer.attention, GatedDelta | Mamba2) for layer in arch.layers)
+
+
+def _row(arch: ArchSpec) -> tuple[float, ...]:
+    if arch.encoder or not arch.causal or arch.head != "lm":
+        raise Unsupported(f"{arch.name}: the published laws are of decoders that predict the next token")
+    if not arch.layers:
+        raise Unsupported(f"{arch.name}: a model without layers has no shape")
+    owned = [layer for layer in arch.layers if layer.shares is None]
+    square = float(arch.d_model**2)
+    heads = [layer.attention for layer in arch.layers if isinstance(layer.attention, Attention)]
+    return (
+        float(sum(arch.layer_parameters(layer, active=True) for layer in owned)),
+        float(sum(arch.layer_parameters(layer) for layer in arch.layers)),
+        float(arch.d_model),
+        float(len(arch.layers)),
+        float(np.mean([_met(layer.ffn, arch.d_model) for layer in arch.layers])) / square,
+        float(np.mean([item.heads / item.kv_heads for item in heads])) if heads else 1.0,
+    )
+
+
+def _met(block: FeedForwardBlock | None, d_model: int) -> float:
+    return float(block.active_parameters(d_model)) if isinstance(block, FeedForward | MixtureOfExperts) else 0.0
