@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -38,6 +39,9 @@ def live() -> Iterator[Observer]:
         yield observe
 
 
+_UNITS = {"cpu": ("CPU-s", "CPU time"), "gpu": ("GPU-s", "GPU time"), "tokens": ("tokens", "tokens")}
+
+
 class _Lines:
     """Progress where lines cannot be redrawn: one at each new phase, and at most one every ten seconds."""
 
@@ -54,30 +58,39 @@ class _Lines:
 
 def _line(status: Status) -> str:
     if not status.priced and not status.trained:
-        return f"[{status.spent_cpu_s:5.0f}/{status.budget_cpu_s:.0f} CPU-s] {status.phase}" + (
-            f": {status.detail}" if status.detail else ""
-        )
+        return f"{_clock(status)} {status.phase}" + (f": {status.detail}" if status.detail else "")
     best = f"best {status.best_bits_per_byte:.3f} bits/byte" if status.best_bits_per_byte is not None else "no best yet"
     return (
-        f"[{status.spent_cpu_s:5.0f}/{status.budget_cpu_s:.0f} CPU-s] {status.phase}: {status.priced:,} priced, "
+        f"{_clock(status)} {status.phase}: {status.priced:,} priced, "
         f"{status.trained} trained, {status.measured} measured, {best}"
         + (f"; {status.detail}" if status.detail else "")
     )
+
+
+def _clock(status: Status) -> str:
+    """What is spent of the budget, such as ``[   12/100 CPU-s]``."""
+    if status.unit == "tokens":
+        return f"[{_amount(status.spent, status)} of {_amount(status.budget, status)} tokens]"
+    return f"[{status.spent:5.0f}/{status.budget:.0f} {_UNITS[status.unit][0]}]"
+
+
+def _amount(value: float, status: Status) -> str:
+    return units.show(value, "count" if status.unit == "tokens" else "time")
 
 
 def _screen(status: Status) -> Group:
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(bar_width=40),
-        TextColumn("{task.fields[spent]} of {task.fields[budget]} CPU time, about {task.fields[left]} left"),
+        TextColumn("{task.fields[spent]} of {task.fields[budget]}{task.fields[left]}"),
     )
     bar.add_task(
         "budget",
-        total=max(status.budget_cpu_s, 1e-9),
-        completed=int(min(status.spent_cpu_s, status.budget_cpu_s)),
-        spent=units.show(status.spent_cpu_s, "time"),
-        budget=units.show(status.budget_cpu_s, "time"),
-        left=units.show(status.left_s, "time"),
+        total=max(status.budget, 1e-9),
+        completed=int(min(status.spent, status.budget)),
+        spent=_amount(status.spent, status),
+        budget=f"{_amount(status.budget, status)} {_UNITS[status.unit][1]}",
+        left="" if math.isnan(status.left_s) else f", about {units.show(status.left_s, 'time')} left",
     )
     table = Table.grid(padding=(0, 2))
     table.add_row("phase", f"[bold]{status.phase}[/bold]", status.detail)

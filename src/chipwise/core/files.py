@@ -109,6 +109,8 @@ class _UniqueConstructor(yaml.constructor.SafeConstructor):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[object] = set()
         for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:bool":  # a field may be called on; YAML 1.1 calls that true
+                key_node.tag = "tag:yaml.org,2002:str"
             key = self.construct_object(key_node, deep=True)
             if isinstance(key, list | dict):
                 raise yaml.constructor.ConstructorError(

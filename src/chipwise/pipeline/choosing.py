@@ -38,10 +38,10 @@ _TRIES = 20  # batches that a strategy is asked for before the screened candidat
 
 @dataclass(frozen=True)
 class Observation:
-    """One finished training: the candidate's row, its CPU seconds and tokens, and its bits per byte."""
+    """One finished training: the candidate's row, what of the budget it was charged, its tokens and bits per byte."""
 
     row: Sequence[int]
-    cpu_s: float
+    spent: float  # in the unit of the budget: seconds of the device that trains, or tokens
     tokens: int
     bits_per_byte: float
 
@@ -104,7 +104,8 @@ class Chooser:
         metrics: Free metrics of rows.
         goals: The objectives.
         limits: The constraints.
-        final_s: CPU seconds of a full training.
+        final: What a full training is charged.
+        in_tokens: Whether that is tokens, and not seconds.
         bytes_per_token: Of the training text, by vocabulary size.
         seed: Of what is drawn.
     """
@@ -117,12 +118,13 @@ class Chooser:
         goals: tuple[Objective, ...],
         limits: tuple[Constraint, ...],
         *,
-        final_s: float,
+        final: float,
+        in_tokens: bool = False,
         bytes_per_token: Mapping[int, float],
         seed: int,
     ) -> None:
         self._space, self._metrics, self._limits, self._seed = space, metrics, limits, seed
-        self._final_s, self._bytes_per_token = final_s, bytes_per_token
+        self._final, self._in_tokens, self._bytes_per_token = final, in_tokens, bytes_per_token
         self.problem = make_problem(space, metrics, goals, limits)
         rng = np.random.default_rng([seed, 7])
         rows = screened.rows[excess(limits, screened.metrics) <= 0]
@@ -255,7 +257,7 @@ class Chooser:
         seen = np.array([item.row for item in observations])
         law = self._law(observations)
         expected = law(seen, np.array([item.tokens for item in observations], float))
-        share = [min(1.0, item.cpu_s / self._final_s) for item in observations]
+        share = [min(1.0, item.spent / self._final) for item in observations]
         residuals = np.log([item.bits_per_byte for item in observations] / expected)
         trend = self._trend(seen, residuals)
         if self._fitted_on != list(observations):
@@ -283,14 +285,16 @@ class Chooser:
         seen = np.array([item.row for item in observations], dtype=np.int64).reshape(-1, len(self._space.genes))
         tokens = np.array([item.tokens for item in observations], float)
         layers, head = self._sizes(seen)
-        pace = fit_pace(layers, head, tokens / np.array([item.cpu_s for item in observations]))
+        pace = fit_pace(layers, head, tokens / np.array([item.spent for item in observations]))
         quality = [item.bits_per_byte for item in observations]
         law = fit_law(layers, head, tokens * self._text(seen), quality)
 
         def bits_per_byte(rows: Rows, tokens: Float64Array | None = None) -> Float64Array:
             layers, head = self._sizes(rows)
-            read = pace.tokens_per_s(layers, head) * self._final_s if tokens is None else tokens
-            return law.bits_per_byte(layers, head, read * self._text(rows))
+            if tokens is None:
+                tokens = np.full(len(rows), self._final)
+                tokens = tokens if self._in_tokens else tokens * pace.tokens_per_s(layers, head)
+            return law.bits_per_byte(layers, head, tokens * self._text(rows))
 
         return bits_per_byte
 

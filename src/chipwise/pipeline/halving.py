@@ -1,7 +1,7 @@
 """Successive halving over real trainings: the plan of rungs, who is promoted, and measurements before long trainings.
 
 The plan is made from the top: the last rung trains the finalists for the full final budget; each rung below trains
-about ``ETA`` times as many candidates for an ``ETA``-th of the time; the first rung takes what is left. A candidate
+about ``ETA`` times as many candidates for an ``ETA``-th of the budget; the first rung takes what is left. A candidate
 that is promoted continues from its checkpoint, so it pays only the difference. Everything is decided from what the
 study holds, so a search that was killed decides the same when it is resumed.
 
@@ -22,76 +22,79 @@ from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import ChipwiseError, Infeasible, SpecError
 from chipwise.pipeline.choosing import Chooser, Observation
 from chipwise.pipeline.measuring import Measurer
+from chipwise.run.budget_spec import Allowance
 from chipwise.run.trials import Candidate, Predictions, Trials
 from chipwise.space.search_space import Rows
 
 ETA = 3.0
-SHORTEST_S = 1.0  # below this a training shows nothing
 DEEPEST = 2  # rungs below the last: a ninth of the budget is the least that tells shapes apart
 BATCH_PER_WORKER = 2
 FEWEST = 3  # trainings before the quality model is used
-OVERHEAD = 1.3  # CPU seconds that a second of training takes with its validation and its worker's start, at first
+OVERHEAD = 1.3  # what a second of training takes with its validation and its worker's start, where all that counts
 ALL_FAILED = "every candidate failed in training; the trials' reasons are in trials.csv"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rung:
-    """``count`` candidates trained until each has had ``cpu_s`` seconds in total."""
+    """``count`` candidates trained until each has had ``budget`` in total, in the unit that trainings are charged in."""
 
-    cpu_s: float
+    budget: float
     count: int
 
 
-def plan_rungs(*, training_s: float, final_s: float, finalists: int = 2) -> tuple[Rung, ...]:
-    """Rungs, shortest first, whose trainings together take about ``training_s`` CPU seconds.
+def plan_rungs(allowance: Allowance, training: float, *, finalists: int = 2) -> tuple[Rung, ...]:
+    """Rungs, shortest first, whose trainings together take about ``training`` of the budget.
 
     Raises:
         SpecError: The budget does not even hold one final training.
     """
-    _check_budget(training_s, final_s)
-    best: tuple[Rung, ...] = (Rung(cpu_s=final_s, count=1),)
+    _check_budget(allowance, training)
+    final = allowance.final
+    best: tuple[Rung, ...] = (Rung(budget=final, count=1),)
     for tops in range(1, finalists + 1):
         for below in range(1, DEEPEST + 1):
-            budgets = [final_s / ETA**step for step in range(below, -1, -1)]
-            if budgets[0] < SHORTEST_S:
+            budgets = [final / ETA**step for step in range(below, -1, -1)]
+            if budgets[0] < allowance.shortest:
                 break
             counts = [max(tops + 1, round(tops * ETA**step / 1.5)) for step in range(below, 0, -1)] + [tops]
             promotions = sum(
                 count * (now - before) for count, now, before in zip(counts[1:], budgets[1:], budgets[:-1], strict=True)
             )
-            first = int((training_s - promotions) / budgets[0])
+            first = int((training - promotions) / budgets[0])
             if first > counts[1]:
                 best = tuple(
-                    Rung(cpu_s=budget, count=count) for budget, count in zip(budgets, [first, *counts[1:]], strict=True)
+                    Rung(budget=budget, count=count)
+                    for budget, count in zip(budgets, [first, *counts[1:]], strict=True)
                 )
     return best
 
 
-def plan_finals(*, training_s: float, final_s: float) -> tuple[Rung, ...]:
-    """One rung: as many full trainings as ``training_s`` holds.
+def plan_finals(allowance: Allowance, training: float) -> tuple[Rung, ...]:
+    """One rung: as many full trainings as ``training`` holds.
 
     Raises:
         SpecError: The budget does not even hold one final training.
     """
-    _check_budget(training_s, final_s)
-    return (Rung(cpu_s=final_s, count=int(training_s / final_s)),)
+    _check_budget(allowance, training)
+    return (Rung(budget=allowance.final, count=int(training / allowance.final)),)
 
 
-def _check_budget(training_s: float, final_s: float) -> None:
-    if training_s < final_s:
+def _check_budget(allowance: Allowance, training: float) -> None:
+    if training < allowance.final:
+        rest = "calibration, measuring, tasks and the reference design" if allowance.whole else "the reference design"
         raise SpecError(
-            f"after calibration, measuring, tasks and the reference design {max(training_s, 0):.0f} s of CPU time are "
-            f"left, less than one final training of {final_s:.0f} s; raise budget.cpu or lower budget.final",
+            f"after {rest} {allowance.show(max(training, 0))} are left, less than one final training of "
+            f"{allowance.show(allowance.final)}; raise the budget or lower budget.final",
             field="budget",
         )
 
 
 @dataclass(frozen=True)
 class Job:
-    """One training that is wanted: the candidate's trial, and the CPU seconds it shall have had in total."""
+    """One training that is wanted: the candidate's trial, and what it shall have had in total, as a rung states it."""
 
     candidate: Candidate
-    cpu_s: float
+    budget: float
     rung: int
 
 
@@ -121,7 +124,8 @@ class Halving:
         on_phase: Called with the name of each phase.
         score: Supernet scores of rows, for the notes of new trials; NaN where there are none.
         penalty_factor: What one bit per byte of a candidate counts as: 1, and more past soft limits.
-        left_s: CPU seconds that are left for trainings; no limit unless given.
+        allowance: What trainings are charged in, and how much a full one is.
+        left: What of it is left for trainings; no limit unless given.
     """
 
     def __init__(
@@ -138,13 +142,15 @@ class Halving:
         on_phase: Callable[[str], None] = lambda phase: None,
         score: Callable[[Rows], Float64Array] | None = None,
         penalty_factor: Callable[[Candidate], float] = lambda item: 1.0,
-        left_s: Callable[[], float] = lambda: math.inf,
+        allowance: Allowance,
+        left: Callable[[], float] = lambda: math.inf,
     ) -> None:
         self._trials, self._plan, self._chooser, self._trainer = trials, tuple(plan), chooser, trainer
         self._measurer, self._predict, self._workers, self._on_phase = measurer, predict, workers, on_phase
         self._propose = propose or chooser.next
-        self._score, self._penalty_factor, self._left_s = score, penalty_factor, left_s
-        self._trained_s, self._used_s = 0.0, 0.0  # CPU seconds of finished trainings, and what they took in all
+        self._score, self._penalty_factor = score, penalty_factor
+        self._allowance, self._left = allowance, left
+        self._trained, self._used = 0.0, 0.0  # what finished trainings were charged, and what they took in all
 
     def explore(self, references: Sequence[Candidate]) -> None:
         """The first rung: batches of candidates, each chosen after the one before was trained.
@@ -156,15 +162,15 @@ class Halving:
         first, last = self._plan[0], len(self._plan) - 1
         self.train(references, 0)
         reference = self.best_reference(references)
-        full = [] if reference is None or reference.after(last) else [Job(reference, self._plan[last].cpu_s, last)]
-        beside = round(self._plan[last].cpu_s / first.cpu_s) * (self._workers - 1)
+        full = [] if reference is None or reference.after(last) else [Job(reference, self._plan[last].budget, last)]
+        beside = round(self._plan[last].budget / first.budget) * (self._workers - 1)
         while True:
             candidates = self._candidates()
             unfinished = [item for item in candidates if item.alive and item.after(0) is None]
             if not unfinished:
-                later_s = self._promotions_s(1) + sum(job.cpu_s for job in full)
+                later = self._promotions(1) + sum(job.budget for job in full)
                 wanted = BATCH_PER_WORKER * self._workers if candidates else max(2, beside)
-                count = min(wanted, first.count - len(candidates), self._affordable(first.cpu_s, later_s))
+                count = min(wanted, first.count - len(candidates), self._affordable(first.budget, later))
                 if not candidates:
                     count = max(count, min(2, first.count))
                 if count <= 0:
@@ -175,7 +181,7 @@ class Halving:
                 numbers = [self._trials.add(row, predicted=self._predict(row[None])) for row in rows]
                 self._note_beliefs(numbers, rows)
                 unfinished = [self._trials[number] for number in numbers]
-            self._run([*full, *(Job(item, first.cpu_s, 0) for item in unfinished)])
+            self._run([*full, *(Job(item, first.budget, 0) for item in unfinished)])
             full = []
 
     def promote(self, references: Sequence[Candidate]) -> tuple[list[Candidate], Candidate | None]:
@@ -189,7 +195,7 @@ class Halving:
         """
         last = len(self._plan) - 1
         for rung in range(1, last + 1):
-            self._on_phase(f"trainings of {self._plan[rung].cpu_s:.0f} s")
+            self._on_phase(f"trainings of {self._allowance.show(self._plan[rung].budget)}")
             self.train(self.chosen(rung), rung)
         finalists = [item for item in self.ranked(self._candidates()) if item.alive and item.after(last) is not None]
         if not finalists:
@@ -281,8 +287,8 @@ class Halving:
             Infeasible: Every candidate was measured outside the limits.
         """
         found = [item for item in self._candidates() if item.notes.promoted >= rung and item.alive]
-        step_s = self._plan[rung].cpu_s - self._plan[rung - 1].cpu_s
-        count = min(self._plan[rung].count, max(1, self._affordable(step_s, self._promotions_s(rung + 1))))
+        step = self._plan[rung].budget - self._plan[rung - 1].budget
+        count = min(self._plan[rung].count, max(1, self._affordable(step, self._promotions(rung + 1))))
         known = {item.number for item in found}
         before = [item for item in self._candidates() if item.after(rung - 1) is not None and item.number not in known]
         for item, belief in self._believed(before):
@@ -299,7 +305,7 @@ class Halving:
 
     def train(self, candidates: Sequence[Candidate], rung: int) -> None:
         """Trains what rung number ``rung`` still lacks."""
-        self._run([Job(item, self._plan[rung].cpu_s, rung) for item in candidates])
+        self._run([Job(item, self._plan[rung].budget, rung) for item in candidates])
 
     def train_in_full(self, candidate: Candidate) -> Candidate:
         """A candidate, or a reference design, trained as long as the finalists."""
@@ -308,34 +314,40 @@ class Halving:
 
     def _run(self, jobs: Sequence[Job]) -> None:
         todo = [job for job in jobs if job.candidate.alive and job.candidate.after(job.rung) is None]
-        left_s = self._left_s()
+        left = self._left()
         for job, result in self._trainer.run(todo):
             if isinstance(result, ChipwiseError):
                 self._trials.fail(job.candidate.number, str(result))
             else:
                 self._trials.trained(job.candidate.number, {**result, "rung": job.rung})
-                before = job.candidate.rungs[-1].cpu_s if job.candidate.rungs else 0.0
-                self._trained_s += max(0.0, result["cpu_s"] - before)
-        if todo and math.isfinite(left_s):
-            self._used_s += left_s - self._left_s()
+                rungs = job.candidate.rungs
+                before = self._charge(rungs[-1].cpu_s, rungs[-1].tokens) if rungs else 0.0
+                self._trained += max(0.0, self._charge(result["cpu_s"], result["tokens"]) - before)
+        if todo and math.isfinite(left):
+            self._used += left - self._left()
+
+    def _charge(self, seconds: float, tokens: int) -> float:
+        return self._allowance.charge(seconds=seconds, tokens=tokens)
 
     @property
     def overhead(self) -> float:
-        """CPU seconds that a second of training takes in all: as it was so far, starting from ``OVERHEAD``."""
-        prior_s = self._plan[-1].cpu_s
-        return (self._used_s + OVERHEAD * prior_s) / (self._trained_s + prior_s)
+        """What a unit of training takes in all: as it was so far, starting from ``OVERHEAD``; 1 where it alone counts."""
+        if not self._allowance.whole:
+            return 1.0
+        prior = self._plan[-1].budget
+        return (self._used + OVERHEAD * prior) / (self._trained + prior)
 
-    def _affordable(self, cpu_s: float, later_s: float) -> int:
-        """How many trainings of ``cpu_s`` the budget allows, with ``later_s`` set aside for others."""
-        left_s = self._left_s()
-        if not math.isfinite(left_s):
+    def _affordable(self, each: float, later: float) -> int:
+        """How many trainings of ``each`` the budget allows, with ``later`` set aside for others."""
+        left = self._left()
+        if not math.isfinite(left):
             return 10**9
-        return int((left_s / self.overhead - later_s) / cpu_s)
+        return int((left / self.overhead - later) / each)
 
-    def _promotions_s(self, rung: int) -> float:
-        """CPU seconds of training that the rungs from ``rung`` on are planned with."""
+    def _promotions(self, rung: int) -> float:
+        """What of the budget the rungs from ``rung`` on are planned with."""
         pairs = zip(self._plan[rung - 1 :], self._plan[rung:], strict=False)
-        return sum(above.count * (above.cpu_s - below.cpu_s) for below, above in pairs)
+        return sum(above.count * (above.budget - below.budget) for below, above in pairs)
 
     def ranked(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Candidates by the bits per byte predicted after a full training, as they count."""
@@ -358,7 +370,7 @@ class Halving:
         return [
             Observation(
                 row=item.row or self._chooser.nearest(item.notes.choices),
-                cpu_s=rung.cpu_s,
+                spent=self._charge(rung.cpu_s, rung.tokens),
                 tokens=rung.tokens,
                 bits_per_byte=rung.quantised_bits_per_byte,
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,7 +10,6 @@ from typing import Any
 from chipwise.core import units
 from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import ChipwiseError
-from chipwise.core.workers import WorkerPool
 from chipwise.hardware.device import MachineProfile
 from chipwise.optim.study import Study
 from chipwise.pipeline import supernet_prior, task_evaluation
@@ -27,7 +27,7 @@ from chipwise.pipeline.run_record import make_record
 from chipwise.pipeline.screening import Screened, screen
 from chipwise.pipeline.supernet_prior import Supernet, designs_to_score
 from chipwise.pipeline.task_evaluation import TaskEvaluation, load_tasks
-from chipwise.pipeline.trainings import PoolTrainer
+from chipwise.pipeline.trainings import Trainings, charged
 from chipwise.profile.calibrate import calibrate
 from chipwise.profile.store import saved_profile
 from chipwise.reporting import output
@@ -40,9 +40,9 @@ from chipwise.run.trials import Candidate, Trials, choice_labels
 from chipwise.space import SearchSpace
 from chipwise.space.designs import summary
 from chipwise.space.search_space import Rows
+from chipwise.trainers.protocol import Setup, Trainer, open_trainer
 from chipwise.training.data import load_corpus
 from chipwise.training.tokenizer import TokenStore
-from chipwise.training.worker import training_pool
 
 CALIBRATION_S, CALIBRATION_SHARE = 45.0, 0.2  # CPU seconds, and at most this share of the budget
 MEASURING_S, MEASURING_SHARE = 5.0, 0.04  # CPU seconds and share of the budget for measuring the finalists
@@ -87,8 +87,9 @@ class Search:
             folder.check_trials_belong_to_run(len(self.study.trials()))
         self.trials = Trials(self.study, spec, self.space)
         self.ledger = Ledger(self.study.memory.get("spent", {}), file=folder.spent)
-        self.status = Status(budget_cpu_s=spec.budget.cpu_s, workers=spec.budget.workers)
-        self._reserve_s = 0.0  # CPU seconds set aside for the end of the run
+        self.allowance = spec.allowance
+        self.status = Status(unit=self.allowance.unit, budget=self.allowance.total, workers=spec.budget.workers)
+        self._reserve_s = 0.0  # of a budget that counts everything, what is set aside for the end of the run
 
     def run(self) -> RunRecord:
         """Does everything, or what is still missing of it; returns the record of the finished run."""
@@ -101,9 +102,9 @@ class Search:
             raise
 
     def _search(self) -> None:
-        ready = self._prepare()
-        with training_pool(self.spec.budget.workers) as pool:
-            halving = self._train_candidates(ready, pool)
+        with open_trainer(self._setup) as trainer:
+            ready = self._prepare()
+            halving = self._train_candidates(ready, trainer)
             finalists, reference = halving.promote(ready.references)
             finals = Finals(
                 self.trials,
@@ -113,7 +114,7 @@ class Search:
                 tasks=ready.tasks,
                 penalty_factor=penalty_factor(self.spec),
                 on_phase=self._phase,
-                left_s=lambda: self._left_s + self._measuring_s,
+                left_s=lambda: self._left + self._measuring_s if self.allowance.whole else math.inf,
             )
             winner = finals.decide(finalists, reference, halving.spare(finalists))
             winner, reference = self._fair_reference(ready, halving, finals, winner, reference)
@@ -152,15 +153,16 @@ class Search:
             metrics,
             spec.goals,
             limits,
-            final_s=spec.budget.final_s,
+            final=self.allowance.final,
+            in_tokens=self.allowance.unit == "tokens",
             bytes_per_token={size: store.tokens(size).bytes_per_token for size in spec.space.vocab_size},
             seed=spec.seed,
         )
         if spec.quality.chosen == "proxy":  # every training is a full one: the law alone chooses the reference design
             references = sorted(references, key=lambda item: chooser.law_of(item.notes.choices))[:1]
-        self._reserve_s = (
-            self._measuring_s + ENDING_S + ENDING_SHARE * spec.budget.cpu_s + task_evaluation.planned_cpu_s(tasks)
-        )
+        if self.allowance.whole:
+            ending_s = ENDING_S + ENDING_SHARE * self.allowance.total
+            self._reserve_s = self._measuring_s + ending_s + task_evaluation.planned_cpu_s(tasks)
         evaluation = TaskEvaluation(spec, tasks, self.trials, self.folder, store, on_progress=self._detail)
         if tasks:
             self._phase("evaluating tasks")
@@ -176,7 +178,7 @@ class Search:
             plan=self._plan(len(references)),
         )
 
-    def _train_candidates(self, ready: Prepared, pool: WorkerPool) -> Halving:
+    def _train_candidates(self, ready: Prepared, trainer: Trainer) -> Halving:
         """The supernet where the run wants one, the first trainings, and measurements along the front."""
         spec, chooser, costs = self.spec, ready.chooser, ready.costs
         propose: Propose | None = None
@@ -188,12 +190,13 @@ class Search:
             self.trials,
             ready.plan,
             chooser=chooser,
-            trainer=PoolTrainer(
-                pool,
+            trainer=Trainings(
+                trainer,
                 self.folder,
                 ready.store,
                 seed=spec.seed,
-                final_s=spec.budget.final_s,
+                allowance=self.allowance,
+                train=spec.train,
                 on_progress=self._show_trainings,
             ),
             measurer=ready.measurer,
@@ -201,9 +204,10 @@ class Search:
             workers=spec.budget.workers,
             propose=propose,
             on_phase=self._phase,
-            score=self._supernet(chooser, ready.store, pool),
+            score=self._supernet(chooser, ready.store, trainer),
             penalty_factor=penalty_factor(spec),
-            left_s=lambda: self._left_s,
+            allowance=self.allowance,
+            left=lambda: self._left,
         )
         halving.explore(ready.references)
         candidates = self._candidates
@@ -222,16 +226,16 @@ class Search:
             )
         return halving
 
-    def _supernet(self, chooser: Chooser, store: TokenStore, pool: WorkerPool) -> Callable[[Rows], Float64Array] | None:
+    def _supernet(self, chooser: Chooser, store: TokenStore, trainer: Trainer) -> Callable[[Rows], Float64Array] | None:
         """Trains a supernet where the run wants one and sets the chooser's prior; returns what scores rows with it."""
-        budget_s = self.spec.quality.shared_s(self.spec.budget.cpu_s)
+        budget_s = self._supernet_s
         if not budget_s:
             return None
         self._phase("training the supernet")
         trained, scored = chooser.spread(supernet_prior.TRAINED, designs_to_score(budget_s))
         archs = [self.space.design(row).arch for row in trained]
         supernet = Supernet(self.folder, store, archs, budget_s=budget_s, seed=self.spec.seed)
-        supernet.train(pool, lambda update: self._show_trainings({0: update}))
+        supernet.train(trainer, lambda update: self._show_trainings({0: update}))
         self._phase("scoring with the supernet")
 
         def score(rows: Rows) -> Float64Array:
@@ -252,7 +256,7 @@ class Search:
         and takes its place, while the budget allows.
         """
         while reference is not None and not finals.keeps_limits(self.trials[reference.number]):
-            if self._left_s < self.spec.budget.final_s * halving.overhead:
+            if self._left < self.allowance.final * halving.overhead:
                 break
             self.trials.note(reference.number, within=False)
             self._phase("choosing the reference design")
@@ -279,28 +283,41 @@ class Search:
         """How what is left of the budget is spread over trainings; the same when a search is resumed."""
         known = self.study.memory.get("plan")
         if known is not None:
-            return tuple(Rung(cpu_s=cpu_s, count=count) for cpu_s, count in known)
-        budget = self.spec.budget
-        supernet_s = supernet_prior.planned_cpu_s(self.spec.quality.shared_s(budget.cpu_s))
-        training_s = (self._left_s - supernet_s) / OVERHEAD - budget.final_s * min(1, references)
+            return tuple(Rung(budget=budget, count=count) for budget, count in known)
+        supernet_s = supernet_prior.planned_cpu_s(self._supernet_s)
+        overhead = OVERHEAD if self.allowance.whole else 1.0
+        training = (self._left - supernet_s) / overhead - self.allowance.final * min(1, references)
         if self.spec.quality.chosen == "proxy":
-            plan = plan_finals(training_s=training_s, final_s=budget.final_s)
+            plan = plan_finals(self.allowance, training)
         else:
-            plan = plan_rungs(training_s=training_s, final_s=budget.final_s)
-            first_s = plan[0].cpu_s if len(plan) > 1 else 0.0
-            plan = plan_rungs(training_s=training_s - first_s * max(0, references - 1), final_s=budget.final_s)
-        self.study.remember(plan=[[rung.cpu_s, rung.count] for rung in plan])
+            plan = plan_rungs(self.allowance, training)
+            first = plan[0].budget if len(plan) > 1 else 0.0
+            plan = plan_rungs(self.allowance, training - first * max(0, references - 1))
+        self.study.remember(plan=[[rung.budget, rung.count] for rung in plan])
         return plan
 
     @property
     def _measuring_s(self) -> float:
         """CPU seconds set aside for measuring the finalists."""
-        return MEASURING_S + MEASURING_SHARE * self.spec.budget.cpu_s
+        return MEASURING_S + MEASURING_SHARE * self.allowance.total
 
     @property
-    def _left_s(self) -> float:
-        """CPU seconds of the budget that are left for trainings."""
-        return self.spec.budget.cpu_s - self.ledger.total_s - self._reserve_s
+    def _supernet_s(self) -> float:
+        """CPU seconds of the supernet's training; 0 where there is none."""
+        return self.spec.quality.shared_s(self.allowance.total)
+
+    @property
+    def _left(self) -> float:
+        """What of the budget is left for trainings, in the unit that they are charged in."""
+        if self.allowance.whole:
+            return self.allowance.total - self.ledger.total_s - self._reserve_s
+        return self.allowance.total - charged(self.trials.all(), self.allowance)
+
+    @property
+    def _setup(self) -> Setup:
+        """What the trainer is made from."""
+        train = self.spec.train
+        return Setup(on=train.on, folder=self.folder.path, workers=self.spec.budget.workers, device=train.trains_on)
 
     def _calibrate(self) -> MachineProfile:
         if self.folder.profile.exists():
@@ -310,7 +327,9 @@ class Search:
         profile = calibrate(
             runtime=target.runtime,
             threads=target.threads,
-            seconds=min(CALIBRATION_S, CALIBRATION_SHARE * self.spec.budget.cpu_s),
+            seconds=min(
+                CALIBRATION_S, CALIBRATION_SHARE * self.allowance.total if self.allowance.whole else CALIBRATION_S
+            ),
             on_progress=lambda what, share: self._detail(f"{what} ({units.show(share, 'share', digits=2)})"),
             base=MachineProfile.load(nodes) if nodes.exists() else None,
             on_nodes=lambda rates: rates.save(nodes),
@@ -379,10 +398,7 @@ class Search:
         """Shows the progress of trainings; called about once a second."""
         self.status.training = len(running)
         self._detail(
-            ", ".join(
-                f"trial {number} {data['cpu_s']:.0f}/{data['cpu_budget_s']:.0f} s"
-                for number, data in sorted(running.items())
-            )
+            ", ".join(f"trial {number} {data['share'] * 100:.0f} %" for number, data in sorted(running.items()))
         )
 
     def _show_counts(self) -> None:
@@ -398,5 +414,6 @@ class Search:
 
     def _show(self) -> None:
         """Shows the status. What was spent is saved first, so that the clock of a resumed run never goes back."""
-        self.status.spent_cpu_s = self.ledger.saved_total_s(at_least_s=REMEMBERED_S)
+        spent_s = self.ledger.saved_total_s(at_least_s=REMEMBERED_S)
+        self.status.spent = spent_s if self.allowance.whole else charged(self.trials.all(), self.allowance)
         self._observer(self.status)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from importlib.metadata import version
 from typing import Any
@@ -21,6 +21,7 @@ from chipwise.pipeline.cost_model import CostModel
 from chipwise.pipeline.findings import rankings
 from chipwise.pipeline.limits import penalty_factor, within
 from chipwise.pipeline.other_devices import LOCAL, RunTargets
+from chipwise.pipeline.trainings import charged
 from chipwise.reporting import record as rec
 from chipwise.run.folder import RunFolder
 from chipwise.run.spec import RunSpec
@@ -56,7 +57,7 @@ def make_record(spec: RunSpec, study: Study, trials: Trials, space: SearchSpace,
         workload=spec.workload,
         constraints=(*spec.limits, *spec.limits_elsewhere),
         objectives=spec.goals,
-        budget=rec.Budget(cpu_s=spec.budget.cpu_s, spent=memory.get("spent", {})),
+        budget=_budget(spec, memory, items),
         space=rec.SpaceSummary(
             size=space.size(),
             choices=plain(spec.space),
@@ -88,6 +89,15 @@ def make_record(spec: RunSpec, study: Study, trials: Trials, space: SearchSpace,
         elsewhere=() if profile is None else tuple(_elsewhere(spec, space, items, profile, (winner, baseline, knee))),
         notes=tuple(_notes(spec, items, profile)),
     )
+
+
+def _budget(spec: RunSpec, memory: Mapping[str, Any], items: Sequence[Candidate]) -> rec.Budget:
+    allowed, spent = spec.allowance, memory.get("spent", {})
+    device = "gpu" if spec.train.trains_on == "cuda" else "cpu"
+    if allowed.whole:
+        return rec.Budget(cpu_s=allowed.total, spent=spent, device=device)
+    used = charged(items, allowed)
+    return rec.Budget(spent=spent, unit=allowed.unit, allowed=allowed.total, charged=used, device=device)
 
 
 def _target(spec: RunSpec, items: list[Candidate], profile: MachineProfile | None) -> rec.Target:

@@ -20,13 +20,13 @@ from numpy.typing import ArrayLike
 from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import SpecError, WorkerError
 from chipwise.core.files import read_json, write_json
-from chipwise.core.workers import WorkerPool
 from chipwise.optim.encoding import Encoder
 from chipwise.optim.quality_model import QualityModel
 from chipwise.optim.strategy import Problem
 from chipwise.run.folder import RunFolder
 from chipwise.space.search_space import Rows
 from chipwise.spec import ArchSpec
+from chipwise.trainers.protocol import Trainer
 from chipwise.training.tokenizer import TokenStore
 
 TRAINED = 512  # designs that share the supernet's weights, at most
@@ -57,7 +57,7 @@ class Supernet:
         self._budget_s, self._seed = budget_s, seed
         self._weights: str | None = None
 
-    def train(self, pool: WorkerPool, on_progress: Callable[[dict[str, Any]], None]) -> None:
+    def train(self, trainer: Trainer, on_progress: Callable[[dict[str, Any]], None]) -> None:
         """Trains, or continues. ``on_progress`` gets fields of an ``Update`` about once a second.
 
         Raises:
@@ -73,10 +73,7 @@ class Supernet:
             cpu_budget_s=self._budget_s,
             seed=self._seed,
         )
-        number = pool.submit(job.to_data())
-        for event in pool.events():
-            if event.job != number:
-                continue
+        for event in trainer.run([job]):
             if event.kind == "progress":
                 on_progress(event.data)
                 continue

@@ -1,15 +1,18 @@
-"""Trainings of a run on a pool of worker processes."""
+"""Trainings of a run: what a candidate asks of the trainer, and what is recorded of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from chipwise.core.errors import ChipwiseError, StorageError, TrainingDiverged, WorkerError
-from chipwise.core.workers import WorkerPool
 from chipwise.pipeline.halving import Job
+from chipwise.run.budget_spec import Allowance
 from chipwise.run.folder import RunFolder
+from chipwise.run.trials import Candidate
+from chipwise.trainers.protocol import Trainer
+from chipwise.trainers.train_spec import TrainSpec
 from chipwise.training.tokenizer import TokenStore
 from chipwise.training.worker import TrainJob
 
@@ -29,30 +32,33 @@ def require_disk(message: str, folder: Path) -> None:
         )
 
 
-class PoolTrainer:
-    """Runs jobs on a WorkerPool; each trial's folder keeps its checkpoints, so a job that was killed continues.
+class Trainings:
+    """The trainings of one run's candidates, done by its trainer.
 
     Args:
-        pool: The workers.
-        folder: The run's folder.
+        trainer: Where they run.
+        folder: The run's folder; what an architecture's trainings leave is kept in it and continued.
         store: Tokenised text by vocabulary size.
         seed: Of initialisation and data order, the same for all candidates.
-        final_s: The full budget, whose trainings are judged on all of the validation text.
+        allowance: What trainings are charged in; those of the full budget are judged on all of the validation text.
+        train: The run's choice of device and precision.
         on_progress: Called with the running trials and their progress, about once a second.
     """
 
     def __init__(
         self,
-        pool: WorkerPool,
+        trainer: Trainer,
         folder: RunFolder,
         store: TokenStore,
         *,
         seed: int,
-        final_s: float,
+        allowance: Allowance,
+        train: TrainSpec | None = None,
         on_progress: Callable[[dict[int, dict[str, Any]]], None],
     ) -> None:
-        self._pool, self._folder, self._store = pool, folder, store
-        self._seed, self._final_s, self._on_progress = seed, final_s, on_progress
+        self._trainer, self._folder, self._store = trainer, folder, store
+        self._seed, self._allowance, self._on_progress = seed, allowance, on_progress
+        self._train = train or TrainSpec()
 
     def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, dict[str, Any] | ChipwiseError]]:
         """Each job with its result, or with why it failed, in the order in which they finish.
@@ -61,6 +67,7 @@ class PoolTrainer:
 
         Raises:
             StorageError: The disk is full.
+            JobsMissing: Trainings that run elsewhere have not come back.
         """
         seen: dict[str, Job] = {}
         for job in jobs:
@@ -72,12 +79,9 @@ class PoolTrainer:
             yield from self.run(again)
 
     def _together(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, dict[str, Any] | ChipwiseError]]:
-        under_way = {self._pool.submit(self._train_job(job).to_data()): job for job in jobs}
         latest: dict[int, dict[str, Any]] = {}
-        for event in self._pool.events():
-            job = under_way.get(event.job)
-            if job is None:
-                continue
+        for event in self._trainer.run([self._train_job(job) for job in jobs]):
+            job = jobs[event.job]
             if event.kind == "progress":
                 latest[job.candidate.number] = event.data
                 self._on_progress(latest)
@@ -93,17 +97,26 @@ class PoolTrainer:
 
     def _train_job(self, job: Job) -> TrainJob:
         from chipwise.nn.precision import kept_precision
+        from chipwise.training.trainer import tokens_per_step
 
-        design = job.candidate.design
+        design, on, unit = job.candidate.design, self._train.trains_on, self._allowance.unit
+        each = tokens_per_step(design.arch)
+        steps = max(1, round(job.budget / each)) if unit == "tokens" else None
+        precision = self._train.precision
+        if precision is None and on == "cpu":
+            precision = kept_precision(self._folder.path / "precision.json")
         return TrainJob(
             arch=design.arch,
             tokens=str(self._store.tokens_path(design.arch.vocab_size)),
             folder=str(self._folder.training(design.arch)),
-            cpu_budget_s=job.cpu_s,
+            cpu_budget_s=job.budget if unit == "cpu" else None,
+            gpu_budget_s=job.budget if unit == "gpu" else None,
+            steps=steps,
+            device="cuda" if on == "cuda" else None,
             seed=self._seed,
             formats=() if design.weights == "fp32" else (design.weights,),
-            precision=kept_precision(self._folder.path / "precision.json"),
-            max_validation_bytes=None if job.cpu_s >= self._final_s else QUICK_VALIDATION_BYTES,
+            precision=precision,
+            max_validation_bytes=None if job.budget >= self._allowance.final else QUICK_VALIDATION_BYTES,
         )
 
     def _result(self, job: Job, data: dict[str, Any]) -> dict[str, Any]:
@@ -112,3 +125,13 @@ class PoolTrainer:
         result = {**data, "quantised_bits_per_byte": quantised.get(weights, data["bits_per_byte"])}
         result["weights"] = Path(data["weights"]).name
         return result
+
+
+def charged(items: Iterable[Candidate], allowance: Allowance) -> float:
+    """What the trainings of these trials were charged; those that share one training count once."""
+    most: dict[str, float] = {}
+    for item in items:
+        arch = item.design.arch.digest
+        for rung in item.rungs:
+            most[arch] = max(most.get(arch, 0.0), allowance.charge(seconds=rung.cpu_s, tokens=rung.tokens))
+    return sum(most.values())

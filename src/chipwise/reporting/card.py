@@ -213,13 +213,11 @@ def _data(record: RunRecord) -> str:
 
 
 def _training(record: RunRecord, winner: Trial | None) -> str:
-    spent = words.quantity(sum(record.budget.spent.values()), "time")
-    allowed = words.quantity(record.budget.cpu_s, "time")
-    whole = f"The whole search used {spent} of its {allowed} of CPU time, with seed {record.seed}."
+    whole = f"The whole search used {record.budget.told}, with seed {record.seed}."
     if winner is None or winner.train_cpu_s is None:
         return whole
     tokens = f" on {words.count(winner.curve[-1].tokens)} tokens" if winner.curve else ""
-    return f"The winner trained for {words.quantity(winner.train_cpu_s, 'time')} of CPU time{tokens}. {whole}"
+    return f"The winner trained for {words.quantity(winner.train_cpu_s, 'time')} of {record.budget.device.upper()} time{tokens}. {whole}"
 
 
 def _limits(record: RunRecord, winner: Trial | None) -> str:

@@ -302,12 +302,11 @@ def budget(record: RunRecord) -> str:
         return ""
     spent = sum(allowed.spent.values())
     rows = [[safe(phase), safe(words.quantity(seconds, "time"))] for phase, seconds in allowed.spent.items()]
-    rows.append(
-        [
-            "<b>spent of the budget</b>",
-            f"<b>{safe(words.quantity(spent, 'time'))}</b> of {safe(words.quantity(allowed.cpu_s, 'time'))}",
-        ]
-    )
+    if allowed.cpu_s is None:
+        rows.append(["<b>all of it on the machine that searched</b>", f"<b>{safe(words.quantity(spent, 'time'))}</b>"])
+    else:
+        whole = safe(words.quantity(allowed.cpu_s, "time"))
+        rows.append(["<b>spent of the budget</b>", f"<b>{safe(words.quantity(spent, 'time'))}</b> of {whole}"])
     drawn = table(("phase", "CPU time (measured)"), rows, numbers={1})
     return f"<details><summary>As a table</summary>{drawn}</details>"
 

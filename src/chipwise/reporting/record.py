@@ -17,6 +17,7 @@ from chipwise.core.errors import SpecError
 from chipwise.core.files import build, read_json, write_json
 from chipwise.core.results import Result
 from chipwise.ops import Workload
+from chipwise.reporting import words
 from chipwise.space.constraints import Constraint, Objective
 
 SCHEMA: Final = "chipwise.run/1"
@@ -106,10 +107,29 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """CPU seconds allowed, and those spent by each phase so far."""
+    """What was allowed, and CPU seconds spent by each phase so far.
 
-    cpu_s: float
-    spent: dict[str, float] = field(default_factory=dict)  # phase -> CPU seconds, in the order in which phases ran
+    A budget of ``cpu_s`` counts every phase. Others count trainings alone, in ``unit``: seconds of what they run on (cpu
+    or gpu), or tokens.
+    """
+
+    cpu_s: float | None = None  # None where trainings alone count
+    spent: dict[str, float] = field(default_factory=dict)  # phase -> CPU seconds here, in the order in which phases ran
+    unit: str = "cpu"
+    allowed: float | None = None  # of trainings, where they alone count
+    charged: float | None = None
+    device: str = "cpu"  # what trained: cpu or gpu
+
+    @property
+    def told(self) -> str:
+        """What was used of what was allowed, as a clause."""
+        used = words.quantity(sum(self.spent.values()), "time")
+        if self.cpu_s is not None:
+            return f"{used} of its {words.quantity(self.cpu_s, 'time')} of CPU time"
+        kind = "count" if self.unit == "tokens" else "time"
+        of = "tokens" if self.unit == "tokens" else f"{self.unit.upper()} time"
+        taken, whole = (words.quantity(value, kind) for value in (self.charged, self.allowed))
+        return f"{taken} of its {whole} of {of} for trainings, and {used} of CPU time on the machine that searched"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

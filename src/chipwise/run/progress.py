@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from chipwise.run.budget_spec import Charged
 
 
 @dataclass
@@ -19,15 +22,16 @@ class Status:
     failed: int = 0
     best_bits_per_byte: float | None = None
     best: str = ""
-    spent_cpu_s: float = 0.0
-    budget_cpu_s: float = 0.0
+    unit: Charged = "cpu"  # of the two that follow: CPU or GPU seconds, or tokens
+    spent: float = 0.0
+    budget: float = 0.0
     workers: int = 1
     done: bool = False
 
     @property
     def left_s(self) -> float:
-        """Seconds of waiting left on idle cores, if the whole budget is used."""
-        return max(0.0, self.budget_cpu_s - self.spent_cpu_s) / self.workers
+        """Seconds of waiting left on idle cores, if the whole budget is used; NaN where the budget is no time."""
+        return math.nan if self.unit == "tokens" else max(0.0, self.budget - self.spent) / self.workers
 
 
 Observer = Callable[[Status], None]

@@ -16,13 +16,14 @@ from chipwise.cost.spending import Rates, refused, require
 from chipwise.hardware import datasheet
 from chipwise.ops import Workload
 from chipwise.optim.strategies import STRATEGIES
+from chipwise.run.budget_spec import Allowance, BudgetSpec, allowance
 from chipwise.space import Constraint, Objective, SearchSpace, SpaceSpec, parse_constraints, parse_objectives
 from chipwise.space.constraints import SPENDING
+from chipwise.trainers.train_spec import TrainSpec
 from chipwise.training.tasks_data import TASKS, Kind
 
 DEVICES = ("local",)
 MOST_THREADS = 1024  # more than any machine's cores that this was tried on
-LEAST_CPU_S = 20.0
 SHARED_SHARE = 0.25  # of budget.cpu, for the training of the supernet
 _LATER = {  # fields after the first release, as it did it
     "targets": [],
@@ -112,36 +113,6 @@ def _told(sheet: datasheet.DeviceProfile, metric: str, field: str) -> None:
         require(sheet, metric)
     except Unsupported as error:
         raise SpecError(str(error), field=field) from None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetSpec:
-    """How much CPU time the whole search may take, and how it is spread.
-
-    ``cpu`` counts every phase: calibration, tokenisers, trainings, measurements. ``final`` is the CPU time of one
-    final training; the baseline's training gets exactly as much.
-    """
-
-    cpu: str | float = "20 min"  # a bare number is refused with the unit that it lacks
-    final: str | float | None = None
-    workers: int = 2
-
-    def __post_init__(self) -> None:
-        if _seconds(self.cpu, "cpu") < LEAST_CPU_S:
-            raise SpecError(f"{self.cpu} is too little for any search; give at least {LEAST_CPU_S:.0f} s", field="cpu")
-        if self.final is not None:
-            _seconds(self.final, "final")
-        positive(self, "workers", most=MOST_THREADS)
-
-    @property
-    def cpu_s(self) -> float:
-        """The whole budget in CPU seconds."""
-        return _seconds(self.cpu, "cpu")
-
-    @property
-    def final_s(self) -> float:
-        """CPU seconds of one final training; a fifth of the whole unless stated."""
-        return _seconds(self.final, "final") if self.final is not None else self.cpu_s / 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,6 +222,7 @@ class RunSpec:
     profiling: Literal["simulated", "measured", "hybrid"] = "hybrid"  # which candidates are measured before they go on
     tasks: tuple[TaskSpec, ...] = ()  # that finalists and reference design are evaluated on at the end
     quality: QualitySpec = field(default_factory=QualitySpec)
+    train: TrainSpec = field(default_factory=TrainSpec)
     seed: int = 0
     folder: str = "."  # the file's own folder, against which data paths are read; not a field of the file
 
@@ -274,6 +246,11 @@ class RunSpec:
             raise SpecError(f"two tasks have one name in {labels}", field="tasks")
         if not 0 <= self.seed < 2**63:
             raise SpecError(f"must be at least 0 and below 2**63, not {self.seed}", field="seed")
+        if self.quality.chosen == "supernet" and not self.allowance.whole:
+            raise SpecError(
+                "the supernet is trained on this machine; give train: {on: local} and a budget of CPU time",
+                field="quality.method",
+            )
         self._require_known()
         if self.objectives.get("bits_per_byte") not in ("minimize", "down"):
             raise SpecError("bits_per_byte: minimize must be among them", field="objectives")
@@ -302,6 +279,11 @@ class RunSpec:
                 _told(datasheet.load(other.device), metric, f"{where}.{metric}")
 
     @property
+    def allowance(self) -> Allowance:
+        """What of the budget trainings may take, in the unit that they are charged in."""
+        return allowance(self.budget, self.train)
+
+    @property
     def limits_elsewhere(self) -> tuple[Constraint, ...]:
         """The constraints on other devices, on metrics called ``metric@device``."""
         return tuple(limit for item in self.targets for limit in item.limits_there)
@@ -324,12 +306,15 @@ class RunSpec:
 
     @property
     def identity(self) -> str:
-        """What a study's trials mean: everything but the number of workers, which changes only the waiting.
+        """What a study's trials mean: everything but the number of workers and where they train.
 
         Fields that came after the first release count only where they are used, so that its studies open.
         """
         data = plain(self)
         del data["folder"], data["budget"]["workers"]
+        kept = {name: value for name, value in data.pop("train").items() if name in ("precision", "price") and value}
+        if kept:
+            data["train"] = kept
         data["search"] = data["search"]["strategy"]
         if not data["space"]["conditions"]:
             del data["space"]["conditions"]
@@ -374,6 +359,8 @@ def spelt_out(data: Mapping[str, Any]) -> dict[str, Any]:
     found = dict(data)
     if isinstance(data.get("search"), str):
         found["search"] = {"strategy": data["search"]}
+    if isinstance(data.get("train"), str):
+        found["train"] = {"on": data["train"]}
     if isinstance(data.get("quality"), str):
         found["quality"] = {"method": data["quality"]}
     if isinstance(data.get("targets"), list | tuple):

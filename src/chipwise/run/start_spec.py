@@ -17,7 +17,8 @@ from chipwise.core.digest import digest, plain
 from chipwise.core.errors import SpecError, nearest
 from chipwise.core.files import build, read_yaml
 from chipwise.ops import Workload
-from chipwise.run.spec import BudgetSpec, QualitySpec, RunSpec, TargetSpec, TaskSpec, load_run, run_spec, spelt_out
+from chipwise.run.budget_spec import BudgetSpec
+from chipwise.run.spec import QualitySpec, RunSpec, TargetSpec, TaskSpec, load_run, run_spec, spelt_out
 from chipwise.space.constraints import TASK_METRICS, Constraint, parse_constraints
 from chipwise.spec import ArchSpec
 from chipwise.spec.encoder import is_encoder
@@ -33,6 +34,7 @@ _NOT_HERE = {
     "targets": "cuts are timed on this machine alone; leave it out",
     "across": "cuts are timed on this machine alone; leave it out",
     "profiling": "every contender is measured; leave it out",
+    "train": "a cut is healed on this machine's cores; leave it out",
 }
 _SHARE = re.compile(r"^\s*(<=|<|≤|>=|>|≥)\s*(\d+(?:\.\d+)?)\s*%\s*of\s+(?:the\s+)?original\s*$")
 
@@ -59,6 +61,7 @@ class StartSpec:
     def __post_init__(self) -> None:
         if not self.name or any(part in self.name for part in ("/", "\\", "\0")) or self.name.startswith("."):
             raise SpecError(f"{self.name!r} cannot name a folder; use letters, digits and dashes", field="name")
+        self.budget.require_cpu("a cut")
         if self.weights not in FORMATS:
             raise SpecError(f"unknown format {self.weights!r}; {nearest(self.weights, FORMATS)}", field="weights")
         if (self.target.runtime, self.target.threads) != ("onnxruntime", 1):

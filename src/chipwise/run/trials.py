@@ -26,7 +26,7 @@ class TrainedRung:
     """The result of one finished training."""
 
     rung: int
-    cpu_s: float  # in total, earlier rungs included
+    cpu_s: float  # of what it trained on, a core or a GPU, in total: earlier rungs included
     tokens: int
     bits_per_byte: float  # of the validation text, trained weights
     quantised_bits_per_byte: float  # in the deployed weight format

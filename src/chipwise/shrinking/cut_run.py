@@ -72,7 +72,7 @@ class Cutting:
         self._notes = folder.path / "state" / "contenders.json"
         self.known: dict[str, Any] = read_json(self._notes) if self._notes.exists() else {"contenders": {}}
         self.ledger = Ledger(self.known.get("spent", {}))
-        self.status = Status(budget_cpu_s=spec.budget.cpu_s)
+        self.status = Status(budget=spec.budget.cpu_s)
         self._shown_s = 0.0
 
     def run(self) -> RunRecord:
@@ -348,7 +348,7 @@ class Cutting:
 
     def _notify(self) -> None:
         self._shown_s = time.monotonic()
-        self.status.spent_cpu_s = self.ledger.total_s
+        self.status.spent = self.ledger.total_s
         self._observer(self.status)
 
 

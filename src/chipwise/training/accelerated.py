@@ -12,7 +12,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -25,7 +25,7 @@ from torch import distributed as dist
 from torch.utils.checkpoint import checkpoint as recomputed
 
 from chipwise.core.digest import digest
-from chipwise.core.errors import InputError, TrainingDiverged, Unsupported
+from chipwise.core.errors import DoesNotFit, InputError, TrainingDiverged, Unsupported
 from chipwise.deploy.torch import LayerModule, Transformer, build
 from chipwise.nn.precision import Precision, fastest_precision, torch_dtype
 from chipwise.spec import ArchSpec
@@ -50,6 +50,8 @@ class Execution:
     recompute: bool = False  # activations within layers are computed again instead of kept
     sharing: Sharing = "ddp"
     peak_flops_per_s: float | None = None  # of one device, for MFU
+    compiler: str | None = None  # backend of torch.compile, such as inductor; not compiled unless given
+    device_share: float = 1.0  # of the device's time that this training has, where several are packed on it
 
     def __post_init__(self) -> None:
         if self.accumulate < 1:
@@ -60,6 +62,8 @@ class Execution:
             raise InputError(f"--sharing is ddp or fsdp, not {self.sharing!r}")
         if self.peak_flops_per_s is not None and not self.peak_flops_per_s > 0:
             raise InputError(f"--peak must be above zero, not {self.peak_flops_per_s}")
+        if not 0 < self.device_share <= 1:
+            raise InputError(f"a training has between 0 and all of its device, not {self.device_share:g}")
 
     @property
     def dtype(self) -> torch.dtype:
@@ -86,6 +90,7 @@ def train_accelerated(
     execution: Execution,
     steps: int | None = None,
     cpu_budget_s: float | None = None,
+    gpu_budget_s: float | None = None,
     seed: int,
     folder: str | Path,
     recipe: Recipe | None = None,
@@ -94,14 +99,19 @@ def train_accelerated(
     checkpoint_every_s: float = 30.0,
     max_validation_bytes: int | None = None,
 ) -> TrainResult:
-    """Trains ``arch`` on ``data`` for so many steps, or CPU seconds, going on from what ``folder`` holds.
+    """Trains ``arch`` on ``data`` for so many steps, CPU or GPU seconds, going on from what ``folder`` holds.
+
+    On a GPU the batch is computed in the largest parts that fit into its memory: where it runs out, parts are halved.
+    Gradients are summed over parts, so that the step is the same.
 
     Args:
         arch: The architecture.
         data: In the model's tokens.
         execution: With what.
-        steps: Steps of the optimiser; this or ``cpu_budget_s``.
+        steps: Steps of the optimiser; this or one of the two others.
         cpu_budget_s: CPU seconds, on one process without a GPU.
+        gpu_budget_s: Seconds of the device that steps take, on one process; where several trainings are packed on a
+            device, each is charged its share.
         seed: Of weights and order of the text.
         folder: Of checkpoints and weights.
         recipe: How; its batch is what one process takes at once.
@@ -112,21 +122,34 @@ def train_accelerated(
 
     Raises:
         InputError: Not exactly one budget, or one that does not go with the execution.
+        DoesNotFit: The device has too little memory for even one window of text.
         TrainingDiverged: As of the trainer; the last good state is kept in ``folder``.
         KeyboardInterrupt: After Ctrl-C, when the step was finished and its state written.
     """
-    if (steps is None) == (cpu_budget_s is None):
+    given = [value for value in (steps, cpu_budget_s, gpu_budget_s) if value is not None]
+    if len(given) != 1:
         raise InputError("give one budget: --steps, --tokens or --cpu-seconds")
-    budget = float(steps if steps is not None else cpu_budget_s or 0)
+    budget = float(given[0])
     if not 0 < budget < float("inf"):
         raise InputError(f"the budget must be positive, not {budget:g}")
     if data.vocab_size != arch.vocab_size:
         raise InputError(f"the model has {arch.vocab_size} tokens, the text was encoded with {data.vocab_size}")
     if cpu_budget_s is not None and (processes() > 1 or execution.device != "cpu"):
         raise InputError("--cpu-seconds is for one process without a GPU; give --steps or --tokens")
-    counted = steps is not None
+    if gpu_budget_s is not None and processes() > 1:
+        raise InputError("GPU seconds are for one process; give --steps or --tokens")
+    clock = time.process_time if execution.device == "cpu" and gpu_budget_s is None else time.perf_counter
     run = AcceleratedRun(
-        arch, data, budget, seed, Path(folder), recipe or Recipe(), execution, counted=counted, start=start
+        arch,
+        data,
+        budget,
+        seed,
+        Path(folder),
+        recipe or Recipe(),
+        execution,
+        counted=steps is not None,
+        start=start,
+        clock=lambda: clock() * execution.device_share,
     )
     try:
         with run.interruptible():
@@ -136,7 +159,7 @@ def train_accelerated(
 
 
 class AcceleratedRun(Run):
-    """A training with :class:`Execution`; ``counted`` budgets are steps."""
+    """A training with :class:`Execution`."""
 
     def __init__(
         self,
@@ -150,34 +173,34 @@ class AcceleratedRun(Run):
         *,
         counted: bool,
         start: Mapping[str, np.ndarray[Any, Any]] | None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.execution, self.counted = execution, counted
+        self.execution = execution
+        self.pieces = 1  # that a batch is computed in; more where the device's memory holds no larger ones
         self.rank, self.world = rank(), processes()
         self.stop = False
         self.began = (time.perf_counter(), -1)  # when, at which step, this call set out
-        clock = time.process_time if execution.device == "cpu" else time.perf_counter
         on_gpu: Precision | None = "bf16" if execution.device != "cpu" else None
         super().__init__(
-            arch, data, budget, seed, folder, recipe, clock, given=start, precision=execution.precision or on_gpu
+            arch,
+            data,
+            budget,
+            seed,
+            folder,
+            recipe,
+            clock,
+            counted=counted,
+            given=start,
+            precision=execution.precision or on_gpu,
         )
         parts = execution.accumulate * self.world
         if parts > 1:
             self.key = digest([self.key, parts])
-        if counted:
-            self.name_files(f"{int(budget)}-steps")
 
     @property
     def step_tokens(self) -> int:
         """Tokens that one step learns from, over all processes."""
         return super().step_tokens * self.execution.accumulate * self.world
-
-    def spent(self, at: Progress) -> float:
-        """Steps, or CPU seconds."""
-        return float(at.steps) if self.counted else at.cpu_s
-
-    def lost(self, spent_s: float) -> float:
-        """A failed attempt is charged by time alone: steps are counted from where it goes on."""
-        return spent_s if self.counted else super().lost(spent_s)
 
     def start(self) -> None:
         """The given weights or random ones, where and how they are trained."""
@@ -189,6 +212,8 @@ class AcceleratedRun(Run):
             for layer in self.model.layers.values():
                 _recompute(layer)
         self.loss: nn.Module = _Loss(self.model, lambda: torch_dtype(self.precision))
+        if self.execution.compiler is not None:
+            self.loss = torch.compile(self.loss, backend=self.execution.compiler, dynamic=False)  # type: ignore[assignment]
         if self.world > 1:
             self._share()
         self.optimiser = self._optimiser()
@@ -243,13 +268,51 @@ class AcceleratedRun(Run):
                 t.to(self.execution.device) for t in batch(self.data.train, self.window, count, number, self.seed)
             )
             with self._without_exchange(part < parts - 1):
-                loss = self.loss(inputs, targets) / parts
-                loss.backward()
-            total += loss.detach()
+                total += self._in_pieces(inputs, targets, 1 / parts)
         if self.world > 1:
             dist.all_reduce(total)
             total /= self.world
         return total
+
+    def _in_pieces(self, inputs: Tensor, targets: Tensor, weight: float) -> Tensor:
+        """Adds ``weight`` times the gradient of one batch (windows, tokens); its mean loss times ``weight``.
+
+        Where memory runs out, the batch is computed in pieces half as large, and the next ones too.
+
+        Raises:
+            DoesNotFit: Not even one window fits, or several processes would have to agree on the pieces.
+        """
+        before = [None if p.grad is None else p.grad.clone() for p in self.model.parameters()] if weight < 1 else None
+        while True:
+            size = -(-len(inputs) // self.pieces)
+            try:
+                total = torch.zeros((), device=self.execution.device)
+                for some, wanted in zip(inputs.split(size), targets.split(size), strict=True):
+                    loss = self.loss(some, wanted) * (weight * len(some) / len(inputs))
+                    loss.backward()
+                    total += loss.detach()
+                return total
+            except torch.OutOfMemoryError:
+                if size == 1 or self.world > 1:
+                    raise DoesNotFit(
+                        f"{self.execution.device} has too little memory to train on {size} x {inputs.shape[1]} tokens "
+                        f"at once ({self.model_bytes / 1e9:.2f} GB of weights); use a smaller window or batch, or a "
+                        "device with more memory"
+                    ) from None
+            self._give_back(before)
+            self.pieces *= 2
+
+    def _give_back(self, gradients: Sequence[Tensor | None] | None) -> None:
+        """Frees what a step that ran out of memory holds; the parameters have the gradients from before it."""
+        for place, p in enumerate(self.model.parameters()):
+            p.grad = None if gradients is None else gradients[place]
+        if self.execution.device.startswith("cuda"):
+            torch.cuda.empty_cache()
+
+    @property
+    def model_bytes(self) -> int:
+        """Bytes of the weights as they are trained."""
+        return sum(p.numel() * p.element_size() for p in self.model.parameters())
 
     @contextlib.contextmanager
     def _without_exchange(self, wanted: bool) -> Iterator[None]:
@@ -296,6 +359,7 @@ class AcceleratedRun(Run):
             cpu_budget_s=base.cpu_budget_s,
             tokens=base.tokens,
             bits_per_byte=base.bits_per_byte,
+            share=base.share,
             steps=at.steps,
             tokens_per_s=per_s,
             mfu=None if peak is None else 6 * multiplied(self.arch) * per_s / (peak * self.world),

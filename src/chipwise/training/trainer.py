@@ -1,9 +1,9 @@
-"""One training of one architecture within a budget of CPU seconds, resumable at any moment.
+"""One training of one architecture within a budget of CPU seconds or of steps, resumable at any moment.
 
 The learning rate warms up, stays constant, and decays to zero over the last share of the budget. The state before the
 decay is kept, so that a training that is promoted continues from there and only repeats the decay. The budget counts
 the CPU time that training steps take undisturbed (validation and checkpoints excluded), so a busy machine changes the
-waiting time, not the result.
+waiting time, not the result. A budget of steps gives the same weights on every machine that computes alike.
 """
 
 from __future__ import annotations
@@ -34,6 +34,13 @@ from chipwise.training.checkpoint import CurvePoint, Progress, fingerprint
 from chipwise.training.evaluate import WINDOW_TOKENS, Weights, evaluate, mean_loss, read
 from chipwise.training.optimiser import Optimiser
 from chipwise.training.tokenizer import TokenData, Tokens
+
+STEPS = "-steps"  # at the end of the budget in the names of files, where steps are counted
+
+
+def budget_name(budget: float, *, counted: bool) -> str:
+    """The part of a training's file names that tells its budget: ``4`` for CPU seconds, ``300-steps``."""
+    return f"{int(budget)}{STEPS}" if counted else f"{budget:g}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +80,12 @@ class Recipe:
         return scale * min(1.0, max(0.0, left))
 
 
+def tokens_per_step(arch: ArchSpec, recipe: Recipe | None = None) -> int:
+    """Tokens that one step of ``arch`` learns from."""
+    recipe = recipe or Recipe()
+    return recipe.batch_windows * min(recipe.window_tokens, arch.max_tokens)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainResult:
     """What a finished training gave."""
@@ -93,16 +106,18 @@ class Update:
     """A progress report of a training."""
 
     cpu_s: float
-    cpu_budget_s: float
+    cpu_budget_s: float | None  # None where steps are the budget
     tokens: int
     bits_per_byte: float | None  # of recent training text
+    share: float  # of the budget that is spent
 
 
 def train(
     arch: ArchSpec,
     data: TokenData,
     *,
-    cpu_budget_s: float,
+    cpu_budget_s: float | None = None,
+    steps: int | None = None,
     seed: int,
     folder: str | Path,
     recipe: Recipe | None = None,
@@ -113,7 +128,7 @@ def train(
     checkpoint_every_s: float = 10.0,
     clock: Callable[[], float] = time.process_time,
 ) -> TrainResult:
-    """Trains ``arch`` on ``data`` for ``cpu_budget_s`` and evaluates it on the validation text.
+    """Trains ``arch`` on ``data`` for ``cpu_budget_s`` or so many ``steps``, and evaluates it on the validation text.
 
     A training of the same architecture, data, seed, recipe and start that ``folder`` holds is continued: from its last
     checkpoint if it was killed, from its state before the decay if a smaller budget was finished. ``start`` holds the
@@ -125,12 +140,27 @@ def train(
         TrainingDiverged: Loss or weights were no longer finite, and again at half the learning rate.
         InputError: A budget that is not positive, data of another vocabulary, or weights of another architecture.
     """
-    if not (cpu_budget_s > 0 and math.isfinite(cpu_budget_s)):
-        raise InputError(f"a training needs a positive budget of CPU seconds, not {cpu_budget_s}")
+    if (cpu_budget_s is None) == (steps is None):
+        raise InputError("a training has one budget: CPU seconds or steps")
+    budget = float(steps if steps is not None else cpu_budget_s or 0)
+    if not (budget > 0 and math.isfinite(budget)):
+        unit = "CPU seconds" if steps is None else "steps"
+        raise InputError(f"a training needs a positive budget of {unit}, not {budget:g}")
     if data.vocab_size != arch.vocab_size:
         raise InputError(f"the model has {arch.vocab_size} tokens, the text was encoded with {data.vocab_size}")
     given = read(start) if isinstance(start, str | Path) else start
-    run = Run(arch, data, cpu_budget_s, seed, Path(folder), recipe or Recipe(), clock, given=given, precision=precision)
+    run = Run(
+        arch,
+        data,
+        budget,
+        seed,
+        Path(folder),
+        recipe or Recipe(),
+        clock,
+        counted=steps is not None,
+        given=given,
+        precision=precision,
+    )
     return run.go(on_progress, checkpoint_every_s, max_validation_bytes)
 
 
@@ -149,15 +179,17 @@ def trained_again(
     Raises:
         InputError: The name is not one that a training writes.
     """
-    budget = weights.stem.removeprefix("weights-")
+    text = weights.stem.removeprefix("weights-")
+    counted = text.endswith(STEPS)
     try:
-        budget_s = float(budget)
+        budget = float(text.removesuffix(STEPS))
     except ValueError:
         raise InputError(f"{weights}: not the name of a training's final weights") from None
     result = train(
         arch,
         data,
-        cpu_budget_s=budget_s,
+        cpu_budget_s=None if counted else budget,
+        steps=int(budget) if counted else None,
         seed=seed,
         folder=weights.parent,
         recipe=recipe,
@@ -168,7 +200,10 @@ def trained_again(
 
 
 class Run:
-    """One training: its state, its loop and its files. ``accelerated.py`` extends it to GPUs."""
+    """One training: its state, its loop and its files. ``accelerated.py`` extends it to GPUs.
+
+    ``counted`` budgets are steps, others seconds.
+    """
 
     given: Weights | None = None  # weights to begin with; random ones unless given
 
@@ -182,9 +217,11 @@ class Run:
         recipe: Recipe,
         clock: Callable[[], float],
         *,
+        counted: bool = False,
         given: Weights | None = None,
         precision: Precision | None = None,
     ) -> None:
+        self.counted = counted
         self.arch, self.data, self.budget, self.seed = arch, data, budget, seed
         self.folder, self.recipe, self.clock = folder, recipe, clock
         self.precision: Precision = precision or fastest_precision()
@@ -196,7 +233,7 @@ class Run:
         if given is not None:
             self.given = checked(given, arch)
             self.key = digest([self.key, fingerprint(given)])
-        self.name_files(f"{budget:g}")
+        self.name_files(budget_name(budget, counted=counted))
         self.decay_start = budget * (1 - recipe.decay_share)
         self.spent_s = 0.0
         self.recent_s: deque[float] = deque(maxlen=60)
@@ -210,8 +247,8 @@ class Run:
         self.result_path = self.folder / f"result-{budget}.json"
 
     def spent(self, at: Progress) -> float:
-        """What of the budget is spent at ``at``, in the budget's unit: CPU seconds."""
-        return at.cpu_s
+        """What of the budget is spent at ``at``, in the budget's unit: steps, or CPU seconds."""
+        return float(at.steps) if self.counted else at.cpu_s
 
     def go(
         self, report: Callable[[Update], None] | None, checkpoint_every_s: float, max_validation_bytes: int | None
@@ -341,9 +378,10 @@ class Run:
         at = self.at
         return Update(
             cpu_s=at.cpu_s,
-            cpu_budget_s=self.budget,
+            cpu_budget_s=None if self.counted else self.budget,
             tokens=at.tokens,
             bits_per_byte=None if math.isnan(at.bits_per_byte) else at.bits_per_byte,
+            share=self.spent(at) / self.budget,
         )
 
     def _keep_stable(self) -> None:
@@ -362,8 +400,11 @@ class Run:
         return self.at
 
     def lost(self, spent_s: float) -> float:
-        """What a failed attempt of ``spent_s`` is charged: at most half of the budget."""
-        return min(spent_s, self.budget * 0.5)
+        """What a failed attempt of ``spent_s`` is charged: at most half of the budget.
+
+        Where steps are counted it is charged by time alone: steps are counted from where it goes on.
+        """
+        return spent_s if self.counted else min(spent_s, self.budget * 0.5)
 
     def backward(self) -> Tensor:
         """Adds the gradient of the next step's batch to the parameters'; the batch's mean loss in nats."""

@@ -17,23 +17,29 @@ from chipwise.spec import ArchSpec
 from chipwise.spec.io import from_data, to_data
 
 if TYPE_CHECKING:
-    from chipwise.training.trainer import Update
+    from chipwise.training.tokenizer import TokenData
+    from chipwise.training.trainer import TrainResult, Update
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainJob:
-    """One training, and the quality of its weights in some formats."""
+    """One training, and the quality of its weights in some formats. Its budget is CPU seconds, GPU seconds or steps."""
 
     arch: ArchSpec
     tokens: str  # file that a TokenStore wrote
     folder: str  # where the training keeps its state and leaves its weights
-    cpu_budget_s: float
+    cpu_budget_s: float | None = None
     seed: int
     formats: tuple[str, ...] = ()  # such as int8 and int4
     max_validation_bytes: int | None = None
     start: str | None = None  # safetensors file of the weights to begin with
     precision: Literal["bf16", "fp32"] | None = None  # of matrix products; the worker's own measurement unless given
     recipe: dict[str, Any] = dataclasses.field(default_factory=dict)  # fields of Recipe that differ from its defaults
+    steps: int | None = None
+    gpu_budget_s: float | None = None
+    device: str | None = None  # for torch, such as cuda:1; the plain loop on one core of this machine unless given
+    compiler: str | None = None  # backend of torch.compile, on a device
+    device_share: float = 1.0  # of the device, where several trainings are packed on it
 
     def to_data(self) -> dict[str, Any]:
         """The job as JSON can hold it."""
@@ -46,29 +52,65 @@ class TrainJob:
         fields = dict(data)
         return build(cls, {**fields, "arch": from_data(fields.get("arch"))})
 
+    @property
+    def result_name(self) -> str:
+        """The file in its folder that is written last, when the training has ended."""
+        from chipwise.training.trainer import budget_name
+
+        budget = next(b for b in (self.steps, self.cpu_budget_s, self.gpu_budget_s) if b is not None)
+        return f"result-{budget_name(budget, counted=self.steps is not None)}.json"
+
     def run(self, on_progress: Callable[[Update], None]) -> dict[str, Any]:
         """Trains and evaluates; the result as JSON can hold it. ``on_progress`` is called about once a second."""
         from chipwise.training.evaluate import quantised_bits_per_byte
         from chipwise.training.tokenizer import load_tokens
-        from chipwise.training.trainer import Recipe, train
 
         data = load_tokens(Path(self.tokens))
-        result = train(
-            self.arch,
-            data,
-            cpu_budget_s=self.cpu_budget_s,
-            seed=self.seed,
-            folder=self.folder,
-            recipe=build(Recipe, self.recipe, field="recipe"),
-            start=self.start,
-            precision=self.precision,
-            on_progress=on_progress,
-            max_validation_bytes=self.max_validation_bytes,
-        )
+        result = self._train(data, on_progress)
         values: dict[str, Any] = plain(result)
         rounded = partial(quantised_bits_per_byte, data=data, max_bytes=self.max_validation_bytes)
         values["quantised"] = {form: rounded(self.arch, result.weights, form).bits_per_byte for form in self.formats}
         return values
+
+    def _train(self, data: TokenData, on_progress: Callable[[Update], None]) -> TrainResult:
+        from chipwise.training.trainer import Recipe, train
+
+        recipe = build(Recipe, self.recipe, field="recipe")
+        if self.device is None:
+            return train(
+                self.arch,
+                data,
+                cpu_budget_s=self.cpu_budget_s,
+                steps=self.steps,
+                seed=self.seed,
+                folder=self.folder,
+                recipe=recipe,
+                start=self.start,
+                precision=self.precision,
+                on_progress=on_progress,
+                max_validation_bytes=self.max_validation_bytes,
+            )
+        from chipwise.training.accelerated import Execution, train_accelerated
+        from chipwise.training.evaluate import read
+
+        return train_accelerated(
+            self.arch,
+            data,
+            execution=Execution(
+                device=self.device,
+                precision=self.precision,
+                compiler=self.compiler,
+                device_share=self.device_share,
+            ),
+            steps=self.steps,
+            gpu_budget_s=self.gpu_budget_s,
+            seed=self.seed,
+            folder=self.folder,
+            recipe=recipe,
+            start=None if self.start is None else read(Path(self.start)),
+            on_progress=on_progress,
+            max_validation_bytes=self.max_validation_bytes,
+        )
 
 
 class Job(Protocol):

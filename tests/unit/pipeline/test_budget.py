@@ -28,7 +28,7 @@ class TimedTrainer(FakeTrainer):
     def run(self, jobs):
         for job, result in super().run(jobs):
             before = job.candidate.rungs[-1].cpu_s if job.candidate.rungs else 0.0
-            self.clock.left_s -= self.clock.overhead * (job.cpu_s - before)
+            self.clock.left_s -= self.clock.overhead * (job.budget - before)
             yield job, result
 
 
@@ -36,15 +36,14 @@ def make(trainer, *, plan=PLAN, keeps=None, clock: Clock | None = None):
     study = Study(None, name="toy", directions=["minimize", "minimize"], identity="toy", choices=choice_labels(SPACE))
     trials = Trials(study, SPEC, SPACE)
     screened = screen(SPACE, metrics, SPEC.limits, seed=0, draws=500)
-    chooser = Chooser(
-        SPACE, screened, metrics, SPEC.goals, SPEC.limits, final_s=9.0, bytes_per_token={512: 2.0}, seed=0
-    )
+    chooser = Chooser(SPACE, screened, metrics, SPEC.goals, SPEC.limits, final=9.0, bytes_per_token={512: 2.0}, seed=0)
     limits = Limits(trials, keeps)
-    options = {} if clock is None else {"left_s": lambda: clock.left_s}
+    options = {} if clock is None else {"left": lambda: clock.left_s}
     halving = Halving(
         trials,
         plan,
         chooser=chooser,
+        allowance=SPEC.allowance,
         trainer=trainer,
         measurer=limits,
         predict=lambda row: {"tpot_p50": [1.0, 1.0, 1.0]},
@@ -76,7 +75,7 @@ def test_a_run_without_a_clock_follows_its_plan() -> None:
     assert [sum(rung == r for _, rung in trainer.asked) for r in range(3)] == [9, 4, 2]
 
 
-ONE = (Rung(cpu_s=9.0, count=6),)
+ONE = (Rung(budget=9.0, count=6),)
 
 
 def test_one_rung_measures_only_until_two_keep_the_limits() -> None:

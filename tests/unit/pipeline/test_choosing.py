@@ -17,7 +17,7 @@ SOFT = dataclasses.replace(SPEC, constraints={"tpot_p99": {"limit": "<= 64 us", 
 
 def make_chooser(spec=SPEC) -> Chooser:
     screened = screen(SPACE, metrics, spec.limits, seed=0, draws=500)
-    return Chooser(SPACE, screened, metrics, spec.goals, spec.limits, final_s=9.0, bytes_per_token={512: 2.0}, seed=0)
+    return Chooser(SPACE, screened, metrics, spec.goals, spec.limits, final=9.0, bytes_per_token={512: 2.0}, seed=0)
 
 
 def trainings(chooser: Chooser, *, level: float = 2.0) -> list[Observation]:

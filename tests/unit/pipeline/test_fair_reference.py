@@ -19,10 +19,10 @@ class Run:
         arch = SimpleNamespace(vocab_size=512)
         self.items = {n: SimpleNamespace(number=n, design=SimpleNamespace(arch=arch)) for n in range(6)}
         self.search = object.__new__(Search)
-        self.search.spec = SPEC
+        self.search.spec, self.search.allowance = SPEC, SPEC.allowance
         self.search.trials = self
         monkeypatch.setattr(Search, "_phase", lambda search, name: None)
-        monkeypatch.setattr(Search, "_left_s", left_s)
+        monkeypatch.setattr(Search, "_left", left_s)
         self.next = iter([self.items[1], self.items[2], None])
         monkeypatch.setattr(pipeline, "largest_within", lambda *args, **options: next(self.next))
         self.contenders = [self.items[4], self.items[5]]

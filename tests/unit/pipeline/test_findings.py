@@ -24,9 +24,7 @@ class Trained:
 @pytest.fixture(scope="module")
 def made():
     screened = screen(SPACE, metrics, SPEC.limits, seed=0, draws=500)
-    chooser = Chooser(
-        SPACE, screened, metrics, SPEC.goals, SPEC.limits, final_s=9.0, bytes_per_token={512: 2.0}, seed=0
-    )
+    chooser = Chooser(SPACE, screened, metrics, SPEC.goals, SPEC.limits, final=9.0, bytes_per_token={512: 2.0}, seed=0)
     rows = screened.rows[np.random.default_rng(0).permutation(len(screened.rows))[:24]]
     seen = [Observation(row.tolist(), 9.0, 9_000, 1.0 + 20.0 / SPACE.values(row[None], "d_model")[0]) for row in rows]
     return chooser, seen, [Trained(i, row.tolist()) for i, row in enumerate(rows)]

@@ -25,13 +25,12 @@ def make(path, trainer, *, measure=None, spec=SPEC):
     measurer = Limits(trials, measure)
 
     screened = screen(space, metrics, spec.limits, seed=0, draws=500)
-    chooser = Chooser(
-        space, screened, metrics, spec.goals, spec.limits, final_s=9.0, bytes_per_token={512: 2.0}, seed=0
-    )
+    chooser = Chooser(space, screened, metrics, spec.goals, spec.limits, final=9.0, bytes_per_token={512: 2.0}, seed=0)
     halving = Halving(
         trials,
         PLAN,
         chooser=chooser,
+        allowance=SPEC.allowance,
         trainer=trainer,
         measurer=measurer,
         predict=lambda row: {"tpot_p50": [1.0, 1.0, 1.0]},

@@ -34,7 +34,7 @@ def soft(penalty: float) -> RunSpec:
 
 def chooser_of(spec: RunSpec) -> Chooser:
     screened = screen(SPACE, metrics, spec.limits, seed=0, draws=500)
-    return Chooser(SPACE, screened, metrics, spec.goals, spec.limits, final_s=9.0, bytes_per_token={512: 2.0}, seed=0)
+    return Chooser(SPACE, screened, metrics, spec.goals, spec.limits, final=9.0, bytes_per_token={512: 2.0}, seed=0)
 
 
 def run(spec: RunSpec, name: str) -> list:
@@ -49,6 +49,7 @@ def run(spec: RunSpec, name: str) -> list:
         trials,
         PLAN,
         chooser=own,
+        allowance=spec.allowance,
         propose=propose,
         trainer=FakeTrainer(),
         measurer=Limits(trials),

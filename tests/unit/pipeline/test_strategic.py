@@ -19,11 +19,12 @@ def make(path, trainer, name, seed=0):
     study = Study(path, name="toy", directions=["minimize", "minimize"], identity="toy", choices=choice_labels(SPACE))
     trials = Trials(study, SPEC, SPACE)
     screened = screen(SPACE, metrics, SPEC.limits, seed=0, draws=500)
-    own = Chooser(SPACE, screened, metrics, SPEC.goals, SPEC.limits, final_s=9.0, bytes_per_token={512: 2.0}, seed=seed)
+    own = Chooser(SPACE, screened, metrics, SPEC.goals, SPEC.limits, final=9.0, bytes_per_token={512: 2.0}, seed=seed)
     halving = Halving(
         trials,
         PLAN,
         chooser=own,
+        allowance=SPEC.allowance,
         propose=StrategyProposer(name, own, seed=seed),
         trainer=trainer,
         measurer=Limits(trials),

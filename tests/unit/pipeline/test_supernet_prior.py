@@ -19,9 +19,10 @@ from chipwise.pipeline.supernet_prior import (
     planned_cpu_s,
 )
 from chipwise.spec import uniform
+from chipwise.trainers.local import LocalTrainer
+from chipwise.trainers.protocol import Setup
 from chipwise.training.data import Corpus
 from chipwise.training.tokenizer import TokenStore
-from chipwise.training.worker import training_pool
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +49,8 @@ def test_what_is_trained_is_asked_once_and_what_does_not_fit_is_not_known(store,
     shared, heard, told = weights(tmp_path, store), [], []
     with pytest.raises(WorkerError, match="before it is trained"):
         shared.scores([arch(32)], lambda done, total: None)
-    with training_pool(1) as pool:
-        shared.train(pool, heard.append)
+    with LocalTrainer(Setup(on="local", folder=tmp_path, workers=1)) as trainer:
+        shared.train(trainer, heard.append)
     assert heard[-1]["cpu_budget_s"] == 1.0
     asked = [arch(32), arch(16), arch(48), arch(32)]
     first = shared.scores(asked, lambda done, total: told.append((done, total)))
@@ -61,8 +62,11 @@ def test_what_is_trained_is_asked_once_and_what_does_not_fit_is_not_known(store,
 
 
 def test_a_training_that_fails_says_why(store, tmp_path) -> None:
-    with training_pool(1) as pool, pytest.raises(WorkerError, match=r"the supernet failed: .*positive budget"):
-        weights(tmp_path, store, budget_s=-1.0).train(pool, lambda update: None)
+    with (
+        LocalTrainer(Setup(on="local", folder=tmp_path, workers=1)) as trainer,
+        pytest.raises(WorkerError, match=r"the supernet failed: .*positive budget"),
+    ):
+        weights(tmp_path, store, budget_s=-1.0).train(trainer, lambda update: None)
 
 
 def test_scores_are_few_where_the_budget_is_small() -> None:

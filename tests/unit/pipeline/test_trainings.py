@@ -8,12 +8,15 @@ import pytest
 from toy_run import PLAN, SPACE, SPEC, FakeTrainer, Limits, metrics
 
 from chipwise.core.errors import StorageError, TrainingDiverged, WorkerError
+from chipwise.core.workers import Event
 from chipwise.optim.study import Study
 from chipwise.pipeline.choosing import Chooser
 from chipwise.pipeline.halving import Halving
 from chipwise.pipeline.screening import screen
-from chipwise.pipeline.trainings import PoolTrainer
+from chipwise.pipeline.trainings import Trainings
 from chipwise.run.trials import Trials, choice_labels
+from chipwise.trainers.local import LocalTrainer
+from chipwise.trainers.protocol import Setup
 
 FULL = [
     ("StorageError", "runs/x/stable.safetensors: the disk is full; free some space and go on with --resume"),
@@ -36,19 +39,18 @@ class FailingPool:
     def events(self):
         for number in range(1, self.jobs + 1):
             data = {"kind": self.kind, "message": self.message}
-            yield SimpleNamespace(job=number, kind="failed", data=data)
+            yield Event(job=number, kind="failed", data=data)
         self.jobs = 0
 
 
 def halving_of(trials: Trials, trainer) -> Halving:
     screened = screen(SPACE, metrics, SPEC.limits, seed=0, draws=500)
-    chooser = Chooser(
-        SPACE, screened, metrics, SPEC.goals, SPEC.limits, final_s=9.0, bytes_per_token={512: 2.0}, seed=0
-    )
+    chooser = Chooser(SPACE, screened, metrics, SPEC.goals, SPEC.limits, final=9.0, bytes_per_token={512: 2.0}, seed=0)
     return Halving(
         trials,
         PLAN,
         chooser=chooser,
+        allowance=SPEC.allowance,
         trainer=trainer,
         measurer=Limits(trials),
         predict=lambda row: {"tpot_p50": [1.0, 1.0, 1.0]},
@@ -62,11 +64,11 @@ def trials() -> Trials:
     return Trials(study, SPEC, SPACE)
 
 
-def trainer(tmp_path, kind: str, message: str) -> PoolTrainer:
+def trainer(tmp_path, kind: str, message: str) -> Trainings:
     folder = SimpleNamespace(path=tmp_path, training=lambda arch: tmp_path / arch.digest)
     store = SimpleNamespace(tokens_path=lambda size: tmp_path / "tokens")
-    pool = FailingPool(kind, message)
-    return PoolTrainer(pool, folder, store, seed=0, final_s=9.0, on_progress=lambda running: None)
+    trainer = LocalTrainer(Setup(on="local", folder=tmp_path), pool=FailingPool(kind, message))
+    return Trainings(trainer, folder, store, seed=0, allowance=SPEC.allowance, on_progress=lambda running: None)
 
 
 @pytest.mark.parametrize(("kind", "message"), FULL)

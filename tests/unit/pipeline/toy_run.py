@@ -25,7 +25,7 @@ SPEC = build(
     },
 )
 SPACE = SearchSpace(SPEC.space)
-PLAN = (Rung(cpu_s=1.0, count=9), Rung(cpu_s=3.0, count=4), Rung(cpu_s=9.0, count=2))
+PLAN = (Rung(budget=1.0, count=9), Rung(budget=3.0, count=4), Rung(budget=9.0, count=2))
 
 
 def metrics(rows):
@@ -55,12 +55,12 @@ class FakeTrainer:
             if width in self.diverges:
                 yield job, TrainingDiverged("the loss was no longer finite at step 7")
                 continue
-            quality = 1.0 + 1.0 / (1 + job.cpu_s) + 10.0 / width
+            quality = 1.0 + 1.0 / (1 + job.budget) + 10.0 / width
             yield (
                 job,
                 {
-                    "cpu_s": job.cpu_s,
-                    "tokens": int(1000 * job.cpu_s),
+                    "cpu_s": job.budget,
+                    "tokens": int(1000 * job.budget),
                     "bits_per_byte": quality,
                     "quantised_bits_per_byte": quality,
                     "curve": [],

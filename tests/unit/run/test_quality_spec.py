@@ -10,6 +10,7 @@ from test_run_spec_tasks import PLAIN
 from chipwise.core.digest import plain
 from chipwise.core.errors import SpecError
 from chipwise.pipeline.halving import plan_finals
+from chipwise.run.budget_spec import Allowance
 from chipwise.run.spec import SHARED_SHARE, run_spec
 
 
@@ -55,7 +56,7 @@ def test_what_is_wrong_is_named(quality, said) -> None:
 
 @given(final_s=st.floats(1, 500), share=st.floats(1, 30))
 def test_a_proxy_run_trains_as_many_in_full_as_the_budget_holds(final_s, share) -> None:
-    (rung,) = plan_finals(training_s=final_s * share, final_s=final_s)
-    assert rung.cpu_s == final_s
+    (rung,) = plan_finals(Allowance(unit="cpu", total=1e6, final=final_s, whole=True), final_s * share)
+    assert rung.budget == final_s
     assert rung.count >= 1
     assert rung.count * final_s <= final_s * share * (1 + 1e-9) < (rung.count + 1.001) * final_s

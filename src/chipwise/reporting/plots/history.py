@@ -32,11 +32,7 @@ def draw(record: RunRecord) -> Plot:
 
 def draw_budget(record: RunRecord) -> Plot:
     """CPU seconds by phase, and the budget."""
-    spent, allowed = sum(record.budget.spent.values()), record.budget.cpu_s
-    caption = (
-        f"CPU time of each phase, measured: {words.quantity(spent, 'time')} in all, "
-        f"of a budget of {words.quantity(allowed, 'time')}."
-    )
+    caption = f"CPU time of each phase, measured. The search used {record.budget.told}."
     plot = Plot(key="budget", title="Where the budget went", caption=caption)
     if not record.budget.spent:
         return no_data(plot, "No phase has ended yet.")
