@@ -316,7 +316,7 @@ class Chooser:
         if observations:
             seen = np.array([item.row for item in observations])
             counted = self.penalty_factor(seen) * [item.bits_per_byte for item in observations]
-            best = np.lexsort((counted, np.array([-item.cpu_s for item in observations])))[:PARENTS]
+            best = np.lexsort((counted, np.array([-item.spent for item in observations])))[:PARENTS]
             parents = np.unique(seen[best], axis=0)
             children = np.unique(mutate(self._space, np.repeat(parents, CHILDREN, axis=0), rng), axis=0)
             keep = excess(self._limits, self._metrics(children)) <= 0
@@ -387,7 +387,7 @@ class StrategyProposer:
         first: dict[tuple[int, ...], Observation] = {}
         for item in observations:
             key = tuple(int(i) for i in item.row)
-            if key in gone and (key not in first or item.cpu_s < first[key].cpu_s):
+            if key in gone and (key not in first or item.spent < first[key].spent):
                 first[key] = item
         if first:
             rows = np.array(list(first), np.int64)

@@ -36,7 +36,7 @@ ALL_FAILED = "every candidate failed in training; the trials' reasons are in tri
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rung:
-    """``count`` candidates trained until each has had ``budget`` in total, in the unit that trainings are charged in."""
+    """``count`` candidates trained until each has had ``budget`` in total, in the unit of the run's allowance."""
 
     budget: float
     count: int
@@ -331,7 +331,7 @@ class Halving:
 
     @property
     def overhead(self) -> float:
-        """What a unit of training takes in all: as it was so far, starting from ``OVERHEAD``; 1 where it alone counts."""
+        """What a unit of training takes in all: as so far, from ``OVERHEAD`` on; 1 where trainings alone count."""
         if not self._allowance.whole:
             return 1.0
         prior = self._plan[-1].budget

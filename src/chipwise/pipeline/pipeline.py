@@ -328,7 +328,7 @@ class Search:
             runtime=target.runtime,
             threads=target.threads,
             seconds=min(
-                CALIBRATION_S, CALIBRATION_SHARE * self.allowance.total if self.allowance.whole else CALIBRATION_S
+                CALIBRATION_S, CALIBRATION_SHARE * (self.allowance.total if self.allowance.whole else math.inf)
             ),
             on_progress=lambda what, share: self._detail(f"{what} ({units.show(share, 'share', digits=2)})"),
             base=MachineProfile.load(nodes) if nodes.exists() else None,

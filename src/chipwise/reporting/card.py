@@ -217,7 +217,8 @@ def _training(record: RunRecord, winner: Trial | None) -> str:
     if winner is None or winner.train_cpu_s is None:
         return whole
     tokens = f" on {words.count(winner.curve[-1].tokens)} tokens" if winner.curve else ""
-    return f"The winner trained for {words.quantity(winner.train_cpu_s, 'time')} of {record.budget.device.upper()} time{tokens}. {whole}"
+    took = f"{words.quantity(winner.train_cpu_s, 'time')} of {record.budget.device.upper()} time"
+    return f"The winner trained for {took}{tokens}. {whole}"
 
 
 def _limits(record: RunRecord, winner: Trial | None) -> str:

@@ -109,8 +109,8 @@ class Target:
 class Budget:
     """What was allowed, and CPU seconds spent by each phase so far.
 
-    A budget of ``cpu_s`` counts every phase. Others count trainings alone, in ``unit``: seconds of what they run on (cpu
-    or gpu), or tokens.
+    A budget of ``cpu_s`` counts every phase. Others count trainings alone, in ``unit``: seconds of what they run on
+    (cpu or gpu), or tokens.
     """
 
     cpu_s: float | None = None  # None where trainings alone count

@@ -1,1 +1,1 @@
-"""Where candidates are trained: on this machine's cores, on CUDA devices, on a Ray cluster, or as jobs run elsewhere."""
+"""Where candidates are trained: this machine's cores, CUDA devices, a Ray cluster, or jobs that are run elsewhere."""

@@ -66,8 +66,8 @@ class Trainer(Protocol):
     def run(self, jobs: Sequence[Job]) -> Iterator[Event]:
         """What happens until every job has ended; an event's ``job`` is the place in ``jobs``.
 
-        When the ``result`` of a job is given, the job's folder holds its weights, its result and the state that a longer
-        training goes on from, as if it had run here. What had been finished before is not done again.
+        When the ``result`` of a job is given, the job's folder holds its weights, its result and the state that a
+        longer training goes on from, as if it had run here. What had been finished before is not done again.
 
         Raises:
             JobsMissing: Jobs must be run elsewhere first. All results that are there were given before.

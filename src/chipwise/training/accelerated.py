@@ -287,7 +287,7 @@ class AcceleratedRun(Run):
             size = -(-len(inputs) // self.pieces)
             try:
                 total = torch.zeros((), device=self.execution.device)
-                for some, wanted in zip(inputs.split(size), targets.split(size), strict=True):
+                for some, wanted in zip(torch.split(inputs, size), torch.split(targets, size), strict=True):
                     loss = self.loss(some, wanted) * (weight * len(some) / len(inputs))
                     loss.backward()
                     total += loss.detach()
