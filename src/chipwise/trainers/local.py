@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import ClassVar
 
 from chipwise.core.workers import Event, WorkerPool
 from chipwise.trainers.protocol import BaseTrainer, Setup
-from chipwise.training.worker import Job, training_pool
+from chipwise.training.worker import Job, TrainJob, training_pool
 
 
 class LocalTrainer(BaseTrainer):
@@ -36,6 +38,20 @@ class LocalTrainer(BaseTrainer):
         """Ends the workers at once."""
         if self._pool is not None:
             self._pool.close()
+
+
+def ended(job: TrainJob) -> bool:
+    """Whether this machine holds the result of a job, wherever it ran."""
+    return (Path(job.folder) / job.result_name).exists()
+
+
+def judged_here(trainer: LocalTrainer, place: int, job: TrainJob) -> Iterator[Event]:
+    """The events of a job that :func:`ended`: at most another weight format is judged, on this machine's cores."""
+    if job.device is not None:  # a training on a GPU is in bf16 unless stated
+        precision = job.precision or "bf16"
+        job = replace(job, device=None, precision=precision, cpu_budget_s=job.gpu_budget_s, gpu_budget_s=None)
+    for event in trainer.run([job]):
+        yield Event(job=place, kind=event.kind, data=event.data, died=event.died)
 
 
 def pool_events(pool: WorkerPool, jobs: Sequence[Job]) -> Iterator[Event]:

@@ -1,0 +1,63 @@
+"""Every built-in trainer keeps the contract. CUDA devices are stood in for by this machine's cores."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from chipwise.testing.trainer_suite import TrainerSuite
+from chipwise.trainers.cuda import CudaTrainer, Gpu
+from chipwise.trainers.jobs import JobsTrainer, run_job
+from chipwise.trainers.local import LocalTrainer
+from chipwise.trainers.protocol import Setup, Trainer
+from chipwise.training.worker import TrainJob
+
+FAKE = (Gpu(device="cpu", name="fake", free_bytes=8e9),)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+class TestLocal(TrainerSuite):
+    def make(self, folder: Path) -> Trainer:
+        return LocalTrainer(Setup(on="local", folder=folder, workers=1))
+
+
+class TestJobs(TrainerSuite):
+    def make(self, folder: Path) -> Trainer:
+        return JobsTrainer(Setup(on="jobs", folder=folder))
+
+    def run_elsewhere(self, folder: Path) -> None:
+        for line in (folder / "jobs" / "todo.txt").read_text().split():
+            run_job(folder / "jobs" / line)
+
+
+class TestCuda(TrainerSuite):
+    def make(self, folder: Path) -> Trainer:
+        return CudaTrainer(Setup(on="cuda", folder=folder, device="cuda"), devices=FAKE)
+
+    def job_of(self, job: TrainJob) -> TrainJob:
+        return dataclasses.replace(job, device="cuda")
+
+
+class TestRay(TrainerSuite):
+    @pytest.fixture(scope="class", autouse=True)
+    def _cluster(self) -> Iterator[None]:
+        ray = pytest.importorskip("ray", reason="needs the extra ray")
+        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False)
+        yield
+        ray.shutdown()
+
+    def make(self, folder: Path) -> Trainer:
+        from chipwise.trainers.ray_cluster import RayTrainer
+
+        return RayTrainer(Setup(on="ray", folder=folder, workers=2))
