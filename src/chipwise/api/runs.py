@@ -48,6 +48,7 @@ def search(
     resume: bool = False,
     restart: bool = False,
     workers: int | None = None,
+    train_on: str | None = None,
     storage: str | None = None,
     on_progress: Callable[[Status], None] = silent,
 ) -> RunRecord:
@@ -59,6 +60,7 @@ def search(
         resume: Continue the run that the folder holds.
         restart: Put that run aside and start again.
         workers: Trainings side by side; the file's number by default.
+        train_on: Where to train instead of what the file says: local, cuda, cuda:0,1, ray, ray://head:10001 or jobs.
         storage: Where trials are kept: ``postgresql://…``, ``sqlite:///…`` or a journal's path; the folder by default.
         on_progress: Called with the search's status at every change.
 
@@ -79,6 +81,8 @@ def search(
             wanted = dataclasses.replace(wanted, budget=dataclasses.replace(wanted.budget, workers=workers))
         except SpecError as error:
             raise SpecError(error.message, field="--workers") from None
+    if train_on is not None:
+        wanted = _trained_on(wanted, train_on)
     from chipwise.pipeline.pipeline import Search
     from chipwise.shrinking.cut_run import Cutting
 
@@ -93,6 +97,19 @@ def search(
             return Search(wanted, folder, on_progress).run()
     except SpecError as error:
         raise error.inside(file=file) from None
+
+
+def _trained_on(spec: RunSpec | StartSpec, on: str) -> RunSpec:
+    """The run with another trainer; its price and precision stay."""
+    import dataclasses
+
+    if isinstance(spec, StartSpec):
+        raise InputError("--train-on: a cut is healed on this machine's cores; leave it out")
+    try:
+        return dataclasses.replace(spec, train=dataclasses.replace(spec.train, on=on, device=None))
+    except SpecError as error:
+        field = error.field if error.field and error.field.startswith(("budget", "train.price")) else "--train-on"
+        raise SpecError(error.message, field=field) from None
 
 
 @public

@@ -16,6 +16,10 @@ def command(
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run that the folder holds.")] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Put that run aside and start again.")] = False,
     workers: Annotated[int | None, typer.Option(help="Trainings side by side. Default: as in the file.")] = None,
+    train_on: Annotated[
+        str | None,
+        typer.Option(help="Train on local, cuda, cuda:0,1, ray, ray://HOST:PORT or jobs. Default: as in the file."),
+    ] = None,
     storage: Annotated[
         str | None,
         typer.Option(help="Keep trials in postgresql://…, sqlite:///… or another journal. Default: the folder."),
@@ -44,6 +48,10 @@ def command(
       data: {source: files, paths: ["notes/*.txt"]}
       budget: {cpu: 16 min, final: 100 s}
 
+    Candidates train on this machine's cores; train: {on: cuda} (or ray, ray://head:10001, jobs) trains them elsewhere, and
+    budget: {gpu: 8 h}, {tokens: 2B} or {usd: 40} count trainings alone. With jobs the search writes job files and stops
+    with exit code 3 until their results are there (--resume).
+
     Limits: ttft_p50, ttft_p99, tpot_p50, tpot_p99, tpot_sustained, throughput, peak_memory, parameters, bits_per_byte;
     power, joules_per_token and usd_per_1k_tokens with target: {power: 15 W, price: 0.10 USD/h}; accuracy@TASK. A soft
     limit is {limit: <= 0.2 ms, penalty: 10 %}: at twice the limit, bits per byte count as 10 % more.
@@ -65,7 +73,11 @@ def command(
         print(f"{folder}: there is no run to resume; starting a new one", file=sys.stderr)
     try:
         if as_json:
-            json_of(api.search(spec, out=out, resume=resume, restart=restart, workers=workers, storage=storage))
+            json_of(
+                api.search(
+                    spec, out=out, resume=resume, restart=restart, workers=workers, train_on=train_on, storage=storage
+                )
+            )
             return
         from chipwise.cli import show
 
@@ -76,6 +88,7 @@ def command(
                 resume=resume,
                 restart=restart,
                 workers=workers,
+                train_on=train_on,
                 storage=storage,
                 on_progress=observer,
             )

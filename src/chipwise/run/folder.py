@@ -9,6 +9,7 @@
     ├── spent.json         CPU seconds by phase
     ├── corpus/            tokenisers and encoded text
     ├── trainings/<arch>/  checkpoints and weights, shared by trials that differ in weight format alone
+    ├── jobs/              trainings to run elsewhere, with train: {on: jobs}
     ├── trials/<number>/   exported graphs
     ├── winner/            the Hugging Face folder and model.onnx
     └── report.html  card.md  trials.csv  record.json

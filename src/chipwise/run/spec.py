@@ -246,7 +246,8 @@ class RunSpec:
             raise SpecError(f"two tasks have one name in {labels}", field="tasks")
         if not 0 <= self.seed < 2**63:
             raise SpecError(f"must be at least 0 and below 2**63, not {self.seed}", field="seed")
-        if self.quality.chosen == "supernet" and not self.allowance.whole:
+        allowed = self.allowance
+        if self.quality.chosen == "supernet" and not allowed.whole:
             raise SpecError(
                 "the supernet is trained on this machine; give train: {on: local} and a budget of CPU time",
                 field="quality.method",
