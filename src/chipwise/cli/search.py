@@ -48,9 +48,9 @@ def command(
       data: {source: files, paths: ["notes/*.txt"]}
       budget: {cpu: 16 min, final: 100 s}
 
-    Candidates train on this machine's cores; train: {on: cuda} (or ray, ray://head:10001, jobs) trains them elsewhere, and
-    budget: {gpu: 8 h}, {tokens: 2B} or {usd: 40} count trainings alone. With jobs the search writes job files and stops
-    with exit code 3 until their results are there (--resume).
+    Candidates train on this machine's cores; train: {on: cuda} (or ray, ray://head:10001, jobs) trains them elsewhere,
+    and budget: {gpu: 8 h}, {tokens: 2B} or {usd: 40} count trainings alone. With jobs the search writes job files and
+    stops with exit code 3 until their results are there (--resume).
 
     Limits: ttft_p50, ttft_p99, tpot_p50, tpot_p99, tpot_sustained, throughput, peak_memory, parameters, bits_per_byte;
     power, joules_per_token and usd_per_1k_tokens with target: {power: 15 W, price: 0.10 USD/h}; accuracy@TASK. A soft
@@ -87,9 +87,7 @@ def command(
                 out=out,
                 resume=resume,
                 restart=restart,
-                workers=workers,
-                train_on=train_on,
-                storage=storage,
+                **wishes,
                 on_progress=observer,
             )
     except KeyboardInterrupt as stop:
