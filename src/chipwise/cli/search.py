@@ -71,13 +71,10 @@ def command(
     folder = out if out is not None else Path("runs") / wanted.name
     if resume and not holds_run(folder):
         print(f"{folder}: there is no run to resume; starting a new one", file=sys.stderr)
+    wishes: dict[str, Any] = {"workers": workers, "train_on": train_on, "storage": storage}
     try:
         if as_json:
-            json_of(
-                api.search(
-                    spec, out=out, resume=resume, restart=restart, workers=workers, train_on=train_on, storage=storage
-                )
-            )
+            json_of(api.search(spec, out=out, resume=resume, restart=restart, **wishes))
             return
         from chipwise.cli import show
 
