@@ -34,15 +34,15 @@ def write_text(path: Path) -> Path:
     """A file of tokens that a toy model can learn: a ramp with noise, as a ``TokenStore`` would write it."""
     random = np.random.default_rng(0)
     tokens = (np.arange(6_000) + random.integers(0, 2, 6_000)) % (VOCABULARY - 1) + 1
-    parts = {}
+    parts: dict[str, Any] = {"sizes": np.array([VOCABULARY, 6_000])}
     for name, size in (("train", 6_000), ("validation", 800), ("test", 800)):
         stream = tokens[:size].astype(np.uint16)
         stream[::40] = 0  # entries of 39 tokens, each after a separator
         parts[name] = np.append(stream, np.uint16(0))
-    entries = {name: np.full(800 // 40, 39, np.int64) for name in ("validation_bytes", "test_bytes")}
+    parts |= {name: np.full(800 // 40, 39, np.int64) for name in ("validation_bytes", "test_bytes")}
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as stream:
-        np.savez(stream, sizes=np.array([VOCABULARY, 6_000]), **parts, **entries)
+    with path.open("wb") as file:
+        np.savez(file, **parts)
     return path
 
 

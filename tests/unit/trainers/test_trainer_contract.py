@@ -49,14 +49,16 @@ class TestCuda(TrainerSuite):
         return dataclasses.replace(job, device="cuda")
 
 
-class TestRay(TrainerSuite):
-    @pytest.fixture(scope="class", autouse=True)
-    def _cluster(self) -> Iterator[None]:
-        ray = pytest.importorskip("ray", reason="needs the extra ray")
-        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False)
-        yield
-        ray.shutdown()
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    ray = pytest.importorskip("ray", reason="needs the extra ray")
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False)
+    yield
+    ray.shutdown()
 
+
+@pytest.mark.usefixtures("cluster")
+class TestRay(TrainerSuite):
     def make(self, folder: Path) -> Trainer:
         from chipwise.trainers.ray_cluster import RayTrainer
 
