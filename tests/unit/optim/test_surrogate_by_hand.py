@@ -327,3 +327,18 @@ def test_trainings_on_the_stated_law_are_expected_where_it_says_and_scatter_wide
     assert loose.high - loose.value > 0.9 * 1.645 * 0.05 * math.sqrt(16 / 10) * loose.value
     assert loose.value - loose.low == pytest.approx(loose.high - loose.value)
     assert sure.high - sure.low < 0.2 * (loose.high - loose.low)
+
+
+def test_one_training_says_how_fast_a_machine_is_and_the_stated_law_says_the_rest() -> None:
+    """Twice the stated speed at one size is twice the stated speed at every size; a quality on the law is the law."""
+    one = np.array([2e5]), np.array([3e5])
+    found = fit_pace(*one, 2 * PACE.tokens_per_s(*one))
+    sizes = np.array([1e5, 3e6, 1e6]), np.array([2e6, 1e5, 1e6])
+    assert found.tokens_per_s(*sizes) == pytest.approx(2 * PACE.tokens_per_s(*sizes), rel=1e-6)
+    text = np.array([1e7])
+    law = fit_law(*one, text, START.bits_per_byte(*one, text))
+    read = np.array([3e6, 1e7, 5e7])
+    assert law.bits_per_byte(*sizes, read) == pytest.approx(START.bits_per_byte(*sizes, read), rel=0.02)
+    worse = fit_law(*one, text, 1.2 * START.bits_per_byte(*one, text))
+    ratio = float(worse.bits_per_byte(*one, text)[0] / START.bits_per_byte(*one, text)[0])
+    assert 1.1 < ratio < 1.2  # one training moves the law nearly all of the way there
