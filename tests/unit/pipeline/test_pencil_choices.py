@@ -257,3 +257,14 @@ def test_llama_proportions_around_a_small_space() -> None:
     assert {c["d_model"] for c in wide} == set(range(128, 257, 32))
     assert {c["layers"][0]["kv_heads"] for c in wide if c["d_model"] == 256 and c["head_size"] == 32} == {8, 4, 2}
     assert {c["layers"][0]["heads"] for c in wide if c["head_size"] == 64} == {2, 3, 4}
+
+
+@pytest.mark.parametrize(("workers", "asked"), [(1, [2, 2, 2, 2, 2, 2]), (2, [9, 3]), (3, [12])])
+def test_the_first_batch_fills_the_other_workers_while_the_reference_trains_in_full(tmp_path, workers, asked) -> None:
+    """Nine trainings of 1 s take as long as one of 9 s; later batches are two a worker, up to twelve in all."""
+    _, halving = make(tmp_path / "s", FakeTrainer())
+    halving._plan = (Rung(cpu_s=1.0, count=12), *halving._plan[1:])
+    halving._workers, counts, propose = workers, [], halving._propose
+    halving._propose = lambda count, *rest: counts.append(count) or propose(count, *rest)
+    halving.explore([])
+    assert counts == asked
