@@ -1,0 +1,221 @@
+"""What a record and the end of a run compute from trials: fronts, histories, scores of entries, continuations."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from toy_run import SPACE, SPEC
+
+from chipwise.ops import Phase, Workload
+from chipwise.optim.study import Trial
+from chipwise.pipeline import finals, run_record
+from chipwise.pipeline.cost_model import CostModel, NotedMeasurement, _check_name
+from chipwise.pipeline.finals import CONTINUATIONS, CONTINUED_TOKENS, PROMPT_WORDS, Finals, _continued
+from chipwise.pipeline.supernet_prior import designs_to_score, planned_cpu_s
+from chipwise.run.trials import Candidate
+from chipwise.space.price_table import PriceTable, ProfilePricer
+from chipwise.testing.machines import round_machine
+
+WORKLOAD = Workload(prompt_tokens=8, new_tokens=8)
+
+
+def trial(number: int, bits: float | None, tpot_s: float, **notes: object) -> Candidate:
+    rung = {"rung": 0, "cpu_s": 2.0, "tokens": 1, "bits_per_byte": 9.0, "quantised_bits_per_byte": bits}
+    plain = {
+        "role": "candidate",
+        "choices": {},
+        "predicted": {"tpot_p50": [tpot_s, 0.5 * tpot_s, 2 * tpot_s], "tpot_p99": [tpot_s, tpot_s, tpot_s]},
+        "rungs": [] if bits is None else [rung],
+        **notes,
+    }
+    return Candidate(Trial(number=number, state="running", notes=plain), design=None)  # type: ignore[arg-type]
+
+
+def one(item: Candidate) -> float:
+    return 1.0
+
+
+def test_the_front_holds_who_was_trained_is_alive_and_keeps_the_limits() -> None:
+    """300 µs are allowed. By (bits, µs): 0 is (2.0, 100), 1 (1.5, 200); 2 is behind 1, 3 too slow, 4 a reference."""
+    items = [
+        trial(0, 2.0, 100e-6),
+        trial(1, 1.5, 200e-6),
+        trial(2, 1.6, 250e-6),
+        trial(3, 1.0, 400e-6),
+        trial(4, 1.0, 50e-6, role="baseline"),
+        trial(5, None, 10e-6),
+    ]
+    dead = Candidate(Trial(number=6, state="failed", notes=trial(6, 1.0, 1e-6).trial.notes), design=None)  # type: ignore[arg-type]
+    assert [item.number for item in run_record._front(SPEC, [*items, dead], one)] == [0, 1]
+    exported = trial(7, 9.0, 300e-6, exported_bits_per_byte=1.4)
+    assert [item.number for item in run_record._front(SPEC, [*items, exported], one)] == [0, 1, 7]
+    paid = run_record._front(SPEC, items, lambda item: 2.0 if item.number == 1 else 1.0)
+    assert [item.number for item in paid] == [0, 2]  # 1 counts as 3.0 bits
+    assert run_record._front(SPEC, [], one) == []
+    assert run_record._knee(SPEC, items[:2], one) is None  # two points have no bend
+    bent = [trial(0, 2.0, 100e-6), trial(1, 1.1, 110e-6), trial(2, 1.0, 300e-6)]
+    assert run_record._knee(SPEC, bent, one) == 1
+
+
+def test_the_history_adds_up_trainings_and_volume() -> None:
+    """Spans of 1 bit and 100 µs, a corner at 1.1: (1, 0) holds 0.1 · 1.1, (0, 1) as much, less 0.1 · 0.1 they share."""
+    found = run_record._history(SPEC, [trial(0, 2.0, 100e-6), trial(1, 1.0, 200e-6)], one)
+    assert [point.elapsed_cpu_s for point in found] == [2.0, 4.0]
+    assert [point.best_bits_per_byte for point in found] == [2.0, 1.0]
+    assert [point.hypervolume for point in found] == pytest.approx([0.11, 0.21])
+    worse = run_record._history(SPEC, [trial(0, 1.0, 100e-6), trial(1, 2.0, 200e-6)], lambda item: 1.5)
+    assert [point.best_bits_per_byte for point in worse] == [1.5, 1.5]
+    assert run_record._history(SPEC, [], one) == []
+
+
+def test_promises_are_held_against_what_was_measured_and_nothing_else() -> None:
+    items = [trial(0, 1.0, 1e-3, measured={"tpot_p50": 2e-3, "ttft_p50": 1.0}), trial(1, 1.0, 1e-3)]
+    (promise,) = run_record._promises(items)
+    assert (promise.trial, promise.metric, promise.promised, promise.measured) == (0, "tpot_p50", 1e-3, 2e-3)
+    assert (promise.low, promise.high) == (0.5e-3, 2e-3)
+    cloud = run_record._cloud([[1e-3, 5.0, 7.0, 1.0], [2e-3, 6.0, 8.0, 0.0]])
+    assert (cloud.tpot_p50_s, cloud.peak_memory_bytes) == ((1e-3, 2e-3), (5.0, 6.0))
+    assert (cloud.parameters, cloud.feasible) == ((7, 8), (True, False))
+
+
+def finals_of(**parts: object) -> Finals:
+    found = object.__new__(Finals)
+    for name, value in parts.items():
+        setattr(found, name, value)
+    return found
+
+
+def test_bits_are_summed_by_entry_and_differences_have_their_error(monkeypatch) -> None:
+    """A stream 0 a b 0 c 0: entries of (a, b, separator) and (c, separator), as five predicted tokens."""
+    stream = np.array([0, 5, 6, 0, 7, 0])
+    given = {1: np.array([1.0, 2, 3, 4, 5]), 2: np.array([2.0, 2, 2, 2, 2])}
+    monkeypatch.setattr(finals, "exported_bits", lambda design, weights, *rest: given[weights])
+    tokens = SimpleNamespace(held_out=lambda part: (stream, 10))
+    noted: dict[int, float] = {}
+    run = finals_of(
+        _store=SimpleNamespace(tokens=lambda size: tokens),
+        _folder=SimpleNamespace(trial=lambda number: Path()),
+        _weights=lambda item: item.number,
+        _on_phase=lambda name: None,
+        _trials=SimpleNamespace(note=lambda number, **notes: noted.update({number: notes["test_bits_per_byte"]})),
+    )
+    items = [SimpleNamespace(number=n, design=SimpleNamespace(arch=SimpleNamespace(vocab_size=8))) for n in (1, 2)]
+    assert run._by_entry(items[0])[0].tolist() == [1 + 2 + 3, 4 + 5]
+    found = run.test(*items)
+    assert noted == {1: 15 / 10, 2: 10 / 10}
+    # shares of all bits by entry: 6/15 and 9/15 against 6/10 and 4/10, so ±0.2 each; n / (n - 1) = 2
+    assert found == {"entries": 2, "bytes": 10, "difference_std_error": pytest.approx(math.sqrt(2 * 2 * 0.2**2))}
+    assert run.test(items[0], None)["difference_std_error"] is None
+    assert run.test(items[0], items[0])["difference_std_error"] is None
+
+
+class Session:
+    """Writes token 3 again and again, then the separator after ``most``."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.seen = most, []
+
+    def prefill(self, ids: np.ndarray) -> np.ndarray:
+        self.seen.append(ids.tolist())
+        return self.decode(ids)
+
+    def decode(self, ids: np.ndarray) -> np.ndarray:
+        self.most -= 1
+        return np.eye(5)[[3 if self.most >= 0 else 0]]
+
+
+WORDS = SimpleNamespace(
+    encode=lambda text, add_special_tokens: SimpleNamespace(ids=[1] * len(text.split())),
+    decode=lambda ids: " ".join(map(str, ids)),
+)
+
+
+@pytest.mark.parametrize(
+    ("most", "longest", "written"),
+    [(2, 100, 2), (1000, 100, CONTINUED_TOKENS), (1000, 8, 8 - 4 - 1), (1000, 20, 20 - 6 - 1)],
+)
+def test_a_continuation_ends_with_the_entry_the_cache_or_thirty_two_tokens(most, longest, written) -> None:
+    session = Session(most)
+    assert _continued(session, WORDS, "a b c d e f", longest).split() == ["3"] * written
+    assert session.seen == [[[0, *[1] * min(6, longest // 2)]]]
+
+
+def test_prompts_are_the_beginnings_of_long_entries() -> None:
+    words = [f"w{i}" for i in range(20)]
+    corpus = SimpleNamespace(test=[" ".join(words[:n]) for n in (PROMPT_WORDS + 4, PROMPT_WORDS + 5, 20)] * 9)
+    run = finals_of(_store=SimpleNamespace(corpus=corpus), _written=lambda item, prompts: [item] * len(prompts))
+    found = run.continuations("w", None)  # type: ignore[arg-type]
+    assert len(found) == CONTINUATIONS
+    assert all(item == {"prompt": " ".join(words[:PROMPT_WORDS]), "winner": "w"} for item in found)
+    assert run.continuations("w", "r")[0]["baseline"] == "r"  # type: ignore[arg-type]
+
+
+def test_scores_that_a_supernets_budget_allows() -> None:
+    """A fifth of it for scores of a quarter second: 0.8 a second, from 12 to 160."""
+    assert [designs_to_score(s) for s in (0.0, 15.0, 16.0, 100.0, 200.0, 1e6)] == [12, 12, 12, 80, 160, 160]
+    assert planned_cpu_s(100.0) == 100 + 80 * 0.25
+    assert planned_cpu_s(0.0) == 0.0
+
+
+def test_a_cost_model_before_any_measurement_is_the_machines() -> None:
+    machine = round_machine()
+    model, table = CostModel(SPACE, WORKLOAD, machine), PriceTable(SPACE, WORKLOAD, ProfilePricer(machine))
+    rows = SPACE.sample(5, np.random.default_rng(0))
+    found, priced = model.metrics(rows), table(rows)
+    assert found["tpot_p50"] == pytest.approx(priced.tpot_s)
+    assert found["tpot_p99"] == pytest.approx(2 * priced.tpot_s + 1e-6)
+    assert found["ttft_p99"] == pytest.approx(1.5 * priced.ttft_s)
+    assert found["peak_memory"] == pytest.approx(priced.peak_memory_bytes)
+    assert found["parameters"] == pytest.approx(priced.parameters)
+    design = SPACE.design(rows[0])
+    promise = model.predict(design)
+    for metric, bounds in promise.items():
+        assert bounds[0] == pytest.approx(found[metric][0]), metric
+    for metric in ("tpot_p50", "ttft_p99", "peak_memory"):
+        value, low, high = promise[metric]
+        assert math.log(high / value) == pytest.approx(1.645 * 0.1, rel=1e-3)
+        assert low * high == pytest.approx(value**2)
+    assert promise["parameters"] == [design.arch.parameters()] * 3
+    assert 0 <= model.unsure(design) <= 1
+
+
+def test_measurements_pull_later_predictions_towards_them() -> None:
+    model = CostModel(SPACE, WORKLOAD, round_machine())
+    rows = np.unique(SPACE.sample(40, np.random.default_rng(0)), axis=0)[:12]
+    before = model.metrics(rows)
+    measured = [
+        (SPACE.design(row), {metric: 1.3 * float(before[metric][i]) for metric in before if metric != "parameters"})
+        for i, row in enumerate(rows[:8])
+    ]
+    model.learn(measured)
+    after = model.metrics(rows)
+    for metric in ("tpot_p50", "ttft_p50", "tpot_p99"):
+        ratio = after[metric] / before[metric]
+        assert (ratio > 1.15).all(), metric
+        assert (ratio < 1.31).all(), metric
+    assert model.unsure(SPACE.design(rows[0])) < 1
+    model.learn([])
+    assert model.metrics(rows)["tpot_p50"] == pytest.approx(before["tpot_p50"])
+    partly = [(design, {"tpot_p50": 1.0}) for design, _ in measured]
+    model.learn(partly)  # without all percentiles nothing is learnt
+    assert model.metrics(rows)["tpot_p50"] == pytest.approx(before["tpot_p50"])
+
+
+def test_names_of_checks_and_percentiles() -> None:
+    names = ("tpot_p50", "tpot_p99", "ttft_p50", "ttft_p99", "peak_memory")
+    assert [_check_name(name) for name in names] == ["decode", "decode_p99", "prefill", "prefill_p99", "memory"]
+    design = SPACE.design(SPACE.sample(1, np.random.default_rng(0))[0])
+    noted = NotedMeasurement(design, WORKLOAD, {"ttft_p50": 1.0, "ttft_p99": 2.0, "tpot_p50": 3.0, "tpot_p99": 4.0})
+    assert [noted.seconds(phase, share) for phase in (Phase.PREFILL, Phase.DECODE) for share in (0.5, 0.99)] == [
+        1,
+        2,
+        3,
+        4,
+    ]
+    assert noted.peak_memory_bytes is None
+    assert replace(noted, values={"peak_memory": 5.0}).peak_memory_bytes == 5.0
