@@ -232,7 +232,9 @@ def run_files() -> Iterator[Case]:
     for name in ("target", "workload", "constraints", "space", "data", "budget"):
         for typo in ("xx", *(f"{key}e" for key in SMOKE[name])):
             text = yaml.dump(changed(SMOKE, f"{name}.{typo}", 1))
-            yield Case(name=f"run file {name}.{typo}", words=(typo,), arguments=search, files={"run.yaml": text})
+            yield Case(
+                name=f"run file {name}.{typo}", words=(f"{name}.{typo}",), arguments=search, files={"run.yaml": text}
+            )
         text = yaml.dump(changed(SMOKE, name, 5))
         yield Case(name=f"run file {name}=5", words=(name,), arguments=search, files={"run.yaml": text})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -81,6 +82,22 @@ def test_a_table_of_power_that_is_wrong_is_named(tmp_path: Path, text: str, mess
     table.write_text(text)
     with pytest.raises(SpecError, match=message):
         api.validate("power", table, tmp_path / "out.csv")
+
+
+@pytest.mark.parametrize("kind", ["gemm", "serving", "power", "attention", "edge"])
+def test_only_regular_files_are_read(kind: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    for name in ("pipe", "zero"):
+        with pytest.raises(SpecError, match=f"{name}: this is a pipe or device"):
+            api.validate(kind, tmp_path / name, tmp_path / "out.csv")
+
+
+@pytest.mark.parametrize(("name", "content"), [("edge.csv", b"\xff\xfe"), ("edge.csv.gz", b"none"), ("edge.csv", b"")])
+def test_a_broken_table_of_runs_of_one_user_is_named(name: str, content: bytes, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(SpecError, match=rf"{re.escape(name)}: "):
+        api.validate("edge", tmp_path / name, tmp_path / "out.csv")
 
 
 def test_the_table_is_not_written_over(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import csv
 import functools
 import gzip
 import io
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ import numpy as np
 
 from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import ChipwiseError, SpecError, UnknownName
+from chipwise.core.files import read_bytes
 from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.hardware.runtime import runtime_named
@@ -96,10 +98,13 @@ def read_runs(path: Path) -> list[Run]:
     """Every phase that was timed of every row that is not doubtful.
 
     Raises:
-        SpecError: The table lacks a column.
+        SpecError: The table cannot be read, or lacks a column.
     """
-    packed = path.read_bytes()
-    text = (gzip.decompress(packed) if path.suffix == ".gz" else packed).decode("utf-8")
+    packed = read_bytes(path)
+    try:
+        text = (gzip.decompress(packed) if path.suffix == ".gz" else packed).decode("utf-8")
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise SpecError(f"cannot be read as a CSV table: {error}", file=str(path)) from None
     reader = csv.DictReader(io.StringIO(text))
     missing = [name for name in NEEDED if name not in (reader.fieldnames or ())]
     if missing:

@@ -6,13 +6,16 @@ Columns are those of aiconfigurator-core's kernel tables: ``op`` (context_attent
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from chipwise.core.csvfile import MOST_TABLE_BYTES
 from chipwise.core.errors import DataError, SpecError, nearest, short
+from chipwise.core.files import read_text
 from chipwise.hardware import datasheet
 from chipwise.ops import AttentionOp, ExpertsOp
 from chipwise.predict import power
@@ -119,9 +122,7 @@ def watts(truth: Path, leave_out: LeaveOut) -> list[Row]:
     import pandas as pd
 
     try:
-        table = pd.read_csv(truth, low_memory=False)
-    except OSError as error:
-        raise SpecError(f"cannot be read: {error.strerror}", file=str(truth)) from None
+        table = pd.read_csv(io.StringIO(read_text(truth, most=MOST_TABLE_BYTES)), low_memory=False)
     except ValueError as error:
         raise SpecError(f"cannot be read as a CSV table: {error}", file=str(truth)) from None
     _check(table, truth)

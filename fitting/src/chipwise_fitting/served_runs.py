@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from chipwise.core.csvfile import read_rows
 from chipwise.core.errors import ChipwiseError, SpecError
 from chipwise.serve.plan import node_plan
 from chipwise.serve.request import Request
@@ -50,14 +50,8 @@ def read_runs(path: Path) -> list[ServedRun]:
     Raises:
         SpecError: The file is missing or has no such columns.
     """
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-    except OSError as error:
-        raise SpecError(f"cannot be read: {error.strerror}", file=str(path)) from None
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise SpecError(f"cannot be read as a CSV table: {error}", file=str(path)) from None
-    if not rows or not {"tpot_s", "silicon_tpot_ms"} & set(rows[0]):
+    rows = read_rows(path, required=())
+    if not {"tpot_s", "silicon_tpot_ms"} & set(rows[0]):
         raise SpecError("is no table of served runs: no column tpot_s or silicon_tpot_ms", file=str(path))
     column, unit_s = ("tpot_s", 1.0) if "tpot_s" in rows[0] else ("silicon_tpot_ms", 1e-3)
     return [

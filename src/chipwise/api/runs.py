@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from chipwise.core.arguments import public
-from chipwise.core.errors import InputError, SpecError, StudyError, UnitError, nearest, short
+from chipwise.core.errors import InputError, SpecError, StudyError, nearest, short
 from chipwise.core.files import read_json
-from chipwise.core.units import parse
+from chipwise.core.units import parse_field
 from chipwise.profile.backends import RUNTIMES
 from chipwise.reporting.record import RunRecord
 from chipwise.run.folder import RunFolder
@@ -318,10 +318,7 @@ def quality(model: str | Path | ArchSpec, *, tokens: float | str, run: str | Pat
         StudyError: ``run`` holds too few trainings.
     """
     arch = model if isinstance(model, ArchSpec) else resolve(model)
-    try:
-        count = parse(tokens, "count")
-    except UnitError as error:
-        raise SpecError(str(error), field="tokens") from None
+    count = parse_field(tokens, "count", "tokens")
     if run is not None:
         from chipwise.reporting.fitted_quality import fitted_quality
 

@@ -55,7 +55,7 @@ def command(
     from chipwise.cli import measured, show
     from chipwise.core import units
 
-    seconds = None if sustained is None else units.parse(sustained, "duration")
+    seconds = None if sustained is None else units.parse_field(sustained, "duration", "--sustained")
     with show.waiting("measuring", quiet=as_json):
         outcome = api.measure(
             model,

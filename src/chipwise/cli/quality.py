@@ -18,16 +18,11 @@ def check_tokens(text: str | None) -> str | None:
     Raises:
         SpecError: It is no positive number of tokens.
     """
-    from chipwise.core.errors import SpecError, UnitError
-    from chipwise.core.units import parse
+    from chipwise.core.errors import SpecError
+    from chipwise.core.units import parse_field
 
-    if text is not None:
-        try:
-            tokens = parse(text, "count")
-        except UnitError as error:
-            raise SpecError(str(error), field="--train-tokens") from None
-        if not tokens > 0:
-            raise SpecError(f"must be more than 0, not {text}", field="--train-tokens")
+    if text is not None and not parse_field(text, "count", "--train-tokens") > 0:
+        raise SpecError(f"must be more than 0, not {text}", field="--train-tokens")
     return text
 
 

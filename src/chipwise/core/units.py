@@ -11,7 +11,7 @@ import math
 import re
 from typing import Final
 
-from chipwise.core.errors import UnitError, nearest, short
+from chipwise.core.errors import SpecError, UnitError, nearest, short
 
 _PREFIX: Final = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _BINARY: Final = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
@@ -89,6 +89,18 @@ def parse(text: object, kind: str) -> float:
     if not math.isfinite(value):
         raise UnitError(f"{_quoted(text)} is not finite")
     return value * units[unit]
+
+
+def parse_field(text: object, kind: str, field: str) -> float:
+    """:func:`parse` of the value of a named option, argument or field.
+
+    Raises:
+        SpecError: As :class:`UnitError` there; ``field`` is named.
+    """
+    try:
+        return parse(text, kind)
+    except UnitError as error:
+        raise SpecError(str(error), field=field) from None
 
 
 def _dollars_last(match: re.Match[str]) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from chipwise.core.errors import SpecError
 from chipwise.core.fields import describe
-from chipwise.core.files import read_mapping
+from chipwise.core.files import read_mapping, read_text
 
 TOKENIZER, CONFIG, GENERATION = "tokenizer.json", "tokenizer_config.json", "generation_config.json"
 _KEPT = (GENERATION, "special_tokens_map.json", "chat_template.jinja", "chat_template.json")
@@ -130,7 +130,7 @@ def _adds_bos(data: Mapping[str, Any], config: Mapping[str, Any], bos: Any) -> b
 
 def _chat_template(config: Mapping[str, Any], folder: Path | None) -> str | None:
     if folder is not None and (file := folder / "chat_template.jinja").is_file():
-        return file.read_text(encoding="utf-8")
+        return read_text(file)
     template = config.get("chat_template")
     if isinstance(template, list):
         named = map(_fields, template)

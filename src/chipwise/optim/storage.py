@@ -60,6 +60,8 @@ def open_storage(where: str | Path | None) -> Any:
     if is_url(where):
         return _database(str(where))
     path = Path(where)
+    if path.exists() and not path.is_file():
+        raise StudyError(f"{path}: this is not a file; give the path of a journal")
     with disk(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()

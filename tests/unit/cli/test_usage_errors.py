@@ -34,6 +34,7 @@ def ends(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *a
         ("compare gpt2 --device ,", "--device names none (see chipwise compare --help)"),
         ("estimate gpt2 --train-tokens x", "--train-tokens: 'x' is not a quantity; write a number and a unit"),
         ("estimate gpt2 --train-tokens -1", "--train-tokens: must be more than 0, not -1"),
+        ("measure gpt2 --sustained x", "--sustained: 'x' is not a quantity; write a number and a unit, such as 900 s"),
         ("explain gpt2 --train-tokens nan", "--train-tokens: 'nan' is not a quantity"),
     ],
 )

@@ -1,3 +1,4 @@
+import os
 import re
 import subprocess
 import sys
@@ -199,6 +200,14 @@ def test_a_line_that_is_no_record_is_named(tmp_path, line) -> None:
     ) as caught:
         opened(tmp_path / "s")
     assert "Error" not in str(caught.value)
+
+
+def test_a_journal_that_is_no_file_is_refused(tmp_path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    for name in ("pipe", "folder"):
+        with pytest.raises(StudyError, match=f"{name}: this is not a file"):
+            opened(tmp_path / name)
 
 
 def test_a_file_that_is_no_database_is_refused(tmp_path) -> None:
