@@ -14,6 +14,7 @@ from chipwise.api.predictions import (
 )
 from chipwise.api.runs import evaluate, quality, report, search, shrink, train
 from chipwise.api.specs import load_run, lower, resolve, uniform
+from chipwise.api.telemetry import teach
 from chipwise.core.errors import ChipwiseError
 from chipwise.cost.model import CostEstimate
 from chipwise.hardware.device import MachineProfile
@@ -64,6 +65,7 @@ __all__ = [
     "search",
     "sensitivity",
     "shrink",
+    "teach",
     "train",
     "uniform",
     "validate",

@@ -28,6 +28,7 @@ from chipwise.cli import (
     shrink,
     space,
     strategies,
+    teach,
     train,
     validate,
 )
@@ -62,6 +63,7 @@ for name, command, summary in (
     ("sensitivity", sensitivity.command, "Measure which layers suffer from quantisation."),
     ("measure", measure.command, "Measure a model on this machine."),
     ("calibrate", calibrate.command, "Measure what this machine can do."),
+    ("teach", teach.command, "Learn a machine from a table of measured models."),
     ("ops", ops.command, "Predict the time of single operators."),
     ("validate", validate.command, "Score predictions against measured rows."),
     ("fit", fit.command, "Refine the cost models with measurements."),

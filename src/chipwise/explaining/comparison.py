@@ -176,7 +176,7 @@ def requests_of(
     Raises:
         UnknownName: A device that is not known.
     """
-    sheets = {datasheet.load(device).name: device for device in devices}
+    sheets = {datasheet.load(device).label: device for device in devices}
     names = [(model, device) for device in sheets for model in dict.fromkeys(models)]
     requests = [Request(model=model, device=sheets[device], **asked) for model, device in names]  # type: ignore[arg-type]
     return requests, names

@@ -11,13 +11,16 @@ import functools
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import ClassVar, Literal
 
 from chipwise.core import files, units
 from chipwise.core.dtypes import DType
 from chipwise.core.errors import InputError, SpecError, UnknownName, Unsupported
+from chipwise.core.fields import later
+from chipwise.hardware import taught
+from chipwise.hardware.taught import Teaching
 
 DATA = Path(__file__).parent / "data"
 LARGEST = 1e24  # of any fact in SI units: beyond this a figure is a slip of the pen
@@ -213,6 +216,7 @@ class DeviceProfile:
     idle_power: Power | None = None
     launch_overhead: Time | None = None
     price: PriceRate | None = None
+    taught: Teaching | None = later(None)  # noqa: RUF009  (kernels are priced by the sheet's name)
 
     def __post_init__(self) -> None:
         if not self.engines:
@@ -226,6 +230,11 @@ class DeviceProfile:
     def __hash__(self) -> int:
         """That of the name: facts are kept in mappings."""
         return hash(self.name)
+
+    @property
+    def label(self) -> str:
+        """What a user calls the device: the name of the taught profile where there is one, else that of the sheet."""
+        return self.name if self.taught is None else self.taught.name
 
     def peak(self, dtype: str, *, kind: str | None = None, part: str | None = None) -> float:
         """Dense operations per second in ``dtype``, of the fastest engine.
@@ -400,6 +409,9 @@ def names() -> list[str]:
 def load(name: str) -> DeviceProfile:
     """The device called ``name``: a name or alias in any case, with ``_`` for ``-``, or the path of a YAML file.
 
+    A machine that was taught (``chipwise teach``) is its data sheet with what was learnt; ``name@2`` is its second
+    version.
+
     Raises:
         UnknownName: No device has this name.
         SpecError: The file is wrong.
@@ -415,7 +427,10 @@ def load(name: str) -> DeviceProfile:
     known = names()
     stem = key if key in known else _aliases().get(key)
     if stem is None:
-        raise UnknownName("device", name, [*known, *_aliases()])
+        teaching = taught.load(name)
+        if teaching is not None:
+            return replace(load(teaching.base), taught=teaching)
+        raise UnknownName("device", name, [*known, *_aliases(), *taught.names()])
     return _shipped(stem)
 
 

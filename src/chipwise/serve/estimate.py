@@ -84,7 +84,7 @@ def shortage(group: Group, memory: DeviceMemory, i: int) -> str | None:
     plan = group.setting.plan
     each = " on each device" if plan.devices > 1 else ""
     return (
-        f"{group.setting.arch.name} needs {units.show(needed, 'bytes')}{each} ({parts}) and {device.name} has "
+        f"{group.setting.arch.name} needs {units.show(needed, 'bytes')}{each} ({parts}) and {device.label} has "
         f"{units.show(held, 'bytes')}: {units.show(needed - held, 'bytes')} too much"
     )
 
@@ -127,7 +127,8 @@ def estimate_of(cost: GroupCost, i: int, energy: Energies | Unsupported | None =
     request = cost.request_log_halfwidth
     request_halfwidth = None if request is None else float(request[i])
     tokens_per_s = float(cost.tokens_per_s[i])
-    first = cost.ttft_log_halfwidth if group.generates else float(cost.log_halfwidth[i])
+    ttft = cost.ttft_log_halfwidth if group.generates else cost.log_halfwidth
+    first = None if ttft is None else float(ttft[i])
     metrics = {"ttft_p50": Predicted.around(float(cost.prefill_s[i]), first)}
     if group.generates:
         metrics["tpot_p50"] = Predicted.around(float(cost.tpot_s[i]), float(cost.log_halfwidth[i]))
@@ -155,7 +156,7 @@ def estimate_of(cost: GroupCost, i: int, energy: Energies | Unsupported | None =
         prefill=prefill,
         decode=decode,
         model=MODEL,
-        device=device.name,
+        device=device.label,
         runtime=setting.runtime.name,
         devices=setting.plan.devices,
         memory_bytes=cost.memory.row(i),

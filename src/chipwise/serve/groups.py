@@ -10,8 +10,10 @@ import numpy.typing as npt
 
 from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import ChipwiseError, Unsupported
+from chipwise.core.statistics import Z90
 from chipwise.cost.request import request_total
 from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.predict.taught_pass import deviation
 from chipwise.serve import intervals
 from chipwise.serve.batching import Constants, constants, tpot_s
 from chipwise.serve.lowering import lower_pass
@@ -19,8 +21,10 @@ from chipwise.serve.memory import DeviceMemory, device_memory
 from chipwise.serve.request import Request, Resolved, resolved
 from chipwise.serve.setting import Part, Setting, Step
 from chipwise.serve.steps import Pass, PassTimes, time_passes
+from chipwise.serve.taught_times import corrected
 
 MODEL = "serving@1"
+UNCHECKED_PROMPT = 1.0  # least half-width of a prompt's pass whose class was not validated, on a machine with a name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,13 +115,16 @@ class GroupCost:
     step_s: Float64Array
     tpot_s: Float64Array
     log_halfwidth: Float64Array  # of the time per token; of a text encoder's pass
-    ttft_log_halfwidth: float | None  # None where it was not validated
+    ttft_log_halfwidth: Float64Array | None  # None where it was not validated
+    taught_log_halfwidth: Float64Array | None  # of ``request_s``, where a machine was taught
     situation: str
     memory: DeviceMemory
 
     @property
     def provenance(self) -> str:
         """Where the figures come from, and whose constants they use where the runtime has none of its own."""
+        if self.group.device.taught is not None:
+            return self.group.device.taught.provenance
         runtime = self.group.setting.runtime
         fitted = runtime.served or runtime.local
         borrowed = "" if fitted else f"; {runtime.title} priced with vLLM's kernels and host time"
@@ -134,6 +141,8 @@ class GroupCost:
         """The half-width of ``request_s``, the errors of both passes going together; None where one has none."""
         if not self.group.generates:
             return self.log_halfwidth
+        if self.taught_log_halfwidth is not None:
+            return self.taught_log_halfwidth
         if self.ttft_log_halfwidth is None:
             return None
         share = self.prefill_s / self.request_s
@@ -240,35 +249,78 @@ def cost_groups(groups: Sequence[Group], *, fold: str | None = None) -> list[Gro
     ]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seconds:
+    """What a group's passes take: of one prompt, of a decode step, and what a prompt keeps the others waiting."""
+
+    prefill: Float64Array
+    step: Float64Array
+    waited: Float64Array
+
+    @classmethod
+    def of(cls, group: Group, kernels: Kernels, known: Constants) -> Seconds:
+        """As the data sheet predicts them."""
+        setting = group.setting
+        return cls(
+            prefill=known.step_s(kernels.prefill, setting, 0),
+            step=known.step_s(kernels.decode, setting, group.replica_batch),
+            waited=known.waited_s(kernels.prompts, setting, group.together),
+        )
+
+    def tpot(self, group: Group, known: Constants) -> Float64Array:
+        """Mean seconds between a request's tokens; 0 of what makes none."""
+        if not group.generates:
+            return np.zeros(len(group.rows))
+        return tpot_s(
+            self.step,
+            self.waited,
+            in_flight=np.maximum(group.in_flight / group.setting.plan.dp, 1),
+            new_tokens=group.new_tokens,
+            share=known.prefill_share if group.setting.runtime.mixes else 1.0,
+        )
+
+
 def _cost(group: Group, kernels: Kernels, known: Constants, fold: str | None) -> GroupCost:
     setting, prefill, decode = group.setting, kernels.prefill, kernels.decode
-    prefill_s, step_s = known.step_s(prefill, setting, 0), known.step_s(decode, setting, group.replica_batch)
+    seconds = Seconds.of(group, kernels, known)
     passes = max(prefill.situation, decode.situation, key=intervals.SITUATIONS.index)
     situation = intervals.situation_of(passes, setting, group.device, fold)
     least = intervals.class_width(setting, group.device, several=bool(np.any(group.in_flight > 1)))
-    tpot = waiting = np.zeros(len(group.rows))
-    if group.generates:
-        tpot = tpot_s(
-            step_s,
-            known.waited_s(kernels.prompts, setting, group.together),
-            in_flight=np.maximum(group.in_flight / setting.plan.dp, 1),
-            new_tokens=group.new_tokens,
-            share=known.prefill_share if setting.runtime.mixes else 1.0,
-        )
-        waiting = 1 - step_s / tpot
+    tpot = seconds.tpot(group, known)
+    waiting = 1 - seconds.step / tpot if group.generates else tpot
     sort = intervals.sorts(setting, group.device, waiting)
     width = intervals.of_runs(known.log_halfwidth, sort, situation, decode.log_halfwidth, least)
     if setting.runtime.local and setting.arch.causal and least is not None:
         width = np.full(len(group.rows), least.tpot)
+    whole = None
+    first = None if least is None or least.ttft is None else np.full(len(group.rows), least.ttft)
+    teaching = group.device.taught
+    if teaching is not None and not teaching.rows and first is None:
+        first = np.maximum(width, UNCHECKED_PROMPT)
+    if teaching is not None and teaching.rows:
+        answers = corrected(teaching, prefill, seconds.prefill, setting, "prefill")
+        steps = corrected(teaching, decode, seconds.step, setting, "decode") if group.generates else answers
+        prefill, decode = answers.times, steps.times
+        waited = seconds.waited * answers.found.seconds / seconds.prefill
+        seconds = Seconds(prefill=answers.found.seconds, step=steps.found.seconds, waited=waited)
+        tpot = seconds.tpot(group, known)
+        one = np.ones(len(tpot))
+        share = seconds.prefill / request_total(seconds.prefill, tpot, group.new_tokens) if group.generates else one
+        delayed = 1 - seconds.step / tpot if group.generates else one
+        first, width, whole = (
+            Z90 * deviation(teaching, [(each, answers.found), (1 - each, steps.found)])
+            for each in (one, delayed, share + (1 - share) * delayed)
+        )
     return GroupCost(
         group=group,
         prefill=prefill,
         decode=decode,
-        prefill_s=prefill_s,
-        step_s=step_s,
+        prefill_s=seconds.prefill,
+        step_s=seconds.step,
         tpot_s=tpot,
         log_halfwidth=width,
-        ttft_log_halfwidth=None if least is None else least.ttft,
+        ttft_log_halfwidth=first,
+        taught_log_halfwidth=whole,
         situation=situation,
         memory=_memory(group, prefill.parts, decode.parts),
     )

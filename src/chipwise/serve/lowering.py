@@ -32,8 +32,9 @@ def _parts(setting: Setting, step: Step) -> Iterator[Part]:
     arch, plan = setting.arch, setting.plan
     if arch.encoder and step.encode:
         encoding = replace(step, query_tokens=step.encoder_tokens, past_tokens=0)
-        yield _embedding(setting, encoding).inside("encoder")
-        for part in (*_stack(arch.encoder, setting, encoding), *setting.norm(encoding.tokens)):
+        reader = setting if arch.encoder_width == arch.d_model else replace(setting, arch=arch.encoding())
+        yield _embedding(reader, encoding).inside("encoder")
+        for part in (*_stack(arch.encoder, reader, encoding), *reader.norm(encoding.tokens)):
             yield part.inside("encoder")
     yield _embedding(setting, step)
     if arch.embedding_norm:

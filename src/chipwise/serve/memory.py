@@ -110,7 +110,9 @@ def held(setting: Setting, parts: Sequence[Part], size_of: Callable[[Any], Any])
     """
     arch = setting.arch
     body = sum(part.owned * size_of(part.op) for part in parts if not _is_table(part))
-    embedding = next(part.op for part in parts if isinstance(part.op, EmbeddingOp))
+    tables = {part.op.width: part.op for part in parts if isinstance(part.op, EmbeddingOp)}
+    body += sum(size_of(op) for width, op in tables.items() if width != arch.d_model)  # of an encoder of another width
+    embedding = tables[arch.d_model]
     positions = arch.token_types + (arch.max_tokens + arch.extra_positions if arch.positions == "learned" else 0)
     first = size_of(embedding) + (size_of(replace(embedding, rows=positions)) if positions else 0)
     last = next((size_of(part.op) for part in parts if part.place == HEAD), 0)

@@ -49,7 +49,8 @@ def cross_attention(block: Attention, setting: Setting, step: Step) -> Iterator[
     q, kv = heads * block.head_size, kv_heads * block.head_size
     yield setting.matmul("q", tokens, d_model, q, bias=block.qkv_bias)
     if step.encode:
-        yield setting.matmul("kv", step.batch * step.encoder_tokens, d_model, 2 * kv, bias=block.qkv_bias)
+        read = setting.arch.encoder_width
+        yield setting.matmul("kv", step.batch * step.encoder_tokens, read, 2 * kv, bias=block.qkv_bias)
     op = AttentionOp(
         batch=step.batch,
         query_tokens=step.query_tokens,

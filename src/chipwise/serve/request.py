@@ -11,7 +11,7 @@ from typing import Any
 
 from chipwise.core.dtypes import format_name, weight_format
 from chipwise.core.errors import ChipwiseError, SpecError
-from chipwise.hardware import datasheet
+from chipwise.hardware import datasheet, taught
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.hardware.runtime import Runtime, default_runtime, on_device, runtime_named
 from chipwise.serve.checkpoints import default_cache
@@ -86,7 +86,7 @@ def resolved(request: Request) -> Resolved:
         model,
         _changed(model),
         device,
-        _changed(device),
+        (_changed(device) or taught.revision(device)) if isinstance(device, str) else 0,
         request.runtime,
         request.weights,
         request.kv,

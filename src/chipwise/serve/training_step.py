@@ -168,7 +168,7 @@ def estimate_step(
         mfu=flops / (step_s * plan.devices * device.peak(setting.formats.activations)),
         memory_bytes=memory,
         peak_memory_bytes=sum(memory.values()),
-        device=device.name,
+        device=device.label,
         devices=plan.devices,
         provenance="predicted (kernels fitted to inference)",
         operators=(
@@ -295,6 +295,6 @@ def _lacking(
     if not checkpoint and memory["states"] + memory["runtime"] < held:
         advice = f"activation checkpointing (--checkpoint), {advice}"
     return (
-        f"training {setting.arch.name} needs {units.show(peak, 'bytes')} ({parts}) and {device.name} has "
+        f"training {setting.arch.name} needs {units.show(peak, 'bytes')} ({parts}) and {device.label} has "
         f"{units.show(held, 'bytes')}: {units.show(peak - held, 'bytes')} too much; {advice} would help"
     )

@@ -9,7 +9,7 @@ attention to the encoder between the two. Heads that predict several tokens ahea
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from chipwise.core.digest import digest, plain
@@ -135,13 +135,16 @@ class ArchSpec(Result):
     token_types: int = later(0)  # rows of a table of segments (BERT)
     extra_positions: int = later(0)  # rows of the learned table beyond max_tokens (OPT has two)
     encoder: tuple[Layer, ...] = later(())  # what ``cross`` attends to; norms and embedding as in the decoder
+    encoder_d_model: int = later(0)  # an encoder of another width has a token table of its own; 0 is d_model
 
     def __post_init__(self) -> None:
         check_fields(self)
         positive(self, "vocab_size", "d_model", "max_tokens")
-        for name in ("token_types", "extra_positions"):
+        for name in ("token_types", "extra_positions", "encoder_d_model"):
             if getattr(self, name):
                 positive(self, name)
+        if self.encoder_d_model and not self.encoder:
+            raise SpecError("there is no encoder to have a width", field="encoder_d_model")
         if self.norm_eps < 0:
             raise SpecError(f"must be at least 0, not {self.norm_eps}", field="norm_eps")
         if self.rope_theta <= 0:
@@ -187,16 +190,27 @@ class ArchSpec(Result):
         """Whether the model generates: no layer of its (decoder's) stack looks ahead."""
         return all(layer.attention.causal for layer in self.layers if isinstance(layer.attention, Attention))
 
+    @property
+    def encoder_width(self) -> int:
+        """Width of the encoder, and of what the decoder's layers attend to."""
+        return self.encoder_d_model or self.d_model
+
+    def encoding(self) -> ArchSpec:
+        """The model with the encoder's width, as its encoder is computed."""
+        return self if self.encoder_width == self.d_model else replace(self, d_model=self.encoder_width)
+
     def norm_parameters(self) -> int:
         """Parameters of one norm over the model's width."""
         return self.d_model * (self.norm_weight + self.norm_bias)
 
     def embedding_parameters(self) -> int:
-        """Parameters of the token table, segments, learned positions, and the head (an untied one is a table)."""
+        """Parameters of the token tables, segments, learned positions, and the head (an untied one is a table)."""
         untied = self.head == "lm" and not self.tie_embeddings
         tables = self.vocab_size * self.d_model * (2 if untied else 1) + self.token_types * self.d_model
         if self.positions == "learned":
             tables += (self.max_tokens + self.extra_positions) * self.d_model
+        if self.encoder_width != self.d_model:
+            tables += self.vocab_size * self.encoder_width
         pooler = self.d_model * (self.d_model + 1) if self.head == "pooler" else 0
         return tables + pooler + (self.vocab_size if self.head_bias else 0)
 
@@ -225,11 +239,12 @@ class ArchSpec(Result):
         return self._parameters(active=True)
 
     def _parameters(self, *, active: bool) -> int:
-        ends = self.final_norm * (2 if self.encoder else 1) + self.embedding_norm
+        encoding = self.encoding()
+        ends = self.final_norm + self.embedding_norm
         total = self.embedding_parameters() + ends * self.norm_parameters()
-        for layer in (*self.layers, *self.encoder):
-            if layer.shares is None:
-                total += self.layer_parameters(layer, active=active)
+        total += (self.final_norm if self.encoder else 0) * encoding.norm_parameters()
+        for layers, whose in ((self.layers, self), (self.encoder, encoding)):
+            total += sum(whose.layer_parameters(layer, active=active) for layer in layers if layer.shares is None)
         return total
 
     def layer_parameters(self, layer: Layer, *, active: bool = False) -> int:
@@ -241,6 +256,8 @@ class ArchSpec(Result):
                 total += block.active_parameters(self.d_model)
             else:
                 total += block.parameters(self.d_model)
+        if layer.cross is not None:  # its keys and values are made from what the encoder gives
+            total += 2 * layer.cross.kv_width * (self.encoder_width - self.d_model)
         return total
 
     @property

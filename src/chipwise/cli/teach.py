@@ -1,0 +1,131 @@
+"""``chipwise teach``: learns a machine from a table of measured models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from chipwise.cli import completion
+
+if TYPE_CHECKING:
+    from chipwise.teaching.machine import Taught
+
+MOST_LINES = 12  # of problems or flags that are shown
+
+
+def command(
+    device: Annotated[str, typer.Argument(help="What the machine is called, such as shop-box.")],
+    rows: Annotated[
+        str | None,
+        typer.Option("--from", help="A CSV file (or .gz), lines of `measurements export`, or `measurements`."),
+    ] = None,
+    base: Annotated[
+        str | None,
+        typer.Option(help="The data sheet nearest to the machine.", autocompletion=completion.devices),
+    ] = None,
+    mapped: Annotated[
+        list[str] | None, typer.Option("--map", help="COLUMN=FIELD, such as lat=total_ms; COLUMN=- leaves it out.")
+    ] = None,
+    where: Annotated[list[str] | None, typer.Option(help="COLUMN=VALUE: only these rows.")] = None,
+    runtime: Annotated[
+        str | None, typer.Option(help="Runtime of rows that name none.", autocompletion=completion.runtimes)
+    ] = None,
+    add: Annotated[bool, typer.Option("--add", help="Learn from the newest version's rows too.")] = False,
+    drift_from: Annotated[
+        str | None, typer.Option("--drift-from", help="Rows measured again on another day; corrects to that day.")
+    ] = None,
+    again: Annotated[
+        Path | None, typer.Option("--again", help="Write the rows to re-measure on another day to this CSV file.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the table and save nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON, in SI units.")] = False,
+) -> None:
+    """Teach chipwise a machine from a table of measured models.
+
+    A table: chipwise teach shop-box --from rows.csv --base raspberry-pi-4
+
+    Then: chipwise estimate gpt2 --device shop-box
+
+    Names mapped: chipwise teach shop-box --from rows.csv --map lat=total_ms
+
+    Another day: chipwise teach shop-box --drift-from again.csv
+
+    A row needs a model (a known name, a config or spec file, or sizes such as d_model and layers) and a time with
+    its unit: total_s, ttft_ms, tpot_ms, or tokens/s: decode_tokens_per_s. Useful too: runtime, weights,
+    prompt_tokens, new_tokens, batch.
+    """
+    from chipwise import api
+    from chipwise.cli.output import json_of
+    from chipwise.teaching.machine import write_again
+    from chipwise.teaching.reading import map_of
+
+    found = api.teach(
+        device, rows, base=base, columns=map_of(mapped or (), "--map"), where=map_of(where or (), "--where"),
+        runtime=runtime, add=add, drift_from=drift_from, keep=not dry_run,
+    )  # fmt: skip
+    if again is not None:
+        write_again(again, found.again)
+    if as_json:
+        json_of(found.summary())
+    else:
+        _print(found, again)
+
+
+def _print(found: Taught, again: Path | None) -> None:
+    from chipwise.cli.output import print_table, say
+    from chipwise.core import units
+    from chipwise.core.errors import counted
+    from chipwise.core.layout import Column, Table
+
+    teaching, check = found.teaching, found.teaching.check
+    if found.columns:
+        say(f"columns: {'; '.join(found.columns)}")
+    for note in (*found.warnings, *found.notes):
+        say(f"note: {note}")
+    if found.problems:
+        say(f"{counted(len(found.problems), 'row')} could not be used:")
+        for line, why in list(found.problems.items())[:MOST_LINES]:
+            say(f"line {line}: {why}", indent=2)
+        if len(found.problems) > MOST_LINES:
+            say(f"and {len(found.problems) - MOST_LINES} more: --json", indent=2)
+    if found.flags:
+        say(f"{counted(len(found.flags), 'time')} contradict{'s' if len(found.flags) == 1 else ''} the other rows:")
+        for flag in found.flags[:MOST_LINES]:
+            expected = units.span(flag.expected_s, flag.low_s, flag.high_s, "time")
+            measured = units.show(flag.measured_s, "time")
+            what = f"line {flag.line}, {flag.model}, {flag.quantity}: {measured}, expected {expected}: {flag.reason}"
+            say(what, indent=2)
+    say(f"{teaching.label} on the data sheet of {teaching.base}: {teaching.provenance}", bold=True)
+    if check is not None and check.plain_mean is not None:
+        share = "" if check.inside is None else f"; {units.show(check.inside, 'share')} inside the 90 % interval"
+        say(
+            f"mean error on models left out: {units.show(check.mean, 'share')} over {counted(check.rows, 'time')} (a "
+            f"ridge regression on the raw choices: {units.show(check.plain_mean, 'share')}){share}"
+        )
+    elif teaching.rows:
+        say("too few rows to leave any out: the error is not known")
+    if found.drift is not None:
+        moved = found.drift
+        say(
+            f"drift: today's times are {moved.factor:.3g} times what was expected; mean error on today's rows "
+            f"{units.show(moved.before, 'share')} before, {units.show(moved.after, 'share')} after, each left out"
+        )
+    if found.proposals:
+        columns = [Column(head="measure next", prose=True), Column(head="of"), Column(head="expected", right=True)]
+        table = Table(columns=columns, title="These measurements would teach most:")
+        for each in found.proposals:
+            half = each.low_high()
+            table.add(each.sentence(), each.quantity, units.span(each.expected_s, *half, "time"))
+        print_table(table)
+    if found.again:
+        lines = ", ".join(str(row.number) for row in found.again)
+        where = f" (written to {again})" if again is not None else ""
+        say(f"to correct for another day, measure these lines again: {lines}{where}; then: chipwise teach "
+            f"{found.name} --drift-from again.csv")  # fmt: skip
+    if found.path is not None:
+        say(f"wrote {found.path}")
+        say(f"use it: chipwise estimate gpt2 --device {found.name}")
+    else:
+        say("nothing was saved")

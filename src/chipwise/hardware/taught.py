@@ -1,0 +1,204 @@
+"""Taught profiles: what a table of measured models changes in the predictions for one machine, and the files of it.
+
+A taught profile stands on a data sheet (its ``base``) and corrects what the sheet predicts (``predict/taught.py`` has
+the arithmetic). Profiles are kept by the machine's name under the user's data folder, one file a version. A version is
+never written over: teaching again adds the next one.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chipwise.core.digest import plain
+from chipwise.core.errors import InputError, SpecError, UnknownName
+from chipwise.core.files import build, read_json, storage, write_json
+from chipwise.core.places import data_folder
+
+SCHEMA = "chipwise.taught/1"
+FOLDER = "taught"
+_VERSION = re.compile(r"v(\d{4,})\.json")
+Row = tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaughtError:
+    """Errors on measured rows, each predicted by a fit without any row of its model. Shares of the measured value."""
+
+    rows: int
+    mean: float
+    median: float
+    inside: float | None = None  # share of rows inside the 90 % interval
+    plain_mean: float | None = None  # mean error of a ridge regression on the raw choices, on the same folds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Teaching:
+    """The posterior of one fit: a normal distribution over ``1 + terms + labels + points`` logarithms.
+
+    Attributes:
+        name: The machine's.
+        version: Counted from 1.
+        created: ISO date and time.
+        base: The data sheet underneath.
+        rows: Measured rows that it learnt from.
+        terms: Names of the groups of operators whose seconds add up to a pass.
+        units: What a second of each group stands for before anything was learnt.
+        labels: Names of what shifts all of a pass: its phase, runtime, weight format or variant.
+        label_sd: Standard deviation of a label that no row had, in logarithms.
+        points: Passes that the smooth part is anchored at, by their figures.
+        amplitude: Standard deviation of the smooth part far from all points, in logarithms.
+        reach: How far one measured pass speaks for others, in typical spreads of the figures.
+        mean: Of the logarithms.
+        covariance: Likewise.
+        noise: Standard deviation of one measured row, in logarithms.
+        widen: What the standard deviations are multiplied by, so that nine of ten rows left out lie inside.
+        variant: The variant (backend, threads, …) that predictions are for.
+        machine: What the table calls the machine; rows of another one are refused.
+        check: Cross-validated errors; None with too few rows.
+        source: Where the rows came from.
+        records: The rows themselves, so that a later version can start from them.
+    """
+
+    name: str
+    version: int
+    created: str
+    base: str
+    rows: int
+    terms: tuple[str, ...] = ()
+    units: Row = ()
+    labels: tuple[str, ...] = ()
+    label_sd: float = 0.0
+    points: tuple[Row, ...] = ()
+    amplitude: float = 0.0
+    reach: float = 1.0
+    mean: Row = ()
+    covariance: tuple[Row, ...] = ()
+    noise: float = 0.0
+    widen: float = 1.0
+    variant: str = ""
+    machine: str = ""
+    check: TaughtError | None = None
+    source: str = ""
+    records: tuple[Mapping[str, Any], ...] = ()
+
+    def __post_init__(self) -> None:
+        size = 1 + len(self.terms) + len(self.labels) + len(self.points)
+        if not self.rows:
+            return
+        if len(self.units) != len(self.terms):
+            raise SpecError("needs one unit for each term", field="units")
+        if len(self.mean) != size or len(self.covariance) != size or any(len(row) != size for row in self.covariance):
+            raise SpecError(f"must be of {size} logarithms", field="mean")
+        numbers = (*self.mean, *self.units, self.noise, self.widen, self.amplitude, *map(sum, self.covariance))
+        if not all(map(math.isfinite, numbers)) or min(self.noise, self.widen, self.reach) <= 0:
+            raise SpecError("must be finite numbers, spreads above 0", field="mean")
+
+    def __hash__(self) -> int:
+        """That of name and version."""
+        return hash((self.name, self.version))
+
+    @property
+    def label(self) -> str:
+        """Name and version, such as ``shop-box@2``."""
+        return f"{self.name}@{self.version}"
+
+    @property
+    def provenance(self) -> str:
+        """Where predictions come from, in words."""
+        if not self.rows:
+            return f"predicted (data sheet of {self.base}, nothing taught)"
+        return (
+            f"predicted (taught from {self.rows} row{'s' if self.rows > 1 else ''}, on the data sheet of {self.base})"
+        )
+
+    def save(self) -> Path:
+        """Writes the profile as a new file and returns its path.
+
+        Raises:
+            StorageError: It cannot be written.
+        """
+        path = folder(self.name) / f"v{self.version:04d}.json"
+        with storage(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if path.exists():
+                raise InputError(f"{path}: this version is there already, and versions are never written over")
+        write_json(path, {"schema": SCHEMA, **plain(self)})
+        return path
+
+
+def key(name: str) -> str:
+    """A machine's name as its folder is called: lower case, words joined by dashes.
+
+    Raises:
+        InputError: Nothing is left of it.
+    """
+    found = re.sub(r"[^a-z0-9.+]+", "-", name.strip().lower()).strip("-.")[:80]
+    if not found:
+        raise InputError(f"{name!r:.60} cannot name a machine; use letters and digits, such as shop-box")
+    return found
+
+
+def folder(name: str) -> Path:
+    """Where the versions of a machine's profile are."""
+    return data_folder() / FOLDER / key(name)
+
+
+def names() -> list[str]:
+    """The machines that have a taught profile, sorted."""
+    try:
+        return sorted(path.name for path in (data_folder() / FOLDER).iterdir() if versions(path.name))
+    except OSError:
+        return []
+
+
+def versions(name: str) -> list[int]:
+    """The versions of a machine's profile, oldest first."""
+    try:
+        found = [_VERSION.fullmatch(path.name) for path in folder(name).iterdir()]
+    except OSError:
+        return []
+    return sorted(int(match[1]) for match in found if match)
+
+
+def revision(name: str) -> int:
+    """When a version was last added to a machine's profile, in nanoseconds; 0 where it has none."""
+    wanted = name.partition("@")[0]
+    if not wanted.strip() or "/" in wanted:
+        return 0
+    try:
+        return folder(wanted).stat().st_mtime_ns
+    except (OSError, ValueError, InputError):
+        return 0
+
+
+def load(name: str) -> Teaching | None:
+    """The newest profile of a machine, or the one that ``name@2`` asks for; None where it was never taught.
+
+    Raises:
+        UnknownName: It was taught, but there is no such version.
+        SpecError: The file is damaged.
+    """
+    wanted, _, number = name.partition("@")
+    if "/" in wanted or not re.search(r"[A-Za-z0-9]", wanted):
+        return None
+    known = versions(wanted)
+    if not known:
+        return None
+    if number and number not in map(str, known):
+        raise UnknownName(f"version of {key(wanted)}", number, map(str, known))
+    path = folder(wanted) / f"v{int(number) if number else known[-1]:04d}.json"
+    return _read(str(path), path.stat().st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=64)
+def _read(path: str, changed: int) -> Teaching:
+    data = read_json(path)
+    if not isinstance(data, Mapping) or data.get("schema") != SCHEMA:
+        raise SpecError(f"not a taught profile of this version ({SCHEMA}); teach it again: chipwise teach", file=path)
+    return build(Teaching, {name: value for name, value in data.items() if name != "schema"}, file=path)

@@ -1,0 +1,175 @@
+"""Seconds of a pass as a taught profile predicts them: the arithmetic that teaching and predicting share.
+
+The data sheet's prediction of a pass is a sum over groups of operators (``TERMS``). A profile gives each group a
+factor, all groups a common one, and a smooth factor of what the pass is like (``FIGURES``):
+
+    ln t = ln Σ units_g · z_g · exp(u_g)  +  c  +  Σ labels  +  r(figures)
+
+The logarithms u, c, labels and r are normally distributed before anything was measured, about 0: the data sheet's own
+prediction. A few groups say what a sheet may have left out (``EXTRA``): bytes, arithmetic, a cost of each kernel and of
+each pass. They start at ``EXTRA_SHARE`` of a typical pass and may grow to all of it. The smooth part is a Gaussian
+process on ``points`` of the table, whose variance away from them is kept.
+
+References:
+    Rasmussen and Williams 2006, Gaussian Processes for Machine Learning, sections 2.7 (a process with basis functions)
+    and 8.3.4 (subset of regressors, here with its missing variance added back).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from chipwise.core.arrays import Float64Array
+from chipwise.hardware.taught import Teaching
+
+GROUPS = (
+    "products of few rows",
+    "products of many rows",
+    "head",
+    "attention of few rows",
+    "attention of many rows",
+    "experts of few rows",
+    "experts of many rows",
+    "communication",
+    "streams",
+    "launches",
+    "host",
+)
+EXTRA = ("bytes", "arithmetic of few rows", "arithmetic of many rows", "kernels", "passes")
+TERMS = (*GROUPS, *EXTRA)
+EXTRA_SHARE = 0.02
+FIGURES = ("log_flops", "log_bytes", "log_kernels", "log_rows", "attention_share", "head_share")
+SPREADS = np.array([1.5, 1.5, 0.6, 1.5, 0.25, 0.25])
+"""What counts as far in each figure; distances are measured in these."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassSums:
+    """Passes as a profile sees them; (passes, …).
+
+    Attributes:
+        terms: Seconds of each of ``TERMS`` as the data sheet predicts them; extras in seconds or counts.
+        figures: ``FIGURES`` of each pass.
+        labels: Names of what shifts each pass as a whole, the same for all of them.
+    """
+
+    terms: Float64Array
+    figures: Float64Array
+    labels: tuple[str, ...]
+
+    @property
+    def sheet_s(self) -> Float64Array:
+        """(passes,): the data sheet's own prediction."""
+        total: Float64Array = self.terms[:, : len(GROUPS)].sum(axis=1)
+        return total
+
+
+def basis(figures: Float64Array, points: Float64Array, *, amplitude: float, reach: float) -> Float64Array:
+    """(passes, points): the smooth part as independent standard normals see it. Rows have a length below ``amplitude``;
+    what is missing is the variance that no point explains.
+    """
+    if not len(points):
+        return np.zeros((len(figures), 0))
+    inverse = np.linalg.inv(np.linalg.cholesky(kernel(points, points, reach) + 1e-6 * np.eye(len(points))))
+    found: Float64Array = amplitude * kernel(figures, points, reach) @ inverse.T
+    return found
+
+
+def kernel(first: Float64Array, second: Float64Array, reach: float) -> Float64Array:
+    """(n, m): correlation of the smooth part between passes."""
+    apart = (first[:, None, :] - second[None, :, :]) / SPREADS
+    result: Float64Array = np.exp(-0.5 * (apart**2).sum(axis=-1) / reach**2)
+    return result
+
+
+def label_names(phase: str, runtime: str, weights: str, variant: str) -> tuple[str, ...]:
+    """What shifts a pass as a whole: its phase and, for each phase by itself, runtime, weight format and variant."""
+    about = [f"runtime {runtime}", f"weights {weights}", *([f"variant {variant}"] if variant else [])]
+    return (phase, *about, *(f"{phase}, {name}" for name in about))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassTimesTaught:
+    """A profile's answer for passes, each (passes,)."""
+
+    seconds: Float64Array
+    slopes: Float64Array  # (passes, logarithms): how ln(seconds) moves with what was learnt
+    own: Float64Array  # variance of ln(seconds) that nothing learnt bears on
+    factors: Float64Array  # (passes, groups): by how much each group of ``GROUPS`` grew
+
+
+def taught_seconds(teaching: Teaching, passes: PassSums) -> PassTimesTaught:
+    """Seconds of passes on the machine of ``teaching``, which must have learnt from a row at least."""
+    known = _arrays(teaching)
+    places = [teaching.labels.index(name) for name in passes.labels if name in teaching.labels]
+    unseen = len(passes.labels) - len(places)
+    raised = passes.terms * known.scaled
+    total = raised.sum(axis=1)
+    smooth = basis(passes.figures, known.points, amplitude=teaching.amplitude, reach=teaching.reach)
+    count = len(passes.terms)
+    shifts = np.zeros((count, len(teaching.labels)))
+    shifts[:, places] = 1.0
+    rows = np.hstack([np.ones((count, 1)), raised / total[:, None], shifts, smooth])
+    first = 1 + len(teaching.terms)
+    shift = known.mean[0] + rows[:, first:] @ known.mean[first:]
+    own = np.maximum(teaching.amplitude**2 - (smooth**2).sum(axis=1), 0.0) + unseen * teaching.label_sd**2
+    factors = np.exp(known.mean[1 : 1 + len(GROUPS)] + shift[:, None])
+    return PassTimesTaught(seconds=total * np.exp(shift), slopes=rows, own=own, factors=factors)
+
+
+def deviation(teaching: Teaching, shares: Sequence[tuple[Float64Array, PassTimesTaught]]) -> Float64Array:
+    """Standard deviation of ln(measured / predicted) of a sum of passes, a measurement's own noise included.
+
+    Args:
+        teaching: The profile.
+        shares: Each pass with its share of the sum, (n,).
+    """
+    known = _arrays(teaching)
+    slopes = np.sum([share[:, None] * found.slopes for share, found in shares], axis=0)
+    own = np.sum([share * found.own for share, found in shares], axis=0)
+    variance = ((slopes @ known.covariance) * slopes).sum(axis=1) + own + teaching.noise**2
+    result: Float64Array = teaching.widen * np.sqrt(variance)
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrays:
+    scaled: Float64Array  # units times the factors of the terms
+    mean: Float64Array
+    covariance: Float64Array
+    points: Float64Array
+
+
+@functools.lru_cache(maxsize=32)
+def _arrays(teaching: Teaching) -> _Arrays:
+    mean = np.asarray(teaching.mean)
+    scaled = np.asarray(teaching.units) * np.exp(mean[1 : 1 + len(teaching.terms)])
+    points = np.asarray(teaching.points, np.float64).reshape(-1, len(FIGURES))
+    return _Arrays(scaled, mean, np.asarray(teaching.covariance), points)
+
+
+def spread_points(figures: Float64Array, count: int) -> Float64Array:
+    """At most ``count`` of the passes, each the farthest from those before it; near ones are left out."""
+    chosen = [int(np.argmin(((figures - np.median(figures, axis=0)) ** 2).sum(axis=1)))]
+    apart = np.full(len(figures), np.inf)
+    while len(chosen) < min(count, len(figures)):
+        apart = np.minimum(apart, (((figures - figures[chosen[-1]]) / SPREADS) ** 2).sum(axis=1))
+        farthest = int(np.argmax(apart))
+        if apart[farthest] < 0.01:
+            break
+        chosen.append(farthest)
+    return figures[chosen]
+
+
+def sequence(values: Float64Array) -> tuple[float, ...]:
+    """An array as a profile stores it."""
+    return tuple(float(f"{value:.9g}") for value in values)
+
+
+def matrix(values: Float64Array | Sequence[Float64Array]) -> tuple[tuple[float, ...], ...]:
+    """Likewise, row by row."""
+    return tuple(sequence(row) for row in values)

@@ -1,0 +1,123 @@
+"""Passes as a taught profile sees them, and their times as it predicts them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from chipwise.core.arrays import Float64Array
+from chipwise.hardware.taught import Teaching
+from chipwise.predict.kernels.local import FEW_ROWS, is_expert, rows_of
+from chipwise.predict.taught_pass import (
+    GROUPS,
+    TERMS,
+    PassSums,
+    PassTimesTaught,
+    label_names,
+    taught_seconds,
+)
+from chipwise.serve.kernel_times import FIGURES
+from chipwise.serve.memory import HEAD
+from chipwise.serve.setting import Part, Setting
+from chipwise.serve.steps import PassTimes, class_of
+
+FEW = {"matmul": "products", "attention": "attention", "experts": "experts"}
+
+
+def pass_sums(times: PassTimes, seconds: Float64Array, setting: Setting, phase: str, *, variant: str = "") -> PassSums:
+    """The passes by groups of operators, which add up to ``seconds``.
+
+    Args:
+        times: The kernels of the passes.
+        seconds: What the data sheet predicts the passes to take, the host's time included.
+        setting: Whose runtime and formats.
+        phase: ``prefill`` or ``decode``.
+        variant: What else sets the run apart.
+    """
+    n = len(seconds)
+    counts = np.array([part.count for part in times.parts], float)[:, None]
+    latency, launch, compute, memory = (
+        counts * times.figure(name) for name in ("latency_s", "launch_s", "compute_s", "memory_s")
+    )
+    launch = np.minimum(launch, latency)
+    terms = np.zeros((n, len(TERMS)))
+    head = np.zeros(n)
+    attention = np.zeros(n)
+    lookups = np.zeros(n)
+    for p, part in enumerate(times.parts):
+        work = latency[p] - launch[p]
+        few = np.broadcast_to(rows_of(part.op) <= FEW_ROWS, n)
+        for chosen, rows in ((few, "few"), (~few, "many")):
+            terms[chosen, GROUPS.index(group_of(part, rows))] += work[chosen]
+            terms[chosen, TERMS.index(f"arithmetic of {rows} rows")] += compute[p, chosen]
+        if part.place == HEAD:
+            head += latency[p]
+        if class_of(part.op.kind) == "attention":
+            attention += latency[p]
+        if class_of(part.op.kind) == "matmul":
+            lookups = np.maximum(lookups, np.broadcast_to(rows_of(part.op), n))
+    terms[:, GROUPS.index("launches")] = launch.sum(axis=0)
+    kernels_s = terms[:, : len(GROUPS)].sum(axis=1)
+    host = seconds - kernels_s
+    terms[:, : len(GROUPS)] *= np.where(host < 0, seconds / kernels_s, 1.0)[:, None]
+    terms[:, GROUPS.index("host")] = np.maximum(host, 0.0)
+    terms[:, TERMS.index("bytes")] = memory.sum(axis=0)
+    terms[:, TERMS.index("kernels")] = times.kernels
+    terms[:, TERMS.index("passes")] = 1.0
+    figures = np.stack(
+        [
+            np.log(np.maximum(compute.sum(axis=0), 1e-12)),
+            np.log(np.maximum(memory.sum(axis=0), 1e-12)),
+            np.full(n, np.log(times.kernels)),
+            np.log(np.maximum(lookups, 1.0)),
+            attention / latency.sum(axis=0),
+            head / latency.sum(axis=0),
+        ],
+        axis=1,
+    )
+    labels = label_names(phase, setting.runtime.name, setting.formats.experts, variant)
+    return PassSums(terms=terms, figures=figures, labels=labels)
+
+
+def group_of(part: Part, rows: str) -> str:
+    """The group of ``GROUPS`` that a kernel's work belongs to, where ``few`` or ``many`` rows meet its weights."""
+    kind = class_of(part.op.kind)
+    if part.place == HEAD:
+        return "head"
+    if kind == "collective":
+        return "communication"
+    if kind in FEW:
+        return f"{'experts' if is_expert(part.op) else FEW[kind]} of {rows} rows"
+    return "streams"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Corrected:
+    """A pass as taught: what the profile answers, and its kernels, grown as their groups did."""
+
+    found: PassTimesTaught
+    times: PassTimes
+
+
+def corrected(teaching: Teaching, times: PassTimes, seconds: Float64Array, setting: Setting, phase: str) -> Corrected:
+    """The passes of ``times``, which the data sheet predicts to take ``seconds``, on the machine of ``teaching``."""
+    sums = pass_sums(times, seconds, setting, phase, variant=teaching.variant)
+    found = taught_seconds(teaching, sums)
+    return Corrected(found=found, times=_grown(times, found))
+
+
+def _grown(times: PassTimes, found: PassTimesTaught) -> PassTimes:
+    """The kernels' latencies times the factors of their groups; compute and memory stay what the sheet allows."""
+    figures = times.figures.copy()
+    launch, latency = FIGURES.index("launch_s"), FIGURES.index("latency_s")
+    n = figures.shape[2]
+    launch_factor = found.factors[:, GROUPS.index("launches")]
+    for p, part in enumerate(times.parts):
+        few = np.broadcast_to(rows_of(part.op) <= FEW_ROWS, n)
+        places = [GROUPS.index(group_of(part, rows)) for rows in ("few", "many")]
+        factor = np.where(few, found.factors[:, places[0]], found.factors[:, places[1]])
+        launched = np.minimum(figures[launch, p], figures[latency, p])
+        figures[latency, p] = factor * (figures[latency, p] - launched) + launch_factor * launched
+        figures[launch, p] = launch_factor * launched
+    return replace(times, figures=figures)

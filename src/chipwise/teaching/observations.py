@@ -1,0 +1,249 @@
+"""Measured rows beside what the data sheet predicts for them: passes by groups of operators, ready to be fitted to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from chipwise.core.arrays import Float64Array
+from chipwise.core.errors import ChipwiseError, Unsupported
+from chipwise.core.statistics import Z90
+from chipwise.cost.request import request_total
+from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.predict.taught_pass import PassSums
+from chipwise.serve import intervals
+from chipwise.serve.batching import constants
+from chipwise.serve.groups import UNCHECKED_PROMPT, Group, Seconds, grouped, time_groups
+from chipwise.serve.request import Request
+from chipwise.serve.taught_times import pass_sums
+from chipwise.spec import ArchSpec
+
+Quantity = Literal["ttft", "tpot", "total"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRow:
+    """One row of a table: a model as it was run, and what was timed of it, seconds.
+
+    ``context`` is how many tokens the cache held before the answer, where that is not the prompt.
+    """
+
+    number: int  # of the line in its file
+    model: str | ArchSpec
+    runtime: str | None = None
+    weights: str | None = None
+    kv: str | None = None
+    batch: int = 1
+    prompt_tokens: int = 512
+    new_tokens: int = 128
+    context: int | None = None
+    variant: str = ""
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    total_s: float | None = None
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.model if isinstance(self.model, str) else self.model.name
+
+    @property
+    def identity(self) -> str:
+        """What rows of the same model share."""
+        return self.model if isinstance(self.model, str) else self.model.digest
+
+    def measured(self) -> dict[Quantity, float]:
+        """What was timed."""
+        times: dict[Quantity, float | None] = {"ttft": self.ttft_s, "tpot": self.tpot_s, "total": self.total_s}
+        return {name: value for name, value in times.items() if value is not None}
+
+    def request(self, device: DeviceProfile, quantity: Quantity) -> Request:
+        """What was asked of the machine."""
+        prompt = self.prompt_tokens
+        if quantity == "tpot" and self.context is not None:
+            prompt = max(1, self.context)
+        return Request(
+            model=self.model,
+            device=device,
+            runtime=self.runtime,
+            weights=self.weights,
+            kv=self.kv,
+            batch=self.batch,
+            prompt_tokens=prompt,
+            new_tokens=self.new_tokens,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observations:
+    """Quantities that are sums of passes: ``seconds[i]`` is the sum of ``share[p] * pass p`` over p with ``owner`` i.
+
+    Attributes:
+        rows: Whose quantity each is, (n,) places in the list of rows.
+        quantities: Which of a row's quantities, n names.
+        models: Identity of each row's model, n names: rows of a model are left out together.
+        seconds: Measured, (n,); NaN where something is asked and not measured.
+        sheet_s: As the data sheet predicts, (n,).
+        halfwidth: Of the data sheet's 90 % interval, in logarithms, (n,).
+        owner: (p,)
+        share: (p,) how often the quantity holds the pass.
+        terms: (p, terms)
+        figures: (p, figures)
+        labels: p tuples of names.
+    """
+
+    rows: Float64Array
+    quantities: tuple[str, ...]
+    models: tuple[str, ...]
+    seconds: Float64Array
+    sheet_s: Float64Array
+    halfwidth: Float64Array
+    owner: Float64Array
+    share: Float64Array
+    terms: Float64Array
+    figures: Float64Array
+    labels: tuple[tuple[str, ...], ...]
+
+    def __len__(self) -> int:
+        return len(self.seconds)
+
+    def only(self, chosen: Sequence[int] | Float64Array) -> Observations:
+        """Some of the quantities, in their order here."""
+        kept = np.zeros(len(self), bool)
+        kept[np.asarray(chosen, int)] = True
+        places = np.cumsum(kept) - 1
+        passes = np.flatnonzero(kept[self.owner.astype(int)])
+        return replace(
+            self,
+            rows=self.rows[kept],
+            quantities=tuple(np.asarray(self.quantities, object)[kept]),
+            models=tuple(np.asarray(self.models, object)[kept]),
+            seconds=self.seconds[kept],
+            sheet_s=self.sheet_s[kept],
+            halfwidth=self.halfwidth[kept],
+            owner=places[self.owner[passes].astype(int)],
+            share=self.share[passes],
+            terms=self.terms[passes],
+            figures=self.figures[passes],
+            labels=tuple(self.labels[p] for p in passes),
+        )
+
+    def timed(self, seconds: Float64Array) -> Observations:
+        """The same with other measured seconds."""
+        return replace(self, seconds=seconds)
+
+
+def observe(
+    rows: Sequence[MeasuredRow], device: DeviceProfile, *, quantities: Sequence[Quantity] | None = None
+) -> tuple[Observations, dict[int, ChipwiseError]]:
+    """What the data sheet of ``device`` predicts for every measured quantity, and what was wrong with other rows.
+
+    Args:
+        rows: The rows.
+        device: The data sheet; what was taught before does not count.
+        quantities: Ask for these of every row, measured or not. Default: what was measured.
+    """
+    sheet = replace(device, taught=None)
+    asked: list[tuple[int, Quantity, float]] = []
+    for i, row in enumerate(rows):
+        found = row.measured()
+        asked += [(i, name, found.get(name, math.nan)) for name in (quantities or tuple(found))]
+    requests: list[Request] = []
+    kept: list[int] = []
+    errors: dict[int, ChipwiseError] = {}
+    for place, (i, quantity, _) in enumerate(asked):
+        try:
+            requests.append(rows[i].request(sheet, quantity))
+            kept.append(place)
+        except ChipwiseError as error:
+            errors[i] = error
+    groups, problems = grouped(requests)
+    errors |= {asked[kept[place]][0]: problem for place, problem in problems.items()}
+    answers: dict[int, _Answer] = {}
+    for group, kernels in zip(groups, time_groups(groups), strict=True):
+        places = [kept[row] for row in group.rows]
+        if isinstance(kernels, Unsupported):
+            errors |= dict.fromkeys((asked[place][0] for place in places), kernels)
+            continue
+        variants = [rows[asked[place][0]].variant for place in places]
+        answers |= _answers(group, kernels, places, [asked[place][1] for place in places], variants)
+    order = [place for place in range(len(asked)) if place in answers and asked[place][0] not in errors]
+    return _joined(rows, asked, order, answers), errors
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    sheet_s: float
+    halfwidth: float
+    passes: tuple[tuple[float, Float64Array, Float64Array, tuple[str, ...]], ...]
+
+
+def _answers(
+    group: Group, kernels: object, places: Sequence[int], quantities: Sequence[Quantity], variants: Sequence[str]
+) -> dict[int, _Answer]:
+    """Each request's quantity as a sum of its prompt's pass and its decode step."""
+    known, setting = constants(), group.setting
+    seconds = Seconds.of(group, kernels, known)  # type: ignore[arg-type]
+    tpot = seconds.tpot(group, known)
+    least = intervals.class_width(setting, group.device, several=bool(np.any(group.in_flight > 1)))
+    if least is None:
+        tokens = prompts = intervals.UNCHECKED.tpot / 2
+    else:
+        tokens, prompts = least.tpot, least.ttft or max(least.tpot, UNCHECKED_PROMPT)
+    prefill = pass_sums(kernels.prefill, seconds.prefill, setting, "prefill")  # type: ignore[attr-defined]
+    decode = pass_sums(kernels.decode, seconds.step, setting, "decode") if group.generates else prefill  # type: ignore[attr-defined]
+    found: dict[int, _Answer] = {}
+    for i, (place, quantity, variant) in enumerate(zip(places, quantities, variants, strict=True)):
+        waited = (tpot[i] - seconds.step[i]) / seconds.prefill[i] if group.generates else 0.0
+        first, later = (1.0, 0.0) if quantity == "ttft" else (waited, 1.0)
+        if quantity == "total":
+            later = float(request_total(0.0, 1.0, int(group.new_tokens[i]))) if group.generates else 0.0
+            first = 1.0 + later * waited
+        if not group.generates:
+            first, later = 1.0, 0.0
+        passes = []
+        for share, sums in ((first, prefill), (later, decode)):
+            if share > 0:
+                labels = sums.labels if not variant else _with(sums, variant)
+                passes.append((float(share), sums.terms[i], sums.figures[i], labels))
+        sheet_s = float(first * seconds.prefill[i] + (later * seconds.step[i] if later else 0.0))
+        part = later * seconds.step[i] / sheet_s if later else 0.0
+        width = float(part * tokens + (1 - part) * prompts)
+        found[place] = _Answer(sheet_s, width, tuple(passes))
+    return found
+
+
+def _with(sums: PassSums, variant: str) -> tuple[str, ...]:
+    phase = sums.labels[0]
+    return (*sums.labels, f"variant {variant}", f"{phase}, variant {variant}")
+
+
+def _joined(
+    rows: Sequence[MeasuredRow],
+    asked: Sequence[tuple[int, Quantity, float]],
+    order: Sequence[int],
+    answers: dict[int, _Answer],
+) -> Observations:
+    passes = [(owner, *each) for owner, place in enumerate(order) for each in answers[place].passes]
+    return Observations(
+        rows=np.array([asked[place][0] for place in order], int),
+        quantities=tuple(asked[place][1] for place in order),
+        models=tuple(rows[asked[place][0]].identity for place in order),
+        seconds=np.array([asked[place][2] for place in order], float),
+        sheet_s=np.array([answers[place].sheet_s for place in order]),
+        halfwidth=np.array([answers[place].halfwidth for place in order]),
+        owner=np.array([each[0] for each in passes], int),
+        share=np.array([each[1] for each in passes]),
+        terms=np.array([each[2] for each in passes]),
+        figures=np.array([each[3] for each in passes]),
+        labels=tuple(each[4] for each in passes),
+    )
+
+
+def prior_deviation(seen: Observations) -> float:
+    """Standard deviation, in logarithms, of how far off the data sheet may be."""
+    return float(np.median(seen.halfwidth)) / Z90
