@@ -99,7 +99,7 @@ class PassTimesTaught:
     seconds: Float64Array
     slopes: Float64Array  # (passes, logarithms): how ln(seconds) moves with what was learnt
     own: Float64Array  # variance of ln(seconds) that nothing learnt bears on
-    factors: Float64Array  # (passes, groups): by how much each group of ``GROUPS`` grew
+    factors: Float64Array  # (passes, terms): by how much each group of ``GROUPS`` grew; seconds of a unit of ``EXTRA``
 
 
 def taught_seconds(teaching: Teaching, passes: PassSums) -> PassTimesTaught:
@@ -117,7 +117,7 @@ def taught_seconds(teaching: Teaching, passes: PassSums) -> PassTimesTaught:
     first = 1 + len(teaching.terms)
     shift = known.mean[0] + rows[:, first:] @ known.mean[first:]
     own = np.maximum(teaching.amplitude**2 - (smooth**2).sum(axis=1), 0.0) + unseen * teaching.label_sd**2
-    factors = np.exp(known.mean[1 : 1 + len(GROUPS)] + shift[:, None])
+    factors = known.scaled * np.exp(shift)[:, None]
     return PassTimesTaught(seconds=total * np.exp(shift), slopes=rows, own=own, factors=factors)
 
 

@@ -39,6 +39,7 @@ from chipwise.profile.measurement import Measurement
 from chipwise.profile.random_models import WEIGHTS
 from chipwise.profile.store import MeasurementStore, Stored
 from chipwise.spec import Design
+from chipwise.spec.plain import is_plain
 
 PART_SPREAD = 0.2  # prior standard deviation of a part's own factor about the common factor
 COMMON_SPREAD = 0.5  # prior standard deviation of the common factor about 1
@@ -520,5 +521,5 @@ def fit_from_measurements(
 
 
 def _fits(profile: MachineProfile, item: Stored) -> bool:
-    decodes = item.design is not None and not item.measurement.encodes
+    decodes = item.design is not None and is_plain(item.design.arch) and not item.measurement.encodes
     return decodes and not item.imported and item.measurement.device == profile.machine.name

@@ -108,16 +108,23 @@ def corrected(teaching: Teaching, times: PassTimes, seconds: Float64Array, setti
 
 
 def _grown(times: PassTimes, found: PassTimesTaught) -> PassTimes:
-    """The kernels' latencies times the factors of their groups; compute and memory stay what the sheet allows."""
+    """The kernels' latencies times the factors of their groups, with their share of what the sheet left out.
+
+    Compute and memory stay what the sheet allows.
+    """
     figures = times.figures.copy()
     launch, latency = FIGURES.index("launch_s"), FIGURES.index("latency_s")
     n = figures.shape[2]
-    launch_factor = found.factors[:, GROUPS.index("launches")]
+    launch_factor, kernel_s, moved = (found.factors[:, TERMS.index(name)] for name in ("launches", "kernels", "bytes"))
+    compute, memory = (times.figure(name) for name in ("compute_s", "memory_s"))
     for p, part in enumerate(times.parts):
         few = np.broadcast_to(rows_of(part.op) <= FEW_ROWS, n)
-        places = [GROUPS.index(group_of(part, rows)) for rows in ("few", "many")]
-        factor = np.where(few, found.factors[:, places[0]], found.factors[:, places[1]])
+        factor, done = (
+            np.where(few, *(found.factors[:, TERMS.index(name.format(rows))] for rows in ("few", "many")))
+            for name in (group_of(part, "{}"), "arithmetic of {} rows")
+        )
         launched = np.minimum(figures[launch, p], figures[latency, p])
-        figures[latency, p] = factor * (figures[latency, p] - launched) + launch_factor * launched
-        figures[launch, p] = launch_factor * launched
+        work = factor * (figures[latency, p] - launched) + done * compute[p] + moved * memory[p]
+        figures[launch, p] = launch_factor * launched + kernel_s
+        figures[latency, p] = work + figures[launch, p]
     return replace(times, figures=figures)

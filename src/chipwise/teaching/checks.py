@@ -11,9 +11,9 @@ import numpy as np
 from chipwise.core.arrays import Float64Array
 from chipwise.core.statistics import Z90, conformal_half_width, kendall_tau
 from chipwise.hardware.taught import TaughtError
-from chipwise.teaching.observations import MeasuredRow, Observations, prior_deviation
+from chipwise.teaching.observations import MeasuredRow, Observations, Places, prior_deviation
 from chipwise.teaching.plain import raw_choices, ridge
-from chipwise.teaching.posterior import fit, groups_of
+from chipwise.teaching.posterior import TAIL, fit, groups_of
 
 FOLDS = 8
 LEAST = 4  # quantities, before anything is left out
@@ -48,7 +48,7 @@ class Checked:
     flags: tuple[Flag, ...]
 
 
-def folds_of(models: Sequence[str], count: int = FOLDS) -> list[Float64Array]:
+def folds_of(models: Sequence[str], count: int = FOLDS) -> list[Places]:
     """Places of the rows that are left out together: models are dealt out, most rows first; rows, where there are few
     models.
     """
@@ -69,7 +69,7 @@ def check(rows: Sequence[MeasuredRow], seen: Observations) -> Checked:
     """
     n = len(seen)
     if n < LEAST:
-        return Checked(error=None, widen=1.5, flags=())
+        return Checked(error=None, widen=TAIL, flags=())
     logs, deviations, plain = np.empty(n), np.empty(n), np.full(n, np.nan)
     features = raw_choices(rows, seen)
     everything = np.arange(n)
@@ -94,7 +94,7 @@ def check(rows: Sequence[MeasuredRow], seen: Observations) -> Checked:
         inside=float(np.mean(np.abs(errors[good]) <= Z90 * widen * deviations[good])),
         plain_mean=float(np.mean(np.abs(plain[good] / seen.seconds[good] - 1))),
     )
-    return Checked(error=error, widen=widen, flags=tuple(flags))
+    return Checked(error=error, widen=TAIL * widen, flags=tuple(flags))
 
 
 def _widen(z: Float64Array) -> float:

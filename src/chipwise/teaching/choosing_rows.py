@@ -21,7 +21,7 @@ from chipwise.serve.estimate import fitting_requests
 from chipwise.serve.groups import grouped, memory_of
 from chipwise.spec import ArchSpec, families
 from chipwise.spec.hf import resolve
-from chipwise.teaching.observations import MeasuredRow, Observations, observe
+from chipwise.teaching.observations import MeasuredRow, Observations, Quantity, observe
 from chipwise.teaching.posterior import Posterior, label_matrix, linearise, smooth_part
 
 COUNT = 10
@@ -76,9 +76,22 @@ def most_telling(slopes: Float64Array, covariance: Float64Array, noise: Float64A
 
 
 def propose(
-    posterior: Posterior, rows: list[MeasuredRow], device: DeviceProfile, *, candidates: list[MeasuredRow] | None = None
+    posterior: Posterior,
+    rows: list[MeasuredRow],
+    device: DeviceProfile,
+    *,
+    candidates: list[MeasuredRow] | None = None,
+    widen: float = 1.0,
 ) -> list[Proposal]:
-    """The ``COUNT`` measurements of ``candidates`` (models like those of the table, unless given) that teach most."""
+    """The ``COUNT`` measurements of ``candidates`` (models like those of the table, unless given) that teach most.
+
+    Args:
+        posterior: What is known.
+        rows: The table's.
+        device: The data sheet.
+        candidates: What may be measured.
+        widen: What standard deviations are multiplied by.
+    """
     among = candidates if candidates is not None else usual_candidates(rows, device)
     quantity = _usual_quantity(rows)
     asked, errors = observe(among, device, quantities=[quantity])
@@ -92,7 +105,7 @@ def propose(
             row=among[int(asked.rows[i])],
             quantity=asked.quantities[i],
             expected_s=float(np.exp(logs[i])),
-            deviation=float(deviations[i]),
+            deviation=widen * float(deviations[i]),
         )
         for i in chosen
     ]
@@ -117,13 +130,13 @@ def remeasure(posterior: Posterior, drift_covariance: Float64Array, rows: list[M
     return [rows[i] for i in list(found)[:COUNT]]
 
 
-def _usual_quantity(rows: list[MeasuredRow]) -> str:
+def _usual_quantity(rows: list[MeasuredRow]) -> Quantity:
     """What most rows have, so that proposals can be measured as the table was."""
-    counts: dict[str, int] = {}
+    counts: dict[Quantity, int] = {}
     for row in rows:
         for name in row.measured():
             counts[name] = counts.get(name, 0) + 1
-    return max(counts, key=lambda name: counts[name])
+    return max(counts, key=lambda name: counts[name], default="total")
 
 
 def usual_candidates(rows: list[MeasuredRow], device: DeviceProfile) -> list[MeasuredRow]:

@@ -37,7 +37,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
                      "prefill_tok_s", "pp_tok_s"),
     "decode_rate": ("decode_tokens_per_s", "decode_tps", "decode_rate", "tg_tokens_per_s", "generation_tokens_per_s",
                     "decode_tok_s", "tg_tok_s"),
-    "total_rate": ("tokens_per_s", "tokens_per_second", "throughput", "tps", "tok_s"),
+    "total_rate": ("tokens_per_s", "tokens_s", "tokens_per_second", "throughput", "tps", "tok_s"),
     "d_model": ("d_model", "hidden", "hidden_size", "width", "embed_dim"),
     "layers": ("layers", "n_layers", "num_layers", "depth_layers", "n_layer", "num_hidden_layers"),
     "heads": ("heads", "n_heads", "num_heads", "num_attention_heads"),
@@ -111,6 +111,7 @@ def find_columns(names: Sequence[str], wanted: Mapping[str, str] | None = None, 
     for column in mapped:
         if column not in names:
             raise UnknownName("column", column, names)
+    field: str | None
     for column in [*mapped, *(name for name in names if name not in mapped)]:
         if column in mapped:
             if mapped[column] == "-":

@@ -165,9 +165,9 @@ def teach_machine(
     earlier = taught.load(own)
     version = (taught.versions(own) or [0])[-1] + 1
     if source is None and drift_from is not None and earlier is not None:
-        drifted, table = _followed(earlier, sheet, drift_from, mapped, where, runtime, version)
-        path = drifted.teaching.save() if keep else None
-        return _result(drifted.teaching, path, table, (), drift=drifted)
+        followed, table = _followed(earlier, sheet, drift_from, mapped, where, runtime, version)
+        path = followed.teaching.save() if keep else None
+        return _result(followed.teaching, path, table, (), drift=followed)
     if source is None:
         return _untaught(own, sheet, version, keep=keep, propose_more=propose_more)
     table, notes = _table(source, name, sheet, mapped, where, runtime)
@@ -185,9 +185,9 @@ def teach_machine(
     posterior = fit(seen, common=prior_deviation(seen))
     teaching = _profile(own, sheet, version, posterior, checked, rows, machine=machine, source=str(source))
     again = remeasure(posterior, drift_covariance(len(teaching.labels), len(teaching.points)), rows)
-    proposals = propose(posterior, rows, sheet) if propose_more else []
+    proposals = propose(posterior, rows, sheet, widen=teaching.widen) if propose_more else []
     path = teaching.save() if keep else None
-    drifted = None
+    drifted: Drifted | None = None
     if drift_from is not None:
         drifted, _ = _followed(teaching, sheet, drift_from, mapped, where, runtime, version + 1)
         teaching = drifted.teaching

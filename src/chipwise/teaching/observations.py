@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import ChipwiseError, Unsupported
@@ -17,12 +18,13 @@ from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.predict.taught_pass import PassSums
 from chipwise.serve import intervals
 from chipwise.serve.batching import constants
-from chipwise.serve.groups import UNCHECKED_PROMPT, Group, Seconds, grouped, time_groups
+from chipwise.serve.groups import UNCHECKED_PROMPT, Group, Kernels, Seconds, grouped, time_groups
 from chipwise.serve.request import Request
 from chipwise.serve.taught_times import pass_sums
 from chipwise.spec import ArchSpec
 
 Quantity = Literal["ttft", "tpot", "total"]
+Places = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,13 +98,13 @@ class Observations:
         labels: p tuples of names.
     """
 
-    rows: Float64Array
+    rows: Places
     quantities: tuple[str, ...]
     models: tuple[str, ...]
     seconds: Float64Array
     sheet_s: Float64Array
     halfwidth: Float64Array
-    owner: Float64Array
+    owner: Places
     share: Float64Array
     terms: Float64Array
     figures: Float64Array
@@ -111,12 +113,12 @@ class Observations:
     def __len__(self) -> int:
         return len(self.seconds)
 
-    def only(self, chosen: Sequence[int] | Float64Array) -> Observations:
+    def only(self, chosen: Sequence[int] | Places) -> Observations:
         """Some of the quantities, in their order here."""
         kept = np.zeros(len(self), bool)
         kept[np.asarray(chosen, int)] = True
         places = np.cumsum(kept) - 1
-        passes = np.flatnonzero(kept[self.owner.astype(int)])
+        passes = np.flatnonzero(kept[self.owner])
         return replace(
             self,
             rows=self.rows[kept],
@@ -125,7 +127,7 @@ class Observations:
             seconds=self.seconds[kept],
             sheet_s=self.sheet_s[kept],
             halfwidth=self.halfwidth[kept],
-            owner=places[self.owner[passes].astype(int)],
+            owner=places[self.owner[passes]],
             share=self.share[passes],
             terms=self.terms[passes],
             figures=self.figures[passes],
@@ -183,19 +185,19 @@ class _Answer:
 
 
 def _answers(
-    group: Group, kernels: object, places: Sequence[int], quantities: Sequence[Quantity], variants: Sequence[str]
+    group: Group, kernels: Kernels, places: Sequence[int], quantities: Sequence[Quantity], variants: Sequence[str]
 ) -> dict[int, _Answer]:
     """Each request's quantity as a sum of its prompt's pass and its decode step."""
     known, setting = constants(), group.setting
-    seconds = Seconds.of(group, kernels, known)  # type: ignore[arg-type]
+    seconds = Seconds.of(group, kernels, known)
     tpot = seconds.tpot(group, known)
     least = intervals.class_width(setting, group.device, several=bool(np.any(group.in_flight > 1)))
     if least is None:
         tokens = prompts = intervals.UNCHECKED.tpot / 2
     else:
         tokens, prompts = least.tpot, least.ttft or max(least.tpot, UNCHECKED_PROMPT)
-    prefill = pass_sums(kernels.prefill, seconds.prefill, setting, "prefill")  # type: ignore[attr-defined]
-    decode = pass_sums(kernels.decode, seconds.step, setting, "decode") if group.generates else prefill  # type: ignore[attr-defined]
+    prefill = pass_sums(kernels.prefill, seconds.prefill, setting, "prefill")
+    decode = pass_sums(kernels.decode, seconds.step, setting, "decode") if group.generates else prefill
     found: dict[int, _Answer] = {}
     for i, (place, quantity, variant) in enumerate(zip(places, quantities, variants, strict=True)):
         waited = (tpot[i] - seconds.step[i]) / seconds.prefill[i] if group.generates else 0.0

@@ -80,4 +80,4 @@ def ridge(features: Float64Array, seconds: Float64Array, asked: Float64Array) ->
         error = float(np.mean(left**2))
         if error < best:
             best, answer = error, centre + z @ (solved @ (y - centre))
-    return np.exp(np.clip(answer, y.min() - 3, y.max() + 3))
+    return np.asarray(np.exp(np.clip(answer, y.min() - 3, y.max() + 3)))

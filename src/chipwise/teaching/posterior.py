@@ -19,10 +19,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from chipwise.core.arrays import Float64Array
+from chipwise.core.statistics import Z90
 from chipwise.predict.taught_pass import EXTRA, EXTRA_SHARE, GROUPS, TERMS, basis, spread_points
-from chipwise.teaching.observations import Observations
+from chipwise.teaching.observations import Observations, Places
 
 FREEDOM = 4.0
+TAIL = 2.132 / Z90  # nine of ten of Student's t with so many degrees lie within 2.132 of its scales
 MOST_POINTS = 40
 EXTRA_SD = 2.0  # of the logarithm of a group that the sheet may have left out
 LEAST_TUNED = 5  # quantities, before the strengths are chosen by the table
@@ -35,13 +37,15 @@ LONGEST_STEP = 1.5  # of a logarithm, in one Gauss-Newton step
 class Strengths:
     """Standard deviations, in logarithms: of one row's noise, of groups, labels and the smooth part; its reach."""
 
-    noise: float = 0.05
-    group: float = 0.4
-    label: float = 0.15
-    amplitude: float = 0.1
-    reach: float = 2.0
+    noise: float = 0.04
+    group: float = 0.25
+    label: float = 0.1
+    amplitude: float = 0.05
+    reach: float = 2.5
 
 
+USUAL_SPREAD = {"noise": 0.7, "group": 0.8, "label": 0.8, "amplitude": 0.8, "reach": 0.5}
+"""Standard deviation of the logarithm of each strength from table to table: few rows move none of them far."""
 BOUNDS = {
     "noise": (0.003, 1.0),
     "group": (0.02, 1.5),
@@ -150,7 +154,7 @@ def linearise_at(
     slopes = np.zeros((n, len(theta)))
     np.add.at(slopes, seen.owner, weights[:, None] * rows)
     missing = np.bincount(seen.owner, weights * (smooth**2).sum(axis=1), minlength=n)
-    return Linear(logs=np.log(whole), slopes=slopes, missing=missing)
+    return Linear(logs=np.log(whole), slopes=slopes, missing=np.asarray(missing, np.float64))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +176,7 @@ class Posterior:
         unseen = np.array([sum(name not in self.frame.labels for name in names) for names in asked.labels])
         worst = np.zeros(len(asked))
         np.maximum.at(worst, asked.owner, unseen)
-        return found.logs, np.sqrt(variance + worst * self.strengths.label**2)
+        return found.logs, TAIL * np.sqrt(variance + worst * self.strengths.label**2)
 
 
 def smooth_part(frame: Frame, seen: Observations, strengths: Strengths) -> Float64Array:
@@ -256,7 +260,7 @@ def left_out(posterior: Posterior) -> tuple[Float64Array, Float64Array]:
     return errors, deviations
 
 
-def groups_of(models: Sequence[str]) -> list[Float64Array]:
+def groups_of(models: Sequence[str]) -> list[Places]:
     """Places of the rows of each model."""
     found: dict[str, list[int]] = {}
     for i, name in enumerate(models):
@@ -296,8 +300,11 @@ def _score(posterior: Posterior) -> float:
     z = errors / deviations
     usual = Strengths()
     density = -0.5 * (FREEDOM + 1) * np.log1p(z**2 / FREEDOM) - np.log(deviations)
-    pull = sum(math.log(getattr(posterior.strengths, name) / getattr(usual, name)) ** 2 for name in BOUNDS)
-    return float(density.sum()) - 0.15 * pull
+    pull = sum(
+        (math.log(getattr(posterior.strengths, name) / getattr(usual, name)) / USUAL_SPREAD[name]) ** 2
+        for name in BOUNDS
+    )
+    return float(density.sum()) - 0.5 * pull
 
 
 def untaught(asked: Observations, *, common: float) -> Posterior:
