@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from chipwise.core import units
 from chipwise.core.csvfile import write_rows
 from chipwise.core.digest import plain
 from chipwise.core.errors import InputError, SpecError, UnknownName, counted
@@ -70,7 +71,9 @@ class Taught(Result):
     def headline(self) -> str:
         """The machine, its rows and its error."""
         found = self.teaching
-        error = "" if found.check is None else f", mean error {found.check.mean:.1%} on models left out"
+        error = (
+            "" if found.check is None else f", mean error {units.show(found.check.mean, 'share')} on models left out"
+        )
         return f"{found.label}: taught from {counted(found.rows, 'row')} on {found.base}{error}"
 
     def rows(self) -> list[Mapping[str, object]]:
