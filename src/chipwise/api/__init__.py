@@ -3,6 +3,7 @@
 from chipwise.api.catalogue import devices, models, runtimes
 from chipwise.api.cost_models import calibrate, fit, learn, validate
 from chipwise.api.explanations import explain, explain_measured, sensitivity
+from chipwise.api.kits import import_measurements, kit
 from chipwise.api.measuring import Measured, measure
 from chipwise.api.predictions import (
     EstimateTable,
@@ -52,6 +53,8 @@ __all__ = [
     "explain",
     "explain_measured",
     "fit",
+    "import_measurements",
+    "kit",
     "learn",
     "load_run",
     "lower",

@@ -98,20 +98,14 @@ def measure(
     from chipwise.profile.store import MeasurementStore
     from chipwise.profile.sustained import measure_sustained
 
-    folder = Path(model)
-    runtime = table_name(runtime or ("llama.cpp" if folder.suffix == ".gguf" else "onnxruntime"))
-    winner = read_winner(folder)
-    usual = winner.workload if winner is not None else Workload()
-    workload = Workload(
-        prompt_tokens=prompt or usual.prompt_tokens,
-        new_tokens=new or usual.new_tokens,
-        batch=batch or usual.batch,
-    )
-    threads = threads or (winner.threads if winner is not None else 1)
+    runtime = table_name(runtime or runtime_of(model))
+    winner = read_winner(Path(model))
+    workload, usual_threads = usual_request(model, batch=batch, prompt=prompt, new=new)
+    threads = threads or usual_threads
     if remote is None:
         check_threads(threads)
     with tempfile.TemporaryDirectory() as room:
-        path, design = _exported(model, Path(room), runtime=runtime, weights=weights, workload=workload)
+        path, design = exported_file(model, Path(room), runtime=runtime, weights=weights, workload=workload)
         profile = saved_profile(runtime, threads) if remote is None else None
         settings: dict[str, Any] = {"runtime": runtime, "threads": threads, "remote": remote}
         settings["calibrated"] = profile.reference_s if profile is not None else None
@@ -146,10 +140,45 @@ def _used(design: Design, found: Measurement, profile: MachineProfile) -> Effici
         return None
 
 
-def _exported(
+def runtime_of(model: str) -> str:
+    """The runtime that a model is measured in unless another is named."""
+    return "llama.cpp" if Path(model).suffix == ".gguf" else "onnxruntime"
+
+
+def usual_request(model: str, *, batch: int | None, prompt: int | None, new: int | None) -> tuple[Workload, int]:
+    """The workload, and the threads, that a model is measured with: a winner's own where nothing else is given."""
+    winner = read_winner(Path(model))
+    usual = winner.workload if winner is not None else Workload()
+    workload = Workload(
+        prompt_tokens=prompt or usual.prompt_tokens,
+        new_tokens=new or usual.new_tokens,
+        batch=batch or usual.batch,
+    )
+    return workload, winner.threads if winner is not None else 1
+
+
+def design_of_model(model: str, *, weights: str | None) -> Design:
+    """The design of a GGUF file, a winner's folder, or a spec, config or known name in the format ``weights``.
+
+    Raises:
+        InputError: The model is unknown, or its weight format is not.
+        Unsupported: A GGUF file of an architecture that is not understood.
+    """
+    if Path(model).suffix == ".gguf":
+        from chipwise.deploy.gguf_read import read_design
+
+        return read_design(model)
+    if (winner := read_winner(Path(model))) is not None:
+        return winner.design
+    if weights is None:
+        raise InputError(f"{model}: say in which weight format it was measured, with weights (--weights q4_k_m)")
+    return Design(arch=resolve(model), weights=weights)
+
+
+def exported_file(
     model: str, room: Path, *, runtime: str, weights: str | None, workload: Workload
 ) -> tuple[Path, Design | None]:
-    """The file to measure, in the format of ``runtime``, and its design where it is known."""
+    """The file to measure, in the format of ``runtime``, and its design where known. New files go to ``room``."""
     from chipwise.profile.exporting import check_memory, export_for, suffix_of
 
     folder, wanted = Path(model), suffix_of(runtime)

@@ -53,7 +53,7 @@ def measurement_table(
     )
     by_metric = {limit.metric: limit for limit in limits}
     for quantity in quantities:
-        for share in SHARES:
+        for share in SHARES if quantity == "ttft" or found.steps_per_sample == 1 else (0.5,):
             table.add(*_percentile_row(found, quantity, share, promised or {}, by_metric))
     each = request.batch * request.prompt_tokens if found.encodes else request.batch
     table.add("throughput", units.show(each / found.percentile(quantities[-1], 0.5), "rate"), "", "", "")

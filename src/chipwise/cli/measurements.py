@@ -102,7 +102,7 @@ def summary(item: Stored) -> dict[str, Any]:
         "threads": found.threads,
         "ttft_p50_s": found.percentile("ttft", 0.5),
         "tpot_p50_s": None if found.encodes else found.percentile("tpot", 0.5),
-        "tpot_p99_s": None if found.encodes else found.percentile("tpot", 0.99),
+        "tpot_p99_s": None if found.encodes or found.steps_per_sample > 1 else found.percentile("tpot", 0.99),
         "peak_memory_bytes": found.peak_memory_bytes,
         "clean": found.clean,
         "reasons": found.reasons,
@@ -145,13 +145,41 @@ def export(
 
 @app.command("import")
 def import_(
-    file: Annotated[Path, typer.Argument(help="A file that 'measurements export' wrote, here or elsewhere.")],
+    file: Annotated[
+        Path,
+        typer.Argument(help="A kit's results, llama-bench JSON, or what 'measurements export' wrote here or there."),
+    ],
+    run: Annotated[
+        Path | None, typer.Option(help="Run that a kit's results are of. Default: where it was when it was packed.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="llama-bench: the model measured (a GGUF file, a known name, a spec).")
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="llama-bench: name of the device. Default: the processor or GPU in the file.")
+    ] = None,
+    weights: Annotated[
+        str | None, typer.Option(help="llama-bench: weight format, where neither the file nor the model tells it.")
+    ] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Add measurements of another machine; those that are here already are left as they are."""
-    from chipwise.profile.store import MeasurementStore
+    """Add measurements made elsewhere; those that are here already are left as they are.
 
-    _say({"imported": MeasurementStore().import_(file), "file": str(file)}, as_json)
+    Reads kit-results.json (chipwise kit), the output of llama-bench -o json (with --model), and exported lines. They
+    are kept under the device's name and never change this machine's own profile.
+    """
+    from chipwise import api
+    from chipwise.cli.output import say
+
+    found = api.import_measurements(file, run=run, model=model, device=device, weights=weights)
+    where = {} if found.run is None else {"run": str(found.run)}
+    notes = {"notes": list(found.notes)} if found.notes and as_json else {}
+    _say({"imported": found.new, "file": str(file), **where, **notes}, as_json)
+    if not as_json:
+        for note in found.notes:
+            say(note)
+        if found.run is not None:
+            say(f"the run uses them when it goes on: chipwise search RUN_FILE --out {found.run} --resume")
 
 
 @app.command("delete")

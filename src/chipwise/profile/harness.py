@@ -153,7 +153,7 @@ def readings_of(reply: Mapping[str, Any], calibrated: Mapping[str, float] | None
         steps, steps_cpu = reply["ttft_s"], reply["ttft_cpu_s"]
     spreads = [wide for name in SPREAD_OF if (wide := spread(reply["reference_s"].get(name, []))) is not None]
     middle = float(np.quantile(steps, 0.5))
-    processor = float(np.quantile(steps_cpu, 0.5))
+    processor = float(np.quantile(steps_cpu, 0.5)) if steps_cpu else 0.0
     split = two_speeds(steps)
     since = drift(medians(reply["reference_s"]), calibrated) if calibrated else None
     alone = reply["readings"]["lost"] is not None  # one thread: its processor time is comparable with the clock's
@@ -259,6 +259,7 @@ def join(parts: Sequence[Measurement]) -> Measurement:
         clean=all(p.clean for p in parts),
         reasons=reasons,
         environment={"rounds": [dict(p.environment) for p in parts]},
+        steps_per_sample=max(p.steps_per_sample for p in parts),
     )
 
 
@@ -331,6 +332,7 @@ def measurement_of(
         clean=verdict.clean,
         reasons=verdict.reasons,
         drift=drift(reference_s, calibrated) if calibrated else None,
+        steps_per_sample=reply.get("steps_per_sample", 1),
         environment={
             **readings_of(reply, calibrated),
             "reference_s": reference_s,
@@ -341,5 +343,6 @@ def measurement_of(
             "load_after": reply["load_after"],
             **{name: reply[name] for name in ("clock_hz_before", "clock_hz_after", "temperature_c")},
             **({"python": sys.version.split()[0], "kernel": os.uname().release} if here else {}),
+            **reply.get("settings", {}),
         },
     )

@@ -11,6 +11,7 @@ import numpy as np
 
 from chipwise.core.digest import digest, plain
 from chipwise.core.errors import MeasurementError, SpecError, UnknownName
+from chipwise.core.fields import later
 from chipwise.core.files import build
 from chipwise.core.results import Result
 from chipwise.core.statistics import percentile_interval
@@ -52,6 +53,7 @@ class Measurement(Result):
     reasons: tuple[str, ...] = ()  # why it is not clean
     environment: Mapping[str, Any] = field(default_factory=dict)
     drift: Drift | None = None  # since calibration; None where there was nothing to compare with
+    steps_per_sample: int = later(1)  # decode steps that one ``tpot`` sample is the mean of
 
     def __post_init__(self) -> None:
         if not self.ttft_s:
@@ -64,6 +66,8 @@ class Measurement(Result):
             raise SpecError(f"must be a finite number of seconds of at least 0, not {self.cpu_s}", field="cpu_s")
         if not 1 <= self.threads <= MOST_THREADS:
             raise SpecError(f"must be from 1 to {MOST_THREADS}", field="threads")
+        if not self.steps_per_sample >= 1:
+            raise SpecError("must be at least 1", field="steps_per_sample")
         for name, most in (("peak_memory_bytes", MOST_BYTES), ("energy_j", math.inf)):
             value = getattr(self, name)
             if value is not None and not 0 < value < most:
@@ -79,6 +83,8 @@ class Measurement(Result):
     def rows(self) -> list[dict[str, object]]:
         """One row a metric that could be measured, in SI units."""
         known = [name for name in METRICS if not (self.encodes and name.startswith("tpot"))]
+        if self.steps_per_sample > 1:
+            known = [name for name in known if name not in ("tpot_p95", "tpot_p99")]
         if self.peak_memory_bytes is None:
             known.remove("peak_memory")
         return [{"metric": name, "measured": self.metric(name)} for name in known]
@@ -92,11 +98,16 @@ class Measurement(Result):
         """The sample below which ``share`` of all samples lie, seconds, interpolated between neighbours.
 
         Raises:
-            MeasurementError: Decode steps of an encoder.
+            MeasurementError: Decode steps of an encoder, or tails of decode steps that were only timed many at once.
         """
         samples = {"ttft": self.ttft_s, "tpot": self.tpot_s}[quantity]
         if not samples:
             raise MeasurementError(f"{self.name} encodes and generates nothing: it has ttft, the pass over a text")
+        if quantity == "tpot" and self.steps_per_sample > 1 and share != 0.5:
+            raise MeasurementError(
+                f"{self.runtime_version} gives the mean of {self.steps_per_sample} decode steps; of single steps only "
+                "the median is known, about"
+            )
         return float(np.quantile(samples, share))
 
     def metric(self, name: str) -> float:

@@ -1,0 +1,303 @@
+"""Measuring on a device that is not here: packing a kit, and bringing its results back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import chipwise
+from chipwise.core.arguments import public
+from chipwise.core.errors import InputError, SpecError
+from chipwise.core.files import read_text
+from chipwise.core.results import Result
+from chipwise.hardware import datasheet
+from chipwise.hardware.detect import detect
+from chipwise.profile.backends import table_name
+from chipwise.profile.kits import Kit, parse_whole, read_results, write
+from chipwise.profile.llama_bench import format_of, is_llama_bench, measurements_of, read_llama_bench
+from chipwise.profile.measurement import Measurement
+from chipwise.profile.store import IMPORTED, MeasurementStore
+from chipwise.run.folder import holds_run
+from chipwise.spec import Design
+
+LOCAL = "local"
+
+
+@dataclass(frozen=True, repr=False)
+class PackedKit(Result):
+    """A kit that was written: its folder, and what is in it."""
+
+    folder: Path
+    kit: Kit
+    notes: tuple[str, ...] = ()  # what was left out, and why
+
+    def headline(self) -> str:
+        """Where it is, and for which device."""
+        files = f"{len(self.kit.models)} model{'s' if len(self.kit.models) > 1 else ''}"
+        return f"{files} in {self.folder} for {self.kit.device or self.kit.machine or 'any device'}"
+
+    def rows(self) -> list[Mapping[str, object]]:
+        """One row a file."""
+        return [
+            {
+                "file": item.file,
+                "trial": item.trial,
+                "role": item.role,
+                "runtime": item.runtime,
+                "weights": item.weights,
+                "bytes": item.bytes,
+            }
+            for item in self.kit.models
+        ]
+
+
+@dataclass(frozen=True, repr=False)
+class Imported(Result):
+    """What a file brought in."""
+
+    file: str
+    new: int  # measurements that were not in the store before
+    measurements: tuple[Measurement, ...] = ()
+    run: Path | None = None  # whose expected numbers they replace when it is resumed
+    notes: tuple[str, ...] = ()
+
+    def headline(self) -> str:
+        """How many, and for which run."""
+        where = "" if self.run is None else f"; filed in {self.run}, go on with: chipwise search … --resume"
+        return f"{self.new} new measurement{'' if self.new == 1 else 's'} from {self.file}{where}"
+
+    def rows(self) -> list[Mapping[str, object]]:
+        """One row a measurement."""
+        return [
+            {
+                "name": item.name,
+                "device": item.device,
+                "runtime": item.runtime,
+                "ttft_p50_s": item.percentile("ttft", 0.5),
+                "tpot_p50_s": None if item.encodes else item.percentile("tpot", 0.5),
+                "clean": item.clean,
+            }
+            for item in self.measurements
+        ]
+
+
+@public
+def kit(
+    source: str | Path,
+    *,
+    out: str | Path | None = None,
+    device: str | None = None,
+    runtime: str | None = None,
+    candidates: int = 6,
+    threads: int | None = None,
+    batch: int | None = None,
+    prompt: int | None = None,
+    new: int | None = None,
+    weights: str | None = None,
+) -> PackedKit:
+    """Packs models, a script and instructions, to be copied to a device that is not here and measured there.
+
+    The script needs Python's standard library and the runtime alone. What it writes, :func:`import_measurements` reads.
+
+    Args:
+        source: A run's folder (its winner, reference design and designs of its front are packed), or a model as in
+            :func:`measure`.
+        out: Folder to write; ``RUN/kit``, or ``kit-NAME`` for a model.
+        device: Name of the device: a data sheet's (``apple-m4``), or any other. Default: that of the run's target.
+        runtime: ``onnxruntime`` or ``llama.cpp``. Default: the run's own; for a model by its file, else onnxruntime.
+        candidates: Most designs of a run's front besides its winner and reference design.
+        threads: Threads of the runtime. Default: the run's own, else 1.
+        batch: Concurrent requests of a model's workload. Default: a winner's own, else 1.
+        prompt: Prompt tokens of a model's workload. Default: a winner's own, else 64.
+        new: New tokens of a model's workload. Default: a winner's own, else 64.
+        weights: Weight format of a model that is built here. Default: fp32.
+
+    Raises:
+        InputError: The source is unknown, or an argument does not apply to it.
+        StudyError: The run has nothing to measure yet.
+        Unsupported: The script does not measure the runtime, or the model cannot be exported for it.
+    """
+    if candidates < 0:
+        raise InputError(f"candidates: must be at least 0, not {candidates}")
+    chosen = None if runtime is None else table_name(runtime)
+    created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    if holds_run(Path(source)):
+        model_only = {"batch": batch, "prompt": prompt, "new": new, "weights": weights}
+        if given := [name for name, value in model_only.items() if value is not None]:
+            raise InputError(f"{', '.join(given)}: the run {source} states its own; leave it out")
+        return _run_kit(source, out, device, chosen, candidates, threads, created)
+    return _model_kit(str(source), out, device, chosen, threads, (batch, prompt, new), weights, created)
+
+
+def _run_kit(
+    source: str | Path,
+    out: str | Path | None,
+    device: str | None,
+    runtime: str | None,
+    candidates: int,
+    threads: int | None,
+    created: str,
+) -> PackedKit:
+    from chipwise.run.kit_folder import FinishedRun, pack_run
+
+    notes: list[str] = []
+    stated = FinishedRun.open(source).spec.target.device
+    device = device or (None if stated == LOCAL else stated)
+    folder, packed = pack_run(
+        source,
+        out=out,
+        device=device,
+        machine=detect().name if device is None else None,
+        runtimes=() if runtime is None else (runtime,),
+        candidates=candidates,
+        threads=threads,
+        gpu_layers=_gpu_layers(device),
+        created=created,
+        version=chipwise.__version__,
+        on_note=notes.append,
+    )
+    return PackedKit(folder, packed, tuple(notes))
+
+
+def _model_kit(
+    source: str,
+    out: str | Path | None,
+    device: str | None,
+    runtime: str | None,
+    threads: int | None,
+    lengths: tuple[int | None, int | None, int | None],
+    weights: str | None,
+    created: str,
+) -> PackedKit:
+    from chipwise.api.measuring import exported_file, runtime_of, usual_request
+    from chipwise.run.kit_folder import check_runtimes, described
+
+    runtime = runtime or runtime_of(source)
+    check_runtimes([runtime])
+    workload, usual_threads = usual_request(source, batch=lengths[0], prompt=lengths[1], new=lengths[2])
+    folder = Path(out) if out is not None else Path(f"kit-{Path(source).stem or 'model'}")
+    models = folder / "models"
+    path, design = exported_file(source, models, runtime=runtime, weights=weights, workload=workload)
+    if path.parent != models:
+        models.mkdir(parents=True, exist_ok=True)
+        path = Path(_copied(path, models))
+    packed = Kit(
+        created=created,
+        version=chipwise.__version__,
+        name=path.stem if design is None else design.arch.name,
+        workload=workload,
+        models=(described(path, folder, design, runtime),),
+        threads=threads or usual_threads,
+        device=device,
+        gpu_layers=_gpu_layers(device),
+    )
+    write(folder, packed)
+    return PackedKit(folder, packed)
+
+
+def _copied(path: Path, folder: Path) -> Path:
+    from chipwise.core.files import write_atomic
+
+    write_atomic(folder / path.name, path.read_bytes())
+    return folder / path.name
+
+
+def _gpu_layers(device: str | None) -> int:
+    """All layers on the GPU where llama.cpp is expected to use that of the device, else none."""
+    from chipwise.predict.kernels.local import part_of
+
+    try:
+        return -1 if device is not None and part_of(datasheet.load(device), "llama.cpp") == "gpu" else 0
+    except InputError:
+        return 0
+
+
+@public
+def import_measurements(
+    file: str | Path,
+    *,
+    run: str | Path | None = None,
+    model: str | Path | None = None,
+    device: str | None = None,
+    weights: str | None = None,
+) -> Imported:
+    """Adds measurements made elsewhere to the store: a kit's results, llama-bench JSON, or exported lines.
+
+    Results of a run's kit are also filed in the run, which then uses them when it is resumed.
+
+    Args:
+        file: ``kit-results.json``, what ``llama-bench -o json`` (or ``jsonl``) printed, or what ``chipwise measurements
+            export`` wrote.
+        run: The run's folder. Default: where it was when its kit was packed.
+        model: llama-bench: the model that was measured (a GGUF file, a known name, a spec).
+        device: llama-bench: the device's name. Default: the processor or GPU that the file names.
+        weights: llama-bench: the weight format, where ``model`` is no file and the results do not tell it.
+
+    Raises:
+        SpecError: The file is damaged or cut off, was measured on another machine than stated, is of another run, or is
+            older than the model; then nothing is added.
+    """
+    text, name = read_text(file), str(file)
+    bench = is_llama_bench(text)
+    if not bench and (given := [n for n, v in {"model": model, "device": device, "weights": weights}.items() if v]):
+        raise InputError(f"{', '.join(given)}: this is for llama-bench JSON; {name} says that itself")
+    if bench:
+        if run is not None:
+            raise InputError(f"run: {name} is of llama-bench, which knows nothing of runs; pack a kit for one")
+        return _import_bench(name, model, device, weights)
+    if '"chipwise.kit' in text[:200]:
+        return _import_kit(name, run)
+    if _is_half_a_kit(text):
+        parse_whole(text, name=name)
+    if run is not None:
+        raise InputError(f"run: {name} holds no results of a kit")
+    return Imported(name, MeasurementStore().import_(file))
+
+
+def _is_half_a_kit(text: str) -> bool:
+    """Whether this is one JSON value over several lines or without an end, and so no file of JSON lines."""
+    return text.lstrip().startswith("{") and not text.rstrip().endswith("}")
+
+
+def _import_kit(name: str, run: str | Path | None) -> Imported:
+    from chipwise.run.kit_folder import file_results, run_of
+
+    results = read_results(name)
+    notes = [f"{item.file}: {item.error}" for item in results.measured if item.error is not None]
+    home = Path(run) if run is not None else run_of(results)
+    if home is not None:
+        file_results(home, name, on_note=notes.append)
+    elif results.kit.run is not None:
+        notes.append(f"the run {results.kit.run.name} is not in {results.kit.run.folder}; file them with --run FOLDER")
+    store, new, found = MeasurementStore(), 0, []
+    for model, measurement in results.measurements():
+        found.append(measurement)
+        design = model.known_design(file=name)
+        new += _add(store, measurement, design, source=f"{IMPORTED}kit of {results.kit.name}")
+    if not found:
+        raise SpecError(f"nothing was measured: {'; '.join(notes) or 'the script was stopped at once'}", file=name)
+    return Imported(name, new, tuple(found), home, tuple(notes))
+
+
+def _import_bench(name: str, model: str | Path | None, device: str | None, weights: str | None) -> Imported:
+    from chipwise.api.measuring import design_of_model
+
+    tests = read_llama_bench(name)
+    if model is None:
+        raise InputError(
+            f"{name} is of llama-bench and names only a file ({tests[0].model_filename}); say which model that is with "
+            "--model: a GGUF file, a known name, a spec"
+        )
+    design = design_of_model(str(model), weights=weights or format_of(tests[0]))
+    found = measurements_of(tests, design, device=device, file=name)
+    store = MeasurementStore()
+    new = sum(_add(store, item, design, source=f"{IMPORTED}llama-bench") for item in found)
+    return Imported(name, new, tuple(found))
+
+
+def _add(store: MeasurementStore, measurement: Measurement, design: Design | None, *, source: str) -> int:
+    known: Any = {item.id for item in store.entries(device=measurement.device)}
+    return int(store.add(measurement, design=design, source=source) not in known)

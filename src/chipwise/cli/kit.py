@@ -1,0 +1,73 @@
+"""``chipwise kit``: packs what is copied to a device that is not here, to be measured there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="A run's folder, or a model: a winner's folder, a .onnx or .gguf file, a config, a spec, a known name."
+        ),
+    ],
+    out: Annotated[Path | None, typer.Option(help="Folder to write. Default: RUN/kit, or kit-NAME.")] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(help="Name of the device: a data sheet's (apple-m4) or your own. Default: the run's target."),
+    ] = None,
+    runtime: Annotated[
+        str | None, typer.Option(help="onnxruntime or llama.cpp. Default: the run's own; else by the model's file.")
+    ] = None,
+    candidates: Annotated[
+        int, typer.Option(help="Most designs of a run's front, besides winner and reference design.", min=0)
+    ] = 6,
+    threads: Annotated[int | None, typer.Option(help="Threads of the runtime. Default: the run's own, else 1.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Of a model: concurrent requests. Default: 1.", min=1)] = None,
+    prompt: Annotated[int | None, typer.Option(help="Of a model: prompt tokens. Default: 64.", min=1)] = None,
+    new: Annotated[int | None, typer.Option(help="Of a model: new tokens. Default: 64.", min=1)] = None,
+    weights: Annotated[
+        str | None, typer.Option(help="Of a model that is built: fp32, int8, int4, or one for each layer.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was packed as JSON.")] = False,
+) -> None:
+    """Pack models for a device that is not here: exported files, one Python script, instructions.
+
+    Copy the folder to the device and run there: python3 kit.py. It needs Python and the runtime alone. Bring
+    kit-results.json back: chipwise measurements import kit-results.json. A run uses it when it goes on with --resume.
+    """
+    from chipwise import api
+    from chipwise.cli import show
+    from chipwise.cli.output import print_table, say
+    from chipwise.core import units
+    from chipwise.core.layout import Column, Table
+
+    with show.waiting("packing", quiet=as_json):
+        packed = api.kit(
+            source,
+            out=out,
+            device=device,
+            runtime=runtime,
+            candidates=candidates,
+            threads=threads,
+            batch=batch,
+            prompt=prompt,
+            new=new,
+            weights=weights,
+        )
+    if as_json:
+        show.json_of({"folder": str(packed.folder), "kit": packed.kit.to_data(), "notes": packed.notes})
+        return
+    heads = ("file", "trial", "role", "runtime", "weights", "size")
+    table = Table(title=packed.headline(), columns=[Column(head=head, right=head == "size") for head in heads])
+    for item in packed.kit.models:
+        trial = "–" if item.trial is None else str(item.trial)
+        table.add(item.file, trial, item.role, item.runtime, item.weights, units.show(item.bytes, "bytes"))
+    print_table(table)
+    for note in packed.notes:
+        say(note)
+    say(f"Copy {packed.folder} to the device and run there: python3 kit.py; README.md in it says what is needed.")

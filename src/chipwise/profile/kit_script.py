@@ -1,0 +1,728 @@
+"""Measures the models of a kit on the machine it runs on, and writes one JSON file that chipwise imports.
+
+    python3 kit.py              measures every model, writes kit-results.json
+    python3 kit.py --help       all options
+
+It needs Python 3.9 or newer and the runtime alone: the package onnxruntime for .onnx files; for .gguf files the
+package llama-cpp-python, or llama.cpp's own program llama-bench. The protocol is that of ``chipwise measure``: each
+measurement runs in a fresh process, warms up until two requests agree, then times at least 30 prefills and 200 decode
+steps; models take turns, so that a machine that heats up slows all alike. Nothing is sent anywhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+import hashlib
+import importlib.util
+import json
+import os
+import platform
+import random
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+SCHEMA, RESULTS = "chipwise.kit/1", "chipwise.kit_results/1"
+FIRST_CYCLES, STEADY, WARM_UP_S = 2, 0.03, 0.5
+Reply = dict[str, Any]
+
+
+class KitError(Exception):
+    """What the person at the device can do something about."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measures all models of the folder that this file lies in."""
+    options = _options(arguments)
+    if options.worker:
+        return _work()
+    try:
+        folder = Path(__file__).resolve().parent
+        kit = _read_kit(folder)
+        out = _free_name(Path(options.out) if options.out else folder / "kit-results.json")
+        results = _measure_all(kit, folder, options, out)
+    except KitError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("stopped; what was measured so far is kept", file=sys.stderr)
+        return 130
+    failed = [item for item in results["measured"] if not item["rounds"]]
+    for item in failed:
+        print(f"{item['file']}: not measured: {item['error']}", file=sys.stderr)
+    print(f"\nwritten: {out}\non the machine with chipwise:  chipwise measurements import {out.name}")
+    return 1 if failed else 0
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Measure the models of this folder; writes kit-results.json.")
+    parser.add_argument("--out", help="file to write (default: kit-results.json beside this script)")
+    parser.add_argument("--device", help="name of this device, where the kit was made for none")
+    parser.add_argument("--threads", type=int, help="threads of the runtime (default: as the kit says)")
+    parser.add_argument("--gpu-layers", type=int, help="llama.cpp: layers on the GPU; 0 none, -1 all")
+    parser.add_argument("--llama-bench", metavar="PROGRAM", help="llama.cpp's llama-bench, to use it for .gguf files")
+    parser.add_argument("--only", metavar="TEXT", help="measure only files whose name contains TEXT")
+    parser.add_argument("--rounds", type=int, default=3, help="times that each model is measured (default: 3)")
+    parser.add_argument("--steps", type=int, default=200, help="least decode steps a round (default: 200)")
+    parser.add_argument("--prefills", type=int, default=30, help="least prompts a round (default: 30)")
+    parser.add_argument("--seconds", type=float, default=1.5, help="least seconds of timing a round (default: 1.5)")
+    parser.add_argument("--timeout", type=float, default=900.0, help="most seconds for one round (default: 900)")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    found = parser.parse_args(arguments)
+    for name in ("threads", "rounds", "steps", "prefills", "seconds", "timeout"):
+        value = getattr(found, name)
+        if value is not None and not value > 0:
+            parser.error(f"--{name} must be above 0")
+    return found
+
+
+def _read_kit(folder: Path) -> dict[str, Any]:
+    path = folder / "kit.json"
+    try:
+        kit = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise KitError(f"{path} is missing; copy the whole folder that chipwise kit wrote") from None
+    except ValueError as error:
+        raise KitError(f"{path} is damaged ({error}); copy it again") from None
+    if not isinstance(kit, dict) or kit.get("schema") != SCHEMA:
+        raise KitError(f"{path} is not a kit that this script reads ({SCHEMA}); copy kit.py and kit.json together")
+    return kit
+
+
+def _free_name(path: Path) -> Path:
+    """``path``, or with the time in its name where there is such a file: earlier results stay."""
+    return path.with_name(f"{path.stem}-{time.strftime('%Y%m%d-%H%M%S')}{path.suffix}") if path.exists() else path
+
+
+def _measure_all(kit: dict[str, Any], folder: Path, options: argparse.Namespace, out: Path) -> dict[str, Any]:
+    device = kit.get("device")
+    if options.device and device and options.device != device:
+        raise KitError(
+            f"--device {options.device}: this kit was made for {device}; run it there, or make another for "
+            f"{options.device} with: chipwise kit … --device {options.device}"
+        )
+    wanted = [item for item in kit["models"] if not options.only or options.only in item["file"]]
+    if not wanted:
+        raise KitError(f"--only {options.only}: no file of the kit contains this text")
+    for item in wanted:
+        _check_file(folder / item["file"], item["sha256"])
+    machine = describe_machine()
+    print(f"machine: {machine['name']}, {machine['os']}")
+    threads = options.threads or kit["threads"]
+    layers = kit.get("gpu_layers", 0) if options.gpu_layers is None else options.gpu_layers
+    results: dict[str, Any] = {
+        "schema": RESULTS,
+        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "complete": False,
+        "device": device or options.device,
+        "machine": machine,
+        "threads": threads,
+        "kit": kit,
+        "measured": [{"file": item["file"], "sha256": item["sha256"], "rounds": [], "error": None} for item in wanted],
+    }
+    common = {"gpu_layers": layers, "seed": kit.get("seed", 0), "threads": threads, **kit["workload"]}
+    common.update(min_steps=options.steps, min_prefills=options.prefills, seconds=options.seconds)
+    common.update(llama_bench=_llama_bench(options.llama_bench))
+    for turn in range(options.rounds):
+        order = range(len(wanted)) if turn % 2 == 0 else range(len(wanted) - 1, -1, -1)
+        for number in order:
+            item, found = wanted[number], results["measured"][number]
+            if found["error"] is not None:
+                continue
+            request = {"model": str(folder / item["file"]), "runtime": item["runtime"], **common}
+            reply = _in_fresh_process(request, timeout_s=options.timeout)
+            if "error" in reply:
+                found["error"] = reply["error"]
+            else:
+                reply["facts"] = {"design": item["design"], "name": item["name"]}
+                reply["machine"] = machine["name"]
+                found["rounds"].append(reply)
+            _show(item["file"], turn + 1, options.rounds, reply)
+            _write(out, results)
+    results["complete"] = all(item["error"] is None for item in results["measured"])
+    _write(out, results)
+    return results
+
+
+def _check_file(path: Path, wanted: str) -> None:
+    if not path.is_file():
+        raise KitError(f"{path} is missing; copy the whole folder that chipwise kit wrote")
+    found = hashlib.sha256()
+    with path.open("rb") as stream:
+        for block in iter(lambda: stream.read(1 << 20), b""):
+            found.update(block)
+    if found.hexdigest() != wanted:
+        raise KitError(f"{path} differs from the file that was packed (its SHA-256 is another); copy it again")
+
+
+def _show(file: str, turn: int, turns: int, reply: Reply) -> None:
+    if "error" in reply:
+        print(f"{file}  {reply['error']}")
+        return
+    parts = [f"TTFT {1e3 * _median(reply['ttft_s']):.2f} ms"]
+    if reply["tpot_s"]:
+        parts.append(f"TPOT {1e3 * _median(reply['tpot_s']):.3f} ms")
+    if reply["peak_memory_bytes"]:
+        parts.append(f"peak memory {reply['peak_memory_bytes'] / 1e6:.0f} MB")
+    print(f"{file}  round {turn} of {turns}: {', '.join(parts)} (P50)", flush=True)
+
+
+def _write(path: Path, value: Any) -> None:
+    """Writes so that a kill in between leaves the old file or the new one."""
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(json.dumps(value, allow_nan=False) + "\n", encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def _in_fresh_process(request: dict[str, Any], *, timeout_s: float) -> Reply:
+    flags = [flag for flag, on in (("-I", sys.flags.isolated), ("-S", sys.flags.no_site)) if on]
+    threads = str(request["threads"])
+    environment = {**os.environ, "OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads}
+    command = [sys.executable, *flags, os.path.abspath(__file__), "--worker"]
+    try:
+        done = subprocess.run(
+            command,
+            input=json.dumps(request),
+            capture_output=True,
+            timeout=timeout_s,
+            text=True,
+            env=environment,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": f"no answer within {timeout_s:g} s; give it longer with --timeout"}
+    try:
+        reply = json.loads(done.stdout.strip().splitlines()[-1])
+    except (ValueError, IndexError):
+        tail = " | ".join(done.stderr.strip().splitlines()[-3:])
+        return {"error": f"the measuring process died (code {done.returncode}). {tail}"}
+    return reply if isinstance(reply, dict) else {"error": "the measuring process gave no answer"}
+
+
+def _work() -> int:
+    """One measurement in this process: the request comes on stdin, the reply is the last line of stdout."""
+    request = json.load(sys.stdin)
+    reply_to = os.dup(1)
+    os.dup2(2, 1)  # what the runtime prints must not mix with the reply
+    try:
+        bench = request["runtime"] == "llama.cpp" and request["llama_bench"]
+        reply = _run_llama_bench(request) if bench else _run(request)
+    except KitError as error:
+        reply = {"error": str(error)}
+    except MemoryError:
+        reply = {"error": "out of memory"}
+    with os.fdopen(reply_to, "w") as stream:
+        stream.write(json.dumps(reply) + "\n")
+    return 0
+
+
+def _run(request: dict[str, Any]) -> Reply:
+    """The protocol: two cycles untimed, warm-up until steady, then timed cycles."""
+    cpus = _pin(request["threads"])
+    session = _open(request)
+    loop = _Loop(session, request)
+    steady = loop.warm_up()
+    loop.check()
+    peak = _peak_memory_bytes()
+    loop.clear()
+    gc.collect()
+    gc.disable()
+    clock_hz, before = _clock_hz(cpus), _load(cpus)
+    started = time.perf_counter()
+    while True:
+        elapsed = time.perf_counter() - started
+        enough = len(loop.tpot_s if loop.steps else loop.ttft_s) >= request["min_steps"]
+        if enough and len(loop.ttft_s) >= request["min_prefills"] and elapsed >= request["seconds"]:
+            break
+        loop.cycle(decode=not enough or elapsed < request["seconds"])
+    after = _load(cpus)
+    loop.check()
+    readings = _readings(before, after, threads=request["threads"], cpus=len(cpus))
+    readings["unsteady"] = float(not steady)
+    return {
+        "cpus": cpus,
+        "runtime_version": session.version,
+        "ttft_s": loop.ttft_s,
+        "tpot_s": loop.tpot_s,
+        "ttft_cpu_s": loop.ttft_cpu_s,
+        "tpot_cpu_s": loop.tpot_cpu_s,
+        "cpu_s": after["cpu_s"] - before["cpu_s"],
+        "wall_s": after["wall_s"] - before["wall_s"],
+        "peak_memory_bytes": peak,
+        "energy_j": None,
+        "readings": readings,
+        "reference_s": {},
+        "load_before": before["load"],
+        "load_after": after["load"],
+        "clock_hz_before": clock_hz,
+        "clock_hz_after": _clock_hz(cpus),
+        "temperature_c": _temperature_c(),
+    }
+
+
+class _Loop:
+    """Requests one after the other, and what their parts took."""
+
+    def __init__(self, session: Any, request: dict[str, Any]) -> None:
+        self._session = session
+        self.steps = 0 if session.encodes else max(1, request["new_tokens"] - 1)
+        draw = random.Random(request["seed"])
+        shape = range(request["batch"]), range(request["prompt_tokens"])
+        self._tokens = session.array([[draw.randrange(session.vocab_size) for _ in shape[1]] for _ in shape[0]])
+        self._logits: Any = None
+        self.clear()
+
+    def clear(self) -> None:
+        self.ttft_s: list[float] = []
+        self.tpot_s: list[float] = []
+        self.ttft_cpu_s: list[float] = []
+        self.tpot_cpu_s: list[float] = []
+
+    def cycle(self, *, decode: bool = True) -> None:
+        """One request: the prompt, then (if ``decode``) all new tokens, greedily."""
+        session, cpu, clock = self._session, time.process_time, time.perf_counter
+        cpu_start, start = cpu(), clock()
+        logits = session.prefill(self._tokens)
+        token = logits.argmax(axis=-1)[:, None]
+        self.ttft_s.append(clock() - start)
+        self.ttft_cpu_s.append(cpu() - cpu_start)
+        for _ in range(self.steps if decode else 0):
+            cpu_start, start = cpu(), clock()
+            logits = session.decode(token)
+            token = logits.argmax(axis=-1)[:, None]
+            self.tpot_s.append(clock() - start)
+            self.tpot_cpu_s.append(cpu() - cpu_start)
+        self._logits = logits
+
+    def check(self) -> None:
+        if not self._session.finite(self._logits):
+            raise KitError("the model's outputs are not finite numbers")
+
+    def warm_up(self) -> bool:
+        """Runs until the median steps of two consecutive cycles agree within 3 %, or about half a second."""
+        started, previous, prefills = time.perf_counter(), float("inf"), []  # type: ignore[var-annotated]
+        for _ in range(FIRST_CYCLES):
+            self.cycle()
+        while time.perf_counter() - started < WARM_UP_S:
+            self.clear()
+            self.cycle()
+            prefills += self.ttft_s
+            middle = _median(self.tpot_s or self.ttft_s)
+            calm = len(prefills) < 2 or prefills[-1] < (1 + 5 * STEADY) * _median(prefills)
+            if abs(middle / previous - 1) < STEADY and calm:
+                return True
+            previous = middle
+        return False
+
+
+def _open(request: dict[str, Any]) -> Any:
+    if request["runtime"] == "onnxruntime":
+        return _Onnx(request)
+    if request["runtime"] == "llama.cpp":
+        return _Llama(request)
+    raise KitError(f"this script measures onnxruntime and llama.cpp, not {request['runtime']}")
+
+
+class _Onnx:
+    """A file of chipwise's ONNX exporter in ONNX Runtime on the CPU; all buffers are bound once."""
+
+    def __init__(self, request: dict[str, Any]) -> None:
+        if importlib.util.find_spec("onnxruntime") is None:
+            raise KitError("onnxruntime is not installed here; install it with: python3 -m pip install onnxruntime")
+        import numpy as np
+        import onnxruntime as ort
+
+        self._np, self.version = np, str(ort.__version__)
+        options = ort.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads = request["threads"], 1
+        options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+        options.log_severity_level = 3
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")
+        try:
+            self._session = ort.InferenceSession(request["model"], options, providers=["CPUExecutionProvider"])
+        except Exception as error:
+            raise KitError(f"ONNX Runtime cannot load {request['model']}: {error}") from None
+        facts = json.loads(self._session.get_modelmeta().custom_metadata_map.get("chipwise", "null"))
+        if facts is None:
+            raise KitError(f"{request['model']}: this ONNX file is not one that chipwise wrote")
+        self.vocab_size, self.encodes, self._facts = facts["vocab_size"], "encodes" in facts, facts
+        batch, prompt = request["batch"], request["prompt_tokens"]
+        room = prompt if self.encodes else prompt + request["new_tokens"]
+        if room > facts["max_tokens"]:
+            raise KitError(f"{request['model']}: it has {facts['max_tokens']} positions; the workload needs {room}")
+        if not self.encodes:
+            self._bind_all(batch, prompt, room)
+
+    def _bind_all(self, batch: int, prompt: int, room: int) -> None:
+        np, facts = self._np, self._facts
+        self._length, self._prompt = 0, prompt
+        self._seqlens, self._total = np.zeros(batch, np.int32), np.zeros((), np.int32)
+        self._states = {f"{n}": np.zeros((batch, c, k), np.float32) for n, c, k in facts.get("conv", ())}
+        self._cache = dict(self._states)
+        for layer, heads, size in facts["kv"]:
+            for name in ("key", "value"):
+                self._cache[f"{layer}.{name}"] = np.zeros((batch, heads, room, size), np.float32)
+        self._logits = np.empty((batch, 1, self.vocab_size), np.float32)
+        self._token, self._position = np.zeros((batch, 1), np.int64), np.zeros((batch, 1), np.int64)
+        self._step = self._binding(self._token, self._position)
+        self._held = np.zeros((batch, prompt), np.int64)
+        places = np.ascontiguousarray(np.broadcast_to(np.arange(prompt, dtype=np.int64), (batch, prompt)))
+        self._first, self._places = self._binding(self._held, places), places
+
+    def _binding(self, tokens: Any, positions: Any) -> Any:
+        binding, facts = self._session.io_binding(), self._facts
+        inputs = {"tokens": tokens}
+        if facts["positions"] == "learned":
+            inputs["positions"] = positions
+        if facts["kv"]:
+            inputs.update(seqlens_k=self._seqlens, total_sequence_length=self._total)
+        inputs.update({f"past.{name}": value for name, value in self._cache.items()})
+        for name, value in inputs.items():
+            binding.bind_input(name, "cpu", 0, value.dtype, value.shape, value.ctypes.data)
+        outputs = {f"present.{name}": value for name, value in self._cache.items()}
+        outputs["logits"] = self._logits
+        for name, value in outputs.items():
+            binding.bind_output(name, "cpu", 0, value.dtype, value.shape, value.ctypes.data)
+        return binding
+
+    def array(self, tokens: list[list[int]]) -> Any:
+        return self._np.array(tokens, self._np.int64)
+
+    def finite(self, values: Any) -> bool:
+        return bool(self._np.isfinite(values).all())
+
+    def prefill(self, tokens: Any) -> Any:
+        """The last position's logits of a new prompt; an encoder's output."""
+        if self.encodes:
+            inputs = {"tokens": tokens}
+            if self._facts["padded"]:
+                inputs["mask"] = self._np.ones(tokens.shape, self._np.int32)
+            return self._session.run(None, inputs)[0]
+        self._length = self._prompt
+        for value in self._states.values():
+            value.fill(0.0)
+        self._seqlens.fill(self._length - 1)
+        self._total.fill(self._length)
+        self._held[:] = tokens
+        self._session.run_with_iobinding(self._first)
+        return self._logits[:, 0]
+
+    def decode(self, tokens: Any) -> Any:
+        self._token[:] = tokens
+        self._position.fill(self._length)
+        self._seqlens.fill(self._length)
+        self._length += 1
+        self._total.fill(self._length)
+        self._session.run_with_iobinding(self._step)
+        return self._logits[:, 0]
+
+
+class _Llama:
+    """A GGUF file in llama.cpp, through the package llama-cpp-python."""
+
+    encodes = False
+
+    def __init__(self, request: dict[str, Any]) -> None:
+        if importlib.util.find_spec("llama_cpp") is None:
+            raise KitError(
+                "llama.cpp is not installed here; put its program llama-bench on the PATH (or name it with "
+                "--llama-bench), or install the package with: python3 -m pip install llama-cpp-python"
+            )
+        import llama_cpp
+        import numpy as np
+
+        self._np, self._api, self.version = np, llama_cpp, str(llama_cpp.__version__)
+        self._log = llama_cpp.llama_log_callback(lambda level, text, data: None)
+        llama_cpp.llama_log_set(self._log, ctypes.c_void_p(0))
+        how = llama_cpp.llama_model_default_params()
+        how.n_gpu_layers = 999 if request["gpu_layers"] < 0 else request["gpu_layers"]
+        self._model = llama_cpp.llama_model_load_from_file(str(request["model"]).encode(), how)
+        if not self._model:
+            raise KitError(f"llama.cpp {self.version} cannot load {request['model']}")
+        self.vocab_size = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self._model))
+        batch, room = request["batch"], request["prompt_tokens"] + request["new_tokens"]
+        made = llama_cpp.llama_context_default_params()
+        made.n_ctx, made.n_seq_max, made.kv_unified = room * batch, batch, False
+        made.n_batch = made.n_ubatch = room * batch
+        made.n_threads = made.n_threads_batch = request["threads"]
+        if not request["gpu_layers"]:  # on the CPU as chipwise measure runs it: cache in FP32, no flash kernel
+            made.type_k = made.type_v = 0
+            made.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        self._context = llama_cpp.llama_init_from_model(self._model, made)
+        if not self._context:
+            raise KitError(f"llama.cpp {self.version} cannot run {request['model']}")
+        self._memory = llama_cpp.llama_get_memory(self._context)
+        self._batch = llama_cpp.llama_batch_init(room * batch, 0, 1)
+        self._count, self._length = batch, 0
+
+    def array(self, tokens: list[list[int]]) -> Any:
+        return self._np.array(tokens, self._np.int32)
+
+    def finite(self, values: Any) -> bool:
+        return bool(self._np.isfinite(values).all())
+
+    def prefill(self, tokens: Any) -> Any:
+        """The last position's logits of a new prompt."""
+        self._api.llama_memory_clear(self._memory, False)
+        self._length = 0
+        return self.decode(tokens)
+
+    def decode(self, tokens: Any) -> Any:
+        batch, (sequences, length) = self._batch, tokens.shape
+        batch.n_tokens = sequences * length
+        for row in range(sequences):
+            for column in range(length):
+                i = row * length + column
+                batch.token[i], batch.pos[i] = int(tokens[row, column]), self._length + column
+                batch.n_seq_id[i], batch.seq_id[i][0] = 1, row
+                batch.logits[i] = column == length - 1
+        self._length += length
+        code = self._api.llama_decode(self._context, batch)
+        if code:
+            raise KitError(f"llama.cpp could not run {sequences} x {length} tokens (code {code})")
+        pointer = self._api.llama_get_logits(self._context)
+        return self._np.ctypeslib.as_array(pointer, (sequences, self.vocab_size))
+
+
+def _llama_bench(given: str | None) -> str | None:
+    """The program to use for GGUF files: as given, else one on the PATH where the package is missing."""
+    if given:
+        found = shutil.which(given) or (os.path.abspath(given) if os.path.isfile(given) else None)
+        if found is None:
+            raise KitError(f"--llama-bench {given}: there is no such program")
+        return found
+    return None if importlib.util.find_spec("llama_cpp") else shutil.which("llama-bench")
+
+
+def _run_llama_bench(request: dict[str, Any]) -> Reply:
+    """Runs llama-bench twice: prompts, and new tokens after a prompt. A sample of the latter is a mean over steps."""
+    if request["batch"] != 1:
+        raise KitError("llama-bench measures one sequence; for batches install the package llama-cpp-python")
+    prompt, new = request["prompt_tokens"], max(1, request["new_tokens"] - 1)
+    rounds = max(5, min(request["min_prefills"], -(-request["min_steps"] // new)))
+    layers = request["gpu_layers"]
+    command = [request["llama_bench"], "-m", request["model"], "-t", str(request["threads"]), "-o", "json"]
+    command += ["-ngl", str(999 if layers < 0 else layers)]
+    started = time.perf_counter()
+    first = _bench(command + ["-p", str(prompt), "-n", "0", "-r", str(request["min_prefills"])])
+    then = _bench(command + ["-p", "0", "-n", str(new), "-d", str(prompt), "-r", str(rounds)])
+    wall_s = time.perf_counter() - started
+    return {
+        "cpus": [],
+        "runtime_version": "llama-bench {build_commit} ({build_number})".format(**{**_NO_BUILD, **first}),
+        "ttft_s": [nanoseconds / 1e9 for nanoseconds in first["samples_ns"]],
+        "tpot_s": [nanoseconds / 1e9 / new for nanoseconds in then["samples_ns"]],
+        "steps_per_sample": new,
+        "ttft_cpu_s": [],
+        "tpot_cpu_s": [],
+        "cpu_s": 0.0,
+        "wall_s": wall_s,
+        "peak_memory_bytes": _peak_memory_bytes(children=True),
+        "energy_j": None,
+        "readings": dict.fromkeys(("lost", "others", "steal", "elsewhere", "switches_per_s")),
+        "reference_s": {},
+        "load_before": None,
+        "load_after": None,
+        "clock_hz_before": None,
+        "clock_hz_after": _clock_hz([]),
+        "temperature_c": _temperature_c(),
+        "backends": first.get("backends"),
+    }
+
+
+_NO_BUILD = {"build_commit": "of unknown build", "build_number": "unknown"}
+
+
+def _bench(command: list[str]) -> dict[str, Any]:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise KitError(f"{command[0]} cannot be run: {error}") from None
+    try:
+        rows = json.loads(done.stdout)
+    except ValueError:
+        tail = " | ".join(done.stderr.strip().splitlines()[-3:])
+        raise KitError(f"llama-bench gave no JSON (code {done.returncode}). {tail}") from None
+    if len(rows) != 1 or not rows[0].get("samples_ns"):
+        raise KitError(f"llama-bench gave {len(rows)} results without samples where one was asked for; use a newer one")
+    return dict(rows[0])
+
+
+def describe_machine() -> dict[str, Any]:
+    """What this machine is, as its system tells it; None where it does not."""
+    cpu, cores = _cpu_name(), os.cpu_count() or 1
+    try:
+        memory: int | None = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        memory = _number(_said("sysctl", "-n", "hw.memsize"))
+    highest = _clock_hz(range(cores), "cpuinfo_max_freq", best=True)
+    return {
+        "name": f"{cpu}, {cores} cores",
+        "cpu": cpu,
+        "cores": cores,
+        "memory_bytes": memory,
+        "model": _text("/proc/device-tree/model") or _said("getprop", "ro.product.model"),
+        "gpus": (_said("nvidia-smi", "--query-gpu=name", "--format=csv,noheader") or "").splitlines(),
+        "clock_hz": highest,
+        "temperature_c": _temperature_c(),
+        "os": platform.platform(),
+        "architecture": platform.machine(),
+        "python": platform.python_version(),
+    }
+
+
+def _cpu_name() -> str:
+    listed = _text("/proc/cpuinfo") or ""
+    found = re.search(r"^model name\s*:\s*(.+)$", listed, re.MULTILINE)
+    if found:
+        return found.group(1).strip()
+    makers = [_said("getprop", name) for name in ("ro.soc.manufacturer", "ro.soc.model")]
+    phone = " ".join(part for part in makers if part)
+    hardware = re.search(r"^Hardware\s*:\s*(.+)$", listed, re.MULTILINE)
+    return (
+        _said("sysctl", "-n", "machdep.cpu.brand_string")
+        or phone
+        or (hardware.group(1).strip() if hardware else "")
+        or _text("/proc/device-tree/model")
+        or platform.processor()
+        or platform.machine()
+        or "unknown CPU"
+    )
+
+
+def _said(*command: str) -> str | None:
+    """What a program of the system prints; None where there is no such program."""
+    if shutil.which(command[0]) is None:
+        return None
+    try:
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=10, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return (done.stdout.strip() or None) if done.returncode == 0 else None
+
+
+def _text(path: str) -> str | None:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace").strip("\0\n ") or None
+    except OSError:
+        return None
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text and text.isdigit() else None
+
+
+def _clock_hz(cpus: Sequence[int], file: str = "scaling_cur_freq", *, best: bool = False) -> float | None:
+    """Mean (or highest) clock of the cores."""
+    texts = [_text(f"/sys/devices/system/cpu/cpu{cpu}/cpufreq/{file}") for cpu in cpus]
+    found = [1e3 * khz for khz in map(_number, texts) if khz]
+    if not found:
+        return None
+    return max(found) if best else sum(found) / len(found)
+
+
+def _temperature_c() -> float | None:
+    """The hottest thermal zone, degrees Celsius."""
+    texts = [_text(str(zone)) for zone in Path("/sys/class/thermal").glob("thermal_zone*/temp")]
+    return max((milli / 1e3 for milli in map(_number, texts) if milli), default=None)
+
+
+def _peak_memory_bytes(*, children: bool = False) -> int | None:
+    """Most resident memory of this process, or of the largest of its children."""
+    if not children:
+        found = re.search(r"^VmHWM:\s*(\d+) kB", _text("/proc/self/status") or "", re.MULTILINE)
+        if found:
+            return int(found.group(1)) * 1024
+    if importlib.util.find_spec("resource") is None:
+        return None
+    import resource
+
+    used = resource.getrusage(resource.RUSAGE_CHILDREN if children else resource.RUSAGE_SELF).ru_maxrss
+    return int(used) * (1 if sys.platform == "darwin" else 1024) or None
+
+
+def _pin(threads: int) -> list[int]:
+    """Reserves the fastest, then idlest cores, where the system supports it; their numbers."""
+    if not hasattr(os, "sched_getaffinity"):
+        return list(range(threads))
+    allowed = sorted(os.sched_getaffinity(0))
+    before = {cpu: _busy_s([cpu])[0] or 0.0 for cpu in allowed}
+    time.sleep(0.1)
+    busy = {cpu: (_busy_s([cpu])[0] or 0.0) - before[cpu] for cpu in allowed}
+    speed = {cpu: _clock_hz([cpu], "cpuinfo_max_freq") or 0.0 for cpu in allowed}
+    chosen = sorted(sorted(allowed, key=lambda cpu: (-speed[cpu], busy[cpu], cpu))[:threads])
+    os.sched_setaffinity(0, chosen)
+    return chosen
+
+
+def _busy_s(cpus: Sequence[int]) -> tuple[float | None, float | None]:
+    """Seconds for which the cores worked, and for which the hypervisor took them away."""
+    lines, names = (_text("/proc/stat") or "").splitlines(), {f"cpu{cpu}" for cpu in cpus}
+    found = [[int(field) for field in line.split()[1:9]] for line in lines if line.split()[0] in names]
+    if not found or not hasattr(os, "sysconf"):
+        return None, None
+    tick_s = 1 / os.sysconf("SC_CLK_TCK")
+    busy = sum(user + nice + system + irq + soft for user, nice, system, _, _, irq, soft, _ in found)
+    return busy * tick_s, sum(fields[7] for fields in found) * tick_s
+
+
+def _load(cpus: Sequence[int]) -> dict[str, Any]:
+    """Counters at this moment; the load in between is the difference of two readings."""
+    busy, steal = _busy_s(cpus)
+    others = sorted(set(range(os.cpu_count() or 1)) - set(cpus))
+    switches: int | None = None
+    if importlib.util.find_spec("resource") is not None:
+        import resource
+
+        switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+    return {
+        "wall_s": time.perf_counter(),
+        "cpu_s": time.process_time(),
+        "busy_s": busy,
+        "steal_s": steal,
+        "elsewhere_s": _busy_s(others)[0],
+        "switches": switches,
+        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+    }
+
+
+def _readings(before: dict[str, Any], after: dict[str, Any], *, threads: int, cpus: int) -> dict[str, Any]:
+    """Shares of the time in which something else than the model ran, by the names that chipwise judges."""
+
+    def change(name: str) -> float | None:
+        one, other = before[name], after[name]
+        return None if one is None or other is None else float(other - one)
+
+    wall_s = max(after["wall_s"] - before["wall_s"], 1e-9)
+    cpu_s, others = after["cpu_s"] - before["cpu_s"], (os.cpu_count() or 1) - cpus
+    share: Callable[[float | None, float], float | None] = lambda part, whole: (  # noqa: E731
+        None if part is None else max(0.0, part) / whole
+    )
+    busy = change("busy_s")
+    return {
+        "lost": max(0.0, 1 - cpu_s / wall_s) if threads == 1 else None,
+        "others": share(None if busy is None else busy - cpu_s, wall_s * cpus),
+        "steal": share(change("steal_s"), wall_s * cpus),
+        "elsewhere": share(change("elsewhere_s"), wall_s * others) if others else None,
+        "switches_per_s": share(change("switches"), wall_s),
+    }
+
+
+def _median(values: Sequence[float]) -> float:
+    ordered, middle = sorted(values), len(values) // 2
+    return ordered[middle] if len(values) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
