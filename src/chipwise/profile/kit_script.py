@@ -551,7 +551,8 @@ def _bench(command: list[str]) -> dict[str, Any]:
         rows = json.loads(done.stdout)
     except ValueError:
         tail = " | ".join(done.stderr.strip().splitlines()[-3:])
-        raise KitError(f"llama-bench gave no JSON (code {done.returncode}). {tail}") from None
+        how = f"crashed (signal {-done.returncode})" if done.returncode < 0 else f"code {done.returncode}"
+        raise KitError(f"llama-bench gave no JSON: {how}. {tail}") from None
     if len(rows) != 1 or not rows[0].get("samples_ns"):
         raise KitError(f"llama-bench gave {len(rows)} results without samples where one was asked for; use a newer one")
     return dict(rows[0])
