@@ -206,7 +206,7 @@ def overview_of(
         space = _space(whole["space"], None if alone else "space")
         workload = build(Workload, whole.get("workload", {}), field="workload")
         target = build(TargetSpec, whole.get("target", {}), field="target")
-        constraints = parse_constraints(whole.get("constraints", {}), tasks=None, batch=workload.batch)
+        constraints = parse_constraints(whole.get("constraints", {}), tasks=None)
     except SpecError as error:
         raise error.inside(file=str(file)) from None
     if not 1 <= draws <= MOST_DRAWS:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from chipwise.cli.output import print_table, put, say, width
 from chipwise.core import units
 from chipwise.core.layout import Column, Table
+from chipwise.cost.request import throughput
 
 if TYPE_CHECKING:
     from chipwise.profile.efficiency import Efficiency
@@ -55,8 +56,7 @@ def measurement_table(
     for quantity in quantities:
         for share in SHARES if quantity == "ttft" or found.steps_per_sample == 1 else (0.5,):
             table.add(*_percentile_row(found, quantity, share, promised or {}, by_metric))
-    each = request.batch * request.prompt_tokens if found.encodes else request.batch
-    table.add("throughput", units.show(each / found.percentile(quantities[-1], 0.5), "rate"), "", "", "")
+    table.add(*_throughput_row(found, promised or {}, by_metric))
     table.add(*_memory_row(found, promised or {}, by_metric))
     table.add("CPU time", units.show(found.cpu_s, "time"), "", "", "")
     if used is not None:
@@ -69,6 +69,25 @@ def measurement_table(
     for quantity in quantities:
         put(histogram(found, quantity, bins=min(BINS, width() - 45)))
     _verdict(found)
+
+
+def _throughput_row(
+    found: Measurement, promised: Mapping[str, Interval], limits: Mapping[str, Constraint]
+) -> tuple[str, ...]:
+    """New tokens of all requests per second of a whole request, by medians; of an encoder the tokens that it reads."""
+    request, ttft_s = found.workload, found.percentile("ttft", 0.5)
+    if found.encodes:
+        return "tokens read", units.show(request.batch * request.prompt_tokens / ttft_s, "rate"), "", "", ""
+    value = float(throughput(ttft_s, found.percentile("tpot", 0.5), request.new_tokens, request.batch))
+    limit = limits.get("throughput")
+    met = "" if limit is None else _met(limit, value, None)
+    return (
+        "throughput",
+        units.show(value, "rate"),
+        _promise(promised, "throughput", "rate"),
+        "" if limit is None else limit.text,
+        met,
+    )
 
 
 def _percentile_row(
@@ -100,7 +119,7 @@ def _met(limit: Constraint, value: float, bound: float | None) -> str:
     if limit.holds(value):
         known = bound is not None or not limit.metric.endswith("_p99")
         return "met" if known and (bound is None or limit.holds(bound)) else "probably met"
-    return "broken" if limit.hard else "exceeded (soft limit, penalised)"
+    return "broken" if limit.hard else "exceeded, penalised"
 
 
 def _memory_row(

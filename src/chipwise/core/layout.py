@@ -1,7 +1,7 @@
 """Plain text that fits a width: tables whose numbers never break over lines, paragraphs whose quantities never do.
 
 A table that is too wide first wraps its columns of prose, then leaves out the columns that matter least (and says
-which), then wraps its first column. Nothing is ever cut off.
+which), then wraps prose more narrowly, then its first column. Nothing is ever cut off.
 """
 
 from __future__ import annotations
@@ -72,6 +72,9 @@ class Table:
         least = [min(size, NARROWEST) if self.columns[i].prose else size for i, size in enumerate(natural)]
         while _total(least, shown) > width and any(self.columns[i].drop for i in shown):
             shown.remove(max(shown, key=lambda i: self.columns[i].drop))
+        for i in reversed(shown):  # prose is wrapped more narrowly before anything stands out
+            if self.columns[i].prose and (excess := _total(least, shown) - width) > 0:
+                least[i] = max(min(least[i], self._longest_word(i)), least[i] - excess)
         widths = dict.fromkeys(shown, 0) | {i: least[i] for i in shown}
         spare = width - _total(least, shown)
         if spare < 0:
@@ -91,6 +94,11 @@ class Table:
         if not any(cells):
             return 0  # an empty column says nothing
         return max(len(line) for cell in (self.columns[i].head, *cells) for line in cell.split("\n"))
+
+    def _longest_word(self, i: int) -> int:
+        """Characters of the column's longest word; a quantity is one word."""
+        cells = [self.columns[i].head, *(row[i] for row in self.rows if not isinstance(row, str))]
+        return max(len(word) for cell in cells for word in _QUANTITY.sub(_KEPT, cell).split(" "))
 
     def _row(self, cells: Sequence[str], shown: Sequence[int], widths: Sequence[int]) -> Iterator[str]:
         wrapped = [

@@ -7,8 +7,8 @@ from pathlib import Path
 
 
 def data_folder() -> Path:
-    """``CHIPWISE_HOME``, or ``chipwise`` in the user's data folder."""
+    """``CHIPWISE_HOME``, or ``chipwise`` in the user's data folder, as an absolute path."""
     home = os.environ.get("CHIPWISE_HOME")
     if home:
-        return Path(home)
+        return Path(home).absolute()
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "chipwise"

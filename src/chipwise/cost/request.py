@@ -1,4 +1,4 @@
-"""What one request takes in all: the definition behind every rate, energy and price."""
+"""What one request takes in all: the only definition behind every throughput, energy and price."""
 
 from __future__ import annotations
 
@@ -14,3 +14,15 @@ def request_total(prefill: Any, step: Any, new_tokens: Any) -> Any:
         new_tokens: Tokens of the answer.
     """
     return prefill + (new_tokens - 1) * step
+
+
+def throughput(prefill_s: Any, step_s: Any, new_tokens: Any, in_flight: Any) -> Any:
+    """New tokens per second of all requests in flight, each of which takes :func:`request_total`.
+
+    Args:
+        prefill_s: Seconds of the prompt's pass.
+        step_s: Seconds of one decode step.
+        new_tokens: Tokens of the answer.
+        in_flight: Requests at once.
+    """
+    return in_flight * new_tokens / request_total(prefill_s, step_s, new_tokens)

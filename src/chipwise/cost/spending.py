@@ -1,4 +1,4 @@
-"""Watts, joules and dollars: what a device's time takes, and what a new token takes of it.
+"""Tokens per second, watts, joules and dollars of requests, from the seconds (and joules) of their passes.
 
 A request is a prompt's pass, which gives the first token, and a step for each token after it. Its joules are those of
 its kernels where a data sheet lists the board's power (``predict/power.py``), else the seconds at the watts that are
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chipwise.core.errors import Unsupported
-from chipwise.cost.request import request_total
+from chipwise.cost.request import request_total, throughput
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.ops import Workload
 
@@ -41,7 +41,9 @@ def require(device: DeviceProfile, metric: str) -> None:
 def spent(
     ttft_s: Any, tpot_s: Any, workload: Workload, rates: Rates, *, prefill_j: Any = None, decode_j: Any = None
 ) -> dict[str, Any]:
-    """What is known of ``power``, ``joules_per_token`` and ``usd_per_1k_tokens``. Values may be arrays of one shape.
+    """``throughput``, and what is known of ``power``, ``joules_per_token`` and ``usd_per_1k_tokens``.
+
+    Values may be arrays of one shape.
 
     Args:
         ttft_s: Seconds of the prompt's pass, of all requests at once.
@@ -53,7 +55,7 @@ def spent(
     """
     tokens = workload.new_tokens * workload.batch
     request_s = request_total(ttft_s, tpot_s, workload.new_tokens)
-    found: dict[str, Any] = {}
+    found = {"throughput": throughput(ttft_s, tpot_s, workload.new_tokens, workload.batch)}
     if prefill_j is not None and decode_j is not None:
         request_j = request_total(prefill_j, decode_j, workload.new_tokens)
         found |= {"power": request_j / request_s, "joules_per_token": request_j / tokens}

@@ -22,7 +22,7 @@ from chipwise.ops import Workload
 from chipwise.optim.pareto import hypervolume, non_dominated
 from chipwise.run.spec import RunSpec
 from chipwise.space import SearchSpace
-from chipwise.space.constraints import POWER_METRICS, SPENDING
+from chipwise.space.constraints import MORE_IS_BETTER, POWER_METRICS, SPENDING
 from chipwise.space.device_pricer import DevicePricer, device_metrics
 from chipwise.space.search_space import Rows
 
@@ -100,7 +100,7 @@ class Targets:
         """One share for all devices, (n,): the worst, or the weighted geometric mean."""
         shares = self.shares(rows, metric)
         if how == "worst":
-            worst: Float64Array = shares.max(axis=1)
+            worst: Float64Array = shares.min(axis=1) if metric in MORE_IS_BETTER else shares.max(axis=1)
             return worst
         mean: Float64Array = np.exp(np.log(shares) @ self._weights / self._weights.sum())
         return mean
@@ -178,15 +178,15 @@ class RunTargets:
     def metrics(self, rows: Rows) -> dict[str, Float64Array]:
         """Predicted metrics of rows: on the measured device, on others, and what objectives count as across them.
 
-        An objective in seconds, watts, joules or dollars counts as the share across devices, in the unit of the device
-        that is measured.
+        An objective in seconds, tokens per second, watts, joules or dollars counts as the share across devices, in the
+        unit of the device that is measured.
         """
         known = dict(self._local(rows))
         self.targets.refresh_typical(LOCAL)
         for name, sheet in self._sheets.items():
             known |= {f"{metric}@{name}": values for metric, values in sheet(rows).items()}
         for goal in self._spec.goals:
-            if goal.metric in ("ttft_p50", "tpot_p50", *SPENDING):
+            if goal.metric in ("ttft_p50", "tpot_p50", "throughput", *SPENDING):
                 share = self.targets.across(rows, goal.metric, self._spec.across)
                 known[f"{ACROSS}{goal.metric}"] = share * self.targets.typical[LOCAL][goal.metric]
         return known

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from chipwise.core import units
-from chipwise.cost.request import request_total
+from chipwise.cost.request import throughput
 from chipwise.reporting import words
 from chipwise.reporting.record import RunRecord, Trial
 from chipwise.space.constraints import Constraint, total_penalty
@@ -323,8 +323,7 @@ def per_thousand(record: RunRecord) -> dict[str, str]:
     if trial is not None:
         first, each = value(trial, "ttft_p50"), value(trial, "tpot_p50")
         if first.value is not None and each.value is not None and first.source == each.source:
-            request_s = request_total(first.value, each.value, request.new_tokens)
-            per_1000_s = 1000 * request_s / (request.new_tokens * request.batch)
+            per_1000_s = 1000 / throughput(first.value, each.value, request.new_tokens, request.batch)
             seconds = f"{words.quantity(per_1000_s, 'time')} (from {first.source} P50, prompts included)"
     cost = record.per_thousand
     energy, price = cost.energy_j, cost.price_usd

@@ -14,7 +14,7 @@ _BADGES = {
     "met": ("met", "met"),
     "probably met": ("met", "probably met"),
     "broken": ("broken", "broken"),
-    "paid": ("wait", "exceeded (soft limit, penalised)"),
+    "paid": ("wait", "exceeded, penalised"),
     "expected": ("wait", "expected to be met, not measured"),
     "at risk": ("wait", "at risk, not measured"),
     "unknown": ("wait", "unknown"),

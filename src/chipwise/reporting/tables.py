@@ -11,7 +11,7 @@ _STATUS = {
     "met": "met",
     "probably met": "probably met",
     "broken": "broken",
-    "paid": "exceeded (soft limit, penalised)",
+    "paid": "exceeded, penalised",
     "expected": "expected, not measured",
     "at risk": "at risk, not measured",
     "unknown": "unknown",
@@ -29,7 +29,8 @@ def final_table(record: RunRecord) -> Table:
     table = _side_by_side(record, [_head(record, trial) for trial in trials])
     if not trials:
         return table
-    spent = [metric for metric in SPENDING if any(facts.value(trial, metric).value is not None for trial in trials)]
+    rated = ("throughput", *SPENDING)
+    spent = [metric for metric in rated if any(facts.value(trial, metric).value is not None for trial in trials)]
     quality = ["test_bits_per_byte"] if any(trial.test_bits_per_byte is not None for trial in trials) else []
     for metric in (*quality, "bits_per_byte", *words.SERVED, "parameters", *spent):
         table.add(words.short(metric), *[_cell(record, trial, metric) for trial in trials])

@@ -16,6 +16,7 @@ LABELS: Final = {
     "ttft_p99": "time to first token, P99",
     "tpot_p50": "time per output token, P50",
     "tpot_p99": "time per output token, P99",
+    "throughput": "tokens per second, all requests",
     "peak_memory": "peak memory",
     "parameters": "parameters",
     "power": "mean power",
@@ -30,6 +31,7 @@ SHORT: Final = {
     "ttft_p99": "TTFT P99",
     "tpot_p50": "TPOT P50",
     "tpot_p99": "TPOT P99",
+    "throughput": "tokens/s",
     "peak_memory": "memory",
     "parameters": "parameters",
     "power": "power",
@@ -100,10 +102,12 @@ def show(value: float | None, metric: str, *, missing: str = UNKNOWN) -> str:
 
 
 def span(value: float | None, low: float | None, high: float | None, metric: str) -> str:
-    """A prediction with its interval: ``1.2 ms (1 ms to 1.4 ms)``."""
+    """A value with its interval: ``1.2 ms (1 to 1.4)``."""
     if low is None or high is None:
         return show(value, metric)
-    return f"{show(value, metric)} ({show(low, metric)} to {show(high, metric)})"
+    if value is None or kind(metric) == "count" or of_task(metric) is not None:
+        return f"{show(value, metric)} ({show(low, metric)} to {show(high, metric)})"
+    return f"{show(value, metric)} ({units.interval(value, low, high, kind(metric))})"
 
 
 def quantity(value: float | None, unit_kind: str, *, missing: str = UNKNOWN) -> str:

@@ -37,6 +37,7 @@ ON_SHEETS = (
     "ttft_p50",
     "tpot_p50",
     "peak_memory",
+    "throughput",
     "parameters",
     *SPENDING,
 )  # what a data sheet's price table tells
@@ -93,8 +94,6 @@ class AlsoOn:
                 )
             if limit.metric in SPENDING:
                 _told(sheet, limit.metric, f"constraints.{limit.metric}")
-        if "throughput" in self.constraints:  # a target does not know how many requests its run has at once
-            raise SpecError("write tpot_p50: <= batch / throughput instead", field="constraints.throughput")
 
     @property
     def limits(self) -> tuple[Constraint, ...]:
@@ -293,7 +292,7 @@ class RunSpec:
     def limits(self) -> tuple[Constraint, ...]:
         """The constraints, parsed."""
         tasks = [item.label for item in self.tasks]
-        return parse_constraints(self.constraints, tasks=tasks, batch=self.workload.batch)
+        return parse_constraints(self.constraints, tasks=tasks)
 
     @property
     def floors(self) -> tuple[Constraint, ...]:

@@ -130,7 +130,7 @@ class StartSpec:
         shares = self._shares
         plainly = {metric: value for metric, value in self.constraints.items() if metric not in shares}
         tasks = [*(item.label for item in self.tasks), ORIGINAL]
-        found = parse_constraints(plainly, tasks=tasks, batch=self.workload.batch)
+        found = parse_constraints(plainly, tasks=tasks)
         of = tuple(
             Constraint(metric=metric, op=op, limit=share * original[metric], text=text)
             for metric, (op, share, text) in shares.items()

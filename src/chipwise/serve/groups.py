@@ -11,7 +11,7 @@ import numpy.typing as npt
 from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import ChipwiseError, Unsupported
 from chipwise.core.statistics import Z90
-from chipwise.cost.request import request_total
+from chipwise.cost.request import request_total, throughput
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.predict.taught_pass import deviation
 from chipwise.serve import intervals
@@ -153,8 +153,9 @@ class GroupCost:
     def tokens_per_s(self) -> Float64Array:
         """New tokens of all requests in flight, prompts' passes included; of a text encoder those that it reads."""
         group = self.group
-        made = group.new_tokens if group.generates else group.prompt_tokens
-        result: Float64Array = group.in_flight * made / self.request_s
+        if not group.generates:
+            return group.in_flight * group.prompt_tokens / self.request_s
+        result: Float64Array = throughput(self.prefill_s, self.tpot_s, group.new_tokens, group.in_flight)
         return result
 
 

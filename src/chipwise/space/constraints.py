@@ -24,7 +24,7 @@ METRICS: dict[str, str] = {  # name -> kind of unit
     "tpot_p50": "time",
     "tpot_p99": "time",
     "tpot_sustained": "time",  # the median after minutes of load
-    "throughput": "rate",  # tokens of all requests in decode, by the median
+    "throughput": "rate",  # new tokens of all requests over the seconds of a whole request, by medians
     "peak_memory": "bytes",
     "parameters": "count",
     "bits_per_byte": "count",
@@ -37,14 +37,13 @@ SPENDING = (*POWER_METRICS, "usd_per_1k_tokens")
 _LATENCY_METRICS = (
     "tpot_p50",
     "tpot_p99",
+    "throughput",
     "joules_per_token",
     "usd_per_1k_tokens",
-)  # what rises with the time per token
+)  # what moves with the time per token
 MEASURED_METRICS = frozenset({"ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "peak_memory"})
-LIMITS_ONLY = {
-    "tpot_sustained": "tpot_p50: minimize",
-    "throughput": "tpot_p50: minimize",
-}  # and the objective to use instead
+MORE_IS_BETTER = frozenset({"throughput"})
+LIMITS_ONLY = {"tpot_sustained": "tpot_p50: minimize"}  # and the objective to use instead
 TASK_METRICS: dict[str, str] = {"accuracy": "share", "spearman": "count"}  # of a task: ``metric@task``
 _LIMIT = re.compile(r"^\s*(<=|>=|<|>|≤|≥)\s*(.+)$")
 
@@ -101,17 +100,14 @@ def unit_of(metric: str) -> str:
 
 
 def parse_constraints(
-    data: Mapping[str, object], *, field: str = "constraints", tasks: Iterable[str] | None = (), batch: int = 1
+    data: Mapping[str, object], *, field: str = "constraints", tasks: Iterable[str] | None = ()
 ) -> tuple[Constraint, ...]:
     """Limits from ``metric -> "<= quantity"``, or ``{limit, penalty}`` for a soft one; a metric may carry a list.
-
-    A limit on throughput becomes the equivalent limit on time per token with ``batch`` concurrent requests.
 
     Args:
         data: The limits.
         field: Where they stand, for messages.
         tasks: Tasks that may have a limit. None: any.
-        batch: Concurrent requests.
 
     Raises:
         SpecError: An unknown metric or task, a limit that cannot be read, or limits that contradict each other.
@@ -129,10 +125,9 @@ def parse_constraints(
             found += [_floor(metric, item, where) for item in limits]
             continue
         _known(metric, where)
-        read = [
+        found += [
             _soft(metric, item, where) if isinstance(item, Mapping) else _limit(metric, item, where) for item in limits
         ]
-        found += [_time_of(item, batch) for item in read] if metric == "throughput" else read
     for metric in {item.metric for item in found}:
         upper = [item for item in found if item.metric == metric and item.op == "<="]
         lower = [item for item in found if item.metric == metric and item.op == ">="]
@@ -154,14 +149,6 @@ def parse_constraints(
                         field=field,
                     )
     return tuple(found)
-
-
-def _time_of(throughput: Constraint, batch: int) -> Constraint:
-    """The limit on time per token that is equivalent to one on throughput: batch / throughput."""
-    op: Literal["<=", ">="] = "<=" if throughput.op == ">=" else ">="
-    limit = batch / throughput.limit
-    text = _text(f"{op} {1e3 * limit:.9g} ms", throughput.penalty)
-    return Constraint(metric="tpot_p50", op=op, limit=limit, text=text, penalty=throughput.penalty)
 
 
 def _soft(metric: str, data: Mapping[str, object], field: str) -> Constraint:
@@ -289,6 +276,8 @@ def parse_objectives(data: Mapping[str, str], *, field: str = "objectives") -> t
             )
         if direction not in words:
             raise SpecError(f"{direction!r} is not a direction; write minimize or maximize", field=f"{field}.{metric}")
+        if metric in MORE_IS_BETTER and words[direction] == "minimize":
+            raise SpecError("more is better; write maximize", field=f"{field}.{metric}")
     return tuple(Objective(metric=metric, direction=words[direction]) for metric, direction in data.items())
 
 
@@ -304,7 +293,7 @@ def relative_excess(item: Constraint, value: Float64Array) -> Float64Array:
 
 
 def soft_limit_on_latency(constraints: Iterable[Constraint]) -> bool:
-    """Whether a soft limit is on time per token, or on a metric that rises with it."""
+    """Whether a soft limit is on time per token, or on a metric that moves with it."""
     return any(not item.hard and item.metric in _LATENCY_METRICS for item in constraints)
 
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 
 import pytest
+from example_record import example_record
 from typer.testing import CliRunner
 
+from chipwise.cli import show
 from chipwise.cli.app import app
 from chipwise.core.layout import Column, Table, paragraph
+from chipwise.profile.store import MeasurementStore
+from chipwise.space import parse_constraints
+from chipwise.spec import io, uniform
 
 runner = CliRunner()
 LLAMA, A100 = "meta-llama/Llama-2-7b-hf", "a100-sxm-80gb"
@@ -47,18 +53,61 @@ def printed(arguments: tuple[str, ...], width: int, monkeypatch: pytest.MonkeyPa
     return outcome.stdout
 
 
+def check_fits(text: str, width: int) -> None:
+    """Nothing of ``text`` is wider than ``width``, cut off, or broken inside a number."""
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text.replace("2 and 3, …", "")
+    assert not BROKEN.search(text)
+    assert not re.search(r"[│┃╭╰━╞]─|\x1b", text.replace("│   ", "")), "no boxes and no colours"
+    assert not re.search(r"\d%", text), "percent has a space"
+    assert not re.search(r"\d(?:\.\d+)?e[+-]\d\d", text), "no exponents"
+
+
 @pytest.mark.parametrize("arguments", OUTPUTS, ids=" ".join)
 def test_every_output_fits_its_width(arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(Path(__file__).parents[3])
     at = {width: printed(arguments, width, monkeypatch) for width in (80, 160)}
     for width, text in at.items():
-        assert max(map(len, text.splitlines())) <= width
-        assert "…" not in text.replace("2 and 3, …", "")
-        assert not BROKEN.search(text)
-        assert not re.search(r"[│┃╭╰━╞]─|\x1b", text.replace("│   ", "")), "no boxes and no colours"
-        assert not re.search(r"\d%", text), "percent has a space"
-        assert not re.search(r"\d(?:\.\d+)?e[+-]\d\d", text), "no exponents"
+        check_fits(text, width)
     assert len(at[160].splitlines()) <= len(at[80].splitlines())
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_measurements_fit(width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CHIPWISE_HOME", "home")  # relative, where a worker must find it too
+    name = "an-organisation/a-model-with-a-long-name"
+    design = uniform(vocab_size=64, d_model=32, depth=1, heads=1, ffn_width=64, max_tokens=64, name=name)
+    io.save(design, "spec.json")
+    asked = ("measure", "spec.json", "--runtime", "fake", "--prompt", "4", "--new", "5")
+    check_fits(printed(asked, width, monkeypatch), width)
+    listed = printed(("measurements",), width, monkeypatch)
+    check_fits("\n".join(line for line in listed.splitlines() if str(tmp_path) not in line), width)
+    entry = MeasurementStore().entries()[0].id[:8]
+    assert name in listed.replace("\n", "") or width == 80
+    check_fits(printed(("measurements", "show", entry), width, monkeypatch), width)
+
+
+@pytest.mark.parametrize("width", [80, 160, None])
+@pytest.mark.parametrize("case", ["winner", "no winner yet", "soft limits"])
+def test_the_end_of_a_search_fits(
+    case: str, width: int | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also into a pipe, where nobody says how wide it is: 120 at most, and 80 without soft limits."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if width is not None:
+        monkeypatch.setenv("COLUMNS", str(width))
+    record = example_record()
+    if case == "no winner yet":
+        record = dataclasses.replace(record, winner=None, baseline=None, knee=None, status="partial")
+    if case == "soft limits":
+        limits = parse_constraints({"tpot_p99": {"limit": "<= 0.1 ms", "penalty": "10 %"}, "peak_memory": "<= 58 MB"})
+        record = dataclasses.replace(record, constraints=limits)
+    least = 120 if case == "soft limits" else 80
+    show.result(record, Path("runs/a-run-with-a-rather-long-name"))
+    text = capsys.readouterr().out
+    paths = [line for line in text.splitlines() if line.startswith(("report:", "card:", "winner:", "not finished"))]
+    check_fits("\n".join(line for line in text.splitlines() if line not in paths), width or least)
 
 
 def test_columns_that_do_not_fit_are_left_out_by_importance_and_named() -> None:

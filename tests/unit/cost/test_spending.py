@@ -45,6 +45,7 @@ def test_a_request_of_twelve_milliseconds_at_fifteen_watts() -> None:
     """2 ms of prompt, ten steps of 1 ms: 0.18 J for eleven tokens; at 3.6 USD/h, a tenth of a cent a second."""
     found = spent(2e-3, 1e-3, Workload(prompt_tokens=8, new_tokens=11), Rates(power_w=15.0, usd_per_s=3.6 / 3600))
     assert found == {
+        "throughput": pytest.approx(11 / 0.012),
         "power": 15.0,
         "joules_per_token": pytest.approx(0.18 / 11),
         "usd_per_1k_tokens": pytest.approx(1000 * 0.001 * 0.012 / 11),
@@ -54,8 +55,9 @@ def test_a_request_of_twelve_milliseconds_at_fifteen_watts() -> None:
 def test_kernels_joules_count_before_stated_watts_and_nothing_stated_says_nothing() -> None:
     workload = Workload(prompt_tokens=8, new_tokens=3, batch=2)
     found = spent(2e-3, 1e-3, workload, Rates(power_w=1.0), prefill_j=0.1, decode_j=0.05)
-    assert found == {"power": pytest.approx(0.2 / 4e-3), "joules_per_token": pytest.approx(0.2 / 6)}
-    assert spent(2e-3, 1e-3, workload, Rates()) == {}
+    made = {"throughput": pytest.approx(2 * 3 / 4e-3)}
+    assert found == made | {"power": pytest.approx(0.2 / 4e-3), "joules_per_token": pytest.approx(0.2 / 6)}
+    assert spent(2e-3, 1e-3, workload, Rates()) == made
 
 
 @given(ttft_s=positive, tpot_s=positive, prefill_j=positive, decode_j=positive, batch=st.integers(1, 64))
@@ -107,6 +109,7 @@ def test_this_machine_is_charged_its_seconds_with_their_interval() -> None:
     for end in range(3):
         seconds = promise["ttft_p50"][end] + 10 * promise["tpot_p50"][end]
         assert promise["usd_per_1k_tokens"][end] == pytest.approx(1000 * 1e-4 * seconds / 11)
+        assert promise["throughput"][(0, 2, 1)[end]] == pytest.approx(11 / seconds)  # the longest time makes the fewest
     assert "power" not in CostModel(SPACE, workload, round_machine()).metrics(ROWS)
 
 

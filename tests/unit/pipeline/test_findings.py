@@ -13,6 +13,7 @@ from chipwise.pipeline.choosing import Chooser, Observation
 from chipwise.pipeline.findings import explain_answer
 from chipwise.pipeline.screening import screen
 from chipwise.reporting.record import Answer
+from chipwise.space import parse_objectives
 
 
 @dataclass
@@ -52,3 +53,15 @@ def test_what_decides_quality_and_cost_is_found(made) -> None:
 def test_a_handful_of_trainings_explains_nothing(made) -> None:
     chooser, seen, items = made
     assert explain_answer(SPACE, chooser, seen[:3], items[:3], seed=0) == {}
+
+
+def test_more_tokens_a_second_are_better_not_worse(made) -> None:
+    """The toy's seconds are width times depth, so 1 / seconds of tokens; quality is the width's alone."""
+    _, seen, items = made
+    goals = parse_objectives({"bits_per_byte": "minimize", "throughput": "maximize"})
+    faster = lambda rows: metrics(rows) | {"throughput": 1 / metrics(rows)["tpot_p50"]}  # noqa: E731
+    screened = screen(SPACE, faster, SPEC.limits, seed=0, draws=500)
+    chooser = Chooser(SPACE, screened, faster, goals, SPEC.limits, final_s=9.0, bytes_per_token={512: 2.0}, seed=0)
+    chosen = chooser.next(6, seen, [item.row for item in items])
+    depth = SPACE.values(chosen, "depth")
+    assert (depth == 1).mean() > 0.5  # deeper ones make fewer tokens a second at the same quality

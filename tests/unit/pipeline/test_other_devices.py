@@ -56,6 +56,14 @@ def test_worst_and_weighted_shares_by_hand() -> None:
     assert targets.across(rows, "tpot_p50", "weighted") == pytest.approx([(2**3 * 0.5) ** 0.25, 1.5**0.25])
 
 
+def test_the_worst_share_of_a_rate_is_the_least() -> None:
+    rate = {"one": lambda rows: {"throughput": SPACE.values(rows, "d_model") * 1.0}}
+    rate["two"] = lambda rows: {"throughput": 6.0 / SPACE.values(rows, "depth")}
+    targets = Targets(SPACE, rate, seed=0)
+    targets.typical = {"one": {"throughput": 64.0}, "two": {"throughput": 3.0}}
+    assert targets.across(rows_of((128, 1), (64, 3)), "throughput", "worst") == pytest.approx([2.0, 2 / 3])
+
+
 def test_each_device_has_its_own_front_and_what_carries_over_is_measured() -> None:
     targets = made()
     rows = rows_of((64, 3), (128, 1))  # the first is better for the first device, the second for the second
@@ -122,7 +130,9 @@ def test_targets_are_refused_by_field() -> None:
     data = {"name": "two", "workload": {}, "space": plain(SPACE.spec), "data": {}}
     with pytest.raises(SpecError, match=r"targets\[0\]\.constraints\.tpot_p99: no data sheet tells it"):
         run_spec(data | {"targets": [{"device": "a10", "constraints": {"tpot_p99": "<= 1 ms"}}]}, file="x.yaml")
-    with pytest.raises(SpecError, match=r"targets\[0\]\.constraints\.throughput: write tpot_p50"):
-        run_spec(data | {"targets": [{"device": "a10", "constraints": {"throughput": ">= 1 tokens/s"}}]}, file="x.yaml")
+    (limit,) = run_spec(
+        data | {"targets": [{"device": "a10", "constraints": {"throughput": ">= 1 tokens/s"}}]}, file="x.yaml"
+    ).limits_elsewhere
+    assert (limit.metric, limit.op) == ("throughput@a10", ">=")
     with pytest.raises(SpecError, match="listed twice"):
         run_spec(data | {"targets": ["a10", "a10"]}, file="x.yaml")

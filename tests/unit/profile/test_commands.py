@@ -9,12 +9,13 @@ import pytest
 from typer.testing import CliRunner
 
 from chipwise.cli.app import app
-from chipwise.cli.measured import drift_sentence
+from chipwise.cli.measured import drift_sentence, measurement_table
 from chipwise.core.errors import InputError
 from chipwise.ops import Workload
 from chipwise.profile.drift import Drift
 from chipwise.profile.measurement import Measurement
 from chipwise.profile.store import MeasurementStore
+from chipwise.space import parse_constraints
 from chipwise.spec import io, uniform
 
 RUN = CliRunner()
@@ -108,3 +109,25 @@ def test_drift_is_one_plain_sentence(prefill: float, decode: float, sentence: st
     )
     assert sentence in drift_sentence(found)
     assert ("corrected TTFT P50" in drift_sentence(found)) == (prefill == 1.15)
+
+
+def test_tokens_a_second_are_those_of_whole_requests(capsys: pytest.CaptureFixture[str]) -> None:
+    """Two requests of 11 tokens: a prompt of 20 ms and ten steps of 10 ms take 0.12 s, so 22 / 0.12 = 183 tokens/s."""
+    found = Measurement(
+        design="",
+        name="toy",
+        runtime="fake",
+        runtime_version="1",
+        threads=1,
+        workload=Workload(prompt_tokens=8, new_tokens=11, batch=2),
+        device="toy",
+        ttft_s=(0.02,) * 5,
+        tpot_s=(0.01,) * 50,
+        cpu_s=1.0,
+        peak_memory_bytes=None,
+        clean=True,
+    )
+    limits = parse_constraints({"throughput": ">= 200 tokens/s"})
+    measurement_table(found, promised={"throughput": (190.0, 170.0, 210.0)}, limits=limits)
+    (row,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("throughput")]
+    assert " ".join(row.split()) == ("throughput 183 tokens/s 190 tokens/s (170 to 210) >= 200 tokens/s broken")

@@ -21,14 +21,11 @@ def test_at_least_counts_the_other_way() -> None:
     assert floor.excess(0.5e6) == pytest.approx(0.5)
 
 
-def test_throughput_is_checked_as_time_per_token() -> None:
-    """Four requests at once with 20,000 tokens a second in all: each has one every 4 / 20,000 s = 0.2 ms."""
-    (most,) = parse_constraints({"throughput": ">= 20 ktokens/s"}, batch=4)
-    assert (most.metric, most.op) == ("tpot_p50", "<=")
-    assert most.limit == pytest.approx(2e-4)
-    assert parse_constraints({"tpot_p50": most.text})[0].limit == pytest.approx(2e-4)
-    (least,) = parse_constraints({"throughput": "<= 1 ktokens/s"})
-    assert (least.metric, least.op, least.limit) == ("tpot_p50", ">=", 1e-3)
+def test_a_floor_on_throughput_is_broken_by_less() -> None:
+    (floor,) = parse_constraints({"throughput": ">= 20 ktokens/s"})
+    assert (floor.metric, floor.op, floor.limit) == ("throughput", ">=", 20_000.0)
+    assert floor.holds(20_001.0)
+    assert floor.excess(15_000.0) == pytest.approx(0.25)
 
 
 def test_only_what_is_known_can_break() -> None:
@@ -47,7 +44,7 @@ def test_only_what_is_known_can_break() -> None:
         ({"tpot_p99": []}, "the list is empty"),
         ({"tpot_p99": ["<= 1 ms", ">= 2 ms"]}, "contradicts"),
         ({"tpot_p50": ">= 2 ms", "tpot_p99": "<= 1 ms"}, "contradicts"),
-        ({"throughput": "<= 500 tokens/s", "tpot_p50": "<= 1 ms"}, "contradicts"),
+        ({"throughput": ["<= 500 tokens/s", ">= 1 ktokens/s"]}, "contradicts"),
         ({"throughput": ">= 5 ms"}, "unknown unit"),
     ],
 )
@@ -62,7 +59,10 @@ def test_objectives_need_a_known_metric_and_direction() -> None:
         with pytest.raises(SpecError):
             parse_objectives(bad)
     with pytest.raises(SpecError, match="as an objective use tpot_p50: minimize"):
-        parse_objectives({"throughput": "maximize"})
+        parse_objectives({"tpot_sustained": "minimize"})
+    assert parse_objectives({"throughput": "maximize"})[0].direction == "maximize"
+    with pytest.raises(SpecError, match="throughput: more is better; write maximize"):
+        parse_objectives({"throughput": "minimize"})
 
 
 def test_a_floor_of_a_task_is_a_share_and_kept_apart_from_devices() -> None:

@@ -37,11 +37,11 @@ def test_a_soft_floor_is_paid_below_it() -> None:
     assert total_penalty([limit], {"parameters": 3e6}) == 0.0
 
 
-def test_half_the_throughput_is_twice_the_time() -> None:
-    (limit,) = parse_constraints({"throughput": {"limit": ">= 4 ktokens/s", "penalty": "10 %"}}, batch=2)
-    assert (limit.metric, limit.limit) == ("tpot_p50", pytest.approx(0.5e-3))
-    assert total_penalty([limit], {"tpot_p50": 1e-3}) == pytest.approx(0.1)
-    assert limit.text == "<= 0.5 ms (soft, 10 %)"
+def test_half_the_throughput_costs_half_the_penalty() -> None:
+    (limit,) = parse_constraints({"throughput": {"limit": ">= 4 ktokens/s", "penalty": "10 %"}})
+    assert total_penalty([limit], {"throughput": 2_000.0}) == pytest.approx(0.05)
+    assert total_penalty([limit], {"throughput": 5_000.0}) == 0.0
+    assert soft_limit_on_latency([limit])
 
 
 def test_a_soft_limit_below_a_hard_one_makes_a_band() -> None:
