@@ -88,11 +88,13 @@ def parse_yaml(text: str, *, name: str) -> dict[str, Any]:
     """
     try:
         data = yaml.load(text, Loader=_loader(text))
+    except yaml.reader.ReaderError as error:
+        raise SpecError(f"broken YAML at character {error.position + 1}: {error.reason}", file=name) from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         problem = " ".join((getattr(error, "problem", None) or str(error)).split())
-        raise SpecError(f"broken YAML at {where}{problem:.200}", file=name) from None
+        raise SpecError(f"broken YAML{where}: {problem:.200}", file=name) from None
     except RecursionError:
         raise SpecError("broken YAML: nested too deep", file=name) from None
     except ValueError as error:  # a date with a month 13, a number of thousands of digits

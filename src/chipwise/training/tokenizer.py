@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import zipfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,8 +18,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from chipwise.core.errors import DataError, InputError, StudyError
-from chipwise.core.files import storage, write_atomic
+from chipwise.core.errors import DataError, InputError, SpecError, StudyError
+from chipwise.core.files import read_text, storage, write_atomic
 from chipwise.training.data import Corpus
 
 SEPARATOR = "<|endoftext|>"
@@ -225,9 +226,15 @@ def load_tokenizer(path: str | Path) -> Any:
     from tokenizers import Tokenizer
 
     try:
-        return Tokenizer.from_file(str(path))
+        return Tokenizer.from_str(read_text(path))
+    except SpecError as error:
+        raise DataError(error.message, file=error.file) from None
     except Exception as error:  # the library raises nothing more special
-        raise DataError(f"{path}: holds no tokenizer ({error}); restore it, or delete it where a run made it") from None
+        place = re.search(r" at line \d+ column \d+", str(error))
+        broken = f"broken{place[0] if place else ''}"
+        raise DataError(
+            f"{path}: holds no tokenizer ({broken}); restore it, or delete it where a run made it"
+        ) from None
 
 
 def load_tokens(path: str | Path) -> TokenData:

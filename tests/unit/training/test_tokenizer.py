@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from chipwise.core.digest import digest
 from chipwise.core.errors import DataError, InputError, StudyError
 from chipwise.training.data import Corpus
-from chipwise.training.tokenizer import SEPARATOR, TokenStore, cut, encode, load_tokens, train_tokenizer
+from chipwise.training.tokenizer import SEPARATOR, TokenStore, cut, encode, load_tokenizer, load_tokens, train_tokenizer
 
 WORDS = ["fever", "heart", "failure", "of", "the", "left", "right", "lung", "acute", "chronic", "naïve", "œdema"]
 
@@ -124,3 +125,10 @@ def test_files_that_hold_no_tokens_are_named(tmp_path: Path) -> None:
         store.tokenizer_path(300).write_text(kept)
         with pytest.raises(DataError, match=r"tokenizer-300\.json: holds no tokenizer"):
             store.tokenizer(300)
+    store.tokenizer_path(300).write_text('{"version": "1.0", "decoder": 5}')
+    with pytest.raises(DataError, match=r"holds no tokenizer \(broken at line 1 column \d+\); restore it"):
+        load_tokenizer(store.tokenizer_path(300))
+    store.tokenizer_path(300).unlink()
+    os.mkfifo(store.tokenizer_path(300))
+    with pytest.raises(DataError, match="pipe or device"):
+        load_tokenizer(store.tokenizer_path(300))
