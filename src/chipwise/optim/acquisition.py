@@ -118,6 +118,24 @@ def frame(points: Float64Array) -> tuple[Float64Array, Float64Array]:
     return low, span
 
 
+def adding_most(
+    points: Float64Array, front: Float64Array, *, expensive: list[int], doubt: float, count: int
+) -> list[int]:
+    """Places of the ``count`` points (n, m) that, one after another, add most to ``front`` (k, m).
+
+    Objectives are scaled by :func:`frame`; the columns ``expensive`` have a standard deviation of ``doubt``.
+    """
+    deviation = np.zeros_like(points)
+    deviation[:, expensive] = doubt
+    chosen: list[int] = []
+    while len(chosen) < min(count, len(points)):
+        worth = expected_gain(points, deviation, front, np.full(points.shape[1], _CORNER))
+        worth[chosen] = -1.0
+        chosen.append(int(np.argmax(worth)))
+        front = np.vstack([front, points[chosen[-1]]])
+    return chosen
+
+
 def most_informative(
     mean: Float64Array,
     std: Float64Array,

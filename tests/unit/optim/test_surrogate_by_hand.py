@@ -9,7 +9,7 @@ import pytest
 
 from chipwise.core.errors import InputError
 from chipwise.optim import Goal, Limit, Problem, QualityModel
-from chipwise.optim.acquisition import expected_gain, expected_improvement, frame
+from chipwise.optim.acquisition import adding_most, expected_gain, expected_improvement, frame
 from chipwise.optim.encoding import Encoder
 from chipwise.optim.gaussian_process import GaussianProcess, _rprop, spread
 from chipwise.optim.history import History, penalised
@@ -342,3 +342,12 @@ def test_one_training_says_how_fast_a_machine_is_and_the_stated_law_says_the_res
     worse = fit_law(*one, text, 1.2 * START.bits_per_byte(*one, text))
     ratio = float(worse.bits_per_byte(*one, text)[0] / START.bits_per_byte(*one, text)[0])
     assert 1.1 < ratio < 1.2  # one training moves the law nearly all of the way there
+
+
+def test_points_that_add_most_one_after_another() -> None:
+    """Below a corner of 1.1, (0.5, 0.5) holds 0.36; then the ends add 0.5 · 0.1 each, and (0.9, 0.9) nothing at all."""
+    points = np.array([[0.0, 1.0], [0.9, 0.9], [1.0, 0.0], [0.5, 0.5]])
+    none = np.zeros((0, 2))
+    assert adding_most(points, none, expensive=[0], doubt=1e-9, count=9) == [3, 0, 2, 1]
+    assert adding_most(points, points[3:], expensive=[0], doubt=1e-9, count=2) == [0, 2]
+    assert adding_most(points[:0], none, expensive=[0], doubt=1e-9, count=2) == []

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from chipwise.core.arrays import Float64Array
 from chipwise.core.statistics import normal_cdf
-from chipwise.optim.acquisition import expected_gain, frame, most_informative
+from chipwise.optim.acquisition import adding_most, frame, most_informative
 from chipwise.optim.encoding import Encoder
 from chipwise.optim.history import History
 from chipwise.optim.pareto import non_dominated, ranks
@@ -177,14 +177,8 @@ class Auto:
         front = self._by_prior(self.problem.price(out)[0], self._plain.columns(out))
         low, span = frame(points)
         scaled, front = (points - low) / span, (front - low) / span
-        certain = np.zeros_like(scaled)
-        certain[:, self.problem.expensive_goals[:1]] = 1e-9
-        chosen: list[int] = []
-        for _ in range(min(math.ceil(2 * count / 3), len(index))):
-            worth = expected_gain(scaled, certain, front, np.full(points.shape[1], 1.1))
-            worth[chosen] = -1
-            chosen.append(int(np.argmax(worth)))
-            front = np.vstack([front, scaled[chosen[-1]]])
+        most, expensive = math.ceil(2 * count / 3), self.problem.expensive_goals[:1]
+        chosen = adding_most(scaled, front, expensive=expensive, doubt=1e-9, count=most)
         return np.asarray(index[chosen])
 
     def _by_prior(self, costs: Float64Array, columns: Float64Array) -> Float64Array:

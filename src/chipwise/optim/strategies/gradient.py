@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from chipwise.core.arrays import Float64Array
-from chipwise.optim.acquisition import expected_gain, frame, lattice
+from chipwise.optim.acquisition import adding_most, frame, lattice
 from chipwise.optim.encoding import Encoder
 from chipwise.optim.pareto import non_dominated
 from chipwise.optim.strategies.base import BaseStrategy
@@ -131,14 +131,6 @@ class Gradient(BaseStrategy):
         points = self._table.expected(goals, self._table.one_hot(rows))[0]
         points[:, self.problem.free_goals] = self.problem.price(rows)[0]
         scaled, front = (points - low) / span, (known - low) / span
-        certain = np.zeros_like(scaled)
-        certain[:, (self.problem.expensive_goals or [0])[0]] = 0.02
-        front = front[non_dominated(front)]
-        chosen: list[int] = []
-        while len(chosen) < min(count, len(rows)):
-            worth = expected_gain(scaled, certain, front, np.full(scaled.shape[1], 1.1))
-            worth[chosen] = -1.0
-            best = int(np.argmax(worth))
-            chosen.append(best)
-            front = np.vstack([front, scaled[best]])
+        first = (self.problem.expensive_goals or [0])[:1]
+        chosen = adding_most(scaled, front[non_dominated(front)], expensive=first, doubt=0.02, count=count)
         return rows[chosen]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import InputError
-from chipwise.optim.acquisition import expected_gain, frame
+from chipwise.optim.acquisition import adding_most, frame
 from chipwise.optim.encoding import Encoder
 from chipwise.optim.pareto import crowding, ranks
 from chipwise.optim.pool import Pool
@@ -58,17 +58,7 @@ class Proxy(BaseStrategy):
         front = self._points(tried, *self.problem.price(tried))
         low, span = frame(points)
         scaled, front = (points - low) / span, (front - low) / span
-        certain = np.zeros_like(scaled)
-        certain[:, 0] = 1e-9
-        chosen: list[int] = []
-        for _ in range(min(count, len(held))):
-            worth = expected_gain(scaled, certain, front, np.full(scaled.shape[1], 1.1))
-            worth[chosen] = -1.0
-            best = int(np.argmax(worth))
-            if worth[best] <= 0:
-                best = next(i for i in range(len(held)) if i not in chosen)
-            chosen.append(best)
-            front = np.vstack([front, scaled[best]])
+        chosen = adding_most(scaled, front, expensive=[0], doubt=1e-9, count=count)
         return pool.rows[held[chosen]]
 
     def _points(self, rows: Rows, costs: Float64Array, violations: Float64Array) -> Float64Array:
