@@ -345,8 +345,8 @@ def test_one_training_says_how_fast_a_machine_is_and_the_stated_law_says_the_res
 
 
 def test_points_that_add_most_one_after_another() -> None:
-    """Below a corner of 1.1, (0.5, 0.5) holds 0.36; then the ends add 0.5 · 0.1 each, and (0.9, 0.9) nothing at all."""
-    points = np.array([[0.0, 1.0], [0.9, 0.9], [1.0, 0.0], [0.5, 0.5]])
+    """Below a corner of 1.1, (0.5, 0.5) holds 0.36; the ends add 0.5 · 0.1 and 0.05 · 0.5, (0.9, 0.9) nothing."""
+    points = np.array([[0.0, 1.0], [0.9, 0.9], [1.05, 0.0], [0.5, 0.5]])
     none = np.zeros((0, 2))
     assert adding_most(points, none, expensive=[0], doubt=1e-9, count=9) == [3, 0, 2, 1]
     assert adding_most(points, points[3:], expensive=[0], doubt=1e-9, count=2) == [0, 2]
