@@ -38,7 +38,6 @@ from chipwise.core.statistics import Z90
 from chipwise.hardware import MachineProfile
 from chipwise.ops import Phase, Workload
 from chipwise.optim.pareto import hypervolume, non_dominated
-from chipwise.pipeline.cost_model import NotedMeasurement
 from chipwise.pipeline.measurement_choice import next_to_measure
 from chipwise.profile.calibrate import calibrate
 from chipwise.profile.exporting import export_for
@@ -48,6 +47,7 @@ from chipwise.profile.random_models import nearest_supported, random_designs
 from chipwise.run import load_run
 from chipwise.space import SearchSpace
 from chipwise.spec import Design
+from chipwise.targets.cost_model import NotedMeasurement
 from chipwise.testing.machines import core_like, shaken
 
 ACCIDENT, NOISE, RATES = 0.08, 0.01, 0.5

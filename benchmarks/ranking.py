@@ -30,10 +30,10 @@ import torch
 from safetensors.numpy import load_file
 
 from chipwise.hardware import MachineProfile
-from chipwise.pipeline.cost_model import CostModel
 from chipwise.profile.calibrate import calibrate
 from chipwise.run import load_run
 from chipwise.space import SearchSpace
+from chipwise.targets.cost_model import CostModel
 from chipwise.training.accelerated import Execution, train_accelerated
 from chipwise.training.data import load_corpus
 from chipwise.training.supernet import SupernetResult, extract, score, train_supernet

@@ -16,12 +16,12 @@ import numpy as np
 from chipwise.blocks.lowering import lower
 from chipwise.ops import Phase
 from chipwise.optim.scaling import START
-from chipwise.pipeline.cost_model import CostModel
 from chipwise.pipeline.screening import excess
 from chipwise.run.spec import RunSpec
 from chipwise.space import Constraint, SearchSpace
 from chipwise.space.designs import summary
 from chipwise.spec import ArchSpec, Design
+from chipwise.targets.cost_model import CostModel
 from chipwise.training.tokenizer import TokenData
 
 WEIGHTS = "int8"

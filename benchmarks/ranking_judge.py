@@ -9,10 +9,10 @@ from chipwise.core.statistics import nnls
 from chipwise.optim.encoding import Encoder
 from chipwise.optim.quality_model import QualityModel
 from chipwise.pipeline.choosing import make_problem
-from chipwise.pipeline.cost_model import CostModel
 from chipwise.pipeline.findings import agreement
 from chipwise.run.spec import RunSpec
 from chipwise.space import SearchSpace
+from chipwise.targets.cost_model import CostModel
 from ranking_draw import Subnet
 
 Floats = NDArray[np.float64]

@@ -31,7 +31,6 @@ from chipwise import api
 from chipwise.api.runs import run_folder
 from chipwise.deploy.onnx import export
 from chipwise.hardware import MachineProfile
-from chipwise.pipeline.cost_model import CostModel
 from chipwise.pipeline.measuring import exported_bits_per_byte, metrics_of
 from chipwise.pipeline.reference_design import proportions
 from chipwise.profile.harness import measure_alternately
@@ -39,6 +38,7 @@ from chipwise.reporting.record import load
 from chipwise.run import load_run
 from chipwise.space import SearchSpace
 from chipwise.space.designs import design_of, summary
+from chipwise.targets.cost_model import CostModel
 from chipwise.training.data import load_corpus
 from chipwise.training.tokenizer import TokenStore
 from chipwise.training.worker import TrainJob, training_pool

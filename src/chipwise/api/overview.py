@@ -14,8 +14,7 @@ from chipwise.core.errors import Infeasible, InputError, SpecError
 from chipwise.core.files import build, read_yaml
 from chipwise.cost.spending import Rates
 from chipwise.hardware import MachineProfile, datasheet
-from chipwise.ops import Op, Phase, Workload
-from chipwise.pipeline.cost_model import CostModel
+from chipwise.ops import Phase, Workload
 from chipwise.pipeline.screening import Metrics, excess, screen
 from chipwise.run.spec import NO_SPACE, TargetSpec
 from chipwise.space import Constraint, SearchSpace, SpaceSpec, parse_constraints
@@ -24,6 +23,7 @@ from chipwise.space.device_pricer import as_priced, device_metrics
 from chipwise.space.price_table import PriceTable
 from chipwise.space.search_space import Rows
 from chipwise.spec import Attention, Design, FeedForward
+from chipwise.targets.cost_model import CostModel
 
 Progress = Callable[[str, float], None]
 MOST_DRAWS, MOST_SAMPLES = 10_000_000, 1_000
@@ -253,11 +253,11 @@ def _metrics(
 class _Counting:
     """Prices nothing: where no machine is known, parameters are still counted."""
 
-    def op_columns(self, op: Op) -> NDArray[np.float64]:
+    def pass_columns(self, design: Design, workload: Workload, phase: Phase) -> NDArray[np.float64]:
         return np.zeros(1)
 
-    def latency_s(self, columns: Any, phase: Phase, *, logits: Any) -> NDArray[np.float64]:
-        return np.zeros(len(columns))
+    def latencies_s(self, prefill: Any, decode: Any, *, logits: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        return np.zeros(len(prefill)), np.zeros(len(decode))
 
     def energy_j(self, columns: Any) -> None:
         return None

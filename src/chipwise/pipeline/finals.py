@@ -27,7 +27,7 @@ from chipwise.deploy.gguf import export_if_possible
 from chipwise.deploy.hf import save_pretrained
 from chipwise.deploy.onnx import export
 from chipwise.pipeline.limits import within
-from chipwise.pipeline.measuring import Measuring, exported_bits, exported_bits_per_byte, measurement_notes
+from chipwise.pipeline.measuring import exported_bits, exported_bits_per_byte, measurement_notes
 from chipwise.pipeline.task_evaluation import SPARE, TaskEvaluation
 from chipwise.profile.exporting import export_for, suffix_of
 from chipwise.profile.measurement import Measurement
@@ -36,6 +36,9 @@ from chipwise.run.spec import RunSpec
 from chipwise.run.trials import Candidate, Trials
 from chipwise.space.constraints import soft_limit_on_latency
 from chipwise.spec.io import to_data
+from chipwise.targets.chance import chance, kept
+from chipwise.targets.formats import suffix_there
+from chipwise.targets.target import Target
 from chipwise.training.tokenizer import TokenStore
 
 ROUNDS = 5  # of measuring, while the machine is busy
@@ -51,6 +54,7 @@ class Finals:
         spec: The run.
         folder: Its folder.
         store: Tokenised text.
+        target: Where the winner will be served.
         tasks: Evaluates contenders on the run's tasks, if it has some.
         penalty_factor: What one bit per byte of a candidate counts as: 1, and more past soft limits.
         on_phase: Called with the name of each phase.
@@ -64,6 +68,7 @@ class Finals:
         spec: RunSpec,
         folder: RunFolder,
         store: TokenStore,
+        target: Target,
         *,
         tasks: TaskEvaluation | None = None,
         penalty_factor: Callable[[Candidate], float] = lambda item: 1.0,
@@ -74,7 +79,7 @@ class Finals:
         self._trials, self._spec, self._folder, self._store = trials, spec, folder, store
         self._tasks, self._penalty_factor, self._on_phase = tasks, penalty_factor, on_phase
         self._left_s, self._sleep = left_s, sleep
-        self._measuring = Measuring(spec)
+        self._target = target
         self.contenders: list[Candidate] = []  # those that keep limits and floors, once it is decided
 
     def decide(
@@ -106,7 +111,8 @@ class Finals:
                 good = self._keeping_floors(tried[-1:])
         if not fitting:
             reasons = "; ".join(f"trial {item.number}: {self._against_limits(item)}" for item in tried)
-            raise Infeasible(f"no trained candidate was measured within the limits: {reasons}")
+            found = "was measured" if self._target.measures else f"is predicted with {self._spec.confidence} confidence"
+            raise Infeasible(f"no trained candidate {found} within the limits: {reasons}")
         if not good:
             raise Infeasible(self._below_floors(fitting))
         self.contenders = good
@@ -114,10 +120,15 @@ class Finals:
 
     def best(self, items: Sequence[Candidate], reference: Candidate | None) -> Candidate:
         """Of candidates within the limits, the winner: no slower than the reference design, then fewest bits."""
-        cap = None if reference is None else (self._trials[reference.number].measured or {}).get("tpot_p50")
-        no_slower = [item for item in items if cap is None or (item.measured or {}).get("tpot_p50", 0.0) <= cap]
+        cap = None if reference is None else self._seconds(self._trials[reference.number])
+        no_slower = [item for item in items if cap is None or (self._seconds(item) or 0.0) <= cap]
         left = items if soft_limit_on_latency(self._spec.limits) else no_slower or items
         return min(left, key=lambda item: (self._counted(item), item.number))
+
+    def _seconds(self, item: Candidate) -> float | None:
+        """Time per token as measured; as predicted where the target cannot measure."""
+        known = item.measured if self._target.measures else item.costs
+        return (known or {}).get("tpot_p50")
 
     def _counted(self, item: Candidate) -> float:
         bits = item.notes.exported_bits_per_byte
@@ -125,8 +136,13 @@ class Finals:
         return bits * self._penalty_factor(item)
 
     def keeps_limits(self, item: Candidate) -> bool:
-        """Whether a contender was measured within every hard limit."""
-        return item.alive and item.measured is not None and within(self._spec.limits, item.costs)
+        """Whether a contender was measured within every hard limit, or is predicted to be as surely as is wanted."""
+        if not item.alive:
+            return False
+        if not self._target.measures:
+            limits = (*self._spec.limits, *self._target.limits)
+            return kept(limits, item.notes.believed_now, item.measured or {}, self._spec.confidence_share)
+        return item.measured is not None and within(self._spec.limits, item.costs)
 
     def _keeping_floors(self, items: Sequence[Candidate], *, beside: Sequence[Candidate] = ()) -> list[Candidate]:
         """Those that keep the floors of all tasks; ``beside`` are evaluated too, for the report."""
@@ -156,14 +172,18 @@ class Finals:
         )
 
     def measure(self, contenders: Sequence[Candidate]) -> None:
-        """Exports the contenders and measures them in turns, again while the machine is busy.
+        """Exports the contenders and measures them in turns where the target can, again while the machine is busy.
 
         Of several rounds the quietest measurement of each contender counts. There are at most ``ROUNDS``, and after the
         first only as many as the budget allows; what stays unclean is marked so.
         """
-        self._on_phase("measuring the finalists")
+        self._on_phase("measuring the finalists" if self._target.measures else "exporting the finalists")
         for item in contenders:
             self._export(item)
+            if not self._target.measures:
+                self._trials.note(item.number, believed_now=self._target.predict(item.design))
+        if not self._target.measures:
+            return
         round_s = 0.0  # CPU time of the last round
         for number in range(ROUNDS):
             before_s = self._left_s()
@@ -185,11 +205,13 @@ class Finals:
         return not item.notes.final and (known is None or found.clean or notes["loudness"] < known)
 
     def _measure(self, contenders: Sequence[Candidate]) -> list[Measurement | MeasurementError]:
-        return self._measuring.alternately([self._served(item) for item in contenders])
+        return self._target.alternately([self._served(item) for item in contenders])
 
     def _served(self, item: Candidate) -> Path:
         """The file that the target's runtime serves: ``model.onnx``, or what that runtime reads instead."""
-        return self._folder.trial(item.number) / f"model{suffix_of(self._spec.target.runtime)}"
+        runtime = self._spec.target.runtime
+        suffix = suffix_of(runtime) if self._target.measures else suffix_there(runtime) or ".onnx"
+        return self._folder.trial(item.number) / f"model{suffix}"
 
     def _export(self, item: Candidate) -> None:
         """Writes ``model.onnx`` with the trained weights and scores it on the validation text, once."""
@@ -200,7 +222,8 @@ class Finals:
         with storage(folder):
             export(item.design, weights, folder / "model.onnx")
             if self._served(item).name != "model.onnx":
-                export_for(self._spec.target.runtime, item.design, folder, weights=weights)
+                runtime = self._spec.target.runtime if self._target.measures else "llama.cpp"
+                export_for(runtime, item.design, folder, weights=weights)
         data = self._store.tokens(item.design.arch.vocab_size)
         quality = exported_bits_per_byte(item.design, weights, data, folder / "judged.onnx")
         self._trials.note(item.number, exported_bits_per_byte=quality)
@@ -281,6 +304,8 @@ class Finals:
             "workload": plain(self._spec.workload),
             "constraints": dict(self._spec.constraints),
             "promised": dict(winner.notes.predicted),
+            "expected": {} if winner.measured else dict(winner.notes.believed_now),
+            "chances": chances(self._spec, winner),
             "measured": winner.measured,
             "bits_per_byte": winner.notes.test_bits_per_byte or winner.notes.exported_bits_per_byte,
             "validation_bits_per_byte": winner.notes.exported_bits_per_byte,
@@ -303,6 +328,18 @@ class Finals:
                 self._folder.winner / "model.gguf",
                 tokenizer=self._store.tokenizer_path(vocab_size),
             )
+
+
+def chances(spec: RunSpec, item: Candidate) -> dict[str, float | None]:
+    """How likely each hard limit on something predicted holds, by metric; None where nobody can say."""
+    known = {**item.notes.predicted, **item.notes.believed_now}
+    found: dict[str, float | None] = {}
+    for limit in spec.limits:
+        if limit.hard and limit.metric in known and limit.metric not in (item.measured or {}):
+            likely = chance(limit, known[limit.metric])
+            before = found.get(limit.metric, 1.0)
+            found[limit.metric] = None if likely is None or before is None else min(before, likely)
+    return found
 
 
 def _continued(session: Any, tokenizer: Any, prompt: str, longest: int) -> str:

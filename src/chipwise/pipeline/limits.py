@@ -1,28 +1,19 @@
-"""The limits of a run: headroom for tails, penalties of soft limits, sustained speed, the reference design's pace.
-
-A limit on sustained speed is stated for a hot machine and checked on a cold one: ``tpot_sustained: <= 3 ms`` on a
-machine that keeps two thirds of its speed is ``tpot_p50: <= 2 ms`` as it is measured.
-"""
+"""The limits of a run: headroom for tails, penalties of soft limits, the reference design's pace."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
 
 from chipwise.core import units
-from chipwise.core.errors import Unsupported
 from chipwise.hardware import datasheet
-from chipwise.hardware.device import MachineProfile, Thermal
 from chipwise.run.spec import RunSpec
 from chipwise.run.trials import Candidate
 from chipwise.space import Constraint
-from chipwise.space.constraints import POWER_METRICS, broken, parse_constraints, soft_limit_on_latency, total_penalty
+from chipwise.space.constraints import POWER_METRICS, broken, soft_limit_on_latency, total_penalty
 from chipwise.space.device_pricer import DevicePricer, design_costs
 from chipwise.spec import Design
 
 HEADROOM = 0.85  # of a P99 limit that a candidate may take before it is trained; tails differ from day to day
-SUSTAINED = "tpot_sustained"
 
 
 def within(limits: Iterable[Constraint], values: Mapping[str, float], *, headroom: float = 1.0) -> bool:
@@ -31,15 +22,18 @@ def within(limits: Iterable[Constraint], values: Mapping[str, float], *, headroo
     return not broken(limits, strained)
 
 
-def no_slower_than(references: Sequence[Candidate], limits: Sequence[Constraint]) -> tuple[Constraint, ...]:
+def no_slower_than(
+    references: Sequence[Candidate], limits: Sequence[Constraint], *, measured: bool = True
+) -> tuple[Constraint, ...]:
     """The limit that a winner may not take longer for a token than the slowest of the reference designs.
 
-    There is none where a soft limit allows to pay for that time: the reference design keeps within it.
+    There is none where a soft limit allows to pay for that time: the reference design keeps within it. Where nothing is
+    ``measured``, predicted times are compared.
     """
-    measured = [item.measured["tpot_p50"] for item in references if item.measured]
-    if soft_limit_on_latency(limits) or not measured:
+    times = [item.costs["tpot_p50"] for item in references if item.measured or not measured]
+    if soft_limit_on_latency(limits) or not times:
         return ()
-    cap = max(measured)
+    cap = max(times)
     text = f"<= {units.show(cap, 'time')} (the reference design's)"
     return (Constraint(metric="tpot_p50", op="<=", limit=cap, text=text),)
 
@@ -66,31 +60,3 @@ def penalty_factor(spec: RunSpec) -> Callable[[Candidate], float]:
         return known[design]
 
     return lambda item: 1.0 + total_penalty(here, item.costs) + total_penalty(elsewhere, costs_elsewhere(item.design))
-
-
-def with_cold_limits(spec: RunSpec, profile: MachineProfile) -> RunSpec:
-    """``spec`` with its limits on sustained speed as limits on the cold median.
-
-    Raises:
-        Unsupported: There is such a limit, and the machine was never observed under sustained load.
-    """
-    if SUSTAINED not in spec.constraints:
-        return spec
-    if profile.thermal is None:
-        raise Unsupported(
-            f"constraints.{SUSTAINED}: how much of its speed {profile.machine.name} keeps under load is not known; "
-            f"run: chipwise calibrate --runtime {profile.runtime}, then: chipwise measure MODEL --sustained 10m"
-        )
-    return replace(spec, constraints=cold(spec.constraints, profile.thermal))
-
-
-def cold(constraints: Mapping[str, Any], thermal: Thermal) -> dict[str, Any]:
-    """``constraints`` with those on sustained speed restated for a cold machine."""
-    rest = {name: value for name, value in constraints.items() if name != SUSTAINED}
-    restated: list[Any] = []
-    for limit in parse_constraints({SUSTAINED: constraints[SUSTAINED]}):
-        text = f"{limit.op} {limit.limit * thermal.sustained_share:.9g} s"
-        restated.append(text if limit.hard else {"limit": text, "penalty": limit.penalty})
-    known = rest.get("tpot_p50", [])
-    rest["tpot_p50"] = [*(known if isinstance(known, list) else [known]), *restated]
-    return rest

@@ -18,14 +18,15 @@ from chipwise.core.arrays import Float64Array
 from chipwise.optim.pareto import hypervolume, non_dominated
 from chipwise.run.trials import Candidate
 from chipwise.space.constraints import Constraint, Objective, total_penalty
+from chipwise.targets.chance import Bounds
 
 UNSURE = 0.6  # of the residual's whole spread: little of what was measured is like this candidate
 MOST_SHARE = 0.25  # of the trained candidates that are measured along the front
-Predict = Callable[[Candidate], Mapping[str, Sequence[float]]]  # by metric the value and its bounds
+Predict = Callable[[Candidate], Mapping[str, Bounds]]  # by metric the value and its bounds
 
 
 def worth_measuring(
-    mode: str, predicted: Mapping[str, Sequence[float]], limits: Iterable[Constraint], *, unsure: float, headroom: float
+    mode: str, predicted: Mapping[str, Bounds], limits: Iterable[Constraint], *, unsure: float, headroom: float
 ) -> str | None:
     """Why a candidate that is wanted for longer training is measured first, or None where it need not be.
 
@@ -44,6 +45,8 @@ def worth_measuring(
         if limit.hard and limit.metric in predicted:
             scale = headroom if limit.metric.endswith("_p99") else 1.0
             _, low, high = predicted[limit.metric]
+            if low is None or high is None:
+                return f"nobody knows how likely {limit.metric} {limit.text} holds"
             if limit.holds(low / scale) != limit.holds(high / scale):
                 return f"its interval straddles {limit.metric} {limit.text}"
     if unsure > UNSURE:
@@ -109,7 +112,7 @@ def next_of(
 
 
 def _ends(
-    item: Candidate, goal: Objective, predicted: Mapping[str, Sequence[float]], limits: Sequence[Constraint]
+    item: Candidate, goal: Objective, predicted: Mapping[str, Bounds], limits: Sequence[Constraint]
 ) -> tuple[float, float]:
     """Both ends of a goal's interval, less being better; equal where it is known."""
     sign = 1.0 if goal.direction == "minimize" else -1.0
@@ -119,15 +122,22 @@ def _ends(
         low, high = (
             1.0
             + total_penalty(
-                limits, {metric: bounds[end] for metric, bounds in predicted.items()} | (item.measured or {})
+                limits, {metric: _ends_of(bounds)[end] for metric, bounds in predicted.items()} | (item.measured or {})
             )
-            for end in (1, 2)
+            for end in (0, 1)
         )
         return sign * first.quantised_bits_per_byte * low, sign * first.quantised_bits_per_byte * high
     if item.measured is not None and goal.metric in item.measured:
         return sign * item.measured[goal.metric], sign * item.measured[goal.metric]
-    _, low, high = predicted[goal.metric]
+    low, high = _ends_of(predicted[goal.metric])
     return sign * low, sign * high
+
+
+def _ends_of(bounds: Bounds) -> tuple[float, float]:
+    """Both ends of an interval; the value where there is none."""
+    value, low, high = bounds
+    assert value is not None
+    return (value if low is None else low, value if high is None else high)
 
 
 def _tightest(goal: Objective, limits: Sequence[Constraint]) -> float:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,69 +19,20 @@ from chipwise.core.errors import MeasurementError
 from chipwise.core.files import storage
 from chipwise.cost.spending import Rates, spent
 from chipwise.deploy.onnx import export
-from chipwise.pipeline.cost_model import CostModel
 from chipwise.pipeline.limits import HEADROOM, no_slower_than, within
 from chipwise.pipeline.measurement_choice import worth_measuring
-from chipwise.profile.exporting import export_for
-from chipwise.profile.harness import measure, measure_alternately
 from chipwise.profile.measurement import Measurement
-from chipwise.profile.store import MeasurementStore
 from chipwise.run.folder import RunFolder
 from chipwise.run.spec import RunSpec
-from chipwise.run.start_spec import StartSpec
 from chipwise.run.trials import Candidate, Trials
 from chipwise.space.constraints import MEASURED_METRICS
 from chipwise.space.designs import summary
 from chipwise.spec import Design
+from chipwise.targets.chance import Bounds, kept, values_of
+from chipwise.targets.target import Target
 from chipwise.training.tokenizer import Split, TokenData, Tokens
 
-CANDIDATE_S = 60.0  # before a candidate that does not answer is given up
-MEMORY_BYTES = 16_000_000_000  # address space that a candidate's process may take
 PERCENTILES = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99")
-
-
-@dataclass(frozen=True)
-class Measuring:
-    """How this run measures; what candidates took is also kept in the user's store.
-
-    ``anchors`` are those of the run's profile, against which drift is computed.
-    """
-
-    spec: RunSpec | StartSpec
-    anchors: Mapping[str, float] | None = None
-    timeout_s: float = CANDIDATE_S
-
-    def candidate(self, design: Design, folder: Path) -> Measurement:
-        """Measures a design with random weights: latency and memory are those that it will have when trained.
-
-        Raises:
-            MeasurementError: It hangs, crashes, takes more memory than it may, or gives no finite logits.
-            StorageError: The disk is full.
-        """
-        with storage(folder):
-            path = export_for(self.spec.target.runtime, design, folder, stem="random")
-        try:
-            found = measure(
-                path, self.spec.workload, timeout_s=self.timeout_s, memory_limit_bytes=MEMORY_BYTES, **self._settings
-            )
-        finally:
-            path.unlink(missing_ok=True)
-        MeasurementStore().add(found, design=design, source=f"search {self.spec.name}")
-        return found
-
-    def alternately(self, paths: list[Path], *, timeout_s: float = CANDIDATE_S) -> list[Measurement | MeasurementError]:
-        """Measures exported files in turns, so that the machine's drift affects all alike; errors in their places."""
-        return measure_alternately(paths, self.spec.workload, timeout_s=timeout_s, **self._settings)
-
-    @property
-    def _settings(self) -> dict[str, Any]:
-        target = self.spec.target
-        return {
-            "runtime": target.runtime,
-            "threads": target.threads,
-            "attempts": 2,
-            "calibrated": self.anchors,
-        }
 
 
 class Measurer(Protocol):
@@ -94,14 +44,15 @@ class Measurer(Protocol):
 
 
 class CandidateMeasurer:
-    """Measures candidates of a run before their long trainings, records what was found and teaches the cost model.
+    """Decides whether candidates keep the limits: by measurement where that is possible and worth it.
+
+    What is found is recorded, and the target learns from it.
 
     Args:
         trials: The run's trials.
         spec: The run.
         folder: Its folder.
-        measuring: How candidates are measured.
-        costs: The cost model, which learns from every measurement.
+        target: Predicts, measures where it can, and learns from every measurement.
         on_progress: Called with what is being done.
     """
 
@@ -110,13 +61,12 @@ class CandidateMeasurer:
         trials: Trials,
         spec: RunSpec,
         folder: RunFolder,
-        measuring: Measuring,
-        costs: CostModel,
+        target: Target,
         *,
         on_progress: Callable[[str], None] = lambda detail: None,
     ) -> None:
         self._trials, self._spec, self._folder = trials, spec, folder
-        self._measuring, self._costs, self._on_progress = measuring, costs, on_progress
+        self._target, self._on_progress = target, on_progress
         self._learn()
 
     def within_limits(self, item: Candidate) -> bool:
@@ -124,9 +74,9 @@ class CandidateMeasurer:
         known = self._trials[item.number].notes.within
         return self.measure(item) if known is None else known
 
-    def predict(self, item: Candidate) -> dict[str, list[float]]:
-        """What the cost model, with all that it has learnt, predicts of a candidate now."""
-        return self._costs.predict(item.design)
+    def predict(self, item: Candidate) -> Mapping[str, Bounds]:
+        """What the target, with all that it has learnt, predicts of a candidate now."""
+        return self._target.predict(item.design)
 
     def measure(self, item: Candidate, because: str | None = None) -> bool:
         """Whether a candidate keeps the limits, measured where that is worth it, or ``because`` it is wanted.
@@ -135,10 +85,14 @@ class CandidateMeasurer:
         what is predicted now, which may have learnt from this very candidate, is recorded as ``believed_now``.
         """
         believed = self.predict(item)
-        expected = {metric: bounds[0] for metric, bounds in believed.items()}
         limits = self._limits_of(item)
+        if not self._target.measures:
+            good = kept(limits, believed, item.measured or {}, self._spec.confidence_share)
+            self._trials.note(item.number, believed_now=believed, within=good)
+            return good
+        expected = values_of(believed)
         mode = "measured" if item.is_reference and self._spec.profiling == "hybrid" else self._spec.profiling
-        unsure = self._costs.unsure(item.design)
+        unsure = self._target.unsure(item.design)
         why = because or worth_measuring(mode, believed, limits, unsure=unsure, headroom=HEADROOM)
         if why is None:
             good = within(limits, expected, headroom=HEADROOM)
@@ -146,7 +100,7 @@ class CandidateMeasurer:
             return good
         self._on_progress(f"measuring {summary(item.design)}")
         try:
-            found = self._measuring.candidate(item.design, self._folder.trial(item.number))
+            found = self._target.measure(item.design, self._folder.trial(item.number))
         except MeasurementError as error:
             self._trials.fail(item.number, str(error))
             return False
@@ -162,18 +116,21 @@ class CandidateMeasurer:
         return good
 
     def _limits_of(self, item: Candidate) -> tuple[Any, ...]:
-        limits = self._spec.limits
-        return limits if item.is_reference else (*limits, *no_slower_than(self._references(), limits))
+        limits = (*self._spec.limits, *self._target.limits)
+        if item.is_reference:
+            return limits
+        return (*limits, *no_slower_than(self._references(), limits, measured=self._target.measures))
 
     def _references(self) -> list[Candidate]:
-        """The reference design, once it is chosen; before that, all that were measured."""
-        found = [item for item in self._trials.all() if item.is_reference and item.alive and item.measured]
+        """The reference design, once it is chosen; before that, all that were judged."""
+        known = [item for item in self._trials.all() if item.is_reference and item.alive]
+        found = [item for item in known if item.measured or (not self._target.measures and item.notes.within)]
         longest = max((len(item.rungs) for item in found), default=0)
         return [item for item in found if len(item.rungs) == longest]
 
     def _learn(self) -> None:
-        """Corrects the cost model by all measurements of the run."""
-        self._costs.learn(
+        """Teaches the target all measurements of the run."""
+        self._target.learn(
             [(item.design, item.notes.settled or item.measured) for item in self._trials.all() if item.measured]
         )
 

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from chipwise.core import units
+import numpy as np
+
 from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import ChipwiseError
-from chipwise.hardware.device import MachineProfile
 from chipwise.optim.study import Study
 from chipwise.pipeline import supernet_prior, task_evaluation
 from chipwise.pipeline.choosing import Chooser, StrategyProposer
-from chipwise.pipeline.cost_model import CostModel
 from chipwise.pipeline.finals import Finals
 from chipwise.pipeline.findings import explain_answer
 from chipwise.pipeline.halving import OVERHEAD, Halving, Propose, Rung, plan_finals, plan_rungs
-from chipwise.pipeline.limits import no_slower_than, penalty_factor, with_cold_limits
+from chipwise.pipeline.limits import no_slower_than, penalty_factor
 from chipwise.pipeline.measurement_choice import measure_front
-from chipwise.pipeline.measuring import CandidateMeasurer, Measuring
+from chipwise.pipeline.measuring import CandidateMeasurer
 from chipwise.pipeline.other_devices import RunTargets
 from chipwise.pipeline.reference_design import largest_within, reference_designs
 from chipwise.pipeline.run_record import make_record
@@ -28,8 +27,6 @@ from chipwise.pipeline.screening import Screened, screen
 from chipwise.pipeline.supernet_prior import Supernet, designs_to_score
 from chipwise.pipeline.task_evaluation import TaskEvaluation, load_tasks
 from chipwise.pipeline.trainings import Trainings, charged
-from chipwise.profile.calibrate import calibrate
-from chipwise.profile.store import saved_profile
 from chipwise.reporting import output
 from chipwise.reporting.record import RunRecord, save
 from chipwise.run.folder import RunFolder
@@ -37,16 +34,18 @@ from chipwise.run.ledger import Ledger
 from chipwise.run.progress import Observer, Status
 from chipwise.run.spec import RunSpec
 from chipwise.run.trials import Candidate, Trials, choice_labels
-from chipwise.space import SearchSpace
+from chipwise.space import Constraint, SearchSpace
 from chipwise.space.designs import summary
 from chipwise.space.search_space import Rows
+from chipwise.targets.chance import tightened
+from chipwise.targets.target import Target, open_target
 from chipwise.trainers.protocol import Setup, Trainer, open_trainer
 from chipwise.training.data import load_corpus
 from chipwise.training.tokenizer import TokenStore
 
-CALIBRATION_S, CALIBRATION_SHARE = 45.0, 0.2  # CPU seconds, and at most this share of the budget
 MEASURING_S, MEASURING_SHARE = 5.0, 0.04  # CPU seconds and share of the budget for measuring the finalists
 ENDING_S, ENDING_SHARE = 4.0, 0.01  # the same for what comes after that: test text, explanations, report
+SPREAD_DESIGNS = 16  # of the space, from which the width of predictions' intervals is read
 REMEMBERED_S = 1.0  # CPU seconds after which what was spent is written down
 
 
@@ -56,7 +55,7 @@ class Prepared:
 
     store: TokenStore
     tasks: TaskEvaluation | None
-    costs: CostModel
+    target: Target
     measurer: CandidateMeasurer
     chooser: Chooser
     references: Sequence[Candidate]
@@ -89,6 +88,7 @@ class Search:
         self.ledger = Ledger(self.study.memory.get("spent", {}), file=folder.spent)
         self.allowance = spec.allowance
         self.status = Status(unit=self.allowance.unit, budget=self.allowance.total, workers=spec.budget.workers)
+        self.target: Target | None = None  # once it is open
         self._reserve_s = 0.0  # of a budget that counts everything, what is set aside for the end of the run
 
     def run(self) -> RunRecord:
@@ -111,6 +111,7 @@ class Search:
                 self.spec,
                 self.folder,
                 ready.store,
+                ready.target,
                 tasks=ready.tasks,
                 penalty_factor=penalty_factor(self.spec),
                 on_phase=self._phase,
@@ -134,19 +135,18 @@ class Search:
         store = TokenStore(corpus, self.folder.corpus, self.spec.space.vocab_size)
         store.prepare()
         self.study.remember(data=corpus.summary())
-        profile = self._calibrate()
-        spec = self.spec = with_cold_limits(self.spec, profile)
-        costs = CostModel(self.space, spec.workload, profile, rates=spec.target.rates)
-        measuring = Measuring(spec, anchors=profile.reference_s)
-        measurer = CandidateMeasurer(self.trials, spec, self.folder, measuring, costs, on_progress=self._detail)
+        self._phase("calibrating")
+        target = self.target = open_target(self.spec, self.space, self.folder, self._detail)
+        spec = self.spec = target.restated(self.spec)
+        measurer = CandidateMeasurer(self.trials, spec, self.folder, target, on_progress=self._detail)
         self._phase("screening")
-        metrics = RunTargets(spec, self.space, costs.metrics).metrics if spec.targets else costs.metrics
-        limits = (*spec.limits, *spec.limits_elsewhere)
+        metrics = RunTargets(spec, self.space, target.metrics).metrics if spec.targets else target.metrics
+        limits = (*self._limits_on_predictions(target), *spec.limits_elsewhere)
         screened = screen(self.space, metrics, limits, seed=spec.seed)
         self._remember_screened(screened)
         self._phase("choosing the reference design")
-        references = reference_designs(self.trials, spec, costs, measurer=measurer)
-        limits = (*limits, *no_slower_than(references, spec.limits))
+        references = reference_designs(self.trials, spec, target, measurer=measurer)
+        limits = (*limits, *no_slower_than(references, spec.limits, measured=target.measures))
         chooser = Chooser(
             self.space,
             screened,
@@ -170,7 +170,7 @@ class Search:
         return Prepared(
             store=store,
             tasks=evaluation if tasks else None,
-            costs=costs,
+            target=target,
             measurer=measurer,
             chooser=chooser,
             references=references,
@@ -180,7 +180,7 @@ class Search:
 
     def _train_candidates(self, ready: Prepared, trainer: Trainer) -> Halving:
         """The supernet where the run wants one, the first trainings, and measurements along the front."""
-        spec, chooser, costs = self.spec, ready.chooser, ready.costs
+        spec, chooser, target = self.spec, ready.chooser, ready.target
         propose: Propose | None = None
         if spec.search.strategy != "auto":
             propose = StrategyProposer(spec.search.strategy, chooser, seed=spec.seed)
@@ -200,7 +200,7 @@ class Search:
                 on_progress=self._show_trainings,
             ),
             measurer=ready.measurer,
-            predict=lambda row: costs.predict(self.space.design(row[0])),
+            predict=lambda row: target.predict(self.space.design(row[0])),
             workers=spec.budget.workers,
             propose=propose,
             on_phase=self._phase,
@@ -211,6 +211,8 @@ class Search:
         )
         halving.explore(ready.references)
         candidates = self._candidates
+        if not target.measures:
+            return halving
         if spec.profiling == "measured":
             for item in self.trials.all():
                 if item.alive and item.rungs and item.measured is None:
@@ -261,7 +263,7 @@ class Search:
             self.trials.note(reference.number, within=False)
             self._phase("choosing the reference design")
             size = reference.design.arch.vocab_size
-            smaller = largest_within(self.trials, self.spec, ready.costs, size, measurer=ready.measurer)
+            smaller = largest_within(self.trials, self.spec, ready.target, size, measurer=ready.measurer)
             if smaller is None:
                 break
             reference = halving.train_in_full(smaller)
@@ -319,27 +321,15 @@ class Search:
         train = self.spec.train
         return Setup(on=train.on, folder=self.folder.path, workers=self.spec.budget.workers, device=train.trains_on)
 
-    def _calibrate(self) -> MachineProfile:
-        if self.folder.profile.exists():
-            return MachineProfile.load(self.folder.profile)
-        self._phase("calibrating")
-        target, nodes = self.spec.target, self.folder.node_rates
-        profile = calibrate(
-            runtime=target.runtime,
-            threads=target.threads,
-            seconds=min(
-                CALIBRATION_S, CALIBRATION_SHARE * (self.allowance.total if self.allowance.whole else math.inf)
-            ),
-            on_progress=lambda what, share: self._detail(f"{what} ({units.show(share, 'share', digits=2)})"),
-            base=MachineProfile.load(nodes) if nodes.exists() else None,
-            on_nodes=lambda rates: rates.save(nodes),
-        )
-        known = saved_profile(target.runtime, target.threads)
-        if known is not None:
-            profile = replace(profile, thermal=known.thermal)
-        profile.save(self.folder.profile)
-        nodes.unlink(missing_ok=True)
-        return profile
+    def _limits_on_predictions(self, target: Target) -> tuple[Constraint, ...]:
+        """The run's limits and the device's own; on values alone where measurements decide, else with confidence."""
+        spec = self.spec
+        limits = (*spec.limits, *target.limits)
+        if target.measures:
+            return limits
+        sample = self.space.sample(SPREAD_DESIGNS, np.random.default_rng([spec.seed, 19]))
+        spreads = target.spreads([self.space.design(row) for row in sample])
+        return tightened(limits, spreads, spec.confidence_share)
 
     def _remember_screened(self, screened: Screened) -> None:
         self.study.remember(
@@ -369,18 +359,30 @@ class Search:
         """Writes record, report, table and card from what the study holds."""
         self._phase("report")
         self.study.remember(spent=self.ledger.save())
-        record = make_record(self.spec, self.study, self.trials, self.space, self.folder)
+        record = self._record()
         save(record, self.folder.record)
         output.write(record, self.folder.path)
         self.status.done = True
         self._show()
         return record
 
+    def _record(self) -> RunRecord:
+        return make_record(self.spec, self.study, self.trials, self.space, self.folder, self._opened())
+
+    def _opened(self) -> Target | None:
+        """The run's target; one that takes no calibration is opened where it was not yet."""
+        if self.target is None and (self.folder.profile.exists() or not self.spec.target.local):
+            self.target = open_target(self.spec, self.space, self.folder, self._detail)
+        return self.target
+
     def _save_partial(self) -> None:
         """Writes the record of a search that stops early."""
         try:
             self.study.remember(spent=self.ledger.save())
-            save(make_record(self.spec, self.study, self.trials, self.space, self.folder), self.folder.record)
+            save(
+                make_record(self.spec, self.study, self.trials, self.space, self.folder, self._opened()),
+                self.folder.record,
+            )
         except (ChipwiseError, OSError):
             return  # the reason for which the search stopped is what the user must see
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from chipwise.pipeline.cost_model import CostModel
 from chipwise.pipeline.limits import HEADROOM, within
 from chipwise.pipeline.measuring import Measurer
 from chipwise.run.spec import RunSpec
@@ -19,6 +18,8 @@ from chipwise.run.trials import Candidate, Trials
 from chipwise.space import SpaceSpec
 from chipwise.space.constraints import total_penalty
 from chipwise.space.designs import design_of
+from chipwise.targets.chance import Bounds, kept, values_of
+from chipwise.targets.target import Target
 
 ALIGNMENT = 32
 HEAD_SIZES = (32, 64)
@@ -26,14 +27,16 @@ ASPECT = (24, 128)  # width over depth: SmolLM2-135M has 19, GPT-2 64, Llama-3.2
 MEASURED_AT_MOST = 4  # designs measured for one vocabulary before it is given up
 
 
-def reference_designs(trials: Trials, spec: RunSpec, costs: CostModel, *, measurer: Measurer) -> list[Candidate]:
+def reference_designs(trials: Trials, spec: RunSpec, target: Target, *, measurer: Measurer) -> list[Candidate]:
     """The largest reference design of each vocabulary that is measured within the limits; begun ones are continued."""
-    found = (largest_within(trials, spec, costs, vocab_size, measurer=measurer) for vocab_size in spec.space.vocab_size)
+    found = (
+        largest_within(trials, spec, target, vocab_size, measurer=measurer) for vocab_size in spec.space.vocab_size
+    )
     return [item for item in found if item is not None]
 
 
 def largest_within(
-    trials: Trials, spec: RunSpec, costs: CostModel, vocab_size: int, *, measurer: Measurer
+    trials: Trials, spec: RunSpec, target: Target, vocab_size: int, *, measurer: Measurer
 ) -> Candidate | None:
     """The largest reference design of one vocabulary that is measured within the limits.
 
@@ -43,7 +46,7 @@ def largest_within(
     good = next((item for item in alive if measurer.within_limits(item)), None)
     while good is None and len(_tried(trials, vocab_size)) < MEASURED_AT_MOST:
         done = [dict(item.notes.choices) for item in _tried(trials, vocab_size)]
-        fitting = (pair for pair in _largest_first(spec, costs, vocab_size) if pair[0] not in done)
+        fitting = (pair for pair in _largest_first(spec, target, vocab_size) if pair[0] not in done)
         choices, predicted = next(fitting, (None, None))
         if choices is None or predicted is None:
             break
@@ -57,20 +60,27 @@ def _tried(trials: Trials, vocab_size: int) -> list[Candidate]:
 
 
 def _largest_first(
-    spec: RunSpec, costs: CostModel, vocab_size: int
-) -> list[tuple[Mapping[str, Any], dict[str, list[float]]]]:
+    spec: RunSpec, target: Target, vocab_size: int
+) -> list[tuple[Mapping[str, Any], Mapping[str, Bounds]]]:
     """Designs predicted within the limits, most parameters first; of equals the one predicted to be fastest.
 
     Those that keep the soft limits too come before all others. Each measurement corrects later predictions.
     """
-    fitting: list[tuple[bool, int, float, int, Mapping[str, Any], dict[str, list[float]]]] = []
+    limits = (*spec.limits, *target.limits)
+
+    def fits(predicted: Mapping[str, Bounds]) -> bool:
+        if target.measures:
+            return within(limits, values_of(predicted), headroom=HEADROOM)
+        return kept(limits, predicted, {}, spec.confidence_share)
+
+    fitting: list[tuple[bool, int, float, int, Mapping[str, Any], Mapping[str, Bounds]]] = []
     for choices in proportions(spec.space):
         if choices["vocab_size"] != vocab_size:
             continue
         design = design_of(choices, spec=spec.space, name="baseline")
-        predicted = costs.predict(design)
-        values = {metric: bounds[0] for metric, bounds in predicted.items()}
-        if within(spec.limits, values, headroom=HEADROOM):
+        predicted = target.predict(design)
+        values = values_of(predicted)
+        if fits(predicted):
             beyond = total_penalty(spec.limits, values) > 0
             fitting.append((beyond, -design.arch.parameters(), values["tpot_p50"], len(fitting), choices, predicted))
     return [(choices, predicted) for *_, choices, predicted in sorted(fitting)]

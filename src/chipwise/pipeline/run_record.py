@@ -17,7 +17,7 @@ from chipwise.hardware.device import MachineProfile
 from chipwise.ops import Workload
 from chipwise.optim.pareto import hypervolume, knee, non_dominated
 from chipwise.optim.study import Study
-from chipwise.pipeline.cost_model import CostModel
+from chipwise.pipeline.finals import chances
 from chipwise.pipeline.findings import rankings
 from chipwise.pipeline.limits import penalty_factor, within
 from chipwise.pipeline.other_devices import LOCAL, RunTargets
@@ -30,20 +30,22 @@ from chipwise.space import SearchSpace
 from chipwise.space.designs import summary
 from chipwise.space.device_pricer import as_priced, design_costs
 from chipwise.spec import Design
+from chipwise.targets.target import Target
 
 Factor = Callable[[Candidate], float]  # what one bit per byte counts as
 
 
-def make_record(spec: RunSpec, study: Study, trials: Trials, space: SearchSpace, folder: RunFolder) -> rec.RunRecord:
-    """The record of a run as it stands."""
+def make_record(
+    spec: RunSpec, study: Study, trials: Trials, space: SearchSpace, folder: RunFolder, target: Target | None = None
+) -> rec.RunRecord:
+    """The record of a run as it stands; ``target`` is what was opened of it, None before that."""
     memory, items = study.memory, trials.all()
     winner, baseline = memory.get("winner"), memory.get("baseline")
     profile = MachineProfile.load(folder.profile) if folder.profile.exists() else None
     factor = penalty_factor(spec)
     front = _front(spec, items, factor)
     chosen = next((item for item in items if item.number == winner), None)
-    costing = CostModel(space, spec.workload, profile) if profile is not None and chosen is not None else None
-    cost = costing.estimate(chosen.design) if costing is not None and chosen is not None else None
+    cost = target.estimate(chosen.design) if target is not None and chosen is not None else None
     screened = memory.get("screened", {})
     answer = build(rec.Answer, memory.get("answer", {}), field="answer")
     knee = answer.knee if answer.knee is not None else _knee(spec, front, factor)
@@ -53,7 +55,7 @@ def make_record(spec: RunSpec, study: Study, trials: Trials, space: SearchSpace,
         version=version("chipwise"),
         status="finished" if winner is not None else "partial",
         seed=spec.seed,
-        target=_target(spec, items, profile),
+        target=_target(spec, items, profile, target),
         workload=spec.workload,
         constraints=(*spec.limits, *spec.limits_elsewhere),
         objectives=spec.goals,
@@ -86,7 +88,7 @@ def make_record(spec: RunSpec, study: Study, trials: Trials, space: SearchSpace,
         rankings=rankings(items, spec.workload),
         test=build(rec.TestScore, memory["test"], field="test") if "test" in memory else None,
         continuations=tuple(rec.Continuation(**item) for item in memory.get("continuations", ())),
-        elsewhere=() if profile is None else tuple(_elsewhere(spec, space, items, profile, (winner, baseline, knee))),
+        elsewhere=() if target is None else tuple(_elsewhere(spec, space, items, target, (winner, baseline, knee))),
         notes=tuple(_notes(spec, items, profile)),
     )
 
@@ -100,9 +102,18 @@ def _budget(spec: RunSpec, memory: Mapping[str, Any], items: Sequence[Candidate]
     return rec.Budget(spent=spent, unit=allowed.unit, allowed=allowed.total, charged=used, device=device)
 
 
-def _target(spec: RunSpec, items: list[Candidate], profile: MachineProfile | None) -> rec.Target:
+def _target(spec: RunSpec, items: list[Candidate], profile: MachineProfile | None, target: Target | None) -> rec.Target:
     from chipwise.hardware.detect import detect
 
+    if not spec.target.local:
+        title = target.title if target is not None else spec.target.device
+        return rec.Target(
+            device=spec.target.device,
+            runtime=spec.target.runtime,
+            title=title,
+            measures=target is not None and target.measures,
+            confidence=spec.confidence_share,
+        )
     machine = detect() if profile is None else profile.machine
     return rec.Target(
         device=spec.target.device,
@@ -149,6 +160,7 @@ def _trial(spec: RunSpec, item: Candidate) -> rec.Trial:
         measured_bounds={metric: (low, high) for metric, (low, high) in notes.measured_bounds.items()},
         tasks={name: score_of(result) for name, result in item.tasks.items()},
         clean=notes.clean,
+        chances=chances(spec, item),
         feasible=within(spec.limits, item.known),
         reason=reason,
         started=notes.started,
@@ -213,7 +225,7 @@ def _elsewhere(
     spec: RunSpec,
     space: SearchSpace,
     items: list[Candidate],
-    profile: MachineProfile,
+    target: Target,
     shown: tuple[int | None, ...],
 ) -> list[rec.Elsewhere]:
     """The run's other devices: what its contenders are predicted to cost there, and the front of its trials."""
@@ -222,9 +234,10 @@ def _elsewhere(
     kept = [item for item in items if item.quality is not None and item.alive and item.row is not None]
     rows = space.canonical(np.array([item.row for item in kept], np.int64).reshape(len(kept), len(space.genes)))
     quality = np.array([item.quality for item in kept], float)
-    targets = RunTargets(spec, space, CostModel(space, spec.workload, profile).metrics).targets
+    targets = RunTargets(spec, space, target.metrics).targets
     fronts = targets.fronts(rows, quality, "tpot_p50")
     transfer = targets.transfer(rows, quality, "tpot_p50")
+    here = f"{target.title} ({'calibrated' if target.measures else 'predicted'})"
     found = []
     for i, name in enumerate(targets.devices):
         sheet = None if name == LOCAL else datasheet.load(name)
@@ -236,7 +249,7 @@ def _elsewhere(
         found.append(
             rec.Elsewhere(
                 device=name,
-                title=f"{profile.machine.name} (calibrated)" if sheet is None else sheet.title,
+                title=here if sheet is None else sheet.title,
                 costs=costs,
                 front=tuple(kept[int(j)].number for j in fronts[name]),
                 carried={} if not kept else dict(zip(targets.devices, transfer.fronts[i].tolist(), strict=True)),
@@ -255,7 +268,7 @@ def _promises(items: list[Candidate]) -> list[rec.Promise]:
         rec.Promise(
             trial=item.number,
             metric=metric,
-            promised=bounds[0],
+            promised=float(bounds[0]),
             low=bounds[1],
             high=bounds[2],
             measured=item.measured[metric],
@@ -263,7 +276,7 @@ def _promises(items: list[Candidate]) -> list[rec.Promise]:
         for item in items
         if item.measured
         for metric, bounds in item.notes.predicted.items()
-        if metric in item.measured
+        if metric in item.measured and bounds[0] is not None
     ]
 
 

@@ -28,11 +28,11 @@ How = Literal["predicted", "measured"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """A prediction with the bounds it is believed to lie in."""
+    """A prediction with the ends of its 90 % interval; None where no interval was validated."""
 
     value: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,10 +95,13 @@ class Ranking:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """The machine and runtime that every measurement of the run was made on."""
+    """The device and runtime that the run designs for; where ``measures`` holds, every measurement was made there."""
 
     device: str
     runtime: str
+    title: str | None = None
+    measures: bool = True
+    confidence: float | None = None  # with which limits on predictions had to hold
     cpu: str | None = None
     cores: int | None = None
     runtime_version: str | None = None
@@ -191,6 +194,7 @@ class Trial:
     measured_bounds: dict[str, tuple[float | None, float | None]] = field(default_factory=dict)  # 95 % intervals
     tasks: dict[str, TaskScore] = field(default_factory=dict)  # by the task's name
     clean: bool | None = None  # whether the machine was quiet while measuring
+    chances: dict[str, float | None] = field(default_factory=dict)  # that a limit on something predicted holds
     feasible: bool | None = None  # by measurement where there is one, else by prediction
     reason: str | None = None  # why it failed, was pruned, or is not clean
     started: str | None = None  # ISO 8601

@@ -14,6 +14,7 @@ from chipwise.core.fields import positive
 from chipwise.core.files import build, read_yaml
 from chipwise.cost.spending import Rates, refused, require
 from chipwise.hardware import datasheet
+from chipwise.hardware.runtime import default_runtime, on_device, runtime_named
 from chipwise.ops import Workload
 from chipwise.optim.strategies import STRATEGIES
 from chipwise.run.budget_spec import Allowance, BudgetSpec, allowance
@@ -22,8 +23,10 @@ from chipwise.space.constraints import SPENDING
 from chipwise.trainers.train_spec import TrainSpec
 from chipwise.training.tasks_data import TASKS, Kind
 
-DEVICES = ("local",)
+LOCAL_RUNTIME = "onnxruntime"
 MOST_THREADS = 1024  # more than any machine's cores that this was tried on
+MOST_DEVICES = 1024
+CONFIDENCE = "90 %"
 SHARED_SHARE = 0.25  # of budget.cpu, for the training of the supernet
 _LATER = {  # fields after the first release, as it did it
     "targets": [],
@@ -31,7 +34,9 @@ _LATER = {  # fields after the first release, as it did it
     "profiling": "hybrid",
     "tasks": [],
     "quality": {"method": "auto", "budget": None},
+    "confidence": CONFIDENCE,
 }
+_LATER_TARGET = {"power": None, "price": None, "tp": 1, "pp": 1, "kv": None, "like": None}
 NO_SPACE = "a run that cuts a model has no space to look at; chipwise search runs it"
 ON_SHEETS = (
     "ttft_p50",
@@ -45,19 +50,45 @@ ON_SHEETS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetSpec:
-    """Where the winner will run; ``power`` and ``price`` are what nothing here can find out of this machine."""
+    """Where the winner will be served.
+
+    ``device`` is ``local`` (this machine, which is calibrated and measured), a data sheet's name or file, a taught or
+    calibrated profile, or ``ssh:user@host``, measured over ssh and predicted as the data sheet that ``like`` names.
+    ``power`` and ``price`` are what no data sheet tells: watts drawn while it serves, and dollars an hour.
+    """
 
     device: str = "local"
-    runtime: str = "onnxruntime"
+    runtime: str = ""  # onnxruntime here, else the device's own, such as llama.cpp on a phone
     threads: int = 1
-    power: str | float | None = None  # drawn while it serves, such as 15 W
-    price: str | float | None = None  # of an hour, such as 0.10 USD/h
+    power: str | float | None = None  # such as 15 W
+    price: str | float | None = None  # such as 0.10 USD/h
+    tp: int = 1  # tensor-parallel degree
+    pp: int = 1  # pipeline stages
+    kv: str | None = None  # KV-cache dtype; that of the activations unless given
+    like: str | None = None  # data sheet by which an ssh device is predicted
 
     def __post_init__(self) -> None:
-        if self.device not in DEVICES:
-            raise SpecError(f"unknown device {self.device!r}; {nearest(self.device, DEVICES)}", field="device")
         positive(self, "threads", most=MOST_THREADS)
         _ = self.rates
+        if not self.runtime:
+            object.__setattr__(self, "runtime", self._default_runtime())
+        if self.local:
+            for name, usual in (("tp", 1), ("pp", 1), ("kv", None), ("like", None)):
+                if getattr(self, name) != usual:
+                    raise SpecError("only where device names another machine; leave it out", field=name)
+            return
+        self._check_elsewhere()
+
+    @property
+    def local(self) -> bool:
+        """Whether the winner is served on this machine."""
+        return self.device == "local"
+
+    @property
+    def sheet(self) -> datasheet.DeviceProfile | None:
+        """The data sheet by which the device is predicted; None where a calibration is."""
+        name = self.like if self.device.startswith("ssh:") else self.device
+        return None if self.local or name is None or name.endswith(".json") else datasheet.load(name)
 
     @property
     def rates(self) -> Rates:
@@ -66,6 +97,40 @@ class TargetSpec:
             power_w=None if self.power is None else _positive(self.power, "power", "power"),
             usd_per_s=None if self.price is None else _positive(self.price, "price_rate", "price"),
         )
+
+    def _default_runtime(self) -> str:
+        if self.local or self.device.endswith(".json") or self.device.startswith("ssh:"):
+            return LOCAL_RUNTIME
+        return default_runtime(self._named_sheet())
+
+    def _named_sheet(self) -> datasheet.DeviceProfile:
+        try:
+            sheet = self.sheet
+        except UnknownName as error:
+            field = "like" if self.device.startswith("ssh:") else "device"
+            raise SpecError(f"{error}; local is this machine", field=field) from None
+        assert sheet is not None
+        return sheet
+
+    def _check_elsewhere(self) -> None:
+        if self.device.startswith("ssh:"):
+            if self.like is None:
+                raise SpecError(
+                    "name the data sheet that comes nearest to the machine, such as like: raspberry-pi-5 (chipwise "
+                    "devices lists them): candidates are predicted by it until they are measured",
+                    field="like",
+                )
+        elif self.like is not None:
+            raise SpecError("only of a device that is measured over ssh; leave it out", field="like")
+        if self.device.endswith(".json"):
+            return
+        sheet = self._named_sheet()
+        try:
+            on_device(runtime_named(self.runtime), sheet)
+        except (UnknownName, Unsupported) as error:
+            raise SpecError(str(error), field="runtime") from None
+        for name in ("tp", "pp"):
+            positive(self, name, most=MOST_DEVICES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,6 +287,7 @@ class RunSpec:
     tasks: tuple[TaskSpec, ...] = ()  # that finalists and reference design are evaluated on at the end
     quality: QualitySpec = field(default_factory=QualitySpec)
     train: TrainSpec = field(default_factory=TrainSpec)
+    confidence: str | float = CONFIDENCE  # with which a limit on something predicted must hold
     seed: int = 0
     folder: str = "."  # the file's own folder, against which data paths are read; not a field of the file
 
@@ -243,6 +309,7 @@ class RunSpec:
         labels = [item.label for item in self.tasks]
         if len(set(labels)) != len(labels):
             raise SpecError(f"two tasks have one name in {labels}", field="tasks")
+        _ = self.confidence_share
         if not 0 <= self.seed < 2**63:
             raise SpecError(f"must be at least 0 and below 2**63, not {self.seed}", field="seed")
         allowed = self.allowance
@@ -263,20 +330,43 @@ class RunSpec:
 
     def _require_known(self) -> None:
         """Refuses constraints and objectives that cannot be read, or whose facts nobody stated."""
-        rates = self.target.rates
-        missing = {
-            metric
-            for metric in SPENDING
-            if (rates.usd_per_s if metric == "usd_per_1k_tokens" else rates.power_w) is None
-        }
         limited = [(item.metric, "constraints") for item in self.limits]
         sought = [(item.metric, "objectives") for item in self.goals]
         for metric, where in (*limited, *sought):
-            if metric in missing:
-                raise SpecError(str(refused(metric)), field=f"{where}.{metric}")
+            self._require_told(metric, f"{where}.{metric}")
         for metric, where in sought:
             for other in self.targets if metric in SPENDING else ():
                 _told(datasheet.load(other.device), metric, f"{where}.{metric}")
+
+    def _require_told(self, metric: str, field: str) -> None:
+        """Refuses a metric that the target neither measures nor predicts."""
+        rates, sheet = self.target.rates, self.target.sheet
+        if metric in SPENDING:
+            if (rates.usd_per_s if metric == "usd_per_1k_tokens" else rates.power_w) is not None:
+                return
+            if sheet is None:
+                raise SpecError(str(refused(metric)), field=field)
+            _told(sheet, metric, field)
+        elif sheet is not None and metric in ("ttft_p99", "tpot_p99", "tpot_sustained"):
+            raise SpecError(
+                f"no data sheet predicts it for {self.target.device}; limit {metric.split('_')[0]}_p50 instead, or "
+                "measure there (chipwise kit)",
+                field=field,
+            )
+
+    @property
+    def confidence_share(self) -> float:
+        """The probability with which a limit on something predicted must hold."""
+        try:
+            share = units.parse(self.confidence, "share")
+        except UnitError as error:
+            raise SpecError(str(error), field="confidence") from None
+        if not 0.5 <= share < 1:
+            raise SpecError(
+                f"must be from 50 % (the predicted value alone) to below 100 %, not {self.confidence}",
+                field="confidence",
+            )
+        return share
 
     @property
     def allowance(self) -> Allowance:
@@ -318,8 +408,8 @@ class RunSpec:
         data["search"] = data["search"]["strategy"]
         if not data["space"]["conditions"]:
             del data["space"]["conditions"]
-        for name in ("power", "price"):
-            if data["target"][name] is None:
+        for name, unset in _LATER_TARGET.items():
+            if data["target"][name] == unset:
                 del data["target"][name]
         if data["space"]["conv"] == ["none"]:
             del data["space"]["conv"], data["space"]["conv_taps"]
@@ -363,6 +453,8 @@ def spelt_out(data: Mapping[str, Any]) -> dict[str, Any]:
         found["train"] = {"on": data["train"]}
     if isinstance(data.get("quality"), str):
         found["quality"] = {"method": data["quality"]}
+    if isinstance(data.get("target"), str):
+        found["target"] = {"device": data["target"]}
     if isinstance(data.get("targets"), list | tuple):
         found["targets"] = [{"device": item} if isinstance(item, str) else item for item in data["targets"]]
     if isinstance(data.get("tasks"), list | tuple):

@@ -64,6 +64,8 @@ class StartSpec:
         self.budget.require_cpu("a cut")
         if self.weights not in FORMATS:
             raise SpecError(f"unknown format {self.weights!r}; {nearest(self.weights, FORMATS)}", field="weights")
+        if not self.target.local:
+            raise SpecError("a model is cut for the machine that it is cut on; leave device out", field="target.device")
         if (self.target.runtime, self.target.threads) != ("onnxruntime", 1):
             raise SpecError(
                 "cuts are timed in onnxruntime on one thread; leave runtime and threads out", field="target"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, Literal, get_args
@@ -16,7 +16,7 @@ from chipwise.space.designs import design_of
 from chipwise.space.search_space import Rows
 from chipwise.spec import Design
 
-Prediction = list[float]  # value, and the bounds of its 90 % interval
+Prediction = Sequence[float | None]  # value, and the ends of its 90 % interval, None where it has none
 Predictions = Mapping[str, Prediction]  # by metric
 Role = Literal["candidate", "baseline"]  # stored; a "baseline" is a reference design
 
@@ -106,7 +106,9 @@ def _known(cls: type, data: Mapping[str, Any]) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     if isinstance(value, TrainedRung):
         return {item.name: getattr(value, item.name) for item in fields(value)}
-    return [_plain(item) for item in value] if isinstance(value, tuple) else value
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return {name: _plain(item) for name, item in value.items()} if isinstance(value, dict) else value
 
 
 @dataclass(frozen=True)
@@ -175,7 +177,8 @@ class Candidate:
     def costs(self) -> dict[str, float]:
         """Metrics as measured; where they were not, as the cost model believes now, else as it promised."""
         notes = self.notes
-        predicted = {metric: bounds[0] for metric, bounds in {**notes.predicted, **notes.believed_now}.items()}
+        known = {**notes.predicted, **notes.believed_now}
+        predicted = {metric: float(bounds[0]) for metric, bounds in known.items() if bounds[0] is not None}
         return predicted | (self.measured or {})
 
     @property

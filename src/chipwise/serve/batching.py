@@ -59,10 +59,20 @@ class Constants:
 
     def device_s(self, times: PassTimes, runtime: Runtime) -> Float64Array:
         """Seconds of one pass on the device: kernels without launches and with gaps, or as the host launches them."""
+        return self.spaced_s(self.busy_s(times, runtime), times.kernels, runtime)
+
+    def busy_s(self, times: PassTimes, runtime: Runtime) -> Float64Array:
+        """Seconds that the kernels of a pass take under ``runtime``, without the gaps between them. Passes add."""
         if not runtime.graphs:
-            return np.maximum(times.latency_s, runtime.dispatch_s * times.kernels)
+            return times.latency_s
         scaled = sum(times.busy_s(kind, scale=scale) for kind, scale in self.scales(runtime).items())
-        result: Float64Array = scaled + times.class_s("collective") + times.busy_s("other") + self.gap_s * times.kernels
+        result: Float64Array = scaled + times.class_s("collective") + times.busy_s("other")
+        return result
+
+    def spaced_s(self, busy_s: Float64Array, kernels: Any, runtime: Runtime) -> Float64Array:
+        """Seconds of ``kernels`` kernels that take ``busy_s`` together, with the gaps between them."""
+        launched_s = runtime.dispatch_s * kernels
+        result: Float64Array = busy_s + self.gap_s * kernels if runtime.graphs else np.maximum(busy_s, launched_s)
         return result
 
     def step_s(self, times: PassTimes, setting: Setting, sequences: Any) -> Float64Array:
@@ -78,13 +88,16 @@ class Constants:
         return result
 
     def waited_s(self, prompts: PassTimes, setting: Setting, together: Any) -> Float64Array:
-        """Seconds that one prompt of a pass of ``together`` keeps the others waiting.
+        """Seconds that one prompt of a pass of ``together`` keeps the others waiting."""
+        host_s = self.host_step_s(setting.runtime, sequences=0, tp=setting.plan.tp)
+        return self.waited_pass_s(self.device_s(prompts, setting.runtime), host_s, setting.runtime, together)
 
-        Where it rides along with decode steps, the host's time is in those.
+    def waited_pass_s(self, device_s: Float64Array, host_s: Any, runtime: Runtime, together: Any) -> Float64Array:
+        """The same of a pass that takes ``device_s`` on the device and ``host_s`` on the host.
+
+        Where a prompt rides along with decode steps, the host's time is in those.
         """
-        if rides_along(setting.runtime):
-            return self.device_s(prompts, setting.runtime)
-        result: Float64Array = self.step_s(prompts, setting, 0) / together
+        result: Float64Array = device_s if rides_along(runtime) else (device_s + host_s) / together
         return result
 
 

@@ -24,7 +24,7 @@ from typing import Any
 from chipwise.core.digest import digest, plain
 from chipwise.core.errors import ChipwiseError, Infeasible, MeasurementError, SpecError
 from chipwise.core.files import read_json, storage, write_json
-from chipwise.pipeline.measuring import Measuring, metrics_of
+from chipwise.pipeline.measuring import metrics_of
 from chipwise.pipeline.task_evaluation import bag_of_words, load_tasks
 from chipwise.profile.measurement import Measurement
 from chipwise.reporting import output
@@ -46,6 +46,7 @@ from chipwise.space.designs import summary
 from chipwise.spec import ArchSpec, Design
 from chipwise.spec.encoder import is_encoder
 from chipwise.spec.io import to_data
+from chipwise.targets.bench import Bench
 from chipwise.training.data import Corpus, load_corpus
 from chipwise.training.tasks_data import Task
 
@@ -132,7 +133,7 @@ class Cutting:
         """The original is measured first: what shares are of, and what seconds and bytes are of it."""
         if "measured" not in self._of("original"):
             self._phase("measuring the original")
-            [found] = Measuring(self.spec).alternately([work.original_file], timeout_s=TIMEOUT_S)
+            [found] = Bench(self.spec, timeout_s=TIMEOUT_S).alternately([work.original_file])
             if isinstance(found, MeasurementError):
                 raise found
             self._found(
@@ -244,7 +245,7 @@ class Cutting:
         self._phase("measuring alternately")
         names = [name for name in ("original", self.spec.method, "truncate") if "parameters" in self._of(name)]
         files = [work.original_file, *(self.folder.path / name / "model.onnx" for name in names[1:])]
-        measured = Measuring(self.spec).alternately(files, timeout_s=TIMEOUT_S)
+        measured = Bench(self.spec, timeout_s=TIMEOUT_S).alternately(files)
         for name, found in zip(names, measured, strict=True):
             if isinstance(found, MeasurementError):
                 raise found

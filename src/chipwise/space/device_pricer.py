@@ -19,7 +19,7 @@ from chipwise.ops import Op, Phase, Workload
 from chipwise.predict.kernels import times_of
 from chipwise.predict.power import power
 from chipwise.space import SearchSpace
-from chipwise.space.price_table import PriceTable
+from chipwise.space.price_table import OperatorPricer, PriceTable
 from chipwise.space.search_space import Rows
 from chipwise.spec import Attention, Design, FeedForward
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 ACTIVATIONS = ("bf16", "fp16", "fp32")  # the first that the device multiplies
 
 
-class DevicePricer:
+class DevicePricer(OperatorPricer):
     """Prices of operators on a device that is known by its data sheet; see :class:`chipwise.space.price_table.Pricer`.
 
     Operators run one after the other, in ``activations``; weights stay in the format that the space chose. Memory is
@@ -46,6 +46,7 @@ class DevicePricer:
     def __init__(
         self, device: DeviceProfile, *, activations: str | None = None, stack: str = "vllm", joules: bool = False
     ) -> None:
+        super().__init__()
         self.device, self.stack, self.joules = device, stack, joules
         self.activations = activations or _activations(device)
         self._share = DType.named(self.activations).size_bytes / DType.FP32.size_bytes
@@ -66,9 +67,11 @@ class DevicePricer:
             return np.array([latency_s])
         return np.array([latency_s, float(power(priced, self.device, latency_s).energy_j)])
 
-    def latency_s(self, columns: Float64Array, phase: Phase, *, logits: Float64Array) -> Float64Array:
-        """The sum of the operators, (n, columns) -> (n,)."""
-        return columns[:, 0]
+    def latencies_s(
+        self, prefill: Float64Array, decode: Float64Array, *, logits: Float64Array
+    ) -> tuple[Float64Array, Float64Array]:
+        """The sums of the operators, (n, columns) -> (n,) each."""
+        return prefill[:, 0], decode[:, 0]
 
     def energy_j(self, columns: Float64Array) -> Float64Array | None:
         """The sum of the operators, likewise; None where joules are not priced."""

@@ -33,16 +33,18 @@ BLOCK = 8_192  # rows priced at once: what is in use stays in the caches
 
 
 class Pricer(Protocol):
-    """A cost model that prices operators one by one and models by their sums."""
+    """A cost model that prices blocks one by one and models by their sums."""
 
-    def op_columns(self, op: Op) -> Float64Array:
-        """The additive columns of one operator, (columns,)."""
+    def pass_columns(self, design: Design, workload: Workload, phase: Phase) -> Float64Array:
+        """The additive columns of one pass, (columns,)."""
         ...
 
-    def latency_s(self, columns: Float64Array, phase: Phase, *, logits: Float64Array) -> Float64Array:
-        """Median seconds of passes whose operators' columns sum to ``columns``, (n, columns) -> (n,).
+    def latencies_s(
+        self, prefill: Float64Array, decode: Float64Array, *, logits: Float64Array
+    ) -> tuple[Float64Array, Float64Array]:
+        """Median TTFT and TPOT, each (n,), of models whose passes' columns sum to ``prefill`` and ``decode``.
 
-        ``logits`` (n,) are the values from which tokens are chosen.
+        ``prefill`` and ``decode`` are (n, columns); ``logits`` (n,) are the values from which tokens are chosen.
         """
         ...
 
@@ -63,19 +65,45 @@ class Pricer(Protocol):
         ...
 
 
-class ProfilePricer:
+class OperatorPricer:
+    """The part of a Pricer that prices a pass operator by operator, each distinct one once."""
+
+    def __init__(self) -> None:
+        self._known: dict[Op, Float64Array] = {}
+
+    def op_columns(self, op: Op) -> Float64Array:
+        """The additive columns of one operator, (columns,)."""
+        raise NotImplementedError
+
+    def pass_columns(self, design: Design, workload: Workload, phase: Phase) -> Float64Array:
+        """The sum of a pass's operators, (columns,)."""
+        total: Float64Array | float = 0.0
+        for placed in lower(design, workload, phase):
+            if placed.op not in self._known:
+                self._known[placed.op] = self.op_columns(placed.op)
+            total = total + self._known[placed.op]
+        return np.asarray(total)
+
+
+class ProfilePricer(OperatorPricer):
     """The calibrated cost model of one machine as a Pricer."""
 
     def __init__(self, profile: MachineProfile) -> None:
+        super().__init__()
         self.profile = profile
 
     def op_columns(self, op: Op) -> Float64Array:
         """See :func:`chipwise.cost.pricing.op_price`."""
         return op_price(op, self.profile)
 
-    def latency_s(self, columns: Float64Array, phase: Phase, *, logits: Float64Array) -> Float64Array:
+    def latencies_s(
+        self, prefill: Float64Array, decode: Float64Array, *, logits: Float64Array
+    ) -> tuple[Float64Array, Float64Array]:
         """See :func:`chipwise.cost.pricing.combine`."""
-        return combine(columns, self.profile, phase, logits=logits)
+        return (
+            combine(prefill, self.profile, Phase.PREFILL, logits=logits),
+            combine(decode, self.profile, Phase.DECODE, logits=logits),
+        )
 
     def energy_j(self, columns: Float64Array) -> Float64Array | None:
         """Not known: calibration times, and meters nothing."""
@@ -117,7 +145,8 @@ class PriceTable:
 
     def __init__(self, space: SearchSpace, workload: Workload, pricer: Pricer) -> None:
         self.space, self._workload, self._pricer = space, workload, pricer
-        self._known: dict[Op, Float64Array] = {}
+        self._columns_of: dict[Design, Float64Array] = {}
+        self._prefill_columns = 0
         spec = space.spec
         self._first = (spec.head_size[0], spec.attention_choices()[0])
         self._lookups = [Lookup(space, self._prices(head)) for head in spec.weights]
@@ -142,13 +171,11 @@ class PriceTable:
     def _costs(self, rows: Rows, lookup: Lookup) -> tuple[Float64Array, ...]:
         """The fields of Costs that are known, for rows whose heads have one weight format."""
         sums, widest = lookup(rows)
-        ops = (len(sums) - 2) // 2
         logits = self._workload.batch * self.space.values(rows, "vocab_size").astype(np.float64)
-        prefill, decode = sums[:ops].T, sums[ops:-2].T
+        prefill, decode = sums[: self._prefill_columns].T, sums[self._prefill_columns : -2].T
         energy = [self._pricer.energy_j(columns) for columns in (prefill, decode)]
         return (
-            self._pricer.latency_s(prefill, Phase.PREFILL, logits=logits),
-            self._pricer.latency_s(decode, Phase.DECODE, logits=logits),
+            *self._pricer.latencies_s(prefill, decode, logits=logits),
             self._pricer.base_bytes() + sums[-2] + widest,
             sums[-1],
             *(joules for joules in energy if joules is not None),
@@ -239,26 +266,19 @@ class PriceTable:
         )
         return Design(arch=arch, weights=formats_word(formats, head))
 
-    def _op_columns(self, design: Design, phase: Phase) -> Float64Array:
-        total: Float64Array | float = 0.0
-        for placed in lower(design, self._workload, phase):
-            if placed.op not in self._known:
-                self._known[placed.op] = self._pricer.op_columns(placed.op)
-            total = total + self._known[placed.op]
-        return np.asarray(total)
-
     def _columns(
         self, d_model: int, head: str, formats: list[str], *layers: Layer, vocab_size: int = 256, tied: bool = True
     ) -> Float64Array:
         """Of a model of these layers, each in its format: columns of both phases, stored bytes, parameters."""
         design = self._design(d_model, head, formats, list(layers), vocab_size, tied)
-        return np.concatenate(
-            [
-                self._op_columns(design, Phase.PREFILL),
-                self._op_columns(design, Phase.DECODE),
-                [self._pricer.stored_bytes(design, self._workload), design.arch.parameters()],
-            ]
-        )
+        if design not in self._columns_of:
+            prefill, decode = (
+                self._pricer.pass_columns(design, self._workload, phase) for phase in (Phase.PREFILL, Phase.DECODE)
+            )
+            stored = [self._pricer.stored_bytes(design, self._workload), design.arch.parameters()]
+            self._prefill_columns = len(prefill)
+            self._columns_of[design] = np.concatenate([prefill, decode, stored])
+        return self._columns_of[design]
 
     def _end(self, head: str, d_model: int, vocab_size: int, tied: bool) -> Float64Array:
         """A model of one bare layer; the other prices are differences to it."""

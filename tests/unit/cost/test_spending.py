@@ -15,12 +15,12 @@ from chipwise.core.files import build
 from chipwise.cost.spending import Rates, spent
 from chipwise.hardware import datasheet
 from chipwise.ops import Matmul, Workload
-from chipwise.pipeline.cost_model import CostModel
 from chipwise.pipeline.measuring import measured_w
 from chipwise.predict.power import power
 from chipwise.run.spec import RunSpec, run_spec
 from chipwise.space import SearchSpace
 from chipwise.space.device_pricer import DevicePricer, as_priced, design_costs, device_metrics
+from chipwise.targets.cost_model import CostModel
 from chipwise.testing.machines import round_machine
 
 DATA = {

@@ -9,11 +9,11 @@ import pytest
 from toy_run import SPACE, SPEC
 
 from chipwise.optim.study import Study
-from chipwise.pipeline.cost_model import CostModel
 from chipwise.pipeline.measuring import CandidateMeasurer, bounds_of, measurement_notes
 from chipwise.pipeline.run_record import _promises
 from chipwise.profile.measurement import Measurement
 from chipwise.run.trials import Trials, choice_labels
+from chipwise.targets.cost_model import CostModel
 from chipwise.testing.machines import core_like
 
 

@@ -16,13 +16,14 @@ from chipwise.pipeline.choosing import Chooser, Observation, StrategyProposer
 from chipwise.pipeline.finals import Finals
 from chipwise.pipeline.findings import explain_answer
 from chipwise.pipeline.halving import Halving
-from chipwise.pipeline.limits import cold, no_slower_than, penalty_factor
+from chipwise.pipeline.limits import no_slower_than, penalty_factor
 from chipwise.pipeline.measurement_choice import next_of, worth_measuring
 from chipwise.pipeline.screening import screen
 from chipwise.run.spec import RunSpec, run_spec
 from chipwise.run.start_spec import any_spec
 from chipwise.run.trials import Trials, choice_labels
 from chipwise.space import parse_constraints
+from chipwise.targets.sustained import cold
 
 LOW, HIGH = 0.01, 5.0
 

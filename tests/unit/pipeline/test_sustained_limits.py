@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from chipwise.hardware.device import Thermal
-from chipwise.pipeline.limits import cold
 from chipwise.space import parse_constraints
+from chipwise.targets.sustained import cold
 
 THERMAL = Thermal(sustained_share=2 / 3, time_constant_s=60.0, throttle_s=41.6, observed_s=600.0)
 

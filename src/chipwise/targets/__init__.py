@@ -1,0 +1,1 @@
+"""Targets: where a model will be served, what can be predicted there, and what can be measured."""

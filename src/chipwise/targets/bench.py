@@ -1,0 +1,67 @@
+"""Measuring exported candidates on a machine that can be reached: this one, or another over ssh."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chipwise.core.errors import MeasurementError
+from chipwise.core.files import storage
+from chipwise.profile.exporting import export_for
+from chipwise.profile.harness import measure, measure_alternately
+from chipwise.profile.measurement import Measurement
+from chipwise.profile.store import MeasurementStore
+from chipwise.run.spec import RunSpec
+from chipwise.run.start_spec import StartSpec
+from chipwise.spec import Design
+
+CANDIDATE_S = 60.0  # before a candidate that does not answer is given up
+MEMORY_BYTES = 16_000_000_000  # address space that a candidate's process may take
+
+
+@dataclass(frozen=True)
+class Bench:
+    """How this run measures; what candidates took is also kept in the user's store.
+
+    ``anchors`` are those of the run's profile, against which drift is computed. ``host`` is reached over ssh.
+    """
+
+    spec: RunSpec | StartSpec
+    anchors: Mapping[str, float] | None = None
+    timeout_s: float = CANDIDATE_S
+    host: str | None = None
+
+    def candidate(self, design: Design, folder: Path) -> Measurement:
+        """Measures a design with random weights: latency and memory are those that it will have when trained.
+
+        Raises:
+            MeasurementError: It hangs, crashes, takes more memory than it may, or gives no finite logits.
+            StorageError: The disk is full.
+        """
+        with storage(folder):
+            path = export_for(self.spec.target.runtime, design, folder, stem="random")
+        try:
+            found = measure(
+                path, self.spec.workload, timeout_s=self.timeout_s, memory_limit_bytes=MEMORY_BYTES, **self._settings
+            )
+        finally:
+            path.unlink(missing_ok=True)
+        MeasurementStore().add(found, design=design, source=f"search {self.spec.name}")
+        return found
+
+    def alternately(self, paths: list[Path]) -> list[Measurement | MeasurementError]:
+        """Measures exported files in turns, so that the machine's drift affects all alike; errors in their places."""
+        return measure_alternately(paths, self.spec.workload, timeout_s=self.timeout_s, **self._settings)
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        target = self.spec.target
+        settings: dict[str, Any] = {
+            "runtime": target.runtime,
+            "threads": target.threads,
+            "attempts": 2,
+            "calibrated": self.anchors,
+        }
+        return settings if self.host is None else {**settings, "remote": self.host}

@@ -1,0 +1,137 @@
+"""Targets whose costs a calibration predicts: this machine, and a profile that was calibrated on another."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from chipwise.core import units
+from chipwise.core.arrays import Float64Array
+from chipwise.core.errors import MeasurementError
+from chipwise.cost.model import CostEstimate
+from chipwise.hardware.device import MachineProfile
+from chipwise.profile.calibrate import calibrate
+from chipwise.profile.measurement import Measurement
+from chipwise.profile.store import saved_profile
+from chipwise.run.folder import RunFolder
+from chipwise.run.spec import RunSpec
+from chipwise.space import Constraint, SearchSpace
+from chipwise.space.search_space import Rows
+from chipwise.spec import Design
+from chipwise.targets.bench import Bench
+from chipwise.targets.chance import Bounds, spread_of
+from chipwise.targets.cost_model import CostModel
+from chipwise.targets.sustained import with_cold_limits
+
+CALIBRATION_S, CALIBRATION_SHARE = 45.0, 0.2  # CPU seconds, and at most this share of the budget
+
+
+class CalibratedTarget:
+    """A machine whose calibrated profile predicts, and which measures where it is this one.
+
+    Args:
+        spec: The run.
+        space: Its space.
+        profile: The calibration.
+        bench: What measures there; nothing where None.
+    """
+
+    def __init__(self, spec: RunSpec, space: SearchSpace, profile: MachineProfile, bench: Bench | None) -> None:
+        self.profile, self._bench = profile, bench
+        self._costs = CostModel(space, spec.workload, profile, rates=spec.target.rates)
+        self.limits: tuple[Constraint, ...] = ()
+
+    @property
+    def measures(self) -> bool:
+        """Whether it is the machine that the search runs on."""
+        return self._bench is not None
+
+    @property
+    def title(self) -> str:
+        """The processor's name."""
+        return self.profile.machine.name
+
+    def restated(self, spec: RunSpec) -> RunSpec:
+        """See :func:`chipwise.targets.sustained.with_cold_limits`."""
+        return with_cold_limits(spec, self.profile)
+
+    def metrics(self, rows: Rows) -> Mapping[str, Float64Array]:
+        """Predicted metrics of canonical rows, each (n,)."""
+        return self._costs.metrics(rows)
+
+    def predict(self, design: Design) -> dict[str, Bounds]:
+        """Each metric's corrected value and its 90 % interval."""
+        return {**self._costs.predict(design)}
+
+    def spreads(self, designs: Sequence[Design]) -> Mapping[str, float]:
+        """As in the first of the designs; those of a calibration hardly differ."""
+        found = {metric: spread_of(bounds) for metric, bounds in self.predict(designs[0]).items()}
+        return {metric: spread for metric, spread in found.items() if spread}
+
+    def unsure(self, design: Design) -> float:
+        """How little is known of designs like this one."""
+        return self._costs.unsure(design)
+
+    def learn(self, measured: Iterable[tuple[Design, Mapping[str, float]]]) -> None:
+        """Learns from all measurements of the run so far."""
+        self._costs.learn(measured)
+
+    def estimate(self, design: Design) -> CostEstimate:
+        """The estimate of the learnt profile, with every operator."""
+        return self._costs.estimate(design)
+
+    def measure(self, design: Design, folder: Path) -> Measurement:
+        """Measures a design with random weights."""
+        return self._reached.candidate(design, folder)
+
+    def alternately(self, paths: list[Path]) -> list[Measurement | MeasurementError]:
+        """Measures exported files in turns."""
+        return self._reached.alternately(paths)
+
+    @property
+    def _reached(self) -> Bench:
+        if self._bench is None:
+            raise MeasurementError(f"{self.title} is known by its profile alone and cannot be measured from here")
+        return self._bench
+
+
+def open_local(
+    spec: RunSpec, space: SearchSpace, folder: RunFolder, on_detail: Callable[[str], None]
+) -> CalibratedTarget:
+    """This machine, calibrated for the run unless its folder holds the calibration already."""
+    profile = _calibrated(spec, folder, on_detail)
+    return CalibratedTarget(spec, space, profile, Bench(spec, anchors=profile.reference_s))
+
+
+def open_profile(
+    spec: RunSpec, space: SearchSpace, folder: RunFolder, on_detail: Callable[[str], None]
+) -> CalibratedTarget:
+    """A machine known by a profile that ``chipwise calibrate --out`` wrote there.
+
+    Raises:
+        SpecError: The file is missing or no profile; file and field are named.
+    """
+    profile = MachineProfile.load(Path(spec.folder) / spec.target.device)
+    return CalibratedTarget(spec, space, profile, None)
+
+
+def _calibrated(spec: RunSpec, folder: RunFolder, on_detail: Callable[[str], None]) -> MachineProfile:
+    if folder.profile.exists():
+        return MachineProfile.load(folder.profile)
+    target, nodes, allowed = spec.target, folder.node_rates, spec.allowance
+    profile = calibrate(
+        runtime=target.runtime,
+        threads=target.threads,
+        seconds=min(CALIBRATION_S, CALIBRATION_SHARE * (allowed.total if allowed.whole else math.inf)),
+        on_progress=lambda what, share: on_detail(f"{what} ({units.show(share, 'share', digits=2)})"),
+        base=MachineProfile.load(nodes) if nodes.exists() else None,
+        on_nodes=lambda rates: rates.save(nodes),
+    )
+    known = saved_profile(target.runtime, target.threads)
+    if known is not None:
+        profile = replace(profile, thermal=known.thermal)
+    profile.save(folder.profile)
+    nodes.unlink(missing_ok=True)
+    return profile

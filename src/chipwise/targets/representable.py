@@ -1,0 +1,54 @@
+"""Whether a runtime can serve the designs of a space: its file format must hold every choice."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from chipwise.core.errors import MissingExtra, Unsupported
+from chipwise.deploy.gguf import layout
+from chipwise.space import SearchSpace
+from chipwise.space.space_spec import FFN_KINDS
+from chipwise.spec import ArchSpec, Attention, FeedForward, Layer
+from chipwise.targets.formats import format_there, suffix_there
+
+
+def check_space(space: SearchSpace, runtime: str) -> None:
+    """Checks that ``runtime`` has a weight format for each of the space's, and computes each of its blocks.
+
+    Raises:
+        Unsupported: It does not; the message names the choice.
+        MissingExtra: The package that writes its files is not installed.
+    """
+    spec = space.spec
+    for name in spec.formats:
+        format_there(name, runtime)
+    if spec.layer.weights is not None:
+        raise Unsupported("layer.weights is priced on this machine alone; leave it out")
+    if suffix_there(runtime) != ".gguf":
+        return
+    if importlib.util.find_spec("gguf") is None:
+        raise MissingExtra("gguf", "gguf")
+    heads, kv_heads = spec.attention_choices()[0]
+    for conv in spec.conv:
+        for kind in spec.layer.ffn:
+            layout(_smallest(space, conv, kind, heads, kv_heads))
+
+
+def _smallest(space: SearchSpace, conv: str, kind: str, heads: int, kv_heads: int) -> ArchSpec:
+    """One layer with these choices."""
+    spec = space.spec
+    activation, gated = FFN_KINDS[kind]
+    layer = Layer(
+        attention=Attention(heads=heads, kv_heads=kv_heads, head_size=spec.head_size[0]),
+        ffn=FeedForward(width=spec.layer.ffn_width[0], activation=activation, gated=gated),
+        attention_conv=spec.conv_taps if conv in ("attention", "both") else 0,
+        ffn_conv=spec.conv_taps if conv in ("ffn", "both") else 0,
+    )
+    return ArchSpec(
+        name="a design of the space",
+        vocab_size=256,
+        d_model=spec.d_model[0],
+        layers=(layer,),
+        max_tokens=spec.max_tokens,
+        norm=spec.norm,
+    )

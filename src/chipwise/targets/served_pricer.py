@@ -1,0 +1,159 @@
+"""Prices of a space's blocks as :func:`chipwise.estimate` prices whole models on a device that is not here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from chipwise.core.arrays import Float64Array
+from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.hardware.runtime import runtime_named
+from chipwise.ops import Op, Phase, Workload
+from chipwise.predict.kernels.times import Situation
+from chipwise.serve.batching import constants, tpot_s
+from chipwise.serve.kernel_times import FIGURES, Call, time_kernels
+from chipwise.serve.lowering import lower_pass
+from chipwise.serve.memory import CONTEXT_BYTES, device_memory
+from chipwise.serve.request import Request, resolved
+from chipwise.serve.setting import Part, Setting, Step
+from chipwise.serve.steps import PassTimes
+from chipwise.spec import Attention, Design, FeedForward
+from chipwise.targets.formats import format_there
+
+
+class ServedPricer:
+    """A device, its runtime and a plan as the pricer of a space; see :class:`chipwise.space.price_table.Pricer`.
+
+    A pass has two columns: the seconds of its kernels and how many kernels it launches. Where waiting prompts share a
+    pass, a prompt's pass has two more, those of the shared one.
+
+    Args:
+        template: Device, runtime, KV-cache format, plan and lengths; its model and weights are not read.
+        device: The data sheet that the template names.
+    """
+
+    def __init__(self, template: Request, device: DeviceProfile) -> None:
+        self._template, self.device = template, device
+        self._known: dict[Op, tuple[Float64Array, Situation]] = {}
+        self._shared: dict[str, Setting] = {}  # by the format of the weights, of the first design that had it
+        self._lowered: dict[tuple[Setting, Step], tuple[Part, ...]] = {}  # of the design before
+        self._constants = constants()
+        self._in_flight = template.batch
+        self._replica_batch = -(-template.batch // (template.dp * template.pp))
+        runtime = runtime_named(str(template.runtime))
+        others = max(self._in_flight // template.dp - 1, 0)
+        self._together = max(min(runtime.prefill_tokens // template.prompt_tokens, others), 1)
+
+    def setting(self, design: Design) -> Setting:
+        """How a design is served.
+
+        Raises:
+            Unsupported: Its layers have formats of their own, or the runtime is not written for the device.
+            SpecError: The plan does not divide it.
+        """
+        if design.weights not in self._shared:
+            self._shared[design.weights] = resolved(self.request(design)).setting
+        return replace(self._shared[design.weights], arch=design.arch)
+
+    def request(self, design: Design) -> Request:
+        """The request whose estimate is that of ``design``."""
+        weights = format_there(design.weights, str(self._template.runtime))
+        return replace(self._template, model=design.arch, device=self.device, weights=weights)
+
+    def pass_columns(self, design: Design, workload: Workload, phase: Phase) -> Float64Array:
+        """Seconds of the pass's kernels, and their number; of a prompt's pass also of one that prompts share."""
+        setting = self.setting(design)
+        if phase is Phase.DECODE:
+            return self._columns(setting, self._decode())
+        alone = self._columns(setting, self._prefill(1))
+        if self._in_flight == 1:
+            return alone
+        return np.concatenate(
+            [alone, alone if self._together == 1 else self._columns(setting, self._prefill(self._together))]
+        )
+
+    def latencies_s(
+        self, prefill: Float64Array, decode: Float64Array, *, logits: Float64Array
+    ) -> tuple[Float64Array, Float64Array]:
+        """Median TTFT and TPOT, (n,) each, as :func:`chipwise.serve.estimate.estimate` adds them up."""
+        setting = next(iter(self._shared.values()))
+        runtime, known = setting.runtime, self._constants
+        host_s = known.host_step_s(runtime, sequences=0, tp=setting.plan.tp)
+        ttft_s = known.spaced_s(prefill[:, 0], prefill[:, 1], runtime) + host_s
+        step_s = known.spaced_s(decode[:, 0], decode[:, 1], runtime)
+        step_s = step_s + known.host_step_s(runtime, sequences=self._replica_batch, tp=setting.plan.tp)
+        if self._in_flight == 1:
+            return ttft_s, step_s
+        shared_s = known.spaced_s(prefill[:, 2], prefill[:, 3], runtime)
+        waited_s = known.waited_pass_s(shared_s, host_s, runtime, self._together)
+        return ttft_s, tpot_s(
+            step_s,
+            waited_s,
+            in_flight=max(self._in_flight / setting.plan.dp, 1),
+            new_tokens=self._template.new_tokens,
+            share=known.prefill_share if runtime.mixes else 1.0,
+        )
+
+    def energy_j(self, columns: Float64Array) -> Float64Array | None:
+        """Not priced by block: power depends on the whole pass."""
+        return None
+
+    def stored_bytes(self, design: Design, workload: Workload) -> float:
+        """Weights and cache on the fullest device."""
+        setting = self.setting(design)
+        prefill, decode = (self._parts(setting, step) for step in (self._prefill(1), self._decode()))
+        memory = device_memory(
+            setting,
+            self.device,
+            prefill=prefill,
+            decode=decode,
+            tokens=self._template.prompt_tokens + self._template.new_tokens,
+            microbatches=-(-self._in_flight // setting.plan.dp) / self._replica_batch,
+            rows=1,
+        )
+        return float(memory.weights[0] + memory.cache[0])
+
+    def activation_bytes(self, block: Attention | FeedForward, d_model: int, workload: Workload) -> float:
+        """Two streams of activations, and the inputs and outputs of a block's widest product."""
+        width = block.width * (2 if block.gated else 1) if isinstance(block, FeedForward) else 0
+        if isinstance(block, Attention):
+            width = (block.heads + 2 * block.kv_heads) * block.head_size
+        rows = max(self._template.prompt_tokens, self._replica_batch)
+        return 2.0 * rows * (2 * d_model + d_model + width)
+
+    def base_bytes(self) -> float:
+        """What a serving process takes without a model."""
+        return CONTEXT_BYTES[self.device.kind]
+
+    def _prefill(self, prompts: int) -> Step:
+        return Step(batch=prompts, query_tokens=self._template.prompt_tokens, past_tokens=0)
+
+    def _decode(self) -> Step:
+        past = self._template.prompt_tokens + self._template.new_tokens // 2
+        return Step(batch=self._replica_batch, query_tokens=1, past_tokens=past)
+
+    def _columns(self, setting: Setting, step: Step) -> Float64Array:
+        times = self._times(setting, self._parts(setting, step))
+        return np.array([float(self._constants.busy_s(times, setting.runtime)[0]), float(times.kernels)])
+
+    def _parts(self, setting: Setting, step: Step) -> tuple[Part, ...]:
+        """The kernels of a pass; those of the design before are forgotten."""
+        key = (setting, step)
+        if key not in self._lowered:
+            if len(self._lowered) > 8:
+                self._lowered.clear()
+            self._lowered[key] = lower_pass(setting, step)
+        return self._lowered[key]
+
+    def _times(self, setting: Setting, parts: tuple[Part, ...]) -> PassTimes:
+        """The times of a pass; each distinct kernel is priced once."""
+        new = list(dict.fromkeys(part.op for part in parts if part.op not in self._known))
+        if new:
+            calls = [Call(op=op, device=self.device, stack=setting.runtime.stack, rows=1) for op in new]
+            found = time_kernels(calls)
+            for i, op in enumerate(new):
+                self._known[op] = found.figures[:, i], found.situations[i]
+        known = [self._known[part.op] for part in parts]
+        figures = np.stack([each for each, _ in known], axis=1).reshape(len(FIGURES), len(parts), 1)
+        return PassTimes.of(parts, figures, tuple(situation for _, situation in known))

@@ -1,0 +1,252 @@
+"""Targets known by a data sheet: predicted as ``chipwise estimate`` predicts, corrected by what was measured there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from chipwise.core import units
+from chipwise.core.arrays import Float64Array
+from chipwise.core.errors import MeasurementError, SpecError, Unsupported
+from chipwise.core.statistics import Z90, nnls
+from chipwise.cost.model import CostEstimate
+from chipwise.cost.spending import Rates, spent
+from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.profile.measurement import Measurement
+from chipwise.run.folder import RunFolder
+from chipwise.run.spec import RunSpec
+from chipwise.serve.estimate import capacity_bytes, cost_of, estimate_of
+from chipwise.serve.request import Request
+from chipwise.space import Constraint, SearchSpace
+from chipwise.space.constraints import POWER_METRICS
+from chipwise.space.price_table import PriceTable
+from chipwise.space.search_space import Rows
+from chipwise.spec import Design
+from chipwise.targets.bench import Bench
+from chipwise.targets.chance import Bounds, spread_of
+from chipwise.targets.learnt import Learnt
+from chipwise.targets.representable import check_space
+from chipwise.targets.served_pricer import ServedPricer
+
+SAMPLE = 48  # designs from which energy by seconds is fitted, and how wide intervals are
+
+
+class SheetTarget:
+    """A device that is not here, in the runtime that will serve it.
+
+    Args:
+        spec: The run.
+        space: Its space.
+        device: The data sheet, with what the run states of power and price.
+        bench: What measures there; nothing where None.
+
+    Raises:
+        Unsupported: The runtime cannot serve designs of the space, or the device lacks a rate that they need.
+    """
+
+    def __init__(self, spec: RunSpec, space: SearchSpace, device: DeviceProfile, bench: Bench | None = None) -> None:
+        self._spec, self._space, self.device, self._bench = spec, space, device, bench
+        target, workload = spec.target, spec.workload
+        template = Request(
+            model="",
+            device=device,
+            runtime=target.runtime,
+            kv=target.kv,
+            tp=target.tp,
+            pp=target.pp,
+            batch=workload.batch,
+            prompt_tokens=workload.prompt_tokens,
+            new_tokens=workload.new_tokens,
+        )
+        self._pricer = ServedPricer(template, device)
+        self._rates = Rates(usd_per_s=None if device.price is None else device.price_usd_per_s * target.tp * target.pp)
+        self._learnt = Learnt({})
+        self._estimates: dict[Design, CostEstimate] = {}
+        text = f"<= {units.show(capacity_bytes(device), 'bytes')} (the device's memory)"
+        self.limits = (Constraint(metric="peak_memory", op="<=", limit=capacity_bytes(device), text=text),)
+
+    @property
+    def measures(self) -> bool:
+        """Whether it can be reached."""
+        return self._bench is not None
+
+    @property
+    def title(self) -> str:
+        """The data sheet's title."""
+        return self.device.title
+
+    def restated(self, spec: RunSpec) -> RunSpec:
+        """``spec`` as it is: limits on sustained speed are refused when the file is read."""
+        return spec
+
+    @cached_property
+    def _table(self) -> PriceTable:
+        return PriceTable(self._space, self._spec.workload, self._pricer)
+
+    @cached_property
+    def _joules(self) -> Float64Array | None:
+        """Joules of a new token by the seconds of its share of the prompt's pass and of its step, (2,).
+
+        None where the device lists no board power. Fitted to whole estimates of a sample of the space; decisions on
+        single designs use their own estimates.
+        """
+        sample = self._space.sample(SAMPLE, np.random.default_rng([self._spec.seed, 17]))
+        rows, joules = [], []
+        for row in sample:
+            found = self.estimate(self._space.design(row))
+            energy = found.metrics.get("joules_per_token")
+            if energy is None:
+                return None
+            rows.append([found.ttft_s / self._spec.workload.new_tokens, found.tpot_s])
+            joules.append(energy.value)
+        scaled = np.array(rows) / np.array(joules)[:, None]  # relative errors count
+        return nnls(scaled, np.ones(len(joules)))
+
+    def metrics(self, rows: Rows) -> Mapping[str, Float64Array]:
+        """Predicted metrics of canonical rows, each (n,)."""
+        costs, workload = self._table(rows), self._spec.workload
+        found = {
+            "ttft_p50": costs.ttft_s * self._learnt.factor("ttft_p50"),
+            "tpot_p50": costs.tpot_s * self._learnt.factor("tpot_p50"),
+            "peak_memory": costs.peak_memory_bytes * self._learnt.factor("peak_memory"),
+            "parameters": costs.parameters,
+        }
+        found |= spent(found["ttft_p50"], found["tpot_p50"], workload, self._rates)
+        if self._needs_power and self._joules is not None:
+            ttft_j, step_j = self._joules
+            token_j = ttft_j * found["ttft_p50"] / workload.new_tokens + step_j * found["tpot_p50"]
+            request_s = found["ttft_p50"] + (workload.new_tokens - 1) * found["tpot_p50"]
+            found["joules_per_token"] = token_j
+            found["power"] = token_j * workload.new_tokens * workload.batch / request_s
+        return found
+
+    @property
+    def _needs_power(self) -> bool:
+        spec = self._spec
+        return bool({*POWER_METRICS} & {*(item.metric for item in spec.limits), *(goal.metric for goal in spec.goals)})
+
+    def predict(self, design: Design) -> dict[str, Bounds]:
+        """Each metric of the design's own estimate, corrected by what was measured there, with its 90 % interval."""
+        found, workload = self.estimate(design), self._spec.workload
+        known: dict[str, Bounds] = {
+            name: (item.value, item.low, item.high)
+            for name, item in found.metrics.items()
+            if name in ("ttft_p50", "tpot_p50", "joules_per_token")
+        }
+        known["peak_memory"] = (found.peak_memory_bytes, None, None)
+        known = {metric: self._learnt.corrected(metric, bounds) for metric, bounds in known.items()}
+        count = float(design.arch.parameters())
+        known["parameters"] = (count, count, count)
+        each = [
+            {} if ttft is None or tpot is None else spent(ttft, tpot, workload, self._rates)
+            for ttft, tpot in zip(known["ttft_p50"], known["tpot_p50"], strict=True)
+        ]
+        known |= {metric: tuple(ends.get(metric) for ends in each) for metric in each[0]}
+        if "joules_per_token" in known:
+            known["power"] = self._power(known, workload.new_tokens * workload.batch)
+        return {metric: list(bounds) for metric, bounds in known.items()}
+
+    def _power(self, known: Mapping[str, Bounds], tokens: int) -> Bounds:
+        """Mean watts: joules over seconds. Both intervals hold the error of the time, so the energy's own is left."""
+        request_s = _value(known["ttft_p50"]) + (self._spec.workload.new_tokens - 1) * _value(known["tpot_p50"])
+        watts = _value(known["joules_per_token"]) * tokens / request_s
+        whole, time = spread_of(known["joules_per_token"]), spread_of(known["tpot_p50"])
+        if whole is None or time is None:
+            return (watts, None, None)
+        half = Z90 * math.sqrt(max(whole**2 - time**2, 0.0))
+        return (watts, watts * math.exp(-half), watts * math.exp(half))
+
+    def spreads(self, designs: Sequence[Design]) -> Mapping[str, float]:
+        """The largest of the designs', by metric; metrics without an interval are absent."""
+        found: dict[str, float] = {}
+        for design in designs:
+            for metric, bounds in self.predict(design).items():
+                spread = spread_of(bounds)
+                if spread:
+                    found[metric] = max(found.get(metric, 0.0), spread)
+        return found
+
+    def unsure(self, design: Design) -> float:
+        """1 until something was measured there, then 0."""
+        return 0.0 if self._learnt.count else 1.0
+
+    def learn(self, measured: Iterable[tuple[Design, Mapping[str, float]]]) -> None:
+        """Learns from all measurements of the run so far; replaces what was learnt before."""
+        pairs: dict[str, list[tuple[Bounds, float]]] = {}
+        self._learnt = Learnt({})
+        for design, values in measured:
+            for metric, bounds in self.predict(design).items():
+                if metric in values:
+                    pairs.setdefault(metric, []).append((bounds, values[metric]))
+        self._learnt = Learnt(pairs)
+
+    def estimate(self, design: Design) -> CostEstimate:
+        """The estimate of a design, kernel by kernel, whether it fits or not."""
+        if design not in self._estimates:
+            self._estimates[design] = estimate_of(cost_of(self._pricer.request(design)), 0)
+        return self._estimates[design]
+
+    def measure(self, design: Design, folder: Path) -> Measurement:
+        """Measures a design with random weights."""
+        return self._reached.candidate(design, folder)
+
+    def alternately(self, paths: list[Path]) -> list[Measurement | MeasurementError]:
+        """Measures exported files in turns."""
+        return self._reached.alternately(paths)
+
+    @property
+    def _reached(self) -> Bench:
+        if self._bench is None:
+            raise MeasurementError(
+                f"{self.title} is not here: chipwise kit packs what is measured there, and chipwise measurements "
+                "import takes the result"
+            )
+        return self._bench
+
+
+def _value(bounds: Bounds) -> float:
+    value = bounds[0]
+    assert value is not None
+    return value
+
+
+def open_sheet(spec: RunSpec, space: SearchSpace, folder: RunFolder, on_detail: Callable[[str], None]) -> SheetTarget:
+    """A device known by its data sheet or by a taught profile.
+
+    Raises:
+        SpecError: The runtime cannot serve designs of the space; names the field.
+    """
+    return SheetTarget(spec, space, stated(spec, space))
+
+
+def open_ssh(spec: RunSpec, space: SearchSpace, folder: RunFolder, on_detail: Callable[[str], None]) -> SheetTarget:
+    """A machine that is measured over ssh and predicted as the data sheet that the run says it is like."""
+    host = spec.target.device.removeprefix("ssh:")
+    return SheetTarget(spec, space, stated(spec, space), Bench(spec, host=host))
+
+
+def stated(spec: RunSpec, space: SearchSpace) -> DeviceProfile:
+    """The run's data sheet with the power and price that the run states.
+
+    Raises:
+        SpecError: The runtime cannot serve designs of the space.
+    """
+    from chipwise.hardware.datasheet import Power, PriceRate
+
+    sheet = spec.target.sheet
+    assert sheet is not None
+    try:
+        check_space(space, spec.target.runtime)
+    except Unsupported as error:
+        raise SpecError(str(error), field="space") from None
+    rates = spec.target.rates
+    if rates.power_w is not None:
+        sheet = replace(sheet, board_power=Power(value=str(spec.target.power), source="stated in the run file"))
+    if rates.usd_per_s is not None:
+        sheet = replace(sheet, price=PriceRate(value=str(spec.target.price), source="stated in the run file"))
+    return sheet
