@@ -78,9 +78,10 @@ def _opening(record: RunRecord, winner: Trial | None) -> str:
 def _chip(record: RunRecord) -> str:
     target = record.target
     cores = f" The machine has {words.times(target.cores, 'core')}." if target.cores else ""
+    how = "measured" if target.measures else "predicted"
     return (
-        f"{line_of(facts.where(record))}.{cores} The request it was measured with has {facts.workload(record)}. "
-        "Numbers hold for this machine, runtime and request; others were not measured."
+        f"{line_of(facts.where(record))}.{cores} The request it was {how} with has {facts.workload(record)}. "
+        "Numbers hold for this device, runtime and request; others were not {how}."
     )
 
 
@@ -116,6 +117,13 @@ def _designed(record: RunRecord, winner: Trial | None) -> str:
     answer = "Not yet." if winner is None else "Yes."
     if winner is not None and winner.number == record.baseline:
         answer = "Its size was: the reference design, the largest within the constraints, beat the candidates."
+    if not record.target.measures:
+        return (
+            f"{answer} Of {words.count(space.size)} designs, {words.count(space.priced)} were priced for "
+            f"{record.target.title or record.target.device} in {record.target.runtime} and {trained} were trained. "
+            f"{words.times(measured, 'design') if measured else 'Nothing'} was measured there: the other figures are "
+            "expected, with the chances that are given."
+        )
     return (
         f"{answer} Of {words.count(space.size)} designs, {words.count(space.priced)} were priced with a cost model of "
         f"this machine in this runtime, {trained} were trained and {measured} were exported and measured on it. "
@@ -127,7 +135,7 @@ def _promises(record: RunRecord, winner: Trial | None) -> str:
     limits = {item.metric: f"{words.limit(item.text)}" for item in record.constraints}
     if winner is None:
         return "Nothing was promised yet: there is no winner."
-    checks = {item.constraint.metric: item.status for item in facts.checks(record, winner)}
+    checks = {item.constraint.metric: facts.status_text(item) for item in facts.checks(record, winner)}
     rows = []
     for metric in dict.fromkeys((*words.SERVED, *limits)):
         promise, known = facts.promised(record, winner, metric), facts.value(winner, metric)

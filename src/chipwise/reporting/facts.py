@@ -16,12 +16,23 @@ from chipwise.reporting import words
 from chipwise.reporting.record import RunRecord, Trial
 from chipwise.space.constraints import Constraint, total_penalty
 
-Source = Literal["measured", "predicted", "trained", "counted", "unknown"]
+Source = Literal["measured", "expected", "predicted", "trained", "counted", "unknown"]
+"""``predicted`` is the promise, made before anything was measured; ``expected`` stands in for a measurement."""
 Status = Literal["met", "probably met", "broken", "paid", "expected", "at risk", "unknown"]
+STATUS: dict[Status, str] = {
+    "met": "met",
+    "probably met": "probably met",
+    "broken": "broken",
+    "paid": "exceeded, penalised",
+    "expected": "expected, not measured",
+    "at risk": "at risk, not measured",
+    "unknown": "unknown",
+}
 SEED_SD = (
     0.0056  # of the logarithm of bits per byte, by seed alone: benchmarks/{claims-quality,winner-vs-baseline-*}.csv
 )
 _Z95 = 1.96
+DEFAULT_CONFIDENCE = 0.9
 _OF_START = {
     "winner": "cut",
     "original": "original",
@@ -49,11 +60,23 @@ class Check:
     measured: float | None
     status: Status
     shown: tuple[str, str]  # promised and measured, with their intervals
+    chance: float | None = None  # that a limit on something not measured holds; None where nobody can say
+
+
+def status_text(check: Check) -> str:
+    """The status, with how likely a limit on something not measured holds."""
+    if check.chance is None or check.status not in ("expected", "at risk"):
+        return STATUS[check.status]
+    likely = "over 99 %" if check.chance > 0.99 else f"{100 * check.chance:.0f} %"
+    return f"{check.status}, {likely} likely"
 
 
 def where(record: RunRecord) -> str:
-    """Device, runtime and threads that every measurement of the run belongs to."""
+    """Device, runtime and threads that the run designs for, and whether anything was measured there."""
     target = record.target
+    if target.title is not None:
+        how = "measured there" if target.measures else "predicted, nothing measured there"
+        return f"{target.title} ({target.device}), {target.runtime}; {how}"
     cpu = f" ({target.cpu})" if target.cpu and target.cpu != target.device else ""
     runtime = " ".join(part for part in (target.runtime, target.runtime_version) if part)
     return f"{target.device}{cpu}, {runtime}, {words.times(target.threads, 'thread')}"
@@ -109,9 +132,9 @@ def value(trial: Trial, metric: str) -> Value:
         if score is None or score.value is None or score.metric != task[0]:
             return Value(value=None, source="unknown")
         return Value(value=score.value, low=score.low, high=score.high, source="measured")
-    if metric in trial.predicted:
-        guess = trial.predicted[metric]
-        return Value(value=guess.value, low=guess.low, high=guess.high, source="predicted")
+    guess = trial.believed_now.get(metric) or trial.predicted.get(metric)
+    if guess is not None:
+        return Value(value=guess.value, low=guess.low, high=guess.high, source="expected")
     return Value(value=None, source="unknown")
 
 
@@ -166,6 +189,7 @@ def _believed(check: Check) -> float | None:
 def _check(record: RunRecord, trial: Trial, constraint: Constraint) -> Check:
     promise, known = promised(record, trial, constraint.metric), value(trial, constraint.metric)
     measured = known.value if known.source in ("measured", "trained", "counted") else None
+    chance = None if measured is not None else trial.chances.get(constraint.metric)
     status: Status = "unknown"
     believed = promise.value if measured is None else measured
     if not constraint.hard and believed is not None and not constraint.holds(believed):
@@ -173,10 +197,11 @@ def _check(record: RunRecord, trial: Trial, constraint: Constraint) -> Check:
     elif measured is not None:
         status = _measured_status(constraint, metric=constraint.metric, known=known)
     elif promise.value is not None:
+        wanted = DEFAULT_CONFIDENCE if record.target.confidence is None else record.target.confidence
         worst = (promise.high if constraint.op == "<=" else promise.low) or promise.value
-        status = "expected" if constraint.holds(worst) else "at risk"
+        status = "expected" if (constraint.holds(worst) if chance is None else chance >= wanted) else "at risk"
     shown = (promise_text(promise, constraint.metric), measured_text(known, constraint.metric))
-    return Check(constraint=constraint, promised=promise, measured=measured, status=status, shown=shown)
+    return Check(constraint=constraint, promised=promise, measured=measured, status=status, shown=shown, chance=chance)
 
 
 def _measured_status(constraint: Constraint, *, metric: str, known: Value) -> Status:
@@ -200,7 +225,7 @@ def promise_text(promise: Value, metric: str) -> str:
 
 def measured_text(known: Value, metric: str) -> str:
     """What was measured, trained or counted, with its interval where there is one."""
-    if known.value is None or known.source == "predicted":
+    if known.value is None or known.source in ("expected", "predicted"):
         return words.NOT_MEASURED
     return words.span(known.value, known.low, known.high, metric)
 
@@ -330,7 +355,7 @@ def per_thousand(record: RunRecord) -> dict[str, str]:
     sources = [f" ({cost.source})" if cost.source else ""] * 2
     if trial is not None and (known := value(trial, "joules_per_token")).value is not None:
         energy, metered = 1000 * known.value, known.source == "measured"
-        sources[0] = " (measured)" if metered else " (predicted, at the power that the run's file states)"
+        sources[0] = " (measured)" if metered else " (expected, at the power that the run's file states)"
     if trial is not None and (known := value(trial, "usd_per_1k_tokens")).value is not None:
         price, sources[1] = known.value, f" (from {known.source} P50, at the price that the run's file states)"
     return {

@@ -10,14 +10,14 @@ from chipwise.reporting import facts, insights, words
 from chipwise.reporting.plots import Plot, draw
 from chipwise.reporting.record import RunRecord, Trial
 
-_BADGES = {
-    "met": ("met", "met"),
-    "probably met": ("met", "probably met"),
-    "broken": ("broken", "broken"),
-    "paid": ("wait", "exceeded, penalised"),
-    "expected": ("wait", "expected to be met, not measured"),
-    "at risk": ("wait", "at risk, not measured"),
-    "unknown": ("wait", "unknown"),
+_BADGES: dict[facts.Status, str] = {  # in the order of certainty
+    "met": "met",
+    "probably met": "met",
+    "broken": "broken",
+    "paid": "wait",
+    "expected": "wait",
+    "at risk": "wait",
+    "unknown": "wait",
 }
 
 
@@ -176,13 +176,12 @@ def _check_row(check: facts.Check) -> list[str]:
         safe(words.limit(constraint.text)),
         *map(safe, check.shown),
         used,
-        _badge(check.status),
+        _badge(check.status, facts.status_text(check)),
     ]
 
 
-def _badge(status: facts.Status) -> str:
-    kind, text = _BADGES[status]
-    return f'<span class="badge {kind}">{text}</span>'
+def _badge(status: facts.Status, text: str = "") -> str:
+    return f'<span class="badge {_BADGES[status]}">{safe(text or facts.STATUS[status])}</span>'
 
 
 def _contenders(record: RunRecord) -> str:
@@ -198,8 +197,9 @@ def _contenders(record: RunRecord) -> str:
     rows.append(["training", *[safe(_training(trial)) for trial in trials]])
     if record.constraints:
         rows.append(["constraints", *[_kept(record, trial) for trial in trials]])
+    found = "was measured" if record.target.measures else "is predicted"
     caption = (
-        "The reference design is the largest Llama-style transformer that was measured within the same constraints "
+        f"The reference design is the largest Llama-style transformer that {found} within the same constraints "
         "before its training, trained with the same budget. The knee is where the front bends most."
     )
     return section("contenders", "Winner and reference design", table(head, rows), caption)
@@ -233,8 +233,8 @@ def _cell(trial: Trial, metric: str) -> str:
     text = words.count(known.value) if metric == "parameters" else words.show(known.value, metric)
     guess = trial.predicted.get(metric)
     promise = "" if guess is None else f"; predicted {words.span(guess.value, guess.low, guess.high, metric)}"
-    if known.source == "predicted" and guess is not None:
-        return f"{safe(words.span(guess.value, guess.low, guess.high, metric))} <small>predicted</small>"
+    if known.source == "expected" and guess is not None:
+        return f"{safe(words.span(known.value, known.low, known.high, metric))} <small>expected</small>"
     return f"<b>{safe(text)}</b> <small>{safe(source)}{safe(promise)}</small>"
 
 

@@ -7,16 +7,6 @@ from chipwise.reporting import cut_pages, facts, words
 from chipwise.reporting.record import RunRecord, Trial
 from chipwise.space.constraints import SPENDING
 
-_STATUS = {
-    "met": "met",
-    "probably met": "probably met",
-    "broken": "broken",
-    "paid": "exceeded, penalised",
-    "expected": "expected, not measured",
-    "at risk": "at risk, not measured",
-    "unknown": "unknown",
-}
-
 
 def final_table(record: RunRecord) -> Table:
     """Winner, reference design and knee side by side: quality, measured and predicted cost, constraints.
@@ -79,7 +69,7 @@ def constraint_table(record: RunRecord) -> Table:
             words.short(constraint.metric),
             words.limit(constraint.text),
             *(check.shown if check else (words.UNKNOWN, words.NOT_MEASURED)),
-            _STATUS[check.status if check else "unknown"],
+            facts.status_text(check) if check else facts.STATUS["unknown"],
         )
     return table
 
@@ -99,8 +89,8 @@ def _cell(record: RunRecord, trial: Trial, metric: str) -> str:
     promise = facts.promised(record, trial, metric)
     if known.source == "measured" and promise.value is not None:
         return f"{shown}\n{words.show(promise.value, metric)} predicted"
-    if known.source == "predicted":
-        return f"{shown}\npredicted"
+    if known.source == "expected":
+        return f"{shown}\nexpected"
     if metric == "bits_per_byte":
         return shown + ("\nas exported" if trial.quantised_bits_per_byte is not None else "\nbefore export")
     return shown
@@ -111,5 +101,5 @@ def _verdict(record: RunRecord, trial: Trial) -> str:
     for status in ("broken", "unknown", "at risk", "paid", "expected", "probably met"):
         if status in states:
             names = [words.short(c.constraint.metric) for c in facts.checks(record, trial) if c.status == status]
-            return f"{_STATUS[status]}: {', '.join(names)}"
+            return f"{facts.STATUS[status]}: {', '.join(names)}"
     return "all met"

@@ -50,7 +50,7 @@ class Run:
     overhead = 1.0
 
     def decide(self) -> tuple[int, int]:
-        ready = SimpleNamespace(costs=None, measurer=None)
+        ready = SimpleNamespace(target=None, measurer=None)
         winner, reference = self.search._fair_reference(ready, self, self, self.items[5], self.items[0])
         return winner.number, reference.number
 

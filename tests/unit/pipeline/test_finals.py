@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+from toy_run import MEASURED
 
 from chipwise.core.errors import Infeasible
 from chipwise.optim.study import Study
@@ -74,7 +75,7 @@ def contest(truth: list[float | None], *, seconds: list[float] | None = None):
     for row in SPACE.canonical(SPACE.sample(12, __import__("numpy").random.default_rng(0)))[: len(truth) - 1]:
         trials.add(row, predicted=predicted)
     judge = Judge(trials, truth)
-    finals = Finishing(trials, SPEC, None, None, tasks=judge)
+    finals = Finishing(trials, SPEC, None, None, MEASURED, tasks=judge)
     finals.truth = {i: ((seconds or [1e-4] * len(truth))[i], 1.0 + i / 10) for i in range(len(truth))}
     return judge, finals, trials.all()
 
@@ -135,7 +136,7 @@ def test_weights_that_are_lost_are_trained_again_with_the_runs_seed_and_precisio
     monkeypatch.setattr("chipwise.training.trainer.trained_again", train)
     folder = SimpleNamespace(training=lambda arch: tmp_path, path=tmp_path)
     store = SimpleNamespace(tokens=lambda size: f"text in {size} tokens")
-    finals = Finals(None, SPEC, folder, store)
+    finals = Finals(None, SPEC, folder, store, MEASURED)
     arch = SimpleNamespace(name="a", vocab_size=300)
     item = SimpleNamespace(
         number=7, design=SimpleNamespace(arch=arch), rungs=[SimpleNamespace(weights="weights-2.safetensors")]

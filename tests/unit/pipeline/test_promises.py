@@ -38,12 +38,15 @@ def measurement(values: dict[str, float], *, dispersion: float, samples: int = 2
 
 
 class Scripted:
-    """Measures what it was given, in order."""
+    """Predicts by a cost model and measures what it was given, in order."""
 
-    def __init__(self, *found: Measurement) -> None:
+    measures, limits = True, ()
+
+    def __init__(self, costs: CostModel, *found: Measurement) -> None:
         self.found = list(found)
+        self.predict, self.learn, self.unsure = costs.predict, costs.learn, costs.unsure
 
-    def candidate(self, design, folder) -> Measurement:
+    def measure(self, design, folder) -> Measurement:
         return self.found.pop(0)
 
 
@@ -63,8 +66,8 @@ def test_the_promise_is_what_was_predicted_before_the_first_of_two_measurements(
     trials, number, costs, folder = run
     promised = {metric: bounds[0] for metric, bounds in trials[number].notes.predicted.items()}
     truth = {metric: 1.6 * value for metric, value in promised.items()}
-    twice = Scripted(measurement(truth, dispersion=6.0), measurement(truth, dispersion=4.0))
-    measurer = CandidateMeasurer(trials, SPEC, folder, twice, costs)
+    twice = Scripted(costs, measurement(truth, dispersion=6.0), measurement(truth, dispersion=4.0))
+    measurer = CandidateMeasurer(trials, SPEC, folder, twice)
     for _ in range(2):
         measurer.measure(trials[number], because="front")
         found = {item.metric: item for item in _promises(trials.all())}
@@ -81,7 +84,7 @@ def test_the_quieter_of_two_measurements_counts(run) -> None:
     truth = {metric: bounds[0] for metric, bounds in trials[number].notes.predicted.items()}
     slow = {metric: 2 * value for metric, value in truth.items()}
     measurer = CandidateMeasurer(
-        trials, SPEC, folder, Scripted(measurement(truth, dispersion=4.0), measurement(slow, dispersion=6.0)), costs
+        trials, SPEC, folder, Scripted(costs, measurement(truth, dispersion=4.0), measurement(slow, dispersion=6.0))
     )
     for _ in range(2):
         measurer.measure(trials[number], because="front")

@@ -9,12 +9,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from chipwise.pipeline.cost_model import CostModel, NotedMeasurement, _check_name
 from toy_run import SPACE, SPEC
 
 from chipwise.ops import Phase, Workload
 from chipwise.optim.study import Trial
 from chipwise.pipeline import finals, run_record
-from chipwise.pipeline.cost_model import CostModel, NotedMeasurement, _check_name
 from chipwise.pipeline.finals import CONTINUATIONS, CONTINUED_TOKENS, PROMPT_WORDS, Finals, _continued
 from chipwise.pipeline.supernet_prior import designs_to_score, planned_cpu_s
 from chipwise.run.trials import Candidate

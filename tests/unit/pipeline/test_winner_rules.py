@@ -6,7 +6,7 @@ import dataclasses
 from types import SimpleNamespace
 
 import pytest
-from toy_run import SPEC
+from toy_run import MEASURED, SPEC
 
 from chipwise.core.errors import Infeasible
 from chipwise.pipeline.finals import ROUNDS, Finals
@@ -28,7 +28,7 @@ class Measured(Finals):
 
 def winner(items, reference=None, spec=LIMITED) -> int:
     known = {item.number: item for item in [*items, *([reference] if reference else [])]}
-    return Measured(known, spec, None, None).decide(items, reference).number
+    return Measured(known, spec, None, None, MEASURED).decide(items, reference).number
 
 
 def test_fewest_bits_win_among_those_no_slower_than_the_reference() -> None:
@@ -89,6 +89,7 @@ class Rounds(Finals):
             LIMITED,
             None,
             None,
+            MEASURED,
             left_s=lambda: budget_s - 10.0 * self.rounds,
             sleep=self.waited.append,
         )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 from chipwise.core.errors import TrainingDiverged
 from chipwise.core.files import build
 from chipwise.pipeline.halving import Rung
 from chipwise.run.spec import RunSpec
 from chipwise.space import SearchSpace
 
+MEASURED = SimpleNamespace(measures=True, limits=())  # a target that everything is measured on
 SPEC = build(
     RunSpec,
     {

@@ -38,7 +38,7 @@ def test_past_a_soft_limit_bits_per_byte_count_as_more() -> None:
     assert f"count as 2.5 % more: {bits:.3f} as {bits * 1.025:.3f}." in told_
     assert told_ in page(record).replace("\N{NO-BREAK SPACE}", " ")
     assert "2.5 % more" in card(record)
-    assert "| paid |" in card(record)
+    assert "| exceeded, penalised |" in card(record)
     tables = (constraint_table(record), final_table(record))
     shown = "\n".join(line for table in tables for line, _ in table.lines(200))
     assert "exceeded, penalised" in shown
@@ -66,7 +66,7 @@ def test_what_no_counter_measured_is_told_as_predicted() -> None:
     record = dataclasses.replace(record, trials=trials)
     assert status(record) == ["expected", "met"]
     text = card(record)
-    assert "Energy: 1 J (predicted, at the power that the run's file states)" in text
+    assert "Energy: 1 J (expected, at the power that the run's file states)" in text
     assert "Price: \\$2.00 per million tokens (from measured P50, at the price that the run's file states)" in text
     row = next(line for line in text.splitlines() if line.startswith("| energy of a new token"))
     assert [cell.strip() for cell in row.split("|")[2:7]] == [
@@ -74,7 +74,7 @@ def test_what_no_counter_measured_is_told_as_predicted() -> None:
         "not measured",
         "unknown",
         "≤ 2 mJ",
-        "expected",
+        "expected, not measured",
     ]
 
 

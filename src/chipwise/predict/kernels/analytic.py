@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from chipwise.core.arrays import Float64Array
-from chipwise.core.dtypes import DType
+from chipwise.core.dtypes import DType, weight_format
 from chipwise.core.errors import Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.ops import Op
@@ -48,7 +48,8 @@ def _rate(op: Op, device: DeviceProfile) -> float:
     try:
         return peak(device, multiplied, kind=op.kind)
     except Unsupported:
-        if multiplied not in ("fp8", "fp4"):
+        stored = weight_format(str(getattr(op, "weights", multiplied)))
+        if multiplied not in ("fp8", "fp4") and stored.head is None:  # blocks of GGUF and MLX files can be unpacked
             raise
         return peak(device, str(getattr(op, "activations", multiplied)), kind=op.kind)
 
