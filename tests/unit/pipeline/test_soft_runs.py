@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from test_findings import Trained
-from toy_run import PLAN, SPACE, SPEC, FakeTrainer, Limits, metrics
+from toy_run import MEASURED, PLAN, SPACE, SPEC, FakeTrainer, Limits, metrics
 
 from chipwise.core.files import build
 from chipwise.optim.study import Study
@@ -89,7 +89,7 @@ def test_only_a_hard_limit_is_measured_for() -> None:
 
 
 def test_the_baselines_pace_is_no_cap_where_a_soft_limit_sells_it() -> None:
-    drawn = [SimpleNamespace(measured={"tpot_p50": 50e-6})]
+    drawn = [SimpleNamespace(measured={"tpot_p50": 50e-6}, costs={"tpot_p50": 50e-6})]
     assert [item.limit for item in no_slower_than(drawn, SPEC.limits)] == [50e-6]
     assert no_slower_than(drawn, soft(LOW).limits) == ()
 
@@ -111,7 +111,7 @@ def test_the_winner_has_the_fewest_bits_as_they_count(penalty, wins) -> None:
     """1.30 within the limit against 1.20 at its double: 1.212 or 1.80. The baseline is faster than both."""
     spec = soft(penalty)
     items = [final(0, 1.30, 60e-6), final(1, 1.20, 128e-6), final(2, 1.5, 40e-6)]
-    finish = Measured(items, spec, None, None, penalty_factor=penalty_factor(spec))
+    finish = Measured(items, spec, None, None, MEASURED, penalty_factor=penalty_factor(spec))
     assert finish.decide(items[:2], items[2]).number == wins
 
 
@@ -122,7 +122,7 @@ def test_what_cannot_be_measured_holds_as_predicted() -> None:
     items = [final(0, 1.2, 60e-6), final(1, 1.3, 60e-6)]
     items[0].costs = items[0].measured | {"joules_per_token": 1.1e-3}
     items[1].costs = items[1].measured | {"joules_per_token": 0.9e-3}
-    finish = Measured(items, spec, None, None)
+    finish = Measured(items, spec, None, None, MEASURED)
     assert finish.decide(items, None).number == 1
     with pytest.raises(Exception, match=r"trial 0: joules_per_token 1\.1 mJ as predicted \(limit <= 1 mJ\)"):
         finish.decide(items[:1], None)

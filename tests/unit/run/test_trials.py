@@ -154,6 +154,6 @@ def test_labels_are_for_people() -> None:
 
 
 def test_the_wait_that_is_left_is_shared_by_workers_and_never_negative() -> None:
-    assert Status(budget_cpu_s=100.0, spent_cpu_s=40.0, workers=3).left_s == pytest.approx(20.0)
-    assert Status(budget_cpu_s=100.0, spent_cpu_s=140.0, workers=2).left_s == 0.0
+    assert Status(budget=100.0, spent=40.0, workers=3).left_s == pytest.approx(20.0)
+    assert Status(budget=100.0, spent=140.0, workers=2).left_s == 0.0
     assert Status().left_s == 0.0

@@ -7,7 +7,7 @@ from chipwise.cost import estimate
 from chipwise.cost.memory import memory_parts
 from chipwise.ops import Phase, Workload
 from chipwise.space import SearchSpace, SpaceSpec, lookup
-from chipwise.space.price_table import PriceTable, ProfilePricer
+from chipwise.space.price_table import OperatorPricer, PriceTable, ProfilePricer
 from chipwise.spec import Attention
 from chipwise.testing.machines import round_machine
 from chipwise.testing.specs import kv_cache_bytes
@@ -15,15 +15,15 @@ from chipwise.testing.specs import kv_cache_bytes
 WORKLOAD = Workload(prompt_tokens=16, new_tokens=8)
 
 
-class CountingPricer:
+class CountingPricer(OperatorPricer):
     """Prices that are plain counts, so that a sum over a table can be held against a sum over a graph."""
 
     def op_columns(self, op):
         work = op.work()
         return np.array([1.0, work.flops, work.bytes, work.weight_bytes])
 
-    def latency_s(self, columns, phase, *, logits):
-        return columns.sum(axis=1) + logits
+    def latencies_s(self, prefill, decode, *, logits):
+        return prefill.sum(axis=1) + logits, decode.sum(axis=1) + logits
 
     def energy_j(self, columns):
         return 2.0 * columns[:, 1]

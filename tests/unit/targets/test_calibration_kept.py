@@ -6,11 +6,14 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from toy_run import SPEC
 
-from chipwise.pipeline import pipeline
-from chipwise.pipeline.pipeline import Search
+from chipwise.run.budget_spec import BudgetSpec, allowance
+from chipwise.run.spec import TargetSpec
+from chipwise.targets import local
 from chipwise.testing.machines import core_like
+from chipwise.trainers.train_spec import TrainSpec
+
+SPEC = SimpleNamespace(target=TargetSpec(), allowance=allowance(BudgetSpec(), TrainSpec()))
 
 
 class Killed(Exception):
@@ -18,11 +21,8 @@ class Killed(Exception):
 
 
 def test_node_rates_survive_a_kill_and_go_when_the_profile_is_there(tmp_path, monkeypatch) -> None:
-    search = object.__new__(Search)
-    search.spec = SPEC
-    search.folder = SimpleNamespace(profile=tmp_path / "profile.json", node_rates=tmp_path / "nodes.json")
-    monkeypatch.setattr(Search, "_phase", lambda self, name: None)
-    monkeypatch.setattr(pipeline, "saved_profile", lambda runtime, threads: None)
+    folder = SimpleNamespace(profile=tmp_path / "profile.json", node_rates=tmp_path / "nodes.json")
+    monkeypatch.setattr(local, "saved_profile", lambda runtime, threads: None)
     bases = []
 
     def calibrate(*, base, on_nodes, **how):
@@ -32,12 +32,12 @@ def test_node_rates_survive_a_kill_and_go_when_the_profile_is_there(tmp_path, mo
             raise Killed
         return core_like()
 
-    monkeypatch.setattr(pipeline, "calibrate", calibrate)
+    monkeypatch.setattr(local, "calibrate", calibrate)
     with pytest.raises(Killed):
-        search._calibrate()
-    assert search.folder.node_rates.exists()
-    search._calibrate()
+        local._calibrated(SPEC, folder, str)
+    assert folder.node_rates.exists()
+    local._calibrated(SPEC, folder, str)
     assert bases[0] is None
     assert bases[1].terms == core_like().terms
-    assert search.folder.profile.exists()
-    assert not search.folder.node_rates.exists()
+    assert folder.profile.exists()
+    assert not folder.node_rates.exists()

@@ -1,0 +1,57 @@
+"""A table's price of a design is its estimate: a gather and a sum equal the model priced whole."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from chipwise.core.files import build
+from chipwise.hardware import datasheet
+from chipwise.ops import Workload
+from chipwise.serve.estimate import cost_of, estimate_of
+from chipwise.serve.request import Request
+from chipwise.space import SearchSpace, SpaceSpec
+from chipwise.space.price_table import PriceTable
+from chipwise.targets.served_pricer import ServedPricer
+
+SPACE = SearchSpace(
+    build(
+        SpaceSpec,
+        {
+            "d_model": [64, 256],
+            "depth": [1, 3],
+            "vocab_size": [512],
+            "layer": {"heads": [2, 4], "kv_heads": [1, 2], "ffn": ["swiglu", "relu"], "ffn_width": [64, 512]},
+            "weights": ["int8", "bf16"],
+            "max_tokens": 512,
+        },
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("device", "runtime", "batch", "tp"),
+    [
+        ("apple-m4", "llama.cpp", 1, 1),
+        ("snapdragon-8-elite", "llama.cpp", 1, 1),
+        ("h100-sxm", "vllm", 1, 1),
+        ("h100-sxm", "vllm", 16, 2),
+        ("h100-sxm", "sglang", 32, 1),
+        ("jetson-orin-nano", "onnxruntime", 1, 1),
+    ],
+)
+def test_rows_of_a_table_cost_what_their_designs_are_estimated_to(device, runtime, batch, tp) -> None:
+    sheet = datasheet.load(device)
+    workload = Workload(prompt_tokens=64, new_tokens=64, batch=batch)
+    pricer = ServedPricer(
+        Request(model="", device=sheet, runtime=runtime, batch=batch, tp=tp, prompt_tokens=64, new_tokens=64), sheet
+    )
+    rows = SPACE.sample(12, np.random.default_rng(0))
+    costs = PriceTable(SPACE, workload, pricer)(rows)
+    for i, row in enumerate(rows):
+        design = SPACE.design(row)
+        whole = estimate_of(cost_of(pricer.request(design)), 0)
+        assert costs.ttft_s[i] == pytest.approx(whole.ttft_s, rel=1e-6)
+        assert costs.tpot_s[i] == pytest.approx(whole.tpot_s, rel=1e-6)
+        assert costs.peak_memory_bytes[i] == pytest.approx(whole.peak_memory_bytes, rel=0.01)
+        assert costs.parameters[i] == design.arch.parameters()
