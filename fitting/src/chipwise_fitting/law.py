@@ -45,6 +45,8 @@ _PRIOR = {  # middle and standard deviation before any training
     "ln_width": (6.0, 1.5),  # 1 + 400 / width
     "ffn": (0.05, 0.05),  # four times away from 10 costs about half a per cent of loss: Kaplan et al., figure 5
     "kv": (0.026, 0.026),  # one of eight key-value heads, parameters equal: 0.3 % of loss (Shazeer 2019, table 3)
+    "attention": (0.05, 0.05),  # an eighth of the width, parameters equal: 1.2 % of loss (the same table)
+    "ln_bits": (math.log(2.67), 0.3),  # Kumar et al. 2024, fitted to trainings in 3 to 12 bits
     "between": (0.5, 0.3),  # the ends lie within nine of ten
 }
 

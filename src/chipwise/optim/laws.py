@@ -6,10 +6,12 @@ with N the parameters of the layers (not of embeddings and head), t the tokens o
 parameters that the shape leaves effective:
 
     n = N / ((1 + depth / layers) · (1 + width / d_model)) · e^-(ffn · ln²(share / 10)) · (2 / queries per KV head)^kv
+        · e^-(attention · ln²(heads · head size / d_model)) · (1 - e^(-bits / γ)) / (1 - e^(-16 / γ))
 
 A few layers compose few steps and a narrow stream carries few features, whatever the matrices hold; both losses fade as
-the model grows. How feed-forwards share a layer's parameters, and fewer key-value heads, matter little as long as the
-parameters are counted: those two constants come from other publications and are as unsure as large. A mixture of
+the model grows. How feed-forwards share a layer's parameters, a narrower attention and fewer key-value heads matter
+little as long as the parameters are counted; weights of few bits hold less each. Those four constants come from other
+publications, one figure each, and are as unsure as large (γ: by a third). A mixture of
 experts, or layers that share weights, count between the parameters that one token meets and all: the geometric mean,
 and the interval holds both ends.
 
@@ -21,8 +23,10 @@ References:
     Form in size and text: Hoffmann et al. 2022, arXiv:2203.15556, equation 2; parameters of the layers and the small
     effect of shape: Kaplan et al. 2020, arXiv:2001.08361, section 3.1 and figure 5 (``ffn``). Trainings of many widths
     and depths: McLeish et al. 2025, Gemstones, arXiv:2502.06857. Key-value heads at equal parameters: Shazeer 2019,
-    arXiv:1911.02150, table 3 (``kv``). Outside the trainings the law is compared with that of Besiroglu et al. 2024,
-    arXiv:2404.10102, table 1: where the two part, the interval grows by as much.
+    arXiv:1911.02150, table 3 (``kv``; ``attention``: an eighth of the width, perplexity 31 instead of 29.9). Effective
+    parameters of models trained in few bits: Kumar et al. 2024, arXiv:2411.04330, equation 3, γ = 2.67 bits. One over
+    width and one over depth as mechanisms: arXiv:2606.25008. Outside the trainings the law is compared with that of
+    Besiroglu et al. 2024, arXiv:2404.10102, table 1: where the two part, the interval grows by as much.
 """
 
 from __future__ import annotations
@@ -42,15 +46,21 @@ from chipwise.core.results import Result
 from chipwise.core.statistics import Z90
 from chipwise.cost.model import Predicted
 from chipwise.optim.shapes import Shapes, recurrent
-from chipwise.spec import ArchSpec
+from chipwise.spec import ArchSpec, Design
 
 DATA = Path(__file__).parent / "data" / "law.json"
 CONSTANTS = (
     "level", "ln_floor", "ln_size", "size_exponent", "ln_text", "text_exponent", "text_growth",
-    "ln_depth", "ln_width", "ffn", "kv", "between",
+    "ln_depth", "ln_width", "ffn", "kv", "attention", "ln_bits", "between",
 )  # fmt: skip
 SMALLEST_PARAMETERS, SMALLEST_TOKENS = 1e7, 1e8  # below, the law says nothing: it can be trained
-PARAMETERS, TOKENS, FFN_SHARE, QUERIES_PER_KV = 1e8, 1e11, 10.0, 2.0  # where powers and logarithms are one and zero
+PARAMETERS, TOKENS, FFN_SHARE, QUERIES_PER_KV, BITS = (
+    1e8,
+    1e11,
+    10.0,
+    2.0,
+    16.0,
+)  # where powers and logarithms are one and zero
 ALIKE = math.log(2)  # shapes whose logarithms lie further apart err independently
 
 
@@ -82,8 +92,8 @@ class Law:
     """The constants, in the order of ``CONSTANTS``, and what is not known of them.
 
     Attributes:
-        constants: (12,).
-        covariance: Of the constants, (12, 12).
+        constants: (14,).
+        covariance: Of the constants, (14, 14).
         scatter: Standard deviation of ln loss of one shape's trainings around the law.
         noise: The same of one training (or checkpoint) among those of its shape.
         layer_parameters: Of the trainings it was fitted to, least and most.
@@ -109,8 +119,8 @@ class Law:
         return np.exp(self.constants[0]) * np.sum(self._parts(shapes, tokens)[0], axis=0)
 
     def sensitivities(self, shapes: Shapes, tokens: ArrayLike) -> Float64Array:
-        """Change of the logarithm of the loss by each constant, (n, 12)."""
-        least, most, width, depth, ffn_share, queries = shapes.columns()
+        """Change of the logarithm of the loss by each constant, (n, 14)."""
+        least, most, width, depth, ffn_share, queries, attention, bits = shapes.columns()
         c = dict(zip(CONSTANTS, self.constants, strict=True))
         (floor, by_size, by_text), size, effective, text = self._parts(shapes, tokens)
         slope = by_size * -c["size_exponent"]  # by ln n
@@ -127,6 +137,8 @@ class Law:
             slope * -_share(c["ln_width"], width),
             slope * -(np.log(np.maximum(ffn_share, 0.1) / FFN_SHARE) ** 2),
             slope * -np.log(queries / QUERIES_PER_KV),
+            slope * -(np.log(attention) ** 2),
+            slope * (_held_change(bits, c["ln_bits"]) - _held_change(BITS, c["ln_bits"])),
             (slope + by_text * c["text_growth"]) * apart,
         ]
         return np.stack(np.broadcast_arrays(*found), axis=1) / (floor + by_size + by_text)[:, None]
@@ -140,12 +152,12 @@ class Law:
         factor = np.exp(Z90 * np.sqrt(variance))
         return value, value / factor, value * factor
 
-    def loss(self, shape: ArchSpec | Shapes, tokens: float) -> Predicted:
+    def loss(self, shape: ArchSpec | Design | Shapes, tokens: float) -> Predicted:
         """The loss of one model in nats a token of the law's (or one's own) text, with its interval."""
         value, low, high = self.expect(_shapes(shape), tokens)
         return Predicted(value=float(value[0]), low=float(low[0]), high=float(high[0]))
 
-    def difference(self, a: ArchSpec | Shapes, b: ArchSpec | Shapes, tokens: float) -> Predicted:
+    def difference(self, a: ArchSpec | Design | Shapes, b: ArchSpec | Design | Shapes, tokens: float) -> Predicted:
         """By how many nats a token the loss changes where ``b`` is trained instead of ``a``, on the same text.
 
         Both stand under one law, so what it does not know of both cancels. How far two trainings of the same model
@@ -188,12 +200,13 @@ class Law:
         self, shapes: Shapes, tokens: ArrayLike
     ) -> tuple[tuple[Float64Array, Float64Array, Float64Array], Float64Array, Float64Array, Float64Array]:
         """Floor, size and text parts, ln N and ln n over 1e8, and ln t over 1e11, each (n,)."""
-        least, most, width, depth, ffn_share, queries = shapes.columns()
+        least, most, width, depth, ffn_share, queries, attention, bits = shapes.columns()
         c = dict(zip(CONSTANTS, (float(value) for value in self.constants), strict=True))
         size = (1 - c["between"]) * np.log(least / PARAMETERS) + c["between"] * np.log(most / PARAMETERS)
         effective = size - np.log((1 + np.exp(c["ln_depth"]) / depth) * (1 + np.exp(c["ln_width"]) / width))
         effective = effective - c["ffn"] * np.log(np.maximum(ffn_share, 0.1) / FFN_SHARE) ** 2
-        effective = effective - c["kv"] * np.log(queries / QUERIES_PER_KV)
+        effective = effective - c["kv"] * np.log(queries / QUERIES_PER_KV) - c["attention"] * np.log(attention) ** 2
+        effective = effective + np.log(_held(bits, c["ln_bits"]) / _held(BITS, c["ln_bits"]))
         text = np.broadcast_to(np.log(np.asarray(tokens, float) / TOKENS), size.shape)
         floor = np.full_like(size, math.exp(c["ln_floor"]))
         by_size = np.exp(c["ln_size"] - c["size_exponent"] * effective)
@@ -202,7 +215,7 @@ class Law:
 
     def _beyond(self, shapes: Shapes, tokens: ArrayLike) -> Float64Array:
         """By how much ln loss changes less or more than in the published law beyond the trainings, (n,)."""
-        least, most, width, depth, *rest = shapes.columns()
+        least, most, width, depth, *_ = shapes.columns()
         tokens = np.broadcast_to(np.asarray(tokens, float), least.shape)
         middle = np.sqrt(least * most)
         within = np.clip(middle, *self.layer_parameters)
@@ -210,14 +223,8 @@ class Law:
         if np.array_equal(within, middle) and np.array_equal(seen, tokens):
             return np.zeros(len(shapes))
         step = (within / middle) ** (1 / 3)  # a smaller model of the same proportions has fewer layers, and narrower
-        inner = Shapes(
-            least=least * within / middle,
-            most=most * within / middle,
-            width=width * step,
-            depth=depth * step,
-            ffn_share=rest[0],
-            queries_per_kv=rest[1],
-        )
+        scale = within / middle
+        inner = replace(shapes, least=least * scale, most=most * scale, width=width * step, depth=depth * step)
         own = np.log(self.nats_per_token(shapes, tokens) / self.nats_per_token(inner, seen))
         other = np.log(BESIROGLU.nats_per_token(middle, tokens) / BESIROGLU.nats_per_token(within, seen))
         return np.asarray(own - other)
@@ -230,7 +237,7 @@ def alikeness(a: Shapes, b: Shapes) -> Float64Array:
 
 def places(shapes: Shapes) -> Float64Array:
     """Logarithms of width, depth and the share of the feed-forwards, (n, 3)."""
-    _, _, width, depth, ffn_share, _ = shapes.columns()
+    _, _, width, depth, ffn_share, *_ = shapes.columns()
     return np.log(np.stack([width, depth, np.maximum(ffn_share, 0.1)], axis=1))
 
 
@@ -352,8 +359,19 @@ def _require_covered(arch: ArchSpec, tokens: float) -> None:
         )
 
 
-def _shapes(shape: ArchSpec | Shapes) -> Shapes:
-    return Shapes.of(shape) if isinstance(shape, ArchSpec) else shape
+def _shapes(shape: ArchSpec | Design | Shapes) -> Shapes:
+    return shape if isinstance(shape, Shapes) else Shapes.of(shape)
+
+
+def _held(bits: ArrayLike, ln_bits: float) -> Float64Array:
+    """What share of its parameters a model of few bits a weight has left; more than 16 hold no more."""
+    return np.asarray(-np.expm1(-np.minimum(bits, BITS) / math.exp(ln_bits)))
+
+
+def _held_change(bits: ArrayLike, ln_bits: float) -> Float64Array:
+    """Derivative of its logarithm by ``ln_bits``."""
+    ratio = np.minimum(bits, BITS) / math.exp(ln_bits)
+    return np.asarray(-ratio * np.exp(-ratio) / -np.expm1(-ratio))
 
 
 def _share(logarithm: float, count: Float64Array) -> Float64Array:

@@ -1,7 +1,7 @@
 """What a scaling law reads of a model: parameters of the layers, width, depth, and how the layers spend them.
 
 Every field is a number or an array, so one law serves a single model and a million rows of a space. Where layers
-differ, widths of feed-forwards and shares of heads enter as means over the layers.
+differ, widths of feed-forwards and attention, heads and formats enter as means over the layers.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from chipwise.core.arrays import Float64Array
+from chipwise.core.dtypes import weight_format
 from chipwise.core.errors import Unsupported
-from chipwise.spec import ArchSpec, Attention, FeedForward
+from chipwise.spec import ArchSpec, Attention, Design, FeedForward
 from chipwise.spec.feed_forward import FeedForwardBlock, MixtureOfExperts
 from chipwise.spec.mixers import GatedDelta, Mamba2
 
@@ -32,22 +33,24 @@ class Shapes:
     depth: ArrayLike
     ffn_share: ArrayLike = 12.0  # parameters of a layer's feed-forward that a token meets, in squares of the width
     queries_per_kv: ArrayLike = 2.0  # query heads for each key-value head
+    attention_width: ArrayLike = 1.0  # query heads times their size, in widths of the model
+    weight_bits: ArrayLike = 16.0  # of a value of the layers' matrices
 
     def __len__(self) -> int:
         return int(np.size(self.least))
 
     def columns(self) -> Float64Array:
-        """All fields as (6, n), in the order of the class."""
+        """All fields as (8, n), in the order of the class."""
         return np.array(np.broadcast_arrays(*(np.atleast_1d(getattr(self, f.name)) for f in fields(self))), float)
 
     @classmethod
-    def of(cls, *archs: ArchSpec) -> Shapes:
-        """The shapes of decoders.
+    def of(cls, *models: ArchSpec | Design) -> Shapes:
+        """The shapes of decoders; an architecture alone counts as stored in 16 bits.
 
         Raises:
             Unsupported: A model does not predict next tokens, or has no layers.
         """
-        rows = np.array([_row(arch) for arch in archs], float).T
+        rows = np.array([_row(model) for model in models], float).T
         return cls(**dict(zip((field.name for field in fields(cls)), rows, strict=True)))
 
 
@@ -56,7 +59,9 @@ def recurrent(arch: ArchSpec) -> bool:
     return any(isinstance(layer.attention, GatedDelta | Mamba2) for layer in arch.layers)
 
 
-def _row(arch: ArchSpec) -> tuple[float, ...]:
+def _row(model: ArchSpec | Design) -> tuple[float, ...]:
+    arch = model.arch if isinstance(model, Design) else model
+    formats = model.formats.layers if isinstance(model, Design) else ()
     if arch.encoder or not arch.causal or arch.head != "lm":
         raise Unsupported(f"{arch.name}: the published laws are of decoders that predict the next token")
     if not arch.layers:
@@ -64,6 +69,7 @@ def _row(arch: ArchSpec) -> tuple[float, ...]:
     owned = [layer for layer in arch.layers if layer.shares is None]
     square = float(arch.d_model**2)
     heads = [layer.attention for layer in arch.layers if isinstance(layer.attention, Attention)]
+    across = [item.heads * item.head_size / arch.d_model for item in heads]
     return (
         float(sum(arch.layer_parameters(layer, active=True) for layer in owned)),
         float(sum(arch.layer_parameters(layer) for layer in arch.layers)),
@@ -71,6 +77,8 @@ def _row(arch: ArchSpec) -> tuple[float, ...]:
         float(len(arch.layers)),
         float(np.mean([_met(layer.ffn, arch.d_model) for layer in arch.layers])) / square,
         float(np.mean([item.heads / item.kv_heads for item in heads])) if heads else 1.0,
+        float(np.mean(across)) if heads else 1.0,
+        float(np.mean([weight_format(name).stored_bits for name in formats])) if formats else 16.0,
     )
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from chipwise.space.space_spec import FFN_KINDS, SpaceSpec
+from chipwise.space.space_spec import FFN_KINDS, SpaceSpec, ffn_block
 from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer
+from chipwise.spec.feed_forward import MixtureOfExperts
 from chipwise.spec.formats import formats_word
 
 
@@ -16,11 +17,10 @@ def design_of(choices: Mapping[str, Any], *, spec: SpaceSpec, name: str = "candi
     conv = choices.get("conv", "none")
     layers = []
     for i, layer in enumerate(choices["layers"]):
-        activation, gated = FFN_KINDS[layer["ffn"]]
         layers.append(
             Layer(
                 attention=Attention(heads=layer["heads"], kv_heads=layer["kv_heads"], head_size=choices["head_size"]),
-                ffn=FeedForward(width=layer["ffn_width"], activation=activation, gated=gated),
+                ffn=ffn_block(layer["ffn"], layer["ffn_width"]),
                 shares=i - 1 if paired and i % 2 else None,
                 attention_conv=0 if conv == "none" else spec.conv_taps,
                 ffn_conv=spec.conv_taps if conv == "both" else 0,
@@ -45,13 +45,20 @@ def summary(design: Design) -> str:
     attention = [layer.attention for layer in arch.layers if layer.attention]
     ffn = [layer.ffn for layer in arch.layers if layer.ffn]
     heads = _joined([f"{a.heads}/{a.kv_heads}" for a in attention])
-    kinds = {(act, gated): kind for kind, (act, gated) in FFN_KINDS.items()}
-    feed = _joined([f"{kinds.get((f.activation, f.gated), f.activation)}:{f.width}" for f in ffn])
+    feed = _joined([_feed(block) for block in ffn])
     tied = "tied" if arch.tie_embeddings else "untied"
     shared = " shared" if any(layer.shares is not None for layer in arch.layers) else ""
     blocks = "both" if arch.layers[0].ffn_conv else "attention" if arch.layers[0].attention_conv else ""
     shared += f" conv:{blocks}" if blocks else ""
     return f"d{arch.d_model} L{len(arch.layers)}{shared} h{heads} {feed} v{arch.vocab_size} {tied} {design.weights}"
+
+
+def _feed(block: FeedForward | MixtureOfExperts) -> str:
+    """A feed-forward's kind and width, with experts and those that a token meets before it."""
+    if isinstance(block, MixtureOfExperts):
+        return f"{block.experts}x{block.active}:{_feed(block.expert)}"
+    kinds = {(act, gated): kind for kind, (act, gated) in FFN_KINDS.items()}
+    return f"{kinds.get((block.activation, block.gated), block.activation)}:{block.width}"
 
 
 def _joined(items: list[str]) -> str:

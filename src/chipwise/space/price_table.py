@@ -25,7 +25,7 @@ from chipwise.hardware.device import MachineProfile
 from chipwise.ops import Op, Phase, Workload
 from chipwise.space.lookup import BlockPrices, Lookup
 from chipwise.space.search_space import Rows, SearchSpace
-from chipwise.space.space_spec import FFN_KINDS
+from chipwise.space.space_spec import ffn_block
 from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer
 from chipwise.spec.formats import formats_word
 
@@ -191,7 +191,7 @@ class PriceTable:
         formats = (head,) if spec.layer.weights is None else spec.layer.weights
         attention = (formats, spec.d_model, spec.conv, spec.head_size, pairs)
         ffn = (formats, spec.d_model, spec.conv, kinds, widths)
-        layer, some = self._layer, _ffn(kinds[0], widths[0])
+        layer, some = self._layer, ffn_block(kinds[0], widths[0])
 
         def alone(weights: str, d: int, one: Layer) -> Float64Array:
             return self._columns(d, head, [weights], one)
@@ -211,7 +211,7 @@ class PriceTable:
             return alone(weights, d, with_ffn[0]) - alone(weights, d, with_ffn[1]) + change
 
         def feed_forward(conv: str, *which: Any) -> Layer:
-            return layer(ffn=_ffn(*which), conv="ffn" if conv == "both" else "none")
+            return layer(ffn=ffn_block(*which), conv="ffn" if conv == "both" else "none")
 
         def cache(weights: str, d: int, conv: str, size: int, pair: tuple[int, int]) -> Float64Array:
             """What one more layer adds that uses another's weights: its caches, of the FFN's convolution too."""
@@ -291,17 +291,12 @@ class PriceTable:
         return np.array([self._pricer.activation_bytes(block, d_model, self._workload)], dtype=float)
 
     def _ffn_activations(self, weights: str, d_model: int, conv: str, kind: str, width: int) -> Float64Array:
-        return np.array([self._pricer.activation_bytes(_ffn(kind, width), d_model, self._workload)], dtype=float)
+        return np.array([self._pricer.activation_bytes(ffn_block(kind, width), d_model, self._workload)], dtype=float)
 
 
 def _before_attention(conv: str) -> str:
     """The part of ``conv`` that is the attention's."""
     return "none" if conv == "none" else "attention"
-
-
-def _ffn(kind: str, width: int) -> FeedForward:
-    activation, gated = FFN_KINDS[kind]
-    return FeedForward(width=width, activation=activation, gated=gated)
 
 
 def _filled(axes: tuple[tuple[object, ...], ...], price: Callable[..., Float64Array]) -> Float64Array:

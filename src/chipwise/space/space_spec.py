@@ -14,8 +14,12 @@ from chipwise.core.dtypes import weight_format
 from chipwise.core.errors import ChipwiseError, SpecError, nearest, short
 from chipwise.core.fields import MOST, check_fields, later, positive
 from chipwise.spec.arch import Activation
+from chipwise.spec.feed_forward import FeedForward, MixtureOfExperts
 
-FfnName = Literal["relu", "gelu", "silu", "reglu", "geglu", "swiglu"]
+FfnName = Literal[
+    "relu", "gelu", "silu", "reglu", "geglu", "swiglu",
+    "swiglu-8x1", "swiglu-8x2", "swiglu-16x1", "swiglu-16x2", "swiglu-32x2", "swiglu-64x4",
+]  # fmt: skip
 FFN_KINDS: dict[str, tuple[Activation, bool]] = {
     "relu": ("relu", False),
     "gelu": ("gelu", False),
@@ -23,6 +27,14 @@ FFN_KINDS: dict[str, tuple[Activation, bool]] = {
     "reglu": ("relu", True),
     "geglu": ("gelu", True),
     "swiglu": ("silu", True),
+}
+EXPERTS: dict[str, tuple[int, int]] = {  # experts, and those that a token meets; the width is of each
+    "swiglu-8x1": (8, 1),
+    "swiglu-8x2": (8, 2),
+    "swiglu-16x1": (16, 1),
+    "swiglu-16x2": (16, 2),
+    "swiglu-32x2": (32, 2),
+    "swiglu-64x4": (64, 4),
 }
 GLOBALS = ("d_model", "depth", "vocab_size", "head_size", "tie_embeddings", "weights", "sharing")
 CONVS = ("none", "attention", "both")
@@ -32,6 +44,16 @@ MOST_VALUES = 1_000  # in one list
 MOST_LAYERS = 128
 MOST_BLOCKS = 50_000  # distinct blocks, each of which is priced before a search (milliseconds each)
 TIES = ("each", "alike", "alternating", "thirds")
+
+
+def ffn_block(kind: str, width: int) -> FeedForward | MixtureOfExperts:
+    """The feed-forward called ``kind``: one of ``FFN_KINDS``, or experts of ``EXPERTS``."""
+    activation, gated = FFN_KINDS[kind.partition("-")[0]]
+    block = FeedForward(width=width, activation=activation, gated=gated)
+    if kind not in EXPERTS:
+        return block
+    experts, active = EXPERTS[kind]
+    return MixtureOfExperts(experts=experts, active=active, expert=block)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,9 @@ def test_one_training_fixes_the_level_and_leaves_the_rest() -> None:
 
 def test_many_trainings_of_another_law_are_learnt() -> None:
     law = shipped()
-    other = replace(law, constants=law.constants + 0.7 * np.sqrt(np.diag(law.covariance)) * (-1) ** np.arange(12))
+    other = replace(
+        law, constants=law.constants + 0.7 * np.sqrt(np.diag(law.covariance)) * (-1) ** np.arange(len(CONSTANTS))
+    )
     held = updated(law, made(other, 60), source="sixty")
     unseen = made(other, 20, seed=1)
     off = np.log(held.nats_per_token(unseen.shapes, unseen.tokens) / unseen.nats_per_token)

@@ -16,7 +16,9 @@ from chipwise.spec.hf import resolve
 
 EXACT = replace(
     shipped(),
-    constants=np.array([0.0, math.log(2), 0.0, 0.5, math.log(0.5), 0.5, 0.0, math.log(4), math.log(1000), 0, 0, 0.5]),
+    constants=np.array(
+        [0.0, math.log(2), 0.0, 0.5, math.log(0.5), 0.5, 0.0, math.log(4), math.log(1000), 0, 0, 0, 0, 0.5]
+    ),
 )  # floor 2, 1 · (n / 1e8)^-1/2, 1/2 · (t / 1e11)^-1/2; (1 + 4 / layers) (1 + 1000 / width)
 
 
@@ -46,6 +48,17 @@ def test_feed_forward_share_and_key_value_heads_by_hand() -> None:
     assert found == pytest.approx([2 + math.e + 0.25])
 
 
+def test_narrow_attention_and_few_bits_by_hand() -> None:
+    constants = EXACT.constants.copy()
+    constants[CONSTANTS.index("attention")], constants[CONSTANTS.index("ln_bits")] = 0.5, math.log(4 / math.log(2))
+    law = replace(EXACT, constants=constants)
+    narrow = Shapes(least=1.6e9, most=1.6e9, width=1000, depth=4, attention_width=math.e**-2)
+    assert law.nats_per_token(narrow, 4e11) == pytest.approx([2 + (4 * math.exp(-2)) ** -0.5 + 0.25])
+    # 4 / γ = ln 2: four bits hold 1 - 1/2, sixteen 1 - 1/16
+    few = Shapes(least=1.6e9, most=1.6e9, width=1000, depth=4, weight_bits=4)
+    assert law.nats_per_token(few, 4e11) == pytest.approx([2 + (4 * 0.5 / (15 / 16)) ** -0.5 + 0.25])
+
+
 def test_besiroglu_by_hand() -> None:
     # 70e9^0.3478 = e^(24.972 · 0.3478) = 5919; 1.4e12^0.3658 = e^(27.968 · 0.3658) = 27756
     # 1.8172 + 482.01 / 5919 + 2085.43 / 27756 = 1.8172 + 0.0814 + 0.0751
@@ -58,7 +71,7 @@ def test_what_a_law_reads_of_a_model_by_hand() -> None:
     found = Shapes.of(replace(arch, layers=(*arch.layers[:2], wide)))
     attention = 64 * 64 * 2 + 64 * 32 * 2
     layers = 3 * attention + 3 * 64 * (100 + 100 + 400) + 3 * 2 * 64  # norms last
-    assert found.columns()[:, 0] == pytest.approx([layers, layers, 64, 3, 3 * 64 * 200 / 64**2, 2])
+    assert found.columns()[:, 0] == pytest.approx([layers, layers, 64, 3, 3 * 64 * 200 / 64**2, 2, 1, 16])
 
 
 def test_sensitivities_are_the_laws_derivatives() -> None:
@@ -66,6 +79,7 @@ def test_sensitivities_are_the_laws_derivatives() -> None:
     some = Shapes(
         least=np.array([2e8, 5e9]), most=np.array([4e8, 5e9]), width=np.array([512.0, 4096.0]),
         depth=np.array([12.0, 40.0]), ffn_share=np.array([6.0, 14.0]), queries_per_kv=np.array([1.0, 8.0]),
+        attention_width=np.array([0.5, 2.0]), weight_bits=np.array([4.0, 8.0]),
     )  # fmt: skip
     tokens = np.array([2e10, 3e12])
     found = law.sensitivities(some, tokens)

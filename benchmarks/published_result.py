@@ -1,0 +1,242 @@
+"""At the latency of Qwen2.5-0.5B on a Jetson Orin: how much lower the expected perplexity of another design is.
+
+    python benchmarks/published_result.py --out published-result.csv
+
+arXiv:2602.10377 trains 170 architectures, dense and with experts, for 10 billion tokens each, fits a law of loss and a
+roofline to a Jetson Orin, and reports a design with 19.42 % lower perplexity on WikiText-2 at the latency of
+Qwen2.5-0.5B. Here the law is that of ``chipwise.optim.laws``, no training of which is theirs, and times are those of
+``chipwise.estimate``: batch 1, 512 tokens in, 128 out, each runtime the device's own. Both limits hold: the time to the
+first token and the time per token are at most those of Qwen2.5-0.5B as published, in 16 bits.
+
+What is compared is an expectation. Both models are trained on the same 10 billion tokens of the same text with the same
+tokenizer and vocabulary (151,936), and perplexity is e to the loss per token, so the change in per cent is e^difference
+- 1, with the interval of the law's difference. It is not a measurement on WikiText-2.
+
+Four questions on each chip, each with its own freedom and its own baseline beside it:
+  dense         16 bits, feed-forwards as in Qwen: what shape alone is worth
+  experts       16 bits, and mixtures of experts: parameters that a token does not meet cost memory, not time
+  four bits     Qwen in four bits against dense designs in four bits
+  free          experts and four bits against Qwen as published
+
+``why`` names what changed in the design, in its time and in the law.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+import chipwise
+from chipwise.core.csvfile import write_rows
+from chipwise.core.errors import Infeasible
+from chipwise.optim.laws import shipped
+from chipwise.optim.shapes import Shapes
+from chipwise.pipeline.by_law import FoundByLaw, search_by_law
+from chipwise.space import Constraint, SearchSpace
+from chipwise.space.designs import design_of, summary
+from chipwise.space.space_spec import EXPERTS, LayerSpace, SpaceSpec
+from chipwise.spec import Design
+from chipwise.spec.hf import resolve
+
+DEVICES = ("jetson-agx-orin", "apple-m4", "rtx-4090", "snapdragon-8-elite")
+REFERENCE, TOKENS = "Qwen/Qwen2.5-0.5B", 300e9
+PROMPT, NEW = 512, 128
+WIDTHS = tuple(range(640, 2305, 128))
+DENSE = tuple(range(1024, 8193, 1024))
+FOUR_BITS = "int4_g32"
+MEMORY_BYTES = 6e9  # of weights: what an embedded board of 8 GB leaves
+
+
+class EstimatedCosts:
+    """Times of a space whose layers are all alike, as ``chipwise.estimate`` predicts them. Use as a function.
+
+    A layer's time does not depend on how many there are, so a few models of one and two layers hold those of all.
+    """
+
+    def __init__(self, space: SearchSpace, device: str) -> None:
+        self.space, self._device = space, device
+        spec = space.spec
+        self._end, self._layer, self._pair, self._feed = ({} for _ in range(4))
+        shape = (len(spec.weights), len(spec.d_model))
+        pairs, kinds, widths = spec.attention_choices(), spec.layer.ffn, spec.layer.ffn_width
+        self._base = np.zeros((*shape, 3))
+        self._layer = np.zeros((*shape, 3))
+        self._pairs = np.zeros((*shape, len(pairs), 3))
+        self._feeds = np.zeros((*shape, len(kinds), len(widths), 3))
+        for f in range(shape[0]):
+            for d in range(shape[1]):
+                one, two = (self._costs(f, d, depth=depth) for depth in (1, 2))
+                self._layer[f, d] = two - one
+                self._base[f, d] = one - self._layer[f, d]
+                for p in range(len(pairs)):
+                    self._pairs[f, d, p] = self._costs(f, d, pair=p) - one
+                for k in range(len(kinds)):
+                    for w in range(len(widths)):
+                        self._feeds[f, d, k, w] = self._costs(f, d, kind=k, width=w) - one
+
+    def _costs(self, f: int, d: int, *, depth: int = 1, pair: int = 0, kind: int = 0, width: int = 0) -> np.ndarray:
+        """Seconds to the first token and per token, and bytes of weights, of a model of these places in the lists."""
+        spec = self.space.spec
+        heads, kv_heads = spec.attention_choices()[pair]
+        layer = {
+            "heads": heads,
+            "kv_heads": kv_heads,
+            "ffn": spec.layer.ffn[kind],
+            "ffn_width": spec.layer.ffn_width[width],
+        }
+        choices = {
+            "d_model": spec.d_model[d], "vocab_size": spec.vocab_size[0], "head_size": spec.head_size[0],
+            "tie_embeddings": True, "weights": spec.weights[f], "sharing": "none", "layers": [layer] * depth,
+        }  # fmt: skip
+        return times(design_of(choices, spec=spec), self._device)
+
+    def __call__(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """Metrics of rows."""
+        index, columns = self.space.index, self.space.columns
+        f, d = rows[:, index["weights"]], rows[:, index["d_model"]]
+        depth = np.array(self.space.spec.depth)[rows[:, index["depth"]]]
+        pair, kind, width = (rows[:, columns[name][0]] for name in ("attention", "ffn", "ffn_width"))
+        layer = self._layer[f, d] + self._pairs[f, d, pair] + self._feeds[f, d, kind, width]
+        total = self._base[f, d] + depth[:, None] * layer
+        return {"tpot_p50": request_s(total) / NEW, "peak_memory": total[:, 2]}
+
+
+def request_s(costs: np.ndarray) -> np.ndarray:
+    """Seconds of a whole request, (…): the prompt, then a pass for each further token."""
+    return np.asarray(costs[..., 0] + (NEW - 1) * costs[..., 1])
+
+
+def times(design: Design, device: str) -> np.ndarray:
+    """Seconds to the first token, seconds per token, bytes of weights."""
+    found = chipwise.estimate(design.arch, device=device, prompt=PROMPT, new=NEW, weights=design.weights)
+    arch = design.arch
+    stored = arch.parameters() * (0.5625 if design.weights == FOUR_BITS else 2.0)
+    return np.array([found.ttft_s, found.tpot_s, stored])
+
+
+def space_of(
+    ffn: tuple[str, ...], ffn_width: tuple[int, ...], weights: tuple[str, ...], vocabulary: int
+) -> SearchSpace:
+    """Designs of 2 to 40 layers, all alike."""
+    return SearchSpace(
+        SpaceSpec(
+            d_model=WIDTHS, depth=tuple(range(2, 41)), vocab_size=(vocabulary,), head_size=(64,), weights=weights,
+            layer=LayerSpace(heads=(8, 12, 16, 24, 32), kv_heads=(1, 2, 4, 8), ffn=ffn, ffn_width=ffn_width),
+            layers="alike", max_tokens=2048,
+        )
+    )  # fmt: skip
+
+
+def why(reference: Design, found: FoundByLaw, before: np.ndarray, after: np.ndarray) -> str:
+    """What changed, and what each change is worth in nats by the law: one at a time, from the reference on."""
+    design = found.design()
+    old, new = (Shapes.of(item) for item in (reference, design))
+    parts, at = [], old
+    for words, names in (
+        ("parameters", ("least", "most")),
+        ("width", ("width",)),
+        ("layers", ("depth",)),
+        ("heads and feed-forward", ("ffn_share", "queries_per_kv", "attention_width")),
+        ("bits", ("weight_bits",)),
+    ):
+        changed = replace(at, **{name: getattr(new, name) for name in names})
+        worth = float((found.law.nats_per_token(changed, TOKENS) - found.law.nats_per_token(at, TOKENS))[0])
+        if abs(worth) > 5e-4:
+            parts.append(f"{words} {worth:+.3f}")
+        at = changed
+    a, b = (f"{float(np.ravel(s.least)[0]) / 1e6:.0f}M of {float(np.ravel(s.most)[0]) / 1e6:.0f}M" for s in (old, new))
+    return (
+        f"parameters in layers that a token meets {a} -> {b}; layers {len(reference.arch.layers)} -> "
+        f"{len(design.arch.layers)}; width {reference.arch.d_model} -> {design.arch.d_model}; nats: {', '.join(parts)}; "
+        f"time per token {1e3 * before[1]:.2f} -> {1e3 * after[1]:.2f} ms"
+    )
+
+
+def ask(device: str, report: Callable[[dict], None]) -> None:
+    """The four questions on a device."""
+    arch = resolve(REFERENCE)
+    experts = tuple(EXPERTS)
+    few = tuple(range(512, 2049, 512))
+    for name, ffn, widths, weights, baseline in (
+        ("dense", ("swiglu",), DENSE, ("bf16",), "bf16"),
+        ("experts", experts, few, ("bf16",), "bf16"),
+        ("four bits", ("swiglu",), DENSE, (FOUR_BITS,), FOUR_BITS),
+        ("free", experts, few, (FOUR_BITS,), "bf16"),
+    ):
+        begun = time.process_time()
+        reference = Design(arch=arch, weights=baseline)
+        before = times(reference, device)
+        space = space_of(ffn, widths, weights, arch.vocab_size)
+        limits = [
+            Constraint(metric=metric, op="<=", limit=float(value), text=f"<= {value:.4g}")
+            for metric, value in zip(("tpot_p50", "peak_memory"), (request_s(before) / NEW, MEMORY_BYTES), strict=True)
+        ]
+        row = {
+            "device": device,
+            "question": name,
+            "baseline": f"{REFERENCE} {baseline}",
+            "space": f"{space.size():.3g}",
+        }
+        try:
+            found = search_by_law(
+                space, EstimatedCosts(space, device), shipped(), tokens=TOKENS, constraints=limits, seed=0, draws=20_000
+            )
+        except Infeasible as error:
+            report(row | {"why": str(error), "cpu_s": f"{time.process_time() - begun:.1f}"})
+            continue
+        after = times(found.design(), device)
+        change = found.difference(reference)
+        low, value, high = (100 * math.expm1(end) for end in (change.low, change.value, change.high))
+        report(
+            row
+            | {
+                "design": summary(found.design()),
+                "perplexity_change_percent": f"{value:.1f}",
+                "low": f"{low:.1f}",
+                "high": f"{high:.1f}",
+                "request_ms": f"{1e3 * request_s(after):.1f}",
+                "limit_ms": f"{1e3 * request_s(before):.1f}",
+                "ttft_ms": f"{1e3 * after[0]:.1f}",
+                "baseline_ttft_ms": f"{1e3 * before[0]:.1f}",
+                "weights_gb": f"{after[2] / 1e9:.2f}",
+                "cpu_s": f"{time.process_time() - begun:.1f}",
+                "why": why(reference, found, before, after),
+            }
+        )
+
+
+def main() -> None:
+    """Asks, prints and writes."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--devices", nargs="*", default=DEVICES)
+    options = parser.parse_args()
+    rows: list[dict] = []
+
+    def report(row: dict) -> None:
+        rows.append(row)
+        change = (
+            "no design within the limits"
+            if "design" not in row
+            else (
+                f"{row['perplexity_change_percent']} % [{row['low']}, {row['high']}] expected perplexity, {row['design']}"
+            )
+        )
+        print(f"{row['device']}, {row['question']}: {change} ({row['cpu_s']} CPU s)\n    {row['why']}", flush=True)
+
+    for device in options.devices:
+        ask(device, report)
+    columns = dict.fromkeys(name for row in rows for name in row)
+    write_rows(options.out, rows, list(columns))
+    shapes = {row["device"]: row["design"] for row in rows if row["question"] == "free" and "design" in row}
+    print(f"{len(set(shapes.values()))} different designs on {len(shapes)} chips")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,304 @@
+"""The best designs of a space by a scaling law, without training any: costs and losses are both array operations.
+
+A space of 10^15 designs is searched as its costs are: many rows at once. Candidates within the limits are bred towards
+lower loss and lower costs together, then the best is polished gene by gene until no change of one choice, or of one
+choice in all layers, improves it. Nothing is drawn but from the seed, and no step depends on the clock, so the same
+question has the same answer. Every loss is expected, with the interval of its law.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chipwise.core.arrays import Float64Array
+from chipwise.core.dtypes import weight_format
+from chipwise.cost.model import Predicted
+from chipwise.optim.laws import Law
+from chipwise.optim.pareto import crowding, non_dominated
+from chipwise.optim.shapes import Shapes
+from chipwise.pipeline.screening import Metrics, excess, mutate, screen
+from chipwise.space import Constraint, Objective, SearchSpace
+from chipwise.space.search_space import Rows
+from chipwise.space.space_spec import EXPERTS, FFN_KINDS, LAYER_WEIGHTS
+from chipwise.spec import Design
+
+LOSS = "loss"  # expected nats a token of the law's text
+BLOCK = 8_192  # rows at once: what is in use stays in the caches
+DRAWS, PARENTS, FEWEST_CHILDREN = 200_000, 400, 400
+MOST_ROUNDS, STALE_ROUNDS = 60, 8
+_BETTER = 1e-6  # of a loss that counts as progress
+
+
+class RowShapes:
+    """Shapes of canonical rows of a space, as :meth:`Shapes.of` reads them of designs. Use as a function.
+
+    Layers that read the same genes are counted once, so a tied space costs no more than its slots.
+    """
+
+    def __init__(self, space: SearchSpace) -> None:
+        self._space = space
+        spec = space.spec
+        own = LAYER_WEIGHTS in spec.layer_choices
+        names = ("attention", "ffn", "ffn_width", *([LAYER_WEIGHTS] if own else []))
+        of = [space.slots[name].of for name in names]
+        counted: Counter[tuple[int, int, tuple[int, ...], bool]] = Counter()
+        for s, sharing in enumerate(spec.sharing):
+            for d, depth in enumerate(spec.depth):
+                for layer in range(depth):
+                    owned = not (sharing == "pairs" and layer % 2)
+                    counted[s, d, tuple(int(slots[s, d, layer]) for slots in of), owned] += 1
+        triples = sorted({key[2] for key in counted})
+        counts = np.zeros((len(triples), 2, len(spec.sharing), len(spec.depth)))
+        for (s, d, triple, owned), count in counted.items():
+            counts[triples.index(triple), 0, s, d] += count
+            counts[triples.index(triple), 1, s, d] += count * owned
+        whole = () if own else (space.index["weights"],)  # a layer's format is the head's where it has none of its own
+        self._layers = [
+            ((*(int(space.columns[name][slot]) for name, slot in zip(names, triple, strict=True)), *whole), count)
+            for triple, count in zip(triples, counts, strict=True)
+        ]
+        self._bits = np.array([weight_format(name).stored_bits for name in spec.values(names[3] if own else "weights")])
+        pairs = np.array(spec.attention_choices(), float)
+        self._heads = pairs[:, 0]
+        self._projections, self._queries = 2 * pairs.sum(axis=1), pairs[:, 0] / pairs[:, 1]
+        self._met, self._all = (np.array([_matrices(kind)[i] for kind in spec.layer.ffn]) for i in (0, 1))
+        self._routers = np.array([EXPERTS.get(kind, (0, 0))[0] for kind in spec.layer.ffn])
+        self._widths = np.array(spec.layer.ffn_width, float)
+        taps = {"none": 0, "attention": 1, "both": 2}
+        self._vectors = np.array([2.0 + taps[conv] * spec.conv_taps for conv in spec.conv])
+
+    def __call__(self, rows: Rows) -> Shapes:
+        """The shapes of ``rows``, (n, genes)."""
+        space, spec = self._space, self._space.spec
+        at = {name: rows[:, space.index[name]] for name in ("d_model", "depth", "head_size", "sharing")}
+        width = np.array(spec.d_model, float)[at["d_model"]]
+        depth = np.array(spec.depth, float)[at["depth"]]
+        head_size = np.array(spec.head_size, float)[at["head_size"]]
+        vectors = self._vectors[rows[:, space.index["conv"]]] if "conv" in space.index else self._vectors[0]
+        met, run, ffn, queries, across, bits = (np.zeros(len(rows)) for _ in range(6))
+        for (attention, kind, ffn_width, weights), counts in self._layers:
+            count, owned = counts[:, at["sharing"], at["depth"]]
+            pair = rows[:, attention]
+            wide, router = self._widths[rows[:, ffn_width]], self._routers[rows[:, kind]]
+            feed = self._met[rows[:, kind]] * wide + router
+            rest = self._projections[pair] * head_size + vectors
+            met += owned * (rest + feed)
+            run += count * (rest + self._all[rows[:, kind]] * wide + router)
+            ffn += count * feed
+            queries += count * self._queries[pair]
+            across += count * self._heads[pair]
+            bits += count * self._bits[rows[:, weights]]
+        return Shapes(
+            least=met * width,
+            most=run * width,
+            width=width,
+            depth=depth,
+            ffn_share=ffn / (depth * width),
+            queries_per_kv=queries / depth,
+            attention_width=across * head_size / (depth * width),
+            weight_bits=bits / depth,
+        )
+
+
+def _matrices(kind: str) -> tuple[float, float]:
+    """Matrices of width by feed-forward width that a token meets, and all of them."""
+    each = 3.0 if FFN_KINDS[kind.partition("-")[0]][1] else 2.0
+    experts, active = EXPERTS.get(kind, (1, 1))
+    return active * each, experts * each
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundByLaw:
+    """The designs that a search by law found; rows are sorted by expected loss, the first is the best.
+
+    Attributes:
+        rows: Of the front of loss and costs within the limits, (n, genes).
+        metrics: Each (n,), in SI units; ``loss`` in nats a token.
+        low: Lower ends of the losses' intervals, (n,).
+        high: Upper ends, (n,).
+        priced: How many candidates were priced.
+        notes: What of the best design lies outside the law's trainings, and what the losses assume.
+    """
+
+    space: SearchSpace
+    law: Law
+    tokens: float
+    rows: Rows
+    metrics: dict[str, Float64Array]
+    low: Float64Array
+    high: Float64Array
+    priced: int
+    notes: tuple[str, ...]
+
+    def design(self, place: int = 0, *, name: str = "by-law") -> Design:
+        """The design at a place of the front; the best one by default."""
+        return self.space.design(self.rows[place], name=name)
+
+    def loss(self, place: int = 0) -> Predicted:
+        """Its expected loss."""
+        ends = (float(values[place]) for values in (self.metrics[LOSS], self.low, self.high))
+        return Predicted(**dict(zip(("value", "low", "high"), ends, strict=True)))
+
+    def difference(self, reference: Design, place: int = 0) -> Predicted:
+        """By how many nats a token its loss differs from that of ``reference``, after the same tokens and text."""
+        return self.law.difference(reference, self.design(place), self.tokens)
+
+
+def with_loss(space: SearchSpace, metrics: Metrics, law: Law, tokens: float) -> Metrics:
+    """``metrics`` with ``loss``: what the law expects of each row after ``tokens``."""
+    shapes = RowShapes(space)
+
+    def both(rows: Rows) -> dict[str, Float64Array]:
+        loss = np.empty(len(rows))
+        for start in range(0, len(rows), BLOCK):
+            block = rows[start : start + BLOCK]
+            loss[start : start + BLOCK] = law.nats_per_token(shapes(block), tokens)
+        return {**metrics(rows), LOSS: loss}
+
+    return both
+
+
+def search_by_law(
+    space: SearchSpace,
+    metrics: Metrics,
+    law: Law,
+    *,
+    tokens: float,
+    constraints: Sequence[Constraint] = (),
+    objectives: Sequence[Objective] = (),
+    seed: int,
+    draws: int = DRAWS,
+) -> FoundByLaw:
+    """The front of expected loss and ``objectives`` among the designs within the hard limits, the best loss polished.
+
+    Args:
+        space: The space.
+        metrics: Costs of rows, by name.
+        law: Of the loss.
+        tokens: Of each design's training, one pass.
+        constraints: Limits on the metrics.
+        objectives: Metrics beside the loss.
+        seed: Of what is drawn.
+        draws: Candidates that are drawn first; a tenth as many are bred in each round.
+
+    Raises:
+        Infeasible: No candidate is within the limits; says which limit is out of reach.
+    """
+    limits, both = tuple(constraints), with_loss(space, metrics, law, tokens)
+    signs = {goal.metric: 1.0 if goal.direction == "minimize" else -1.0 for goal in objectives}
+    goals = {LOSS: 1.0} | signs
+    begun = screen(space, both, limits, seed=seed, draws=draws)
+    held = _Held(begun.rows, {name: np.asarray(values) for name, values in begun.metrics.items()}).front(goals)
+    rng, priced, stale = np.random.default_rng([seed, 23]), begun.priced, 0
+    for _ in range(MOST_ROUNDS):
+        least = held.metrics[LOSS].min()
+        children = _children(space, held.parents(goals), max(FEWEST_CHILDREN, draws // 10), rng)
+        priced += len(children)
+        held = held.joined(_within(children, both, limits)).front(goals)
+        stale = 0 if held.metrics[LOSS].min() < least - _BETTER else stale + 1
+        if stale >= STALE_ROUNDS:
+            break
+    while True:
+        least = held.metrics[LOSS].min()
+        near = _neighbours(space, held.rows[held.metrics[LOSS].argmin()])
+        priced += len(near)
+        held = held.joined(_within(near, both, limits)).front(goals)
+        if held.metrics[LOSS].min() >= least - _BETTER:
+            break
+    order = np.argsort(held.metrics[LOSS], kind="stable")
+    rows, found = held.rows[order], {name: values[order] for name, values in held.metrics.items()}
+    shapes = RowShapes(space)(rows)
+    _, low, high = law.expect(shapes, tokens)
+    notes = law.notes(RowShapes(space)(rows[:1]), tokens)
+    if len(space.spec.vocab_size) > 1:
+        notes.append("losses are of equal text in one unit: what a vocabulary itself does to the loss is not in them")
+    return FoundByLaw(
+        space=space, law=law, tokens=tokens, rows=rows, metrics=found, low=low, high=high, priced=priced,
+        notes=tuple(notes),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Held:
+    """Rows within the limits, with their metrics."""
+
+    rows: Rows
+    metrics: dict[str, Float64Array]
+
+    def joined(self, other: _Held) -> _Held:
+        """Both, each row once."""
+        rows, first = np.unique(np.vstack([self.rows, other.rows]), axis=0, return_index=True)
+        metrics = {name: np.concatenate([a, other.metrics[name]])[first] for name, a in self.metrics.items()}
+        return _Held(rows, metrics)
+
+    def front(self, goals: dict[str, float]) -> _Held:
+        """Those that no other is better than in every goal, and the best ``PARENTS`` by loss."""
+        keep = non_dominated(self._points(goals))
+        keep[np.argsort(self.metrics[LOSS], kind="stable")[:PARENTS]] = True
+        return self._where(np.flatnonzero(keep))
+
+    def parents(self, goals: dict[str, float]) -> Rows:
+        """The best by loss, and of the front those that stand apart most."""
+        best = np.argsort(self.metrics[LOSS], kind="stable")[: PARENTS // 2]
+        front = np.flatnonzero(non_dominated(self._points(goals)))
+        if len(front) > PARENTS // 2:
+            front = front[np.argsort(-crowding(self._points(goals)[front]), kind="stable")[: PARENTS // 2]]
+        chosen: Rows = self.rows[np.union1d(best, front)]
+        return chosen
+
+    def _points(self, goals: dict[str, float]) -> Float64Array:
+        return np.column_stack([sign * self.metrics[name] for name, sign in goals.items()])
+
+    def _where(self, index: NDArray[np.int64]) -> _Held:
+        return _Held(self.rows[index], {name: values[index] for name, values in self.metrics.items()})
+
+
+def _within(rows: Rows, metrics: Metrics, limits: tuple[Constraint, ...]) -> _Held:
+    """Those of ``rows`` within the limits."""
+    known = {name: np.asarray(values) for name, values in metrics(rows).items()}
+    keep = np.flatnonzero(excess(limits, known) <= 0)
+    return _Held(rows, known)._where(keep)
+
+
+def _children(space: SearchSpace, parents: Rows, count: int, rng: np.random.Generator) -> Rows:
+    """Rows near ``parents``: genes drawn anew, mixed with another parent's, a step up or down, one choice for all."""
+    part = count // 4
+    first = parents[rng.integers(0, len(parents), 4 * part)]
+    other = parents[rng.integers(0, len(parents), part)]
+    mixed = np.where(rng.random(other.shape) < 0.5, first[:part], other)
+    stepped = first[part : 2 * part] + rng.integers(-1, 2, other.shape) * (
+        rng.random(other.shape) < rng.choice([1, 2, 4], part)[:, None] / other.shape[1]
+    )
+    alike = first[2 * part : 3 * part].copy()
+    names = list(space.columns)
+    chosen = rng.integers(0, len(names), part)
+    for number, name in enumerate(names):
+        mine, columns = np.flatnonzero(chosen == number), space.columns[name]
+        alike[np.ix_(mine, columns)] = rng.integers(0, space.cardinalities[columns[0]], (len(mine), 1))
+    drawn = mutate(space, first[3 * part :], rng)
+    near = np.clip(np.vstack([mixed, stepped, alike]), 0, space.cardinalities - 1)
+    return np.unique(np.vstack([space.canonical(near), drawn]), axis=0)
+
+
+def _neighbours(space: SearchSpace, row: NDArray[np.int64]) -> Rows:
+    """All rows that differ in one gene, in one choice of all layers, or in two steps of opposite direction."""
+    found = [row]
+    for columns in [np.array([i]) for i in range(len(row))] + [c for c in space.columns.values() if len(c) > 1]:
+        for value in range(space.cardinalities[columns[0]]):
+            changed = row.copy()
+            changed[columns] = value
+            found.append(changed)
+    groups = list(space.columns.values())
+    for up in groups:
+        for down in groups:
+            changed = row.copy()
+            changed[up] += 1
+            changed[down] -= 1
+            found.append(changed)
+    near = np.clip(np.array(found), 0, space.cardinalities - 1)
+    return np.unique(space.canonical(near), axis=0)
