@@ -151,9 +151,10 @@ def why(reference: Design, found: FoundByLaw, before: np.ndarray, after: np.ndar
             parts.append(f"{words} {worth:+.3f}")
         at = changed
     a, b = (f"{float(np.ravel(s.least)[0]) / 1e6:.0f}M of {float(np.ravel(s.most)[0]) / 1e6:.0f}M" for s in (old, new))
+    archs = (reference.arch, design.arch)
     return (
-        f"parameters in layers that a token meets {a} -> {b}; layers {len(reference.arch.layers)} -> "
-        f"{len(design.arch.layers)}; width {reference.arch.d_model} -> {design.arch.d_model}; nats: {', '.join(parts)}; "
+        f"parameters in layers that a token meets {a} -> {b}; layers {' -> '.join(str(len(arch.layers)) for arch in archs)}; "
+        f"width {' -> '.join(str(arch.d_model) for arch in archs)}; nats: {', '.join(parts)}; "
         f"time per token {1e3 * before[1]:.2f} -> {1e3 * after[1]:.2f} ms"
     )
 
@@ -221,13 +222,10 @@ def main() -> None:
 
     def report(row: dict) -> None:
         rows.append(row)
-        change = (
-            "no design within the limits"
-            if "design" not in row
-            else (
-                f"{row['perplexity_change_percent']} % [{row['low']}, {row['high']}] expected perplexity, {row['design']}"
-            )
-        )
+        change = "no design within the limits"
+        if "design" in row:
+            interval = f"[{row['low']}, {row['high']}]"
+            change = f"{row['perplexity_change_percent']} % {interval} expected perplexity, {row['design']}"
         print(f"{row['device']}, {row['question']}: {change} ({row['cpu_s']} CPU s)\n    {row['why']}", flush=True)
 
     for device in options.devices:
