@@ -5,13 +5,13 @@
 arXiv:2602.10377 trains 170 architectures, dense and with experts, for 10 billion tokens each, fits a law of loss and a
 roofline to a Jetson Orin, and reports a design with 19.42 % lower perplexity on WikiText-2 at the latency of
 Qwen2.5-0.5B. Here the law is that of ``chipwise.optim.laws``, no training of which is theirs, and times are those of
-``chipwise.estimate``: one request of 512 tokens in and 128 out, each runtime the device's own. A design may take as long
-for the request as Qwen2.5-0.5B does, and its weights a quarter of the device's memory.
+``chipwise.estimate``: one request of 512 tokens in and 128 out, each runtime the device's own. A design may take as
+long for the request as Qwen2.5-0.5B does, and its weights a quarter of the device's memory.
 
 What is compared is an expectation. Both models read the same 300 billion tokens of the same text once, with the same
-tokenizer and vocabulary (151,936), and perplexity is e to the loss per token: the change is e^difference - 1, with the
-interval of the law's difference. It is not a measurement on WikiText-2, and how good Qwen's own weights are (18 trillion
-tokens) is not in it.
+tokenizer and vocabulary (151,936), and perplexity is e to the loss per token: the change is e^difference - 1, with
+the interval of the law's difference. It is not a measurement on WikiText-2, and how good Qwen's own weights are (18
+trillion tokens) is not in it.
 
 Four questions on each chip, each beside the strongest baseline of its kind:
   dense         16 bits, feed-forwards as in Qwen: what shape alone is worth
@@ -157,13 +157,14 @@ def why(reference: Design, found: FoundByLaw, before: np.ndarray, after: np.ndar
     layers, widths = ([str(count(arch)) for arch in archs] for count in (lambda x: len(x.layers), lambda x: x.d_model))
     return (
         f"parameters in layers that a token meets {a} -> {b}; layers {' -> '.join(layers)}; "
-        f"width {' -> '.join(widths)}; nats: {', '.join(parts)}; time per token {1e3 * before[1]:.2f} -> {1e3 * after[1]:.2f} ms"
+        f"width {' -> '.join(widths)}; nats: {', '.join(parts)}; "
+        f"time per token {1e3 * before[1]:.2f} -> {1e3 * after[1]:.2f} ms"
     )
 
 
 def ask(device: str, report: Callable[[dict], None]) -> None:
     """The four questions on a device."""
-    arch = resolve(REFERENCE)
+    arch, memory_bytes = resolve(REFERENCE), MEMORY_SHARE * datasheet.load(device).mem_capacity_bytes
     experts = tuple(EXPERTS)
     few = tuple(range(512, 2049, 512))
     for name, ffn, widths, weights, baseline in (
@@ -176,13 +177,10 @@ def ask(device: str, report: Callable[[dict], None]) -> None:
         reference = Design(arch=arch, weights=baseline)
         before = times(reference, device)
         space = space_of(ffn, widths, weights, arch.vocab_size)
+        bounds = {"tpot_p50": request_s(before) / NEW, "peak_memory": memory_bytes}
         limits = [
             Constraint(metric=metric, op="<=", limit=float(value), text=f"<= {value:.4g}")
-            for metric, value in zip(
-                ("tpot_p50", "peak_memory"),
-                (request_s(before) / NEW, MEMORY_SHARE * datasheet.load(device).mem_capacity_bytes),
-                strict=True,
-            )
+            for metric, value in bounds.items()
         ]
         row = {
             "device": device,
