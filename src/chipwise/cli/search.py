@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -64,17 +64,16 @@ def command(
     if resume and restart:
         raise typer.BadParameter("choose one of --resume and --restart")
     signal.signal(signal.SIGTERM, _terminate)
-    wanted = load_any(spec)  # a mistake in the file shows before torch is loaded
-    from chipwise import api
-    from chipwise.run.folder import holds_run
-
-    folder = out if out is not None else Path("runs") / wanted.name
-    if resume and not holds_run(folder):
-        print(f"{folder}: there is no run to resume; starting a new one", file=sys.stderr)
-    wishes: dict[str, Any] = {"workers": workers, "train_on": train_on, "storage": storage}
     try:
+        wanted = load_any(spec)  # a mistake in the file shows before torch is loaded
+        from chipwise import api
+        from chipwise.run.folder import holds_run
+
+        folder = out if out is not None else Path("runs") / wanted.name
+        if resume and not holds_run(folder):
+            print(f"{folder}: there is no run to resume; starting a new one", file=sys.stderr)
         if as_json:
-            json_of(api.search(spec, out=out, resume=resume, restart=restart, **wishes))
+            json_of(api.search(spec, out=out, resume=resume, restart=restart, workers=workers, storage=storage))
             return
         from chipwise.cli import show
 
@@ -84,7 +83,8 @@ def command(
                 out=out,
                 resume=resume,
                 restart=restart,
-                **wishes,
+                workers=workers,
+                storage=storage,
                 on_progress=observer,
             )
     except KeyboardInterrupt as stop:
