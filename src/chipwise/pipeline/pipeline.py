@@ -29,6 +29,7 @@ from chipwise.pipeline.task_evaluation import TaskEvaluation, load_tasks
 from chipwise.pipeline.trainings import Trainings, charged
 from chipwise.reporting import output
 from chipwise.reporting.record import RunRecord, save
+from chipwise.run.budget_spec import Allowance
 from chipwise.run.folder import RunFolder
 from chipwise.run.ledger import Ledger
 from chipwise.run.progress import Observer, Status
@@ -86,8 +87,8 @@ class Search:
             folder.check_trials_belong_to_run(len(self.study.trials()))
         self.trials = Trials(self.study, spec, self.space)
         self.ledger = Ledger(self.study.memory.get("spent", {}), file=folder.spent)
-        self.allowance = spec.allowance
-        self.status = Status(unit=self.allowance.unit, budget=self.allowance.total, workers=spec.budget.workers)
+        allowed = self.allowance
+        self.status = Status(unit=allowed.unit, budget=allowed.total, workers=spec.budget.workers)
         self.target: Target | None = None  # once it is open
         self._reserve_s = 0.0  # of a budget that counts everything, what is set aside for the end of the run
 
@@ -297,6 +298,11 @@ class Search:
             plan = plan_rungs(self.allowance, training - first * max(0, references - 1))
         self.study.remember(plan=[[rung.budget, rung.count] for rung in plan])
         return plan
+
+    @property
+    def allowance(self) -> Allowance:
+        """What of the budget trainings may take."""
+        return self.spec.allowance
 
     @property
     def _measuring_s(self) -> float:
