@@ -54,8 +54,10 @@ class BudgetSpec:
             object.__setattr__(self, "cpu", USUAL_CPU)
         least = {"cpu": LEAST_S, "gpu": LEAST_S, "tokens": LEAST_TOKENS}.get(self.unit, 0.0)
         if self.total < least:
+            given_text = getattr(self, self.unit)
+            shown = f"{given_text:g}" if isinstance(given_text, float) else given_text
             raise SpecError(
-                f"{getattr(self, self.unit)} is too little for any search; give at least {least:.0f} "
+                f"{shown} is too little for any search; give at least {least:.0f} "
                 f"{'tokens' if self.unit == 'tokens' else 's'}",
                 field=self.unit,
             )

@@ -451,6 +451,8 @@ def spelt_out(data: Mapping[str, Any]) -> dict[str, Any]:
         found["search"] = {"strategy": data["search"]}
     if isinstance(data.get("train"), str):
         found["train"] = {"on": data["train"]}
+    elif isinstance(data.get("train"), Mapping):  # YAML 1.1 readers take the name on for a truth value
+        found["train"] = {"on" if name is True else name: value for name, value in data["train"].items()}
     if isinstance(data.get("quality"), str):
         found["quality"] = {"method": data["quality"]}
     if isinstance(data.get("target"), str):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from chipwise.hardware.device import MachineProfile
 from chipwise.profile.calibrate import calibrate
 from chipwise.profile.measurement import Measurement
 from chipwise.profile.store import saved_profile
+from chipwise.run.budget_spec import Allowance
 from chipwise.run.folder import RunFolder
 from chipwise.run.spec import RunSpec
 from chipwise.space import Constraint, SearchSpace
@@ -26,6 +26,7 @@ from chipwise.targets.cost_model import CostModel
 from chipwise.targets.sustained import with_cold_limits
 
 CALIBRATION_S, CALIBRATION_SHARE = 45.0, 0.2  # CPU seconds, and at most this share of the budget
+CALIBRATION_TOKENS_PER_S = 100_000.0  # of a budget in tokens: what a second of calibrating is spent for
 
 
 class CalibratedTarget:
@@ -120,11 +121,11 @@ def open_profile(
 def _calibrated(spec: RunSpec, folder: RunFolder, on_detail: Callable[[str], None]) -> MachineProfile:
     if folder.profile.exists():
         return MachineProfile.load(folder.profile)
-    target, nodes, allowed = spec.target, folder.node_rates, spec.allowance
+    target, nodes = spec.target, folder.node_rates
     profile = calibrate(
         runtime=target.runtime,
         threads=target.threads,
-        seconds=min(CALIBRATION_S, CALIBRATION_SHARE * (allowed.total if allowed.whole else math.inf)),
+        seconds=min(CALIBRATION_S, _suitable_s(spec.allowance)),
         on_progress=lambda what, share: on_detail(f"{what} ({units.show(share, 'share', digits=2)})"),
         base=MachineProfile.load(nodes) if nodes.exists() else None,
         on_nodes=lambda rates: rates.save(nodes),
@@ -135,3 +136,10 @@ def _calibrated(spec: RunSpec, folder: RunFolder, on_detail: Callable[[str], Non
     profile.save(folder.profile)
     nodes.unlink(missing_ok=True)
     return profile
+
+
+def _suitable_s(allowed: Allowance) -> float:
+    """CPU seconds of calibrating that suit the size of a search: a share of its budget, or some for its tokens."""
+    if allowed.unit == "tokens":
+        return allowed.total / CALIBRATION_TOKENS_PER_S
+    return CALIBRATION_SHARE * allowed.total if allowed.whole else CALIBRATION_S

@@ -49,7 +49,8 @@ class TrainSpec:
     @property
     def trains_on(self) -> Literal["cpu", "cuda"]:
         """What computes the trainings."""
-        return self.device or ("cuda" if self.kind == "cuda" else "cpu")
+        chosen = self.device if self.kind in ("ray", "jobs") else None
+        return chosen or ("cuda" if self.kind == "cuda" else "cpu")
 
     @property
     def usd_per_s(self) -> float | None:

@@ -1,0 +1,130 @@
+"""One run file on three trainers: the same decisions from the same seed; and what was killed loses nothing finished."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from chipwise import api
+from chipwise.core.files import read_yaml
+from chipwise.reporting.record import RunRecord
+from chipwise.testing.trainer_suite import plain_result, toy_job
+from chipwise.trainers.jobs import run_job
+from chipwise.trainers.local import LocalTrainer, ended
+from chipwise.trainers.protocol import JobsMissing, Setup
+from conftest import EXAMPLES
+
+pytestmark = pytest.mark.slow
+
+ROUNDS = 20
+
+
+def small(profile: Path, home: Path) -> tuple[dict, Path]:
+    """The smoke run with fewer tokens, and a folder in which this machine is calibrated."""
+    spec = read_yaml(EXAMPLES / "smoke.yaml") | {"budget": {"tokens": "600k", "final": "150k", "workers": 2}}
+    home.mkdir()
+    shutil.copy(profile, home / "profile.json")  # calibration has tests of its own
+    return spec, home
+
+
+def searched(on: str, profile: Path, home: Path) -> RunRecord:
+    """The record of the run on a trainer; jobs are run as they are asked for."""
+    spec, folder = small(profile, home)
+    for _ in range(ROUNDS):
+        try:
+            return api.search(spec, out=folder, resume=True, train_on=on)
+        except JobsMissing:
+            for line in (folder / "jobs" / "todo.txt").read_text().split():
+                run_job(folder / "jobs" / line)
+    raise AssertionError("the search asks for jobs again and again")
+
+
+def decisions(record: RunRecord) -> list[tuple[object, ...]]:
+    """What was tried and found, trial by trial, and which trial won."""
+    tried = [(item.number, item.choices, item.quantised_bits_per_byte) for item in record.trials]
+    return [*tried, ("winner", record.winner)]
+
+
+def test_the_same_winner_on_local_ray_and_jobs(smoke_run, tmp_path) -> None:
+    pytest.importorskip("ray", reason="needs the extra ray")
+    profile = smoke_run / "profile.json"
+    local = decisions(searched("local", profile, tmp_path / "local"))
+    assert len(local) > 4
+    assert decisions(searched("jobs", profile, tmp_path / "jobs")) == local
+    assert decisions(searched("ray", profile, tmp_path / "ray")) == local
+
+
+RAY_SEARCH = """
+    import sys
+    from pathlib import Path
+    from chipwise.testing.trainer_suite import toy_job
+    from chipwise.trainers.protocol import Setup
+    from chipwise.trainers.ray_cluster import RayTrainer
+
+    home = Path(sys.argv[1])
+    jobs = [toy_job(home, "a"), toy_job(home, "b", steps=200_000)]
+    with RayTrainer(Setup(on="ray", folder=home, workers=2)) as trainer:
+        for event in trainer.run(jobs):
+            print(event.job, event.kind, flush=True)
+"""
+
+
+def test_a_killed_driver_loses_no_training_that_had_finished(tmp_path) -> None:
+    pytest.importorskip("ray", reason="needs the extra ray")
+    command = [sys.executable, "-c", textwrap.dedent(RAY_SEARCH), str(tmp_path)]
+    driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert driver.stdout is not None
+    assert driver.stdout.readline().split() == ["0", "result"]
+    helpers = psutil.Process(driver.pid).children(recursive=True)
+    driver.kill()
+    driver.wait()
+    assert ended(toy_job(tmp_path, "a"))
+    jobs = [toy_job(tmp_path, "a"), toy_job(tmp_path, "b")]
+    with LocalTrainer(Setup(on="local", folder=tmp_path, workers=1)) as trainer:
+        found = {event.job: event for event in trainer.run(jobs) if event.kind != "progress"}
+    assert found[0].data["spent_cpu_s"] == 0.0
+    assert found[1].kind == "result"
+    _, alive = psutil.wait_procs(helpers, timeout=60)
+    assert not alive, "Ray outlived the search that had started it"
+
+
+def kill_once(name: str, killed: list[int]) -> None:
+    """Kills, with SIGKILL, the first child process of this name a second after it has appeared."""
+    until = time.monotonic() + 120
+    while time.monotonic() < until and not killed:
+        for process in psutil.Process().children(recursive=True):
+            if process.is_running() and name in " ".join(process.cmdline() or [""]):
+                time.sleep(1.0)
+                process.kill()
+                killed.append(process.pid)
+                return
+        time.sleep(0.05)
+
+
+def test_a_killed_ray_worker_returns_its_training(tmp_path) -> None:
+    """Its worker is killed in the middle of it; another does it, to the same weights."""
+    ray = pytest.importorskip("ray", reason="needs the extra ray")
+    from chipwise.trainers.ray_cluster import RayTrainer
+
+    job = toy_job(tmp_path, steps=1_500)
+    killed: list[int] = []
+    with RayTrainer(Setup(on="ray", folder=tmp_path, workers=1)) as trainer:
+        events = trainer.run([job])
+        killer = threading.Thread(target=kill_once, args=("ray::train_task", killed))
+        killer.start()
+        (event,) = [event for event in events if event.kind != "progress"]
+        killer.join()
+    assert killed, "the training was over before its worker could be killed"
+    assert event.kind == "result", event.data
+    known = plain_result(job, tmp_path / "plain")
+    assert event.data["bits_per_byte"] == known["bits_per_byte"]
+    assert Path(event.data["weights"]).read_bytes() == Path(known["weights"]).read_bytes()
+    assert not ray.is_initialized()
