@@ -7,11 +7,13 @@ from chipwise.optim.pareto import crowding, hypervolume, knee, non_dominated, ra
 from chipwise.optim.quality_model import QualityModel
 from chipwise.optim.strategies import STRATEGIES, StrategyInfo, make_strategy, strategy_info
 from chipwise.optim.strategy import Goal, Limit, Problem, Strategy
+from chipwise.optim.tables import MeasuredTable, problem_from_table
 
 __all__ = [
     "STRATEGIES",
     "Goal",
     "Limit",
+    "MeasuredTable",
     "Outcome",
     "Problem",
     "QualityModel",
@@ -25,6 +27,7 @@ __all__ = [
     "most_informative",
     "non_dominated",
     "optimise",
+    "problem_from_table",
     "ranks",
     "strategy_info",
 ]
