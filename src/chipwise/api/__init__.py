@@ -13,7 +13,7 @@ from chipwise.api.predictions import (
     estimate_training,
     ops_table,
 )
-from chipwise.api.runs import evaluate, quality, report, search, shrink, train
+from chipwise.api.runs import evaluate, export_subnetwork, quality, report, search, shrink, train
 from chipwise.api.specs import load_run, lower, resolve, uniform
 from chipwise.api.telemetry import teach
 from chipwise.core.errors import ChipwiseError
@@ -52,6 +52,7 @@ __all__ = [
     "evaluate",
     "explain",
     "explain_measured",
+    "export_subnetwork",
     "fit",
     "import_measurements",
     "kit",

@@ -12,7 +12,7 @@ from chipwise.core.files import read_json
 from chipwise.core.units import parse_field
 from chipwise.profile.backends import RUNTIMES
 from chipwise.reporting.record import RunRecord
-from chipwise.run.folder import RunFolder
+from chipwise.run.folder import RunFolder, holds_run
 from chipwise.run.progress import Status, silent
 from chipwise.run.spec import RunSpec
 from chipwise.run.start_spec import StartSpec, any_spec, load_any
@@ -180,6 +180,42 @@ def train(
         seed=seed,
         on_progress=on_progress,
     )
+
+
+@public
+def export_subnetwork(
+    folder: str | Path, model: str | Path | int | ArchSpec, *, out: str | Path, tokenizer: str | Path | None = None
+) -> Path:
+    """Cuts one model out of trained shared weights; writes a Hugging Face folder that other commands take.
+
+    Args:
+        folder: A run's folder with ``quality: supernet``, or the folder of ``train_supernet``.
+        model: A trial's number in the run, or an architecture: a spec file, a config, a known name.
+        out: The folder to write.
+        tokenizer: A ``tokenizer.json``. Default: the run's own of the model's vocabulary; none without a run.
+
+    Raises:
+        SpecError: There are no finished shared weights, or the model does not fit into theirs.
+        InputError: The model is unknown.
+    """
+    from chipwise.run.kit_folder import FinishedRun
+    from chipwise.training.supernet import export_subnetwork as cut_out
+
+    home = Path(folder)
+    ours = holds_run(home)
+    if isinstance(model, int):
+        if not ours:
+            raise InputError(f"model: {folder} is no run, so it has no trial {model}; name an architecture")
+        design = FinishedRun.open(home).design(model)
+        if design is None:
+            raise InputError(f"model: the run in {folder} has no trial {model}")
+        arch = design.arch
+    else:
+        arch = model if isinstance(model, ArchSpec) else resolve(model)
+    own = home / "corpus" / f"tokenizer-{arch.vocab_size}.json"
+    if tokenizer is None and ours and own.is_file():
+        tokenizer = own
+    return cut_out(home / "supernet" if ours else home, arch, out, tokenizer=tokenizer)
 
 
 @public

@@ -31,6 +31,7 @@ from chipwise.nn.precision import torch_dtype
 from chipwise.optim.scaling import PACE
 from chipwise.space import SearchSpace
 from chipwise.spec import ArchSpec
+from chipwise.spec.io import to_data
 from chipwise.training.checkpoint import CurvePoint
 from chipwise.training.supernet.sliced import add_gradients, part_of, with_weights
 from chipwise.training.supernet.whole import whole_of
@@ -211,6 +212,7 @@ class SupernetRun(Run):
         found: dict[str, Any] = read_json(self.result_path)
         if found.pop("key", None) != self.key or not self.weights_are_whole():
             return None
+        found.pop("whole", None)  # follows from the designs; written for those who have the folder alone
         curve = tuple((p[0], p[1], p[2], p[3]) for p in found.pop("curve"))
         return SupernetResult(**found, curve=curve, whole=self.arch, weights=str(self.weights_path), spent_cpu_s=0.0)
 
@@ -232,7 +234,7 @@ class SupernetRun(Run):
         with storage(self.weights_path):
             write_atomic(self.weights_path, to_bytes(self.weights()))
         figures = {name: getattr(result, name) for name in ("tokens", "steps", "cpu_s", "bits_per_byte", "curve")}
-        write_json(self.result_path, {"key": self.key, **figures})
+        write_json(self.result_path, {"key": self.key, "whole": to_data(self.arch), **figures})
         self.branch_path.unlink(missing_ok=True)
         return result
 

@@ -1,0 +1,35 @@
+"""``chipwise subnetwork``: one model out of trained shared weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    folder: Annotated[str, typer.Argument(help="A run's folder with quality: supernet, or one of shared weights.")],
+    model: Annotated[
+        str, typer.Argument(help="A trial's number in the run, or a spec file, a config, a known name that fits.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder to write.")],
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="A tokenizer.json. Default: the run's own of the model's vocabulary.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the folder as JSON.")] = False,
+) -> None:
+    """Cut one model out of a supernet's shared weights, without training it.
+
+    The result is a Hugging Face folder: continue training it with chipwise train FOLDER, evaluate it with chipwise
+    evaluate FOLDER TASK, measure it with chipwise measure FOLDER.
+    """
+    from chipwise import api
+    from chipwise.cli import show
+    from chipwise.cli.output import say
+
+    found = api.export_subnetwork(folder, int(model) if model.isdigit() else model, out=out, tokenizer=tokenizer)
+    if as_json:
+        show.json_of({"folder": str(found)})
+        return
+    say(f"written: {found}")
