@@ -15,6 +15,7 @@ from chipwise.core.files import read_text
 from chipwise.core.results import Result
 from chipwise.hardware import datasheet
 from chipwise.hardware.detect import detect
+from chipwise.hardware.device import MachineProfile
 from chipwise.profile.backends import table_name
 from chipwise.profile.kits import Kit, parse_whole, read_results, write
 from chipwise.profile.llama_bench import format_of, is_llama_bench, measurements_of, read_llama_bench
@@ -144,13 +145,15 @@ def _run_kit(
     from chipwise.run.kit_folder import FinishedRun, pack_run
 
     notes: list[str] = []
-    stated = FinishedRun.open(source).spec.target.device
-    device = device or (None if stated == LOCAL else stated)
+    spec = FinishedRun.open(source).spec
+    machine = None
+    if device is None:
+        device, machine = _target_of(spec.target.device, Path(spec.folder))
     folder, packed = pack_run(
         source,
         out=out,
-        device=device,
-        machine=detect().name if device is None else None,
+        device=None if device is None else _sheet_name(device),
+        machine=machine,
         runtimes=() if runtime is None else (runtime,),
         candidates=candidates,
         threads=threads,
@@ -191,11 +194,33 @@ def _model_kit(
         workload=workload,
         models=(described(path, folder, design, runtime),),
         threads=threads or usual_threads,
-        device=device,
+        device=None if device is None else _sheet_name(device),
         gpu_layers=_gpu_layers(device),
     )
     write(folder, packed)
     return PackedKit(folder, packed)
+
+
+def _target_of(device: str, folder: Path) -> tuple[str | None, str | None]:
+    """The name of a run's target and, where it is one machine, that machine's name."""
+    if device == LOCAL:
+        return None, detect().name
+    if device.startswith("ssh:"):
+        return device.removeprefix("ssh:"), None
+    if device.endswith(".json"):
+        try:
+            return None, MachineProfile.load(folder / device).machine.name
+        except SpecError:  # taught from a table, so no machine of its own is known
+            return Path(device).stem, None
+    return device, None
+
+
+def _sheet_name(device: str) -> str:
+    """The data sheet's own name for a device, where it has one."""
+    try:
+        return datasheet.load(device).name
+    except InputError:
+        return device
 
 
 def _copied(path: Path, folder: Path) -> Path:

@@ -19,11 +19,11 @@ import chipwise
 from chipwise.core.errors import InputError, SpecError, Unsupported
 from chipwise.deploy.onnx import export, random_weights
 from chipwise.profile import kit_script
-from chipwise.profile.backends.onnxruntime import OnnxRuntimeSession
+from chipwise.profile.backends.onnxruntime import OnnxEncoder, OnnxRuntimeSession
 from chipwise.profile.kits import KitMachine, another_device, read_kit, read_results
 from chipwise.profile.measurement import Measurement
 from chipwise.profile.store import MeasurementStore
-from chipwise.spec import Design, io, uniform
+from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer, io, uniform
 
 ARCH = uniform(vocab_size=64, d_model=32, depth=2, heads=2, ffn_width=64, max_tokens=32, name="tiny")
 QUICK = ("--rounds", "2", "--steps", "20", "--prefills", "3", "--seconds", "0.01")
@@ -33,6 +33,16 @@ QUICK = ("--rounds", "2", "--steps", "20", "--prefills", "3", "--seconds", "0.01
 def home(tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("CHIPWISE_HOME", str(tmp_path / "home"))
     return tmp_path
+
+
+def small_bert() -> ArchSpec:
+    """A sentence encoder as BERT is one: both ways, learned positions, norms after the blocks."""
+    attention = Attention(heads=2, kv_heads=2, head_size=8, qkv_bias=True, out_bias=True, rope=False, causal=False)
+    ffn = FeedForward(width=32, activation="gelu", gated=False, bias=True)
+    common = {"vocab_size": 64, "d_model": 16, "max_tokens": 16, "norm": "layernorm", "norm_bias": True}
+    kind = {"positions": "learned", "norm_place": "post", "embedding_norm": True, "head": "none", "final_norm": False}
+    kind["token_types"] = 2
+    return ArchSpec(name="bert", layers=(Layer(attention=attention, ffn=ffn),), **common, **kind)
 
 
 def packed(folder: Path, **options: Any) -> Path:
@@ -107,6 +117,22 @@ def test_the_script_computes_what_the_harness_computes(home: Path) -> None:
         np.testing.assert_array_equal(ours.prefill(tokens), theirs.prefill(tokens))
         for step in ([[7], [8]], [[9], [10]]):
             np.testing.assert_array_equal(ours.decode(np.array(step)), theirs.decode(np.array(step)))
+
+
+def test_an_encoder_is_timed_by_its_passes(home: Path) -> None:
+    """An encoder generates nothing: at least 20 passes over the text, and no decode steps."""
+    path = home / "bert.onnx"
+    arch = small_bert()
+    export(Design(arch=arch), random_weights(arch, seed=0), path)
+    kit = chipwise.kit(path, out=home / "kit", prompt=6, device="my-board").folder
+    assert run(kit, *QUICK).returncode == 0
+    ((_, found),) = read_results(kit / "kit-results.json").measurements()
+    assert found.encodes
+    assert len(found.ttft_s) >= 40
+    request = {"runtime": "onnxruntime", "model": str(path), "threads": 1, "batch": 2, "prompt_tokens": 3}
+    tokens = np.array([[1, 2, 3], [4, 5, 6]])
+    ours = kit_script._open({**request, "new_tokens": 1}).prefill(tokens)
+    np.testing.assert_array_equal(ours, OnnxEncoder(path).encode(tokens))
 
 
 def test_a_machine_that_is_not_quiet_is_told_from_a_quiet_one(home: Path) -> None:

@@ -145,6 +145,20 @@ def test_a_run_for_this_machine_makes_a_kit_for_this_machine(run: Path) -> None:
         chipwise.import_measurements(results_of(run, machine={"name": "B", "cpu": "B", "cores": 1}))
 
 
+@pytest.mark.parametrize(
+    ("target", "device", "layers"),
+    [
+        ({"device": "m4", "runtime": "llama.cpp"}, "apple-m4", -1),  # by its data sheet's name, on its GPU
+        ({"device": "raspberry-pi-5", "runtime": "llama.cpp"}, "raspberry-pi-5", 0),
+        ({"device": "ssh:me@board", "like": "raspberry-pi-5"}, "me@board", 0),
+    ],
+)
+def test_the_target_of_a_run_is_the_device_of_its_kit(tmp_path, target, device, layers) -> None:
+    run = finished(tmp_path / "other", spec_of(target=target))
+    packed = chipwise.kit(run, candidates=0, runtime="onnxruntime").kit
+    assert (packed.device, packed.machine, packed.gpu_layers) == (device, None, layers)
+
+
 def test_results_are_filed_and_found_by_trial(run: Path) -> None:
     chipwise.kit(run, device="my-board", candidates=1)
     assert kit_results(run) == {}
