@@ -175,7 +175,7 @@ OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
         **dict.fromkeys(("--device", "--precision", "--sharing"), ("no-such",)),
     },
     "train gpt2 --steps 1": {"--data": ("no-such.txt", "", "/dev/zero"), "--peak": ("x", "5 parsecs")},
-    "shrink .": {"--steps": NUMBERS[:-1]},
+    "shrink .": {"--steps": NUMBERS[1:-1]},  # without a step nothing is healed
     f"search {ROOT}/examples/smoke.yaml": {
         "--workers": ("0", "-1", "x"),
         "--storage": ("mysql://x", "x", "sqlite:////no/such/dir/x.db"),
@@ -334,7 +334,7 @@ MEASURED = {  # a row that `chipwise validate` can answer, by kind
     },
     "serving": {
         **{"row_id": "1", "model": "gpt2", "device": "l4", "isl": "8", "osl": "8"},
-        **{"batch": "1", "silicon_tpot_ms": "2"},
+        **{"backend": "vllm", "batch": "1", "silicon_tpot_ms": "2"},
     },
     "power": {
         **{"row_id": "1", "op": "moe", "device": "b200-sxm", "latency_s": "1e-3", "power_w": "400"},

@@ -34,6 +34,30 @@ def test_a_measured_time_per_token_that_is_not_above_zero_is_named(tmp_path: Pat
         api.validate("serving", table, tmp_path / "out.csv")
 
 
+SERVED = "row_id,model,device,backend,isl,osl,batch,silicon_tpot_ms\na,gpt2,l4,vllm,8,8,1,2\n"
+
+
+@pytest.mark.parametrize(
+    ("cells", "said"),
+    [
+        ("b,gpt2,l4,vllm,x,8,1,2", "isl: must be a whole number, not 'x'"),
+        ("b,gpt2,l4,vllm,8,1.5,1,2", r"osl: must be a whole number, not '1\.5'"),
+        ("b,gpt2,l4,vllm,8,8,-1,2", "batch: must be at least 0, not -1"),
+        ("b,gpt2,l4,vllm,nan,8,1,2", "isl: must be a whole number, not 'nan'"),
+        ("b,gpt2,l4,,8,8,1,2", "runtime: is empty, or there is no column runtime or backend"),
+        ("b,,l4,vllm,8,8,1,2", "model: is empty"),
+        ("b,gpt2,,vllm,8,8,1,2", "device: is empty"),
+        ("b,no-such,l4,vllm,8,8,1,2", "unknown model 'no-such'"),
+    ],
+)
+def test_a_served_run_that_cannot_be_read_says_why(cells: str, said: str, tmp_path: Path) -> None:
+    table = tmp_path / "serving.csv"
+    table.write_text(f"{SERVED}{cells}\n")
+    whole = api.validate("serving", table, tmp_path / "out.csv")[0]
+    assert whole.answered == 0.5
+    assert re.search(f"row b: .*{said}", whole.problem)
+
+
 def test_a_good_table_is_scored(tmp_path: Path) -> None:
     table = tmp_path / "gemm.csv"
     table.write_text(GEMM + GOOD)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from chipwise.core.csvfile import read_rows
+from chipwise.core.csvfile import read_rows, whole
 from chipwise.core.errors import ChipwiseError, SpecError
 from chipwise.serve.plan import node_plan
 from chipwise.serve.request import Request
@@ -72,9 +71,9 @@ def _run(row: Mapping[str, str], tpot_s: float) -> ServedRun:
 def _request(row: Mapping[str, str]) -> Request:
     tp, dp, ep = node_plan(*(_whole(row, name) for name in ("tp", "dp", "ep")))
     return Request(
-        model=_cell(row, "model"),
-        device=_cell(row, "device"),
-        runtime=_cell(row, "runtime"),
+        model=_needed(row, "model"),
+        device=_needed(row, "device"),
+        runtime=_needed(row, "runtime"),
         weights=_weights(row),
         tp=tp,
         pp=_whole(row, "pp"),
@@ -98,7 +97,23 @@ def _cell(row: Mapping[str, str], name: str) -> str:
 
 
 def _whole(row: Mapping[str, str], name: str) -> int:
-    """A count; absent and zero mean one."""
-    text = _cell(row, name)
-    value = float(text) if text else 1.0
-    return max(1, round(value)) if math.isfinite(value) else 1
+    """A count; absent and zero mean one.
+
+    Raises:
+        SpecError: It is no whole number, or negative.
+    """
+    value = whole({name: _cell(row, name)}, name, default=1)
+    if value < 0:
+        raise SpecError(f"must be at least 0, not {value}", field=name)
+    return max(1, value)
+
+
+def _needed(row: Mapping[str, str], name: str) -> str:
+    """The cell, which must hold something.
+
+    Raises:
+        SpecError: It is empty, or its column is missing.
+    """
+    if text := _cell(row, name):
+        return text
+    raise SpecError(f"is empty, or there is no column {' or '.join(COLUMNS[name])}", field=name)
