@@ -15,6 +15,7 @@ from chipwise_fitting import commands
 GEMM = "row_id,system,backend,dtype,m,n,k,latency_s\n"
 GOOD = "a,h100-sxm,vllm,bf16,128,4096,4096,1e-4\n"
 POWER = "row_id,op,device,latency_s,power_w"
+MOE = f"{POWER},num_tokens,hidden_size,inter_size,topk,num_experts,moe_tp_size,moe_ep_size,moe_dtype,distribution"
 
 
 @pytest.mark.parametrize("cell", ["0", "-1e-4", "nan", "inf", "fast", ""])
@@ -93,6 +94,17 @@ def test_a_row_without_a_prediction_says_why(tmp_path: Path, cells: str, said: s
         (f"{POWER}\na,moe,b200-sxm,0,400\n", "row 1, latency_s: must be a number above zero"),
         (f"{POWER}\na,moe,b200-sxm,1e-3,\n", "row 1, power_w: must be a number above zero, not empty"),
         ("", "cannot be read as a CSV table"),
+        *(
+            (f"{MOE}\na,moe,b200-sxm,1e-3,400,{cells}\n", f"power\\.csv: {said}")
+            for cells, said in (
+                ("0,64,64,2,8,1,1,bfloat16,uniform", "row 1, num_tokens: must be a whole number from 1 on, not 0"),
+                ("8,64,64,2,8,0,1,bfloat16,uniform", "row 1, moe_tp_size: must be a whole number from 1 on, not 0"),
+                ("8,64,64,1.5,8,1,1,bfloat16,uniform", "row 1, topk: must be a whole number from 1 on, not 1.5"),
+                (",64,64,2,8,1,1,bfloat16,uniform", "row 1, num_tokens: must be a whole number from 1 on, not empty"),
+                ("8,64,64,2,8,1,1,,uniform", "row 1, moe_dtype: must be a name, not empty"),
+                ("8,64,64,2,8,1,1,bfloat16,no-such", "distribution: unknown routing 'no-such'"),
+            )
+        ),
         (
             f"{POWER},num_tokens,hidden_size,inter_size,topk,num_experts,moe_tp_size,moe_ep_size,distribution\n"
             "a,gemm,b200-sxm,1e-3,400,1,1,1,1,1,1,1,x\n",

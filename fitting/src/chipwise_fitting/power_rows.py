@@ -14,17 +14,19 @@ from typing import Any
 import numpy as np
 
 from chipwise.core.csvfile import MOST_TABLE_BYTES
-from chipwise.core.errors import DataError, SpecError, nearest, short
+from chipwise.core.errors import DataError, SpecError, Unsupported, nearest, short
 from chipwise.core.files import read_text
 from chipwise.hardware import datasheet
 from chipwise.ops import AttentionOp, ExpertsOp
 from chipwise.predict import power
+from chipwise.predict.kernels.routing import skew
 from chipwise_fitting.experts import FORMATS, NOT_GATED
 from chipwise_fitting.score import LeaveOut, Row, measured
 
 ATTENTION = ("context_attention", "generation_attention")
 ATTENTION_SIZES = ("batch_size", "isl", "step", "num_heads", "num_key_value_heads", "head_dim", "window_size")
 MIXTURE_SIZES = ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size")
+MAY_BE_0 = ("isl", "step", "window_size", "num_key_value_heads")
 CACHES = {"bfloat16": "bf16", "float16": "fp16", "fp8": "fp8"}
 
 
@@ -162,12 +164,27 @@ def _check(table: Any, file: Path) -> None:
         _require(table, (*sizes, *texts), file)
         for name in sizes:
             numbers = pd.to_numeric(table[name], errors="coerce")
-            bad = rows & ~(numbers >= 0)
-            if bad.any():
-                i = int(bad.to_numpy().argmax())
-                field = f"row {i + 1}, {name}"
-                raise SpecError(f"must be a whole number, not {table[name][i]!r}", field=field, file=str(file))
+            least = 0 if name in MAY_BE_0 else 1
+            _refuse(
+                table, rows & ~((numbers >= least) & (numbers % 1 == 0)), name, f"a whole number from {least} on", file
+            )
             table.loc[rows, name] = numbers[rows]
+        for name in texts:
+            _refuse(table, rows & table[name].isna(), name, "a name", file)
+        for routing in table["distribution"][rows].unique() if "distribution" in texts else ():
+            try:
+                skew(str(routing))
+            except Unsupported as error:
+                raise SpecError(str(error), field="distribution", file=str(file)) from None
+
+
+def _refuse(table: Any, bad: Any, name: str, wanted: str, file: Path) -> None:
+    """Raises a SpecError for the first row that is ``bad``."""
+    if bad.any():
+        i = int(bad.to_numpy().argmax())
+        value = table[name].iloc[i]
+        shown = "empty" if value != value else short(value.item() if hasattr(value, "item") else value)
+        raise SpecError(f"must be {wanted}, not {shown}", field=f"row {i + 1}, {name}", file=str(file))
 
 
 def _require(table: Any, columns: Sequence[str], file: Path) -> None:
