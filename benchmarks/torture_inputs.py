@@ -39,6 +39,7 @@ class Case:
 
 SMOKE: dict[str, Any] = yaml.safe_load((ROOT / "examples" / "smoke.yaml").read_text())
 SMOKE["data"]["paths"] = [str(ROOT / "src/chipwise/core/*.py")]
+SMOKE["budget"] = {"cpu": "100 s", "final": "4 s", "workers": 2}
 RUN_FIELDS: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("workload.prompt_tokens", "workload.new_tokens", "workload.batch", "target.threads"), WHOLE),
     **dict.fromkeys(("space.max_tokens", "budget.workers"), WHOLE),
@@ -57,6 +58,7 @@ RUN_FIELDS: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("quality",), ("no-such", 5, [])),
     **dict.fromkeys(("search",), ({"strategy": "no-such"}, "no-such", 5, [])),
     **dict.fromkeys(("tasks",), (["no-such"], 5, [{"name": "x", "kind": "y"}], [5])),
+    **dict.fromkeys(("train.on",), ("no-such", "", 5, [], "cuda:x", "ray:5", "jobs:/tmp", HUGE_TEXT)),
     **dict.fromkeys(("targets",), (["no-such"], 5, [5], {})),
 }
 LLAMA: dict[str, Any] = {
