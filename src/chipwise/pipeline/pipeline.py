@@ -26,7 +26,7 @@ from chipwise.pipeline.run_record import make_record
 from chipwise.pipeline.screening import Screened, screen
 from chipwise.pipeline.supernet_prior import Supernet, designs_to_score
 from chipwise.pipeline.task_evaluation import TaskEvaluation, load_tasks
-from chipwise.pipeline.trainings import Trainings, charged
+from chipwise.pipeline.trainings import Trainings, charged, trained
 from chipwise.reporting import output
 from chipwise.reporting.record import RunRecord, save
 from chipwise.run.budget_spec import Allowance
@@ -319,7 +319,8 @@ class Search:
         """What of the budget is left for trainings, in the unit that they are charged in."""
         if self.allowance.whole:
             return self.allowance.total - self.ledger.total_s - self._reserve_s
-        return self.allowance.total - charged(self.trials.all(), self.allowance)
+        seconds, tokens = trained(self.trials.all())
+        return self.allowance.left(seconds=seconds, tokens=tokens)
 
     @property
     def _setup(self) -> Setup:

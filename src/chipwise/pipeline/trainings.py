@@ -10,7 +10,7 @@ from chipwise.core.errors import ChipwiseError, StorageError, TrainingDiverged, 
 from chipwise.pipeline.halving import Job
 from chipwise.run.budget_spec import Allowance
 from chipwise.run.folder import RunFolder
-from chipwise.run.trials import Candidate
+from chipwise.run.trials import Candidate, TrainedRung
 from chipwise.trainers.protocol import Trainer
 from chipwise.trainers.train_spec import TrainSpec
 from chipwise.training.tokenizer import TokenStore
@@ -129,9 +129,16 @@ class Trainings:
 
 def charged(items: Iterable[Candidate], allowance: Allowance) -> float:
     """What the trainings of these trials were charged; those that share one training count once."""
-    most: dict[str, float] = {}
+    seconds, tokens = trained(items)
+    return allowance.charge(seconds=seconds, tokens=tokens)
+
+
+def trained(items: Iterable[Candidate]) -> tuple[float, int]:
+    """Seconds of their devices and tokens of the trainings of these trials; those that share one count once."""
+    longest: dict[str, TrainedRung] = {}
     for item in items:
         arch = item.design.arch.digest
         for rung in item.rungs:
-            most[arch] = max(most.get(arch, 0.0), allowance.charge(seconds=rung.cpu_s, tokens=rung.tokens))
-    return sum(most.values())
+            if arch not in longest or rung.tokens > longest[arch].tokens:
+                longest[arch] = rung
+    return sum(rung.cpu_s for rung in longest.values()), sum(rung.tokens for rung in longest.values())

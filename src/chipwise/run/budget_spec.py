@@ -32,6 +32,8 @@ _MEANT = {"cpu": "CPU seconds", "gpu": "GPU seconds", "tokens": "tokens", "usd":
 class BudgetSpec:
     """How much the whole search may take, and how it is spread. Give one of ``cpu``, ``gpu``, ``tokens`` and ``usd``.
 
+    Dollars may stand beside tokens: trainings then end where the first of the two is spent.
+
     ``cpu`` counts every phase where the search trains on this machine's cores: calibration, tokenisers, trainings,
     measurements. The others count trainings alone. ``final`` is what one final training takes, in the same unit; the
     reference design's training gets exactly as much.
@@ -46,10 +48,12 @@ class BudgetSpec:
 
     def __post_init__(self) -> None:
         given = [unit for unit in UNITS if getattr(self, unit) is not None]
-        if len(given) > 1:
+        if len(given) > 1 and given != ["tokens", "usd"]:
             raise SpecError(
                 f"{' and '.join(given)} are two budgets; give one of cpu, gpu, tokens and usd", field=given[1]
             )
+        if self.usd is not None:
+            _amount(self.usd, "usd", "usd")
         if not given:
             object.__setattr__(self, "cpu", USUAL_CPU)
         least = {"cpu": LEAST_S, "gpu": LEAST_S, "tokens": LEAST_TOKENS}.get(self.unit, 0.0)
@@ -120,6 +124,8 @@ class Allowance:
     total: float
     final: float  # one final training
     whole: bool  # whether everything the search does on this machine counts, not its trainings alone
+    usd: float | None = None  # of a budget in tokens, the dollars that it may not exceed either
+    usd_per_s: float | None = None  # of the device that trains
 
     @property
     def shortest(self) -> float:
@@ -131,6 +137,16 @@ class Allowance:
         if self.unit == "tokens":
             return f"{units.show(amount, 'count')} tokens"
         return f"{amount:.0f} s of {self.unit.upper()} time"
+
+    def left(self, *, seconds: float, tokens: float) -> float:
+        """What is left after trainings of so many seconds of their device and tokens.
+
+        Of a budget in tokens that dollars limit too, the tokens that they still pay for at the rate so far.
+        """
+        rest = self.total - (tokens if self.unit == "tokens" else seconds)
+        if self.usd is None or self.usd_per_s is None or not tokens or not seconds:
+            return rest
+        return min(rest, (self.usd / self.usd_per_s - seconds) * tokens / seconds)
 
     def charge(self, *, seconds: float, tokens: int) -> float:
         """What a training of so many seconds of its device and tokens is charged."""
@@ -151,17 +167,24 @@ def allowance(budget: BudgetSpec, train: TrainSpec) -> Allowance:
             f"for {_MEANT[budget.unit]}; give {wanted} instead{hint}",
             field=f"budget.{budget.unit}",
         )
-    rate, unit = 1.0, budget.unit
-    if unit == "usd":
-        if train.usd_per_s is None:
-            raise SpecError(
-                "dollars need the price of a device's hour; add train: {price: 2.5 USD/h}", field="train.price"
-            )
-        rate, unit = train.usd_per_s, "gpu" if train.trains_on == "cuda" else "cpu"
+    price = train.usd_per_s
+    if budget.usd is not None and price is None:
+        raise SpecError("dollars need the price of a device's hour; add train: {price: 2.5 USD/h}", field="train.price")
+    seconds: Charged = "gpu" if train.trains_on == "cuda" else "cpu"
+    unit: Charged = seconds if budget.unit == "usd" else budget.unit
+    rate = price if budget.unit == "usd" and price is not None else 1.0
     total, final = budget.total / rate, budget.final_amount / rate
     if final > total:
         raise SpecError("one final training takes more than the whole budget; lower it", field="budget.final")
-    return Allowance(unit=unit, total=total, final=final, whole=unit == "cpu" and train.whole)
+    both = unit == "tokens" and budget.usd is not None
+    return Allowance(
+        unit=unit,
+        total=total,
+        final=final,
+        whole=unit == "cpu" and train.whole,
+        usd=_amount(budget.usd, "usd", "usd") if both else None,
+        usd_per_s=price if both else None,
+    )
 
 
 def _amount(text: Any, unit: Unit, where: str) -> float:

@@ -85,6 +85,20 @@ def test_where_a_run_trains_changes_no_identity() -> None:
     assert spec("train: {precision: fp32}").identity != spec().identity
 
 
+def test_dollars_beside_tokens_end_what_is_too_dear() -> None:
+    """At 3.6 USD/h a second costs 0.001; 1 M tokens took 500 s (half a dollar), so the other half pays for 1 M more."""
+    both = allowance(BudgetSpec(tokens="5M", usd=1), TrainSpec(on="ray", price="3.6 USD/h"))
+    assert (both.unit, both.total) == ("tokens", 5e6)
+    assert both.left(seconds=0.0, tokens=0) == 5e6
+    assert both.left(seconds=500.0, tokens=1_000_000) == pytest.approx(1e6)
+    assert both.left(seconds=5.0, tokens=4_000_000) == 1e6  # the tokens end first
+    assert both.left(seconds=1_500.0, tokens=1_000_000) < 0
+    with pytest.raises(SpecError, match="dollars need the price"):
+        spec("budget: {tokens: 5M, usd: 1}")
+    with pytest.raises(SpecError, match=r"budget.usd: .*0"):
+        spec("budget: {tokens: 5M, usd: 0}\ntrain: {on: ray, price: 2 USD/h}")
+
+
 def test_a_field_called_on_is_text_in_yaml() -> None:
     assert parse_yaml("train: {on: local, off: 1}\ntied: yes", name="a") == {
         "train": {"on": "local", "off": 1},
