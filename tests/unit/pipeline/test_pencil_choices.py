@@ -11,21 +11,25 @@ import pytest
 from test_halving import FakeTrainer, make
 from toy_run import SPEC
 
-from chipwise.core.errors import SpecError, Unsupported
-from chipwise.hardware.device import Thermal
+from chipwise.core.errors import SpecError
 from chipwise.optim.study import Trial
 from chipwise.pipeline.choosing import _spread
 from chipwise.pipeline.halving import OVERHEAD, Rung, plan_finals, plan_rungs
-from chipwise.pipeline.limits import cold, no_slower_than, with_cold_limits, within
+from chipwise.pipeline.limits import no_slower_than, within
 from chipwise.pipeline.measurement_choice import UNSURE, _ends, _tightest, next_to_measure, worth_measuring
 from chipwise.pipeline.reference_design import proportions
 from chipwise.pipeline.screening import excess, mutate, screen
+from chipwise.run.budget_spec import Allowance
 from chipwise.run.trials import Candidate
 from chipwise.space import SearchSpace, parse_constraints
 from chipwise.space.constraints import Objective
-from chipwise.testing.machines import round_machine
 
 NAN = np.nan
+
+
+def seconds(final: float) -> Allowance:
+    """CPU seconds, of which one final training takes ``final``."""
+    return Allowance(unit="cpu", total=1e9, final=final, whole=True)
 
 
 @pytest.mark.parametrize(
@@ -41,48 +45,48 @@ NAN = np.nan
     ],
 )
 def test_the_plan_of_a_final_training_of_ninety_seconds(training_s: float, rungs: list[tuple[float, int]]) -> None:
-    assert plan_rungs(training_s=training_s, final_s=90.0) == tuple(Rung(cpu_s=s, count=n) for s, n in rungs)
+    assert plan_rungs(seconds(90.0), training_s) == tuple(Rung(budget=s, count=n) for s, n in rungs)
 
 
 def test_no_rung_is_shorter_than_a_second() -> None:
     """Of 8 s, a ninth would be 0.9 s: two rungs, (81 - 2·16/3) / (8/3) = 26.4 at first."""
-    first, last = plan_rungs(training_s=81.0, final_s=8.0)
-    assert (first.cpu_s, first.count, last) == (pytest.approx(8 / 3), 26, Rung(cpu_s=8.0, count=2))
-    assert [rung.cpu_s for rung in plan_rungs(training_s=810.0, final_s=9.0)] == [1.0, 3.0, 9.0]
+    first, last = plan_rungs(seconds(8.0), 81.0)
+    assert (first.budget, first.count, last) == (pytest.approx(8 / 3), 26, Rung(budget=8.0, count=2))
+    assert [rung.budget for rung in plan_rungs(seconds(9.0), 810.0)] == [1.0, 3.0, 9.0]
 
 
 def test_full_trainings_alone() -> None:
-    assert plan_finals(training_s=100.0, final_s=30.0) == (Rung(cpu_s=30.0, count=3),)
+    assert plan_finals(seconds(30.0), 100.0) == (Rung(budget=30.0, count=3),)
     with pytest.raises(SpecError, match=r"29 s of CPU time are left, less than one final training of 30 s"):
-        plan_finals(training_s=29.0, final_s=30.0)
+        plan_finals(seconds(30.0), 29.0)
 
 
 def test_what_is_affordable_counts_what_trainings_took_in_all(tmp_path) -> None:
     """Rungs of 1, 3 and 9 s with 9, 4 and 2 candidates; at first a second of training takes 1.3."""
     _, halving = make(tmp_path / "s", FakeTrainer())
-    assert [halving._promotions_s(rung) for rung in (1, 2, 3)] == [4 * 2 + 2 * 6, 2 * 6, 0]
+    assert [halving._promotions(rung) for rung in (1, 2, 3)] == [4 * 2 + 2 * 6, 2 * 6, 0]
     assert halving._affordable(1.0, 1e9) == 10**9  # no budget
     assert halving.overhead == OVERHEAD == 1.3
-    halving._left_s = lambda: 26.0
+    halving._left = lambda: 26.0
     assert halving._affordable(1.0, 5.0) == 15  # 26 / 1.3 - 5
     assert halving._affordable(4.0, 5.0) == 3
-    halving._used_s, halving._trained_s = 36.3, 11.0
+    halving._used, halving._trained = 36.3, 11.0
     assert halving.overhead == pytest.approx((36.3 + 1.3 * 9) / (11 + 9))  # 2.4
 
 
 def test_used_time_is_that_of_the_trainings_and_a_continued_one_pays_the_difference(tmp_path) -> None:
     trials, halving = make(tmp_path / "s", FakeTrainer())
     left = iter(np.arange(1e5, 0.0, -10.0))
-    halving._left_s = lambda: float(next(left))
+    halving._left = lambda: float(next(left))
     halving.explore([])
-    assert halving._trained_s == pytest.approx(9 * 1.0)
-    used_s = halving._used_s
+    assert halving._trained == pytest.approx(9 * 1.0)
+    used_s = halving._used
     assert used_s > 0
     halving.train([trials[0]], 1)
-    assert halving._trained_s == pytest.approx(9 + 2.0)  # from 1 s to 3 s
-    assert halving._used_s == pytest.approx(used_s + 10.0)
+    assert halving._trained == pytest.approx(9 + 2.0)  # from 1 s to 3 s
+    assert halving._used == pytest.approx(used_s + 10.0)
     halving.train([trials[0]], 1)  # nothing to do
-    assert halving._used_s == pytest.approx(used_s + 10.0)
+    assert halving._used == pytest.approx(used_s + 10.0)
 
 
 def test_tails_leave_headroom_and_medians_do_not() -> None:
@@ -95,32 +99,16 @@ def test_tails_leave_headroom_and_medians_do_not() -> None:
 
 
 def test_the_slowest_reference_design_sets_the_pace() -> None:
-    references = [SimpleNamespace(measured=m) for m in ({"tpot_p50": 2e-3}, {"tpot_p50": 3e-3}, None)]
+    times = ((2e-3, True), (3e-3, True), (9e-3, False))
+    references = [SimpleNamespace(measured=known or None, costs={"tpot_p50": time_s}) for time_s, known in times]
     (cap,) = no_slower_than(references, ())
     assert (cap.metric, cap.op, cap.limit, cap.hard) == ("tpot_p50", "<=", 3e-3, True)
     assert "3 ms" in cap.text
     assert no_slower_than(references[2:], ()) == ()
+    assert no_slower_than(references, (), measured=False)[0].limit == 9e-3  # where nothing is measured
     soft = parse_constraints({"tpot_p99": {"limit": "<= 1 ms", "penalty": 0.1}})
     assert no_slower_than(references, soft) == ()
     assert no_slower_than(references, parse_constraints({"tpot_p99": "<= 1 ms"})) == (cap,)
-
-
-def test_a_machine_that_keeps_half_its_speed_halves_sustained_limits() -> None:
-    thermal = Thermal(sustained_share=0.5, time_constant_s=60.0, throttle_s=40.0, observed_s=600.0)
-    asked = {"tpot_sustained": [{"limit": "<= 4 ms", "penalty": "10 %"}, "<= 6 ms"], "tpot_p50": ["<= 5 ms", "<= 7 ms"]}
-    found = parse_constraints(cold(asked, thermal))
-    assert sorted((item.limit, item.penalty or 0.0) for item in found) == [
-        (pytest.approx(2e-3), 0.1),
-        (pytest.approx(3e-3), 0.0),
-        (5e-3, 0.0),
-        (7e-3, 0.0),
-    ]
-    spec, machine = replace(SPEC, constraints={"tpot_sustained": "<= 4 ms"}), round_machine()
-    assert with_cold_limits(SPEC, machine) is SPEC
-    with pytest.raises(Unsupported, match=r"chipwise measure MODEL --sustained 10m"):
-        with_cold_limits(spec, replace(machine, thermal=None))
-    (limit,) = with_cold_limits(spec, replace(machine, thermal=thermal)).limits
-    assert (limit.metric, limit.limit) == ("tpot_p50", pytest.approx(2e-3))
 
 
 def test_a_measurement_is_worth_it_where_an_interval_straddles_a_hard_limit_or_little_is_known() -> None:
@@ -263,7 +251,7 @@ def test_llama_proportions_around_a_small_space() -> None:
 def test_the_first_batch_fills_the_other_workers_while_the_reference_trains_in_full(tmp_path, workers, asked) -> None:
     """Nine trainings of 1 s take as long as one of 9 s; later batches are two a worker, up to twelve in all."""
     _, halving = make(tmp_path / "s", FakeTrainer())
-    halving._plan = (Rung(cpu_s=1.0, count=12), *halving._plan[1:])
+    halving._plan = (Rung(budget=1.0, count=12), *halving._plan[1:])
     halving._workers, counts, propose = workers, [], halving._propose
     halving._propose = lambda count, *rest: counts.append(count) or propose(count, *rest)
     halving.explore([])

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from chipwise.pipeline.cost_model import CostModel, NotedMeasurement, _check_name
-from toy_run import SPACE, SPEC
+from toy_run import SPEC
 
-from chipwise.ops import Phase, Workload
 from chipwise.optim.study import Trial
 from chipwise.pipeline import finals, run_record
 from chipwise.pipeline.finals import CONTINUATIONS, CONTINUED_TOKENS, PROMPT_WORDS, Finals, _continued
 from chipwise.pipeline.supernet_prior import designs_to_score, planned_cpu_s
 from chipwise.run.trials import Candidate
-from chipwise.space.price_table import PriceTable, ProfilePricer
-from chipwise.testing.machines import round_machine
-
-WORKLOAD = Workload(prompt_tokens=8, new_tokens=8)
 
 
 def trial(number: int, bits: float | None, tpot_s: float, **notes: object) -> Candidate:
@@ -160,62 +153,3 @@ def test_scores_that_a_supernets_budget_allows() -> None:
     assert [designs_to_score(s) for s in (0.0, 15.0, 16.0, 100.0, 200.0, 1e6)] == [12, 12, 12, 80, 160, 160]
     assert planned_cpu_s(100.0) == 100 + 80 * 0.25
     assert planned_cpu_s(0.0) == 0.0
-
-
-def test_a_cost_model_before_any_measurement_is_the_machines() -> None:
-    machine = round_machine()
-    model, table = CostModel(SPACE, WORKLOAD, machine), PriceTable(SPACE, WORKLOAD, ProfilePricer(machine))
-    rows = SPACE.sample(5, np.random.default_rng(0))
-    found, priced = model.metrics(rows), table(rows)
-    assert found["tpot_p50"] == pytest.approx(priced.tpot_s)
-    assert found["tpot_p99"] == pytest.approx(2 * priced.tpot_s + 1e-6)
-    assert found["ttft_p99"] == pytest.approx(1.5 * priced.ttft_s)
-    assert found["peak_memory"] == pytest.approx(priced.peak_memory_bytes)
-    assert found["parameters"] == pytest.approx(priced.parameters)
-    design = SPACE.design(rows[0])
-    promise = model.predict(design)
-    for metric, bounds in promise.items():
-        assert bounds[0] == pytest.approx(found[metric][0]), metric
-    for metric in ("tpot_p50", "ttft_p99", "peak_memory"):
-        value, low, high = promise[metric]
-        assert math.log(high / value) == pytest.approx(1.645 * 0.1, rel=1e-3)
-        assert low * high == pytest.approx(value**2)
-    assert promise["parameters"] == [design.arch.parameters()] * 3
-    assert 0 <= model.unsure(design) <= 1
-
-
-def test_measurements_pull_later_predictions_towards_them() -> None:
-    model = CostModel(SPACE, WORKLOAD, round_machine())
-    rows = np.unique(SPACE.sample(40, np.random.default_rng(0)), axis=0)[:12]
-    before = model.metrics(rows)
-    measured = [
-        (SPACE.design(row), {metric: 1.3 * float(before[metric][i]) for metric in before if metric != "parameters"})
-        for i, row in enumerate(rows[:8])
-    ]
-    model.learn(measured)
-    after = model.metrics(rows)
-    for metric in ("tpot_p50", "ttft_p50", "tpot_p99"):
-        ratio = after[metric] / before[metric]
-        assert (ratio > 1.15).all(), metric
-        assert (ratio < 1.31).all(), metric
-    assert model.unsure(SPACE.design(rows[0])) < 1
-    model.learn([])
-    assert model.metrics(rows)["tpot_p50"] == pytest.approx(before["tpot_p50"])
-    partly = [(design, {"tpot_p50": 1.0}) for design, _ in measured]
-    model.learn(partly)  # without all percentiles nothing is learnt
-    assert model.metrics(rows)["tpot_p50"] == pytest.approx(before["tpot_p50"])
-
-
-def test_names_of_checks_and_percentiles() -> None:
-    names = ("tpot_p50", "tpot_p99", "ttft_p50", "ttft_p99", "peak_memory")
-    assert [_check_name(name) for name in names] == ["decode", "decode_p99", "prefill", "prefill_p99", "memory"]
-    design = SPACE.design(SPACE.sample(1, np.random.default_rng(0))[0])
-    noted = NotedMeasurement(design, WORKLOAD, {"ttft_p50": 1.0, "ttft_p99": 2.0, "tpot_p50": 3.0, "tpot_p99": 4.0})
-    assert [noted.seconds(phase, share) for phase in (Phase.PREFILL, Phase.DECODE) for share in (0.5, 0.99)] == [
-        1,
-        2,
-        3,
-        4,
-    ]
-    assert noted.peak_memory_bytes is None
-    assert replace(noted, values={"peak_memory": 5.0}).peak_memory_bytes == 5.0

@@ -11,7 +11,7 @@ import pytest
 from chipwise.core.errors import SpecError, Unsupported
 from chipwise.core.files import build
 from chipwise.hardware import datasheet
-from chipwise.ops import EmbeddingOp, Matmul, Phase, Workload
+from chipwise.ops import EmbeddingOp, Matmul, Workload
 from chipwise.predict.kernels import times_of
 from chipwise.space import SearchSpace, SpaceSpec, parse_constraints, parse_objectives
 from chipwise.space.constraints import relative_excess, soft_limit_on_latency, unit_of
@@ -259,7 +259,8 @@ def test_a_data_sheets_price_of_operators_and_memory() -> None:
     both = DevicePricer(sheet, joules=True)
     assert both.op_columns(op).shape == (2,)
     assert both.energy_j(np.array([[1.0, 5.0]])).tolist() == [5.0]
-    assert both.latency_s(np.array([[1.0, 5.0]]), Phase.DECODE, logits=np.zeros(1)).tolist() == [1.0]
+    passes = both.latencies_s(np.array([[1.0, 5.0]]), np.array([[2.0, 6.0]]), logits=np.zeros(1))
+    assert [seconds.tolist() for seconds in passes] == [[1.0], [2.0]]
     space = SearchSpace(spec(weights=["int8"]))
     design = space.design(np.zeros(len(space.genes), np.int64))
     from chipwise.cost.memory import block_activation_bytes, memory_parts
