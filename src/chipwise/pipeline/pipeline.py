@@ -19,7 +19,7 @@ from chipwise.pipeline.findings import explain_answer
 from chipwise.pipeline.halving import OVERHEAD, Halving, Propose, Rung, plan_finals, plan_rungs
 from chipwise.pipeline.limits import no_slower_than, penalty_factor
 from chipwise.pipeline.measurement_choice import measure_front
-from chipwise.pipeline.measuring import CandidateMeasurer
+from chipwise.pipeline.measuring import CandidateMeasurer, measurement_notes
 from chipwise.pipeline.other_devices import RunTargets
 from chipwise.pipeline.reference_design import largest_within, reference_designs
 from chipwise.pipeline.run_record import make_record
@@ -31,6 +31,7 @@ from chipwise.reporting import output
 from chipwise.reporting.record import RunRecord, save
 from chipwise.run.budget_spec import Allowance
 from chipwise.run.folder import RunFolder
+from chipwise.run.kit_folder import kit_results
 from chipwise.run.ledger import Ledger
 from chipwise.run.progress import Observer, Status
 from chipwise.run.spec import RunSpec
@@ -97,6 +98,8 @@ class Search:
         try:
             if "winner" not in self.study.memory:
                 self._search()
+            else:
+                self._take_results()
             return self.report()
         except BaseException:
             self._save_partial()
@@ -127,6 +130,53 @@ class Search:
                 self._close(item)
         self._explain(ready.chooser, halving)
         self.study.remember(winner=winner.number, baseline=None if reference is None else reference.number)
+
+    def _take_results(self) -> None:
+        """Records what a kit measured of a finished run, teaches the target, and ranks the contenders again."""
+        found = kit_results(self.folder.path, runtime=self.spec.target.runtime, on_note=self._detail)
+        notes = {
+            number: measurement_notes(taken, self.spec.target.rates, final=True) | {"measured_because": "kit"}
+            for number, taken in found.items()
+        }
+        new = {n: each for n, each in notes.items() if self.trials[n].measured != each["measured"]}
+        target = self._opened() if new else None
+        if target is None:
+            return
+        self._phase("reading the kit's results")
+        for number, each in new.items():
+            self.trials.note(number, **each)
+        target.learn(
+            [(item.design, item.notes.settled or item.measured) for item in self.trials.all() if item.measured]
+        )
+        contenders = [
+            item for item in self.trials.all() if item.alive and item.notes.exported_bits_per_byte is not None
+        ]
+        for item in contenders:
+            self.trials.note(item.number, believed_now=target.predict(item.design))
+        store = TokenStore(
+            load_corpus(self.spec.data, base=self.spec.folder), self.folder.corpus, self.spec.space.vocab_size
+        )
+        finals = Finals(
+            self.trials,
+            self.spec,
+            self.folder,
+            store,
+            target,
+            penalty_factor=penalty_factor(self.spec),
+            on_phase=self._phase,
+        )
+        ranked = [self.trials[item.number] for item in contenders]
+        number = self.study.memory["baseline"]
+        reference = None if number is None else self.trials[number]
+        good = [item for item in ranked if not item.is_reference and finals.keeps_limits(item)]
+        winner = self.trials[self.study.memory["winner"]]
+        if good:
+            winner = finals.best(good, reference)
+        if winner.number != self.study.memory["winner"]:
+            tested, said = finals.test(winner, reference), finals.continuations(winner, reference)
+            self.study.remember(test=tested, continuations=said)
+        finals.write_winner(self.trials[winner.number])
+        self.study.remember(winner=winner.number)
 
     def _prepare(self) -> Prepared:
         """Text, calibration, screening, reference designs, and the plan of trainings."""

@@ -130,7 +130,7 @@ class CostModel:
         count = float(design.arch.parameters())
         ends = zip(predicted["ttft_p50"], predicted["tpot_p50"], strict=True)
         each = [spent(ttft_s, tpot_s, self._workload, self._rates) for ttft_s, tpot_s in ends]
-        costs = {name: [known[0], *sorted(known[1:])] for name in each[0] if (known := [x[name] for x in each])}
+        costs = {name: [spans[0], *sorted(spans[1:])] for name in each[0] if (spans := [x[name] for x in each])}
         return {**predicted, "parameters": [count, count, count], **costs}
 
     def unsure(self, design: Design) -> float:

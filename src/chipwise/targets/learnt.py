@@ -24,7 +24,6 @@ class Learnt:
     """
 
     def __init__(self, pairs: Mapping[str, Sequence[tuple[Bounds, float]]]) -> None:
-        self.count = max((len(each) for each in pairs.values()), default=0)
         self._posterior = {metric: _posterior(each) for metric, each in pairs.items() if each}
 
     def factor(self, metric: str) -> float:

@@ -32,6 +32,8 @@ from chipwise.targets.chance import Bounds, spread_of
 from chipwise.targets.learnt import Learnt
 from chipwise.targets.representable import check_space
 from chipwise.targets.served_pricer import ServedPricer
+from chipwise.teaching.machine import teach_rows
+from chipwise.teaching.observations import MeasuredRow
 
 SAMPLE = 48  # designs from which energy by seconds is fitted, and how wide intervals are
 
@@ -50,7 +52,8 @@ class SheetTarget:
     """
 
     def __init__(self, spec: RunSpec, space: SearchSpace, device: DeviceProfile, bench: Bench | None = None) -> None:
-        self._spec, self._space, self.device, self._bench = spec, space, device, bench
+        self._spec, self._space, self._sheet, self._bench = spec, space, device, bench
+        self.device = device  # with what was taught
         target, workload = spec.target, spec.workload
         template = Request(
             model="",
@@ -66,6 +69,7 @@ class SheetTarget:
         self._pricer = ServedPricer(template, device)
         self._rates = Rates(usd_per_s=None if device.price is None else device.price_usd_per_s * target.tp * target.pp)
         self._learnt = Learnt({})
+        self._scale: Float64Array | None = None  # see _taught_scale
         self._estimates: dict[Design, CostEstimate] = {}
         text = f"<= {units.show(capacity_bytes(device), 'bytes')} (the device's memory)"
         self.limits = (Constraint(metric="peak_memory", op="<=", limit=capacity_bytes(device), text=text),)
@@ -110,9 +114,16 @@ class SheetTarget:
     def metrics(self, rows: Rows) -> Mapping[str, Float64Array]:
         """Predicted metrics of canonical rows, each (n,)."""
         costs, workload = self._table(rows), self._spec.workload
+        ttft_s, tpot_s = costs.ttft_s, costs.tpot_s
+        if self.device.taught is not None:
+            layers = self._space.values(rows, "depth").astype(float)
+            ttft_s, tpot_s = (
+                each[0] * seconds + each[1] * layers + each[2]
+                for each, seconds in zip(self._taught_scale(), (ttft_s, tpot_s), strict=True)
+            )
         found = {
-            "ttft_p50": costs.ttft_s * self._learnt.factor("ttft_p50"),
-            "tpot_p50": costs.tpot_s * self._learnt.factor("tpot_p50"),
+            "ttft_p50": ttft_s,
+            "tpot_p50": tpot_s,
             "peak_memory": costs.peak_memory_bytes * self._learnt.factor("peak_memory"),
             "parameters": costs.parameters,
         }
@@ -173,22 +184,69 @@ class SheetTarget:
 
     def unsure(self, design: Design) -> float:
         """1 until something was measured there, then 0."""
-        return 0.0 if self._learnt.count else 1.0
+        return 1.0 if self.device.taught is None else 0.0
 
     def learn(self, measured: Iterable[tuple[Design, Mapping[str, float]]]) -> None:
-        """Learns from all measurements of the run so far; replaces what was learnt before."""
-        pairs: dict[str, list[tuple[Bounds, float]]] = {}
-        self._learnt = Learnt({})
-        for design, values in measured:
-            for metric, bounds in self.predict(design).items():
-                if metric in values:
-                    pairs.setdefault(metric, []).append((bounds, values[metric]))
-        self._learnt = Learnt(pairs)
+        """Learns from all measurements of the run so far; replaces what was learnt before.
+
+        Times teach the machine as ``chipwise teach`` does; memory gets one factor.
+        """
+        known = [(design, values) for design, values in measured if "ttft_p50" in values and "tpot_p50" in values]
+        self._learnt, self._scale, self._estimates = Learnt({}), None, {}
+        self.device = self._sheet
+        if not known:
+            return
+        rows = [self._row(i, design, values) for i, (design, values) in enumerate(known)]
+        taught = teach_rows(self._sheet, rows, name=self._sheet.name, source=f"the run {self._spec.name}")
+        memory = [
+            (self.predict(design)["peak_memory"], values["peak_memory"])
+            for design, values in known
+            if "peak_memory" in values
+        ]
+        self._learnt, self._estimates = Learnt({"peak_memory": memory}), {}
+        self.device = replace(self._sheet, taught=taught)
+
+    def _row(self, number: int, design: Design, values: Mapping[str, float]) -> MeasuredRow:
+        asked = self._pricer.request(design)
+        return MeasuredRow(
+            number=number,
+            model=design.arch,
+            runtime=str(asked.runtime),
+            weights=asked.weights,
+            kv=asked.kv,
+            batch=asked.batch,
+            prompt_tokens=asked.prompt_tokens,
+            new_tokens=asked.new_tokens,
+            ttft_s=values["ttft_p50"],
+            tpot_s=values["tpot_p50"],
+        )
+
+    def _taught_scale(self) -> Float64Array:
+        """What a second of TTFT and of TPOT of the data sheet, a kernel and a pass count as by what was taught, (2, 3).
+
+        Fitted to the estimates of a sample of the space; decisions on single designs use their own estimates.
+        """
+        if self._scale is None:
+            sample = self._space.sample(SAMPLE, np.random.default_rng([self._spec.seed, 23]))
+            costs = self._table(sample)
+            layers = self._space.values(sample, "depth").astype(float)
+            found = [self.estimate(self._space.design(row)) for row in sample]
+            fits = []
+            for sheet_s, taught_s in (
+                (costs.ttft_s, np.array([each.ttft_s for each in found])),
+                (costs.tpot_s, np.array([each.tpot_s for each in found])),
+            ):
+                columns = np.stack([sheet_s, layers * sheet_s.min(), np.full(len(layers), sheet_s.min())], axis=1)
+                fits.append(
+                    nnls(columns / taught_s[:, None], np.ones(len(layers))) * [1.0, sheet_s.min(), sheet_s.min()]
+                )
+            self._scale = np.array(fits)
+        return self._scale
 
     def estimate(self, design: Design) -> CostEstimate:
         """The estimate of a design, kernel by kernel, whether it fits or not."""
         if design not in self._estimates:
-            self._estimates[design] = estimate_of(cost_of(self._pricer.request(design)), 0)
+            self._estimates[design] = estimate_of(cost_of(replace(self._pricer.request(design), device=self.device)), 0)
         return self._estimates[design]
 
     def measure(self, design: Design, folder: Path) -> Measurement:

@@ -206,6 +206,20 @@ def teach_machine(
     )
 
 
+def teach_rows(sheet: DeviceProfile, rows: Sequence[MeasuredRow], *, name: str, source: str) -> Teaching:
+    """What measured rows teach of a machine that ``sheet`` comes nearest to; nothing is kept.
+
+    Raises:
+        InputError: No row can be used.
+    """
+    seen, errors = observe(list(rows), sheet)
+    if not len(seen):
+        raise InputError(f"nothing can be learnt from {source}: {next(iter(errors.values()))}")
+    posterior = fit(seen, common=prior_deviation(seen))
+    checked = check(list(rows), seen)
+    return _profile(name, sheet, 1, posterior, checked, rows, machine="", source=source)
+
+
 def _named(name: str, base: str | None) -> tuple[str, DeviceProfile]:
     """The name of the profile, and the data sheet under it."""
     if not name.strip():
