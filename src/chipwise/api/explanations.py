@@ -6,11 +6,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from chipwise.api.this_machine import is_here, profile_here, weights_of_winner
 from chipwise.core.arguments import public
 from chipwise.core.errors import InputError, SpecError
-from chipwise.hardware.device import MachineProfile
-from chipwise.profile.store import saved_profile
-from chipwise.run.winner import read_winner
 from chipwise.spec import ArchSpec
 
 if TYPE_CHECKING:
@@ -106,13 +104,13 @@ def explain(
     if sensitivity is not None:
         asked["sensitivity"] = read_sensitivity(sensitivity)
     if train:
-        if device == "here":
+        if is_here(device):
             raise InputError("training on this machine is measured, not predicted: chipwise train")
         asked |= {"task": "train", "checkpoint": checkpoint}
     try:
-        if device == "here":
-            asked["weights"] = weights or _weights_of_winner(model)
-            case = calibrated_case(model, _kept_here(runtime or "onnxruntime", threads), **asked)
+        if is_here(device):
+            asked["weights"] = weights or weights_of_winner(model)
+            case = calibrated_case(model, profile_here(runtime or "onnxruntime", threads), **asked)
         else:
             asked["runtime"] = runtime or ("torch-compile" if train else None)  # None: the device's default
             case = data_sheet_case(model, device, **asked)
@@ -121,29 +119,6 @@ def explain(
             raise
         raise error.inside(file=str(sensitivity)) from None
     return explain_case(case, every=every, other_chips=other_chips)
-
-
-def _weights_of_winner(model: str | ArchSpec) -> str | None:
-    """The weight format that a winner's folder was exported in; None of anything else."""
-    winner = read_winner(Path(model)) if isinstance(model, str) else None
-    return None if winner is None else winner.design.weights
-
-
-def _kept_here(runtime: str, threads: int) -> MachineProfile:
-    """This machine's profile.
-
-    Raises:
-        InputError: There is none.
-    """
-    if threads < 1:
-        raise InputError(f"threads: must be at least 1, not {threads}")
-    profile = saved_profile(runtime, threads)
-    if profile is None:
-        raise InputError(
-            f"this machine was not calibrated in {runtime} with {threads} thread{'s' if threads > 1 else ''}; "
-            f"run: chipwise calibrate --runtime {runtime} --threads {threads}"
-        )
-    return profile
 
 
 @public
@@ -172,6 +147,6 @@ def explain_measured(
     if runtime not in (None, "onnxruntime"):
         raise InputError(f"--measured reads ONNX Runtime's profiler; {runtime} has none that is read here")
     model = model if isinstance(model, ArchSpec) else str(model)
-    profile = _kept_here("onnxruntime", threads)
+    profile = profile_here("onnxruntime", threads)
     asked = {"batch": batch, "prompt_tokens": prompt, "new_tokens": new, "weights": weights}
     return measure_case(calibrated_case(model, profile, **asked), threads=threads, seed=seed)

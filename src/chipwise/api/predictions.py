@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
+from chipwise.api.this_machine import estimate_here, is_here, profile_here
 from chipwise.core.arguments import public
-from chipwise.core.errors import DoesNotFit, SpecError, Unsupported
+from chipwise.core.errors import ChipwiseError, DoesNotFit, SpecError, Unsupported
 from chipwise.core.results import Result, ResultTable
 from chipwise.cost.model import CostEstimate
 from chipwise.hardware import datasheet
@@ -19,7 +20,7 @@ from chipwise.spec import ArchSpec
 from chipwise.spec.hf import resolve
 
 if TYPE_CHECKING:
-    from chipwise.explaining.comparison import Comparison
+    from chipwise.explaining.comparison import Cell, Comparison
 
 
 @dataclass(frozen=True, repr=False)
@@ -90,7 +91,7 @@ def estimate(
 
     Args:
         model: A bundled Hugging Face id, a ``config.json`` or its folder, a spec file, or an :class:`ArchSpec`.
-        device: A data sheet's name, alias or file.
+        device: A data sheet's name, alias or file; ``here`` is this machine, as calibrated, with one thread.
         devices: Several of them, or ``"all"``: the result is a table, fastest first.
         runtime: Inference runtime to model: vllm, sglang, trtllm, llama.cpp, …; see :func:`chipwise.runtimes`. Default:
             the device's own, such as vllm on servers and llama.cpp on a Mac.
@@ -116,15 +117,24 @@ def estimate(
         model=model, device=device, runtime=runtime, weights=weights, kv=kv, tp=tp, pp=pp, ep=ep, dp=dp,
         batch=batch, prompt_tokens=prompt, new_tokens=new,
     )  # fmt: skip
+
+    def answer(name: str | Path | DeviceProfile) -> CostEstimate:
+        if is_here(name):
+            return estimate_here(
+                model, runtime=runtime, weights=weights, kv=kv, tp=tp, pp=pp, ep=ep, dp=dp,
+                batch=batch, prompt_tokens=prompt, new_tokens=new,
+            )  # fmt: skip
+        return estimate_request(replace(request, device=name))
+
     if devices is None:
-        return estimate_request(request)
+        return answer(device)
     if not devices:
         raise SpecError("name at least one device", field="devices")
     names = datasheet.names() if devices == "all" else [devices] if isinstance(devices, str) else devices
     answers = []
     for name in names:
         try:
-            answers.append(DeviceAnswer(name, estimate_request(replace(request, device=name))))
+            answers.append(DeviceAnswer(name, answer(name)))
         except (DoesNotFit, Unsupported) as error:
             answers.append(DeviceAnswer(name, None, str(error)))
     answers.sort(key=lambda each: _seconds(each.estimate) if each.estimate else float("inf"))
@@ -211,7 +221,7 @@ def compare(
 
     Args:
         models: As in :func:`estimate`, two or more.
-        devices: Data sheets' names or files.
+        devices: Data sheets' names or files; ``here`` is this machine, as calibrated, with one thread.
         runtime: Inference runtime to model. Default: each device's own.
         prompt: Prompt tokens per request.
         new: New tokens per request.
@@ -238,7 +248,22 @@ def compare(
         resolve(model)
     shared: dict[str, Any] = {"runtime": runtime, "weights": weights, "kv": kv, "tp": tp, "pp": pp, "ep": ep, "dp": dp}
     shared |= {"prompt_tokens": prompt, "new_tokens": new, "batch": batch}
-    return compare_requests(*requests_of(models, devices or datasheet.names(), **shared))
+    names = devices or datasheet.names()
+    here = []
+    if any(map(is_here, names)):
+        profile_here(runtime or "onnxruntime")  # without one there is nothing to compare
+        here = [_cell_here(model, **shared) for model in dict.fromkeys(models)]
+    return compare_requests(*requests_of(models, [name for name in names if not is_here(name)], **shared), others=here)
+
+
+def _cell_here(model: str, **asked: Any) -> Cell:
+    from chipwise.explaining.comparison import Cell
+
+    try:
+        found = estimate_here(model, **asked)
+    except ChipwiseError as error:
+        return Cell(model=model, device="here", estimate=None, problem=str(error))
+    return Cell(model=model, device="here", estimate=found)
 
 
 @public

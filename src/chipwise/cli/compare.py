@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 def command(
     models: Annotated[list[str], typer.Argument(help="Models, as `chipwise estimate` takes them.")],
     device: Annotated[
-        str, typer.Option(help="Devices, with commas between, or `all`.", autocompletion=completion.devices)
+        str,
+        typer.Option(
+            help="Devices, with commas between, or `all`; `here` is this machine.", autocompletion=completion.devices
+        ),
     ] = "all",
     runtime: Annotated[
         str | None, typer.Option(help="vllm, sglang, trtllm, llama.cpp, torch-eager, …; each device's default.")
@@ -52,6 +55,7 @@ def _data(found: Comparison) -> dict[str, object]:
             "model": cell.model,
             "device": cell.device,
             "problem": cell.problem,
+            "note": cell.note,
             **(
                 {"metrics": plain(cell.estimate.metrics), "peak_memory_bytes": cell.estimate.peak_memory_bytes}
                 if cell.estimate
@@ -64,11 +68,12 @@ def _data(found: Comparison) -> dict[str, object]:
 
 
 def _print(found: Comparison) -> None:
+    from chipwise.cli.estimate import million_tokens
     from chipwise.cli.output import print_table, say
     from chipwise.core import units
     from chipwise.core.layout import Column, Table
 
-    right = {"TTFT": 0, "TPOT": 0, "tokens/s": 0, "energy/token": 2, "$/M tokens": 0, "memory": 1}
+    right = {"TTFT": 0, "TPOT": 0, "tokens/s": 0, "energy/token": 2, "$/M in": 0, "$/M out": 0, "memory": 1}
     columns = [Column(head=head, right=True, drop=drop) for head, drop in right.items()]
     table = Table(columns=[Column(head="model"), *columns, Column(head="bound")])
     problems = []
@@ -82,20 +87,23 @@ def _print(found: Comparison) -> None:
                 problems.append(f"{cell.model} on {device}: {cell.problem}")
                 continue
             cost, values = cell.estimate, cell.estimate.metrics
-            energy, price = values.get("joules_per_token"), values.get("usd_per_1k_tokens")
+            energy = values.get("joules_per_token")
             table.add(
                 f"  {cell.model}",
                 units.show(cost.ttft_s, "time"),
                 units.show(cost.tpot_s, "time") if cell.generates else "",
                 units.number(values["throughput"].value),
                 units.show(energy.value, "energy") if energy else "–",
-                units.show(1e3 * price.value, "price") if price else "–",
+                *million_tokens(cost),
                 units.show(cost.peak_memory_bytes, "bytes"),
                 cost.bound.value if cost.bound else "",
             )
     print_table(table)
     for problem in problems:
         say(problem)
+    for cell in found.cells:
+        if cell.note:
+            say(f"{cell.model} on {cell.device}: {cell.note}")
     for winner in found.winners:
         say(f"{winner.device}, {winner.metric.partition('_')[0].upper()}: {_winner(winner)}")
 

@@ -31,7 +31,9 @@ def command(
     ] = None,
     device: Annotated[
         str,
-        typer.Option(help="A device of `chipwise devices`, a YAML file, or `all`.", autocompletion=completion.devices),
+        typer.Option(
+            help="A device of `chipwise devices`, a YAML file, `all`, or `here`.", autocompletion=completion.devices
+        ),
     ] = "h100-sxm",
     runtime: Annotated[
         str | None,
@@ -173,13 +175,15 @@ def _print(model: str, found: CostEstimate) -> None:
         ("tpot_p50", "TPOT", "time"),
         ("throughput", "throughput, all requests" if generates else "tokens read", "rate"),
         ("joules_per_token", "energy per token", "energy"),
-        ("usd_per_1k_tokens", "price", "token_price"),
+        ("usd_per_1k_input_tokens", "price of input", "token_price"),
+        ("usd_per_1k_output_tokens", "price of output", "token_price"),
     ):
         if name in found.metrics:
             table.add(label, _between(found.metrics[name], kind))
     table.add("memory per device", _memory(found.peak_memory_bytes, found.memory_bytes))
     label = "decode is bound by" if generates else "pass is bound by"
-    table.add(label, str(found.bound.value if found.bound else "unknown"))
+    if found.bound:
+        table.add(label, found.bound.value)
     for phase in found.mfu:
         mfu, mbu = (units.show(used[phase], "share", digits=2) for used in (found.mfu, found.mbu))
         table.add(phase, f"MFU {mfu}, MBU {mbu}")
@@ -198,7 +202,7 @@ def _print_devices(model: str, answers: Sequence[DeviceAnswer]) -> None:
     found = [(row.device, row.estimate) for row in answers if row.estimate is not None]
     main = next((_main(cost) for _, cost in found), "tpot_p50")
     name = main.partition("_")[0].upper()
-    right = {"TTFT": 0, "TPOT": 0, f"90 % of {name}": 0, "tokens/s": 0, "energy/token": 3, "$/M tokens": 0}
+    right = {"TTFT": 0, "TPOT": 0, f"90 % of {name}": 0, "tokens/s": 0, "energy/token": 3, "$/M in": 0, "$/M out": 0}
     columns = [Column(head=head, right=True, drop=drop) for head, drop in right.items()]
     table = Table(
         columns=[Column(head="device"), *columns, Column(head="bound", drop=2), Column(head="runtime", drop=1)],
@@ -206,7 +210,7 @@ def _print_devices(model: str, answers: Sequence[DeviceAnswer]) -> None:
     )
     for device, cost in found:
         values, best = cost.metrics, cost.metrics[main]
-        energy, price = values.get("joules_per_token"), values.get("usd_per_1k_tokens")
+        energy = values.get("joules_per_token")
         table.add(
             device,
             units.show(cost.ttft_s, "time"),
@@ -214,7 +218,7 @@ def _print_devices(model: str, answers: Sequence[DeviceAnswer]) -> None:
             units.interval(best.value, best.low, best.high, "time"),
             units.number(values["throughput"].value),
             units.show(energy.value, "energy") if energy else "–",
-            units.show(1e3 * price.value, "price") if price else "–",
+            *million_tokens(cost),
             cost.bound.value if cost.bound else "",
             cost.runtime if len({each.runtime for _, each in found}) > 1 else "",
         )
@@ -222,6 +226,15 @@ def _print_devices(model: str, answers: Sequence[DeviceAnswer]) -> None:
     for row in answers:
         if row.estimate is None:
             say(f"{row.device}: {row.problem}")
+
+
+def million_tokens(found: CostEstimate) -> tuple[str, str]:
+    """Dollars per million input and output tokens; a dash where there is no price."""
+    from chipwise.core import units
+
+    prices = [found.metrics.get(f"usd_per_1k_{side}_tokens") for side in ("input", "output")]
+    read, written = (units.show(1e3 * price.value, "price") if price else "–" for price in prices)
+    return read, written
 
 
 def _runtimes(found: Sequence[tuple[str, CostEstimate]]) -> str:

@@ -12,6 +12,7 @@ from chipwise.core.statistics import Z90
 from chipwise.cost.memory import memory_parts
 from chipwise.cost.model import Bound, CostEstimate, OpCost, Predicted
 from chipwise.cost.pricing import combine, op_price, s_per_byte, total_price, working_set_bytes
+from chipwise.cost.request import throughput
 from chipwise.cost.terms import terms
 from chipwise.hardware.device import CheckError, MachineProfile
 from chipwise.ops import Op, OpGraph, Phase, Workload
@@ -40,6 +41,12 @@ def estimate(
         metrics[f"{name}_p99"] = interval(
             tail.ratio * median + tail.extra_s, profile.check(f"{graph.phase.value}_p99", stored)
         )
+    first, step = metrics["ttft_p50"], metrics["tpot_p50"]
+    rates = [
+        float(throughput(ttft_s, tpot_s, workload.new_tokens, workload.batch))
+        for ttft_s, tpot_s in ((first.value, step.value), (first.high, step.high), (first.low, step.low))
+    ]
+    metrics["throughput"] = Predicted(value=rates[0], low=rates[1], high=rates[2])
     metrics["peak_memory"] = interval(parts.peak_bytes(profile.memory), profile.check("memory", stored))
     return CostEstimate(
         ttft_s=metrics["ttft_p50"].value,

@@ -16,6 +16,21 @@ def request_total(prefill: Any, step: Any, new_tokens: Any) -> Any:
     return prefill + (new_tokens - 1) * step
 
 
+def price_shares(request: Any, step: Any, new_tokens: Any) -> tuple[Any, Any]:
+    """What a request takes, split into the prompt's part and the new tokens' part, which add up to it.
+
+    The new tokens' part is one decode step for each after the first. All else is the prompt's: its pass, and what
+    others wait for it.
+
+    Args:
+        request: Seconds of a request.
+        step: Seconds of one decode step without waiting; 0 for a model that generates nothing.
+        new_tokens: Tokens of the answer.
+    """
+    written = (new_tokens - 1) * step
+    return request - written, written
+
+
 def throughput(prefill_s: Any, step_s: Any, new_tokens: Any, in_flight: Any) -> Any:
     """New tokens per second of all requests in flight, each of which takes :func:`request_total`.
 

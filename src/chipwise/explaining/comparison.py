@@ -10,7 +10,7 @@ from chipwise.core.errors import ChipwiseError, InputError
 from chipwise.core.results import Result
 from chipwise.cost.model import Bound, CostEstimate, OpCost
 from chipwise.hardware import datasheet
-from chipwise.serve.estimate import estimate_of, fitting_requests, shortage
+from chipwise.serve.estimate import estimate, estimate_of, fitting_requests, remedies, shortage, waiting
 from chipwise.serve.groups import cost_groups, grouped
 from chipwise.serve.request import Request
 
@@ -25,6 +25,7 @@ class Cell:
     device: str
     estimate: CostEstimate | None
     problem: str = ""
+    note: str = ""  # what the estimate is of, where not all requests fit at once
     generates: bool = True  # an encoder does not: its one pass is its TTFT
 
 
@@ -67,8 +68,17 @@ class Comparison(Result):
         return next(cell for cell in self.cells if (cell.model, cell.device) == (model, device))
 
 
-def compare(requests: Sequence[Request], names: Sequence[tuple[str, str]]) -> Comparison:
+def compare(
+    requests: Sequence[Request], names: Sequence[tuple[str, str]], *, others: Sequence[Cell] = ()
+) -> Comparison:
     """The comparison of ``requests``, which are called by ``names`` (model, device); all are priced in one call.
+
+    Where memory holds a part of the requests in flight, the cell is of those that it holds, and says so.
+
+    Args:
+        requests: On data sheets.
+        names: What each is called.
+        others: Cells of other devices.
 
     Raises:
         InputError: Every request is wrong.
@@ -85,15 +95,24 @@ def compare(requests: Sequence[Request], names: Sequence[tuple[str, str]]) -> Co
             model, device = names[row]
             if isinstance(cost, ChipwiseError):
                 cells[row] = Cell(model=model, device=device, estimate=None, problem=str(cost))
-            elif fitting_requests(group, cost.memory)[i] < group.in_flight[i]:
-                problem = shortage(group, cost.memory, i) or ""
+            elif (fitting := int(fitting_requests(group, cost.memory)[i])) == 0:
+                problem = f"{shortage(group, cost.memory, i)}; {remedies(requests[row])}"
                 cells[row] = Cell(model=model, device=device, estimate=None, problem=problem)
+            elif fitting < group.in_flight[i]:
+                cells[row] = Cell(
+                    model=model,
+                    device=device,
+                    estimate=estimate(requests[row]),
+                    generates=group.setting.arch.causal,
+                    note=waiting(fitting, int(group.in_flight[i])),
+                )
             else:
                 cells[row] = Cell(
                     model=model, device=device, estimate=estimate_of(cost, i), generates=group.setting.arch.causal
                 )
-    known = tuple(cell for cell in cells if cell is not None)
-    models, devices = (tuple(dict.fromkeys(name[k] for name in names)) for k in (0, 1))
+    known = (*(cell for cell in cells if cell is not None), *others)
+    models = tuple(dict.fromkeys(cell.model for cell in known))
+    devices = tuple(dict.fromkeys(cell.device for cell in known))
     winners = [
         winner
         for device in devices

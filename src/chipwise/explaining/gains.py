@@ -118,7 +118,7 @@ def gains_of(
 
 
 def _values(cost: CostEstimate) -> dict[str, float]:
-    found = {name: value.value for name, value in cost.metrics.items() if not name.endswith("p99")}
+    found = {name: value.value for name, value in cost.metrics.items() if not name.endswith(("p99", "put_tokens"))}
     return {"ttft_p50": cost.ttft_s, "tpot_p50": cost.tpot_s} | found | {"peak_memory": cost.peak_memory_bytes}
 
 

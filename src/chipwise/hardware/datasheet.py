@@ -418,10 +418,10 @@ def load(name: str) -> DeviceProfile:
     """
     if name.lower().endswith((".yaml", ".yml")):
         return read(name)
-    if name == "here":
+    if name in ("here", "local"):
         raise InputError(
-            "here is this machine as calibrated, not a data sheet: use chipwise explain MODEL --device here, or "
-            "chipwise measure MODEL"
+            f"{name} is this machine as calibrated, not a data sheet; chipwise estimate, explain and compare take it "
+            "as --device"
         )
     key = _key(name)
     known = names()

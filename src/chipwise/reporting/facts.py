@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from chipwise.core import units
-from chipwise.cost.request import throughput
+from chipwise.cost.request import price_shares, request_total, throughput
 from chipwise.reporting import words
 from chipwise.reporting.record import RunRecord, Trial
 from chipwise.space.constraints import Constraint, total_penalty
@@ -361,8 +361,25 @@ def per_thousand(record: RunRecord) -> dict[str, str]:
     return {
         "time": seconds,
         "energy": words.quantity(energy, "energy") + (sources[0] if energy is not None else ""),
-        "price": words.quantity(price, "token_price") + (sources[1] if price is not None else ""),
+        "price": (_prices(record, trial) or words.quantity(price, "token_price"))
+        + (sources[1] if price is not None else ""),
     }
+
+
+def _prices(record: RunRecord, trial: Trial | None) -> str:
+    """Dollars per million input and output tokens, where the trial's price and times are known."""
+    if trial is None:
+        return ""
+    request = record.workload
+    usd, first, each = (value(trial, name) for name in ("usd_per_1k_tokens", "ttft_p50", "tpot_p50"))
+    if usd.value is None or first.value is None or each.value is None or not usd.source == first.source == each.source:
+        return ""
+    usd_per_s = usd.value / 1000 * throughput(first.value, each.value, request.new_tokens, request.batch)
+    total_s = request_total(first.value, each.value, request.new_tokens)
+    read_s, written_s = price_shares(total_s, each.value, request.new_tokens)
+    read = units.show(1e6 * usd_per_s * read_s / (request.prompt_tokens * request.batch), "price")
+    written = units.show(1e6 * usd_per_s * written_s / (request.new_tokens * request.batch), "price")
+    return f"{read} per million input tokens, {written} per million output tokens"
 
 
 def promises_missed(record: RunRecord, number: int, share: float = 0.25) -> list[str]:

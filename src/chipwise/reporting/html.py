@@ -402,7 +402,7 @@ def _about(record: RunRecord) -> str:
                 or "none stated",
                 "time of 1,000 generated tokens": facts.per_thousand(record)["time"],
                 "energy of 1,000 generated tokens": facts.per_thousand(record)["energy"],
-                "price of generated tokens": facts.per_thousand(record)["price"],
+                "price of tokens": facts.per_thousand(record)["price"],
                 "seed": str(record.seed),
                 "status": record.status,
             }

@@ -139,8 +139,12 @@ def estimate_of(cost: GroupCost, i: int, energy: Energies | Unsupported | None =
     except Unsupported as error:
         notes.append(f"no energy: {error}")
     try:
-        usd = 1000 * setting.plan.devices * device.price_usd_per_s / tokens_per_s
-        metrics["usd_per_1k_tokens"] = Predicted.around(usd, request_halfwidth)
+        usd_per_s = setting.plan.devices * device.price_usd_per_s
+        metrics["usd_per_1k_tokens"] = Predicted.around(1000 * usd_per_s / tokens_per_s, request_halfwidth)
+        read, written = (1000 * float(usd[i]) for usd in cost.usd_per_token(usd_per_s))
+        metrics["usd_per_1k_input_tokens"] = Predicted.around(read, first)
+        if group.generates:
+            metrics["usd_per_1k_output_tokens"] = Predicted.around(written, float(cost.log_halfwidth[i]))
     except Unsupported as error:
         notes.append(f"no price: {error}")
     prefill = operator_costs(cost.prefill, i)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import ChipwiseError, Unsupported
 from chipwise.core.statistics import Z90
-from chipwise.cost.request import request_total, throughput
+from chipwise.cost.request import price_shares, request_total, throughput
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.predict.taught_pass import deviation
 from chipwise.serve import intervals
@@ -148,6 +148,16 @@ class GroupCost:
         share = self.prefill_s / self.request_s
         result: Float64Array = share * self.ttft_log_halfwidth + (1 - share) * self.log_halfwidth
         return result
+
+    def usd_per_token(self, usd_per_s: float) -> tuple[Float64Array, Float64Array]:
+        """Dollars of one prompt token and of one new token where all devices together cost ``usd_per_s``.
+
+        A request's prompt and new tokens at these prices cost what the request does. A text encoder makes no new ones.
+        """
+        group, step_s = self.group, self.step_s if self.group.generates else 0.0 * self.step_s
+        read_s, written_s = price_shares(self.request_s, step_s, group.new_tokens)
+        each = usd_per_s / group.in_flight
+        return each * read_s / group.prompt_tokens, each * written_s / group.new_tokens
 
     @property
     def tokens_per_s(self) -> Float64Array:

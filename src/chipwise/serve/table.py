@@ -31,6 +31,8 @@ ANSWERED = (
     "peak_memory_bytes",
     "joules_per_token",
     "usd_per_1k_tokens",
+    "usd_per_1k_input_tokens",
+    "usd_per_1k_output_tokens",
     "bound",
     "provenance",
     "error",
@@ -175,6 +177,7 @@ def _fill(
     except Unsupported:
         rate = None
     tokens_per_s = cost.tokens_per_s
+    prices = None if rate is None else cost.usd_per_token(rate)
     peak = cost.memory.peak_bytes
     bounds = bound_of(cost.decode)
     for i, place in enumerate(places):
@@ -187,6 +190,8 @@ def _fill(
             "peak_memory_bytes": round(float(peak[i])),
             "joules_per_token": "" if isinstance(energy, Unsupported) else f"{energy.token_j[i]:.4g}",
             "usd_per_1k_tokens": "" if rate is None else f"{1000 * rate / tokens_per_s[i]:.4g}",
+            "usd_per_1k_input_tokens": "" if prices is None else f"{1000 * prices[0][i]:.4g}",
+            "usd_per_1k_output_tokens": "" if prices is None or not generates else f"{1000 * prices[1][i]:.4g}",
             "bound": bounds[i].value,
             "provenance": cost.provenance,
         }

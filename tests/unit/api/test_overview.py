@@ -59,7 +59,13 @@ def test_a_data_sheet_prices_medians_and_memory(tmp_path) -> None:
     path = tmp_path / "s.yaml"
     path.write_text(yaml.safe_dump(SPACE))
     found = overview_of(path, device="raspberry-pi-5", draws=200)
-    assert {item.metric for item in found.extremes} == {"ttft_p50", "tpot_p50", "peak_memory", "parameters"}
+    assert {item.metric for item in found.extremes} == {
+        "ttft_p50",
+        "tpot_p50",
+        "throughput",
+        "peak_memory",
+        "parameters",
+    }
     assert all(item.least.metrics[item.metric] < item.most.metrics[item.metric] for item in found.extremes)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
+import pytest
 from example_record import example_record
 
 from chipwise.reporting import facts
@@ -67,7 +69,12 @@ def test_what_no_counter_measured_is_told_as_predicted() -> None:
     assert status(record) == ["expected", "met"]
     text = card(record)
     assert "Energy: 1 J (expected, at the power that the run's file states)" in text
-    assert "Price: \\$2.00 per million tokens (from measured P50, at the price that the run's file states)" in text
+    price = re.search(r"Price: \\\$([\d.]+) per million input tokens, \\\$([\d.]+) per million output tokens", text)
+    assert price is not None
+    read, written = (float(each) for each in price.groups())
+    request = record.workload
+    paid = request.prompt_tokens * read + request.new_tokens * written
+    assert paid == pytest.approx(2.0 * request.new_tokens, rel=0.02)  # 0.002 dollars for 1,000 new tokens, all in
     row = next(line for line in text.splitlines() if line.startswith("| energy of a new token"))
     assert [cell.strip() for cell in row.split("|")[2:7]] == [
         "1 mJ (0.8 to 1.2)",

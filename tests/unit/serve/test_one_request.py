@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from chipwise import api
-from chipwise.cost.request import request_total
+from chipwise.cost.request import price_shares, request_total
 from chipwise.cost.spending import rates_of, spent
 from chipwise.hardware import datasheet
 from chipwise.ops import Workload
@@ -45,3 +45,29 @@ def test_the_first_token_takes_the_energy_of_the_prompt_alone() -> None:
     first, second, third = joules
     assert third - second == pytest.approx(second - first, rel=0.02)
     assert first > 5 * (second - first)  # a thousand tokens of prompt against one
+
+
+@pytest.mark.parametrize(("new", "batch"), [(1, 1), (2, 1), (128, 1), (128, 16)])
+def test_prices_of_input_and_output_add_up_to_the_request(new: int, batch: int) -> None:
+    found = api.estimate("gpt2", device="l4", prompt=512, new=new, batch=batch).metrics
+    read, written, all_in = (
+        found[f"usd_per_1k_{name}"].value / 1000 for name in ("input_tokens", "output_tokens", "tokens")
+    )
+    assert 512 * read + new * written == pytest.approx(new * all_in)
+    assert written >= 0
+    asked = {"model": "gpt2", "device": "l4", "isl": "512", "osl": str(new), "batch": str(batch)}
+    (row,) = estimate_rows([asked])
+    assert float(str(row["usd_per_1k_input_tokens"])) == pytest.approx(1000 * read, rel=1e-3)
+    assert float(str(row["usd_per_1k_output_tokens"])) == pytest.approx(1000 * written, rel=1e-3)
+
+
+def test_a_new_token_costs_a_step_shared_by_all_in_flight() -> None:
+    """10 s of prompt and waiting, 3 steps of 2 s: 4 tokens; 6 of the request's 16 s are the new tokens'."""
+    assert price_shares(16.0, 2.0, 4) == (10.0, 6.0)
+    assert price_shares(10.0, 2.0, 1) == (10.0, 0.0)  # the only token comes out of the prompt's pass
+
+
+def test_a_text_encoder_has_a_price_of_input_alone() -> None:
+    found = api.estimate("bert-base-uncased", device="l4").metrics
+    assert found["usd_per_1k_input_tokens"].value == pytest.approx(found["usd_per_1k_tokens"].value)
+    assert "usd_per_1k_output_tokens" not in found

@@ -1,0 +1,66 @@
+"""This machine as a device: what calibration learnt of it, for the commands that otherwise read data sheets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chipwise.core.errors import InputError
+from chipwise.cost.model import CostEstimate
+from chipwise.spec import ArchSpec
+
+if TYPE_CHECKING:
+    from chipwise.hardware.device import MachineProfile
+
+NAMES = ("here", "local")  # of --device
+
+
+def is_here(device: object) -> bool:
+    """Whether a device's name means this machine."""
+    return isinstance(device, str) and device.lower() in NAMES
+
+
+def weights_of_winner(model: str | ArchSpec) -> str | None:
+    """The weight format that a winner's folder was exported in; None of anything else."""
+    from chipwise.run.winner import read_winner
+
+    winner = read_winner(Path(model)) if isinstance(model, str) else None
+    return None if winner is None else winner.design.weights
+
+
+def profile_here(runtime: str, threads: int = 1) -> MachineProfile:
+    """This machine's profile.
+
+    Raises:
+        InputError: There is none.
+    """
+    from chipwise.profile.store import saved_profile
+
+    if threads < 1:
+        raise InputError(f"threads: must be at least 1, not {threads}")
+    profile = saved_profile(runtime, threads)
+    if profile is None:
+        raise InputError(
+            f"this machine was not calibrated in {runtime} with {threads} thread{'s' if threads > 1 else ''}; "
+            f"run: chipwise calibrate --runtime {runtime} --threads {threads}"
+        )
+    return profile
+
+
+def estimate_here(model: str | Path | ArchSpec, *, runtime: str | None, **asked: Any) -> CostEstimate:
+    """What calibration predicts of ``model`` on this machine with one thread.
+
+    Args:
+        model: As in :func:`chipwise.estimate`.
+        runtime: The runtime that was calibrated; ``onnxruntime`` unless given.
+        asked: ``weights``, ``batch``, ``prompt_tokens``, ``new_tokens``, ``tp``, ``pp``, ``ep``, ``dp`` and ``kv``.
+
+    Raises:
+        InputError: It was not calibrated in this runtime, or several devices are asked for.
+        Unsupported: The profile knows nothing of a block or format.
+    """
+    from chipwise.explaining.cases import calibrated_case
+
+    name = model if isinstance(model, ArchSpec) else str(model)
+    asked["weights"] = asked.get("weights") or weights_of_winner(name)
+    return calibrated_case(name, profile_here(runtime or "onnxruntime"), **asked).estimate
