@@ -156,7 +156,7 @@ def readings_of(reply: Mapping[str, Any], calibrated: Mapping[str, float] | None
     processor = float(np.quantile(steps_cpu, 0.5)) if steps_cpu else 0.0
     split = two_speeds(steps)
     since = drift(medians(reply["reference_s"]), calibrated) if calibrated else None
-    alone = reply["readings"]["lost"] is not None  # one thread: its processor time is comparable with the clock's
+    alone = reply["readings"].get("lost") is not None  # one thread: its processor time is comparable with the clock's
     return {
         **reply["readings"],
         "reference_spread": max(spreads, default=None),

@@ -512,10 +512,14 @@ def _run_llama_bench(request: dict[str, Any]) -> Reply:
     layers = request["gpu_layers"]
     command = [request["llama_bench"], "-m", request["model"], "-t", str(request["threads"]), "-o", "json"]
     command += ["-ngl", str(999 if layers < 0 else layers)]
-    started = time.perf_counter()
+    cpus = range(os.cpu_count() or 1)
+    before, cpu_s = _load(cpus), sum(os.times()[2:4])
     first = _bench(command + ["-p", str(prompt), "-n", "0", "-r", str(request["min_prefills"])])
     then = _bench(command + ["-p", "0", "-n", str(new), "-d", str(prompt), "-r", str(rounds)])
-    wall_s = time.perf_counter() - started
+    after, cpu_s = _load(cpus), sum(os.times()[2:4]) - cpu_s
+    after["cpu_s"], before["cpu_s"] = cpu_s, 0.0  # of the program, not of this process
+    readings = _readings(before, after, threads=0, cpus=len(cpus))
+    readings["elsewhere"] = readings.pop("others")  # the program is not pinned: others share all cores with it
     return {
         "cpus": [],
         "runtime_version": "llama-bench {build_commit} ({build_number})".format(**{**_NO_BUILD, **first}),
@@ -524,16 +528,16 @@ def _run_llama_bench(request: dict[str, Any]) -> Reply:
         "steps_per_sample": new,
         "ttft_cpu_s": [],
         "tpot_cpu_s": [],
-        "cpu_s": 0.0,
-        "wall_s": wall_s,
+        "cpu_s": cpu_s,
+        "wall_s": after["wall_s"] - before["wall_s"],
         "peak_memory_bytes": _peak_memory_bytes(children=True),
         "energy_j": None,
-        "readings": dict.fromkeys(("lost", "others", "steal", "elsewhere", "switches_per_s")),
+        "readings": {name: readings[name] for name in ("steal", "elsewhere")},
         "reference_s": {},
-        "load_before": None,
-        "load_after": None,
+        "load_before": before["load"],
+        "load_after": after["load"],
         "clock_hz_before": None,
-        "clock_hz_after": _clock_hz([]),
+        "clock_hz_after": None,
         "temperature_c": _temperature_c(),
         "backends": first.get("backends"),
     }

@@ -136,7 +136,7 @@ class KitRound:
     readings: dict[str, float | None]
     facts: dict[str, str]
     machine: str
-    reference_s: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    reference_s: dict[str, tuple[float, ...]] = field(default_factory=dict)  # of other scripts; nothing to compare with
     cpus: tuple[int, ...] = ()
     load_before: float | None = None
     load_after: float | None = None
@@ -221,7 +221,7 @@ class KitResults:
         parts = []
         for one in item.rounds:
             facts = {"design": model.design, "name": model.name}
-            reply = {**plain(one), "facts": facts, "machine": self.device_name}
+            reply = {**plain(one), "facts": facts, "machine": self.device_name, "reference_s": {}}
             verdict = judge(readings_of(reply, None))
             parts.append(
                 measurement_of(

@@ -86,6 +86,12 @@ def test_samples_are_seconds_of_a_prompt_and_mean_seconds_of_a_step(home: Path) 
     assert stored.design.weights == "q8_0"
 
 
+def test_a_tied_head_may_be_stored_twice(home: Path) -> None:
+    """A file that holds the head in a format of its own counts it again: 49,152 × 576 parameters more."""
+    rows = [{**row, "model_n_params": PARAMETERS + 49_152 * 576} for row in (PROMPT, STEPS)]
+    assert chipwise.import_measurements(write(home, rows), model=MODEL).new == 1
+
+
 def test_the_command_imports_lists_and_shows_it(home: Path) -> None:
     path = write(home, "\n".join(json.dumps(row) for row in (PROMPT, STEPS)) + "\n")  # -o jsonl
     run = CliRunner()
