@@ -8,7 +8,8 @@ doubled, min for max, another value returned. Each runs against the unit tests o
 sources. The functions that each test calls, also in worker processes and command lines, are recorded first. A mutant is
 tested with the tests that call its function, those of the file named after the module first, then the quickest, until
 one fails. What only a test that uses another one's results (a shared fixture, a cache) would see is not counted. If no
-test calls the function (code that is copied elsewhere and run), all tests of the package run.
+test calls the function (code that is copied elsewhere and run), all tests of the package run. With --by-imports nothing
+is recorded, and the files that import the changed module run: sooner begun, and fewer faults may be found.
 
 Mutants that change nothing observable are listed in mutation-equivalent.csv with the reason; they are printed and
 written, and not counted. A run over the time limit (in seconds of CPU) counts as killed and is reported as such.
@@ -57,8 +58,8 @@ TESTS = {  # what each package answers for itself
     "serve": ("tests/unit/serve",),
     "space": ("tests/unit/space",),
     "optim": ("tests/unit/optim",),
-    "pipeline": ("tests/unit/pipeline", "tests/unit/run"),
-    "run": ("tests/unit/run", "tests/unit/pipeline"),
+    "pipeline": ("tests/unit/pipeline",),
+    "run": ("tests/unit/run",),
     "deploy": ("tests/unit/deploy",),
 }
 COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
@@ -85,6 +86,7 @@ SWAPS = {
     **{"minimum": "maximum", "maximum": "minimum", "argmin": "argmax", "argmax": "argmin"},
     **{"floor": "ceil", "ceil": "floor", "nanmin": "nanmax", "nanmax": "nanmin"},
 }
+LIMIT_S = 600  # of CPU time for one mutant, at most
 PASSED = (0, 5)  # all tests, or none
 NEGATED = {"float", "int", "Float64Array"}
 EMPTY = {"str": "''", "list": "[]", "tuple": "()", "dict": "{}"}
@@ -288,14 +290,30 @@ class Calls:
     seconds: dict[str, float]  # of each test
     callers: dict[str, list[str]]  # tests that call a function, by "file function"; what imports call has ""
     broken: bool = False  # fails without any mutant
+    imports: tuple[str, ...] | None = None  # files of the sources that it imports; None where calls were recorded
 
     def tests_of(self, mutant: Mutant) -> list[str] | None:
-        """The tests that call the mutant's function, the quickest first; None if none does."""
+        """The tests that call the mutant's function, the quickest first, or none by name where all may; else None."""
+        if self.imports is not None:
+            return [] if mutant.file in self.imports else None
         found = self.callers.get(f"{mutant.file} {mutant.function}")
         if found is None:
             return None
         tests = self.seconds if "" in found else found
         return sorted(tests, key=lambda test: self.seconds.get(test, 0.0))
+
+
+def imported(file: str) -> tuple[str, ...]:
+    """Files of the sources that a test file imports, by itself or by another one of its folder."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse((ROOT / file).read_bytes())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            inside = [f"{node.module}.{alias.name}" for alias in node.names]
+            found |= {f"{name.replace('.', '/')}.py" for name in (node.module, *inside)}
+            beside = Path(file).with_name(f"{node.module}.py")
+            if (ROOT / beside).exists():
+                found |= set(imported(str(beside)))
+    return tuple(sorted(name for name in found if (ROOT / "src" / name).exists()))
 
 
 def record(copies: queue.Queue[Copy], files: list[str], workers: int) -> dict[str, Calls]:
@@ -361,6 +379,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--bar", type=float, default=0.9, help="least share that must be killed")
     parser.add_argument("--calls", type=Path, help="keep what tests call in this file, and use it if it is there")
+    parser.add_argument("--by-imports", action="store_true", help="record nothing: run files that import the module")
     parser.add_argument("--list", action="store_true", help="only print the mutants")
     parser.add_argument("--out", type=Path, help="table; rows that it holds are kept, so a run can be continued")
     parser.add_argument("--again", action="store_true", help="run what survived in --out once more")
@@ -383,7 +402,17 @@ def main() -> int:
         copies: queue.Queue[Copy] = queue.Queue()
         for one in every:
             copies.put(one)
-        calls = _calls(copies, packages, options.calls, options.workers)
+        if options.by_imports:
+            stored = json.loads(options.calls.read_text()) if options.calls and options.calls.exists() else {}
+            calls = {
+                file: Calls(
+                    stored.get(file, {}).get("seconds", {}), {}, imports=imported(file)
+                )  # seconds: for the order
+                for package in packages
+                for file in test_files(package)
+            }
+        else:
+            calls = _calls(copies, packages, options.calls, options.workers)
         written = threading.Lock()
 
         def run(mutant: Mutant) -> None:
@@ -428,7 +457,8 @@ def judge(mutant: Mutant, reason: str | None, copies: queue.Queue[Copy], calls: 
     order = sorted(calling, key=lambda file: (stem not in Path(file).stem, sum(calls[file].seconds.values())))
     chosen = [test for file in order for test in calling[file]]
     seconds = {test: s for file in order for test, s in calls[file].seconds.items()}
-    limit_s = 60 + 5 * sum(seconds.get(test, 0.0) for test in chosen or seconds)
+    limit_s = 60 + 5 * sum(seconds.get(test, 0.0) for test in chosen or seconds) if seconds else LIMIT_S
+    limit_s = min(limit_s, LIMIT_S)
     place = copies.get()
     started = time.monotonic()
     try:
