@@ -8,7 +8,6 @@ question has the same answer. Every loss is expected, with the interval of its l
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -43,66 +42,88 @@ class RowShapes:
     def __init__(self, space: SearchSpace) -> None:
         self._space = space
         spec = space.spec
+        self._attention = _slots(space, "attention")
+        self._ffn = _slots(space, "ffn", "ffn_width")
         own = LAYER_WEIGHTS in spec.layer_choices
-        names = ("attention", "ffn", "ffn_width", *([LAYER_WEIGHTS] if own else []))
-        of = [space.slots[name].of for name in names]
-        counted: Counter[tuple[int, int, tuple[int, ...], bool]] = Counter()
-        for s, sharing in enumerate(spec.sharing):
-            for d, depth in enumerate(spec.depth):
-                for layer in range(depth):
-                    owned = not (sharing == "pairs" and layer % 2)
-                    counted[s, d, tuple(int(slots[s, d, layer]) for slots in of), owned] += 1
-        triples = sorted({key[2] for key in counted})
-        counts = np.zeros((len(triples), 2, len(spec.sharing), len(spec.depth)))
-        for (s, d, triple, owned), count in counted.items():
-            counts[triples.index(triple), 0, s, d] += count
-            counts[triples.index(triple), 1, s, d] += count * owned
-        whole = () if own else (space.index["weights"],)  # a layer's format is the head's where it has none of its own
-        self._layers = [
-            ((*(int(space.columns[name][slot]) for name, slot in zip(names, triple, strict=True)), *whole), count)
-            for triple, count in zip(triples, counts, strict=True)
-        ]
-        self._bits = np.array([weight_format(name).stored_bits for name in spec.values(names[3] if own else "weights")])
+        self._formats = _slots(space, LAYER_WEIGHTS) if own else []  # else a layer's format is the head's
         pairs = np.array(spec.attention_choices(), float)
-        self._heads = pairs[:, 0]
-        self._projections, self._queries = 2 * pairs.sum(axis=1), pairs[:, 0] / pairs[:, 1]
-        self._met, self._all = (np.array([_matrices(kind)[i] for kind in spec.layer.ffn]) for i in (0, 1))
-        self._routers = np.array([EXPERTS.get(kind, (0, 0))[0] for kind in spec.layer.ffn])
-        self._widths = np.array(spec.layer.ffn_width, float)
+        self._pairs = np.stack([2 * pairs.sum(axis=1), pairs[:, 0] / pairs[:, 1], pairs[:, 0]])
+        widths = np.array(spec.layer.ffn_width, float)
+        matrices = np.array([_matrices(kind) for kind in spec.layer.ffn])
+        routers = np.array([EXPERTS.get(kind, (0, 0))[0] for kind in spec.layer.ffn], float)[:, None]
+        self._met, self._all = ((matrices[:, i, None] * widths + routers).ravel() for i in (0, 1))
+        self._bits = np.array(
+            [weight_format(name).stored_bits for name in spec.values(LAYER_WEIGHTS if own else "weights")]
+        )
         taps = {"none": 0, "attention": 1, "both": 2}
         self._vectors = np.array([2.0 + taps[conv] * spec.conv_taps for conv in spec.conv])
 
     def __call__(self, rows: Rows) -> Shapes:
         """The shapes of ``rows``, (n, genes)."""
         space, spec = self._space, self._space.spec
-        at = {name: rows[:, space.index[name]] for name in ("d_model", "depth", "head_size", "sharing")}
-        width = np.array(spec.d_model, float)[at["d_model"]]
-        depth = np.array(spec.depth, float)[at["depth"]]
-        head_size = np.array(spec.head_size, float)[at["head_size"]]
-        vectors = self._vectors[rows[:, space.index["conv"]]] if "conv" in space.index else self._vectors[0]
-        met, run, ffn, queries, across, bits = (np.zeros(len(rows)) for _ in range(6))
-        for (attention, kind, ffn_width, weights), counts in self._layers:
-            count, owned = counts[:, at["sharing"], at["depth"]]
-            pair = rows[:, attention]
-            wide, router = self._widths[rows[:, ffn_width]], self._routers[rows[:, kind]]
-            feed = self._met[rows[:, kind]] * wide + router
-            rest = self._projections[pair] * head_size + vectors
-            met += owned * (rest + feed)
-            run += count * (rest + self._all[rows[:, kind]] * wide + router)
-            ffn += count * feed
-            queries += count * self._queries[pair]
-            across += count * self._heads[pair]
-            bits += count * self._bits[rows[:, weights]]
+        genes = np.ascontiguousarray(rows.T)
+        where = genes[space.index["sharing"]] * len(spec.depth) + genes[space.index["depth"]]
+        width = np.array(spec.d_model, float)[genes[space.index["d_model"]]]
+        depth = np.array(spec.depth, float)[genes[space.index["depth"]]]
+        head_size = np.array(spec.head_size, float)[genes[space.index["head_size"]]]
+        vectors = self._vectors[genes[space.index["conv"]]] if "conv" in space.index else self._vectors[0]
+        mixtures, shared = not np.array_equal(self._met, self._all), "pairs" in spec.sharing
+        owned_layers = sum((owned[where] for _, _, owned in self._attention), np.zeros(len(rows)))
+        attention, met, run, own_attention, own_met = (np.zeros(len(rows)) for _ in range(5))
+        queries, across = np.zeros(len(rows)), np.zeros(len(rows))
+        for (column,), count, owned in self._attention:
+            layers, pair = count[where], genes[column]
+            projections = self._pairs[0][pair]
+            attention += layers * projections
+            queries += layers * self._pairs[1][pair]
+            across += layers * self._pairs[2][pair]
+            if shared:
+                own_attention += owned[where] * projections
+        for (kind, ffn_width), count, owned in self._ffn:
+            cell = (
+                genes[ffn_width]
+                if len(spec.layer.ffn) == 1
+                else genes[kind] * len(spec.layer.ffn_width) + genes[ffn_width]
+            )
+            layers, feed = count[where], self._met[cell]
+            met += layers * feed
+            if mixtures:
+                run += layers * self._all[cell]
+            if shared:
+                own_met += owned[where] * feed
+        run = run if mixtures else met
+        bits = self._bits[genes[space.index["weights"]]] if not self._formats else np.zeros(len(rows))
+        for (column,), count, _ in self._formats:
+            bits = bits + count[where] / depth * self._bits[genes[column]]
+        least = (own_attention * head_size + own_met + owned_layers * vectors) if shared else None
         return Shapes(
-            least=met * width,
-            most=run * width,
+            least=width * (attention * head_size + met + depth * vectors if least is None else least),
+            most=width * (attention * head_size + run + depth * vectors),
             width=width,
             depth=depth,
-            ffn_share=ffn / (depth * width),
+            ffn_share=met / (depth * width),
             queries_per_kv=queries / depth,
             attention_width=across * head_size / (depth * width),
-            weight_bits=bits / depth,
+            weight_bits=bits,
         )
+
+
+def _slots(space: SearchSpace, *names: str) -> list[tuple[tuple[int, ...], Float64Array, Float64Array]]:
+    """Columns of the genes that layers read together, with how many layers do, and how many that own their weights.
+
+    Counts are (sharing times depth,), by the indices of the space's lists.
+    """
+    spec, of = space.spec, [space.slots[name].of for name in names]
+    found: dict[tuple[int, ...], Float64Array] = {}
+    for s, sharing in enumerate(spec.sharing):
+        for d, depth in enumerate(spec.depth):
+            for layer in range(depth):
+                columns = tuple(
+                    int(space.columns[name][slots[s, d, layer]]) for name, slots in zip(names, of, strict=True)
+                )
+                counts = found.setdefault(columns, np.zeros((2, len(spec.sharing) * len(spec.depth))))
+                counts[:, s * len(spec.depth) + d] += (1, not (sharing == "pairs" and layer % 2))
+    return [(columns, counts[0], counts[1]) for columns, counts in found.items()]
 
 
 def _matrices(kind: str) -> tuple[float, float]:
