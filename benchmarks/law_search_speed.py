@@ -46,9 +46,8 @@ def main() -> None:
 
     def timed(what: str, count: float, begun: float) -> None:
         seconds = time.process_time() - begun
-        rows.append(
-            {"what": what, "designs": f"{count:.3g}", "seconds": f"{seconds:.2f}", "per_s": f"{count / seconds:.3g}"}
-        )
+        rate = f"{count / seconds:.3g}"
+        rows.append({"what": what, "designs": f"{count:.3g}", "seconds": f"{seconds:.2f}", "per_s": rate})
         print(f"{what}: {count:.3g} designs in {seconds:.2f} CPU s, {rate} per second")
 
     begun = time.process_time()
