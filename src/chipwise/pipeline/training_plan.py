@@ -124,8 +124,10 @@ def training_plan(
     steps = math.ceil(wanted / (devices * window * local * accumulate))
     hours = _scaled(seconds, steps * devices / 3600)
     usd = None if sheet.price is None else _scaled(hours, 3600 * sheet.price_usd_per_s)
-    from chipwise.training.trainer import Recipe
-
+    try:
+        from chipwise.training.trainer import Recipe
+    except ModuleNotFoundError:
+        raise MissingExtra("torch", "search") from None
     recipe = Recipe()
     rates = recipe.rates(arch.d_model)
     return TrainingPlan(
@@ -213,7 +215,7 @@ def _script(arch: ArchSpec, plan: TrainingPlan, data: str | None) -> str:
             f"#   {plan.tokens:.4g} tokens, {plan.steps} steps of {sequences}\n"
             f"#   Muon {plan.matrix_rate:.3g} for the layers' matrices, AdamW {plan.table_rate:.3g} for the rest,\n"
             f"#   weight decay {plan.weight_decay:g}, {plan.warmup_steps} steps of warm-up, the last "
-            f"{plan.decay_share:.0%} decaying to zero\n"
+            f"{units.show(plan.decay_share, 'share')} decaying to zero\n"
             'echo "chipwise builds no model of this kind; see the comments of this script" >&2\nexit 1\n'
         )
     source = 'DATA="${DATA:?name text files or a text source, such as DATA=corpus/*.txt}"\n'
