@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chipwise.core import units
-from chipwise.core.errors import DoesNotFit, SpecError
+from chipwise.core.errors import DoesNotFit, MissingExtra, SpecError
 from chipwise.core.files import write_atomic, write_json
 from chipwise.core.results import Result
 from chipwise.cost.model import Predicted
