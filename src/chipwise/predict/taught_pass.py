@@ -41,7 +41,7 @@ GROUPS = (
 )
 EXTRA = ("bytes", "arithmetic of few rows", "arithmetic of many rows", "kernels", "passes")
 TERMS = (*GROUPS, *EXTRA)
-EXTRA_SHARE = 0.02
+EXTRA_SHARE = 0.1
 FIGURES = ("log_flops", "log_bytes", "log_kernels", "log_rows", "attention_share", "head_share")
 SPREADS = np.array([1.5, 1.5, 0.6, 1.5, 0.25, 0.25])
 """What counts as far in each figure; distances are measured in these."""

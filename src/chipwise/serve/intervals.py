@@ -67,6 +67,8 @@ _OTHERS: Mapping[str, ClassWidth] = {  # PyTorch, ONNX Runtime
     "board": ClassWidth(1.5),
 }
 UNCHECKED = ClassWidth(2.0)  # no measurement of the class was found
+ENCODER_DECODERS: Mapping[str, float] = {"cuda": 1.6, "old cuda": 1.6, "cpu": 2.1, "board": 2.7}
+"""Models that read with an encoder and write with a decoder, in any runtime: eight tables of such models in PyTorch."""
 
 
 def sorts(setting: Setting, device: DeviceProfile, waiting: Float64Array) -> Names:
@@ -129,6 +131,8 @@ def class_width(setting: Setting, device: DeviceProfile, *, several: bool = Fals
     ``several`` requests at once are more than runtimes of one user were measured with.
     """
     runtime, platform = setting.runtime, platform_of(device)
+    if setting.arch.encoder:
+        return ClassWidth(ENCODER_DECODERS.get(platform, max(ENCODER_DECODERS.values())))
     if not setting.arch.causal:
         return UNCHECKED  # no run of a text encoder was found
     if runtime.served:

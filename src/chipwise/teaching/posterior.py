@@ -31,6 +31,7 @@ LEAST_TUNED = 5  # quantities, before the strengths are chosen by the table
 MOST_TUNED = 240  # quantities that the choice of strengths looks at
 STEPS = 25
 LONGEST_STEP = 1.5  # of a logarithm, in one Gauss-Newton step
+COARSE = (6.0, 3.0, 1.7)  # times the deviations in the first steps, so that no row is given up before it is explained
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +39,7 @@ class Strengths:
     """Standard deviations, in logarithms: of one row's noise, of groups, labels and the smooth part; its reach."""
 
     noise: float = 0.04
-    group: float = 0.25
+    group: float = 0.4
     label: float = 0.1
     amplitude: float = 0.05
     reach: float = 2.5
@@ -151,8 +152,8 @@ def linearise_at(
     parts = seen.share * np.exp(log_pass)
     whole = np.bincount(seen.owner, parts, minlength=n)
     weights = parts / whole[seen.owner]
-    slopes = np.zeros((n, len(theta)))
-    np.add.at(slopes, seen.owner, weights[:, None] * rows)
+    first = np.searchsorted(seen.owner, np.arange(n))  # passes stand in the order of their quantities
+    slopes = np.add.reduceat(weights[:, None] * rows, first, axis=0)
     missing = np.bincount(seen.owner, weights * (smooth**2).sum(axis=1), minlength=n)
     return Linear(logs=np.log(whole), slopes=slopes, missing=np.asarray(missing, np.float64))
 
@@ -209,16 +210,17 @@ def settle(
         theta[0] = gap * prior[0] / (prior[0] + strengths.noise**2 / len(seen))
     weights = np.ones(len(seen))
     covariance = np.diag(prior)
-    for _ in range(steps):
+    coarse = COARSE if start is None else ()
+    for wider in (*coarse, *([1.0] * steps)):
         at = linearise(frame, seen, theta, smooth, frame.shifts)
         error = target - at.logs
-        doubt = strengths.noise**2 + np.maximum(strengths.amplitude**2 - at.missing, 0.0)
+        doubt = wider**2 * (strengths.noise**2 + np.maximum(strengths.amplitude**2 - at.missing, 0.0))
         weights = (FREEDOM + 1) / (FREEDOM + error**2 / doubt)
         weights = np.minimum(weights, 1.0)
         covariance, move = normal_update(at.slopes, error + at.slopes @ theta, weights / doubt, prior)
         change = np.clip(move - theta, -LONGEST_STEP, LONGEST_STEP)
         theta = theta + change
-        if np.abs(change).max() < 1e-4:
+        if wider == 1.0 and np.abs(change).max() < 1e-4:
             break
     return Posterior(frame=frame, strengths=strengths, theta=theta, covariance=covariance, weights=weights)
 
@@ -249,8 +251,11 @@ def left_out(posterior: Posterior) -> tuple[Float64Array, Float64Array]:
     doubt = strengths.noise**2 + np.maximum(strengths.amplitude**2 - at.missing, 0.0)
     variance = doubt / posterior.weights
     spread = at.slopes @ posterior.covariance
-    errors, deviations = np.empty(len(seen)), np.empty(len(seen))
+    alone = 1 / np.maximum(1 - (spread * at.slopes).sum(axis=1) / variance, 1e-6)
+    errors, deviations = alone * error, np.sqrt(np.maximum((alone - 1) * variance, 0.0) + doubt)
     for members in groups_of(seen.models):
+        if len(members) == 1:
+            continue
         slopes = at.slopes[members]
         hat = (spread[members] @ slopes.T) / variance[members]
         rest = np.linalg.solve(np.eye(len(members)) - hat + 1e-9 * np.eye(len(members)), np.eye(len(members)))
