@@ -8,7 +8,7 @@ Tables, each read back from a CSV file as a user's would be:
 - ``--rows``: a table of language models on many machines; those with at least ``--least`` usable times, one by one.
 - Made-up machines whose truth is known: 200 random encoder-decoders of two widths to learn from and 100 to judge by,
   whole-model seconds alone, 2 % noise. Each truth has rates, ramps and costs that no data sheet knows.
-- ``--translators``: the eight tables of mit-han-lab/hardware-aware-transformers (``latency_dataset``), 300 rows of each:
+- ``--rows``: a table of language models on many machines; those with at least ``--least`` usable times each.
   means over the layers of encoder-decoders in PyTorch; a Raspberry Pi on its own data sheet, a Xeon and a TITAN on
   those of their successors.
 - Machines through a file: totals in seconds of the 60 designs of ``benchmarks/hybrid-profiling-real``, and with
