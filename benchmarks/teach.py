@@ -5,10 +5,10 @@
 
 Tables, each read back from a CSV file as a user's would be:
 
-- ``--rows``: a table of language models on many machines; those with at least ``--least`` usable times, one by one.
+- ``--rows``: a table of language models on many machines; those with at least ``--least`` usable times each.
 - Made-up machines whose truth is known: 200 random encoder-decoders of two widths to learn from and 100 to judge by,
   whole-model seconds alone, 2 % noise. Each truth has rates, ramps and costs that no data sheet knows.
-- ``--rows``: a table of language models on many machines; those with at least ``--least`` usable times each.
+- ``--translators``: the eight tables of mit-han-lab/hardware-aware-transformers (``latency_dataset``), 300 rows each:
   means over the layers of encoder-decoders in PyTorch; a Raspberry Pi on its own data sheet, a Xeon and a TITAN on
   those of their successors.
 - Machines through a file: totals in seconds of the 60 designs of ``benchmarks/hybrid-profiling-real``, and with
@@ -268,7 +268,7 @@ def drifted(table: Table) -> Iterator[dict[str, Any]]:
     learn, judge = split(table, 100, np.random.default_rng(0))
     rows = [table.rows[int(table.seen.rows[i])] for i in learn]
     asked = table.seen.only(judge)
-    teaching = teach_rows("machine", table.sheet, rows)
+    teaching = teach_rows(table.sheet, rows, name="machine", source=table.name)
     seen, _ = observe(rows, table.sheet)
     posterior = fit(seen, common=prior_deviation(seen))
     again = remeasure(posterior, drift_covariance(len(teaching.labels), len(teaching.points)), rows)

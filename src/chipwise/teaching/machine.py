@@ -362,19 +362,5 @@ def _profile(
     )
 
 
-def teach_rows(name: str, sheet: DeviceProfile, rows: Sequence[MeasuredRow], *, version: int = 1) -> Teaching:
-    """The profile that rows teach, without its check and without a file.
-
-    Raises:
-        InputError: None of the rows can be priced on the data sheet.
-    """
-    seen, errors = observe(rows, sheet)
-    if not len(seen):
-        raise InputError(f"none of the rows can be used: {next(iter(errors.values()), 'nothing was timed')}")
-    posterior = fit(seen, common=prior_deviation(seen))
-    checked = Checked(error=None, widen=1.0, flags=())
-    return _profile(name, sheet, version, posterior, checked, rows, machine="", source="")
-
-
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
