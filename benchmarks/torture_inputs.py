@@ -148,6 +148,7 @@ READERS: dict[str, tuple[str, ...]] = {  # files from outside, and who reads the
     "text.txt": ("train", "gpt2", "--steps", "1", "--data", "text.txt", "--out", "t"),
 }
 NUMBERS = ("0", "-1", "x", "1.5", "nan", "1e400", "")
+PATHS = ("--html", "--out", "--data")  # a message may name the path itself
 OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "estimate gpt2 --device l4": {
         **dict.fromkeys(("--prompt", "--new", "--batch", "--tp", "--pp", "--ep", "--dp", "--microbatches"), NUMBERS),
@@ -271,7 +272,11 @@ def options() -> Iterator[Case]:
         for option, values in named.items():
             for value in values:
                 given = (option, value) if option else (value,)
-                words = (option, option.strip("-").replace("-", "_"), value[:20] if len(value) > 3 else "")
+                words = (
+                    option,
+                    option.strip("-").replace("-", "_"),
+                    value[:20] if len(value) > 3 or option in PATHS else "",
+                )
                 if option == "--prompt" and value == "1e400":
                     continue
                 yield Case(
