@@ -14,7 +14,7 @@ SIGTERM, sent to the search, one of its workers or the whole group; the search i
 trainings in its journal are compared before and after each kill.
 
 Columns: kind (input, kill), case, exit, seconds, verdict (ok, traceback, hang, accepted, unnamed, rough, lost),
-message. A word of fewer than three characters must stand alone; usage lines do not count. "rough" is a message that
+kept (trainings and measured finalists that the journal held before a kill), message. A word of fewer than three characters must stand alone; usage lines do not count. "rough" is a message that
 shows a library's own words, or counts "1 rows". Exit code 1 if any verdict is not ok. With --out, rows are written as
 they come.
 """
@@ -55,7 +55,7 @@ FITTING = Path(__file__).resolve().parents[1] / "fitting" / "src"  # `validate` 
 sys.path.insert(0, str(FITTING))
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(FITTING)]))
 HANG_S = 20.0  # of CPU time, or three times as long on the clock: the machine may be busy
-COLUMNS = ("kind", "case", "exit", "seconds", "verdict", "message")
+COLUMNS = ("kind", "case", "exit", "seconds", "verdict", "kept", "message")
 MAIN = "from chipwise.cli import main; main()"
 
 
@@ -69,6 +69,7 @@ class Outcome:
     seconds: float
     verdict: str
     message: str
+    kept: int | None = None  # results that the journal held before a kill, all of which it must hold after
 
 
 def place(folder: Path, name: str, content: str | bytes) -> None:
@@ -362,7 +363,9 @@ def outcome(
     verdict = "lost" if lost else "traceback" if "Traceback" in text or bad else "hang" if code == "None" else "ok"
     message = f"lost {lost[:5]}" if lost else next((line for line in reversed(text.splitlines()) if line.strip()), "")
     seconds = round(time.monotonic() - begun, 2)
-    return Outcome(kind="kill", case=title, exit=code, seconds=seconds, verdict=verdict, message=message[:300])
+    return Outcome(
+        kind="kill", case=title, exit=code, seconds=seconds, verdict=verdict, message=message[:300], kept=len(before)
+    )
 
 
 def written(outcomes: Iterable[Outcome], path: Path) -> list[Outcome]:
