@@ -13,10 +13,10 @@ Kills interrupt searches like examples/smoke.yaml (fake runtime, least budget) a
 SIGTERM, sent to the search, one of its workers or the whole group; the search is resumed until it is finished, and the
 trainings in its journal are compared before and after each kill.
 
-Columns: kind (input, kill), case, exit, seconds, verdict (ok, traceback, hang, accepted, unnamed, rough, lost),
-kept (trainings and measured finalists that the journal held before a kill), message. A word of fewer than three characters must stand alone; usage lines do not count. "rough" is a message that
-shows a library's own words, or counts "1 rows". Exit code 1 if any verdict is not ok. With --out, rows are written as
-they come.
+Columns: kind (input, kill), case, exit, seconds, verdict (ok, traceback, hang, accepted, unnamed, rough, lost), kept
+(trainings and measured finalists that the journal held before a kill), message. A word of fewer than three characters
+must stand alone in the message; usage lines do not count. "rough" is a message that shows a library's own words, or
+counts "1 rows". Exit code 1 if any verdict is not ok. With --out, rows are written as they come.
 """
 
 from __future__ import annotations
