@@ -294,7 +294,7 @@ def again(folder: Path, name: str) -> Path:
     return folder
 
 
-def kills(count: int, seed: int, least_s: float, most_s: float) -> Iterator[Outcome]:
+def kills(count: int, seed: int, least_s: float, most_s: float, profile: Path | None) -> Iterator[Outcome]:
     """Outcomes of ``count`` kills, and of searches that failed though nobody killed them."""
     chance, done = random.Random(f"kills {seed}"), 0
     with tempfile.TemporaryDirectory(prefix="torture") as name:
@@ -304,7 +304,11 @@ def kills(count: int, seed: int, least_s: float, most_s: float) -> Iterator[Outc
         )
         spec, log, round_, folder = Path(name, "smoke.yaml"), Path(name, "log"), 0, Path(name, "run0")
         spec.write_text(yaml.dump(base))
-        prepare(spec, Path(name, "first"), log)
+        if profile is None:
+            prepare(spec, Path(name, "first"), log)
+        else:
+            Path(name, "first").mkdir()
+            shutil.copy(profile, Path(name, "first", "profile.json"))
         folder = again(folder, name)
         known: dict[str, float] = {}
         while done < count:
@@ -399,6 +403,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--fresh", type=int, default=20, help="one input in so many has an interpreter of its own")
     parser.add_argument("--moments", default="2,20", help="seconds after which a search is killed: least,most")
+    parser.add_argument(
+        "--profile", type=Path, help="a profile of this machine for the searches, else it is calibrated"
+    )
     parser.add_argument("--only", default="", help="draw from inputs whose name contains this")
     parser.add_argument("--slice", default="", help="which of the drawn inputs, such as 0:200")
     parser.add_argument("--out", type=Path)
@@ -409,7 +416,7 @@ def main() -> int:
     least_s, most_s = map(float, options.moments.split(","))
     outcomes = itertools.chain(
         inputs(chosen, options.fresh) if chosen else (),
-        kills(options.kills, options.seed, least_s, most_s) if options.kills else (),
+        kills(options.kills, options.seed, least_s, most_s, options.profile) if options.kills else (),
     )
     found = written(outcomes, options.out) if options.out else list(outcomes)
     for kind in ("input", "kill"):

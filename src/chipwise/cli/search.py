@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from chipwise.run.progress import Observer, Status
 
 
 def command(
@@ -59,11 +63,13 @@ def command(
     Commented examples: chipwise init --list
     """
     from chipwise.cli.output import json_of
+    from chipwise.run.progress import silent
     from chipwise.run.start_spec import load_any
 
     if resume and restart:
         raise typer.BadParameter("choose one of --resume and --restart")
-    signal.signal(signal.SIGTERM, _terminate)
+    stop = _Stop()
+    stop.listen()
     try:
         wanted = load_any(spec)  # a mistake in the file shows before torch is loaded
         from chipwise import api
@@ -73,7 +79,17 @@ def command(
         if resume and not holds_run(folder):
             print(f"{folder}: there is no run to resume; starting a new one", file=sys.stderr)
         if as_json:
-            json_of(api.search(spec, out=out, resume=resume, restart=restart, workers=workers, storage=storage))
+            json_of(
+                api.search(
+                    spec,
+                    out=out,
+                    resume=resume,
+                    restart=restart,
+                    workers=workers,
+                    storage=storage,
+                    on_progress=stop.checked(silent),
+                )
+            )
             return
         from chipwise.cli import show
 
@@ -85,17 +101,43 @@ def command(
                 restart=restart,
                 workers=workers,
                 storage=storage,
-                on_progress=observer,
+                on_progress=stop.checked(observer),
             )
-    except KeyboardInterrupt as stop:
+    except KeyboardInterrupt:
         print("stopped; finished work is kept, continue with --resume", file=sys.stderr)
-        raise typer.Exit(143 if isinstance(stop, _Terminated) else 130) from None
+        raise typer.Exit(143 if stop.number == signal.SIGTERM else 130) from None
     show.result(record, folder)
 
 
-class _Terminated(KeyboardInterrupt):
-    """SIGTERM, which ends a search as Ctrl-C does."""
+class _Stop:
+    """A signal that asks for the end.
 
+    It raises KeyboardInterrupt where it comes. Python swallows an exception that strikes in a finaliser; then the next
+    progress of the search raises it again.
+    """
 
-def _terminate(number: int, frame: object) -> None:
-    raise _Terminated
+    def __init__(self) -> None:
+        self.number: int | None = None
+
+    def listen(self) -> None:
+        """Handles SIGTERM, and Ctrl-C unless this process was told to ignore it."""
+        signal.signal(signal.SIGTERM, self._handle)
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, self._handle)
+        usual = sys.unraisablehook
+        sys.unraisablehook = lambda told: None if told.exc_type is KeyboardInterrupt else usual(told)
+
+    def _handle(self, number: int, frame: object) -> None:
+        self.number = number
+        raise KeyboardInterrupt
+
+    def checked(self, observer: Observer) -> Observer:
+        """``observer``, which stops the search where a signal came and nothing is being undone yet."""
+
+        def report(status: Status) -> None:
+            undoing = sys.exc_info()[0] is not None
+            if self.number is not None and not undoing and threading.current_thread() is threading.main_thread():
+                raise KeyboardInterrupt
+            observer(status)
+
+        return report

@@ -16,9 +16,13 @@ from chipwise.run import start_spec
 
 @pytest.fixture(autouse=True)
 def _handlers_as_before() -> Iterator[None]:
-    before = signal.getsignal(signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    hook = sys.unraisablehook
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
-    signal.signal(signal.SIGTERM, before)
+    sys.unraisablehook = hook
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
@@ -29,6 +33,51 @@ def test_a_signal_while_the_run_file_is_read(number: int, code: int, tmp_path: P
         main()
     assert end.value.code == code
     assert capsys.readouterr().err == "stopped; finished work is kept, continue with --resume\n"
+
+
+class Dying:
+    """Sends a signal while it is finalised, where Python swallows what the handler raises."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __del__(self) -> None:
+        os.kill(os.getpid(), self.number)
+        for _ in range(1000):  # the handler runs between instructions
+            pass
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_that_was_swallowed_stops_the_search_at_its_next_progress(
+    number: int, code: int, as_json: bool, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    from chipwise import api
+    from chipwise.run.progress import Status
+
+    reached = []
+
+    def search(*_: object, on_progress, **__: object) -> None:
+        on_progress(Status())
+        Dying(number)
+        try:
+            raise ValueError
+        except ValueError:
+            on_progress(Status())  # something is being undone: not here
+            reached.append("undone")
+        on_progress(Status())
+        reached.append("went on")
+
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: reached.append("traceback"))
+    monkeypatch.setattr(start_spec, "load_any", lambda _: None)
+    monkeypatch.setattr(api, "search", search)
+    arguments = ["chipwise", "search", "x.yaml", "--out", str(tmp_path / "out"), *(["--json"] if as_json else [])]
+    monkeypatch.setattr(sys, "argv", arguments)
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == code
+    assert reached == ["undone"]
+    assert "stopped; finished work is kept" in capsys.readouterr().err
 
 
 def test_resuming_an_empty_folder_says_that_a_new_run_starts(tmp_path: Path, monkeypatch, capsys) -> None:
