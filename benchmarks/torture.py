@@ -403,9 +403,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--fresh", type=int, default=20, help="one input in so many has an interpreter of its own")
     parser.add_argument("--moments", default="2,20", help="seconds after which a search is killed: least,most")
-    parser.add_argument(
-        "--profile", type=Path, help="a profile of this machine for the searches, else it is calibrated"
-    )
+    parser.add_argument("--profile", type=Path, help="this machine's profile; without it, it is calibrated first")
     parser.add_argument("--only", default="", help="draw from inputs whose name contains this")
     parser.add_argument("--slice", default="", help="which of the drawn inputs, such as 0:200")
     parser.add_argument("--out", type=Path)
