@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 import time
@@ -25,6 +27,7 @@ from conftest import EXAMPLES
 pytestmark = pytest.mark.slow
 
 ROUNDS = 20
+PLACES = Path(tempfile.gettempdir()) / f"chipwise-ray-{os.getuid()}"  # where tasks work
 
 
 def small(profile: Path, home: Path) -> tuple[dict, Path]:
@@ -70,7 +73,7 @@ RAY_SEARCH = """
     from chipwise.trainers.ray_cluster import RayTrainer
 
     home = Path(sys.argv[1])
-    jobs = [toy_job(home, "a"), toy_job(home, "b", steps=200_000)]
+    jobs = [toy_job(home, "a"), toy_job(home, "b", steps=100_000)]
     with RayTrainer(Setup(on="ray", folder=home, workers=2)) as trainer:
         for event in trainer.run(jobs):
             print(event.job, event.kind, flush=True)
@@ -96,17 +99,16 @@ def test_a_killed_driver_loses_no_training_that_had_finished(tmp_path) -> None:
     assert not alive, "Ray outlived the search that had started it"
 
 
-def kill_once(name: str, killed: list[int]) -> None:
-    """Kills, with SIGKILL, the first child process of this name a second after it has appeared."""
+def kill_in_the_middle(killed: list[int]) -> None:
+    """Kills, with SIGKILL, the Ray worker that trains, once it has written the state before the decay."""
+    known = set(PLACES.glob("*/stable.safetensors"))
     until = time.monotonic() + 120
-    while time.monotonic() < until and not killed:
-        for process in psutil.Process().children(recursive=True):
-            if process.is_running() and name in " ".join(process.cmdline() or [""]):
-                time.sleep(1.0)
-                process.kill()
-                killed.append(process.pid)
-                return
-        time.sleep(0.05)
+    while time.monotonic() < until and set(PLACES.glob("*/stable.safetensors")) == known:
+        time.sleep(0.005)
+    for process in psutil.Process().children(recursive=True):
+        if process.is_running() and "ray::train_task" in " ".join(process.cmdline()):
+            process.kill()
+            killed.append(process.pid)
 
 
 def test_a_killed_ray_worker_returns_its_training(tmp_path) -> None:
@@ -114,11 +116,11 @@ def test_a_killed_ray_worker_returns_its_training(tmp_path) -> None:
     ray = pytest.importorskip("ray", reason="needs the extra ray")
     from chipwise.trainers.ray_cluster import RayTrainer
 
-    job = toy_job(tmp_path, steps=1_500)
+    job = toy_job(tmp_path, steps=300)
     killed: list[int] = []
     with RayTrainer(Setup(on="ray", folder=tmp_path, workers=1)) as trainer:
         events = trainer.run([job])
-        killer = threading.Thread(target=kill_once, args=("ray::train_task", killed))
+        killer = threading.Thread(target=kill_in_the_middle, args=(killed,))
         killer.start()
         (event,) = [event for event in events if event.kind != "progress"]
         killer.join()
