@@ -116,7 +116,7 @@ def test_a_killed_ray_worker_returns_its_training(tmp_path) -> None:
     ray = pytest.importorskip("ray", reason="needs the extra ray")
     from chipwise.trainers.ray_cluster import RayTrainer
 
-    job = toy_job(tmp_path, steps=300)
+    job = toy_job(tmp_path, steps=120)
     killed: list[int] = []
     with RayTrainer(Setup(on="ray", folder=tmp_path, workers=1)) as trainer:
         events = trainer.run([job])
