@@ -43,6 +43,7 @@ _LATENCY_METRICS = (
 )  # what moves with the time per token
 MEASURED_METRICS = frozenset({"ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "peak_memory"})
 MORE_IS_BETTER = frozenset({"throughput"})
+_LESS_IS_BETTER = ("time", "bytes", "energy", "token_price")  # kinds that nobody wants more of
 LIMITS_ONLY = {"tpot_sustained": "tpot_p50: minimize"}  # and the objective to use instead
 TASK_METRICS: dict[str, str] = {"accuracy": "share", "spearman": "count"}  # of a task: ``metric@task``
 _LIMIT = re.compile(r"^\s*(<=|>=|<|>|≤|≥)\s*(.+)$")
@@ -258,7 +259,7 @@ def parse_objectives(data: Mapping[str, str], *, field: str = "objectives") -> t
     """Objectives from ``metric -> minimize|maximize`` (or ``down`` and ``up``).
 
     Raises:
-        SpecError: None at all, an unknown metric, or a direction that is neither.
+        SpecError: None at all, an unknown metric, or a direction that is neither or the wrong one.
     """
     if not data:
         raise SpecError("name at least one, such as bits_per_byte: minimize", field=field)
@@ -278,6 +279,8 @@ def parse_objectives(data: Mapping[str, str], *, field: str = "objectives") -> t
             raise SpecError(f"{direction!r} is not a direction; write minimize or maximize", field=f"{field}.{metric}")
         if metric in MORE_IS_BETTER and words[direction] == "minimize":
             raise SpecError("more is better; write maximize", field=f"{field}.{metric}")
+        if METRICS.get(metric) in _LESS_IS_BETTER and words[direction] == "maximize":
+            raise SpecError("less is better; write minimize", field=f"{field}.{metric}")
     return tuple(Objective(metric=metric, direction=words[direction]) for metric, direction in data.items())
 
 

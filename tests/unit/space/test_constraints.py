@@ -63,6 +63,19 @@ def test_objectives_need_a_known_metric_and_direction() -> None:
     assert parse_objectives({"throughput": "maximize"})[0].direction == "maximize"
     with pytest.raises(SpecError, match="throughput: more is better; write maximize"):
         parse_objectives({"throughput": "minimize"})
+    for metric in (
+        "ttft_p50",
+        "ttft_p99",
+        "tpot_p50",
+        "tpot_p99",
+        "peak_memory",
+        "joules_per_token",
+        "usd_per_1k_tokens",
+    ):
+        for direction in ("maximize", "up"):
+            with pytest.raises(SpecError, match=f"objectives.{metric}: less is better; write minimize"):
+                parse_objectives({metric: direction})
+        assert parse_objectives({metric: "down"})[0].direction == "minimize"
 
 
 def test_a_floor_of_a_task_is_a_share_and_kept_apart_from_devices() -> None:
