@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,10 +137,11 @@ def _check(choices: Sequence[str], goals: Mapping[str, str], bounds: Mapping[str
             )
 
 
-def _direction(text: str) -> str:
-    if text not in ("minimize", "maximize"):
+def _direction(text: str) -> Literal["minimize", "maximize"]:
+    ways: dict[str, Literal["minimize", "maximize"]] = {"minimize": "minimize", "maximize": "maximize"}
+    if text not in ways:
         raise InputError(f"objectives: a direction is minimize or maximize, not {short(text)}")
-    return text
+    return ways[text]
 
 
 def _bound(name: str, text: str) -> tuple[float, float]:

@@ -307,7 +307,7 @@ class _Loop:
 
     def warm_up(self) -> bool:
         """Runs until the median steps of two consecutive cycles agree within 3 %, or about half a second."""
-        started, previous, prefills = time.perf_counter(), float("inf"), []  # type: ignore[var-annotated]
+        started, previous, prefills = time.perf_counter(), float("inf"), []
         for _ in range(FIRST_CYCLES):
             self.cycle()
         while time.perf_counter() - started < WARM_UP_S:
@@ -430,6 +430,7 @@ class _Llama:
     """A GGUF file in llama.cpp, through the package llama-cpp-python."""
 
     encodes = False
+    log: Any = None  # llama.cpp may call it until the process ends
 
     def __init__(self, request: dict[str, Any]) -> None:
         if importlib.util.find_spec("llama_cpp") is None:
@@ -441,8 +442,8 @@ class _Llama:
         import numpy as np
 
         self._np, self._api, self.version = np, llama_cpp, str(llama_cpp.__version__)
-        self._log = llama_cpp.llama_log_callback(lambda level, text, data: None)
-        llama_cpp.llama_log_set(self._log, ctypes.c_void_p(0))
+        _Llama.log = llama_cpp.llama_log_callback(lambda level, text, data: None)
+        llama_cpp.llama_log_set(_Llama.log, ctypes.c_void_p(0))
         how = llama_cpp.llama_model_default_params()
         how.n_gpu_layers = 999 if request["gpu_layers"] < 0 else request["gpu_layers"]
         self._model = llama_cpp.llama_model_load_from_file(str(request["model"]).encode(), how)

@@ -116,7 +116,7 @@ class FinishedRun:
         assert design is not None
         places = [self.path / "trials" / str(number)]
         if number == self.record.winner:
-            places.insert(0, self.path / "winner")
+            places.append(self.path / "winner")
         files = [place / f"model{suffix}" for place in places for suffix in (".onnx", ".gguf")]
         weights = self.path / "winner" / "model.safetensors"
         return RunModel(
@@ -322,6 +322,8 @@ def _changed(run: FinishedRun, model: KitModel) -> str | None:
     if design.digest != model.design:
         return "it is another design now"
     for name, known in model.made_from.items():
+        if name.startswith("winner/") and model.trial != run.record.winner:
+            continue  # another model is there now; this one is as it was
         file = (run.path / name).resolve()
         if not file.is_relative_to(run.path.resolve()):
             return f"{name} is no file of the run"

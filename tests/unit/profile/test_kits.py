@@ -119,6 +119,23 @@ def test_the_script_computes_what_the_harness_computes(home: Path) -> None:
             np.testing.assert_array_equal(ours.decode(np.array(step)), theirs.decode(np.array(step)))
 
 
+def test_the_script_computes_what_llama_cpp_computes(home: Path) -> None:
+    """As above, in llama.cpp: two sequences, two prompts, the same logits as of chipwise's own session."""
+    pytest.importorskip("llama_cpp", reason="needs llama-cpp-python")
+    from chipwise.profile.backends.llama_cpp import LlamaCpp
+
+    kit = packed(home, runtime="llama.cpp", weights="int8", batch=2)
+    path = kit / "models" / "model.gguf"
+    request = {"runtime": "llama.cpp", "model": str(path), "threads": 1, "batch": 2, "prompt_tokens": 3}
+    ours = kit_script._open({**request, "new_tokens": 4, "gpu_layers": 0})
+    theirs = LlamaCpp().open(path, capacity=7, batch=2, threads=1, options={})
+    tokens = np.array([[1, 2, 3], [4, 5, 6]], np.int32)
+    for _ in range(2):
+        np.testing.assert_array_equal(ours.prefill(tokens), theirs.prefill(tokens))
+        for step in ([[7], [8]], [[9], [10]]):
+            np.testing.assert_array_equal(ours.decode(np.array(step)), theirs.decode(np.array(step)))
+
+
 def test_an_encoder_is_timed_by_its_passes(home: Path) -> None:
     """An encoder generates nothing: at least 20 passes over the text, and no decode steps."""
     path = home / "bert.onnx"

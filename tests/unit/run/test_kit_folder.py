@@ -221,6 +221,20 @@ def test_results_older_than_the_model_do_not_count(run: Path) -> None:
         chipwise.import_measurements(results_of(run, measured=only["measured"]))
 
 
+def test_results_of_a_former_winner_still_count(run: Path) -> None:
+    """Another trial wins, and its model replaces the one in the winner's folder: that does not change the first."""
+    chipwise.kit(run, device="my-board", candidates=1)
+    chipwise.import_measurements(results_of(run))
+    opened = FinishedRun.open(run)
+    record = json.loads((run / "record.json").read_text())
+    (run / "record.json").write_text(json.dumps(record | {"winner": 2}))
+    design = opened.design(2)
+    export(design, random_weights(design.arch, seed=0), run / "winner" / "model.onnx")
+    stated = json.loads((run / "winner" / "chipwise.json").read_text())
+    write_json(run / "winner" / "chipwise.json", stated | {"arch": to_data(design.arch)})
+    assert set(kit_results(run)) == {0, 1, 2}
+
+
 def test_a_run_begun_anew_with_other_designs_takes_no_old_results(run: Path) -> None:
     chipwise.kit(run, device="my-board", candidates=1)
     path = results_of(run)

@@ -76,7 +76,7 @@ class Vizier(BaseStrategy):
         opening = self.initial_rows(count) if not len(self.history) else self.history.rows[:0]
         if len(opening) or self._designer is None:
             return opening
-        self._tell_designer()
+        self._tell(self._designer)
         found = self.history.rows[:0]
         for suggestion in self._designer.suggest(count):
             row = np.zeros(len(self.problem.cardinalities), np.int64)
@@ -90,7 +90,7 @@ class Vizier(BaseStrategy):
         self.history.unmark_pending(found)
         return found
 
-    def _tell_designer(self) -> None:
+    def _tell(self, designer: Any) -> None:
         """Passes on the trials that ended since, and those that are running."""
         history = self.history
         completed = []
@@ -105,7 +105,7 @@ class Vizier(BaseStrategy):
             completed.append(trial)
         self._told = len(history)
         active = [self._trial(row) for row in history.pending]
-        self._designer.update(self._algorithms.CompletedTrials(completed), self._algorithms.ActiveTrials(active))
+        designer.update(self._algorithms.CompletedTrials(completed), self._algorithms.ActiveTrials(active))
 
     def _trial(self, row: Rows) -> Any:
         self._trials += 1
