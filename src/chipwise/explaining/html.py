@@ -76,6 +76,7 @@ def _tiles(found: Explanation) -> list[tuple[str, str, str]]:
         label = _LABELS[phase.phase] if found.case.generates else found.case.title(phase.phase).capitalize()
         known = found.estimate.metrics.get("step" if found.case.training else _METRICS[phase.phase])
         within = [units.interval(known.value, known.low, known.high, "time")] if known else []
+        within = ["no validated interval" if text == "–" else text for text in within]
         tiles.append((label, units.show(phase.seconds, "time"), " · ".join([*within, *used])))
     of = f"of {units.show(found.capacity_bytes, 'bytes')}" if found.capacity_bytes else ""
     tiles.append(("Memory", units.show(found.estimate.peak_memory_bytes, "bytes"), of))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import math
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from chipwise.core import units
@@ -28,8 +28,15 @@ def escape(text: object) -> str:
     return html.escape(str(text), quote=False)
 
 
-def figure(traces: list[Trace], *, height: int = 430, **layout: Any) -> Figure:
-    """A figure in the page's style."""
+def figure(traces: list[Trace], *, height: int = 430, legend_y: float = -0.22, **layout: Any) -> Figure:
+    """A figure in the page's style.
+
+    Args:
+        traces: What is drawn.
+        height: Pixels.
+        legend_y: Top of the legend, in heights of the plot above its lower edge: below titles and tick labels.
+        layout: Of plotly, beside the page's own.
+    """
     margin = {"l": 88, "r": 44, "t": 18, "b": 58}
     base: Figure = {
         "height": height,
@@ -47,7 +54,7 @@ def figure(traces: list[Trace], *, height: int = 430, **layout: Any) -> Figure:
         "legend": {
             "orientation": "h",
             "x": 0,
-            "y": -0.22,
+            "y": legend_y,
             "xanchor": "left",
             "yanchor": "top",
             "font": {"size": 12},
@@ -92,7 +99,7 @@ def axis(
         start, end = (0.0, high * (1 + pad) or 1.0) if zero else (low - room, high + room)
         ticks = linear_ticks(start, end, unit_kind)
         axis |= {"type": "linear", "range": [start, end]}
-    return axis | {"tickvals": ticks, "ticktext": [tick_text(tick, unit_kind) for tick in ticks]}
+    return axis | {"tickvals": ticks, "ticktext": tick_texts(ticks, unit_kind)}
 
 
 def span(axis: dict[str, Any]) -> tuple[float, float]:
@@ -126,8 +133,18 @@ def linear_ticks(low: float, high: float, unit_kind: str = "count", *, most: int
     return [i * step for i in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
 
 
-def tick_text(value: float, unit_kind: str) -> str:
-    """A tick's label: as many digits as the ticks have."""
+def tick_texts(ticks: Sequence[float], unit_kind: str) -> list[str]:
+    """Labels of ticks, with as many digits as it takes to tell them apart."""
+    texts: list[str] = []
+    for digits in range(4, 12):
+        texts = [tick_text(tick, unit_kind, digits=digits) for tick in ticks]
+        if len(set(texts)) == len(texts):
+            break
+    return texts
+
+
+def tick_text(value: float, unit_kind: str, *, digits: int = 4) -> str:
+    """A tick's label."""
     if value == 0:
         return "0"
-    return units.show(value, unit_kind, digits=4)
+    return units.show(value, unit_kind, digits=digits)

@@ -231,7 +231,7 @@ def _cell(trial: Trial, metric: str) -> str:
     if known.source == "measured" and trial.clean is False:
         source += ", busy machine"
     text = words.count(known.value) if metric == "parameters" else words.show(known.value, metric)
-    guess = trial.predicted.get(metric)
+    guess = trial.predicted.get(metric) if known.source != "counted" else None
     promise = "" if guess is None else f"; predicted {words.span(guess.value, guess.low, guess.high, metric)}"
     if known.source == "expected" and guess is not None:
         return f"{safe(words.span(known.value, known.low, known.high, metric))} <small>expected</small>"

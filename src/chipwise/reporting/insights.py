@@ -248,4 +248,4 @@ def continuations(record: RunRecord) -> str:
         [safe(item.prompt), safe(item.winner), *([safe(item.baseline or "")] if both else [])]
         for item in record.continuations
     ]
-    return section("writes", "What it writes", table(head, rows), safe(WRITES_NOTE))
+    return section("writes", "What it writes", table(head, rows), safe(WRITES_NOTE), "prose")

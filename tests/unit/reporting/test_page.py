@@ -8,6 +8,7 @@ import pytest
 from example_record import example_record, least
 
 from chipwise.core.errors import StorageError
+from chipwise.page.figures import axis
 from chipwise.reporting import RunRecord, write
 from chipwise.reporting.html import page
 from chipwise.reporting.plots import draw
@@ -205,3 +206,17 @@ def test_importing_the_report_loads_nothing_heavy():
         "import sys, chipwise.reporting; print([m for m in ('plotly', 'torch', 'optuna', 'onnx') if m in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_ticks_of_close_values_can_be_told_apart():
+    """1.31214 to 1.31226 in steps of 0.00002: four digits would read 1.312 seven times."""
+    found = axis([1.31214, 1.31226], "count", "bits per byte", log=False)["ticktext"]
+    assert len(found) > 3
+    assert len(set(found)) == len(found)
+    assert axis([0.0, 8e7], "bytes", "", zero=True)["ticktext"][:2] == ["0", "20 MB"]
+
+
+def test_a_count_is_not_also_predicted(html):
+    (row,) = re.findall(r"<tr>(?:(?!</tr>).)*<td>parameters</td>.*?</tr>", html, flags=re.DOTALL)
+    assert "counted" in row
+    assert "predicted" not in row

@@ -87,10 +87,11 @@ def _figure(record: RunRecord, trials: list[Trial]) -> dict[str, Any]:
         for limit in limits
     ]
     totals = [sum(part.bytes for part in record.memory if part.trial == trial.number) for trial in trials]
-    x = axis([*totals, *measured.values(), *limits], "bytes", "bytes in memory", zero=True)
+    x = axis([*totals, *measured.values(), *limits], "bytes", "", zero=True)
     return figure(
         traces,
-        height=170 + 62 * len(trials),
+        height=190 + 62 * len(trials),
+        legend_y=-0.45,
         barmode="stack",
         bargap=0.35,
         xaxis=x,

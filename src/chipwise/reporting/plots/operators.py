@@ -98,6 +98,7 @@ def _figure(phase: str, ops: list[Operator]) -> dict[str, Any]:
     }
     return figure(
         traces,
+        legend_y=-0.32,
         barmode="overlay",
         bargap=0.25,
         xaxis={**x, "linecolor": "@line", "automargin": True},
