@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -46,6 +45,7 @@ from chipwise.training.data import load_corpus
 from chipwise.training.tokenizer import TokenStore
 
 MEASURING_S, MEASURING_SHARE = 5.0, 0.04  # CPU seconds and share of the budget for measuring the finalists
+FINALS_S = 60.0  # CPU seconds for the same, where the budget is of trainings alone
 ENDING_S, ENDING_SHARE = 4.0, 0.01  # the same for what comes after that: test text, explanations, report
 SPREAD_DESIGNS = 16  # of the space, from which the width of predictions' intervals is read
 REMEMBERED_S = 1.0  # CPU seconds after which what was spent is written down
@@ -119,7 +119,7 @@ class Search:
                 tasks=ready.tasks,
                 penalty_factor=penalty_factor(self.spec),
                 on_phase=self._phase,
-                left_s=lambda: self._left + self._measuring_s if self.allowance.whole else math.inf,
+                left_s=lambda: self._left_for_finals_s,
             )
             winner = finals.decide(finalists, reference, halving.spare(finalists))
             winner, reference = self._fair_reference(ready, halving, finals, winner, reference)
@@ -358,6 +358,13 @@ class Search:
     def _measuring_s(self) -> float:
         """CPU seconds set aside for measuring the finalists."""
         return MEASURING_S + MEASURING_SHARE * self.allowance.total
+
+    @property
+    def _left_for_finals_s(self) -> float:
+        """CPU seconds that are left for measuring the finalists."""
+        if self.allowance.whole:
+            return self._left + self._measuring_s
+        return FINALS_S - self.ledger.settle().get("measuring the finalists", 0.0)
 
     @property
     def _supernet_s(self) -> float:
