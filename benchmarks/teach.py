@@ -93,6 +93,8 @@ def main() -> None:
         "--translators", type=Path, help="a folder of tables of encoder-decoders, TASK_PART_MACHINE_all.csv"
     )
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--counts", type=int, nargs="+", default=COUNTS, help="rows to learn from")
+    parser.add_argument("--no-own", action="store_true", help="leave out made-up machines and recorded ones")
     parser.add_argument("--measure", type=int, default=0, help="random designs to measure on this machine")
     parser.add_argument("--measured", type=Path, default=Path("teach-here.rows.csv"), help="of --measure")
     parser.add_argument("--base", default="xeon-8480-plus", help="data sheet of this machine, for --measure")
@@ -103,7 +105,7 @@ def main() -> None:
         writer = csv.DictWriter(stream, COLUMNS)
         writer.writeheader()
         for table in tables(args):
-            for row in judged(table, args.repeats):
+            for row in judged(table, args.repeats, args.counts):
                 writer.writerow(row)
                 stream.flush()
                 print("  ".join(f"{name} {value}" for name, value in row.items() if value != ""), flush=True)
@@ -126,11 +128,11 @@ def sources(args: argparse.Namespace, place: Path) -> Iterator[tuple[str, str, P
         yield "this machine, ONNX Runtime", args.base, measured_here(args.measured, args.measure), 0
         return
     for number, (name, base, machine) in enumerate(FAKES):
-        if args.only in name:
+        if args.only in name and not args.no_own:
             yield name, base, made_up(place / f"{number}.csv", datasheet.load(base), machine, 300, seed=number), 100
     for runtime in ("onnxruntime", "llama.cpp"):
         name = f"EPYC Zen 5 through a file, {runtime}"
-        if args.only in name:
+        if args.only in name and not args.no_own:
             yield name, "epyc-9755", recorded(place / f"{runtime}.csv", FOLDER / runtime, runtime), 0
     for number, path in enumerate(sorted(args.translators.glob("*_all.csv")) if args.translators else ()):
         if args.only in path.stem:
@@ -174,11 +176,11 @@ def of_machine(path: Path, machine: str) -> list[MeasuredRow]:
         return []
 
 
-def judged(table: Table, repeats: int) -> Iterator[dict[str, Any]]:
+def judged(table: Table, repeats: int, counts: Sequence[int]) -> Iterator[dict[str, Any]]:
     """One line for each number of rows."""
     features = raw_choices(table.rows, table.seen)
     noise = table_noise(table)
-    for count in COUNTS:
+    for count in counts:
         found = []
         for repeat in range(repeats if count < 100 else 1):
             rng = np.random.default_rng([repeat, count])

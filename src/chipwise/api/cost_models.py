@@ -14,7 +14,7 @@ from chipwise.core.files import check_output, storage
 from chipwise.hardware.device import MachineProfile
 from chipwise.profile.backends import NEEDS, table_name
 from chipwise.profile.learning import Learned
-from chipwise.profile.store import profile_path, saved_profile
+from chipwise.profile.store import profile_path, save_profile, saved_profile
 
 if TYPE_CHECKING:
     from chipwise_fitting import Score
@@ -72,15 +72,14 @@ def learn(*, runtime: str = "onnxruntime", threads: int = 1, count: int | None =
     """
     from chipwise.profile.learning import fit_from_measurements
 
-    path, profile = profile_path(runtime, threads), saved_profile(runtime, threads)
+    profile = saved_profile(runtime, threads)
     if profile is None:
         raise InputError(
             f"this machine has no profile in {runtime} with {threads} thread{'s' if threads > 1 else ''}; "
             "run: chipwise calibrate"
         )
     learned = fit_from_measurements(profile, count=count)
-    learned.profile.save(path)
-    return learned, path
+    return learned, save_profile(learned.profile, runtime=runtime, threads=threads)
 
 
 @public
@@ -147,5 +146,7 @@ def calibrate(
     profile = profile_machine(runtime=runtime, threads=threads, seconds=seconds, on_progress=on_progress)
     if before is not None and before.thermal is not None:  # calibration does not measure it
         profile = replace(profile, thermal=before.thermal)
+    if out is None:
+        return profile, save_profile(profile, runtime=runtime, threads=threads)
     profile.save(path)
     return profile, path

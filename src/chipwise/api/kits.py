@@ -279,6 +279,12 @@ def import_measurements(
         parse_whole(text, name=name)
     if run is not None:
         raise InputError(f"run: {name} holds no results of a kit")
+    if not text.lstrip().startswith("{") and "," in text.partition("\n")[0]:
+        raise SpecError(
+            f"is a table, which has no samples of single measurements; a machine learns from it: chipwise teach NAME "
+            f"--from {file} --base SHEET",
+            file=name,
+        )
     return Imported(name, MeasurementStore().import_(file))
 
 

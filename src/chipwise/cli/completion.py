@@ -5,9 +5,9 @@ from __future__ import annotations
 
 def devices(incomplete: str) -> list[str]:
     """Devices whose name starts as typed, and ``here`` and ``all`` where commands take them."""
-    from chipwise.hardware import datasheet
+    from chipwise.hardware import datasheet, taught
 
-    return [name for name in (*datasheet.names(), "all", "here") if name.startswith(incomplete)]
+    return [name for name in (*datasheet.names(), *taught.names(), "all", "here") if name.startswith(incomplete)]
 
 
 def models(incomplete: str) -> list[str]:

@@ -11,6 +11,7 @@ from chipwise.cli import completion
 if TYPE_CHECKING:
     from chipwise.core.layout import Table
     from chipwise.hardware.datasheet import DeviceProfile, Fact
+    from chipwise.hardware.taught import Teaching
 
 app = typer.Typer(rich_markup_mode=None)
 JSON = typer.Option("--json", help="Print as JSON, in SI units.")
@@ -25,13 +26,15 @@ def table(context: typer.Context, as_json: Annotated[bool, JSON] = False) -> Non
     if context.invoked_subcommand is not None:
         return
     from chipwise.cli import output
-    from chipwise.hardware import datasheet
+    from chipwise.hardware import datasheet, taught
 
     devices = datasheet.load_all()
     if as_json:
         output.json_of([_summary(device) for device in devices])
-    else:
-        output.print_table(_overview(devices))
+        return
+    output.print_table(_overview(devices))
+    if machines := taught.names():
+        output.say(f"taught here: {', '.join(machines)}")
 
 
 @app.command("show")
@@ -48,13 +51,19 @@ def one(
 
     device = datasheet.load(name)
     if as_json:
+        learnt = {} if device.taught is None else {"taught": _teaching(device.taught)}
         facts = {
             path: {"value": fact.value, "si": getattr(fact, "number", None), "source": fact.source}
             for path, fact in device.facts()
         }
-        output.json_of(_summary(device) | {"aliases": device.aliases, "facts": facts})
+        output.json_of(_summary(device) | {"aliases": device.aliases, "facts": facts} | learnt)
     else:
         _print_one(device)
+
+
+def _teaching(found: Teaching) -> dict[str, Any]:
+    names = ("name", "version", "created", "base", "machine", "rows", "source", "check")
+    return {name: getattr(found, name) for name in names}
 
 
 def _summary(device: DeviceProfile) -> dict[str, Any]:
@@ -111,6 +120,12 @@ def _print_one(device: DeviceProfile) -> None:
     from chipwise.core import units
     from chipwise.core.layout import Column, Table
 
+    if device.taught is not None:
+        found = device.taught
+        error = (
+            "" if found.check is None else f", mean error {units.show(found.check.mean, 'share')} on models left out"
+        )
+        say(f"{found.label}, {found.created}: {found.provenance}{error}; the facts are those of the data sheet")
     say(f"{device.title}  ({device.name})", bold=True)
     say(f"{device.vendor} {device.architecture}, {device.kind} of {device.year}, family {device.family}")
     if device.aliases:

@@ -11,7 +11,7 @@ from chipwise.core.errors import ChipwiseError, Unsupported
 from chipwise.cost.estimate import estimate
 from chipwise.cost.model import CostEstimate, Predicted
 from chipwise.explaining.question import Question
-from chipwise.hardware import datasheet
+from chipwise.hardware import datasheet, taught
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.hardware.device import MachineProfile
 from chipwise.ops import Phase, Workload
@@ -23,8 +23,8 @@ from chipwise.serve.training_step import estimate_step
 from chipwise.spec import Design
 
 
-@functools.cache
-def _sheet(device: str) -> DeviceProfile:
+@functools.lru_cache(maxsize=1024)
+def _sheet(device: str, revision: int) -> DeviceProfile:
     return datasheet.load(device)
 
 
@@ -37,7 +37,7 @@ class DataSheetPricer:
     @property
     def sheet(self) -> DeviceProfile:
         """The chip's data sheet."""
-        return _sheet(self.device)
+        return _sheet(self.device, taught.revision(self.device))
 
     def price(self, questions: Sequence[Question]) -> list[CostEstimate | ChipwiseError]:
         """One answer a question, whether the model fits the device's memory or not: the estimate says what it needs."""

@@ -8,6 +8,7 @@ content, so importing a known measurement changes nothing.
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import re
 import sqlite3
@@ -20,7 +21,7 @@ from typing import Any
 
 from chipwise.core.digest import plain
 from chipwise.core.errors import InputError, SpecError, StorageError, UnknownName
-from chipwise.core.files import build, check_output, parse_json, read_text, storage, write_atomic
+from chipwise.core.files import build, check_output, parse_json, read_bytes, read_text, storage, write_atomic
 from chipwise.core.places import data_folder
 from chipwise.hardware.detect import detect
 from chipwise.hardware.device import MachineProfile, Thermal
@@ -278,6 +279,26 @@ def saved_profile(runtime: str, threads: int) -> MachineProfile | None:
         return None
     profile = MachineProfile.load(older)
     return profile if profile.machine.name == detect().name else None
+
+
+def save_profile(profile: MachineProfile, *, runtime: str, threads: int) -> Path:
+    """Writes this machine's profile and returns its file; the one that was there stays beside it, numbered.
+
+    ``onnxruntime-1.json`` is the newest; ``onnxruntime-1.v0001.json`` the first that was replaced.
+    """
+    path = profile_path(runtime, threads)
+    if _exists(path):
+        known = earlier_profiles(runtime, threads)
+        number = int(known[-1].stem.rpartition(".v")[2]) + 1 if known else 1
+        write_atomic(path.with_name(f"{path.stem}.v{number:04d}.json"), read_bytes(path))
+    profile.save(path)
+    return path
+
+
+def earlier_profiles(runtime: str, threads: int) -> list[Path]:
+    """The files of this machine's replaced profiles, oldest first."""
+    path = profile_path(runtime, threads)
+    return sorted(path.parent.glob(f"{glob.escape(path.stem)}.v[0-9][0-9][0-9][0-9]*.json"))
 
 
 def save_thermal(thermal: Thermal, *, runtime: str, threads: int) -> bool:

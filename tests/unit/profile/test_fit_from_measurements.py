@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 
 from chipwise.core.errors import InputError
+from chipwise.hardware import MachineProfile
 from chipwise.ops import Phase, Workload
 from chipwise.profile.learning import fit_from_measurements, predict_seconds
 from chipwise.profile.measurement import Measurement
 from chipwise.profile.random_models import random_designs
-from chipwise.profile.store import MeasurementStore
+from chipwise.profile.store import MeasurementStore, earlier_profiles, save_profile, saved_profile
+from chipwise.spec import Design
+from chipwise.spec.hf import resolve
 from chipwise.testing.machines import core_like, other
 
 WORKLOAD = Workload(prompt_tokens=16, new_tokens=16)
@@ -70,3 +73,22 @@ def test_encoders_teach_nothing_of_decoding(tmp_path) -> None:
     found = dataclasses.replace(store.entries()[0].measurement, tpot_s=(), design=design.digest)
     store.add(found, design=design, source="test")
     assert len(fit_from_measurements(core_like(), store).used) == 8
+
+
+def test_an_encoder_decoder_among_the_measurements_is_passed_over(tmp_path) -> None:
+    """What calibration's cost model does not know teaches nothing here, and keeps nothing else from teaching."""
+    store = filled(tmp_path / "s", 8)
+    odd = Design(arch=resolve("google-t5/t5-small"))
+    store.add(dataclasses.replace(store.entries()[0].measurement, design=odd.digest), design=odd, source="measure")
+    assert len(store.entries()) == 9
+    assert len(fit_from_measurements(core_like(), store).used) == 8
+
+
+def test_a_replaced_profile_is_kept(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("CHIPWISE_HOME", str(tmp_path))
+    profiles = [dataclasses.replace(core_like(), created=f"day {day}") for day in (1, 2, 3)]
+    for profile in profiles:
+        path = save_profile(profile, runtime="fake", threads=1)
+    assert MachineProfile.load(path).created == "day 3"
+    assert [MachineProfile.load(each).created for each in earlier_profiles("fake", 1)] == ["day 1", "day 2"]
+    assert saved_profile("fake", 1).created == "day 3"

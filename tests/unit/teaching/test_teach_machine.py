@@ -212,3 +212,19 @@ def test_the_command_and_its_json(tmp_path: Path) -> None:
     assert data["path"] is None
     assert len(data["proposals"]) == 10
     assert data["check"]["mean"] < data["check"]["plain_mean"]
+
+
+def test_devices_show_what_was_taught(tmp_path: Path) -> None:
+    chipwise.teach("shop-box", table(tmp_path / "rows.csv"), base="raspberry-pi-5")
+    said = CliRunner().invoke(app, ["devices", "show", "shop-box"])
+    assert "shop-box@1" in said.output
+    assert "taught from 16 rows" in said.output
+    data = json.loads(CliRunner().invoke(app, ["devices", "show", "shop-box", "--json"]).output)
+    assert data["taught"]["rows"] == 16
+    assert data["name"] == "raspberry-pi-5"
+    assert "taught here: shop-box" in CliRunner().invoke(app, ["devices"]).output
+
+
+def test_importing_a_table_says_who_takes_it(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="chipwise teach NAME --from"):
+        chipwise.import_measurements(table(tmp_path / "rows.csv"))
