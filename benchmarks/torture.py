@@ -10,8 +10,8 @@ with a message that contains a word of the case. One in --fresh runs in a new in
 one, which has the imports behind it.
 
 Kills interrupt searches like examples/smoke.yaml (fake runtime, least budget) at random moments with SIGKILL, SIGINT or
-SIGTERM, sent to the search, one of its workers or the whole group; the search is resumed until it is finished, and the
-trainings in its journal are compared before and after each kill.
+SIGTERM, sent to the search, one of its workers or the whole group, the first time after a training is finished; the
+search is resumed until it is finished, and the trainings in its journal are compared before and after each kill.
 
 Columns: kind (input, kill), case, exit, seconds, verdict (ok, traceback, hang, accepted, unnamed, rough, lost), kept
 (trainings and measured finalists that the journal held before a kill), message. A word of fewer than three characters
@@ -286,6 +286,16 @@ def prepare(spec: Path, folder: Path, log: Path) -> None:
     process.wait()
 
 
+def first_results(process: subprocess.Popen[bytes], folder: Path, spec: Path) -> dict[str, float]:
+    """What a new search has to lose: waits for its first training, for ten minutes at most."""
+    found: dict[str, float] = {}
+    deadline = time.monotonic() + 600
+    while not found and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(2)
+        found = trainings(folder, spec)
+    return found
+
+
 def again(folder: Path, name: str) -> Path:
     """A run folder for the next search, with the profile in it."""
     folder.mkdir()
@@ -314,6 +324,8 @@ def kills(count: int, seed: int, least_s: float, most_s: float, profile: Path | 
         while done < count:
             begun = time.monotonic()
             process = begin(spec, folder, log)
+            if not known:
+                known = first_results(process, folder, spec)
             try:
                 code = process.wait(chance.uniform(least_s, most_s))
                 end = outcome("finish", str(code), begun, log, known, trainings(folder, spec), bad=code != 0)
