@@ -14,7 +14,7 @@ from chipwise.deploy.tokenizer_files import added_tokens
 from chipwise.spec import ArchSpec
 from chipwise.spec.hf import resolve
 from chipwise.training.data import SOURCES, DataSpec
-from chipwise.training.tokenizer import SEPARATOR
+from chipwise.training.tokenizer import SEPARATOR, load_tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +44,7 @@ def read_origin(spec: str | Path) -> Origin:
         raise InputError(
             f"{path}: texts are separated by the token {SEPARATOR!r} with number 0, which it does not have"
         )
+    load_tokenizer(path)  # broken further down, it is named here and not as the copy that a training makes of it
     return Origin(arch=arch, weights=weights, tokenizer=path)
 
 

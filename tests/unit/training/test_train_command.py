@@ -381,8 +381,12 @@ def test_weights_without_their_tokenizer_are_refused(spec: Path, fast: dict[str,
     path = folder / "tokenizer.json"
     state = json.loads(path.read_text())
     state["added_tokens"] = []
+    whole = path.read_text()
     path.write_text(json.dumps(state))
     with pytest.raises(InputError, match="separated by the token"):
+        read_origin(folder)
+    path.write_text(json.dumps({**json.loads(whole), "padding": "x"}))
+    with pytest.raises(DataError, match=r"out/tokenizer\.json: holds no tokenizer"):
         read_origin(folder)
     path.unlink()
     with pytest.raises(SpecError, match="need its tokenizer"):
