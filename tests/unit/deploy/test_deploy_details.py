@@ -234,3 +234,15 @@ def test_a_chat_template_is_a_file_a_text_or_the_default_of_several(tmp_path: Pa
     assert _chat_template({"chat_template": 3}, None) is None
     (tmp_path / "chat_template.jinja").write_text("d")
     assert _chat_template({"chat_template": "c"}, tmp_path) == "d"
+
+
+@pytest.mark.parametrize(
+    ("tensors", "experts"), [({"rope_freqs.weight": None}, 0), ({}, 8), ({"rope_freqs.weight": None}, 8)]
+)
+def test_scaled_rotations_and_experts_of_others_are_each_refused(tensors: dict, experts: int) -> None:
+    fields = {"general.architecture": "llama", "llama.expert_count": experts}
+    with pytest.raises(Unsupported, match="scaled rotary positions and experts"):
+        gguf_read._design(gguf_read.GgufFile(Path("other.gguf"), fields, tensors))
+    fields["general.architecture"] = "gptj"
+    with pytest.raises(Unsupported, match="a GGUF file of architecture gptj"):
+        gguf_read._design(gguf_read.GgufFile(Path("other.gguf"), fields, {}))

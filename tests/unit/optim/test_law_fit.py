@@ -103,3 +103,15 @@ def test_errors_are_inverted_as_the_whole_matrix_is() -> None:
     right = np.arange(12.0).reshape(6, 2)
     assert errors.solve(right) == pytest.approx(np.linalg.solve(whole, right))
     assert errors.log_determinant() == pytest.approx(np.linalg.slogdet(whole)[1])
+
+
+def test_at_the_most_probable_constants_belief_and_trainings_pull_alike() -> None:
+    """The gradient of the posterior is nothing there, in deviations of each constant."""
+    law = shipped()
+    trainings = made(replace(law, constants=law.constants + 0.5 * np.sqrt(np.diag(law.covariance))), 30)
+    after = updated(law, trainings, source="x")
+    change = after.sensitivities(trainings.shapes, trainings.tokens)
+    off = np.log(trainings.nats_per_token / after.nats_per_token(trainings.shapes, trainings.tokens))
+    pull = change.T @ _Errors.of(law, trainings).solve(off)
+    belief = np.linalg.solve(law.covariance, after.constants - law.constants)
+    assert np.abs((pull - belief) * np.sqrt(np.diag(after.covariance))).max() < 0.05

@@ -16,7 +16,7 @@ from chipwise.optim.insights import _exchanges, _gain, importance
 from chipwise.optim.pareto import covered, crowding, hypervolume, non_dominated, ranks
 from chipwise.optim.pool import Pool
 from chipwise.optim.strategies.base import BaseStrategy, mutated
-from chipwise.optim.strategies.choice_table import ChoiceTable
+from chipwise.optim.strategies.choice_table import ChoiceTable, gumbel
 from chipwise.optim.strategies.halving import Asha
 from chipwise.optim.strategies.random_search import draw_new, every_row
 
@@ -273,3 +273,40 @@ def test_importance_where_nothing_varies_and_around_given_rows() -> None:
     found = importance(problem, lambda rows: rows[:, 1] * 5.0, seed=0, rows=rows)
     assert found["variable 1"] == pytest.approx(1.0, abs=0.08)
     assert (list(found), found["variable 0"]) == (["variable 1", "variable 0"], 0.0)
+
+
+def test_designs_begin_within_the_limits_of_the_smallest_share() -> None:
+    """Even designs keep the limit at the first share, odd ones at the others."""
+
+    def free(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        odd, short = rows[:, 0] % 2 == 1, rows[:, 1] == 0
+        return np.zeros((len(rows), 0)), np.where(odd == short, 1.0, -1.0)[:, None]
+
+    problem = Problem(
+        cardinalities=np.array([30, 3]),
+        goals=LOSS,
+        limits=(Limit(name="parity", free=True),),
+        free=free,
+        fidelities=(1 / 9, 1 / 3, 1.0),
+    )
+    asked = Asha(problem, seed=0).ask(10)
+    assert (asked[:, 1] == 0).all()
+    assert (asked[:, 0] % 2 == 0).all()
+
+
+def test_genetic_operators_are_those_of_the_papers() -> None:
+    """Deb et al. 2002: crossover with an index of 15 (pymoo's) at 0.9, polynomial mutation with one of 20."""
+    pytest.importorskip("pymoo")
+    strategy = make_strategy("nsga2", Problem(cardinalities=np.array([30, 3]), goals=(*LOSS, *LOSS)), seed=0)
+    made = strategy._made()
+    assert made.mating.mutation.eta.value == 20
+    assert (made.mating.crossover.eta.value, made.mating.crossover.prob.value) == (15, 0.9)
+
+
+def test_gumbel_noise_draws_each_value_as_often_as_its_probability() -> None:
+    """P(argmax of logits + noise) is their softmax (Gumbel 1954): of 0, 1 and 2 it is 0.09, 0.24 and 0.67."""
+    table = ChoiceTable(Problem(cardinalities=np.array([3]), goals=LOSS), [])
+    logits = np.array([0.0, 1.0, 2.0])
+    drawn = table.rows(logits + gumbel(np.random.default_rng(0), (20_000, 3)))[:, 0]
+    shares = np.exp(logits) / np.exp(logits).sum()
+    assert np.bincount(drawn) / 20_000 == pytest.approx(shares, abs=0.01)

@@ -1,5 +1,8 @@
 import subprocess
 import sys
+from types import SimpleNamespace
+
+import psutil
 
 from chipwise.run.ledger import Ledger
 
@@ -45,3 +48,19 @@ def test_a_damaged_ledger_file_leaves_what_the_study_holds(tmp_path) -> None:
     for text in ("", "[]", "{"):
         (tmp_path / "spent.json").write_text(text)
         assert Ledger({"a": 1.0}, file=tmp_path / "spent.json").spent == {"a": 1.0}
+
+
+def test_this_process_and_its_children_count_by_user_and_system_time(monkeypatch) -> None:
+    times = SimpleNamespace(user=1.0, system=2.0, children_user=4.0, children_system=8.0)
+    child = SimpleNamespace(
+        cpu_times=lambda: SimpleNamespace(user=16.0, system=32.0, children_user=64.0, children_system=128.0)
+    )
+
+    def gone():
+        raise psutil.NoSuchProcess(1)
+
+    monkeypatch.setattr("chipwise.run.ledger.os.times", lambda: times)
+    children = [child, SimpleNamespace(cpu_times=gone)]
+    process = SimpleNamespace(children=lambda recursive: children if recursive else [])
+    monkeypatch.setattr("chipwise.run.ledger.psutil.Process", lambda: process)
+    assert Ledger._used() == 255.0

@@ -10,11 +10,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from chipwise.cost.model import Bound, OpCost
 from chipwise.hardware import datasheet
 from chipwise.hardware.runtime import runtime_named
+from chipwise.ops import Work
 from chipwise.predict.kernels import local
 from chipwise.serve import intervals
 from chipwise.serve.batching import constants, tpot_s
+from chipwise.serve.estimate import misaligned
 from chipwise.serve.plan import Plan
 from chipwise.serve.request import Request, resolved
 
@@ -132,3 +135,17 @@ def test_a_pass_on_the_device_and_with_its_host() -> None:
     assert known.waited_s(times, apart, 2).tolist() == [(device_s + 8) / 2]  # type: ignore[arg-type]
     alone = replace(runtime_named("llama.cpp"), python=True)
     assert known.host_step_s(alone, sequences=3, tp=1) == 0.0
+
+
+def test_three_misaligned_products_are_named_and_the_rest_counted() -> None:
+    def product(place: str, seconds: float, doubt: float = 0.1) -> OpCost:
+        work = Work(flops=1)
+        return OpCost(place=place, kind="matmul", latency_s=seconds, bound=Bound.MEMORY, work=work, doubt=doubt)
+
+    assert misaligned([product("a", 1.0, doubt=0.0)], []) == []
+    (three,) = misaligned([product(name, 1.0) for name in "abc"], [product("a", 1.0)])
+    assert three.startswith("rows of a, b, c are no multiple of 16 bytes")
+    (five,) = misaligned([product(name, 1.0) for name in "abcde"])
+    assert five.startswith("rows of a, b, c and 2 more are")
+    (large,) = misaligned([product("a", 1.0), product("b", 0.009)])  # less than a hundredth is not worth a note
+    assert large.startswith("rows of a are")

@@ -281,3 +281,8 @@ def test_joules_are_left_out_where_a_sheet_cannot_tell_them() -> None:
 
     assert as_priced(datasheet.load("l4"), asked) is False
     assert as_priced(datasheet.load("l4"), lambda pricer: pricer.joules) is True
+
+
+def test_one_odd_head_size_among_even_ones_is_refused() -> None:
+    with pytest.raises(SpecError, match="head_size: rotary positions need even head sizes"):
+        spec(head_size=[32, 33])

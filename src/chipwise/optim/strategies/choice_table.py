@@ -86,3 +86,12 @@ class ChoiceTable:
         value = weights[0] + np.einsum("nmd,nd->nm", slope, chance)
         slope[:, :, self._beside] += np.einsum("nd,edm->nme", chance, pairs)
         return value, slope
+
+
+def gumbel(rng: np.random.Generator, shape: tuple[int, ...]) -> Float64Array:
+    """Noise with which the highest of logits is drawn as often as their softmax says.
+
+    References:
+        Gumbel 1954, Statistical Theory of Extreme Values and Some Practical Applications.
+    """
+    return np.asarray(-np.log(-np.log(rng.random(shape))))

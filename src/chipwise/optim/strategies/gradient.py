@@ -19,7 +19,7 @@ from chipwise.optim.acquisition import adding_most, frame, lattice
 from chipwise.optim.encoding import Encoder
 from chipwise.optim.pareto import non_dominated
 from chipwise.optim.strategies.base import BaseStrategy
-from chipwise.optim.strategies.choice_table import ChoiceTable
+from chipwise.optim.strategies.choice_table import ChoiceTable, gumbel
 from chipwise.optim.strategy import Problem, Rows
 
 _PRICED = 3000  # free rows to which the cost tables are fitted
@@ -61,7 +61,7 @@ class Gradient(BaseStrategy):
         known = self.history.objectives
         low, span = frame(known)
         ends = self._walk(goals, limits, low, span)
-        noise = -np.log(-np.log(self.rng.random((_SAMPLES, *ends.shape))))
+        noise = gumbel(self.rng, (_SAMPLES, *ends.shape))
         scores = np.vstack([ends, (ends[None] + noise).reshape(-1, ends.shape[1])])
         rows = self.usable(self._table.rows(scores))
         if len(rows) < count:
@@ -106,7 +106,7 @@ class Gradient(BaseStrategy):
         first, second = np.zeros_like(logits), np.zeros_like(logits)
         for step in range(_STEPS):
             heat = _HOT * (_COLD / _HOT) ** (step / (_STEPS - 1))
-            noise = -np.log(-np.log(self.rng.random(logits.shape)))
+            noise = gumbel(self.rng, logits.shape)
             chance = self._table.probabilities((logits + noise) / heat)
             value, slope = self._table.expected(goals, chance)
             scaled = weights * (value - low) / span

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from chipwise.core.arrays import Float64Array
 from chipwise.optim.acquisition import frame, lattice
 from chipwise.optim.strategies.base import BaseStrategy
-from chipwise.optim.strategies.choice_table import ChoiceTable
+from chipwise.optim.strategies.choice_table import ChoiceTable, gumbel
 from chipwise.optim.strategy import Problem, Rows
 
 _POLICIES = 10  # trade-offs, where there are several objectives
@@ -87,8 +87,7 @@ class Reinforce(BaseStrategy):
             self._logits[policy] *= _FORGET ** len(new)
 
     def _draw(self, policy: int) -> Rows:
-        noise = -np.log(-np.log(self.rng.random((_DRAWN, self._table.width))))
-        return self._table.rows(self._logits[policy] + noise)
+        return self._table.rows(self._logits[policy] + gumbel(self.rng, (_DRAWN, self._table.width)))
 
     def _learn(self, policy: int, rows: Rows, advantage: Float64Array) -> None:
         """One step along the gradient of the log likelihood of ``rows``, each times its advantage, (n,)."""
