@@ -386,7 +386,7 @@ def test_weights_without_their_tokenizer_are_refused(spec: Path, fast: dict[str,
     with pytest.raises(InputError, match="separated by the token"):
         read_origin(folder)
     path.write_text(json.dumps({**json.loads(whole), "padding": "x"}))
-    with pytest.raises(DataError, match=r"out/tokenizer\.json: holds no tokenizer"):
+    with pytest.raises(DataError, match=r"model/tokenizer\.json: holds no tokenizer"):
         read_origin(folder)
     path.unlink()
     with pytest.raises(SpecError, match="need its tokenizer"):
