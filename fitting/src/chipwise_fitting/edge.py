@@ -28,12 +28,22 @@ PER_DEVICE = 6.0
 STEPS = 60
 SHARE = 0.9
 LEAST = 8  # misses that a half-width of a class's own rests on
-START = {"bytes": 0.25, "few": math.log(0.5), "many": math.log(1.5), "kernel": math.log(4e-6)}
+START = {
+    "bytes": 0.25,
+    "few": math.log(0.5),
+    "many": math.log(1.5),
+    "kernel": math.log(4e-6),
+    "pass": math.log(5e-5),
+    "many:matrix": -0.3,
+}
 PRIOR = {
     "bytes": (0.3, 0.2, 0.15),
     "few": (1.0, 0.7, 0.3),
     "many": (1.0, 0.5, 0.3),
     "kernel": (1.5, 1.0, 0.4),
+    "pass": (1.5, 1.0, 0.5),
+    "bytes:bandwidth": (0.1, 0.1),
+    "many:matrix": (0.3, 0.3),
 }
 """Standard deviations of a term of all, of a class (or format), and of a pair or an architecture."""
 
@@ -45,7 +55,7 @@ class Design:
     names: tuple[str, ...]
     memory_s: Float64Array
     compute_s: Float64Array
-    bytes: csr_array  # (kernels, names): 1 where the term is in the sum
+    bytes: csr_array  # (kernels, names): what the term is multiplied by in the sum
     flops: csr_array
     kernel: csr_array
     of_run: csr_array  # (runs, kernels): how many of each kernel a run has
@@ -56,14 +66,15 @@ class Design:
 def design(runs: Sequence[Run]) -> Design:
     """The design of runs that have kernels."""
     every = [terms for run in runs if run.kernels for terms in run.kernels.terms]
-    names = tuple(sorted({name for terms in every for name in (*terms.bytes, *terms.flops, *terms.kernel)}))
+    names = tuple(sorted({name for terms in every for name, _ in (*terms.bytes, *terms.flops, *terms.kernel)}))
     place = {name: i for i, name in enumerate(names)}
 
     def pattern(which: str) -> csr_array:
-        columns = [[place[name] for name in getattr(terms, which)] for terms in every]
-        starts = np.cumsum([0, *map(len, columns)])
-        values = np.concatenate([np.array(each) for each in columns])
-        return csr_array((np.ones(len(values)), values, starts), shape=(len(every), len(names)))
+        sums = [getattr(terms, which) for terms in every]
+        starts = np.cumsum([0, *map(len, sums)])
+        columns = np.array([place[name] for each in sums for name, _ in each])
+        times = np.array([times for each in sums for _, times in each])
+        return csr_array((times, columns, starts), shape=(len(every), len(names)))
 
     kernels = [run.kernels for run in runs if run.kernels]
     devices = [run.device.name if run.device else "" for run in runs]

@@ -48,7 +48,6 @@ RUNTIMES = {
     "ollama": "llama.cpp",
     "ik_llama.cpp": "ik-llama.cpp",
     "mlx-lm": "mlx",
-    "mlx-vlm": "mlx",
     "vllm-mlx": "mlx",
     "autoawq": "awq",
     "tinychat": "awq",
@@ -92,6 +91,22 @@ class Run:
         """The class of the engine that runs it."""
         assert self.device is not None
         return local.engine_class(self.device, self.part)
+
+    @property
+    def interval_class(self) -> str:
+        """The class that its interval is measured on."""
+        assert self.device is not None
+        return local.interval_class(self.device, self.part)
+
+    @property
+    def plausible(self) -> bool:
+        """Whether the pass computed what it says: a prompt found in a cache is faster than any arithmetic."""
+        if self.kernels is None or self.phase == "decode":
+            return True
+        least = float(self.kernels.counts @ self.kernels.compute_s) / (
+            2 * local.matrix_advantage(self.device, self.part)
+        )
+        return self.measured_s > least
 
 
 def read_runs(path: Path) -> list[Run]:
@@ -140,6 +155,9 @@ def _asked(run: Run, row: dict[str, str], query_tokens: int, past_tokens: int) -
         stack = stack_of(row)
         part = part_of(row, device, stack)
         kernels = kernels_of(row["model"], row["quant"], device, part, stack, query_tokens, past_tokens)
+        share = cores_share(row, device)
+        if share != 1.0:
+            kernels = replace(kernels, compute_s=kernels.compute_s / share)
         if (row.get("date") or "9999") < MODERN:
             kernels = replace(kernels, terms=tuple(_dated(terms, device, part) for terms in kernels.terms))
     except ChipwiseError as error:
@@ -175,6 +193,13 @@ def part_of(row: dict[str, str], device: DeviceProfile, stack: str) -> str:
     return local.part_of(device, stack)
 
 
+def cores_share(row: dict[str, str], device: DeviceProfile) -> float:
+    """Part of the chip's GPU cores that a smaller bin of it has, from a variant such as ``binned-30c``."""
+    cores = _number(row.get("variant", "").removeprefix("binned-").removesuffix("c"))
+    whole = device.units.number if device.units is not None else None
+    return cores / whole if cores and whole and cores < whole else 1.0
+
+
 @functools.lru_cache(maxsize=4096)
 def kernels_of(
     model: str, quant: str, device: DeviceProfile, part: str, stack: str, query_tokens: int, past_tokens: int
@@ -207,13 +232,14 @@ def kernels_of(
 
 def _terms(each: Part, device: DeviceProfile, part: str, stack: str) -> local.Terms:
     few = bool(local.rows_of(each.op) <= local.FEW_ROWS)
-    return local.terms_of(device, part, stack, local.weights_of(each.op), few=few, expert=local.is_expert(each.op))
+    return local.terms_of(device, part, stack, each.op, few=few)
 
 
 def _dated(terms: local.Terms, device: DeviceProfile, part: str) -> local.Terms:
     """With a term for versions from before ``MODERN``, which no prediction of today's versions has."""
     old = f"|{local.engine_class(device, part)}|before {MODERN}"
-    return replace(terms, bytes=(*terms.bytes, f"bytes{old}"), flops=(*terms.flops, f"{terms.flops[0]}{old}"))
+    phase = terms.flops[0][0]
+    return replace(terms, bytes=(*terms.bytes, (f"bytes{old}", 1.0)), flops=(*terms.flops, (f"{phase}{old}", 1.0)))
 
 
 def _number(text: str | None) -> float | None:

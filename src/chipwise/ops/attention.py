@@ -25,6 +25,7 @@ class AttentionOp:
     Rotary positions are part of it when ``rope``; so is writing the new keys and values to the cache. ``window`` is
     the tokens that a query sees, itself included (half of them on each side where not ``causal``); with ``chunk``,
     positions see those of their own chunk alone. ``cross`` attends to ``past_tokens`` of another sequence; no new keys.
+    Where it does not own its cache, it reads that of an earlier layer, which is counted there.
     ``fused`` keeps the scores on chip; otherwise they go through memory, and masked ones are computed too.
     """
 
@@ -39,6 +40,7 @@ class AttentionOp:
     chunk: Size | None = None
     causal: bool = True
     cross: bool = False
+    owns_cache: bool = True
     fused: bool = True
     activations: str = "fp32"
     cache: str = "fp32"

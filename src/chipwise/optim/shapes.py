@@ -16,7 +16,7 @@ from chipwise.core.dtypes import weight_format
 from chipwise.core.errors import Unsupported
 from chipwise.spec import ArchSpec, Attention, Design, FeedForward
 from chipwise.spec.feed_forward import FeedForwardBlock, MixtureOfExperts
-from chipwise.spec.mixers import GatedDelta, Mamba2
+from chipwise.spec.mixers import GatedDelta, Mamba2, ShortConv
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class Shapes:
 
 def recurrent(arch: ArchSpec) -> bool:
     """Whether a layer has a recurrence in the place of attention."""
-    return any(isinstance(layer.attention, GatedDelta | Mamba2) for layer in arch.layers)
+    return any(isinstance(layer.attention, GatedDelta | Mamba2 | ShortConv) for layer in arch.layers)
 
 
 def _row(model: ArchSpec | Design) -> tuple[float, ...]:

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from chipwise.core.errors import Unsupported
-from chipwise.ops import CollectiveOp, EmbeddingOp, SampleOp
+from chipwise.ops import CollectiveOp, EmbeddingOp, NormOp, SampleOp
 from chipwise.serve import feed_forward, mixers
 from chipwise.serve.setting import Part, Setting, Step
 from chipwise.spec import Layer
 from chipwise.spec.feed_forward import FeedForward, MixtureOfExperts
-from chipwise.spec.mixers import Attention, GatedDelta, LatentAttention, Mamba2
+from chipwise.spec.mixers import Attention, GatedDelta, LatentAttention, Mamba2, ShortConv
 
 
 def lower_pass(setting: Setting, step: Step) -> tuple[Part, ...]:
@@ -40,6 +40,8 @@ def _parts(setting: Setting, step: Step) -> Iterator[Part]:
     if arch.embedding_norm:
         for part in setting.norm(step.tokens):
             yield part.inside("embedding")
+    if arch.layer_inputs:
+        yield from _layer_inputs(setting, step)
     yield from _stack(arch.layers, setting, step, wide=setting.formats.wide_layers)
     rows = step.tokens if step.every_logit or arch.head == "none" else step.batch
     if arch.final_norm:
@@ -69,6 +71,34 @@ def _embedding(setting: Setting, step: Step) -> Part:
     table = formats.head if arch.tie_embeddings else formats.table
     op = EmbeddingOp(tokens=step.tokens, width=arch.d_model, rows=rows, weights=table, activations=formats.activations)
     return Part(place="embedding", op=op)
+
+
+def _layer_inputs(setting: Setting, step: Step) -> Iterator[Part]:
+    """What gives each layer its own values of each token: a second table, a projection, and a gate in each layer."""
+    arch, formats, width, tokens = setting.arch, setting.formats, setting.arch.layer_inputs, step.tokens
+    depth = len(arch.layers)
+    yield Part(
+        place="layer_inputs.table",
+        op=EmbeddingOp(
+            tokens=tokens,
+            width=width * depth,
+            rows=arch.vocab_size,
+            weights=formats.table,
+            activations=formats.activations,
+        ),
+    )
+    yield setting.matmul("project", tokens, arch.d_model, width * depth).inside("layer_inputs")
+    norm = NormOp(rows=tokens * depth, width=width, activations=formats.activations)
+    yield Part(place="layer_inputs.norm", op=norm)
+    yield setting.elementwise("add", "add", tokens * width * depth).inside("layer_inputs")
+    each = (
+        setting.matmul("gate", tokens, arch.d_model, width),
+        setting.elementwise("gate_mul", "gelu_tanh_mul", tokens * width),
+        setting.matmul("out", tokens, width, arch.d_model),
+        *setting.norm(tokens),
+    )
+    for part in each:
+        yield part.inside("layer_inputs", depth)
 
 
 def _stack(
@@ -131,6 +161,8 @@ def _mixer(block: Any, setting: Setting, step: Step) -> Iterator[Part]:
         return mixers.gated_delta(block, setting, step)
     if isinstance(block, Mamba2):
         return mixers.mamba2(block, setting, step)
+    if isinstance(block, ShortConv):
+        return mixers.short_conv(block, setting, step)
     raise Unsupported(f"{type(block).__name__} blocks of {setting.arch.name} are not priced")
 
 

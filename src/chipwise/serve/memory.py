@@ -110,7 +110,7 @@ def held(setting: Setting, parts: Sequence[Part], size_of: Callable[[Any], Any])
     """
     arch = setting.arch
     body = sum(part.owned * size_of(part.op) for part in parts if not _is_table(part))
-    tables = {part.op.width: part.op for part in parts if isinstance(part.op, EmbeddingOp)}
+    tables = {part.op.width: part.op for part in parts if _is_embedding(part)}
     body += sum(size_of(op) for width, op in tables.items() if width != arch.d_model)  # of an encoder of another width
     embedding = tables[arch.d_model]
     positions = arch.token_types + (arch.max_tokens + arch.extra_positions if arch.positions == "learned" else 0)
@@ -121,9 +121,14 @@ def held(setting: Setting, parts: Sequence[Part], size_of: Callable[[Any], Any])
     return body + first + (0 if arch.tie_embeddings else last)
 
 
+def _is_embedding(part: Part) -> bool:
+    """Whether a part looks up tokens' embeddings; a table of the layers' own values of tokens is no such table."""
+    return isinstance(part.op, EmbeddingOp) and part.place.endswith("embedding")
+
+
 def _is_table(part: Part) -> bool:
     """Whether a part's weights are the table of tokens, or the head that may share it."""
-    return isinstance(part.op, EmbeddingOp) or part.place == HEAD
+    return _is_embedding(part) or part.place == HEAD
 
 
 def resident_bytes(op: Any) -> Any:
@@ -151,7 +156,7 @@ def cache_bytes(op: Any, tokens: Any) -> Any:
     looks ahead is computed at once and keeps nothing.
     """
     if isinstance(op, AttentionOp):
-        if not (op.causal or op.cross):
+        if not (op.causal or op.cross) or not op.owns_cache:
             return 0
         kept = op.past_tokens if op.cross else tokens if op.window is None else np.minimum(tokens, op.window)
         return 2 * op.batch * kept * op.kv_heads * op.head_size * DType(op.cache).size_bytes

@@ -1,4 +1,4 @@
-"""Blocks that mix positions as kernels: attention, latent attention, recurrences."""
+"""Blocks that mix positions as kernels: attention, latent attention, recurrences, gated convolutions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from chipwise.core.dtypes import Size
 from chipwise.ops import AttentionOp, ConvOp, GroupedMatmul, LatentAttentionOp, NormOp, ScanOp
 from chipwise.serve.setting import Part, Setting, Step, shard
-from chipwise.spec.mixers import Attention, GatedDelta, LatentAttention, Mamba2
+from chipwise.spec.mixers import Attention, GatedDelta, LatentAttention, Mamba2, ShortConv
 
 
 def attention(block: Attention, setting: Setting, step: Step) -> Iterator[Part]:
@@ -18,23 +18,28 @@ def attention(block: Attention, setting: Setting, step: Step) -> Iterator[Part]:
     heads, kv_heads = block.heads // setting.plan.tp, shard(block.kv_heads, setting.plan.tp)
     q, kv = heads * block.head_size, kv_heads * block.head_size
     gate = q if block.gate else 0
+    new = 0 if block.reuses_cache else kv  # width of the keys that are made here
+    values = 0 if block.values_from_keys else new
     if runtime.fuses("qkv"):
-        yield setting.matmul("qkv", tokens, d_model, q + gate + 2 * kv, bias=block.qkv_bias)
+        yield setting.matmul("qkv", tokens, d_model, q + gate + new + values, bias=block.qkv_bias)
     else:
         yield setting.matmul("q", tokens, d_model, q + gate, bias=block.qkv_bias)
-        yield setting.matmul("k", tokens, d_model, kv, bias=block.qkv_bias)
-        yield setting.matmul("v", tokens, d_model, kv, bias=block.qkv_bias)
+        if new:
+            yield setting.matmul("k", tokens, d_model, new, bias=block.qkv_bias)
+        if values:
+            yield setting.matmul("v", tokens, d_model, values, bias=block.qkv_bias)
     if block.qk_norm:
         each = block.head_size if block.qk_norm_over == "head" else q
-        rows = tokens * (heads + kv_heads) if block.qk_norm_over == "head" else 2 * tokens
+        normed = heads + new // block.head_size
+        rows = tokens * normed if block.qk_norm_over == "head" else 2 * tokens
         yield Part(place="qk_norm", op=NormOp(rows=rows, width=each, activations=setting.formats.activations))
     if runtime.fuses("rope_cache") and (block.rope or block.causal):
-        yield setting.elementwise("rope_cache", "rope" if block.rope else "kv_write", tokens * (q + 2 * kv))
+        yield setting.elementwise("rope_cache", "rope" if block.rope else "kv_write", tokens * (q + 2 * new))
     else:
         if block.rope:
-            yield setting.elementwise("rope", "rope", tokens * (q + kv))
-        if block.causal:  # attention that looks ahead keeps nothing
-            yield setting.elementwise("cache", "kv_write", tokens * 2 * kv)
+            yield setting.elementwise("rope", "rope", tokens * (q + new))
+        if block.causal and new:  # attention that looks ahead keeps nothing
+            yield setting.elementwise("cache", "kv_write", tokens * 2 * new)
     yield from _attend(block, setting, step, heads=heads, kv_heads=kv_heads)
     if block.gate:
         yield setting.elementwise("gate", "sigmoid_mul", tokens * q)
@@ -82,6 +87,7 @@ def _attend(block: Attention, setting: Setting, step: Step, *, heads: int, kv_he
         window=block.window,
         chunk=block.chunk,
         causal=block.causal,
+        owns_cache=not block.reuses_cache,
         fused=setting.runtime.fuses("attention"),
         activations=setting.formats.activations,
         cache=setting.formats.cache,
@@ -178,6 +184,18 @@ def mamba2(block: Mamba2, setting: Setting, step: Step) -> Iterator[Part]:
     norm = NormOp(rows=tokens, width=inner, activations=setting.formats.activations)
     yield Part(place="result_norm", op=norm)
     yield setting.matmul("out", tokens, inner, d_model, bias=block.bias)
+    yield from setting.collective("all_reduce", tokens * d_model, tp)
+
+
+def short_conv(block: ShortConv, setting: Setting, step: Step) -> Iterator[Part]:
+    """A gated short convolution: one projection into two gates and a value, the convolution between them, output."""
+    tokens, d_model, tp = step.tokens, setting.arch.d_model, setting.plan.tp
+    width = shard(block.width, tp)
+    yield setting.matmul("in", tokens, d_model, 3 * width, bias=block.bias)
+    yield setting.elementwise("gate_in", "mul", tokens * width)
+    yield _conv(setting, step, width, block.taps, bias=block.bias)
+    yield setting.elementwise("gate_out", "mul", tokens * width)
+    yield setting.matmul("out", tokens, width, d_model, bias=block.bias)
     yield from setting.collective("all_reduce", tokens * d_model, tp)
 
 

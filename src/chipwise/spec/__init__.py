@@ -2,7 +2,7 @@
 
 from chipwise.spec.arch import ArchSpec, Design, Layer, uniform
 from chipwise.spec.feed_forward import FeedForward, MixtureOfExperts
-from chipwise.spec.mixers import Attention, GatedDelta, LatentAttention, Mamba2
+from chipwise.spec.mixers import Attention, GatedDelta, LatentAttention, Mamba2, ShortConv
 
 __all__ = [
     "ArchSpec",
@@ -14,5 +14,6 @@ __all__ = [
     "Layer",
     "Mamba2",
     "MixtureOfExperts",
+    "ShortConv",
     "uniform",
 ]

@@ -18,7 +18,7 @@ from chipwise.core.fields import check_fields, later, positive, whole_number
 from chipwise.core.results import Result
 from chipwise.spec.feed_forward import Activation, FeedForward, FeedForwardBlock, MixtureOfExperts
 from chipwise.spec.formats import WeightFormats, read_formats
-from chipwise.spec.mixers import Attention, GatedDelta, LatentAttention, Mamba2, Mixer
+from chipwise.spec.mixers import Attention, GatedDelta, LatentAttention, Mamba2, Mixer, ShortConv
 
 NormKind = Literal["rmsnorm", "layernorm"]
 Block = Mixer | FeedForwardBlock
@@ -46,6 +46,7 @@ __all__ = [
     "Mixer",
     "MixtureOfExperts",
     "NormKind",
+    "ShortConv",
     "uniform",
 ]
 
@@ -134,13 +135,14 @@ class ArchSpec(Result):
     head_bias: bool = later(False)
     token_types: int = later(0)  # rows of a table of segments (BERT)
     extra_positions: int = later(0)  # rows of the learned table beyond max_tokens (OPT has two)
+    layer_inputs: int = later(0)  # values of a second table that each token gives each layer (Gemma 4 E2B)
     encoder: tuple[Layer, ...] = later(())  # what ``cross`` attends to; norms and embedding as in the decoder
     encoder_d_model: int = later(0)  # an encoder of another width has a token table of its own; 0 is d_model
 
     def __post_init__(self) -> None:
         check_fields(self)
         positive(self, "vocab_size", "d_model", "max_tokens")
-        for name in ("token_types", "extra_positions", "encoder_d_model"):
+        for name in ("token_types", "extra_positions", "layer_inputs", "encoder_d_model"):
             if getattr(self, name):
                 positive(self, name)
         if self.encoder_d_model and not self.encoder:
@@ -212,7 +214,19 @@ class ArchSpec(Result):
         if self.encoder_width != self.d_model:
             tables += self.vocab_size * self.encoder_width
         pooler = self.d_model * (self.d_model + 1) if self.head == "pooler" else 0
-        return tables + pooler + (self.vocab_size if self.head_bias else 0)
+        return tables + pooler + (self.vocab_size if self.head_bias else 0) + self.layer_input_parameters()
+
+    def layer_input_parameters(self) -> int:
+        """Parameters of what gives each layer ``layer_inputs`` values of each token.
+
+        A table over the vocabulary, a projection of the embedding with a norm, and in each layer a gate, a projection
+        to the model's width and a norm.
+        """
+        if not self.layer_inputs:
+            return 0
+        all_layers = self.layer_inputs * len(self.layers)
+        ends = (self.vocab_size + self.d_model) * all_layers + self.layer_inputs
+        return ends + len(self.layers) * (2 * self.layer_inputs * self.d_model + self.norm_parameters())
 
     def headline(self) -> str:
         """The model's name and sizes."""

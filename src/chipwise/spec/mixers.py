@@ -1,11 +1,11 @@
-"""Blocks that mix positions: attention, latent attention, and two recurrences of fixed state.
+"""Blocks that mix positions: attention, latent attention, two recurrences of fixed state, and a gated convolution.
 
 Each states its parameters (biases and inner norms included) and what it keeps between passes: ``cache_values`` grow
 with the tokens and are kept in the format of the cache, ``state_values`` do not and are kept in that of the state.
 
 References:
     Latent attention: DeepSeek-V2, arXiv:2405.04434. Gated delta: arXiv:2412.06464, as in Qwen3-Next.
-    Mamba-2: arXiv:2405.21060, as in Nemotron-H, arXiv:2504.03624.
+    Mamba-2: arXiv:2405.21060, as in Nemotron-H, arXiv:2504.03624. Gated convolution: LFM2, arXiv:2511.23404.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ class Attention:
     sinks: bool = later(False)  # a learned score per head that attends to nothing (gpt-oss)
     softcap: float | None = later(None)  # scores are bounded to ±softcap (Gemma 2)
     relative_buckets: int = later(0)  # rows of a table of position biases, one column a head (T5)
+    values_from_keys: bool = later(False)  # the projection of keys gives the values too (Gemma 4's full layers)
+    reuses_cache: bool = later(False)  # no keys and values of its own: reads those of an earlier layer (Gemma 4)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -64,17 +66,27 @@ class Attention:
         """Width of all key heads together (values take as much again)."""
         return self.kv_heads * self.head_size
 
+    @property
+    def projected_kv_width(self) -> int:
+        """Width of the projections of keys and values together: of keys alone where they are the values too."""
+        return 0 if self.reuses_cache else self.kv_width * (1 if self.values_from_keys else 2)
+
     def parameters(self, d_model: int) -> int:
         """Weights and biases of the projections, the q/k norms, gate, sinks and position biases."""
-        q, kv = self.query_width, self.kv_width
-        weights = d_model * (q + 2 * kv) + q * d_model + (d_model * q if self.gate else 0)
-        biases = (q + 2 * kv if self.qkv_bias else 0) + (d_model if self.out_bias else 0)
-        norms = 0 if not self.qk_norm else 2 * self.head_size if self.qk_norm_over == "head" else q + kv
-        return weights + biases + norms + self.heads * (self.sinks + self.relative_buckets)
+        q, new = self.query_width, self.projected_kv_width
+        weights = d_model * (q + new) + q * d_model + (d_model * q if self.gate else 0)
+        biases = (q + new if self.qkv_bias else 0) + (d_model if self.out_bias else 0)
+        return weights + biases + self._norm_parameters() + self.heads * (self.sinks + self.relative_buckets)
+
+    def _norm_parameters(self) -> int:
+        if not self.qk_norm:
+            return 0
+        query, key = (self.head_size,) * 2 if self.qk_norm_over == "head" else (self.query_width, self.kv_width)
+        return query + (0 if self.reuses_cache else key)
 
     def cache_values(self, tokens: int) -> int:
         """Keys and values of ``tokens`` positions, of the last window or chunk where there is one."""
-        if not self.causal:
+        if not self.causal or self.reuses_cache:
             return 0
         return 2 * self.kv_width * min(tokens, self.window or self.chunk or tokens)
 
@@ -224,4 +236,30 @@ class Mamba2:
         return self.inner_width * self.state_size + self.conv_width * (self.conv - 1)
 
 
-Mixer = Attention | LatentAttention | GatedDelta | Mamba2
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShortConv:
+    """A gated short convolution: two gates and a value from one projection, a depthwise convolution, output."""
+
+    width: int  # channels of the convolution
+    taps: int = 3
+    bias: bool = False  # of the projections and the convolution
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        positive(self, "width", "taps")
+
+    def parameters(self, d_model: int) -> int:
+        """Projections into gates and value and out, and the taps."""
+        biases = 4 * self.width + d_model if self.bias else 0
+        return 4 * d_model * self.width + self.taps * self.width + biases
+
+    def cache_values(self, tokens: int) -> int:
+        """None: the state does not grow."""
+        return 0 * tokens
+
+    def state_values(self) -> int:
+        """The last inputs of the convolution."""
+        return self.width * (self.taps - 1)
+
+
+Mixer = Attention | LatentAttention | GatedDelta | Mamba2 | ShortConv

@@ -89,7 +89,11 @@ def test_sliding_windows() -> None:
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
-        ({"model_type": "mamba"}, SpecError, "model_type: models of type 'mamba' are not read; known: bert, chipwise"),
+        (
+            {"model_type": "mamba"},
+            SpecError,
+            "model_type: models of type 'mamba' are not read; known: bert, chatglm",
+        ),
         ({"hidden_act": "sulu"}, SpecError, "hidden_act: unknown activation 'sulu'; did you mean 'silu'"),
         ({"hidden_size": "32"}, SpecError, "hidden_size: must be a whole number"),
         ({"num_hidden_layers": None}, SpecError, "num_hidden_layers: this field is missing"),

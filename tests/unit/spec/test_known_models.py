@@ -103,6 +103,12 @@ PUBLISHED = {
     "flan-t5-base": 247_577_856,
     "flan-t5-large": 783_150_080,
     "flan-t5-xl": 2_849_757_184,
+    "chatglm3-6b": 6_243_584_000,
+    "gemma-2b": 2_506_172_416,
+    "gemma-7b": 8_537_680_896,
+    "phi-2": 2_779_683_840,
+    "LFM2-1.2B": 1_170_340_608,
+    "LFM2-350M": 354_483_968,
 }
 
 # Billions that a token meets, as published, to the last digit given.
@@ -121,6 +127,9 @@ ACTIVE = {
     "GLM-4.5": 32,  # model card
     "GLM-4.5-Air": 12,  # model card
     "MiniMax-M2": 10,  # model card
+    "gemma-4-26B-A4B": 3.8,  # model card
+    "Hunyuan-A13B-Instruct": 13,  # model card
+    "LFM2-8B-A1B": 1.5,  # model card
     "Llama-4-Scout-17B-16E": 17,  # model card
     "Llama-4-Maverick-17B-128E": 17,  # model card
 }
@@ -142,13 +151,29 @@ def _peer_count(config: dict[str, Any]) -> int:
     with torch.device("meta"):
         model = maker.from_config(AutoConfig.for_model(kind, **config))
     weights = sum(p.numel() for p in {id(p): p for p in model.parameters()}.values())
-    return weights + sum(b.numel() for name, b in model.named_buffers() if "e_score_correction_bias" in name)
+    return weights + sum(
+        b.numel() for name, b in model.named_buffers() if name.endswith(("e_score_correction_bias", "expert_bias"))
+    )
 
 
-@pytest.mark.parametrize("name", [name for name in families.names() if "flan" not in name])
+NO_PEER = {
+    *(name for name in families.names() if "flan" in name),  # transformers 5 ties its head whatever the config says
+    "THUDM/chatglm2-6b",  # not among transformers' own models
+    "THUDM/chatglm3-6b",
+    "google/gemma-4-26B-A4B",  # tested below
+}
+
+
+@pytest.mark.parametrize("name", [name for name in families.names() if name not in NO_PEER])
 def test_parameters_are_those_of_transformers(name: str) -> None:
-    """All but FLAN-T5, whose head transformers 5 ties whatever the config says; its counts are published."""
+    """All but those that transformers has no equal of; their counts are published."""
     assert resolve(name).parameters() == _peer_count(families.config_of(name))
+
+
+def test_the_mixture_of_gemma_4_lacks_the_norms_and_scales_around_its_experts() -> None:
+    """In each of 30 layers three norms and the router's scales: 4·2816 + 128, in all 0.0014 % of the parameters."""
+    name = "google/gemma-4-26B-A4B"
+    assert _peer_count(families.config_of(name)) - resolve(name).parameters() == 30 * (4 * 2816 + 128)
 
 
 @pytest.mark.parametrize(("name", "billions"), ACTIVE.items())
@@ -195,6 +220,33 @@ def test_a_model_that_generates_is_causal_and_an_encoder_is_not() -> None:
     assert kv_cache_bytes(resolve("ModernBERT-base"), 100) == 0
 
 
+def test_layers_that_read_an_earlier_cache_keep_none() -> None:
+    """Gemma 4 E2B: of 35 layers 15 keep keys and values, 12 of them 512 positions of 2·256, 3 all of 2·512."""
+    arch = resolve("gemma-4-E2B-it")
+    assert kv_cache_bytes(arch, 1000, cache="fp16") == 2 * (12 * 512 * 512 + 3 * 1000 * 1024)
+
+
+def test_values_that_are_keys_are_kept_all_the_same() -> None:
+    """Gemma 4 31B: 10 layers of 60 see all through 4 heads of 512; they save the projection, not the cache."""
+    full = resolve("gemma-4-31B").layers[5].attention
+    assert full.cache_values(1) == 2 * 4 * 512
+    assert full.parameters(5376) == 5376 * (32 + 4) * 512 + 32 * 512 * 5376 + 2 * 512
+
+
+def test_a_short_convolution_keeps_its_last_inputs() -> None:
+    """LFM2-1.2B: 10 of 16 layers of 2 inputs of 2048 channels in fp32, 6 of attention, 2·8·64 values a token."""
+    assert kv_cache_bytes(resolve("LFM2-1.2B"), 100, cache="fp16") == 10 * 2 * 2048 * 4 + 6 * 1024 * 100 * 2
+
+
+def test_the_width_of_older_lfm2_configs_is_two_thirds_rounded_up() -> None:
+    """The config says 12288 and adjusts it: 2/3 is 8192, a multiple of 256."""
+    config = families.config_of("LiquidAI/LFM2-1.2B")
+    older = config | {"block_ff_dim": 12288, "block_auto_adjust_ff_dim": True}
+    assert read_config(older).arch.parameters() == 1_170_340_608
+    odd = read_config(older | {"block_ff_dim": 12300}).arch.layers[0].ffn
+    assert odd.width == 8448
+
+
 def test_attention_to_an_encoder_keeps_its_keys_and_values() -> None:
     """T5-small: 6 layers, 2·512 values a position, of the decoder's own and of the encoder's."""
     arch = resolve("t5-small")
@@ -216,6 +268,12 @@ def test_attention_to_an_encoder_keeps_its_keys_and_values() -> None:
         ("mistralai/Mistral-7B-Instruct-v0.2", "mistralai/Mistral-7B-v0.2", None),
         ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", None),
         ("openai/gpt-oss-120b", "openai/gpt-oss-120b", "mxfp4"),
+        ("LiquidAI/LFM2.5-1.2B-Instruct-GGUF", "LiquidAI/LFM2.5-1.2B", None),
+        ("MiniMax-M2.7-UD-Q3_K_S", "MiniMaxAI/MiniMax-M2.7", "q3_k_s"),
+        ("bartowski/nvidia_Nemotron-Cascade-2-30B-A3B-GGUF", "nvidia/Nemotron-Cascade-2-30B-A3B", None),
+        ("unsloth/Qwen3.5-4B-Q4_K_M.gguf", "Qwen/Qwen3.5-4B", "q4_k_m"),
+        ("mlx-community/gemma-4-E4B-it-4bit", "google/gemma-4-E4B", None),
+        ("Llama 33B", "huggyllama/llama-30b", None),
     ],
 )
 def test_repositories_that_tune_or_quantise_a_model(name: str, known: str, weights: str | None) -> None:

@@ -5,9 +5,12 @@ A kernel takes the time of its bytes and of its arithmetic, joined smoothly, and
     t = ((bytes / B · e^a)³ + (FLOPs / P · e^g)³)^(1/3) + e^c
 
 B is the memory bandwidth of the data sheet, P the FP32 rate of the engine's vector units. The three logarithms are sums
-of named terms: of the engine's class (NVIDIA's GPUs, x86 CPUs, …), the weights' format, the runtime, the architecture.
-A chip whose architecture was not in the fit has the terms of its class alone. ``g`` is one sum for products of a few
-rows (decoding, where weights are unpacked for each row) and another for many (prompts).
+of named terms: of the engine's class (NVIDIA's GPUs, x86 CPUs, …), the weights' format, the runtime, the architecture,
+and of two slopes, times the logarithm of what they go with: bandwidth (large chips reach a smaller share of theirs),
+and what the matrix units are faster than the vector units (prompts gain a part of it). A chip whose architecture was
+not in the fit has the terms of its class alone. ``g`` is one sum for products of a few rows (decoding, where weights
+are unpacked for each row) and another for many (prompts). A pass has a cost of its own besides, counted where its
+token is chosen.
 
 The terms are fitted to whole runs measured by others, decoding and prompts together: ``chipwise fit --from edge``.
 """
@@ -33,6 +36,7 @@ from chipwise.predict.kernels.times import KernelTimes, Situation
 
 DATA = Path(__file__).parents[1] / "data" / "local.json"
 FEW_ROWS = 8  # llama.cpp multiplies up to so many rows by its matrix-vector kernels
+USUAL_BANDWIDTH = 300e9  # where the slope with bandwidth is zero
 NPU_FLOPS_A_BYTE = 50.0  # the unit in which the work of NPUs is counted
 WIDTH = 4096.0  # values of a row where an operator does not say how many rows it has
 SHARPNESS = 3.0  # of the maximum of the two times
@@ -42,6 +46,7 @@ STACKS = (
     "llama.cpp-vulkan",
     "ik-llama.cpp",
     "mlx",
+    "mlx-vlm",
     "exllamav2",
     "awq",
     "mlc",
@@ -50,13 +55,18 @@ STACKS = (
 )  # fmt: skip
 
 
+BUILT_ON = {"llama.cpp-vulkan": "llama.cpp", "ik-llama.cpp": "llama.cpp", "mlx-vlm": "mlx"}
+"""Stacks whose terms are added to those of another, which they share most code with."""
+Sum = tuple[tuple[str, float], ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """Names of the terms whose sums are the three logarithms."""
+    """The three sums: names of their terms, and what each is multiplied by."""
 
-    bytes: tuple[str, ...]
-    flops: tuple[str, ...]
-    kernel: tuple[str, ...]
+    bytes: Sum
+    flops: Sum
+    kernel: Sum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +82,9 @@ class Constants:
     devices: frozenset[str]
     classes: frozenset[str]
 
-    def sum(self, names: Iterable[str]) -> float:
-        """The sum of the terms; one that no run spoke of is 0."""
-        return sum(self.terms.get(name, 0.0) for name in names)
+    def sum(self, terms: Iterable[tuple[str, float]]) -> float:
+        """The sum of the terms, each times what it is multiplied by; one that no run spoke of is 0."""
+        return sum(self.terms.get(name, 0.0) * times for name, times in terms)
 
     def situation(self, device: DeviceProfile, part: str) -> Situation:
         """What the fit had seen: the device, others of its class, or none."""
@@ -84,7 +94,7 @@ class Constants:
 
     def halfwidth(self, phase: str, device: DeviceProfile, part: str) -> float:
         """Half of the 90 % interval of a pass; never less for a device of which less is known."""
-        return self.class_halfwidth(phase, self.situation(device, part), engine_class(device, part))
+        return self.class_halfwidth(phase, self.situation(device, part), interval_class(device, part))
 
     def class_halfwidth(self, phase: str, situation: str, kind: str) -> float:
         """The half-width of an engine class, or of all where too few of its runs were seen."""
@@ -101,6 +111,22 @@ def engine_class(device: DeviceProfile, part: str) -> str:
     if part == "gpu" and device.vendor in ("NVIDIA", "AMD", "Intel", "Apple"):
         return f"{device.vendor.lower()} gpu"
     return "other gpu" if part == "gpu" else part
+
+
+def interval_class(device: DeviceProfile, part: str) -> str:
+    """The class that an engine's interval is measured on: as its engine's, and what the chip was made for."""
+    kind = engine_class(device, part)
+    if kind == "nvidia gpu":
+        return f"nvidia {_market(device)} gpu"
+    if kind == "arm cpu":
+        return "arm server cpu" if device.kind == "cpu" else "mobile cpu"
+    return kind
+
+
+def _market(device: DeviceProfile) -> str:
+    if "Jetson" in device.title or device.kind == "soc":
+        return "embedded"
+    return "client" if any(word in device.title for word in ("GeForce", "RTX", "Quadro", "TITAN")) else "server"
 
 
 def part_of(device: DeviceProfile, stack: str) -> Part:
@@ -143,41 +169,68 @@ def format_group(name: str) -> str:
     return next(group for least, group in ((12, "16"), (7.5, "8"), (5.2, "6"), (4.0, "4"), (0, "3")) if bits >= least)
 
 
-def terms_of(device: DeviceProfile, part: str, stack: str, weights: str, *, few: bool, expert: bool) -> Terms:
+def matrix_advantage(device: DeviceProfile, part: str) -> float:
+    """How much faster the part's matrix units are than its vector units, at 16 or 8 bits; 1 where it has none."""
+    vector = vector_flops_per_s(device, part)
+    engines = [engine for engine in device.engines if engine.part == part]
+    rates = [engine.rate(name) or 0.0 for engine in engines for name in ("fp16", "bf16", "int8")]
+    return max(1.0, max(rates, default=0.0) / vector) if part != "npu" else 1.0
+
+
+def format_layout(name: str) -> str:
+    """Weight formats that prompts' products treat alike: by bits, and by how blocks of them are laid out."""
+    low = name.lower()
+    family = "iq" if low.startswith("iq") else "k" if "_k" in low and low.startswith("q") else "plain"
+    return f"{format_group(name)} {family}"
+
+
+def terms_of(device: DeviceProfile, part: str, stack: str, op: Op, *, few: bool) -> Terms:
     """The terms of one kernel.
 
     Args:
         device: The chip.
         part: The part of it that computes.
         stack: One of ``STACKS``.
-        weights: Format of the weights, or of what is read where there are none.
+        op: The operator; of its sizes nothing is read.
         few: Whether at most ``FEW_ROWS`` rows are multiplied.
-        expert: Whether a mixture's experts are.
     """
-    kind, group = engine_class(device, part), format_group(weights)
-    chip = f"{part}|{device.architecture}"
+    kind, chip, weights = engine_class(device, part), f"{part}|{device.architecture}", weights_of(op)
+    group, market = content_of(op), interval_class(device, part)
+    stacks = (stack, BUILT_ON[stack]) if stack in BUILT_ON else (stack,)
     phase = "few" if few else "many"
-    mixture = (f"bytes|{kind}|experts",) if expert and few else ()
+    experts = is_expert(op)
+    wide = math.log(device.mem_bandwidth_bytes_per_s / USUAL_BANDWIDTH)
+    read = ["bytes", f"bytes|{kind}", f"bytes|{group}", f"bytes|{kind}|{group}", f"bytes|{chip}"]
+    read += [f"bytes|{kind}|{name}" for name in stacks]
+    done = [phase, f"{phase}|{kind}", f"{phase}|{kind}|{format_layout(weights)}", f"{phase}|{chip}"]
+    done += [f"{phase}|{kind}|{name}" for name in stacks]
+    own = "pass" if op.kind == "sample" else "kernel"
+    cost = [own, f"{own}|{kind}", *(f"{own}|{kind}|{name}" for name in stacks)]
+    if market != kind:
+        read.append(f"bytes|{kind}|{market}")
+        done.append(f"{phase}|{kind}|{market}")
+    if experts and few:
+        read.append(f"bytes|{kind}|experts")
+    if experts and not few:
+        done.append(f"many|{kind}|experts")
+    slopes: list[tuple[str, float]] = []
+    if not few:
+        gain = math.log(matrix_advantage(device, part))
+        slopes = [("many:matrix", gain), (f"many:matrix|{kind}", gain)]
     return Terms(
-        bytes=(
-            "bytes",
-            f"bytes|{kind}",
-            f"bytes|{group}",
-            f"bytes|{kind}|{group}",
-            f"bytes|{kind}|{stack}",
-            f"bytes|{chip}",
-            *mixture,
-        ),
-        flops=(
-            phase,
-            f"{phase}|{kind}",
-            f"{phase}|{kind}|{group}",
-            f"{phase}|{kind}|{stack}",
-            f"{phase}|{chip}",
-            *((f"many|{kind}|experts",) if expert and not few else ()),
-        ),
-        kernel=("kernel", f"kernel|{kind}", f"kernel|{kind}|{stack}"),
+        bytes=(*((name, 1.0) for name in read), ("bytes:bandwidth", wide), (f"bytes:bandwidth|{kind}", wide)),
+        flops=(*((name, 1.0) for name in done), *slopes),
+        kernel=tuple((name, 1.0) for name in cost),
     )
+
+
+def content_of(op: Any) -> str:
+    """What a kernel mostly reads: the cache, a recurrence's state, or weights by the bits of a value."""
+    if op.kind in ("attention", "latent_attention"):
+        return "cache"
+    if op.kind == "scan":
+        return "state"
+    return format_group(weights_of(op))
 
 
 def weights_of(op: Any) -> str:
@@ -213,7 +266,7 @@ def times(op: Op, device: DeviceProfile, *, stack: str, constants: Constants | N
         chosen = few == phase
         if not chosen.any():
             continue
-        terms = terms_of(device, part, stack, weights_of(op), few=phase, expert=is_expert(op))
+        terms = terms_of(device, part, stack, op, few=phase)
         kernel_s = math.exp(constants.sum(terms.kernel))
         found[chosen] = kernel_s + joined(
             memory_s[chosen] * math.exp(constants.sum(terms.bytes)),

@@ -15,6 +15,8 @@ from chipwise.core.files import read_yaml
 
 # Parts of repository names for how a model was tuned or stored, which do not change what it computes.
 _TUNED = re.compile(r"-(instruct|it|pt|chat|base|hf|thinking|reasoning)(?=-|$)")
+_FILE = re.compile(r"([-.](gguf|mlx|(ud-)?i?q\d(_[a-z0-9]+)*|\d+bit))+$")  # endings of files of llama.cpp and MLX
+_GGUF = re.compile(r"[-.](?:ud-)?(q\d_(?:k_[sml]|k|[01])|iq4_(?:nl|xs))(?:[-.]gguf)?$")
 _STORED = re.compile(
     r"-(\d{4}|fp8([-_](dynamic|block|static([-_]pertensor)?))?|nvfp4|fp4|mxfp4|awq|gptq(-int[48])?|int[48]|w8a8|w4a16|bf16)$"
 )
@@ -71,6 +73,8 @@ def default_weights(model: str) -> str | None:
     family = _family_of()[key]
     wanted = model.strip().lower()
     owner, _, tail = wanted.rpartition("/")
+    if (file := _GGUF.search(tail)) is not None:
+        return file[1]
     for pattern, stored in _WEIGHTS:
         if re.search(rf"-({pattern})$", tail):
             own = owner in ("", key.lower().rpartition("/")[0]) and not re.search("static|dynamic", tail)
@@ -81,9 +85,10 @@ def default_weights(model: str) -> str | None:
 
 def _bare(tail: str) -> str:
     """``tail`` without the endings that change no architecture, and without a doubled maker's name."""
+    tail = _FILE.sub("", tail.replace(" ", "-"))
     while (shorter := _STORED.sub("", tail)) != tail:
         tail = shorter
-    return _TUNED.sub("", tail).removeprefix("meta-")
+    return _TUNED.sub("", tail).removeprefix("nvidia_").removeprefix("meta-").removeprefix("nvidia-")
 
 
 @cache
@@ -92,6 +97,10 @@ def _index() -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
     whole: dict[str, str] = {}
     tails: dict[str, str] = {}
     bare: dict[str, str] = {}
+    for family in _families():
+        for alias, known in family.get("aliases", {}).items():
+            tails[alias.lower()] = known
+            bare[_bare(alias.lower())] = known
     for known in _configs():
         tail = known.lower().rpartition("/")[2]
         whole[known.lower()] = known

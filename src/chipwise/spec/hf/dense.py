@@ -1,4 +1,4 @@
-"""Llama and the dense decoders that follow it: Mistral, Qwen, SmolLM3, Phi-3, Granite, OLMo 2, Gemma, GLM-4."""
+"""Llama and the dense decoders that follow it: Mistral, Qwen, SmolLM3, Phi-3, Granite, OLMo 2, GLM-4, ChatGLM."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 from chipwise.core.errors import SpecError
 from chipwise.spec.arch import Layer
+from chipwise.spec.feed_forward import FeedForward
 from chipwise.spec.hf.common import Windows, attention, decoder, depth, gated, layers, windows_of
 from chipwise.spec.hf.fields import Fields
 from chipwise.spec.mixers import Attention
@@ -23,6 +24,12 @@ def read_mistral(fields: Fields) -> dict[str, Any]:
     fields.maybe("layer_types")
     window = fields.size_or_none("sliding_window") if fields.has("sliding_window") else 4096
     return decoder(fields, layers(fields, attention(fields), gated(fields), (window,) * depth(fields)))
+
+
+def read_ministral3(fields: Fields) -> dict[str, Any]:
+    """Ministral 3 and Devstral 2: no window unless the config names one."""
+    window = fields.size_or_none("sliding_window")
+    return decoder(fields, layers(fields, attention(fields, head_size=128), gated(fields), (window,) * depth(fields)))
 
 
 def read_qwen2(fields: Fields) -> dict[str, Any]:
@@ -85,30 +92,6 @@ def read_olmo2(fields: Fields) -> dict[str, Any]:
     return decoder(fields, layers(fields, heads, gated(fields)), norm_place="post")
 
 
-def read_gemma2(fields: Fields) -> dict[str, Any]:
-    """Gemma 2: norms before and after each block, every other layer with a window, bounded scores."""
-    bias = fields.take("attention_bias", bool, False)
-    heads = attention(fields, head_size=256, qkv_bias=bias, out_bias=bias)
-    heads["softcap"] = fields.maybe("attn_logit_softcapping") if fields.has("attn_logit_softcapping") else 50.0
-    default = ["full_attention" if i % 2 else "sliding_attention" for i in range(depth(fields))]
-    return _gemma(fields, heads, windows_of(fields, fields.size("sliding_window", 4096), default))
-
-
-def read_gemma3(fields: Fields) -> dict[str, Any]:
-    """Gemma 3's text model: five layers with a window, then one that sees all; norms of queries and keys."""
-    bias = fields.take("attention_bias", bool, False)
-    heads = attention(fields, head_size=256, qkv_bias=bias, out_bias=bias, qk_norm=True)
-    every = fields.size("sliding_window_pattern", fields.size_or_none("_sliding_window_pattern") or 6)
-    default = ["sliding_attention" if (i + 1) % every else "full_attention" for i in range(depth(fields))]
-    windows = windows_of(fields, fields.size("sliding_window", 4096), default)
-    return _gemma(fields, heads, windows, rope_theta=fields.take("rope_theta", float, 1e6))
-
-
-def _gemma(fields: Fields, heads: dict[str, Any], windows: Windows, **changes: Any) -> dict[str, Any]:
-    ffn = gated(fields, activation="hidden_activation", default="gelu_pytorch_tanh")
-    return decoder(fields, layers(fields, heads, ffn, windows), tied=True, norm_place="both", **changes)
-
-
 def read_glm(fields: Fields) -> dict[str, Any]:
     """GLM-4 (first release)."""
     fields.notes.append("partial_rotary_factor: half of each head rotated, by neighbours, is not computed")
@@ -119,3 +102,25 @@ def read_glm(fields: Fields) -> dict[str, Any]:
 def read_glm4(fields: Fields) -> dict[str, Any]:
     """GLM-4-0414: as GLM-4, with norms before and after each block."""
     return read_glm(fields) | {"norm_place": "both"}
+
+
+def read_chatglm(fields: Fields) -> dict[str, Any]:
+    """ChatGLM 2 and 3: half of each head rotated, by neighbours; names of their own for most fields."""
+    fields.notes.append("rotary positions: half of each head rotated, by neighbours, is not computed")
+    heads = fields.size("num_attention_heads")
+    one = fields.take("multi_query_attention", bool, False)
+    block = Attention(
+        heads=heads,
+        kv_heads=fields.size("multi_query_group_num") if one else heads,
+        head_size=fields.size("kv_channels", 128),
+        qkv_bias=fields.take("add_qkv_bias", bool, False),
+    )
+    ffn = FeedForward(width=fields.size("ffn_hidden_size"), bias=fields.take("add_bias_linear", bool, False))
+    return {
+        "vocab_size": fields.size("padded_vocab_size"),
+        "d_model": fields.size("hidden_size"),
+        "layers": (Layer(attention=block, ffn=ffn),) * fields.depth("num_layers"),
+        "max_tokens": fields.size("seq_length", 2048),
+        "tie_embeddings": fields.take("tie_word_embeddings", bool, False),
+        "norm_eps": fields.take("layernorm_epsilon", float, 1e-5),
+    }

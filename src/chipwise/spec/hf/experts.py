@@ -1,4 +1,4 @@
-"""Mixtures of experts: Mixtral, Qwen MoE, gpt-oss, MiniMax-M2, GLM-4.5, Granite MoE, Llama 4, DeepSeek, Kimi-K2."""
+"""Mixtures of experts: Mixtral, Qwen, gpt-oss, MiniMax-M2, GLM, Granite, Hunyuan, Llama 4, DeepSeek, Kimi-K2."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def read_glm4_moe(fields: Fields) -> dict[str, Any]:
 
 
 def read_deepseek(fields: Fields) -> dict[str, Any]:
-    """DeepSeek V2, V3 and R1, and Kimi-K2: latent attention; heads that predict further tokens are left out."""
+    """DeepSeek V2 and V3, Kimi-K2, GLM-4.7-Flash: latent attention; heads for further tokens are left out."""
     block = LatentAttention(
         heads=fields.size("num_attention_heads"),
         q_rank=fields.size_or_none("q_lora_rank"),
@@ -156,6 +156,21 @@ def read_deepseek(fields: Fields) -> dict[str, Any]:
     )
     v3 = fields.take("topk_method", str, "greedy") == "noaux_tc" or fields.maybe("model_type") != "deepseek_v2"
     return decoder(fields, [Layer(attention=block, ffn=ffn) for ffn in _deepseek_ffn(fields, score_bias=v3)])
+
+
+def read_hunyuan_moe(fields: Fields) -> dict[str, Any]:
+    """Hunyuan-A13B: a shared expert in every layer, norms of queries and keys."""
+    bias = fields.take("attention_bias", bool, False)
+    heads = attention(fields, qkv_bias=bias, out_bias=bias, qk_norm=fields.take("use_qk_norm", bool, True))
+    expert = _expert(fields)
+    together = fields.size("num_shared_expert", 1, least=0)
+    mixture = MixtureOfExperts(
+        experts=fields.size("num_experts"),
+        active=fields.size("moe_topk"),
+        expert=expert,
+        shared=FeedForward(width=together * expert.width) if together else None,
+    )
+    return decoder(fields, layers(fields, heads, mixture))
 
 
 def read_llama4(fields: Fields) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Decoders before Llama: GPT-2, GPT-NeoX (Pythia), OPT, Falcon."""
+"""Decoders before Llama, or built as those were: GPT-2, GPT-NeoX (Pythia), OPT, Falcon, Phi and Phi-2."""
 
 from __future__ import annotations
 
@@ -131,4 +131,36 @@ def read_falcon(fields: Fields) -> dict[str, Any]:
         "norm_eps": fields.take("layer_norm_epsilon", float, 1e-5),
         "norm_bias": True,
         "rope_theta": fields.theta(),
+    }
+
+
+def read_phi(fields: Fields) -> dict[str, Any]:
+    """Phi-1.5 and Phi-2: both blocks read the stream at once through one norm; biases everywhere, the head's too."""
+    share = fields.take("partial_rotary_factor", float, 0.5)
+    if share != 1.0:
+        fields.notes.append(f"partial_rotary_factor: {share} of each head rotated is not computed")
+    if fields.take("qk_layernorm", bool, False):
+        raise SpecError("LayerNorm on queries and keys is not read", field="qk_layernorm")
+    layer = Layer(
+        attention=Attention(**attention(fields, qkv_bias=True, out_bias=True)),
+        ffn=FeedForward(
+            width=fields.size("intermediate_size"),
+            activation=fields.activation("hidden_act", "gelu_new"),
+            gated=False,
+            bias=True,
+        ),
+        parallel=True,
+        ffn_norm=False,
+    )
+    return {
+        "vocab_size": fields.size("vocab_size"),
+        "d_model": fields.size("hidden_size"),
+        "layers": (layer,) * depth(fields),
+        "max_tokens": fields.size("max_position_embeddings", 2048),
+        "tie_embeddings": fields.take("tie_word_embeddings", bool, False),
+        "head_bias": True,
+        "norm": "layernorm",
+        "norm_eps": fields.take("layer_norm_eps", float, 1e-5),
+        "norm_bias": True,
+        "rope_theta": fields.take("rope_theta", float, 10_000.0),
     }

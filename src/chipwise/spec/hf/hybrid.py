@@ -1,7 +1,8 @@
-"""Decoders whose layers mix attention with recurrences: Qwen3-Next and Qwen3.5 (gated delta), Nemotron-H (Mamba-2)."""
+"""Decoders of attention and other blocks: Qwen3-Next, 3.5 (gated delta), Nemotron-H (Mamba-2), LFM2 (convolution)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from chipwise.core.errors import SpecError, short
@@ -10,7 +11,7 @@ from chipwise.spec.feed_forward import FeedForward, FeedForwardBlock, MixtureOfE
 from chipwise.spec.hf.common import attention, decoder, depth, gated, layer_types
 from chipwise.spec.hf.experts import qwen_mixture, qwen_sparse
 from chipwise.spec.hf.fields import Fields
-from chipwise.spec.mixers import Attention, GatedDelta, Mamba2, Mixer
+from chipwise.spec.mixers import Attention, GatedDelta, Mamba2, Mixer, ShortConv
 
 _SIGNS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 
@@ -102,3 +103,47 @@ def _plain(fields: Fields, width: str) -> FeedForward:
         gated=False,
         bias=fields.take("mlp_bias", bool, False),
     )
+
+
+def read_lfm2(fields: Fields) -> dict[str, Any]:
+    """LFM2 and LFM2.5: gated short convolutions, with attention in some layers."""
+    return _lfm2(fields, [_lfm2_plain(fields)] * depth(fields))
+
+
+def read_lfm2_moe(fields: Fields) -> dict[str, Any]:
+    """LFM2's mixtures: dense layers first."""
+    first = fields.size("num_dense_layers", 2, least=0)
+    mixture = MixtureOfExperts(
+        experts=fields.size("num_experts", 32),
+        active=fields.size("num_experts_per_tok", 4),
+        expert=FeedForward(width=fields.size("moe_intermediate_size", 1792)),
+        score_bias=fields.take("use_expert_bias", bool, True),
+    )
+    return _lfm2(fields, [gated(fields) if i < first else mixture for i in range(depth(fields))])
+
+
+def _lfm2(fields: Fields, ffns: Sequence[FeedForwardBlock]) -> dict[str, Any]:
+    d_model = fields.size("hidden_size")
+    conv: Mixer = ShortConv(
+        width=d_model, taps=fields.size("conv_L_cache", 3), bias=fields.take("conv_bias", bool, False)
+    )
+    full: Mixer = Attention(**attention(fields, qk_norm=True))
+    attending = fields.layer_numbers("full_attn_idxs", depth(fields)) or set(range(depth(fields)))
+    default = ["full_attention" if i in attending else "conv" for i in range(depth(fields))]
+    types = layer_types(fields, default, {"full_attention", "conv"})
+    stack = [
+        Layer(attention=full if kind == "full_attention" else conv, ffn=ffn)
+        for kind, ffn in zip(types, ffns, strict=True)
+    ]
+    tied = fields.take("tie_word_embeddings", bool, fields.take("tie_embedding", bool, True))
+    return decoder(fields, stack, norm_eps=fields.take("norm_eps", float, 1e-5), tie_embeddings=tied)
+
+
+def _lfm2_plain(fields: Fields) -> FeedForward:
+    """Two thirds of the width that the config names, rounded up, unless it says otherwise."""
+    width = fields.size("block_ff_dim", fields.size_or_none("intermediate_size"))
+    if fields.take("block_auto_adjust_ff_dim", bool, True):
+        multiple = fields.size("block_multiple_of", 256)
+        scaled = int(fields.take("block_ffn_dim_multiplier", float, 1.0) * (2 * width // 3))
+        width = -(-scaled // multiple) * multiple
+    return FeedForward(width=width)

@@ -18,7 +18,7 @@ from chipwise.core.fields import describe
 from chipwise.core.files import read_json
 from chipwise.spec import families, io
 from chipwise.spec.arch import ArchSpec
-from chipwise.spec.hf import dense, encoders, experts, gpt, hybrid
+from chipwise.spec.hf import dense, encoders, experts, gemma, gpt, hybrid
 from chipwise.spec.hf.fields import Fields
 
 OWN_TYPE = "chipwise"  # model_type of folders whose modelling file is ours; their config holds the ArchSpec itself
@@ -102,29 +102,39 @@ def read_config(config: Mapping[str, Any], *, name: str | None = None, file: str
 
 READERS: dict[str, Callable[[Fields], dict[str, Any]]] = {
     "bert": encoders.read_bert,
+    "chatglm": dense.read_chatglm,
     "deepseek_v2": experts.read_deepseek,
     "deepseek_v3": experts.read_deepseek,
     "falcon": gpt.read_falcon,
-    "gemma2": dense.read_gemma2,
-    "gemma3_text": dense.read_gemma3,
+    "gemma": gemma.read_gemma,
+    "gemma2": gemma.read_gemma2,
+    "gemma3_text": gemma.read_gemma3,
+    "gemma4_text": gemma.read_gemma4,
+    "gemma4_unified_text": gemma.read_gemma4,
     "glm": dense.read_glm,
     "glm4": dense.read_glm4,
     "glm4_moe": experts.read_glm4_moe,
+    "glm4_moe_lite": experts.read_deepseek,
     "gpt2": gpt.read_gpt2,
     "gpt_neox": gpt.read_gpt_neox,
     "gpt_oss": experts.read_gpt_oss,
     "granite": dense.read_granite,
     "granitemoe": experts.read_granitemoe,
+    "hunyuan_v1_moe": experts.read_hunyuan_moe,
     "kimi_k2": experts.read_deepseek,
+    "lfm2": hybrid.read_lfm2,
+    "lfm2_moe": hybrid.read_lfm2_moe,
     "llama": dense.read_llama,
     "llama4_text": experts.read_llama4,
     "minimax_m2": experts.read_minimax_m2,
+    "ministral3": dense.read_ministral3,
     "mistral": dense.read_mistral,
     "mixtral": experts.read_mixtral,
     "modernbert": encoders.read_modernbert,
     "nemotron_h": hybrid.read_nemotron_h,
     "olmo2": dense.read_olmo2,
     "opt": gpt.read_opt,
+    "phi": gpt.read_phi,
     "phi3": dense.read_phi3,
     "qwen2": dense.read_qwen2,
     "qwen2_moe": experts.read_qwen2_moe,
