@@ -81,7 +81,52 @@ def test_half_widths_grow_as_less_is_known(tmp_path: Path) -> None:
     runs = [dataclasses.replace(run, phase=phase) for phase in ("decode", "prefill") for _ in range(10)]
     found = {"seen": np.full(20, 0.3), "sibling": np.full(20, 0.1), "unseen": np.full(20, 0.5)}
     widths = edge.half_widths(runs, found)
-    assert [widths[f"decode|{known}|nvidia gpu"] for known in found] == [0.3, 0.3, 0.5]
+    assert [widths[f"decode|{known}|nvidia client gpu"] for known in found] == [0.3, 0.3, 0.5]
+
+
+def test_a_prompt_that_was_found_in_a_cache_teaches_nothing(tmp_path: Path) -> None:
+    """4 million tokens a second of Llama-2-7B would be 50 EFLOP/s."""
+    rows = [
+        row("rtx-3060", MODELS[1], "Q4_0", prefill_tokens_per_s=2000.0),
+        row("rtx-3060", MODELS[1], "Q4_0", prefill_tokens_per_s=4e6),
+    ]
+    fair, cached = read_runs(write_table(tmp_path / "edge.csv", rows))
+    assert fair.plausible
+    assert not cached.plausible
+
+
+def test_a_smaller_bin_computes_with_fewer_cores(tmp_path: Path) -> None:
+    rows = [
+        row("apple-m2-max", MODELS[0], "Q4_0", decode_tokens_per_s=100.0, variant=variant)
+        for variant in ("full", "binned-30c")
+    ]
+    table = tmp_path / "edge.csv"
+    with table.open("w", newline="") as file:
+        writer = csv.DictWriter(file, (*NEEDED, "device_class", "prompt_tokens", "gen_tokens", "variant"))
+        writer.writeheader()
+        writer.writerows(rows)
+    whole, less = (run.kernels for run in read_runs(table))
+    assert whole is not None
+    assert less is not None
+    assert less.compute_s == pytest.approx(whole.compute_s * 38 / 30)
+    assert less.memory_s == pytest.approx(whole.memory_s)
+
+
+def test_a_fit_without_a_device_is_near_where_the_derivatives_say(tmp_path: Path) -> None:
+    rows = [
+        row(device, model, quant, decode_tokens_per_s=rate(device, model, quant, 0.75))
+        for device in DEVICES
+        for model in MODELS
+        for quant in ("Q4_K_M", "F16")
+    ]
+    runs = read_runs(write_table(tmp_path / "edge.csv", rows))
+    terms = edge.fitted(runs)
+    left = np.array([run.device is None or run.device.name == "rtx-4090" for run in runs])
+    held = edge.design(runs)
+    theta = np.array([terms[name] for name in held.names])
+    near = edge.Neighbourhood.of(held, theta).without(held.weight * ~left)
+    _, found = edge.descend(held, held.weight * ~left, theta, steps=edge.STEPS)
+    assert edge.predicted(held, near)[0] == pytest.approx(found, abs=0.01)
 
 
 def test_validate_writes_rates_with_their_intervals(tmp_path: Path) -> None:

@@ -23,9 +23,10 @@ from chipwise.predict.kernels import local
 from chipwise_fitting.edge_runs import Run, read_runs
 from chipwise_fitting.score import Row
 
-NOISE = 0.10  # of one run, as a logarithm
-PER_DEVICE = 6.0
+NOISE = 0.08  # of one run, as a logarithm
+PER_DEVICE = 12.0
 STEPS = 60
+REFINED = 2  # steps from where the influence of the runs left out says that the fit goes
 SHARE = 0.9
 LEAST = 8  # misses that a half-width of a class's own rests on
 START = {
@@ -35,17 +36,21 @@ START = {
     "kernel": math.log(4e-6),
     "pass": math.log(5e-5),
     "many:matrix": -0.3,
+    "few:integers": -1.0,
 }
 PRIOR = {
     "bytes": (0.3, 0.2, 0.15),
     "few": (1.0, 0.7, 0.3),
     "many": (1.0, 0.5, 0.3),
     "kernel": (1.5, 1.0, 0.4),
+    "kernel:work": (math.nan, 0.3, 0.2),
     "pass": (1.5, 1.0, 0.5),
-    "bytes:bandwidth": (0.1, 0.1),
-    "many:matrix": (0.3, 0.3),
+    "bytes:bandwidth": (0.1, 0.2),
+    "bytes:clock": (math.nan, 0.4),
+    "many:matrix": (0.3, 0.15),
+    "few:integers": (0.3,),
 }
-"""Standard deviations of a term of all, of a class (or format), and of a pair or an architecture."""
+"""Standard deviations of a term of all (NaN: there is none), of a class or format, and of a pair or an architecture."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,32 +123,48 @@ def predicted(held: Design, theta: Float64Array) -> tuple[Float64Array, csr_arra
 
 
 def fitted(runs: Sequence[Run], begin: dict[str, float] | None = None) -> dict[str, float]:
-    """The terms that fit ``runs`` best under their priors, by damped Gauss-Newton steps on reweighted errors.
+    """The terms that fit ``runs`` best under their priors.
 
     Args:
         runs: Runs that have kernels.
         begin: Where to look first, such as the fit to almost the same runs.
     """
     held = design(runs)
-    start, prior = start_and_prior(held.names)
+    start, _ = start_and_prior(held.names)
     theta = start if begin is None else np.array([begin.get(n, s) for n, s in zip(held.names, start, strict=True)])
+    theta, _ = descend(held, held.weight, theta, steps=STEPS)
+    return {name: float(value) for name, value in zip(held.names, theta, strict=True)}
+
+
+def descend(
+    held: Design, weights: Float64Array, theta: Float64Array, *, steps: int
+) -> tuple[Float64Array, Float64Array]:
+    """The terms that fit best, and their predictions, by damped Gauss-Newton steps on reweighted errors.
+
+    Args:
+        held: All runs.
+        weights: Of each run, 0 where it is left out.
+        theta: The terms to begin with.
+        steps: How many steps at most.
+    """
+    start, prior = start_and_prior(held.names)
     damping, (found, slope) = 1e-3, predicted(held, theta)
-    loss = _loss(found - held.measured, held.weight, (theta - start) / prior)
-    for _ in range(STEPS):
+    loss = _loss(found - held.measured, weights, (theta - start) / prior)
+    for _ in range(steps):
         error = found - held.measured
-        weight = held.weight / NOISE**2 / np.sqrt(1 + (error / NOISE) ** 2 * held.weight)
+        weight = weights / NOISE**2 / np.sqrt(1 + (error / NOISE) ** 2 * weights)
         normal = (slope.T @ slope.multiply(weight[:, None])).toarray() + np.diag(1 / prior**2)
         downhill = slope.T @ (weight * error) + (theta - start) / prior**2
         tried = theta - np.linalg.solve(normal + damping * np.diag(np.diag(normal)), downhill)
         after, tilt = predicted(held, tried)
-        worth = _loss(after - held.measured, held.weight, (tried - start) / prior)
+        worth = _loss(after - held.measured, weights, (tried - start) / prior)
         if worth > loss:
             damping *= 10
             continue
         gained, theta, found, slope, loss, damping = loss - worth, tried, after, tilt, worth, damping / 3
         if gained < 1e-3:
             break
-    return {name: float(value) for name, value in zip(held.names, theta, strict=True)}
+    return theta, found
 
 
 def _loss(error: Float64Array, weight: Float64Array, deviation: Float64Array) -> float:
@@ -163,27 +184,65 @@ def _left_out(run: Run, leave_out: str) -> str:
 
 
 def misses(runs: Sequence[Run], leave_out: str, terms: dict[str, float]) -> Float64Array:
-    """log(predicted / measured) of every run, by a fit without its device, family or vendor."""
-    found = np.empty(len(runs))
-    for name in sorted({_left_out(run, leave_out) for run in runs}):
-        out = [i for i, run in enumerate(runs) if _left_out(run, leave_out) == name]
-        rest = [run for run in runs if _left_out(run, leave_out) != name]
-        chosen = [runs[i] for i in out]
-        found[out] = seconds(chosen, fitted(rest, terms)) - np.log([run.measured_s for run in chosen])
-    return found
+    """log(predicted / measured) of every run, by a fit without its device, family or vendor.
+
+    Args:
+        runs: Runs that have kernels.
+        leave_out: ``device``, ``family`` or ``vendor``.
+        terms: The fit to all, near which the others are looked for.
+    """
+    held = design(runs)
+    groups = np.array([_left_out(run, leave_out) for run in runs])
+    learnt = np.array([run.plausible for run in runs], float)
+    start, _ = start_and_prior(held.names)
+    near = Neighbourhood.of(held, np.array([terms.get(n, s) for n, s in zip(held.names, start, strict=True)]))
+    missed = np.empty(len(runs))
+    for name in sorted(set(groups)):
+        out = groups == name
+        weights = held.weight * learnt * ~out
+        _, found = descend(held, weights, near.without(weights), steps=REFINED)
+        missed[out] = (found - held.measured)[out]
+    return missed
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbourhood:
+    """A fit and its derivatives, from which fits without some of the runs start."""
+
+    held: Design
+    theta: Float64Array
+    found: Float64Array
+    slope: Float64Array  # (runs, names)
+
+    @classmethod
+    def of(cls, held: Design, theta: Float64Array) -> Neighbourhood:
+        """That of the terms ``theta``."""
+        found, slope = predicted(held, theta)
+        return cls(held=held, theta=theta, found=found, slope=slope.toarray())
+
+    def without(self, weights: Float64Array) -> Float64Array:
+        """The terms that fit the runs that ``weights`` leave, as far as the derivatives tell."""
+        start, prior = start_and_prior(self.held.names)
+        theta = self.theta
+        for _ in range(2):
+            error = self.found + self.slope @ (theta - self.theta) - self.held.measured
+            each = weights / NOISE**2 / np.sqrt(1 + (error / NOISE) ** 2 * weights)
+            normal = (self.slope.T * each) @ self.slope + np.diag(1 / prior**2)
+            theta = theta - np.linalg.solve(normal, self.slope.T @ (each * error) + (theta - start) / prior**2)
+        return theta
 
 
 def half_widths(runs: Sequence[Run], found: dict[str, Float64Array]) -> dict[str, float]:
-    """Half-widths by ``PHASE|SITUATION|CLASS``: nine of ten runs stayed within, devices counting alike.
+    """Half-widths by ``PHASE|SITUATION|CLASS``: nine of ten runs stayed within.
 
     Never less for a device of which less is known.
     """
     widths: dict[str, float] = {}
     for phase in ("decode", "prefill"):
-        for kind in ("*", *sorted({run.engine for run in runs})):
+        for kind in ("*", *sorted({run.interval_class for run in runs})):
             least = 0.0
             for situation in ("seen", "sibling", "unseen"):
-                chosen = [i for i, run in enumerate(runs) if run.phase == phase and kind in ("*", run.engine)]
+                chosen = [i for i, run in enumerate(runs) if run.phase == phase and kind in ("*", run.interval_class)]
                 if len(chosen) < LEAST and kind != "*":
                     continue
                 values = np.abs(found[situation][chosen])
@@ -195,7 +254,7 @@ def half_widths(runs: Sequence[Run], found: dict[str, Float64Array]) -> dict[str
 
 def constants(runs: Sequence[Run]) -> dict[str, Any]:
     """What ships: terms, half-widths, and what the fit had seen."""
-    terms = fitted(runs)
+    terms = fitted([run for run in runs if run.plausible])
     measured = np.log([run.measured_s for run in runs])
     found = {
         "seen": seconds(runs, terms) - measured,
@@ -266,7 +325,7 @@ def _row(run: Run, predicted_s: float | None, held: local.Constants, situation: 
     subset = f"{run.subset}, {run.phase}"
     if predicted_s is None:
         return Row(row_id=run.row_id, subset=subset, truth=rate, predicted=None, problem=run.problem)
-    width = held.class_halfwidth(run.phase, situation, run.engine)
+    width = held.class_halfwidth(run.phase, situation, run.interval_class)
     middle = run.tokens / float(predicted_s)
     return Row(
         row_id=run.row_id,

@@ -101,7 +101,7 @@ class Run:
     @property
     def plausible(self) -> bool:
         """Whether the pass computed what it says: a prompt found in a cache is faster than any arithmetic."""
-        if self.kernels is None or self.phase == "decode":
+        if self.kernels is None or self.device is None or self.phase == "decode":
             return True
         least = float(self.kernels.counts @ self.kernels.compute_s) / (
             2 * local.matrix_advantage(self.device, self.part)
@@ -237,9 +237,14 @@ def _terms(each: Part, device: DeviceProfile, part: str, stack: str) -> local.Te
 
 def _dated(terms: local.Terms, device: DeviceProfile, part: str) -> local.Terms:
     """With a term for versions from before ``MODERN``, which no prediction of today's versions has."""
-    old = f"|{local.engine_class(device, part)}|before {MODERN}"
-    phase = terms.flops[0][0]
-    return replace(terms, bytes=(*terms.bytes, (f"bytes{old}", 1.0)), flops=(*terms.flops, (f"{phase}{old}", 1.0)))
+    kind = local.engine_class(device, part)
+    phase, content = terms.flops[0][0], terms.bytes[2][0].removeprefix("bytes|")
+    old = [f"|{kind}|before {MODERN}", f"|{kind}, {content}|before {MODERN}"]
+    return replace(
+        terms,
+        bytes=(*terms.bytes, *((f"bytes{each}", 1.0) for each in old)),
+        flops=(*terms.flops, *((f"{phase}{each}", 1.0) for each in old)),
+    )
 
 
 def _number(text: str | None) -> float | None:

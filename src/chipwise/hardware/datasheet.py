@@ -412,8 +412,11 @@ def load(name: str) -> DeviceProfile:
     A machine that was taught (``chipwise teach``) is its data sheet with what was learnt; ``name@2`` is its second
     version.
 
+    ``NAME:PART`` is one part of a system on a chip, such as ``apple-m3-max:cpu`` or ``snapdragon-8-elite:npu``: the
+    same sheet with the engines of that part alone.
+
     Raises:
-        UnknownName: No device has this name.
+        UnknownName: No device has this name, or the device no such part.
         SpecError: The file is wrong.
     """
     if name.lower().endswith((".yaml", ".yml")):
@@ -423,7 +426,8 @@ def load(name: str) -> DeviceProfile:
             f"{name} is this machine as calibrated, not a data sheet; chipwise estimate, explain and compare take it "
             "as --device"
         )
-    key = _key(name)
+    whole, _, part = name.partition(":")
+    key = _key(whole)
     known = names()
     stem = key if key in known else _aliases().get(key)
     if stem is None:
@@ -431,7 +435,28 @@ def load(name: str) -> DeviceProfile:
         if teaching is not None:
             return replace(load(teaching.base), taught=teaching)
         raise UnknownName("device", name, [*known, *_aliases(), *taught.names()])
-    return _shipped(stem)
+    return _part(stem, part.strip().lower()) if part else _shipped(stem)
+
+
+@functools.cache
+def _part(stem: str, part: str) -> DeviceProfile:
+    sheet = _shipped(stem)
+    engines = tuple(engine for engine in sheet.engines if engine.part == part)
+    if not engines:
+        listed = sorted({engine.part for engine in sheet.engines})
+        raise UnknownName("part", f"{stem}:{part}", [f"{stem}:{each}" for each in listed])
+    if len(engines) == len(sheet.engines):
+        return sheet
+    first = engines[0]
+    return replace(
+        sheet,
+        name=f"{stem}:{part}",
+        title=f"{sheet.title}, {part.upper()}",
+        engines=engines,
+        unit=first.unit or sheet.unit,
+        units=first.units,
+        clock=first.clock,
+    )
 
 
 def load_all() -> list[DeviceProfile]:

@@ -204,3 +204,35 @@ def test_one_device_is_read_without_reading_the_others(monkeypatch: pytest.Monke
     monkeypatch.setattr(datasheet, "read", spy)
     load("tpu-v5e")
     assert opened == ["tpu-v5e.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "fp32"),
+    [
+        ("apple-m3-max:cpu", "cpu", None),
+        ("M3-Max:GPU", "gpu", 2 * 40 * 128 * 1.398e9),
+        ("snapdragon-8-elite:npu", "npu", None),
+    ],
+)
+def test_one_part_of_a_system_on_a_chip(name: str, part: str, fp32: float | None) -> None:
+    """M3 Max: 40 GPU cores of 128 lanes at 1.398 GHz; memory is the whole chip's."""
+    found, whole = load(name), load(name.partition(":")[0])
+    assert {engine.part for engine in found.engines} == {part}
+    assert found.name == f"{whole.name}:{part}"
+    assert found.mem_bandwidth_bytes_per_s == whole.mem_bandwidth_bytes_per_s
+    if fp32 is not None:
+        assert found.peak("fp32") == pytest.approx(fp32)
+
+
+def test_a_chip_of_one_part_is_that_part_and_another_part_is_refused() -> None:
+    assert load("rtx-4090:gpu") is load("rtx-4090")
+    with pytest.raises(UnknownName, match="unknown part 'rtx-4090:npu'; did you mean 'rtx-4090:gpu'"):
+        load("rtx-4090:npu")
+
+
+@pytest.mark.parametrize("name", datasheet.names())
+def test_every_part_of_every_sheet_loads(name: str) -> None:
+    whole = load(name)
+    for part in {engine.part for engine in whole.engines}:
+        engines = load(f"{name}:{part}").engines
+        assert engines == tuple(engine for engine in whole.engines if engine.part == part)

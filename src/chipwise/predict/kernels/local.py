@@ -30,13 +30,13 @@ import numpy as np
 from chipwise.core.arrays import Float64Array
 from chipwise.core.dtypes import weight_format
 from chipwise.core.errors import Unsupported
-from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.hardware.datasheet import DeviceProfile, Engine
 from chipwise.ops import Op
 from chipwise.predict.kernels.times import KernelTimes, Situation
 
 DATA = Path(__file__).parents[1] / "data" / "local.json"
 FEW_ROWS = 8  # llama.cpp multiplies up to so many rows by its matrix-vector kernels
-USUAL_BANDWIDTH = 300e9  # where the slope with bandwidth is zero
+USUAL_BANDWIDTH, USUAL_CLOCK_HZ = 300e9, 1.5e9  # where the slopes with them are zero
 NPU_FLOPS_A_BYTE = 50.0  # the unit in which the work of NPUs is counted
 WIDTH = 4096.0  # values of a row where an operator does not say how many rows it has
 SHARPNESS = 3.0  # of the maximum of the two times
@@ -88,7 +88,7 @@ class Constants:
 
     def situation(self, device: DeviceProfile, part: str) -> Situation:
         """What the fit had seen: the device, others of its class, or none."""
-        if f"{device.name}|{part}" in self.devices:
+        if f"{device.name.partition(':')[0]}|{part}" in self.devices:
             return "seen"
         return "sibling" if engine_class(device, part) in self.classes else "unseen"
 
@@ -177,6 +177,32 @@ def matrix_advantage(device: DeviceProfile, part: str) -> float:
     return max(1.0, max(rates, default=0.0) / vector) if part != "npu" else 1.0
 
 
+def integer_share(device: DeviceProfile, part: str) -> float:
+    """Integer rate over the FP32 rate of the vector units: what unpacking weights for a few rows depends on.
+
+    Half where a chip's sheet counts FP32 lanes that do no integers (NVIDIA's from Ampere to Hopper, but the A100 and
+    A30; CUDA C++ programming guide, arithmetic throughput) or two instructions at once (RDNA 3 and later).
+    """
+    lanes = [
+        each.fma_per_clock["fp32"].number for each in _vector_engines(device, part) if "fp32" in each.fma_per_clock
+    ]
+    if device.vendor == "NVIDIA" and 2017 <= device.year <= 2024 and lanes:
+        return min(1.0, 64.0 / max(lanes))
+    if part == "gpu" and device.architecture.startswith(("RDNA 3", "RDNA 4")):
+        return 0.5
+    return 1.0
+
+
+def _vector_engines(device: DeviceProfile, part: str) -> list[Engine]:
+    return [engine for engine in device.engines if engine.part == part and engine.kind == "vector"]
+
+
+def clock_hz(device: DeviceProfile, part: str) -> float | None:
+    """Clock of the part's vector units; None where the sheet has none."""
+    clocks = [each.clock.number for each in _vector_engines(device, part) if each.clock is not None]
+    return max(clocks) if clocks else None
+
+
 def format_layout(name: str) -> str:
     """Weight formats that prompts' products treat alike: by bits, and by how blocks of them are laid out."""
     low = name.lower()
@@ -206,6 +232,8 @@ def terms_of(device: DeviceProfile, part: str, stack: str, op: Op, *, few: bool)
     done += [f"{phase}|{kind}|{name}" for name in stacks]
     own = "pass" if op.kind == "sample" else "kernel"
     cost = [own, f"{own}|{kind}", *(f"{own}|{kind}|{name}" for name in stacks)]
+    if own == "kernel":
+        cost += [f"kernel:work|{theme_of(op)}", f"kernel:work|{kind}|{theme_of(op)}"]
     if market != kind:
         read.append(f"bytes|{kind}|{market}")
         done.append(f"{phase}|{kind}|{market}")
@@ -213,15 +241,31 @@ def terms_of(device: DeviceProfile, part: str, stack: str, op: Op, *, few: bool)
         read.append(f"bytes|{kind}|experts")
     if experts and not few:
         done.append(f"many|{kind}|experts")
-    slopes: list[tuple[str, float]] = []
-    if not few:
-        gain = math.log(matrix_advantage(device, part))
-        slopes = [("many:matrix", gain), (f"many:matrix|{kind}", gain)]
+    clock = clock_hz(device, part)
+    fast = math.log(clock / USUAL_CLOCK_HZ) if clock is not None and part == "gpu" else 0.0
+    wide_slopes = [
+        ("bytes:bandwidth", wide),
+        (f"bytes:bandwidth|{kind}", wide),
+        (f"bytes:clock|{kind}", fast),
+    ]
+    gain = math.log(integer_share(device, part) if few else matrix_advantage(device, part))
+    slopes = [("few:integers", gain)] if few else [("many:matrix", gain), (f"many:matrix|{kind}", gain)]
     return Terms(
-        bytes=(*((name, 1.0) for name in read), ("bytes:bandwidth", wide), (f"bytes:bandwidth|{kind}", wide)),
+        bytes=(*((name, 1.0) for name in read), *wide_slopes),
         flops=(*((name, 1.0) for name in done), *slopes),
         kernel=tuple((name, 1.0) for name in cost),
     )
+
+
+def theme_of(op: Any) -> str:
+    """What kind of work a kernel does, for what it costs beyond bytes and arithmetic."""
+    if op.kind in ("attention", "latent_attention"):
+        return "attention"
+    if is_expert(op) or op.kind == "route":
+        return "experts"
+    if op.kind in ("scan", "conv"):
+        return "recurrence"
+    return "product" if hasattr(op, "weights") else "elements"
 
 
 def content_of(op: Any) -> str:

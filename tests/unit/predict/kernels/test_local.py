@@ -17,7 +17,7 @@ from chipwise.predict.kernels import local
 
 SITUATIONS = ("seen", "sibling", "unseen")
 NOTHING = local.Constants(
-    terms={"kernel": np.log(1e-6), "bytes": 0.0, "few": -50.0, "many": 0.0},
+    terms={"kernel": np.log(1e-6), "pass": np.log(1e-5), "bytes": 0.0, "few": -50.0, "many": 0.0},
     halfwidths={
         f"{phase}|{known}|*": 0.5 for phase in ("decode", "prefill") for known in ("seen", "sibling", "unseen")
     },
@@ -57,7 +57,7 @@ def test_the_less_is_known_of_a_device_the_wider_is_its_interval(name: str) -> N
     device, held = datasheet.load(name), local.shipped()
     part = local.part_of(device, "llama.cpp")
     known = held.situation(device, part)
-    kind = local.engine_class(device, part)
+    kind = local.interval_class(device, part)
     for phase in ("decode", "prefill"):
         widths = [
             held.halfwidths.get(f"{phase}|{situation}|{kind}", held.halfwidths[f"{phase}|{situation}|*"])
@@ -65,6 +65,52 @@ def test_the_less_is_known_of_a_device_the_wider_is_its_interval(name: str) -> N
         ]
         assert widths == sorted(widths)
         assert held.halfwidth(phase, device, part) == widths[SITUATIONS.index(known)]
+
+
+def test_the_slopes_are_multiples_of_the_logarithms_that_they_go_with() -> None:
+    """With a slope of 0.1 a chip of twice the bandwidth is 2^0.9 = 1.87 times as fast."""
+    op = Matmul(m=1, k=65536, n=65536, weights="fp16", activations="fp16")
+    held = dataclasses.replace(NOTHING, terms={**NOTHING.terms, "kernel": -50.0, "bytes": 1.0, "bytes:bandwidth": 0.1})
+    slow = datasheet.load("rtx-3060")
+    dram = dataclasses.replace(slow.level("dram"), bandwidth=Bandwidth(value="720 GB/s", source="twice as much"))
+    fast = dataclasses.replace(slow, memory=(*slow.memory[:-1], dram))
+    before, after = (local.times(op, device, stack="llama.cpp", constants=held).latency_s for device in (slow, fast))
+    assert float(before / after) == pytest.approx(2**0.9)
+
+
+def test_a_prompt_gains_a_power_of_what_matrix_units_are_faster() -> None:
+    """RTX 4090: 660.6 INT8 over 82.6 FP32 TFLOP/s is 8; with a slope of -0.5 prompts run √8 times the vector rate."""
+    device = datasheet.load("rtx-4090")
+    assert local.matrix_advantage(device, "gpu") == pytest.approx(8.0, rel=0.01)
+    op = Matmul(m=4096, k=4096, n=4096, weights="fp16", activations="fp16")
+    held = dataclasses.replace(NOTHING, terms={**NOTHING.terms, "kernel": -50.0, "bytes": -20.0, "many:matrix": -0.5})
+    expected = 2 * 4096**3 / (local.vector_flops_per_s(device, "gpu") * 8**0.5)
+    found = local.times(op, device, stack="llama.cpp", constants=held).latency_s
+    assert float(found) == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "share"),
+    [("rtx-4090", 0.5), ("a30", 1.0), ("gtx-1060", 1.0), ("rx-7900-xtx", 0.5), ("apple-m3-max", 1.0)],
+)
+def test_integer_lanes_over_those_of_fp32(name: str, share: float) -> None:
+    """64 of 128 in Ampere's GeForce chips and Ada, all in the A30 and Pascal; RDNA 3 counts two FP32 at once."""
+    assert local.integer_share(datasheet.load(name), "gpu") == share
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "kind"),
+    [
+        ("rtx-4090", "gpu", "nvidia client gpu"),
+        ("l40s", "gpu", "nvidia server gpu"),
+        ("jetson-agx-orin", "gpu", "nvidia embedded gpu"),
+        ("graviton3", "cpu", "arm server cpu"),
+        ("raspberry-pi-5", "cpu", "mobile cpu"),
+        ("apple-m3-max", "gpu", "apple gpu"),
+    ],
+)
+def test_intervals_are_measured_on_chips_made_for_the_same_use(name: str, part: str, kind: str) -> None:
+    assert local.interval_class(datasheet.load(name), part) == kind
 
 
 @pytest.mark.parametrize(
