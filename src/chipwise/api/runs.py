@@ -83,6 +83,7 @@ def search(
             raise SpecError(error.message, field="--workers") from None
     if train_on is not None:
         wanted = _trained_on(wanted, train_on)
+    from chipwise.pipeline.law_run import LawRun
     from chipwise.pipeline.pipeline import Search
     from chipwise.shrinking.cut_run import Cutting
 
@@ -94,6 +95,8 @@ def search(
         with RunFolder(run_folder(wanted, out), wanted, resume=resume, restart=restart, storage=storage) as folder:
             if isinstance(wanted, StartSpec):
                 return Cutting(wanted, folder, on_progress).run()
+            if wanted.quality.chosen == "law":
+                return LawRun(wanted, folder, on_progress).run()
             return Search(wanted, folder, on_progress).run()
     except SpecError as error:
         raise error.inside(file=file) from None

@@ -63,6 +63,11 @@ class Check:
     chance: float | None = None  # that a limit on something not measured holds; None where nobody can say
 
 
+def by_law(record: RunRecord) -> bool:
+    """Whether nothing was trained and a law says what loss to expect."""
+    return any(goal.metric == "expected_loss" for goal in record.objectives)
+
+
 def status_text(check: Check) -> str:
     """The status, with how likely a limit on something not measured holds."""
     if check.chance is None or check.status not in ("expected", "at risk"):

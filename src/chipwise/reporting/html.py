@@ -192,7 +192,8 @@ def _contenders(record: RunRecord) -> str:
     head = ["", *[safe(_contender(record, trial)) for trial in trials]]
     rows = [["design", *[f"<small>{safe(trial.summary)}</small>" for trial in trials]]]
     tested = ["test_bits_per_byte"] if any(trial.test_bits_per_byte is not None for trial in trials) else []
-    shown = (*tested, "bits_per_byte", "perplexity", *words.SERVED, "parameters")
+    quality = ("expected_loss",) if facts.by_law(record) else (*tested, "bits_per_byte", "perplexity")
+    shown = (*quality, *words.SERVED, "parameters")
     rows += [[safe(words.label(metric)), *[_cell(trial, metric) for trial in trials]] for metric in shown]
     rows.append(["training", *[safe(_training(trial)) for trial in trials]])
     if record.constraints:

@@ -22,10 +22,12 @@ def final_table(record: RunRecord) -> Table:
     rated = ("throughput", *SPENDING)
     spent = [metric for metric in rated if any(facts.value(trial, metric).value is not None for trial in trials)]
     quality = ["test_bits_per_byte"] if any(trial.test_bits_per_byte is not None for trial in trials) else []
-    for metric in (*quality, "bits_per_byte", *words.SERVED, "parameters", *spent):
+    quality += ["expected_loss"] if facts.by_law(record) else ["bits_per_byte"]
+    for metric in (*quality, *words.SERVED, "parameters", *spent):
         table.add(words.short(metric), *[_cell(record, trial, metric) for trial in trials])
     table.add("weights", *[trial.weights for trial in trials])
-    table.add("trained for", *[words.quantity(trial.train_cpu_s, "time") for trial in trials])
+    if not facts.by_law(record):
+        table.add("trained for", *[words.quantity(trial.train_cpu_s, "time") for trial in trials])
     if record.constraints:
         table.add("constraints", *[_verdict(record, trial) for trial in trials])
     return table

@@ -23,6 +23,7 @@ LABELS: Final = {
     "joules_per_token": "energy of a new token",
     "usd_per_1k_tokens": "price of new tokens",
     "bits_per_byte": "bits per byte, validation text",
+    "expected_loss": "expected loss, nats a token of the law's text",
     "test_bits_per_byte": "bits per byte, test text",
     "perplexity": "perplexity per token",
 }
@@ -38,6 +39,7 @@ SHORT: Final = {
     "joules_per_token": "energy/token",
     "usd_per_1k_tokens": "price",
     "bits_per_byte": "bits/byte",
+    "expected_loss": "loss, nats/token",
     "test_bits_per_byte": "bits/byte, test",
     "perplexity": "perplexity",
 }
@@ -94,7 +96,7 @@ def show(value: float | None, metric: str, *, missing: str = UNKNOWN) -> str:
     """The metric's value in a human unit, or ``missing``."""
     if value is None or not math.isfinite(value):
         return missing
-    if metric in ("bits_per_byte", "test_bits_per_byte", "perplexity"):
+    if metric in ("bits_per_byte", "test_bits_per_byte", "perplexity", "expected_loss"):
         return f"{value:.3f}" if abs(value) < 100 else f"{value:.0f}"
     if (found := of_task(metric)) is not None:
         return units.show(value, "share") if found[0] == "accuracy" else f"{value:.3f}"

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from chipwise.core import units
 from chipwise.core.digest import digest, plain
 from chipwise.core.errors import SpecError, UnitError, UnknownName, Unsupported, nearest
-from chipwise.core.fields import positive
+from chipwise.core.fields import later, positive
 from chipwise.core.files import build, read_yaml
 from chipwise.cost.spending import Rates, refused, require
 from chipwise.hardware import datasheet
@@ -26,6 +26,8 @@ from chipwise.training.tasks_data import TASKS, Kind
 LOCAL_RUNTIME = "onnxruntime"
 MOST_THREADS = 1024  # more than any machine's cores that this was tried on
 MOST_DEVICES = 1024
+MOST_PLANNED = 1_000_000
+EXPECTED_LOSS = "expected_loss"
 CONFIDENCE = "90 %"
 SHARED_SHARE = 0.25  # of budget.cpu, for the training of the supernet
 _LATER = {  # fields after the first release, as it did it
@@ -187,17 +189,33 @@ class QualitySpec:
     candidates as a prior; ``proxy`` trains nothing before the final trainings and ranks candidates by the scaling law;
     ``auto`` is ``short-training`` until another is measured to be better (docs/notes/judging.md).
 
-    ``budget`` is the CPU time of the supernet's training.
+    ``law`` trains nothing at all: designs are ranked by a law of loss after ``budget.tokens`` of training, and the
+    winner comes with a plan of its training.
+
+    ``budget`` is the CPU time of the supernet's training; ``law`` a CSV file of trainings of your own, which correct the
+    shipped law; ``plan_device`` and ``plan_devices`` are what the winner's training is planned for.
     """
 
-    method: Literal["auto", "supernet", "short-training", "proxy"] = "auto"
+    method: Literal["auto", "supernet", "short-training", "proxy", "law"] = "auto"
     budget: str | float | None = None
+    law: str | None = later(None)
+    plan_device: str = later("h100-sxm")
+    plan_devices: int = later(8)
 
     def __post_init__(self) -> None:
         if self.budget is not None:
             _seconds(self.budget, "budget")
             if self.method != "supernet":
                 raise SpecError("only method: supernet has a budget of its own", field="budget")
+        usual = (None, "h100-sxm", 8)
+        for name, unset in zip(("law", "plan_device", "plan_devices"), usual, strict=True):
+            if self.method != "law" and getattr(self, name) != unset:
+                raise SpecError("only of method: law; leave it out", field=name)
+        positive(self, "plan_devices", most=MOST_PLANNED)
+        try:
+            datasheet.load(self.plan_device)
+        except UnknownName as error:
+            raise SpecError(str(error), field="plan_device") from None
 
     @property
     def chosen(self) -> str:
@@ -275,7 +293,7 @@ class RunSpec:
     name: str
     workload: Workload
     space: SpaceSpec
-    data: Mapping[str, Any]
+    data: Mapping[str, Any] = field(default_factory=dict)  # needed wherever something is trained
     target: TargetSpec = field(default_factory=TargetSpec)
     constraints: Mapping[str, Any] = field(default_factory=dict)
     objectives: Mapping[str, str] = field(default_factory=lambda: {"bits_per_byte": "minimize", "tpot_p50": "minimize"})
@@ -319,8 +337,14 @@ class RunSpec:
                 field="quality.method",
             )
         self._require_known()
-        if self.objectives.get("bits_per_byte") not in ("minimize", "down"):
-            raise SpecError("bits_per_byte: minimize must be among them", field="objectives")
+        by_law = self.quality.chosen == "law"
+        sought = EXPECTED_LOSS if by_law else "bits_per_byte"
+        if self.objectives.get(sought) not in ("minimize", "down"):
+            raise SpecError(f"{sought}: minimize must be among them", field="objectives")
+        if by_law:
+            self._check_law()
+        elif not self.data:
+            raise SpecError("is missing: name the text to train on, such as {source: medical-definitions}", field="data")
         needed = self.workload.total_tokens
         if needed > self.space.max_tokens:
             raise SpecError(
@@ -337,6 +361,29 @@ class RunSpec:
         for metric, where in sought:
             for other in self.targets if metric in SPENDING else ():
                 _told(datasheet.load(other.device), metric, f"{where}.{metric}")
+
+    def _check_law(self) -> None:
+        """Refuses what a search that trains nothing cannot do."""
+        if self.budget.unit != "tokens":
+            raise SpecError(
+                "a law needs the tokens that the design will be trained on; write budget: {tokens: 300B}", field="budget"
+            )
+        if self.target.local:
+            raise SpecError(
+                "a search by law trains and measures nothing; name the device to design for, such as h100-sxm",
+                field="target.device",
+            )
+        for name in ("tasks", "targets", "data"):
+            if getattr(self, name):
+                raise SpecError("nothing is trained; leave it out, or choose another quality method", field=name)
+        if self.search.strategy != "auto":
+            raise SpecError(
+                f"the law chooses the designs, so strategy {self.search.strategy} has nothing to do; leave one out",
+                field="search",
+            )
+        for limit in self.limits:
+            if limit.metric == "bits_per_byte" or not limit.hard:
+                raise SpecError("a search by law has hard limits on costs alone", field=f"constraints.{limit.metric}")
 
     def _require_told(self, metric: str, field: str) -> None:
         """Refuses a metric that the target neither measures nor predicts."""
@@ -455,6 +502,8 @@ def spelt_out(data: Mapping[str, Any]) -> dict[str, Any]:
         found["train"] = {"on" if name is True else name: value for name, value in data["train"].items()}
     if isinstance(data.get("quality"), str):
         found["quality"] = {"method": data["quality"]}
+    if dict(found.get("quality") or {}).get("method") == "law" and "objectives" not in data:
+        found["objectives"] = {EXPECTED_LOSS: "minimize", "tpot_p50": "minimize"}
     if isinstance(data.get("target"), str):
         found["target"] = {"device": data["target"]}
     if isinstance(data.get("targets"), list | tuple):

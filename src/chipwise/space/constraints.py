@@ -28,6 +28,7 @@ METRICS: dict[str, str] = {  # name -> kind of unit
     "peak_memory": "bytes",
     "parameters": "count",
     "bits_per_byte": "count",
+    "expected_loss": "count",  # nats a token of a law's text
     "power": "power",  # mean watts while requests follow one another
     "joules_per_token": "energy",  # of a new token, its share of the prompt's pass included
     "usd_per_1k_tokens": "token_price",  # of 1,000 new tokens, likewise

@@ -1,0 +1,208 @@
+"""A search that trains nothing: designs are ranked by a law of loss, and the best one gets a plan of its training.
+
+What the run file's budget states in tokens is what the chosen design will be trained on. Limits hold as the target
+predicts, each with the run's confidence. The reference design is the Llama-proportioned one of least expected loss
+within the same limits, so that what is gained is the shape's, not the size's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chipwise.core.digest import plain
+from chipwise.core.errors import ChipwiseError, Infeasible
+from chipwise.core.files import write_json
+from chipwise.optim.law_fit import read_trainings, updated
+from chipwise.optim.laws import Law, shipped
+from chipwise.optim.study import Study
+from chipwise.pipeline.by_law import LOSS, FoundByLaw, search_by_law
+from chipwise.pipeline.finals import chances
+from chipwise.pipeline.reference_design import proportions
+from chipwise.pipeline.run_record import make_record
+from chipwise.pipeline.training_plan import training_plan, write_training_plan
+from chipwise.reporting import output
+from chipwise.reporting.record import RunRecord, save
+from chipwise.run.folder import PROMISES, RunFolder
+from chipwise.run.ledger import Ledger
+from chipwise.run.progress import Observer, Status
+from chipwise.run.spec import EXPECTED_LOSS, RunSpec
+from chipwise.run.trials import Trials, choice_labels
+from chipwise.space import Constraint, SearchSpace
+from chipwise.space.designs import design_of, summary
+from chipwise.spec import Design, io
+from chipwise.spec.hf import to_config
+from chipwise.targets.chance import Bounds, kept, tightened
+from chipwise.targets.target import Target, open_target
+
+SPREAD_DESIGNS = 16  # of the space, from which the width of predictions' intervals is read
+MOST_TRIALS = 24  # designs of the front that are recorded, the best of them first
+
+
+class LawRun:
+    """A search by law in its folder.
+
+    Args:
+        spec: The run; its quality method is ``law``.
+        folder: The run's folder, open.
+        observer: Called on every change.
+    """
+
+    def __init__(self, spec: RunSpec, folder: RunFolder, observer: Observer) -> None:
+        self.spec, self.folder, self._observer = spec, folder, observer
+        self.space = SearchSpace(spec.space)
+        directions = [goal.direction for goal in spec.goals]
+        labels = choice_labels(self.space)
+        self.study = Study(
+            folder.where, name=folder.study_name, directions=directions, identity=spec.identity, choices=labels
+        )
+        self.trials = Trials(self.study, spec, self.space)
+        self.ledger = Ledger(self.study.memory.get("spent", {}), file=folder.spent)
+        self.status = Status(workers=1)
+        self.tokens = spec.budget.total
+
+    def run(self) -> RunRecord:
+        """Searches, or reads what was found before; writes the winner's folder, its plan and the report.
+
+        Raises:
+            Infeasible: No design is predicted within the limits with the confidence that is wanted.
+        """
+        self._phase("preparing the target")
+        target = open_target(self.spec, self.space, self.folder)
+        if "winner" not in self.study.memory:
+            self._search(target, self._law())
+        self._phase("report")
+        self.study.remember(spent=self.ledger.save())
+        record = make_record(self.spec, self.study, self.trials, self.space, self.folder, target)
+        save(record, self.folder.record)
+        output.write(record, self.folder.path)
+        self.status.done = True
+        self._observer(self.status)
+        return record
+
+    def _law(self) -> Law:
+        """The shipped law, or that law after the user's own trainings."""
+        own = self.spec.quality.law
+        if own is None:
+            return shipped()
+        path = Path(self.spec.folder) / own
+        return updated(shipped(), read_trainings(path), source=str(own))
+
+    def _search(self, target: Target, law: Law) -> None:
+        spec = self.spec
+        limits = (*spec.limits, *target.limits)
+        sample = self.space.sample(SPREAD_DESIGNS, np.random.default_rng([spec.seed, 19]))
+        spreads = target.spreads([self.space.design(row) for row in sample])
+        tight = tightened(limits, spreads, spec.confidence_share)
+        self._phase("searching by law")
+        goals = [goal for goal in spec.goals if goal.metric != EXPECTED_LOSS]
+        found = search_by_law(
+            self.space, target.metrics, law, tokens=self.tokens, constraints=tight, objectives=goals, seed=spec.seed
+        )
+        self.status.priced = found.priced
+        best = self._record(found, target, limits)
+        self._phase("choosing the reference design")
+        reference = self._reference(target, law, limits)
+        self._phase("planning the training")
+        self._write_winner(best, target, law)
+        self.study.remember(
+            screened={"priced": found.priced},
+            law={"source": law.source, "tokens": self.tokens, "notes": list(found.notes)},
+            winner=best,
+            baseline=reference,
+        )
+
+    def _record(self, found: FoundByLaw, target: Target, limits: tuple[Constraint, ...]) -> int:
+        """Records designs of the front that keep the limits by their own estimates; returns the best one's number."""
+        if self.trials.all():  # a run that was stopped between two trials begins again with the same ones
+            known = {item.row: item.number for item in self.trials.all()}
+        else:
+            known = {}
+        fast = np.linspace(0, len(found.rows) - 1, MOST_TRIALS).round().astype(int)
+        first: int | None = None
+        recorded = 0
+        for place in [*range(min(8, len(found.rows))), *fast]:
+            row = found.rows[place]
+            key = tuple(int(i) for i in row)
+            if key in known:
+                first = known[key] if first is None else first
+                continue
+            predicted = target.predict(self.space.design(row))
+            if not kept(limits, predicted, {}, self.spec.confidence_share) or recorded >= MOST_TRIALS:
+                continue
+            loss = found.loss(place)
+            costs: dict[str, Bounds] = {**predicted, EXPECTED_LOSS: [loss.value, loss.low, loss.high]}
+            known[key] = self.trials.add(row, predicted=costs, law=float(found.metrics[LOSS][place]))
+            self._close(known[key], costs)
+            recorded += 1
+            first = known[key] if first is None else first
+        if first is None:
+            raise Infeasible(
+                f"no design of the space is predicted within the limits with {self.spec.confidence} confidence; "
+                "loosen a limit or lower the confidence"
+            )
+        return first
+
+    def _reference(self, target: Target, law: Law, limits: tuple[Constraint, ...]) -> int | None:
+        """The Llama-proportioned design of least expected loss within the limits."""
+        known = next((item.number for item in self.trials.all() if item.is_reference), None)
+        if known is not None:
+            return known
+        ranked = []
+        for choices in proportions(self.spec.space):
+            design = design_of(choices, spec=self.spec.space, name="baseline")
+            loss = law.loss(design.arch, self.tokens)
+            ranked.append((loss.value, len(ranked), choices, design, loss))
+        for _, _, choices, design, loss in sorted(ranked, key=lambda each: each[:2]):
+            predicted = target.predict(design)
+            if kept(limits, predicted, {}, self.spec.confidence_share):
+                costs: dict[str, Bounds] = {**predicted, EXPECTED_LOSS: [loss.value, loss.low, loss.high]}
+                number = self.trials.add_reference(choices, predicted=costs)
+                self._close(number, costs)
+                return number
+        return None
+
+    def _close(self, number: int, costs: Mapping[str, Bounds]) -> None:
+        values = {metric: bounds[0] for metric, bounds in costs.items()}
+        self.study.finish(number, tuple(float(values[goal.metric] or 0.0) for goal in self.spec.goals))
+
+    def _write_winner(self, number: int, target: Target, law: Law) -> None:
+        """The design, its configuration, what is expected of it, and the plan and script of its training."""
+        item, folder = self.trials[number], self.folder.winner
+        folder.mkdir(parents=True, exist_ok=True)
+        io.save(item.design.arch, folder / "model.json")
+        try:
+            write_json(folder / "config.json", to_config(item.design.arch))
+        except ChipwiseError:  # a design that no family of transformers computes has no configuration of theirs
+            (folder / "config.json").unlink(missing_ok=True)
+        promises: dict[str, Any] = {
+            "schema": "chipwise.winner/1",
+            "arch": io.to_data(item.design.arch),
+            "weights": item.design.weights,
+            "target": plain(self.spec.target),
+            "workload": plain(self.spec.workload),
+            "constraints": dict(self.spec.constraints),
+            "promised": dict(item.notes.predicted),
+            "measured": None,
+            "expected": dict(item.notes.predicted),
+            "chances": chances(self.spec, item),
+            "trained": False,
+        }
+        write_json(folder / PROMISES, promises)
+        self._plan(item.design, law)
+
+    def _plan(self, design: Design, law: Law) -> None:
+        wanted = self.spec.quality
+        plan = training_plan(
+            design, device=wanted.plan_device, devices=wanted.plan_devices, tokens=self.tokens, law=law
+        )
+        write_training_plan(design, self.folder.winner, plan)
+        self.study.remember(plan={"headline": plan.headline(), "rows": plan.rows(), "design": summary(design)})
+
+    def _phase(self, name: str) -> None:
+        self.ledger.begin(name)
+        self.status.phase, self.status.detail = name, ""
+        self._observer(self.status)
