@@ -88,7 +88,7 @@ def search(
     from chipwise.shrinking.cut_run import Cutting
 
     file = str(spec) if isinstance(spec, str | Path) else None
-    if wanted.target.runtime not in RUNTIMES:
+    if wanted.target.sheet is None and wanted.target.runtime not in RUNTIMES:
         known = nearest(wanted.target.runtime, RUNTIMES.names())
         raise SpecError(f"unknown runtime {short(wanted.target.runtime)}; {known}", file=file, field="target.runtime")
     try:

@@ -31,7 +31,7 @@ from chipwise.run.ledger import Ledger
 from chipwise.run.progress import Observer, Status
 from chipwise.run.spec import EXPECTED_LOSS, RunSpec
 from chipwise.run.trials import Trials, choice_labels
-from chipwise.space import Constraint, SearchSpace
+from chipwise.space import Constraint, SearchSpace, SpaceSpec
 from chipwise.space.designs import design_of, summary
 from chipwise.spec import Design, io
 from chipwise.spec.hf import to_config
@@ -39,6 +39,7 @@ from chipwise.targets.chance import Bounds, kept, tightened
 from chipwise.targets.target import Target, open_target
 
 SPREAD_DESIGNS = 16  # of the space, from which the width of predictions' intervals is read
+RATIOS = (24, 32, 48, 64, 96, 128)  # width over depth of reference designs; see reference_design.ASPECT
 MOST_TRIALS = 24  # designs of the front that are recorded, the best of them first
 
 
@@ -54,7 +55,7 @@ class LawRun:
     def __init__(self, spec: RunSpec, folder: RunFolder, observer: Observer) -> None:
         self.spec, self.folder, self._observer = spec, folder, observer
         self.space = SearchSpace(spec.space)
-        directions = [goal.direction for goal in spec.goals]
+        directions: list[str] = [goal.direction for goal in spec.goals]
         labels = choice_labels(self.space)
         self.study = Study(
             folder.where, name=folder.study_name, directions=directions, identity=spec.identity, choices=labels
@@ -116,11 +117,8 @@ class LawRun:
         )
 
     def _record(self, found: FoundByLaw, target: Target, limits: tuple[Constraint, ...]) -> int:
-        """Records designs of the front that keep the limits by their own estimates; returns the best one's number."""
-        if self.trials.all():  # a run that was stopped between two trials begins again with the same ones
-            known = {item.row: item.number for item in self.trials.all()}
-        else:
-            known = {}
+        """Records designs of the front that keep the limits by their own estimates; returns the number of the best."""
+        known = {item.row: item.number for item in self.trials.all()}  # where a run was stopped between two of them
         fast = np.linspace(0, len(found.rows) - 1, MOST_TRIALS).round().astype(int)
         first: int | None = None
         recorded = 0
@@ -147,23 +145,38 @@ class LawRun:
         return first
 
     def _reference(self, target: Target, law: Law, limits: tuple[Constraint, ...]) -> int | None:
-        """The Llama-proportioned design of least expected loss within the limits."""
+        """The Llama-proportioned design of least expected loss within the limits.
+
+        Designs of like proportions are ordered by size, and costs grow with it: the largest within the limits is found
+        by bisection for each proportion.
+        """
         known = next((item.number for item in self.trials.all() if item.is_reference), None)
         if known is not None:
             return known
-        ranked = []
-        for choices in proportions(self.spec.space):
-            design = design_of(choices, spec=self.spec.space, name="baseline")
+        best: tuple[float, Mapping[str, Any], dict[str, Bounds]] | None = None
+        for family in _families(self.spec.space):
+            low, high = -1, len(family)  # the largest that is known to keep the limits, the smallest that does not
+            found: dict[int, dict[str, Bounds]] = {}
+            while high - low > 1:
+                middle = (low + high) // 2
+                design = design_of(family[middle], spec=self.spec.space, name="baseline")
+                found[middle] = target.predict(design)
+                if kept(limits, found[middle], {}, self.spec.confidence_share):
+                    low = middle
+                else:
+                    high = middle
+            if low < 0:
+                continue
+            design = design_of(family[low], spec=self.spec.space, name="baseline")
             loss = law.loss(design.arch, self.tokens)
-            ranked.append((loss.value, len(ranked), choices, design, loss))
-        for _, _, choices, design, loss in sorted(ranked, key=lambda each: each[:2]):
-            predicted = target.predict(design)
-            if kept(limits, predicted, {}, self.spec.confidence_share):
-                costs: dict[str, Bounds] = {**predicted, EXPECTED_LOSS: [loss.value, loss.low, loss.high]}
-                number = self.trials.add_reference(choices, predicted=costs)
-                self._close(number, costs)
-                return number
-        return None
+            if best is None or loss.value < best[0]:
+                best = loss.value, family[low], {**found[low], EXPECTED_LOSS: [loss.value, loss.low, loss.high]}
+        if best is None:
+            return None
+        _, choices, costs = best
+        number = self.trials.add_reference(choices, predicted=costs)
+        self._close(number, costs)
+        return number
 
     def _close(self, number: int, costs: Mapping[str, Bounds]) -> None:
         values = {metric: bounds[0] for metric, bounds in costs.items()}
@@ -206,3 +219,19 @@ class LawRun:
         self.ledger.begin(name)
         self.status.phase, self.status.detail = name, ""
         self._observer(self.status)
+
+
+def _families(space: SpaceSpec) -> list[list[Mapping[str, Any]]]:
+    """Llama-proportioned designs by proportion (depth for a width, size and sharing of heads, format), by size."""
+    found: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for choices in proportions(space):
+        layer = choices["layers"][0]
+        width, depth = choices["d_model"], choices["depth"]
+        ratio = min(RATIOS, key=lambda each: abs(width / depth - each))
+        if depth != max(1, round(width / ratio)):
+            continue
+        sharing = layer["heads"] // layer["kv_heads"]
+        found.setdefault((ratio, choices["head_size"], sharing, choices["weights"], choices["vocab_size"]), []).append(
+            choices
+        )
+    return list(found.values())

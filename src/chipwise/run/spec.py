@@ -192,8 +192,8 @@ class QualitySpec:
     ``law`` trains nothing at all: designs are ranked by a law of loss after ``budget.tokens`` of training, and the
     winner comes with a plan of its training.
 
-    ``budget`` is the CPU time of the supernet's training; ``law`` a CSV file of trainings of your own, which correct the
-    shipped law; ``plan_device`` and ``plan_devices`` are what the winner's training is planned for.
+    ``budget`` is the CPU time of the supernet's training; ``law`` a CSV file of trainings of your own, which correct
+    the shipped law; ``plan_device`` and ``plan_devices`` are what the winner's training is planned for.
     """
 
     method: Literal["auto", "supernet", "short-training", "proxy", "law"] = "auto"
@@ -344,7 +344,7 @@ class RunSpec:
         if by_law:
             self._check_law()
         elif not self.data:
-            raise SpecError("is missing: name the text to train on, such as {source: medical-definitions}", field="data")
+            raise SpecError("missing: name the text to train on, such as {source: medical-definitions}", field="data")
         needed = self.workload.total_tokens
         if needed > self.space.max_tokens:
             raise SpecError(
@@ -366,7 +366,8 @@ class RunSpec:
         """Refuses what a search that trains nothing cannot do."""
         if self.budget.unit != "tokens":
             raise SpecError(
-                "a law needs the tokens that the design will be trained on; write budget: {tokens: 300B}", field="budget"
+                "a law needs the tokens that the design will be trained on; write budget: {tokens: 300B}",
+                field="budget",
             )
         if self.target.local:
             raise SpecError(
