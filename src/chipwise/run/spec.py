@@ -343,8 +343,6 @@ class RunSpec:
             raise SpecError(f"{sought}: minimize must be among them", field="objectives")
         if by_law:
             self._check_law()
-        elif not self.data:
-            raise SpecError("missing: name the text to train on, such as {source: medical-definitions}", field="data")
         needed = self.workload.total_tokens
         if needed > self.space.max_tokens:
             raise SpecError(
@@ -489,7 +487,15 @@ def run_spec(data: object, *, file: str) -> RunSpec:
         return build(RunSpec, data, file=file)
     if "start_from" in data:
         raise SpecError(NO_SPACE, file=file, field="start_from")
-    return build(RunSpec, spelt_out(data), file=file)
+    fields = spelt_out(data)
+    found = build(RunSpec, fields, file=file)
+    if found.quality.chosen != "law" and "data" not in fields:
+        raise SpecError(
+            "this field is missing: the text to train on, such as {source: medical-definitions}",
+            file=file,
+            field="data",
+        )
+    return found
 
 
 def spelt_out(data: Mapping[str, Any]) -> dict[str, Any]:
