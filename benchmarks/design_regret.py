@@ -43,7 +43,7 @@ ANY_LEVEL = 0.2**2  # variance of the logarithm of a level of which nothing is k
 
 def arch_of(columns: np.ndarray) -> ArchSpec:
     """A model of this width, depth and share of feed-forwards."""
-    _, _, width, depth, ffn_share, queries = columns
+    _, _, width, depth, ffn_share, queries, *_ = columns
     heads = max(1, round(width / HEAD))
     shared = [kv for kv in range(1, heads + 1) if heads % kv == 0 and (kv == 1 or kv * queries <= heads)]
     return uniform(
