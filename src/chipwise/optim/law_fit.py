@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from chipwise.core.arrays import Float64Array
 from chipwise.core.csvfile import read_rows
 from chipwise.core.errors import ChipwiseError, SpecError
+from chipwise.core.statistics import Z90
 from chipwise.core.units import parse
 from chipwise.optim.laws import Law
 from chipwise.optim.shapes import Shapes
@@ -119,7 +120,7 @@ def fitted(prior: Law, trainings: LawTrainings, *, source: str) -> Law:
     for _ in range(2):
         off = np.log(trainings.nats_per_token / law.nats_per_token(trainings.shapes, trainings.tokens))
         change = law.sensitivities(trainings.shapes, trainings.tokens)
-        errors, believed = _Errors.of(law, trainings), np.linalg.inv(prior.covariance)
+        errors, believed = _Errors.of(law, trainings), np.asarray(np.linalg.inv(prior.covariance), np.float64)
         pairs = itertools.product(_SCATTERS, _NOISES)
         scatter, noise = max(
             pairs, key=lambda pair: _likelihood(replace(errors, scatter=pair[0], noise=pair[1]), off, change, believed)
@@ -127,8 +128,12 @@ def fitted(prior: Law, trainings: LawTrainings, *, source: str) -> Law:
         law = updated(replace(prior, scatter=scatter, noise=noise), trainings, source=source)
     law = _calibrated(law, prior, trainings)
     least, most, *_ = trainings.shapes.columns()
-    ranges = {"layer_parameters": (least.min(), most.max()), "tokens": (trainings.tokens.min(), trainings.tokens.max())}
-    return replace(law, **{name: (float(low), float(high)) for name, (low, high) in ranges.items()})
+    tokens = trainings.tokens
+    return replace(
+        law,
+        layer_parameters=(float(least.min()), float(most.max())),
+        tokens=(float(tokens.min()), float(tokens.max())),
+    )
 
 
 def _calibrated(law: Law, prior: Law, trainings: LawTrainings) -> Law:
@@ -147,7 +152,8 @@ def _calibrated(law: Law, prior: Law, trainings: LawTrainings) -> Law:
         last = np.flatnonzero(mine)[trainings.tokens[mine].argmax()]
         miss = off[last] + change[last] @ without @ change[mine].T @ weighted[:, -1]
         squares.append(miss**2 / (change[last] @ without @ change[last] + law.scatter**2 + law.noise**2))
-    factor = math.sqrt(np.mean(squares))
+    few = 1 + (Z90**2 + 1) / (4 * len(squares))  # Student's quantile over the normal one (Abramowitz and Stegun 26.7.5)
+    factor = few * math.sqrt(np.mean(squares))
     learnt = np.diag(law.covariance) < 0.99 * np.diag(prior.covariance)
     scale = np.where(learnt, factor, 1.0)
     return replace(

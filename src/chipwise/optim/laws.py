@@ -32,9 +32,11 @@ References:
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -116,7 +118,8 @@ class Law:
 
     def nats_per_token(self, shapes: Shapes, tokens: ArrayLike) -> Float64Array:
         """The loss that is expected of each shape after ``tokens``, (n,)."""
-        return np.exp(self.constants[0]) * np.sum(self._parts(shapes, tokens)[0], axis=0)
+        floor, by_size, by_text = self._parts(shapes, tokens)[0]
+        return np.asarray(math.exp(self.constants[0]) * (floor + by_size + by_text))
 
     def sensitivities(self, shapes: Shapes, tokens: ArrayLike) -> Float64Array:
         """Change of the logarithm of the loss by each constant, (n, 14)."""
@@ -238,7 +241,7 @@ def alikeness(a: Shapes, b: Shapes) -> Float64Array:
 def places(shapes: Shapes) -> Float64Array:
     """Logarithms of width, depth and the share of the feed-forwards, (n, 3)."""
     _, _, width, depth, ffn_share, *_ = shapes.columns()
-    return np.log(np.stack([width, depth, np.maximum(ffn_share, 0.1)], axis=1))
+    return np.asarray(np.log(np.stack([width, depth, np.maximum(ffn_share, 0.1)], axis=1)))
 
 
 @cache
@@ -247,17 +250,20 @@ def shipped() -> Law:
     return law_from(read_json(DATA))
 
 
-def law_from(held: dict[str, object]) -> Law:
+def law_from(held: Mapping[str, Any]) -> Law:
     """The law that :func:`law_fields` wrote.
 
     Raises:
         SpecError: A field is missing or of another shape.
     """
     try:
-        arrays = {name: np.asarray(held[name], float) for name in ("constants", "covariance")}
-        ranges = {name: tuple(held[name]) for name in ("layer_parameters", "tokens")}  # type: ignore[arg-type]
-        numbers = {name: float(held[name]) for name in ("scatter", "noise")}  # type: ignore[arg-type]
-        return Law(**arrays, **ranges, **numbers, source=str(held["source"]))  # type: ignore[arg-type]
+        least, most = (float(value) for value in held["layer_parameters"])
+        fewest, longest = (float(value) for value in held["tokens"])
+        return Law(
+            constants=np.asarray(held["constants"], float), covariance=np.asarray(held["covariance"], float),
+            scatter=float(held["scatter"]), noise=float(held["noise"]), layer_parameters=(least, most),
+            tokens=(fewest, longest), source=str(held["source"]),
+        )  # fmt: skip
     except (KeyError, TypeError, ValueError) as error:
         raise SpecError(f"is no law: {error}") from None
 

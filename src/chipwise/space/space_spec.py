@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from chipwise.core.dtypes import weight_format
 from chipwise.core.errors import ChipwiseError, SpecError, nearest, short
 from chipwise.core.fields import MOST, check_fields, later, positive
-from chipwise.spec.arch import Activation
+from chipwise.spec.arch import Activation, AnyFeedForward
 from chipwise.spec.feed_forward import FeedForward, MixtureOfExperts
 
 FfnName = Literal[
@@ -46,7 +46,7 @@ MOST_BLOCKS = 50_000  # distinct blocks, each of which is priced before a search
 TIES = ("each", "alike", "alternating", "thirds")
 
 
-def ffn_block(kind: str, width: int) -> FeedForward | MixtureOfExperts:
+def ffn_block(kind: str, width: int) -> AnyFeedForward:
     """The feed-forward called ``kind``: one of ``FFN_KINDS``, or experts of ``EXPERTS``."""
     activation, gated = FFN_KINDS[kind.partition("-")[0]]
     block = FeedForward(width=width, activation=activation, gated=gated)
