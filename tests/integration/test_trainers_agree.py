@@ -10,10 +10,12 @@ import tempfile
 import textwrap
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+import torch
 
 from chipwise import api
 from chipwise.core.files import read_yaml
@@ -30,12 +32,28 @@ ROUNDS = 20
 PLACES = Path(tempfile.gettempdir()) / f"chipwise-ray-{os.getuid()}"  # where tasks work
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """What is trained in this process sums in the order of workers."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def small(profile: Path, home: Path) -> tuple[dict, Path]:
-    """The smoke run with fewer tokens, and a folder in which this machine is calibrated."""
-    spec = read_yaml(EXAMPLES / "smoke.yaml") | {"budget": {"tokens": "600k", "final": "150k", "workers": 2}}
+    """The smoke run with fewer tokens on a text of its own, and a folder in which this machine is calibrated."""
+    spec = read_yaml(EXAMPLES / "smoke.yaml") | {"budget": {"tokens": "450k", "final": "150k", "workers": 2}}
+    text = home.parent / "text.txt"
+    text.write_text(
+        "".join(
+            f"Pass {i} takes {i * 7 % 13} milliseconds and core {i % 4} holds {i * i % 101} numbers.\n"
+            for i in range(9_000)
+        )
+    )
     home.mkdir()
     shutil.copy(profile, home / "profile.json")  # calibration has tests of its own
-    return spec, home
+    return spec | {"data": {"source": "files", "paths": [str(text)], "entries": "lines"}}, home
 
 
 def searched(on: str, profile: Path, home: Path) -> RunRecord:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from chipwise.testing.trainer_suite import TrainerSuite
 from chipwise.trainers.cuda import CudaTrainer, Gpu
@@ -17,14 +16,6 @@ from chipwise.trainers.protocol import Setup, Trainer
 from chipwise.training.worker import TrainJob
 
 FAKE = (Gpu(device="cpu", name="fake", free_bytes=8e9),)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 class TestLocal(TrainerSuite):
