@@ -68,14 +68,17 @@ class RayTrainer(BaseTrainer):
         ray, on = self._ray, self._setup.on
         if not ray.is_initialized():
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+            os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")  # a busy machine takes more than the usual 30
             quiet: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
             try:
                 if on == "ray":
                     ray.init(num_cpus=self._setup.workers, include_dashboard=False, **quiet)
                 else:
                     ray.init(address=on, **quiet)
-            except (ConnectionError, RuntimeError, ValueError) as error:
-                raise Unsupported(f"train.on: no Ray cluster answers at {on} ({error})") from None
+            except Exception as error:  # where a start takes too long, the library raises nothing more special
+                why = " ".join(str(error).split())[:300]
+                said = "Ray does not start here" if on == "ray" else f"no Ray cluster answers at {on}"
+                raise Unsupported(f"train.on: {said} ({why})") from None
             self._mine = True
         needs = {"num_gpus": 1} if self._setup.device == "cuda" else {}
         self._task = ray.remote(num_cpus=1, max_retries=0, **needs)(train_task)

@@ -1,0 +1,26 @@
+"""A Ray that does not start, or does not answer, is one clear line."""
+
+from __future__ import annotations
+
+import pytest
+
+from chipwise.core.errors import Unsupported
+from chipwise.testing.trainer_suite import toy_job
+from chipwise.trainers.protocol import Setup
+from chipwise.trainers.ray_cluster import RayTrainer
+
+ray = pytest.importorskip("ray", reason="needs the extra ray")
+
+
+@pytest.mark.parametrize("error", [Exception("the node\ntimed out"), ConnectionError("the node\ntimed out")])
+def test_it_says_so(monkeypatch, tmp_path, error) -> None:
+    def refuse(**options) -> None:
+        raise error
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", refuse)
+    with pytest.raises(Unsupported, match=r"no Ray cluster answers at ray://head:10001 \(the node timed out\)"):
+        RayTrainer(Setup(on="ray://head:10001", folder=tmp_path))
+    trainer = RayTrainer(Setup(on="ray", folder=tmp_path))  # nothing is started before the first job
+    with pytest.raises(Unsupported, match=r"Ray does not start here \(the node timed out\)"):
+        list(trainer.run([toy_job(tmp_path)]))
