@@ -1,5 +1,5 @@
 """The command line: one file a command; each parses, calls :mod:`chipwise.api`, and prints."""
 
-from chipwise.cli.app import main
+from chipwise.cli.entry import main
 
 __all__ = ["main"]

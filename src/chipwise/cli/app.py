@@ -98,11 +98,8 @@ class _Debug:
     on = False
 
 
-def main() -> None:
-    """Entry point of the ``chipwise`` command.
-
-    Exit codes: 0 done, 1 failed, 2 bad input, 130 stopped by Ctrl-C.
-    """
+def run() -> None:
+    """Runs the command line, with every error on one line, and exits."""
     try:
         with refused_files():
             sys.exit(app(prog_name="chipwise", standalone_mode=False))

@@ -80,6 +80,20 @@ def test_a_signal_that_was_swallowed_stops_the_search_at_its_next_progress(
     assert "stopped; finished work is kept" in capsys.readouterr().err
 
 
+def test_ctrl_c_while_the_commands_are_imported(monkeypatch, capsys) -> None:
+    class Interrupted:
+        def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+            if name == "chipwise.cli.app":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "chipwise.cli.app", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupted(), *sys.meta_path])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 130
+    assert capsys.readouterr().err == ""
+
+
 def test_resuming_an_empty_folder_says_that_a_new_run_starts(tmp_path: Path, monkeypatch, capsys) -> None:
     from chipwise import api
 

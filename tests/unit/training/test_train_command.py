@@ -520,7 +520,7 @@ def test_a_missing_model_is_reported_before_torch_is_loaded(command: list[str], 
         "    def find_spec(self, name, path=None, target=None):\n"
         "        if name == 'torch': sys.exit('torch was loaded')\n"
         "sys.meta_path.insert(0, Refuse())\n"
-        "from chipwise.cli.app import main\n"
+        "from chipwise.cli import main\n"
         "main()\n"
     )
     name, *options = command
