@@ -11,7 +11,7 @@ import pytest
 from toy_run import SPEC
 
 from chipwise.optim.study import Trial
-from chipwise.pipeline import finals, run_record
+from chipwise.pipeline import finals, measuring, run_record
 from chipwise.pipeline.finals import CONTINUATIONS, CONTINUED_TOKENS, PROMPT_WORDS, Finals, _continued
 from chipwise.pipeline.supernet_prior import designs_to_score, planned_cpu_s
 from chipwise.run.trials import Candidate
@@ -153,3 +153,24 @@ def test_scores_that_a_supernets_budget_allows() -> None:
     assert [designs_to_score(s) for s in (0.0, 15.0, 16.0, 100.0, 200.0, 1e6)] == [12, 12, 12, 80, 160, 160]
     assert planned_cpu_s(100.0) == 100 + 80 * 0.25
     assert planned_cpu_s(0.0) == 0.0
+
+
+@pytest.mark.parametrize(("length", "windows"), [(9, [4, 4]), (8, [4, 3]), (10, [4, 4, 1]), (2, [1])])
+def test_a_stream_is_scored_window_by_window_and_no_window_is_empty(length, windows, monkeypatch, tmp_path) -> None:
+    """Windows of four tokens and equal logits over eight words: three bits for each token after the first."""
+    seen = []
+
+    class Even:
+        def __init__(self, path: Path, *, capacity: int) -> None:
+            assert capacity == 4
+
+        def all_logits(self, tokens: np.ndarray) -> np.ndarray:
+            seen.append(tokens.shape[1])
+            return np.zeros((*tokens.shape, 8), np.float32)
+
+    monkeypatch.setattr("chipwise.profile.backends.onnxruntime.OnnxRuntimeSession", Even)
+    monkeypatch.setattr(measuring, "export", lambda *args, **options: None)
+    design = SimpleNamespace(arch=SimpleNamespace(max_tokens=4))
+    found = measuring.exported_bits(design, {}, np.arange(length) % 8, tmp_path / "judged.onnx")  # type: ignore[arg-type]
+    assert seen == windows
+    assert found.tolist() == pytest.approx([3.0] * (length - 1))
