@@ -1,15 +1,17 @@
 """Rewrites the sample outputs and counts in README.md and docs/ from the program itself: ``make figures``.
 
 A sample output is a code block after ``<!-- output: COMMAND -->`` (``lines=12`` keeps the first twelve lines); a text
-file, such as the end of a long search, after ``<!-- file: PATH -->``. A count stands between ``<!-- count: NAME -->``
-and ``<!-- end -->``. ``--check`` changes nothing and fails where something is stale.
+file, such as the end of a long search, after ``<!-- file: PATH -->``. A count, or a figure of the tables in
+benchmarks/, stands between ``<!-- count: NAME -->`` and ``<!-- end -->``. ``--check`` changes nothing and fails where something is stale.
 """
 
 from __future__ import annotations
 
+import csv
 import functools
 import os
 import re
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -67,7 +69,55 @@ def counts() -> dict[str, str]:
         "strategies": str(len(STRATEGIES.names())),
         "claims": str(len(verdicts)),
         **{f"claims_{name}": str(verdicts.count(name)) for name in ("holds", "conditions", "wrong", "open")},
+        **_cpu_figures(),
+        **_search_figures(),
+        **_winner_figures(),
     }
+
+
+def _rows(name: str) -> list[dict[str, str]]:
+    with (ROOT / "benchmarks" / name).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _cpu_figures() -> dict[str, str]:
+    """Mean error and rank correlation of predicted times on one CPU, before anything of the run is learnt."""
+    from chipwise.core.statistics import kendall_tau
+
+    found = {}
+    rows = _rows("predicted-vs-measured-epyc-zen5-ort1.31.1-2026-11-21.csv")
+    for phase in ("decode", "prefill"):
+        kept = [row for row in rows if (row["phase"], row["stage"]) == (phase, "calibrated")]
+        predicted, measured = ([float(row[name]) for row in kept] for name in ("predicted_s", "measured_s"))
+        error = statistics.mean(abs(p / m - 1) for p, m in zip(predicted, measured, strict=True))
+        found |= {f"cpu_{phase}_error": f"{100 * error:.1f}", "cpu_designs": str(len(kept))}
+        found[f"cpu_{phase}_tau"] = f"{kendall_tau(predicted, measured):.2f}"
+    return found
+
+
+def _search_figures() -> dict[str, str]:
+    """Mean share of the true hypervolume that ``auto`` reaches on HW-GPT-Bench s2."""
+    scores: dict[int, list[float]] = {}
+    for row in _rows("search-hwgpt-s.csv"):
+        if (row["problem"], row["strategy"]) == ("s2", "auto"):
+            scores.setdefault(int(row["evaluations"]), []).append(float(row["score"]))
+    means = [f"{statistics.mean(scores[count]):.3f}".lstrip("0") for count in (100, 200, 500)]
+    return {"s2_auto": ", ".join(means), "s2_seeds": str(len(scores[500]))}
+
+
+def _winner_figures() -> dict[str, str]:
+    """Bits per byte (with their standard deviation over seeds) and time per token of winner and reference design."""
+    found = {}
+    rows = _rows("winner-vs-baseline-xeon-ort1.31.1-2026-11-22.csv")
+    for name in ("winner", "baseline"):
+        bits, seconds = (
+            [float(row[column]) for row in rows if row["contender"] == name]
+            for column in ("bits_per_byte", "latency_p50_s")
+        )
+        found[f"{name}_bits"] = f"{statistics.mean(bits):.3f} ± {statistics.stdev(bits):.3f}"
+        found[f"{name}_us"] = f"{1e6 * statistics.mean(seconds):.3g}"
+        found["winner_seeds"] = str(len(bits))
+    return found
 
 
 def main() -> int:

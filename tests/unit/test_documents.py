@@ -55,3 +55,20 @@ def test_commands_in_the_documents_exist() -> None:
     for page in PAGES:
         for name in re.findall(r"`chipwise ([a-z]+)[ `]", page.read_text(encoding="utf-8")):
             assert name in known, f"{page.name}: chipwise {name}"
+
+
+def test_figures_of_the_table_are_those_of_the_notes_or_of_benchmarks() -> None:
+    """Rows that link to the validation notes show their figures; all others are generated from benchmarks/."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    notes = (ROOT / "docs" / "notes" / "validation.md").read_text(encoding="utf-8")
+    table = readme.partition("## How good is it")[2].partition("\n\n## ")[0].partition("\n\nThe CPU")[0]
+    rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| ") and "question" not in line]
+    assert len(rows) >= 6
+    for question, measured, source in rows:
+        if "validation" in source:
+            for figure in re.findall(r"\d+\.\d+ %", measured):
+                assert figure in notes, f"{question}: {figure} is not in the validation notes"
+        else:
+            typed = re.sub(r"<!-- count: \w+ -->.*?<!-- end -->", "", question + measured)
+            typed = re.sub(r"best peer [\d., ]+", "", typed)  # what others published
+            assert not re.search(r"\d\.\d", typed), f"{question}: typed by hand: {typed}"
