@@ -2,7 +2,8 @@
 
 A sample output is a code block after ``<!-- output: COMMAND -->`` (``lines=12`` keeps the first twelve lines); a text
 file, such as the end of a long search, after ``<!-- file: PATH -->``. A count, or a figure of the tables in
-benchmarks/, stands between ``<!-- count: NAME -->`` and ``<!-- end -->``. ``--check`` changes nothing and fails where something is stale.
+benchmarks/, stands between ``<!-- count: NAME -->`` and ``<!-- end -->``. ``--check`` changes nothing and fails where
+something is stale.
 """
 
 from __future__ import annotations

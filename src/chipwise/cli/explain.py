@@ -157,8 +157,9 @@ def _print(model: str, found: Explanation, *, every: bool) -> None:
         shared, last = found.shared, len(found.shared.candidates) - 1
         say(
             f"Shared context: {shared.candidates[last]} candidates of {shared.own_tokens} tokens over these "
-            f"{shared.context_tokens:,} cost {units.number(shared.shared_s[last] / shared.shared_s[0])} times one "
-            f"({units.number(shared.saving(last))} times less than apart)"
+            f"{shared.context_tokens:,} cost "
+            f"{units.number(shared.shared_s[last] / shared.shared_s[0])} times as much as one "
+            f"({units.number(shared.saving(last))} times less than without sharing)"
         )
     if found.training is not None:
         from chipwise.explaining.notes import checkpointing_note
@@ -245,7 +246,7 @@ def _print_advice(advice: tuple[Advice, ...], *, every: bool) -> None:
                 say(f"{label}: {text}", indent=4)
     if not every:
         left = len(advice) - len(numbered)
-        say((f"{left} more, and " if left else "") + "what brought nothing sure, with --all")
+        say((f"{left} more, and " if left else "") + "changes whose gain is uncertain, with --all")
 
 
 def _measured(model: str, asked: dict[str, Any], threads: int, *, as_json: bool) -> None:

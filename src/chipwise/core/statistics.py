@@ -104,7 +104,7 @@ def conformal_half_width(misses: npt.ArrayLike, share: float = 0.9, *, groups: n
     """The least half width around a prediction that holds ``share`` of the truths, counting one more to come.
 
     Args:
-        misses: Truth less prediction, in whatever unit the half width shall have (often logarithms), (n,).
+        misses: Truth less prediction, in the unit of the half width (often logarithms), (n,).
         share: Of the truths to hold.
         groups: Which group each miss belongs to; every group then weighs the same, however many misses it has.
 

@@ -65,7 +65,7 @@ class CostEstimate(Result):
     """Predicted cost of one design under one workload on one machine, or on several that share it.
 
     ``memory_bytes`` says what the fullest device, or the calibrated process, holds, by purpose. Energy and price are
-    absent where nobody publishes what they need; ``notes`` say so.
+    absent where what they need is not published; ``notes`` say so.
     """
 
     ttft_s: float  # median

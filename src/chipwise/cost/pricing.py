@@ -2,7 +2,7 @@
 
 A price is a row of ``PRICE_COLUMNS``: seconds that do not depend on the rest of the model, bytes that only take room
 in the caches, streamed bytes per curve, whose rate depends on the working set of the whole pass; then those seconds by
-group, and the number of nodes, from which whole models' lessons (``cost/residual.py``) are applied.
+group, and the number of nodes, to which corrections from whole models (``cost/residual.py``) are applied.
 """
 
 from __future__ import annotations

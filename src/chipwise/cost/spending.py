@@ -18,7 +18,7 @@ from chipwise.ops import Workload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """What a device's time takes; None where nobody said."""
+    """Power and price of a device's time; None where unknown."""
 
     power_w: float | None = None
     usd_per_s: float | None = None

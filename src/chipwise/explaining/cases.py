@@ -1,4 +1,4 @@
-"""Asking: names as a user writes them into a case that rules can read."""
+"""Builds the cases that rules read from names as a user writes them."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class PhaseAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Explanation(Result):
-    """Why a model takes what it takes on a chip, and what would change that."""
+    """Where a model's time goes on a chip, and what would change that."""
 
     case: Case
     phases: tuple[PhaseAnswer, ...]

@@ -83,7 +83,7 @@ def _advice(name: str, proposal: Proposal, case: Case, after: CostEstimate) -> A
 
 
 def _too_large(case: Case, proposal: Proposal | None, cost: CostEstimate) -> bool:
-    """Whether ``cost`` needs more memory than its device has; what nobody publishes is enough."""
+    """Whether ``cost`` needs more memory than its device has; unpublished capacities count as enough."""
     other = proposal.changed.device if proposal is not None else None
     sheet = datasheet.load(other) if other is not None else case.sheet
     if sheet is None:

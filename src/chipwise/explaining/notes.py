@@ -151,7 +151,7 @@ class Drawn:
 
 
 def drawn(case: Case) -> Drawn | None:
-    """What serving draws; None where nobody publishes the board's limit, and of what does not generate."""
+    """What serving draws; None where the board's limit is not published, and for models that do not generate."""
     energy = case.estimate.metrics.get("joules_per_token")
     if case.sheet is None or energy is None or not case.generates:
         return None

@@ -1,6 +1,6 @@
 """What makers publish about a chip: one YAML file per device, every fact with its unit and its source.
 
-A fact that nobody publishes is absent from the file; asking for it raises Unsupported. Peaks are dense: rates that
+An unpublished fact is absent from the file; asking for it raises Unsupported. Peaks are dense: rates that
 need structured sparsity are never listed. Links are counted one way. What a machine was *measured* to do lives
 elsewhere; a figure here is measured only where its source says so.
 """
@@ -291,7 +291,7 @@ class DeviceProfile:
         """The memory level ``name``.
 
         Raises:
-            Unsupported: The device has no such level, or nobody publishes it.
+            Unsupported: The device has no such level, or its rate is not published.
         """
         for level in self.memory:
             if level.name == name:

@@ -221,7 +221,7 @@ def _data(record: RunRecord) -> str:
 
 
 def _training(record: RunRecord, winner: Trial | None) -> str:
-    whole = f"The whole search used {record.budget.told}, with seed {record.seed}."
+    whole = f"The whole search used {record.budget.usage}, with seed {record.seed}."
     if winner is None or winner.train_cpu_s is None:
         return whole
     tokens = f" on {words.count(winner.curve[-1].tokens)} tokens" if winner.curve else ""

@@ -1,4 +1,4 @@
-"""trials.csv: one row a trial, flat columns whose names carry SI units; an empty cell is a number nobody knows."""
+"""trials.csv: one row a trial, flat columns whose names carry SI units; an empty cell is an unknown number."""
 
 from __future__ import annotations
 

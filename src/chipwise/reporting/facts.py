@@ -347,7 +347,7 @@ def closest(record: RunRecord, measured: list[Trial]) -> str:
 
 
 def per_thousand(record: RunRecord) -> dict[str, str]:
-    """What 1,000 generated tokens take on the target: time, energy, price; ``unknown`` where nobody knows."""
+    """What 1,000 generated tokens take on the target: time, energy, price; ``unknown`` where it is not known."""
     trial, request = record.trial(record.winner), record.workload
     seconds = words.UNKNOWN
     if trial is not None:

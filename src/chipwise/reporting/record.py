@@ -124,7 +124,7 @@ class Budget:
     device: str = "cpu"  # what trained: cpu or gpu
 
     @property
-    def told(self) -> str:
+    def usage(self) -> str:
         """What was used of what was allowed, as a clause."""
         used = words.quantity(sum(self.spent.values()), "time")
         if self.cpu_s is not None:

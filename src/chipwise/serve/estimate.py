@@ -178,7 +178,7 @@ def misaligned(*passes: Sequence[OpCost]) -> list[str]:
     if not places:
         return []
     named = ", ".join(places[:3]) + (f" and {len(places) - 3} more" if len(places) > 3 else "")
-    return [f"rows of {named} are no multiple of 16 bytes: what that costs is published, not measured here"]
+    return [f"rows of {named} are not a multiple of 16 bytes; that cost is from published timings, not measured here"]
 
 
 def _positions(group: Group, i: int) -> list[str]:
@@ -189,12 +189,12 @@ def _positions(group: Group, i: int) -> list[str]:
         return []
     if arch.positions != "learned":
         return [
-            f"{arch.name} was made for a context of {arch.max_tokens:,} tokens and is asked for {longest:,}: what it "
-            "writes beyond is not predicted"
+            f"{arch.name} was made for a context of {arch.max_tokens:,} tokens; the request needs {longest:,}, and "
+            "quality beyond its context is not predicted"
         ]
     return [
-        f"{arch.name} has {arch.max_tokens:,} learned positions and is asked for {longest:,}: times are as if it had "
-        "them"
+        f"{arch.name} has {arch.max_tokens:,} learned positions and the request needs {longest:,}; timing assumes an "
+        "extended position table"
     ]
 
 

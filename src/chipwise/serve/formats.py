@@ -50,7 +50,7 @@ EXPERTS_ONLY = frozenset({"nvfp4", "mxfp4", "int4_g32"})
 
 
 def wide_format(device: DeviceProfile) -> str:
-    """The format of activations, and of weights that nobody asked to be narrower.
+    """The format of activations, and of weights unless a narrower one is chosen.
 
     What the device multiplies, at 16 bits if it can: BF16, else FP16, else FP32.
     """

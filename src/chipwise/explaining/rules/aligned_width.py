@@ -30,7 +30,7 @@ def rule(case: Case) -> Iterator[Proposal]:
             yield Proposal(
                 title=f"FFN width {width} -> {aligned}, a multiple of {multiple}",
                 touches="architecture",
-                how=f"set intermediate_size to {aligned} and train so",
+                how=f"set intermediate_size to {aligned} and train from scratch",
                 changed=case.question.but(arch=changed),
                 headline=case.slower,
                 quality=f"{'a little better' if difference > 0 else 'a little worse'}: "

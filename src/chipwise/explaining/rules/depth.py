@@ -20,7 +20,7 @@ def rule(case: Case) -> Iterator[Proposal]:
     yield Proposal(
         title=f"{len(case.arch.layers)} layers of {case.arch.d_model} -> {len(wider.layers)} of {wider.d_model}",
         touches="architecture",
-        how=f"hidden_size {wider.d_model}, {len(wider.layers)} layers, FFN and heads in proportion; train so",
+        how=f"hidden_size {wider.d_model}, {len(wider.layers)} layers, FFN and heads in proportion; train from scratch",
         changed=case.question.but(arch=wider),
         headline=case.slower,
         quality="usually a little worse: at equal size deeper models are better; measure with a short training",

@@ -31,7 +31,7 @@ def rule(case: Case) -> Iterator[Proposal]:
         yield Proposal(
             title=f"heads of {first.head_size} -> {heads} heads of {size}",
             touches="architecture",
-            how=f"set num_attention_heads to {heads} (head size {size}) and train so",
+            how=f"set num_attention_heads to {heads} (head size {size}) and train from scratch",
             changed=case.question.but(arch=each_attention(case.arch, change)),
             headline=case.slower,
             quality="none found at equal width between heads of 64 and 128",

@@ -25,7 +25,7 @@ def rule(case: Case) -> Iterator[Proposal]:
         yield Proposal(
             title=f"hidden size {width} -> {aligned}, a multiple of {multiple}",
             touches="architecture",
-            how=f"set hidden_size to {aligned} (head_dim and heads as they are) and train so",
+            how=f"set hidden_size to {aligned} (head_dim and heads as they are) and train from scratch",
             changed=case.question.but(arch=replace(case.arch, d_model=aligned)),
             headline=case.slower,
             quality=f"a little {'better' if change > 0 else 'worse'}: the model's width changes by "

@@ -26,7 +26,8 @@ def rule(case: Case) -> Iterator[Proposal]:
     yield Proposal(
         title=f"{widest} KV heads -> {fewer}",
         touches="architecture",
-        how=f"set num_key_value_heads to {fewer} and train so, or merge heads of a checkpoint and train on",
+        how=f"set num_key_value_heads to {fewer} and train from scratch, or "
+        "merge heads of a checkpoint and continue training",
         changed=case.question.but(arch=each_attention(case.arch, change)),
         quality="a little: grouped queries come close to multi-head quality after training on with 5 % of the compute",
         source="Ainslie et al. 2023, GQA, arXiv:2305.13245",

@@ -30,7 +30,8 @@ def rule(case: Case) -> Iterator[Proposal]:
     yield Proposal(
         title=f"{widest} KV heads -> {fewer} in every second layer",
         touches="architecture",
-        how="a spec with layers that differ; train so, or merge the heads of those layers and train on",
+        how="a spec with layers that differ; train from scratch, or "
+        "merge those layers' heads in a checkpoint and continue training",
         changed=case.question.but(arch=replace(case.arch, layers=layers)),
         quality="less than fewer heads in every layer costs; choose the layers by a short training",
         source="Ainslie et al. 2023, GQA, arXiv:2305.13245; Bercovich et al. 2024, Puzzle, arXiv:2411.19146",

@@ -31,7 +31,8 @@ def rule(case: Case) -> Iterator[Proposal]:
     yield Proposal(
         title=f"latent attention: {rank + ROPE} cached values a token and layer in place of {2 * first.kv_width}",
         touches="architecture",
-        how=f"kv_lora_rank {rank}, qk_rope_head_dim {ROPE}; train so, or convert a checkpoint and train on",
+        how=f"kv_lora_rank {rank}, qk_rope_head_dim {ROPE}; train from scratch, or "
+        "convert a checkpoint and continue training",
         changed=case.question.but(arch=each_attention(case.arch, change)),
         quality="as good as multi-head attention or better where trained from the start",
         source="DeepSeek-AI 2024, DeepSeek-V2, arXiv:2405.04434, section 2.1",

@@ -21,7 +21,7 @@ def rule(case: Case) -> Iterator[Proposal]:
     yield Proposal(
         title="attention and feed-forward of a layer side by side",
         touches="architecture",
-        how="x + attention(norm(x)) + ffn(norm(x)) in each layer (GPT-J, PaLM, Falcon); train so",
+        how="x + attention(norm(x)) + ffn(norm(x)) in each layer (GPT-J, PaLM, Falcon); train from scratch",
         changed=case.question.but(arch=replace(arch, layers=layers)),
         headline=case.slower,
         quality="a little worse at 8 B parameters, none found at 62 B",

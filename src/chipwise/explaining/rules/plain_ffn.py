@@ -20,7 +20,7 @@ def rule(case: Case) -> Iterator[Proposal]:
     yield Proposal(
         title=f"gated FFN of {blocks[0].width} -> plain FFN of {width} with ReLU",
         touches="architecture",
-        how=f"two matrices of width {width} and a ReLU between; train so",
+        how=f"two matrices of width {width} and a ReLU between; train from scratch",
         changed=case.question.but(arch=changed),
         headline=case.slower,
         quality="gated units are a little better at equal size",

@@ -21,7 +21,7 @@ def rule(case: Case) -> Iterator[Proposal]:
     yield Proposal(
         title=f"one table for input and output: {_percent(share)} of the parameters become {_percent(share / 2)}",
         touches="architecture",
-        how="set tie_word_embeddings to true and train so",
+        how="set tie_word_embeddings to true and train from scratch",
         changed=case.question.but(arch=replace(arch, tie_embeddings=True)),
         headline="peak_memory",
         quality="often better at this size",

@@ -39,7 +39,7 @@ def rule(case: Case) -> Iterator[Proposal]:
     yield Proposal(
         title=f"FFN width {width} -> {new}: wider, and its tiles fill whole waves",
         touches="architecture",
-        how=f"set intermediate_size to {new} and train so; the gain holds for prompts of this length",
+        how=f"set intermediate_size to {new} and train from scratch; the gain holds for prompts of this length",
         changed=question,
         headline="ttft_p50",
         quality="a little better: the model is larger",

@@ -20,7 +20,7 @@ _SHEET = (
 )
 _HERE = (
     ("int8", "", "small: 8-bit weights, activations quantised as they come"),
-    ("int4", "", "noticeable in small models: measure it, or train on"),
+    ("int4", "", "noticeable in small models: measure it, or continue training"),
 )
 
 

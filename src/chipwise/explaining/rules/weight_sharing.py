@@ -25,7 +25,7 @@ def rule(case: Case) -> Iterator[Proposal]:
     yield Proposal(
         title="every second layer shares the weights of the one before",
         touches="architecture",
-        how="share weights between layers 0 and 1, 2 and 3, …; train so",
+        how="share weights between layers 0 and 1, 2 and 3, …; train from scratch",
         changed=case.question.but(arch=replace(arch, layers=layers)),
         headline="peak_memory",
         quality="a little worse than separate layers, better than half the layers",

@@ -33,7 +33,7 @@ def rule(case: Case) -> Iterator[Proposal]:
     yield Proposal(
         title=f"windows of {WINDOW} tokens in five layers of six",
         touches="architecture",
-        how=f"sliding_window {WINDOW}, every sixth layer global; train so, or train a checkpoint on",
+        how=f"sliding_window {WINDOW}, every sixth layer global; train from scratch, or continue training a checkpoint",
         changed=case.question.but(arch=replace(case.arch, layers=layers)),
         headline="tpot_p50" if shares["decode"] >= shares["prefill"] else "ttft_p50",
         quality="perplexity as good at this ratio; retrieval over long contexts rests on the global layers",

@@ -31,7 +31,7 @@ from chipwise.predict.kernels.gemm_formats import KernelPath
 DATA = Path(__file__).parents[1] / "data" / "alignment.yaml"
 LOAD_BYTES = 16  # of one load at most
 DOUBT = 0.75  # half of the 90 % interval of what a halving costs, as a share of its logarithm: stated, see the docs
-MADE_BY = "NVIDIA"  # nobody published such timings of another maker's chips
+MADE_BY = "NVIDIA"  # no such timings are published for other makers' chips
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,7 +39,7 @@ Constants = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chip:
-    """What the formulas ask of a device; facts that nobody publishes are replaced by the fallbacks named above."""
+    """What the formulas need of a device; unpublished facts are replaced by the fallbacks named above."""
 
     bandwidth: float  # bytes per second of its own memory
     units: float

@@ -117,7 +117,7 @@ class Fitted:
 def hardware(device: DeviceProfile) -> Float64Array:
     """Logarithms (base 2) of what describes a device: memory bandwidth, FLOPs per byte, units, clock.
 
-    Facts that nobody publishes are replaced by what the others suggest (stated here): a unit per 25 GB/s, 1.7 GHz.
+    Unpublished facts are replaced by what the others suggest (stated here): a unit per 25 GB/s, 1.7 GHz.
     """
     bandwidth = device.mem_bandwidth_bytes_per_s
     units = device.units.number if device.units is not None else bandwidth / 25e9

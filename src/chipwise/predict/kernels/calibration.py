@@ -2,7 +2,8 @@
 
 Three constants are fitted on the logarithm of measured over predicted: one of all kernels, one that counts as far as a
 kernel is launch, one as far as it is compute rather than memory. Ridge regression keeps them near zero while few
-kernels are known: ten help on a stranger by a little and can harm on a sibling by a little, a hundred help.
+kernels are known: ten help a little on an unseen device and can harm a
+little on one whose siblings are known; a hundred help.
 """
 
 from __future__ import annotations

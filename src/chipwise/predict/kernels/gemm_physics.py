@@ -28,7 +28,7 @@ CLOCK_HZ = 1.9e9  # constants in clocks are seconds at this clock
 FLOPS_PER_CLOCK = 4096.0  # 16-bit, of the SM that feeding is stated for
 NARROWEST = 0.1  # of FLOPS_PER_CLOCK: units that multiply less are not fed less
 JOULES_PER_FLOP = 0.7e-12  # board power over the 16-bit peak at which power does not slow a unit of FLOPS_PER_CLOCK
-UNITS = 16.0  # fallback where nobody publishes a unit count
+UNITS = 16.0  # fallback where no unit count is published
 WIDEST_UNIT = 16384.0  # 16-bit FLOPs a clock: one systolic array that does more counts as several units
 
 

@@ -32,7 +32,7 @@ def draw(record: RunRecord) -> Plot:
 
 def draw_budget(record: RunRecord) -> Plot:
     """CPU seconds by phase, and the budget."""
-    caption = f"CPU time of each phase, measured. The search used {record.budget.told}."
+    caption = f"CPU time of each phase, measured. The search used {record.budget.usage}."
     plot = Plot(key="budget", title="Where the budget went", caption=caption)
     if not record.budget.spent:
         return no_data(plot, "No phase has ended yet.")
