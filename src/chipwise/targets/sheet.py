@@ -157,7 +157,10 @@ class SheetTarget:
             {} if ttft is None or tpot is None else spent(ttft, tpot, workload, self._rates)
             for ttft, tpot in zip(known["ttft_p50"], known["tpot_p50"], strict=True)
         ]
-        known |= {metric: tuple(ends.get(metric) for ends in each) for metric in each[0]}
+        for metric in each[0]:
+            value, *ends = (found.get(metric) for found in each)
+            low, high = sorted(end for end in ends if end is not None) if None not in ends else (None, None)
+            known[metric] = (value, low, high)  # rates fall as times rise
         if "joules_per_token" in known:
             known["power"] = self._power(known, workload.new_tokens * workload.batch)
         return {metric: list(bounds) for metric, bounds in known.items()}

@@ -27,7 +27,7 @@ TARGETS = Table(
     "chipwise.targets",
     {
         "local": "chipwise.targets.local:open_local",
-        "ssh": "chipwise.targets.ssh:open_ssh",
+        "ssh": "chipwise.targets.sheet:open_ssh",
         "profile": "chipwise.targets.local:open_profile",
         "sheet": "chipwise.targets.sheet:open_sheet",
     },
