@@ -218,6 +218,8 @@ class MeasurementStore:
             place = f"{name}, line {number}"
             item = Stored.from_data(parse_json(line, name=place), file=place)
             items.append(replace(item, source=f"{IMPORTED}{item.source.removeprefix(IMPORTED)}"))
+        if not items:
+            raise SpecError("holds no measurements", file=name)
         return self._insert(items)
 
     def _exists(self) -> bool:

@@ -275,7 +275,13 @@ def test_import_reads_as_every_other_file(tmp_path) -> None:
     kept = MeasurementStore(tmp_path / "s")
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "rows.jsonl").write_text("[" * 100_000)
-    for name, said in (("pipe", "pipe or device"), ("none", "no such file"), ("rows.jsonl", "line 1: .*too deep")):
+    (tmp_path / "empty").write_text("\n")
+    for name, said in (
+        ("empty", "no measurements"),
+        ("pipe", "pipe or device"),
+        ("none", "no such file"),
+        ("rows.jsonl", "line 1: .*too deep"),
+    ):
         with pytest.raises(SpecError, match=said) as caught:
             kept.import_(tmp_path / name)
         assert "recursion" not in str(caught.value)
