@@ -13,7 +13,7 @@ from chipwise.core.statistics import Z90, conformal_half_width, kendall_tau
 from chipwise.hardware.taught import TaughtError
 from chipwise.teaching.observations import MeasuredRow, Observations, Places, prior_deviation
 from chipwise.teaching.plain import raw_choices, ridge
-from chipwise.teaching.posterior import TAIL, fit, groups_of
+from chipwise.teaching.posterior import fit, groups_of
 
 FOLDS = 8
 LEAST = 4  # quantities, before anything is left out
@@ -41,7 +41,7 @@ class Flag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What cross-validation found."""
+    """What cross-validation found; ``widen`` is what standard deviations of a fit's predictions are multiplied by."""
 
     error: TaughtError | None
     widen: float
@@ -69,7 +69,7 @@ def check(rows: Sequence[MeasuredRow], seen: Observations) -> Checked:
     """
     n = len(seen)
     if n < LEAST:
-        return Checked(error=None, widen=TAIL, flags=())
+        return Checked(error=None, widen=1.0, flags=())
     logs, deviations, plain = np.empty(n), np.empty(n), np.full(n, np.nan)
     features = raw_choices(rows, seen)
     everything = np.arange(n)
@@ -94,7 +94,7 @@ def check(rows: Sequence[MeasuredRow], seen: Observations) -> Checked:
         inside=float(np.mean(np.abs(errors[good]) <= Z90 * widen * deviations[good])),
         plain_mean=float(np.mean(np.abs(plain[good] / seen.seconds[good] - 1))),
     )
-    return Checked(error=error, widen=TAIL * widen, flags=tuple(flags))
+    return Checked(error=error, widen=widen, flags=tuple(flags))
 
 
 def _widen(z: Float64Array) -> float:

@@ -94,8 +94,7 @@ def propose(
     """
     among = candidates if candidates is not None else usual_candidates(rows, device)
     quantity = _usual_quantity(rows)
-    asked, errors = observe(among, device, quantities=[quantity])
-    del errors  # a model that the device cannot run is no proposal
+    asked, _ = observe(among, device, quantities=[quantity])  # a model that it cannot run is no proposal
     if not len(asked):
         return []
     chosen = most_telling(*_uncertain(posterior, asked), COUNT)

@@ -64,6 +64,11 @@ UNITS: Mapping[str, float] = {
     "ms": 1e-3, "msec": 1e-3, "millisecond": 1e-3, "milliseconds": 1e-3,
     "us": 1e-6, "µs": 1e-6, "usec": 1e-6, "microseconds": 1e-6, "ns": 1e-9, "min": 60.0, "minutes": 60.0,
 }  # fmt: skip
+_RATES: Mapping[str, tuple[str, ...]] = {
+    "prefill_rate": (*NAMES["ttft"], "pp", "prompt"),
+    "decode_rate": (*NAMES["tpot"], "tg", "generation"),
+    "total_rate": NAMES["total"],
+}
 _RATE_UNIT = re.compile(r"_(?:tokens?|toks?|t)_?(?:per|/)_?s(?:ec(?:ond)?)?$|_(?:tps|tok_s|t_s)$")
 
 
@@ -163,12 +168,8 @@ def _guessed(column: str) -> tuple[str | None, float | None]:
             return field, None
     if (found := _RATE_UNIT.search(key)) is not None:
         stem = key[: found.start()]
-        for field, rate in (("ttft", "prefill_rate"), ("tpot", "decode_rate"), ("total", "total_rate")):
-            if (
-                stem in NAMES[field]
-                or stem in ("pp", "prompt") * (field == "ttft")
-                or stem in ("tg",) * (field == "tpot")
-            ):
+        for rate, stems in _RATES.items():
+            if stem in stems:
                 return rate, None
     stem, _, unit = key.rpartition("_")
     if unit in UNITS:
@@ -182,11 +183,8 @@ def _guessed(column: str) -> tuple[str | None, float | None]:
 
 def _better(column: str, before: str, field: str) -> bool:
     """Whether a column's name says a field more plainly than the one found before."""
-    return (
-        NAMES[field].index(plain(column)) < NAMES[field].index(plain(before))
-        if (plain(column) in NAMES[field] and plain(before) in NAMES[field])
-        else False
-    )
+    names, new, old = NAMES[field], plain(column), plain(before)
+    return new in names and old in names and names.index(new) < names.index(old)
 
 
 def plain(name: str) -> str:

@@ -73,9 +73,7 @@ def follow(teaching: Teaching, again: Sequence[MeasuredRow], device: DeviceProfi
     target = np.log(today.seconds) - np.where(known, np.log(np.where(known, before, 1.0)), at.logs)
     noise = np.where(known, 2 * teaching.noise**2, teaching.noise**2 + own)
     change, moved = _robust(at.slopes, target, noise, spread)
-    expected = at.logs + at.slopes @ change
     left = _left_out(at.slopes, target, noise, spread)
-    base = np.where(known, at.logs, at.logs)
     corrected = replace(
         teaching,
         version=version,
@@ -83,14 +81,13 @@ def follow(teaching: Teaching, again: Sequence[MeasuredRow], device: DeviceProfi
         mean=sequence(theta + change),
         covariance=matrix(covariance + moved),
     )
-    del expected
     return Drifted(
         teaching=corrected,
         rows=len(today),
         matched=int(known.sum()),
         factor=float(np.exp(np.median(np.log(today.seconds) - at.logs))),
         before=float(np.mean(np.abs(np.exp(at.logs) / today.seconds - 1))),
-        after=float(np.mean(np.abs(np.exp(base + left) / today.seconds - 1))),
+        after=float(np.mean(np.abs(np.exp(at.logs + left) / today.seconds - 1))),
     )
 
 

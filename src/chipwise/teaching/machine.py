@@ -24,7 +24,7 @@ from chipwise.teaching.checks import Checked, Flag, check, whole_table
 from chipwise.teaching.choosing_rows import Proposal, propose, remeasure, usual_candidates
 from chipwise.teaching.drift import Drifted, drift_covariance, follow
 from chipwise.teaching.observations import MeasuredRow, observe, prior_deviation
-from chipwise.teaching.posterior import Posterior, fit, untaught
+from chipwise.teaching.posterior import TAIL, Posterior, fit, untaught
 from chipwise.teaching.reading import TableRead, from_record, read_table, to_record
 
 SHEET = "-taught"  # ends the name of a profile whose machine is called as a data sheet that ships
@@ -188,7 +188,7 @@ def teach_machine(
     posterior = fit(seen, common=prior_deviation(seen))
     teaching = _profile(own, sheet, version, posterior, checked, rows, machine=machine, source=str(source))
     again = remeasure(posterior, drift_covariance(len(teaching.labels), len(teaching.points)), rows)
-    proposals = propose(posterior, rows, sheet, widen=teaching.widen) if propose_more else []
+    proposals = propose(posterior, rows, sheet, widen=checked.widen) if propose_more else []
     path = teaching.save() if keep else None
     drifted: Drifted | None = None
     if drift_from is not None:
@@ -354,7 +354,7 @@ def _profile(
         mean=sequence(posterior.theta),
         covariance=matrix(posterior.covariance),
         noise=strengths.noise,
-        widen=checked.widen,
+        widen=TAIL * checked.widen,
         variant=max(dict.fromkeys(variants), key=variants.count),
         check=checked.error,
         source=source,
