@@ -415,7 +415,7 @@ def recorded(path: Path, folder: Path, runtime: str) -> Path:
     space = SearchSpace(run.space)
     with (folder / "measured.csv").open() as stream:
         lines = list(csv.DictReader(stream))
-    drawn = space.sample(80, np.random.default_rng(1))
+    drawn = space.sample(len(lines), np.random.default_rng(1))
     designs = [nearest_supported(runtime, space.design(row)) for row in drawn]
     with path.open("w", newline="") as stream:
         writer = csv.writer(stream)

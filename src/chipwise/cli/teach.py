@@ -102,7 +102,8 @@ def _print(found: Taught, again: Path | None) -> None:
         share = "" if check.inside is None else f"; {units.show(check.inside, 'share')} inside the 90 % interval"
         say(
             f"mean error on models left out: {units.show(check.mean, 'share')} over {counted(check.rows, 'time')} (a "
-            f"ridge regression on the raw choices: {units.show(check.plain_mean, 'share')}){share}"
+            f"ridge regression on the raw choices: {units.show(check.plain_mean, 'share')}; the data sheet alone: "
+            f"{'unknown' if check.sheet_mean is None else units.show(check.sheet_mean, 'share')}){share}"
         )
     elif teaching.rows:
         say("too few rows to leave any out: the error is not known")

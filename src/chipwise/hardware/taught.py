@@ -35,6 +35,7 @@ class TaughtError:
     median: float
     inside: float | None = None  # share of rows inside the 90 % interval
     plain_mean: float | None = None  # mean error of a ridge regression on the raw choices, on the same folds
+    sheet_mean: float | None = None  # mean error of the data sheet alone, on the same rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -93,6 +93,7 @@ def check(rows: Sequence[MeasuredRow], seen: Observations) -> Checked:
         median=float(np.median(np.abs(misses))),
         inside=float(np.mean(np.abs(errors[good]) <= Z90 * widen * deviations[good])),
         plain_mean=float(np.mean(np.abs(plain[good] / seen.seconds[good] - 1))),
+        sheet_mean=float(np.mean(np.abs(seen.sheet_s[good] / seen.seconds[good] - 1))),
     )
     return Checked(error=error, widen=widen, flags=tuple(flags))
 

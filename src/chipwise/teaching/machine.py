@@ -200,7 +200,7 @@ def teach_machine(
         found,
         problems=problems,
         flags=tuple(sorted(checked.flags, key=lambda each: -abs(np.log(each.measured_s / each.expected_s)))),
-        warnings=tuple(whole_table(seen)),
+        warnings=(*whole_table(seen), *_no_better(checked)),
         notes=(*notes, *table.notes),
         again=tuple(again),
     )
@@ -272,6 +272,18 @@ def _table(
         )
     table = read_table(source, mapped=mapped, where={**(where or {}), column: own}, runtime=runtime)
     return table, [f"of {len(names)} machines in the table, the rows of {own}"]
+
+
+def _no_better(checked: Checked) -> list[str]:
+    """That the table taught nothing, where the data sheet alone is as near."""
+    error = checked.error
+    if error is None or error.sheet_mean is None or error.mean < error.sheet_mean:
+        return []
+    taught_error, sheet_error = (units.show(each, "share") for each in (error.mean, error.sheet_mean))
+    return [
+        f"on models left out the data sheet alone is as near ({sheet_error} against {taught_error} once taught): the "
+        "rows disagree with each other, or are of settings that the table does not tell apart"
+    ]
 
 
 def _same_machine(earlier: Teaching | None, machine: str, name: str) -> None:

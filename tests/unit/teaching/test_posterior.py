@@ -143,3 +143,12 @@ def test_the_most_telling_measurements_by_pencil() -> None:
 def test_the_sheets_own_width_is_the_prior(table: Observations) -> None:
     assert prior_deviation(table) == pytest.approx(float(np.median(table.halfwidth)) / 1.645)
     assert math.exp(1.645 * prior_deviation(table)) > 1.2
+
+
+def test_a_table_of_noise_is_no_better_than_the_sheet(table: Observations) -> None:
+    """Times that scatter about the sheet by a factor of two teach nothing, and the sheet's own error is told."""
+    noise = np.random.default_rng(4).normal(0, 0.5, len(table))
+    error = check(rows(), table.timed(table.sheet_s * np.exp(noise))).error
+    assert error is not None
+    assert error.sheet_mean == pytest.approx(float(np.mean(np.abs(np.exp(-noise) - 1))), rel=0.5)
+    assert error.mean > 0.2
