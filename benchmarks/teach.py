@@ -11,8 +11,7 @@ Tables, each read back from a CSV file as a user's would be:
 - ``--translators``: the eight tables of mit-han-lab/hardware-aware-transformers (``latency_dataset``), 300 rows each:
   means over the layers of encoder-decoders in PyTorch; a Raspberry Pi on its own data sheet, a Xeon and a TITAN on
   those of their successors.
-- Machines through a file: totals in seconds of the 60 designs of ``benchmarks/hybrid-profiling-real``, and with
-  ``--measure`` of random designs on this machine in ONNX Runtime (``--measured`` keeps them).
+- With ``--measure``: random designs on this machine in ONNX Runtime, totals in seconds (``--measured`` keeps them).
 
 Models are held out, not rows: half of a table's models (the 100 of a made-up machine) judge, and rows of the others are
 drawn to learn from, ``--repeats`` times. One line a table and number of rows: mean and median error of what was taught,
@@ -47,12 +46,10 @@ from chipwise.ops import Workload
 from chipwise.predict.kernels.local import rows_of
 from chipwise.profile.exporting import export_for
 from chipwise.profile.harness import measure
-from chipwise.profile.random_models import nearest_supported, random_designs
-from chipwise.run import load_run
+from chipwise.profile.random_models import random_designs
 from chipwise.serve.groups import grouped
 from chipwise.serve.lowering import lower_pass
 from chipwise.serve.request import Request
-from chipwise.space import SearchSpace
 from chipwise.spec import ArchSpec, Attention, FeedForward, Layer, io
 from chipwise.teaching.checks import check
 from chipwise.teaching.choosing_rows import remeasure
@@ -66,7 +63,6 @@ from chipwise.teaching.reading import read_table
 COUNTS = (0, 5, 10, 20, 50, 100, 200)
 NOISE = 0.02
 DRIFT = 1.25
-FOLDER = Path(__file__).parent / "hybrid-profiling-real"
 COLUMNS = (
     "table", "base", "rows", "judged", "mean_error", "median_error", "sheet_error", "ridge_error", "boosting_error",
     "inside_90", "table_noise",
@@ -94,7 +90,7 @@ def main() -> None:
     )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--counts", type=int, nargs="+", default=COUNTS, help="rows to learn from")
-    parser.add_argument("--no-own", action="store_true", help="leave out made-up machines and recorded ones")
+    parser.add_argument("--no-own", action="store_true", help="leave out made-up machines")
     parser.add_argument("--measure", type=int, default=0, help="random designs to measure on this machine")
     parser.add_argument("--measured", type=Path, default=Path("teach-here.rows.csv"), help="of --measure")
     parser.add_argument("--base", default="xeon-8480-plus", help="data sheet of this machine, for --measure")
@@ -130,10 +126,6 @@ def sources(args: argparse.Namespace, place: Path) -> Iterator[tuple[str, str, P
     for number, (name, base, machine) in enumerate(FAKES):
         if args.only in name and not args.no_own:
             yield name, base, made_up(place / f"{number}.csv", datasheet.load(base), machine, 300, seed=number), 100
-    for runtime in ("onnxruntime", "llama.cpp"):
-        name = f"EPYC Zen 5 through a file, {runtime}"
-        if args.only in name and not args.no_own:
-            yield name, "epyc-9755", recorded(place / f"{runtime}.csv", FOLDER / runtime, runtime), 0
     for number, path in enumerate(sorted(args.translators.glob("*_all.csv")) if args.translators else ()):
         if args.only in path.stem:
             base = next(base for name, base in TRANSLATORS.items() if name in path.stem)
@@ -407,26 +399,6 @@ def true_s(arch: ArchSpec, sheet: DeviceProfile, machine: Truth) -> float:
             figures = (float(np.max(value)) for value in (work.flops, work.bytes, rows_of(part.op)))
             total += times * part.count * machine(*figures, part.op.kind)
     return total
-
-
-def recorded(path: Path, folder: Path, runtime: str) -> Path:
-    """The measurements of a folder of ``hybrid_profiling.py`` as a table of whole-model seconds."""
-    run = load_run(folder / "spec.yaml")
-    space = SearchSpace(run.space)
-    with (folder / "measured.csv").open() as stream:
-        lines = list(csv.DictReader(stream))
-    drawn = space.sample(len(lines), np.random.default_rng(1))
-    designs = [nearest_supported(runtime, space.design(row)) for row in drawn]
-    with path.open("w", newline="") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(["model", "runtime", "dtype", "prompt_tokens", "new_tokens", "seconds"])
-        for line in lines:
-            design = designs[int(line["candidate"])]
-            work = run.workload
-            seconds = float(line["ttft_p50"]) + (work.new_tokens - 1) * float(line["tpot_p50"])
-            sizes = (work.prompt_tokens, work.new_tokens)
-            writer.writerow([json.dumps(io.to_data(design.arch)), runtime, design.weights, *sizes, f"{seconds:.6g}"])
-    return path
 
 
 def measured_here(path: Path, count: int) -> Path:
