@@ -78,8 +78,8 @@ def test_the_derivatives_are_those_of_the_law(tmp_path: Path) -> None:
 def test_half_widths_grow_as_less_is_known(tmp_path: Path) -> None:
     table = write_table(tmp_path / "edge.csv", [row("rtx-3060", MODELS[0], "Q4_0", decode_tokens_per_s=100.0)])
     (run,) = read_runs(table)
-    runs = [dataclasses.replace(run, phase=phase) for phase in ("decode", "prefill") for _ in range(10)]
-    found = {"seen": np.full(20, 0.3), "sibling": np.full(20, 0.1), "unseen": np.full(20, 0.5)}
+    runs = [dataclasses.replace(run, phase=phase) for phase in ("decode", "prefill") for _ in range(15)]
+    found = {"seen": np.full(30, 0.3), "sibling": np.full(30, 0.1), "unseen": np.full(30, 0.5)}
     widths = edge.half_widths(runs, found)
     assert [widths[f"decode|{known}|nvidia client gpu"] for known in found] == [0.3, 0.3, 0.5]
 

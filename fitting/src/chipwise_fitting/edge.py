@@ -28,7 +28,7 @@ PER_DEVICE = 12.0
 STEPS = 60
 REFINED = 2  # steps from where the influence of the runs left out says that the fit goes
 SHARE = 0.9
-LEAST = 8  # misses that a half-width of a class's own rests on
+LEAST = 12  # misses that a half-width of a class's own rests on
 START = {
     "bytes": 0.25,
     "few": math.log(0.5),
@@ -233,7 +233,7 @@ class Neighbourhood:
 
 
 def half_widths(runs: Sequence[Run], found: dict[str, Float64Array]) -> dict[str, float]:
-    """Half-widths by ``PHASE|SITUATION|CLASS``: nine of ten runs stayed within.
+    """Half-widths by ``PHASE|SITUATION|CLASS``: nine of ten plausible runs stayed within.
 
     Never less for a device of which less is known.
     """
@@ -242,7 +242,8 @@ def half_widths(runs: Sequence[Run], found: dict[str, Float64Array]) -> dict[str
         for kind in ("*", *sorted({run.interval_class for run in runs})):
             least = 0.0
             for situation in ("seen", "sibling", "unseen"):
-                chosen = [i for i, run in enumerate(runs) if run.phase == phase and kind in ("*", run.interval_class)]
+                fair = [i for i, run in enumerate(runs) if run.phase == phase and run.plausible]
+                chosen = [i for i in fair if kind in ("*", runs[i].interval_class)]
                 if len(chosen) < LEAST and kind != "*":
                     continue
                 values = np.abs(found[situation][chosen])

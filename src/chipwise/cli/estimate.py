@@ -32,7 +32,8 @@ def command(
     device: Annotated[
         str,
         typer.Option(
-            help="A device of `chipwise devices`, a YAML file, `all`, or `here`.", autocompletion=completion.devices
+            help="A device of `chipwise devices` (or a part of it: apple-m3-max:cpu), a YAML file, `all`, or `here`.",
+            autocompletion=completion.devices,
         ),
     ] = "h100-sxm",
     runtime: Annotated[

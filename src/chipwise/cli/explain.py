@@ -28,7 +28,10 @@ def command(
     ],
     device: Annotated[
         str,
-        typer.Option(help="A device of `chipwise devices`, a YAML file, or `here`.", autocompletion=completion.devices),
+        typer.Option(
+            help="A device of `chipwise devices` (or a part: apple-m3-max:cpu), a YAML file, or `here`.",
+            autocompletion=completion.devices,
+        ),
     ] = "h100-sxm",
     runtime: Annotated[
         str | None,

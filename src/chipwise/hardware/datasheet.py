@@ -403,7 +403,12 @@ def _facts(value: object, path: str) -> Iterator[tuple[str, Fact | Tile]]:
 
 def names() -> list[str]:
     """The names of all devices that ship, sorted."""
-    return sorted(path.stem for path in DATA.glob("*.yaml"))
+    return sorted(_stems())
+
+
+@functools.cache
+def _stems() -> frozenset[str]:
+    return frozenset(path.stem for path in DATA.glob("*.yaml"))
 
 
 def load(name: str) -> DeviceProfile:
@@ -428,13 +433,12 @@ def load(name: str) -> DeviceProfile:
         )
     whole, _, part = name.partition(":")
     key = _key(whole)
-    known = names()
-    stem = key if key in known else _aliases().get(key)
+    stem = key if key in _stems() else _aliases().get(key)
     if stem is None:
         teaching = taught.load(name)
         if teaching is not None:
             return replace(load(teaching.base), taught=teaching)
-        raise UnknownName("device", name, [*known, *_aliases(), *taught.names()])
+        raise UnknownName("device", name, [*names(), *_aliases(), *taught.names()])
     return _part(stem, part.strip().lower()) if part else _shipped(stem)
 
 
