@@ -78,8 +78,8 @@ def test_columns_of_ones_own_are_copied_and_named(tmp_path: Path) -> None:
 
 
 def test_here_is_named_where_only_data_sheets_are_read() -> None:
-    for command in (("estimate", "gpt2"), ("compare", "gpt2")):
-        assert "chipwise explain MODEL --device here" in refused(*command, "--device", "here", error=InputError)
+    asked = ("space", str(Path(__file__).parents[3] / "examples" / "smoke.yaml"))
+    assert "estimate, explain and compare take it" in refused(*asked, "--device", "here", error=InputError)
 
 
 def test_measured_runs_on_this_machine_alone() -> None:

@@ -11,6 +11,7 @@ from test_findings import Trained
 from toy_run import MEASURED, PLAN, SPACE, SPEC, FakeTrainer, Limits, metrics
 
 from chipwise.core.files import build
+from chipwise.hardware.device import Thermal
 from chipwise.optim.study import Study
 from chipwise.pipeline.choosing import Chooser, Observation, StrategyProposer
 from chipwise.pipeline.finals import Finals
@@ -195,9 +196,8 @@ def test_soft_limits_elsewhere_are_paid_for_by_what_the_data_sheet_predicts() ->
 
 
 def test_a_soft_limit_on_sustained_speed_stays_soft() -> None:
-    from test_sustained_limits import THERMAL
-
-    (limit,) = parse_constraints(cold({"tpot_sustained": {"limit": "<= 3 ms", "penalty": "10 %"}}, THERMAL))
+    hot = Thermal(sustained_share=2 / 3, time_constant_s=60.0, throttle_s=41.6, observed_s=600.0)
+    (limit,) = parse_constraints(cold({"tpot_sustained": {"limit": "<= 3 ms", "penalty": "10 %"}}, hot))
     assert (limit.metric, limit.limit, limit.penalty) == ("tpot_p50", pytest.approx(2e-3), 0.1)
 
 
