@@ -168,7 +168,7 @@ class LawRun:
             if low < 0:
                 continue
             design = design_of(family[low], spec=self.spec.space, name="baseline")
-            loss = law.loss(design.arch, self.tokens)
+            loss = law.loss(design, self.tokens)
             if best is None or loss.value < best[0]:
                 best = loss.value, family[low], {**found[low], EXPECTED_LOSS: [loss.value, loss.low, loss.high]}
         if best is None:
