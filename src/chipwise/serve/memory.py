@@ -110,7 +110,8 @@ def held(setting: Setting, parts: Sequence[Part], size_of: Callable[[Any], Any])
     """
     arch = setting.arch
     body = sum(part.owned * size_of(part.op) for part in parts if not _is_table(part))
-    tables = {part.op.width: part.op for part in parts if _is_embedding(part)}
+    looked_up = [part.op for part in parts if _is_embedding(part) and isinstance(part.op, EmbeddingOp)]
+    tables = {op.width: op for op in looked_up}
     body += sum(size_of(op) for width, op in tables.items() if width != arch.d_model)  # of an encoder of another width
     embedding = tables[arch.d_model]
     positions = arch.token_types + (arch.max_tokens + arch.extra_positions if arch.positions == "learned" else 0)
