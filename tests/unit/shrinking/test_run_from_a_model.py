@@ -15,7 +15,6 @@ from chipwise import api
 from chipwise.cli.app import app
 from chipwise.core.errors import DataError, Infeasible, SpecError, StudyError, Unsupported
 from chipwise.deploy.hf import load_pretrained
-from chipwise.pipeline.measuring import Measuring
 from chipwise.profile.measurement import Measurement
 from chipwise.reporting.record import load
 from chipwise.run.spec import load_run
@@ -25,6 +24,7 @@ from chipwise.shrinking.distillation import Distiller
 from chipwise.shrinking.stages import Shrinking
 from chipwise.spec import ArchSpec
 from chipwise.spec.encoder import is_encoder
+from chipwise.targets.bench import Bench
 
 FIELDS = {
     "name": "small",
@@ -83,7 +83,7 @@ def clock(monkeypatch) -> dict[str, float]:
         )
 
     monkeypatch.setattr(block_costs, "_timed", timed)
-    monkeypatch.setattr(Measuring, "alternately", alternately)
+    monkeypatch.setattr(Bench, "alternately", alternately)
     monkeypatch.setattr(Shrinking, "healing_step_s", lambda self, weights, sizes: 0.02)
     monkeypatch.setattr(Shrinking, "sharing_step_s", lambda self, limits: 0.02)
     return said
