@@ -60,7 +60,7 @@ def clock(monkeypatch) -> dict[str, float]:
     def timed(archs, workload, weights, seconds, rounds, told):
         return [{"request": s, "ttft": s, "tpot": s} for s in map(seconds_of, archs)]
 
-    def alternately(self, paths, *, timeout_s):
+    def alternately(self, paths):
         return [measured(self.spec, path) for path in paths]
 
     def measured(spec: StartSpec, path: Path) -> Measurement:
