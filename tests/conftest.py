@@ -10,9 +10,13 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from chipwise.nn.amx import avoid_broken_amx
+
 # How long an example takes says how busy the machine is, not whether what is stated holds.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+avoid_broken_amx()  # before any test puts torch to work: oneDNN reads the limit once
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 FLAGS = (

@@ -40,7 +40,7 @@ def space(**changes):
     ("changes", "words"),
     [
         ({"sapce": {}}, ("sapce", "did you mean 'space'")),
-        ({"target": {"device": "h100"}}, ("target.device", "local")),
+        ({"target": {"device": "no-such-chip"}}, ("target.device", "local")),
         ({"target": {"runtime": "onnxruntim"}}, ("onnxruntim", "did you mean 'onnxruntime'")),
         ({"constraints": {"tpot_p99": "<= 5 parsecs"}}, ("constraints.tpot_p99", "parsecs")),
         ({"constraints": {"tpot_p99": []}}, ("constraints.tpot_p99", "empty")),

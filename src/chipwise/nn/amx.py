@@ -7,6 +7,7 @@ SIGILL. It is tried once in a forked child, and where the child dies oneDNN is l
 from __future__ import annotations
 
 import faulthandler
+import functools
 import os
 from collections.abc import MutableMapping
 from pathlib import Path
@@ -33,6 +34,12 @@ def announces_amx() -> bool:
     """Whether the processor's flags name AMX tiles."""
     info = Path("/proc/cpuinfo")
     return info.exists() and "amx_tile" in info.read_text(encoding="utf-8", errors="replace")
+
+
+@functools.cache
+def bf16_is_safe() -> bool:
+    """Whether this process may multiply in bf16: torch may have been at work before oneDNN's limit was set."""
+    return not announces_amx() or bf16_product_survives()
 
 
 def avoid_broken_amx(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from chipwise.core.files import read_json, write_json
-from chipwise.nn.amx import announces_amx, bf16_product_survives
+from chipwise.nn.amx import bf16_is_safe
 
 Precision = Literal["bf16", "fp32"]
 
@@ -48,7 +48,7 @@ def fastest_precision() -> Precision:
             best = min(best, time.perf_counter() - start)
         return best
 
-    if announces_amx() and not bf16_product_survives():  # torch was at work before oneDNN's limit was set
+    if not bf16_is_safe():  # torch was at work before oneDNN's limit was set
         return "fp32"
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

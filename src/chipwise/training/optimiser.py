@@ -16,13 +16,15 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from chipwise.nn.amx import bf16_is_safe
+
 _QUINTIC = (3.4445, -4.7750, 2.0315)  # pushes singular values in (0, 1] towards 1 within five rounds
 
 
 def orthogonalise(matrices: Tensor, *, rounds: int = 5) -> Tensor:
-    """The matrices (count, rows, columns) with all singular values moved to about one, in bfloat16's precision."""
+    """The matrices (count, rows, columns) with all singular values moved to about one, in bfloat16 where that works."""
     a, b, c = _QUINTIC
-    x = matrices.bfloat16()
+    x = matrices.bfloat16() if matrices.is_cuda or bf16_is_safe() else matrices.float()
     tall = x.shape[-2] > x.shape[-1]
     if tall:
         x = x.mT

@@ -59,7 +59,7 @@ def test_integers_in_the_cache_where_the_runtime_has_them() -> None:
 
 def test_more_positions_than_were_learned_are_noted() -> None:
     notes = api.explain("gpt2", device="h100-sxm", prompt=5000).notes
-    assert any("1,024 learned positions and is asked for 5,128" in note for note in notes)
+    assert any("1,024 learned positions and the request needs 5,128" in note for note in notes)
 
 
 def test_integer_products_halve_the_time_of_computing_on_an_a100() -> None:

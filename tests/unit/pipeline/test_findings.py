@@ -61,7 +61,7 @@ def test_more_tokens_a_second_are_better_not_worse(made) -> None:
     goals = parse_objectives({"bits_per_byte": "minimize", "throughput": "maximize"})
     faster = lambda rows: metrics(rows) | {"throughput": 1 / metrics(rows)["tpot_p50"]}  # noqa: E731
     screened = screen(SPACE, faster, SPEC.limits, seed=0, draws=500)
-    chooser = Chooser(SPACE, screened, faster, goals, SPEC.limits, final_s=9.0, bytes_per_token={512: 2.0}, seed=0)
+    chooser = Chooser(SPACE, screened, faster, goals, SPEC.limits, final=9.0, bytes_per_token={512: 2.0}, seed=0)
     chosen = chooser.next(6, seen, [item.row for item in items])
     depth = SPACE.values(chosen, "depth")
     assert (depth == 1).mean() > 0.5  # deeper ones make fewer tokens a second at the same quality

@@ -43,7 +43,7 @@ def test_an_empty_format_is_refused(field: str) -> None:
 def test_a_prompt_beyond_the_models_context_gets_a_note() -> None:
     within, beyond = (api.estimate("meta-llama/Llama-3.1-8B", prompt=tokens) for tokens in (1_000, 200_000))
     assert not any("context" in note for note in within.notes)
-    assert any("made for a context of 131,072 tokens and is asked for 200,128" in note for note in beyond.notes)
+    assert any("made for a context of 131,072 tokens; the request needs 200,128" in note for note in beyond.notes)
 
 
 def test_replicas_without_a_request_get_a_note() -> None:

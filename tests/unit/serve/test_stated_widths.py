@@ -144,7 +144,7 @@ def test_three_misaligned_products_are_named_and_the_rest_counted() -> None:
 
     assert misaligned([product("a", 1.0, doubt=0.0)], []) == []
     (three,) = misaligned([product(name, 1.0) for name in "abc"], [product("a", 1.0)])
-    assert three.startswith("rows of a, b, c are no multiple of 16 bytes")
+    assert three.startswith("rows of a, b, c are not a multiple of 16 bytes")
     (five,) = misaligned([product(name, 1.0) for name in "abcde"])
     assert five.startswith("rows of a, b, c and 2 more are")
     (large,) = misaligned([product("a", 1.0), product("b", 0.009)])  # less than a hundredth is not worth a note

@@ -114,7 +114,7 @@ def test_whole_files_are_entries(tmp_path: Path) -> None:
         (b"\xff\xfe\x00abc", "byte 0 is not UTF-8"),
         (b"caf\xe9 au lait", "byte 3 is not UTF-8"),
         (b"abc\x00def", "binary"),
-        (b"A few words.", r"12 bytes of the 1 different entry, 20,000 bytes are needed"),
+        (b"A few words.", r"too little text to train on: 12 bytes, and at least 20,000 are needed"),
     ],
 )
 def test_bad_files_are_named(tmp_path: Path, content: bytes, message: str) -> None:

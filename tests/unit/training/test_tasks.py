@@ -106,7 +106,7 @@ def test_what_is_wrong_in_a_csv_is_said_with_its_line(tmp_path: Path, content: s
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("{broken\n", "line 1: not JSON"),
+        ("{broken\n", "line 1: not valid JSON"),
         ('["a", "b"]\n', "must be an object"),
         ('{"text": "a"}\n', "line 1: the label is missing"),
         ('{"question": "a", "options": ["b", "c"], "answer": "d"}\n', "none of the options"),
