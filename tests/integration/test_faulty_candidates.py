@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from chipwise import api
-from chipwise.pipeline import measuring, pipeline
 from chipwise.profile import exporting
 from chipwise.profile.calibrate import calibrate
 from chipwise.profile.harness import measure
+from chipwise.targets import bench, local
 from chipwise.testing import fake_runtime as fake
 from chipwise.testing.machines import core_like
 
@@ -58,8 +58,8 @@ def test_a_search_outlives_its_candidates(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "text.txt").write_text("".join(lines))
     (tmp_path / "faulty.yaml").write_text(SPEC)
     monkeypatch.setitem(exporting.EXPORTERS._hidden, "fake", "test_faulty_candidates:export")
-    monkeypatch.setattr(measuring, "measure", measured)
-    monkeypatch.setattr(pipeline, "calibrate", lambda **how: calibrate(**how | {"base": core_like(), "seconds": 1.0}))
+    monkeypatch.setattr(bench, "measure", measured)
+    monkeypatch.setattr(local, "calibrate", lambda **how: calibrate(**how | {"base": core_like(), "seconds": 1.0}))
     record = api.search(tmp_path / "faulty.yaml", out=tmp_path / "run")
     reasons = [trial.reason for trial in record.trials if trial.state == "failed" and trial.reason]
     for fault, words in FAULTS.items():

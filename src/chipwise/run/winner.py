@@ -24,15 +24,15 @@ class WinnerFile:
     workload: Workload
     threads: int
     limits: tuple[Constraint, ...]  # those on measured metrics; limits on tasks are left to chipwise evaluate
-    promised: Mapping[str, tuple[float, float, float]]  # by metric: the value, and its interval's ends
+    promised: Mapping[str, tuple[float, float | None, float | None]]  # by metric: value, and its interval's ends if any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stored:
     weights: str
     workload: Workload
-    constraints: dict[str, str]
-    promised: dict[str, tuple[float, ...]]
+    constraints: dict[str, Any]  # texts, lists, and soft limits as mappings: parse_constraints checks them
+    promised: dict[str, tuple[float | None, ...]]
     target: dict[str, Any]
 
 
@@ -57,7 +57,7 @@ def read_winner(folder: Path) -> WinnerFile | None:
         raise SpecError("must be a whole number of at least 1", file=name, field="target.threads")
     promised = {}
     for metric, values in stored.promised.items():
-        if len(values) != 3:
+        if len(values) != 3 or values[0] is None:
             raise SpecError("must be three numbers: value, low and high", file=name, field=f"promised.{metric}")
         promised[metric] = (values[0], values[1], values[2])
     arch = from_data(data["arch"], file=name)
