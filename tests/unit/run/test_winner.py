@@ -73,3 +73,14 @@ def test_a_file_of_another_kind_is_one_clear_error(tmp_path: Path, content: str)
     (tmp_path / "chipwise.json").write_text(content)
     with pytest.raises(SpecError, match=r"chipwise\.json"):
         api.measure(tmp_path)
+
+
+def test_soft_limits_and_predictions_without_an_interval_are_read(tmp_path) -> None:
+    changes = {
+        "constraints": {"ttft_p50": {"limit": "<= 3 ms", "penalty": "10 %"}},
+        "promised": {"ttft_p50": [0.001, None, None]},
+    }
+    found = read_winner(winner(tmp_path, **changes))
+    assert found is not None
+    assert [(item.metric, item.hard) for item in found.limits] == [("ttft_p50", False)]
+    assert found.promised["ttft_p50"] == (0.001, None, None)
