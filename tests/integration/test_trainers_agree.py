@@ -74,6 +74,7 @@ def decisions(record: RunRecord) -> list[tuple[object, ...]]:
     return [*tried, ("winner", record.winner)]
 
 
+@pytest.mark.skipif(not os.environ.get("CHIPWISE_SLOW"), reason="three searches, minutes: set CHIPWISE_SLOW=1")
 def test_the_same_winner_on_local_ray_and_jobs(smoke_run, tmp_path) -> None:
     pytest.importorskip("ray", reason="needs the extra ray")
     profile = smoke_run / "profile.json"
