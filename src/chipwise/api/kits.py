@@ -109,7 +109,7 @@ def kit(
         out: Folder to write; ``RUN/kit``, or ``kit-NAME`` for a model.
         device: Name of the device: a data sheet's (``apple-m4``), or any other. Default: that of the run's target.
         runtime: ``onnxruntime`` or ``llama.cpp``. Default: the run's own; for a model by its file, else onnxruntime.
-        candidates: Most designs of a run's front besides its winner and reference design.
+        candidates: Most designs of a run's front in addition to its winner and reference design.
         threads: Threads of the runtime. Default: the run's own, else 1.
         batch: Concurrent requests of a model's workload. Default: a winner's own, else 1.
         prompt: Prompt tokens of a model's workload. Default: a winner's own, else 64.

@@ -24,7 +24,7 @@ def command(
         str | None, typer.Option(help="onnxruntime or llama.cpp. Default: the run's own; else by the model's file.")
     ] = None,
     candidates: Annotated[
-        int, typer.Option(help="Most designs of a run's front, besides winner and reference design.", min=0)
+        int, typer.Option(help="Most designs of a run's front beyond winner and reference design.", min=0)
     ] = 6,
     threads: Annotated[int | None, typer.Option(help="Threads of the runtime. Default: the run's own, else 1.")] = None,
     batch: Annotated[int | None, typer.Option(help="Of a model: concurrent requests. Default: 1.", min=1)] = None,

@@ -296,17 +296,7 @@ class Finals:
         """
         source = self._folder.trial(winner.number) / "model.onnx"
         vocab_size = winner.design.arch.vocab_size
-        promises: dict[str, Any] = {
-            "schema": "chipwise.winner/1",
-            "arch": to_data(winner.design.arch),
-            "weights": winner.design.weights,
-            "target": plain(self._spec.target),
-            "workload": plain(self._spec.workload),
-            "constraints": dict(self._spec.constraints),
-            "promised": dict(winner.notes.predicted),
-            "expected": {} if winner.measured else dict(winner.notes.believed_now),
-            "chances": chances(self._spec, winner),
-            "measured": winner.measured,
+        promises = promises_of(self._spec, winner) | {
             "bits_per_byte": winner.notes.test_bits_per_byte or winner.notes.exported_bits_per_byte,
             "validation_bits_per_byte": winner.notes.exported_bits_per_byte,
         }
@@ -328,6 +318,22 @@ class Finals:
                 self._folder.winner / "model.gguf",
                 tokenizer=self._store.tokenizer_path(vocab_size),
             )
+
+
+def promises_of(spec: RunSpec, winner: Candidate) -> dict[str, Any]:
+    """What a winner's ``chipwise.json`` says: its design, what was asked of it, what was promised and measured."""
+    return {
+        "schema": "chipwise.winner/1",
+        "arch": to_data(winner.design.arch),
+        "weights": winner.design.weights,
+        "target": plain(spec.target),
+        "workload": plain(spec.workload),
+        "constraints": dict(spec.constraints),
+        "promised": dict(winner.notes.predicted),
+        "expected": {} if winner.measured else {**winner.notes.predicted, **winner.notes.believed_now},
+        "chances": chances(spec, winner),
+        "measured": winner.measured,
+    }
 
 
 def chances(spec: RunSpec, item: Candidate) -> dict[str, float | None]:

@@ -13,14 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from chipwise.core.digest import plain
 from chipwise.core.errors import ChipwiseError, Infeasible
 from chipwise.core.files import write_json
 from chipwise.optim.law_fit import read_trainings, updated
 from chipwise.optim.laws import Law, shipped
 from chipwise.optim.study import Study
 from chipwise.pipeline.by_law import LOSS, FoundByLaw, search_by_law
-from chipwise.pipeline.finals import chances
+from chipwise.pipeline.finals import promises_of
 from chipwise.pipeline.reference_design import proportions
 from chipwise.pipeline.run_record import make_record
 from chipwise.pipeline.training_plan import training_plan, write_training_plan
@@ -35,10 +34,9 @@ from chipwise.space import Constraint, SearchSpace, SpaceSpec
 from chipwise.space.designs import design_of, summary
 from chipwise.spec import Design, io
 from chipwise.spec.hf import to_config
-from chipwise.targets.chance import Bounds, kept, tightened
-from chipwise.targets.target import Target, open_target
+from chipwise.targets.chance import Bounds, kept
+from chipwise.targets.target import Target, limits_on_predictions, open_target
 
-SPREAD_DESIGNS = 16  # of the space, from which the width of predictions' intervals is read
 RATIOS = (24, 32, 48, 64, 96, 128)  # width over depth of reference designs; see reference_design.ASPECT
 MOST_TRIALS = 24  # designs of the front that are recorded, the best of them first
 
@@ -95,9 +93,7 @@ class LawRun:
     def _search(self, target: Target, law: Law) -> None:
         spec = self.spec
         limits = (*spec.limits, *target.limits)
-        sample = self.space.sample(SPREAD_DESIGNS, np.random.default_rng([spec.seed, 19]))
-        spreads = target.spreads([self.space.design(row) for row in sample])
-        tight = tightened(limits, spreads, spec.confidence_share)
+        tight = limits_on_predictions(spec, self.space, target)
         self._phase("searching by law")
         goals = [goal for goal in spec.goals if goal.metric != EXPECTED_LOSS]
         found = search_by_law(
@@ -108,7 +104,7 @@ class LawRun:
         self._phase("choosing the reference design")
         reference = self._reference(target, law, limits)
         self._phase("planning the training")
-        self._write_winner(best, target, law)
+        self._write_winner(best, law)
         self.study.remember(
             screened={"priced": found.priced},
             law={"source": law.source, "tokens": self.tokens, "notes": list(found.notes)},
@@ -182,7 +178,7 @@ class LawRun:
         values = {metric: bounds[0] for metric, bounds in costs.items()}
         self.study.finish(number, tuple(float(values[goal.metric] or 0.0) for goal in self.spec.goals))
 
-    def _write_winner(self, number: int, target: Target, law: Law) -> None:
+    def _write_winner(self, number: int, law: Law) -> None:
         """The design, its configuration, what is expected of it, and the plan and script of its training."""
         item, folder = self.trials[number], self.folder.winner
         folder.mkdir(parents=True, exist_ok=True)
@@ -191,19 +187,7 @@ class LawRun:
             write_json(folder / "config.json", to_config(item.design.arch))
         except ChipwiseError:  # a design that no family of transformers computes has no configuration of theirs
             (folder / "config.json").unlink(missing_ok=True)
-        promises: dict[str, Any] = {
-            "schema": "chipwise.winner/1",
-            "arch": io.to_data(item.design.arch),
-            "weights": item.design.weights,
-            "target": plain(self.spec.target),
-            "workload": plain(self.spec.workload),
-            "constraints": dict(self.spec.constraints),
-            "promised": dict(item.notes.predicted),
-            "measured": None,
-            "expected": dict(item.notes.predicted),
-            "chances": chances(self.spec, item),
-            "trained": False,
-        }
+        promises = promises_of(self.spec, item) | {"trained": False}
         write_json(folder / PROMISES, promises)
         self._plan(item.design, law)
 

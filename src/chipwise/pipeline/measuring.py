@@ -130,9 +130,7 @@ class CandidateMeasurer:
 
     def _learn(self) -> None:
         """Teaches the target all measurements of the run."""
-        self._target.learn(
-            [(item.design, item.notes.settled or item.measured) for item in self._trials.all() if item.measured]
-        )
+        self._target.learn(self._trials.measured())
 
 
 def metrics_of(

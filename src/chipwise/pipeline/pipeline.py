@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import ChipwiseError
 from chipwise.optim.study import Study
@@ -35,11 +33,10 @@ from chipwise.run.ledger import Ledger
 from chipwise.run.progress import Observer, Status
 from chipwise.run.spec import RunSpec
 from chipwise.run.trials import Candidate, Trials, choice_labels
-from chipwise.space import Constraint, SearchSpace
+from chipwise.space import SearchSpace
 from chipwise.space.designs import summary
 from chipwise.space.search_space import Rows
-from chipwise.targets.chance import tightened
-from chipwise.targets.target import Target, open_target
+from chipwise.targets.target import Target, limits_on_predictions, open_target
 from chipwise.trainers.protocol import Setup, Trainer, open_trainer
 from chipwise.training.data import load_corpus
 from chipwise.training.tokenizer import TokenStore
@@ -47,7 +44,6 @@ from chipwise.training.tokenizer import TokenStore
 MEASURING_S, MEASURING_SHARE = 5.0, 0.04  # CPU seconds and share of the budget for measuring the finalists
 FINALS_S = 60.0  # CPU seconds for the same, where the budget is of trainings alone
 ENDING_S, ENDING_SHARE = 4.0, 0.01  # the same for what comes after that: test text, explanations, report
-SPREAD_DESIGNS = 16  # of the space, from which the width of predictions' intervals is read
 REMEMBERED_S = 1.0  # CPU seconds after which what was spent is written down
 
 
@@ -145,9 +141,7 @@ class Search:
         self._phase("reading the kit's results")
         for number, each in new.items():
             self.trials.note(number, **each)
-        target.learn(
-            [(item.design, item.notes.settled or item.measured) for item in self.trials.all() if item.measured]
-        )
+        target.learn(self.trials.measured())
         contenders = [
             item for item in self.trials.all() if item.alive and item.notes.exported_bits_per_byte is not None
         ]
@@ -192,7 +186,7 @@ class Search:
         measurer = CandidateMeasurer(self.trials, spec, self.folder, target, on_progress=self._detail)
         self._phase("screening")
         metrics = RunTargets(spec, self.space, target.metrics).metrics if spec.targets else target.metrics
-        limits = (*self._limits_on_predictions(target), *spec.limits_elsewhere)
+        limits = (*limits_on_predictions(spec, self.space, target), *spec.limits_elsewhere)
         screened = screen(self.space, metrics, limits, seed=spec.seed)
         self._remember_screened(screened)
         self._phase("choosing the reference design")
@@ -384,16 +378,6 @@ class Search:
         """What the trainer is made from."""
         train = self.spec.train
         return Setup(on=train.on, folder=self.folder.path, workers=self.spec.budget.workers, device=train.trains_on)
-
-    def _limits_on_predictions(self, target: Target) -> tuple[Constraint, ...]:
-        """The run's limits and the device's own; on values alone where measurements decide, else with confidence."""
-        spec = self.spec
-        limits = (*spec.limits, *target.limits)
-        if target.measures:
-            return limits
-        sample = self.space.sample(SPREAD_DESIGNS, np.random.default_rng([spec.seed, 19]))
-        spreads = target.spreads([self.space.design(row) for row in sample])
-        return tightened(limits, spreads, spec.confidence_share)
 
     def _remember_screened(self, screened: Screened) -> None:
         self.study.remember(

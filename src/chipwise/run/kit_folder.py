@@ -153,7 +153,7 @@ def pack_run(
         device: The device's name, as the user calls it.
         machine: The machine's name, where only one may run the kit.
         runtimes: Which files to pack; the run's own runtime by default.
-        candidates: Most designs of the front besides winner and reference design.
+        candidates: Most designs of the front in addition to winner and reference design.
         threads: Threads of the runtime; the run's own by default.
         gpu_layers: llama.cpp: layers on the GPU, -1 for all.
         created: ISO 8601.

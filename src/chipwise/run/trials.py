@@ -202,6 +202,10 @@ class Trials:
         """Every trial in order of number."""
         return [Candidate(trial, self._design(trial)) for trial in self.study.trials()]
 
+    def measured(self) -> list[tuple[Design, Mapping[str, float]]]:
+        """What a target learns from: every design that was measured, with its settled values where there are some."""
+        return [(item.design, item.notes.settled or item.measured) for item in self.all() if item.measured]
+
     def __getitem__(self, number: int) -> Candidate:
         trial = self.study.trial(number)
         return Candidate(trial, self._design(trial))

@@ -35,7 +35,7 @@ from chipwise.targets.served_pricer import ServedPricer
 from chipwise.teaching.machine import teach_rows
 from chipwise.teaching.observations import MeasuredRow
 
-SAMPLE = 48  # designs from which energy by seconds is fitted, and how wide intervals are
+SAMPLE = 48  # designs to whose estimates energy, and times as they were taught, are fitted
 
 
 class SheetTarget:

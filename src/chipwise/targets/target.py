@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
 from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import MeasurementError
 from chipwise.core.tables import Table
@@ -20,7 +22,9 @@ from chipwise.run.spec import RunSpec
 from chipwise.space import Constraint, SearchSpace
 from chipwise.space.search_space import Rows
 from chipwise.spec import Design
-from chipwise.targets.chance import Bounds
+from chipwise.targets.chance import Bounds, tightened
+
+SPREAD_DESIGNS = 16  # of the space, from which the width of predictions' intervals is read
 
 TARGETS = Table(
     "target",
@@ -96,6 +100,18 @@ class Target(Protocol):
     def alternately(self, paths: list[Path]) -> list[Measurement | MeasurementError]:
         """Measures exported files in turns; errors in their places."""
         ...
+
+
+def limits_on_predictions(spec: RunSpec, space: SearchSpace, target: Target) -> tuple[Constraint, ...]:
+    """The run's limits and the device's own, for screening; on values alone where measurements decide, else tightened.
+
+    A tightened limit is one on the predicted value that leaves the limit itself the run's confidence.
+    """
+    limits = (*spec.limits, *target.limits)
+    if target.measures:
+        return limits
+    sample = space.sample(SPREAD_DESIGNS, np.random.default_rng([spec.seed, 19]))
+    return tightened(limits, target.spreads([space.design(row) for row in sample]), spec.confidence_share)
 
 
 def kind_of(device: str) -> str:

@@ -2,7 +2,7 @@
 
 The designer sees every objective as a black box and whether a trial met the limits, as it would without chipwise. What
 the cost model knows is used around it: a suggestion that breaks a free limit, or that was tried, gives way to a row
-near it that does neither. After a restart the designer is told all trials again.
+near it that does neither. After a restart the designer receives all trials again.
 
 References:
     Song et al., Open Source Vizier, AutoML 2022. Song et al., The Vizier Gaussian Process Bandit Algorithm, 2024,
