@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from chipwise.core.arrays import Float64Array
 from chipwise.core.dtypes import weight_format
+from chipwise.core.rows import distinct_rows
 from chipwise.cost.model import Predicted
 from chipwise.optim.laws import Law
 from chipwise.optim.pareto import crowding, non_dominated
@@ -253,7 +254,7 @@ class _Held:
 
     def joined(self, other: _Held) -> _Held:
         """Both, each row once."""
-        rows, first = np.unique(np.vstack([self.rows, other.rows]), axis=0, return_index=True)
+        rows, first = distinct_rows(np.vstack([self.rows, other.rows]))
         metrics = {name: np.concatenate([a, other.metrics[name]])[first] for name, a in self.metrics.items()}
         return _Held(rows, metrics)
 
@@ -303,7 +304,7 @@ def _children(space: SearchSpace, parents: Rows, count: int, rng: np.random.Gene
         alike[np.ix_(mine, columns)] = rng.integers(0, space.cardinalities[columns[0]], (len(mine), 1))
     drawn = mutate(space, first[3 * part :], rng)
     near = np.clip(np.vstack([mixed, stepped, alike]), 0, space.cardinalities - 1)
-    return np.unique(np.vstack([space.canonical(near), drawn]), axis=0)
+    return distinct_rows(np.vstack([space.canonical(near), drawn]))[0]
 
 
 def _neighbours(space: SearchSpace, row: NDArray[np.int64]) -> Rows:
@@ -322,4 +323,4 @@ def _neighbours(space: SearchSpace, row: NDArray[np.int64]) -> Rows:
             changed[down] -= 1
             found.append(changed)
     near = np.clip(np.array(found), 0, space.cardinalities - 1)
-    return np.unique(space.canonical(near), axis=0)
+    return distinct_rows(space.canonical(near))[0]

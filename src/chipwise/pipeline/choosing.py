@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import ChipwiseError, SpecError
+from chipwise.core.rows import distinct_rows
 from chipwise.optim.acquisition import expected_improvement, most_informative
 from chipwise.optim.encoding import Encoder
 from chipwise.optim.quality_model import QualityModel
@@ -199,7 +200,7 @@ class Chooser:
         column = self._space.index["weights"]
         rows = np.repeat(np.array([row], dtype=np.int64), self._space.cardinalities[column], axis=0)
         rows[:, column] = np.arange(len(rows))
-        rows = np.unique(self._space.canonical(rows), axis=0)
+        rows = distinct_rows(self._space.canonical(rows))[0]
         rows = np.asarray(rows[rows[:, column] != row[column]], dtype=np.int64)
         return rows[excess(self._limits, self._metrics(rows)) <= 0] if len(rows) else rows
 
@@ -318,9 +319,9 @@ class Chooser:
             counted = self.penalty_factor(seen) * [item.bits_per_byte for item in observations]
             best = np.lexsort((counted, np.array([-item.spent for item in observations])))[:PARENTS]
             parents = np.unique(seen[best], axis=0)
-            children = np.unique(mutate(self._space, np.repeat(parents, CHILDREN, axis=0), rng), axis=0)
+            children = distinct_rows(mutate(self._space, np.repeat(parents, CHILDREN, axis=0), rng))[0]
             keep = excess(self._limits, self._metrics(children)) <= 0
-            rows = np.unique(np.vstack([rows, children[keep]]), axis=0)
+            rows = distinct_rows(np.vstack([rows, children[keep]]))[0]
         gone = {self._architecture(row) for row in taken}
         kept = [i for i, row in enumerate(rows.tolist()) if self._architecture(row) not in gone]
         return rows[kept]

@@ -7,15 +7,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import Infeasible
+from chipwise.core.rows import distinct_rows, new_rows
 from chipwise.space import Constraint, SearchSpace
 from chipwise.space.constraints import relative_excess
 from chipwise.space.designs import summary
 from chipwise.space.search_space import Rows
 
+STALE_ROUNDS = 8  # of breeding that bring no candidate nearer to limits that none keeps
 Metrics = Callable[[Rows], Mapping[str, Float64Array]]  # free metrics of candidates, by name
 
 
@@ -57,7 +58,7 @@ def screen(
     """
     rng = np.random.default_rng(seed)
     draws = int(min(draws, 4 * space.size() + 64))
-    rows = np.unique(space.sample(draws, rng), axis=0)
+    rows, _ = distinct_rows(space.sample(draws, rng))
     begun = time.perf_counter()
     known = {name: np.asarray(values) for name, values in metrics(rows).items()}
     elapsed = time.perf_counter() - begun
@@ -65,13 +66,13 @@ def screen(
     share = float((worst <= 0).mean())
     cloud = _cloud(known, worst, rng)
     priced = drawn = len(rows)
+    nearest, stale = worst.min(), 0
     for _ in range(30):
-        if (worst <= 0).sum() >= min(wanted, len(rows)):
+        if (worst <= 0).sum() >= min(wanted, len(rows)) or stale >= STALE_ROUNDS:
             break
         parents = rows[np.argsort(worst, kind="stable")[:500]]
         children = mutate(space, np.repeat(parents, 8, axis=0), rng)
-        fresh = np.unique(np.vstack([rows, children]), axis=0)
-        fresh = fresh[~_member(fresh, rows)]
+        fresh = new_rows(children, rows)
         if not len(fresh):
             break
         more = metrics(fresh)
@@ -79,6 +80,8 @@ def screen(
         rows = np.vstack([rows, fresh])
         known = {name: np.concatenate([values, more[name]]) for name, values in known.items()}
         worst = excess(constraints, known)
+        stale = stale + 1 if 0 < worst.min() >= nearest else 0
+        nearest = worst.min()
     keep = worst <= 0
     if not keep.any():
         raise Infeasible(_why(space, rows, known, constraints, worst))
@@ -97,11 +100,6 @@ def mutate(space: SearchSpace, rows: Rows, rng: np.random.Generator, *, genes: f
     change = rng.random(rows.shape) < genes / rows.shape[1]
     drawn = (rng.random(rows.shape) * space.cardinalities).astype(np.int64)
     return space.canonical(np.where(change, drawn, rows))
-
-
-def _member(rows: Rows, known: Rows) -> NDArray[np.bool_]:
-    seen = {row.tobytes() for row in known}
-    return np.array([row.tobytes() in seen for row in rows], dtype=bool)
 
 
 def _cloud(

@@ -18,13 +18,12 @@ from numpy.typing import NDArray
 
 from chipwise.core.errors import SpecError
 from chipwise.core.fields import describe
+from chipwise.core.rows import Rows
 from chipwise.space.conditions import Conditions
 from chipwise.space.count import size
 from chipwise.space.designs import design_of
 from chipwise.space.space_spec import LAYER_WEIGHTS, Slots, SpaceSpec, slots_of
 from chipwise.spec import Design
-
-Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
