@@ -1,0 +1,46 @@
+"""Distinct rows of integers: candidates of a space are compared by the hundred thousand."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Rows = NDArray[np.int64]
+
+
+def distinct_rows(rows: Rows) -> tuple[Rows, NDArray[np.int64]]:
+    """Each row once, in lexicographic order, and where it first occurs.
+
+    The same as ``np.unique(rows, axis=0, return_index=True)``. Small numbers share 64-bit words, which sort about ten
+    times as fast as whole rows.
+
+    Args:
+        rows: Numbers of at least 0, (n, columns).
+    """
+    words = _packed(rows)
+    order = np.lexsort(words[::-1])  # stable: of equal rows the first comes first
+    new = np.ones(len(rows), dtype=bool)
+    if len(rows):
+        new[1:] = np.any([word[order[1:]] != word[order[:-1]] for word in words], axis=0)
+    first = order[new]
+    return rows[first], first
+
+
+def new_rows(rows: Rows, known: Rows) -> Rows:
+    """The rows that are not among ``known``, each once, in lexicographic order."""
+    both, first = distinct_rows(np.vstack([known, rows]))
+    return both[first >= len(known)]
+
+
+def _packed(rows: Rows) -> list[NDArray[np.uint64]]:
+    """The columns packed into words, most significant first, so that words compare as rows do."""
+    bits = [int(most).bit_length() for most in rows.max(axis=0, initial=0)]
+    words: list[NDArray[np.uint64]] = []
+    free = 0
+    for column, width in enumerate(bits):
+        if width > free or not words:
+            words.append(np.zeros(len(rows), dtype=np.uint64))
+            free = 64
+        free -= width
+        words[-1] |= rows[:, column].astype(np.uint64) << np.uint64(free) if width else np.uint64(0)
+    return words
