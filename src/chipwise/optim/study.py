@@ -18,6 +18,7 @@ from chipwise.core.files import storage as disk
 from chipwise.optim.storage import REMEDY, is_url, open_storage, with_retries, without_password
 
 T = TypeVar("T")
+_AFTER = "after:"  # then a trial's number: what was noted of it after its end, which Optuna's own records do not take
 _STATES = {"RUNNING": "running", "COMPLETE": "complete", "FAIL": "failed", "PRUNED": "pruned", "WAITING": "running"}
 
 
@@ -134,8 +135,11 @@ class Study:
         return int(self._do(lambda: self._storage.get_trial_number_from_id(identity)))
 
     def note(self, number: int, **notes: Any) -> None:
-        """Adds to what is known of a trial; JSON-able values only."""
+        """Adds to what is known of a trial, also of one that has ended; JSON-able values only."""
         identity = self._identity(number)
+        if self._do(lambda: self._storage.get_trial(identity)).state.is_finished():
+            self.remember(**{f"{_AFTER}{number}": self._noted_after().get(number, {}) | notes})
+            return
         for key, value in notes.items():
             self._do(lambda key=key, value=value: self._storage.set_trial_user_attr(identity, key, value))  # type: ignore[misc]
 
@@ -168,16 +172,26 @@ class Study:
     @property
     def memory(self) -> dict[str, Any]:
         """What :meth:`remember` kept."""
-        return dict(self._do(lambda: self._study.user_attrs))
+        held = self._do(lambda: self._study.user_attrs)
+        return {key: value for key, value in held.items() if not key.startswith(_AFTER)}
+
+    def _noted_after(self) -> dict[int, dict[str, Any]]:
+        """What was noted of trials after their end, by number."""
+        found = self._do(lambda: self._storage.get_study_user_attrs(self._study._study_id))
+        return {int(key.removeprefix(_AFTER)): dict(found[key]) for key in found if key.startswith(_AFTER)}
 
     def trials(self) -> list[Trial]:
         """All trials in order of number."""
-        return [_trial(item) for item in self._do(lambda: self._study.get_trials(deepcopy=False))]
+        after = self._noted_after()
+        return [
+            _trial(item, after.get(item.number)) for item in self._do(lambda: self._study.get_trials(deepcopy=False))
+        ]
 
     def trial(self, number: int) -> Trial:
         """One trial."""
         identity = self._identity(number)
-        return _trial(self._do(lambda: self._storage.get_trial(identity)))
+        item = self._do(lambda: self._storage.get_trial(identity))
+        return _trial(item, self._noted_after().get(number) if item.state.is_finished() else None)
 
     def _identity(self, number: int) -> int:
         """The store's own name of a trial."""
@@ -186,10 +200,10 @@ class Study:
         )
 
 
-def _trial(item: Any) -> Trial:
+def _trial(item: Any, after: Mapping[str, Any] | None = None) -> Trial:
     return Trial(
         number=item.number,
         state=_STATES[item.state.name],
-        notes=dict(item.user_attrs),
+        notes={**item.user_attrs, **(after or {})},
         values=tuple(item.values or ()),
     )

@@ -321,7 +321,13 @@ class Finals:
 
 
 def promises_of(spec: RunSpec, winner: Candidate) -> dict[str, Any]:
-    """What a winner's ``chipwise.json`` says: its design, what was asked of it, what was promised and measured."""
+    """What a winner's ``chipwise.json`` says: its design, what was asked of it, what was promised and measured.
+
+    Expected is what no measurement tells; of a winner that this machine measured, nothing is.
+    """
+    known = {**winner.notes.predicted, **winner.notes.believed_now}
+    measured = winner.measured or {}
+    here = spec.target.local and bool(measured)
     return {
         "schema": "chipwise.winner/1",
         "arch": to_data(winner.design.arch),
@@ -330,7 +336,7 @@ def promises_of(spec: RunSpec, winner: Candidate) -> dict[str, Any]:
         "workload": plain(spec.workload),
         "constraints": dict(spec.constraints),
         "promised": dict(winner.notes.predicted),
-        "expected": {} if winner.measured else {**winner.notes.predicted, **winner.notes.believed_now},
+        "expected": {} if here else {metric: known[metric] for metric in known if metric not in measured},
         "chances": chances(spec, winner),
         "measured": winner.measured,
     }

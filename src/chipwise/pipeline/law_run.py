@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from chipwise.core.digest import plain
 from chipwise.core.errors import ChipwiseError, Infeasible
 from chipwise.core.files import write_json
 from chipwise.optim.law_fit import read_trainings, updated
@@ -20,6 +21,7 @@ from chipwise.optim.laws import Law, shipped
 from chipwise.optim.study import Study
 from chipwise.pipeline.by_law import LOSS, FoundByLaw, search_by_law
 from chipwise.pipeline.finals import promises_of
+from chipwise.pipeline.kit_return import kit_notes, record
 from chipwise.pipeline.reference_design import proportions
 from chipwise.pipeline.run_record import make_record
 from chipwise.pipeline.training_plan import training_plan, write_training_plan
@@ -73,14 +75,52 @@ class LawRun:
         target = open_target(self.spec, self.space, self.folder)
         if "winner" not in self.study.memory:
             self._search(target, self._law())
+        else:
+            self._take_results(target)
         self._phase("report")
         self.study.remember(spent=self.ledger.save())
-        record = make_record(self.spec, self.study, self.trials, self.space, self.folder, target)
-        save(record, self.folder.record)
-        output.write(record, self.folder.path)
+        found = make_record(self.spec, self.study, self.trials, self.space, self.folder, target)
+        save(found, self.folder.record)
+        output.write(found, self.folder.path)
         self.status.done = True
         self._observer(self.status)
-        return record
+        return found
+
+    def _take_results(self, target: Target) -> None:
+        """Records what a kit measured, teaches the target, and chooses again among the designs that are recorded."""
+        told: list[str] = []
+        notes = kit_notes(self.trials, self.spec, self.folder, on_note=told.append)
+        if told != self.study.memory.get("kit_notes", []):
+            self.study.remember(kit_notes=told)
+        target.learn(self.trials.measured())
+        if not notes:
+            return
+        self._phase("reading the kit's results")
+        record(self.trials, target, notes)
+        limits = (*self.spec.limits, *target.limits)
+        good = [
+            item
+            for item in self.trials.all()
+            if item.alive
+            and not item.is_reference
+            and kept(limits, item.notes.believed_now, item.measured or {}, self.spec.confidence_share)
+        ]
+        winner = min(good, key=lambda item: (item.costs[EXPECTED_LOSS], item.number), default=None)
+        number = self.study.memory["winner"] if winner is None else winner.number
+        self._phase("planning the training")
+        law = self._law()
+        self._write_winner(number, law)
+        held = {**self.study.memory["law"], "change": self._change(number, self.study.memory.get("baseline"), law)}
+        self.study.remember(winner=number, law=held)
+
+    def _change(self, winner: int, reference: int | None, law: Law) -> dict[str, float] | None:
+        """By how much the winner's expected loss differs from the reference design's, with its interval."""
+        if reference is None:
+            return None
+        found: dict[str, float] = plain(
+            law.difference(self.trials[reference].design, self.trials[winner].design, self.tokens)
+        )
+        return found
 
     def _law(self) -> Law:
         """The shipped law, or that law after the user's own trainings."""
@@ -105,9 +145,10 @@ class LawRun:
         reference = self._reference(target, law, limits)
         self._phase("planning the training")
         self._write_winner(best, law)
+        change = self._change(best, reference, law)
         self.study.remember(
             screened={"priced": found.priced},
-            law={"source": law.source, "tokens": self.tokens, "notes": list(found.notes)},
+            law={"source": law.source, "tokens": self.tokens, "notes": list(found.notes), "change": change},
             winner=best,
             baseline=reference,
         )

@@ -14,9 +14,10 @@ from chipwise.pipeline.choosing import Chooser, StrategyProposer
 from chipwise.pipeline.finals import Finals
 from chipwise.pipeline.findings import explain_answer
 from chipwise.pipeline.halving import OVERHEAD, Halving, Propose, Rung, plan_finals, plan_rungs
+from chipwise.pipeline.kit_return import kit_notes, record
 from chipwise.pipeline.limits import no_slower_than, penalty_factor
 from chipwise.pipeline.measurement_choice import measure_front
-from chipwise.pipeline.measuring import CandidateMeasurer, measurement_notes
+from chipwise.pipeline.measuring import CandidateMeasurer
 from chipwise.pipeline.other_devices import RunTargets
 from chipwise.pipeline.reference_design import largest_within, reference_designs
 from chipwise.pipeline.run_record import make_record
@@ -28,7 +29,6 @@ from chipwise.reporting import output
 from chipwise.reporting.record import RunRecord, save
 from chipwise.run.budget_spec import Allowance
 from chipwise.run.folder import RunFolder
-from chipwise.run.kit_folder import kit_results
 from chipwise.run.ledger import Ledger
 from chipwise.run.progress import Observer, Status
 from chipwise.run.spec import RunSpec
@@ -90,10 +90,20 @@ class Search:
         self._reserve_s = 0.0  # of a budget that counts everything, what is set aside for the end of the run
 
     def run(self) -> RunRecord:
-        """Does everything, or what is still missing of it; returns the record of the finished run."""
+        """Does everything, or what is still missing of it; returns the record of the finished run.
+
+        Raises:
+            Unsupported: What it should train on is not here; then the folder holds no run.
+            MissingExtra: A package that the trainer needs is not installed; then too.
+        """
         try:
-            if "winner" not in self.study.memory:
-                self._search()
+            trainer = open_trainer(self._setup) if "winner" not in self.study.memory else None
+        except ChipwiseError:
+            self.folder.withdraw()
+            raise
+        try:
+            if trainer is not None:
+                self._search(trainer)
             else:
                 self._take_results()
             return self.report()
@@ -101,8 +111,8 @@ class Search:
             self._save_partial()
             raise
 
-    def _search(self) -> None:
-        with open_trainer(self._setup) as trainer:
+    def _search(self, trainer: Trainer) -> None:
+        with trainer:
             ready = self._prepare()
             halving = self._train_candidates(ready, trainer)
             finalists, reference = halving.promote(ready.references)
@@ -129,24 +139,16 @@ class Search:
 
     def _take_results(self) -> None:
         """Records what a kit measured of a finished run, teaches the target, and ranks the contenders again."""
-        found = kit_results(self.folder.path, runtime=self.spec.target.runtime, on_note=self._detail)
-        notes = {
-            number: measurement_notes(taken, self.spec.target.rates, final=True) | {"measured_because": "kit"}
-            for number, taken in found.items()
-        }
-        new = {n: each for n, each in notes.items() if self.trials[n].measured != each["measured"]}
-        target = self._opened() if new else None
-        if target is None:
+        told: list[str] = []
+        notes = kit_notes(self.trials, self.spec, self.folder, on_note=told.append)
+        target = self._opened()
+        if told != self.study.memory.get("kit_notes", []):
+            self.study.remember(kit_notes=told)
+        if target is None or not notes:
             return
         self._phase("reading the kit's results")
-        for number, each in new.items():
-            self.trials.note(number, **each)
-        target.learn(self.trials.measured())
-        contenders = [
-            item for item in self.trials.all() if item.alive and item.notes.exported_bits_per_byte is not None
-        ]
-        for item in contenders:
-            self.trials.note(item.number, believed_now=target.predict(item.design))
+        record(self.trials, target, notes)
+        self._phase("reading text")
         store = TokenStore(
             load_corpus(self.spec.data, base=self.spec.folder), self.folder.corpus, self.spec.space.vocab_size
         )
@@ -159,10 +161,13 @@ class Search:
             penalty_factor=penalty_factor(self.spec),
             on_phase=self._phase,
         )
-        ranked = [self.trials[item.number] for item in contenders]
         number = self.study.memory["baseline"]
         reference = None if number is None else self.trials[number]
-        good = [item for item in ranked if not item.is_reference and finals.keeps_limits(item)]
+        good = [
+            item
+            for item in self.trials.all()
+            if item.notes.exported_bits_per_byte is not None and not item.is_reference and finals.keeps_limits(item)
+        ]
         winner = self.trials[self.study.memory["winner"]]
         if good:
             winner = finals.best(good, reference)
@@ -407,12 +412,12 @@ class Search:
         """Writes record, report, table and card from what the study holds."""
         self._phase("report")
         self.study.remember(spent=self.ledger.save())
-        record = self._record()
-        save(record, self.folder.record)
-        output.write(record, self.folder.path)
+        found = self._record()
+        save(found, self.folder.record)
+        output.write(found, self.folder.path)
         self.status.done = True
         self._show()
-        return record
+        return found
 
     def _record(self) -> RunRecord:
         return make_record(self.spec, self.study, self.trials, self.space, self.folder, self._opened())
@@ -421,6 +426,7 @@ class Search:
         """The run's target; one that takes no calibration is opened where it was not yet."""
         if self.target is None and (self.folder.profile.exists() or not self.spec.target.local):
             self.target = open_target(self.spec, self.space, self.folder, self._detail)
+            self.target.learn(self.trials.measured())
         return self.target
 
     def _save_partial(self) -> None:

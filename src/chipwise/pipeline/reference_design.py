@@ -2,17 +2,20 @@
 
 Llama-style: pre-norm RMSNorm, SwiGLU of 8/3 the width, rotary grouped-query attention, tied table, all layers alike,
 every dimension a multiple of what kernels like. Width, depth, KV heads and format vary; of those that the cost model
-predicts within the limits, the largest is taken. For each vocabulary the largest design that is measured within the
-limits gets the same first training as every candidate, and the best of them the same full training as the finalists.
+predicts within the limits, the largest is taken that its training can still fill. For each vocabulary the largest one
+that is measured within the limits gets the same first training as every candidate, and the best of them the same full
+training as the finalists.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from chipwise.pipeline.limits import HEADROOM, within
 from chipwise.pipeline.measuring import Measurer
+from chipwise.run.budget_spec import Allowance
 from chipwise.run.spec import RunSpec
 from chipwise.run.trials import Candidate, Trials
 from chipwise.space import SpaceSpec
@@ -24,7 +27,22 @@ from chipwise.targets.target import Target
 ALIGNMENT = 32
 HEAD_SIZES = (32, 64)
 ASPECT = (24, 128)  # width over depth: SmolLM2-135M has 19, GPT-2 64, Llama-3.2-1B and Llama-3-8B 128
+LEAST_TOKENS = 0.25  # a parameter
+TRAINED_FLOPS = 1.5e11  # a CPU second: 951,424 parameters at 26,797 tokens/s, six FLOPs each (docs/notes/training.md)
 MEASURED_AT_MOST = 4  # designs measured for one vocabulary before it is given up
+
+
+def most_parameters(allowance: Allowance) -> float:
+    """Parameters beyond which one final training is no training: a quarter of a token for each, at least.
+
+    Where limits are loose, the largest design within them would be a poor rival. Of trainings on a GPU nothing is
+    known beforehand, so nothing is left out.
+    """
+    if allowance.unit == "tokens":
+        return allowance.final / LEAST_TOKENS
+    if allowance.unit == "cpu":
+        return math.sqrt(TRAINED_FLOPS * allowance.final / (6 * LEAST_TOKENS))
+    return math.inf
 
 
 def reference_designs(trials: Trials, spec: RunSpec, target: Target, *, measurer: Measurer) -> list[Candidate]:
@@ -38,7 +56,7 @@ def reference_designs(trials: Trials, spec: RunSpec, target: Target, *, measurer
 def largest_within(
     trials: Trials, spec: RunSpec, target: Target, vocab_size: int, *, measurer: Measurer
 ) -> Candidate | None:
-    """The largest reference design of one vocabulary that is measured within the limits.
+    """The largest reference design of one vocabulary that is measured within the limits, and that training can fill.
 
     One that broke a limit in an earlier measurement, also as an exported model at the end of a run, is passed over.
     """
@@ -64,8 +82,10 @@ def _largest_first(
 ) -> list[tuple[Mapping[str, Any], Mapping[str, Bounds]]]:
     """Designs predicted within the limits, most parameters first; of equals the one predicted to be fastest.
 
-    Those that keep the soft limits too come before all others. Each measurement corrects later predictions.
+    Those that keep the soft limits too come before all others; those too large for their training come last, the
+    smallest first. Each measurement corrects later predictions.
     """
+    most = most_parameters(spec.allowance)
     limits = (*spec.limits, *target.limits)
 
     def fits(predicted: Mapping[str, Bounds]) -> bool:
@@ -73,7 +93,7 @@ def _largest_first(
             return within(limits, values_of(predicted), headroom=HEADROOM)
         return kept(limits, predicted, {}, spec.confidence_share)
 
-    fitting: list[tuple[bool, int, float, int, Mapping[str, Any], Mapping[str, Bounds]]] = []
+    fitting: list[tuple[bool, bool, int, float, int, Mapping[str, Any], Mapping[str, Bounds]]] = []
     for choices in proportions(spec.space):
         if choices["vocab_size"] != vocab_size:
             continue
@@ -81,8 +101,9 @@ def _largest_first(
         predicted = target.predict(design)
         values = values_of(predicted)
         if fits(predicted):
-            beyond = total_penalty(spec.limits, values) > 0
-            fitting.append((beyond, -design.arch.parameters(), values["tpot_p50"], len(fitting), choices, predicted))
+            beyond, size = total_penalty(spec.limits, values) > 0, design.arch.parameters()
+            order = (beyond, size > most, size if size > most else -size, values["tpot_p50"])
+            fitting.append((*order, len(fitting), choices, predicted))
     return [(choices, predicted) for *_, choices, predicted in sorted(fitting)]
 
 

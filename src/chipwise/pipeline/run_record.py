@@ -87,9 +87,10 @@ def make_record(
         tasks=tuple(_tasks(spec, items, memory.get("bars", {}))),
         rankings=rankings(items, spec.workload),
         test=build(rec.TestScore, memory["test"], field="test") if "test" in memory else None,
+        law=_law(memory),
         continuations=tuple(rec.Continuation(**item) for item in memory.get("continuations", ())),
         elsewhere=() if target is None else tuple(_elsewhere(spec, space, items, target, (winner, baseline, knee))),
-        notes=tuple(_notes(spec, items, profile)),
+        notes=(*_notes(spec, items, profile), *memory.get("kit_notes", ())),
     )
 
 
@@ -100,6 +101,16 @@ def _budget(spec: RunSpec, memory: Mapping[str, Any], items: Sequence[Candidate]
         return rec.Budget(cpu_s=allowed.total, spent=spent, device=device)
     used = charged(items, allowed)
     return rec.Budget(spent=spent, unit=allowed.unit, allowed=allowed.total, charged=used, device=device)
+
+
+def _law(memory: Mapping[str, Any]) -> rec.ByLaw | None:
+    """What a search by law remembers of its answer; None of a search that trains."""
+    held = memory.get("law")
+    if held is None:
+        return None
+    plan = memory.get("plan")
+    line = plan.get("headline") if isinstance(plan, Mapping) else None
+    return build(rec.ByLaw, {**held, "plan": line}, field="law")
 
 
 def _target(spec: RunSpec, items: list[Candidate], profile: MachineProfile | None, target: Target | None) -> rec.Target:
@@ -193,17 +204,23 @@ def _tasks(spec: RunSpec, items: list[Candidate], bars: Mapping[str, Any]) -> It
 
 
 def _points(spec: RunSpec, items: list[Candidate], factor: Factor) -> tuple[list[Candidate], Any]:
-    """Feasible trained candidates, and their objectives to minimise, (n, m); bits per byte as they count."""
+    """Feasible candidates of known quality and their objectives to minimise, (n, m); bits per byte as they count.
+
+    Quality is what was trained, or where nothing was, the loss that the law expects.
+    """
+    by_law = spec.quality.chosen == "law"
     kept, rows = [], []
     for item in items:
-        if item.quality is None or not item.alive or item.is_reference:
+        if not (by_law or item.quality) or not item.alive or item.is_reference:
             continue
         known = item.known
-        known["bits_per_byte"] = item.notes.exported_bits_per_byte or item.quality
+        if not by_law:
+            known["bits_per_byte"] = item.notes.exported_bits_per_byte or item.quality or np.inf
         if not within(spec.limits, known):
             continue
         kept.append(item)
-        known["bits_per_byte"] *= factor(item)
+        if not by_law:
+            known["bits_per_byte"] *= factor(item)
         rows.append([known[g.metric] * (1 if g.direction == "minimize" else -1) for g in spec.goals])
     return kept, np.array(rows).reshape(len(rows), len(spec.goals))
 
@@ -314,6 +331,8 @@ def _cloud(rows: list[list[float]]) -> rec.Cloud:
 
 def _history(spec: RunSpec, items: list[Candidate], factor: Factor) -> list[rec.HistoryPoint]:
     """Best quality and hypervolume as trainings ended, against the CPU time of the trainings before."""
+    if spec.quality.chosen == "law":
+        return []  # nothing was trained
     kept, points = _points(spec, items, factor)
     if not kept:
         return []

@@ -254,7 +254,7 @@ def join(parts: Sequence[Measurement]) -> Measurement:
         tpot_s=tuple(s for p in parts for s in p.tpot_s),
         cpu_s=sum(p.cpu_s for p in parts),
         peak_memory_bytes=max(memory, default=None),
-        energy_j=sum(energies) if (energies := [p.energy_j for p in parts if p.energy_j is not None]) else None,
+        energy_j=None if None in (found := [p.energy_j for p in parts]) else sum(j for j in found if j is not None),
         drift=_joint_drift([p.drift for p in parts if p.drift is not None]),
         clean=all(p.clean for p in parts),
         reasons=reasons,
@@ -343,6 +343,7 @@ def measurement_of(
             "load_after": reply["load_after"],
             **{name: reply[name] for name in ("clock_hz_before", "clock_hz_after", "temperature_c")},
             **({"python": sys.version.split()[0], "kernel": os.uname().release} if here else {}),
+            **({"energy_from": source} if (source := reply.get("energy_from")) else {}),
             **reply.get("settings", {}),
         },
     )

@@ -6,7 +6,9 @@
 It needs Python 3.9 or newer and the runtime alone: the package onnxruntime for .onnx files; for .gguf files the
 package llama-cpp-python, or llama.cpp's own program llama-bench. The protocol is that of ``chipwise measure``: each
 measurement runs in a fresh process, warms up until two requests agree, then times at least 30 prefills and 200 decode
-steps; models take turns, so that a machine that heats up slows all alike. Nothing is sent anywhere.
+steps; models take turns, so that a machine that heats up slows all alike. Power is read from what the system offers:
+counters of processor packages, sensors of boards, nvidia-smi, or the battery of a device that runs on it. Nothing is
+sent anywhere.
 """
 
 from __future__ import annotations
@@ -24,13 +26,16 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 SCHEMA, RESULTS = "chipwise.kit/1", "chipwise.kit_results/1"
 FIRST_CYCLES, STEADY, WARM_UP_S = 2, 0.03, 0.5
+LOOK_S, FEWEST_LOOKS = 0.1, 4  # between two readings of power; fewer readings than this tell nothing
+LEAST_BATTERY_W = 0.2  # a device that works draws more: its driver states another unit than the kernel's
 Reply = dict[str, Any]
 
 
@@ -114,7 +119,10 @@ def _measure_all(kit: dict[str, Any], folder: Path, options: argparse.Namespace,
     for item in wanted:
         _check_file(folder / item["file"], item["sha256"])
     machine = describe_machine()
+    meter, missing = find_meter(gpu=options.gpu_layers != 0 and (options.gpu_layers or kit.get("gpu_layers", 0)) != 0)
+    machine["power_meter"] = None if meter is None else meter.name
     print(f"machine: {machine['name']}, {machine['os']}")
+    print(f"power: read from {meter.name}" if meter else f"power: not measured: {missing}")
     threads = options.threads or kit["threads"]
     layers = kit.get("gpu_layers", 0) if options.gpu_layers is None else options.gpu_layers
     results: dict[str, Any] = {
@@ -137,14 +145,14 @@ def _measure_all(kit: dict[str, Any], folder: Path, options: argparse.Namespace,
             if found["error"] is not None:
                 continue
             request = {"model": str(folder / item["file"]), "runtime": item["runtime"], **common}
-            reply = _in_fresh_process(request, timeout_s=options.timeout)
+            reply = _in_fresh_process(request, timeout_s=options.timeout, meter=meter)
             if "error" in reply:
                 found["error"] = reply["error"]
             else:
                 reply["facts"] = {"design": item["design"], "name": item["name"]}
                 reply["machine"] = machine["name"]
                 found["rounds"].append(reply)
-            _show(item["file"], turn + 1, options.rounds, reply)
+            _show(item["file"], turn + 1, options.rounds, reply, kit["workload"])
             _write(out, results)
     results["complete"] = all(item["error"] is None for item in results["measured"])
     _write(out, results)
@@ -162,7 +170,7 @@ def _check_file(path: Path, wanted: str) -> None:
         raise KitError(f"{path} differs from the file that was packed (its SHA-256 is another); copy it again")
 
 
-def _show(file: str, turn: int, turns: int, reply: Reply) -> None:
+def _show(file: str, turn: int, turns: int, reply: Reply, workload: dict[str, Any]) -> None:
     if "error" in reply:
         print(f"{file}  {reply['error']}")
         return
@@ -171,6 +179,11 @@ def _show(file: str, turn: int, turns: int, reply: Reply) -> None:
         parts.append(f"TPOT {1e3 * _median(reply['tpot_s']):.3f} ms")
     if reply["peak_memory_bytes"]:
         parts.append(f"peak memory {reply['peak_memory_bytes'] / 1e6:.0f} MB")
+    if reply["energy_j"]:
+        watts = reply["energy_j"] / reply["wall_s"]
+        tokens = workload["batch"] * (max(1, workload["new_tokens"]) if reply["tpot_s"] else 1)
+        joules = watts * sum(seconds for _, seconds in _request_parts(reply, workload)) / tokens
+        parts.append(f"power {watts:.2f} W, {1e3 * joules:.3g} mJ a token")
     print(f"{file}  round {turn} of {turns}: {', '.join(parts)} (P50)", flush=True)
 
 
@@ -181,7 +194,24 @@ def _write(path: Path, value: Any) -> None:
     os.replace(temporary, path)
 
 
-def _in_fresh_process(request: dict[str, Any], *, timeout_s: float) -> Reply:
+def _request_parts(reply: Reply, workload: dict[str, Any]) -> list[tuple[str, float]]:
+    """Seconds that a request spends on its prompt and on its new tokens."""
+    parts = [("ttft_s", _median(reply["ttft_s"]))]
+    if reply["tpot_s"]:
+        parts.append(("tpot_s", max(1, workload["new_tokens"] - 1) * _median(reply["tpot_s"])))
+    return parts
+
+
+def _in_fresh_process(request: dict[str, Any], *, timeout_s: float, meter: Meter | None = None) -> Reply:
+    """The reply of a process of its own; meanwhile this one reads the meter."""
+    with _Watch(meter) as watch:
+        reply = _ask(request, timeout_s=timeout_s)
+    if "error" not in reply:
+        watch.settle(reply, request)
+    return reply
+
+
+def _ask(request: dict[str, Any], *, timeout_s: float) -> Reply:
     flags = [flag for flag, on in (("-I", sys.flags.isolated), ("-S", sys.flags.no_site)) if on]
     threads = str(request["threads"])
     environment = {**os.environ, "OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads}
@@ -235,14 +265,14 @@ def _run(request: dict[str, Any]) -> Reply:
     gc.collect()
     gc.disable()
     clock_hz, before = _clock_hz(cpus), _load(cpus)
-    started = time.perf_counter()
+    started, since = time.perf_counter(), time.monotonic()
     while True:
         elapsed = time.perf_counter() - started
         enough = len(loop.tpot_s if loop.steps else loop.ttft_s) >= request["min_steps"]
         if enough and len(loop.ttft_s) >= request["min_prefills"] and elapsed >= request["seconds"]:
             break
         loop.cycle(decode=not enough or elapsed < request["seconds"])
-    after = _load(cpus)
+    after, until = _load(cpus), time.monotonic()
     loop.check()
     readings = _readings(before, after, threads=request["threads"], cpus=len(cpus))
     readings["unsteady"] = float(not steady)
@@ -257,6 +287,7 @@ def _run(request: dict[str, Any]) -> Reply:
         "wall_s": after["wall_s"] - before["wall_s"],
         "peak_memory_bytes": peak,
         "energy_j": None,
+        "windows": {"request": [since, until]},
         "readings": readings,
         "reference_s": {},
         "load_before": before["load"],
@@ -515,8 +546,11 @@ def _run_llama_bench(request: dict[str, Any]) -> Reply:
     command += ["-ngl", str(999 if layers < 0 else layers)]
     cpus = range(os.cpu_count() or 1)
     before, cpu_s = _load(cpus), sum(os.times()[2:4])
+    times = [time.monotonic()]
     first = _bench(command + ["-p", str(prompt), "-n", "0", "-r", str(request["min_prefills"])])
+    times.append(time.monotonic())
     then = _bench(command + ["-p", "0", "-n", str(new), "-d", str(prompt), "-r", str(rounds)])
+    times.append(time.monotonic())
     after, cpu_s = _load(cpus), sum(os.times()[2:4]) - cpu_s
     after["cpu_s"], before["cpu_s"] = cpu_s, 0.0  # of the program, not of this process
     readings = _readings(before, after, threads=0, cpus=len(cpus))
@@ -533,6 +567,7 @@ def _run_llama_bench(request: dict[str, Any]) -> Reply:
         "wall_s": after["wall_s"] - before["wall_s"],
         "peak_memory_bytes": _peak_memory_bytes(children=True),
         "energy_j": None,
+        "windows": {"ttft_s": times[:2], "tpot_s": times[1:]},  # loading the file is in both
         "readings": {name: readings[name] for name in ("steal", "elsewhere")},
         "reference_s": {},
         "load_before": before["load"],
@@ -561,6 +596,167 @@ def _bench(command: list[str]) -> dict[str, Any]:
     if len(rows) != 1 or not rows[0].get("samples_ns"):
         raise KitError(f"llama-bench gave {len(rows)} results without samples where one was asked for; use a newer one")
     return dict(rows[0])
+
+
+class Meter:
+    """A source of power: ``read`` gives joules since some moment (``counts``), or watts now; None where it fails."""
+
+    def __init__(self, name: str, read: Callable[[], float | None], *, counts: bool = False) -> None:
+        self.name, self.read, self.counts = name, read, counts
+
+
+class _Watch:
+    """Reads a meter in a thread of its own while another process works."""
+
+    def __init__(self, meter: Meter | None) -> None:
+        self._meter, self._looks, self._over = meter, [], threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> _Watch:
+        if self._meter is not None:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        if self._meter is not None:
+            self._thread.join()
+
+    def _look(self) -> None:
+        assert self._meter is not None
+        while not self._over.is_set():
+            value = self._meter.read()
+            if value is not None:
+                self._looks.append((time.monotonic(), value))
+            self._over.wait(LOOK_S)
+
+    def settle(self, reply: Reply, request: dict[str, Any]) -> None:
+        """Gives the reply its joules: mean watts, its parts weighted as in a request, times the seconds of timing."""
+        windows, seconds = reply.pop("windows"), dict(_request_parts(reply, request))
+        watts = {name: mean_w(self._looks, *ends, counts=self._counts) for name, ends in windows.items()}
+        if self._meter is None or None in watts.values():
+            return
+        seconds["request"] = 1.0
+        whole = sum(seconds[name] for name in watts)
+        reply["energy_j"] = reply["wall_s"] * sum(watts[name] * seconds[name] for name in watts) / whole or None
+        reply["energy_from"] = self._meter.name
+
+    @property
+    def _counts(self) -> bool:
+        return self._meter is not None and self._meter.counts
+
+
+def mean_w(looks: Sequence[tuple[float, float]], start: float, end: float, *, counts: bool) -> float | None:
+    """Mean watts between two moments, from readings (moment, joules or watts); None where they are too few.
+
+    A counter that starts again from zero in between has wrapped: what it counted then is left out.
+    """
+    inside = [(when, value) for when, value in looks if start <= when <= end]
+    if len(inside) < FEWEST_LOOKS:
+        return None
+    if not counts:
+        return sum(value for _, value in inside) / len(inside)
+    steps = [(inside[i][0] - inside[i - 1][0], inside[i][1] - inside[i - 1][1]) for i in range(1, len(inside))]
+    kept = [(seconds, joules) for seconds, joules in steps if joules >= 0]
+    return sum(joules for _, joules in kept) / sum(seconds for seconds, _ in kept) if kept else None
+
+
+def find_meter(root: str = "/", *, gpu: bool = False) -> tuple[Meter | None, str]:
+    """The best source of power that is here, and else why there is none.
+
+    A graphics card has its own (nvidia-smi); then come sensors of boards (INA3221 of a Jetson), counters of processor
+    packages (RAPL), and the battery of a device that runs on it, which feeds the screen too.
+
+    References:
+        Linux kernel documentation: power/powercap/powercap.rst, hwmon/sysfs-interface.rst (mV, mA, uW, uJ),
+        ABI/testing/sysfs-class-power (uA, uV, uW).
+    """
+    if gpu and shutil.which("nvidia-smi"):
+        return Meter("nvidia-smi, the graphics card", _nvidia_w), ""
+    base = Path(root)
+    rails = _rails(base)
+    if rails:
+        return Meter(f"{', '.join(sorted(rails))} (board sensors)", lambda: _sum_of(rails.values())), ""
+    packages = [path for path in sorted((base / "sys/class/powercap").glob("*-rapl:*")) if path.name.count(":") == 1]
+    counters = [path / "energy_uj" for path in packages if "mmio" not in path.name]
+    if counters and all(_number(_text(str(path))) is not None for path in counters):
+        read = lambda: _sum_of([lambda path=path: _scaled(path, 1e-6) for path in counters])  # noqa: E731
+        return Meter("processor packages (RAPL)", read, counts=True), ""
+    battery, why = _battery(base)
+    if battery is not None:
+        return battery, ""
+    if counters:
+        why = f"only an administrator may read {counters[0]}; to let this user: sudo chmod a+r {counters[0]}"
+    return None, why
+
+
+def _rails(base: Path) -> dict[str, Callable[[], float | None]]:
+    """Watts of the supply rails that board sensors know, by name: the whole module's rail alone where there is one."""
+    found: dict[str, Callable[[], float | None]] = {}
+    for chip in sorted((base / "sys/class/hwmon").glob("hwmon*")):
+        if not (_text(str(chip / "name")) or "").startswith(("ina3221", "ina226", "ina231")):
+            continue
+        for volts in sorted(chip.glob("in[0-9]*_input")):
+            channel = volts.name[2 : -len("_input")]
+            amperes = chip / f"curr{channel}_input"
+            label = _text(str(chip / f"in{channel}_label")) or f"{chip.name} channel {channel}"
+            if _scaled(amperes, 1e-3) is not None and label.lower() not in ("nc", "sum of shunt voltages"):
+                found[label] = lambda v=volts, a=amperes: _times(_scaled(v, 1e-3), _scaled(a, 1e-3))
+    whole = next((name for name in ("VDD_IN", "POM_5V_IN") if name in found), None)
+    return found if whole is None else {whole: found[whole]}
+
+
+def _battery(base: Path) -> tuple[Meter | None, str]:
+    """The battery as a meter, or why it is none."""
+    for supply in sorted((base / "sys/class/power_supply").glob("*")):
+        if _text(str(supply / "type")) != "Battery" or _text(str(supply / "scope")) == "Device":
+            continue
+        if _text(str(supply / "status")) != "Discharging":
+            return (
+                None,
+                "the device is plugged in, so its battery does not tell what it draws; unplug it to measure power",
+            )
+
+        def read(supply: Path = supply) -> float | None:
+            found = _scaled(supply / "power_now", 1e-6)
+            if found is None:
+                found = _times(_scaled(supply / "current_now", 1e-6), _scaled(supply / "voltage_now", 1e-6))
+            return None if found is None else abs(found)
+
+        watts = read()
+        if watts is None:
+            return None, f"{supply} does not tell current and voltage to this user"
+        if watts < LEAST_BATTERY_W:
+            return (
+                None,
+                f"{supply} tells {watts:.3g} W, too little for a device that works: its driver has another unit",
+            )
+        return Meter("battery, the whole device with its screen", read), ""
+    return None, "no counter, sensor or battery that this user may read tells it"
+
+
+def _nvidia_w() -> float | None:
+    said = _said("nvidia-smi", "--query-gpu=power.draw", "--format=csv,noheader,nounits")
+    try:
+        return sum(float(line) for line in (said or "").splitlines()) or None
+    except ValueError:
+        return None
+
+
+def _scaled(path: Path, unit: float) -> float | None:
+    try:
+        return float(_text(str(path)) or "") * unit
+    except ValueError:
+        return None
+
+
+def _times(a: float | None, b: float | None) -> float | None:
+    return None if a is None or b is None else a * b
+
+
+def _sum_of(parts: Iterable[Callable[[], float | None]]) -> float | None:
+    values = [part() for part in parts]
+    return None if None in values else sum(value for value in values if value is not None)
 
 
 def describe_machine() -> dict[str, Any]:

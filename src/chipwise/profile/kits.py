@@ -115,6 +115,7 @@ class KitMachine:
     gpus: tuple[str, ...] = ()
     clock_hz: float | None = None  # highest
     temperature_c: float | None = None
+    power_meter: str | None = None  # what power was read from
     os: str = ""
     architecture: str = ""
     python: str = ""
@@ -145,6 +146,7 @@ class KitRound:
     temperature_c: float | None = None
     steps_per_sample: int = 1  # decode steps that one tpot sample is the mean of
     backends: str | None = None  # of llama.cpp
+    energy_from: str | None = None  # what the joules were read from, and so what they are of
 
     def __post_init__(self) -> None:
         for name in ("ttft_s", "tpot_s", "ttft_cpu_s", "tpot_cpu_s"):
@@ -403,7 +405,9 @@ It needs Python 3.9 or newer, and
 {needs}
 It writes `kit-results.json`: samples of the time to first token and the time per output token, peak memory, and what
 the machine is (processor, memory, system, clocks and temperatures where they can be read). Nothing is sent anywhere.
-Close other programs first, and plug the device in. On the machine with chipwise, bring the file back in:
+Close other programs first, and plug the device in. Power is measured where the system tells it (the first lines say
+from what); a phone or laptop tells it by its battery, so charge it and unplug it where power or energy matters. On the
+machine with chipwise, bring the file back in:
 
     chipwise measurements import kit-results.json
 

@@ -5,28 +5,28 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from chipwise.reporting import facts, insights, words
-from chipwise.reporting.record import RunRecord, Trial
+from chipwise.reporting import facts, insights, law_text, words
+from chipwise.reporting.record import ByLaw, RunRecord, Trial
 
-_LOAD = """\
+_WITH_TRANSFORMERS = """\
 ```python
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 # trust_remote_code is needed only where config.json names a modelling file of its own (layers that differ)
 model = AutoModelForCausalLM.from_pretrained("winner", trust_remote_code=True)
 tokenizer = AutoTokenizer.from_pretrained("winner", trust_remote_code=True)
-```
-
-The artefact that was measured is `winner/model.onnx`:
-
+```"""
+_ONNX = """
 ```python
 import onnxruntime
 
 model = onnxruntime.InferenceSession("winner/model.onnx", providers=["CPUExecutionProvider"])
 print([(item.name, item.shape, item.type) for item in model.get_inputs()])
-```
-
-`chipwise measure winner` measures it again."""
+```"""
+_GGUF = """
+```bash
+llama-cli -m winner/model.gguf -p "The beginning of a text"
+```"""
 
 
 def card(record: RunRecord) -> str:
@@ -45,13 +45,13 @@ def card(record: RunRecord) -> str:
         parts += ["## What it writes", _continuations(record)]
     if record.tasks:
         parts += ["## On its tasks", _tasks(record, winner)]
-    parts += ["## Data", _data(record)]
+    parts += ["## Data", _data(record) if record.law is None else _law(record.law)]
     parts += ["## Training", _training(record, winner)]
     if record.rankings:
         parts += ["## How well candidates were ranked early", _rankings(record)]
     parts += ["## Limits", _limits(record, winner)]
     if winner is not None:
-        parts += ["## How to load it", _LOAD]
+        parts += ["## How to load it", law_text.LOAD if record.law is not None else _load(record)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -66,13 +66,25 @@ def _opening(record: RunRecord, winner: Trial | None) -> str:
         return line_of(facts.no_winner(record))
     metric, text = facts.reported_quality(winner)
     quality = facts.value(winner, metric)
-    known = "bits per byte unknown"
-    if quality.value is not None:
+    known = law_text.opening(record) or "bits per byte unknown"
+    if quality.value is not None and not facts.by_law(record):
         known = f"{quality.value:.3f} bits per byte of the {text} ({line_of(facts.quality_of(winner))})"
     return (
         f"Trial {winner.number}, `{winner.summary.replace('`', '')}`: {words.count(winner.parameters)} parameters, "
         f"weights {line_of(winner.weights)}, {known}."
     )
+
+
+def _load(record: RunRecord) -> str:
+    """How the winner's files are loaded: by transformers, and by the runtime that serves them."""
+    runtime, winner = record.target.runtime, record.trial(record.winner)
+    file, how = ("model.gguf", _GGUF) if runtime.startswith("llama.cpp") else ("model.onnx", _ONNX)
+    if runtime in ("vllm", "sglang", "trtllm"):
+        return f"{_WITH_TRANSFORMERS}\n\n{line_of(runtime)} serves this folder too."
+    measured = winner is not None and winner.measured is not None
+    what = "was measured" if measured else f"{line_of(runtime)} loads"
+    again = "\n\n`chipwise measure winner` measures it again." if measured and record.target.measures else ""
+    return f"{_WITH_TRANSFORMERS}\n\nThe artefact that {what} is `winner/{file}`:\n{how}{again}"
 
 
 def _chip(record: RunRecord) -> str:
@@ -81,7 +93,7 @@ def _chip(record: RunRecord) -> str:
     how = "measured" if target.measures else "predicted"
     return (
         f"{line_of(facts.where(record))}.{cores} The request it was {how} with has {facts.workload(record)}. "
-        "Numbers hold for this device, runtime and request; others were not {how}."
+        f"Numbers hold for this device, runtime and request; others were not {how}."
     )
 
 
@@ -166,6 +178,7 @@ def _reference(record: RunRecord, winner: Trial | None) -> str:
         return text
     rows: list[tuple[str, ...]] = []
     quality = ("test_bits_per_byte", "bits_per_byte") if winner.test_bits_per_byte is not None else ("bits_per_byte",)
+    quality = (facts.LOSS,) if facts.by_law(record) else quality
     for metric in (*quality, *words.SERVED, "parameters"):
         ours, theirs = facts.value(winner, metric), facts.value(reference, metric)
         rows.append((words.label(metric), _sourced(ours, metric), _sourced(theirs, metric)))
@@ -207,6 +220,10 @@ def _sourced(known: facts.Value, metric: str) -> str:
     return words.UNKNOWN if known.value is None else f"{words.show(known.value, metric)} ({known.source})"
 
 
+def _law(law: ByLaw) -> str:
+    return "\n".join(f"- {name}: {line_of(text)}" for name, text in law_text.told(law).items())
+
+
 def _data(record: RunRecord) -> str:
     data = record.data
     if data is None:
@@ -234,6 +251,8 @@ def _limits(record: RunRecord, winner: Trial | None) -> str:
     if winner is not None and (missed := facts.promises_missed(record, winner.number)):
         names = ", ".join(words.label(metric) for metric in missed)
         lines.append(f"Promised and measured differ by 25 % or more: {names}.")
+    if facts.by_law(record):
+        return "\n".join(f"- {line_of(line)}" for line in [*lines, law_text.QUALITY])
     other = "the tasks above were evaluated too" if record.tasks else "nothing else was evaluated"
     text = "test text, which selected nothing" if record.test else "validation text, which also selected the winner"
     lines.append(f"Quality is bits per byte of the {text}; {other}.")

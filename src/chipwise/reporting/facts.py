@@ -31,6 +31,7 @@ STATUS: dict[Status, str] = {
 SEED_SD = (
     0.0056  # of the logarithm of bits per byte, by seed alone: benchmarks/{claims-quality,winner-vs-baseline-*}.csv
 )
+LOSS = "expected_loss"  # nats a token of a law's text
 _Z95 = 1.96
 DEFAULT_CONFIDENCE = 0.9
 _OF_START = {
@@ -65,7 +66,7 @@ class Check:
 
 def by_law(record: RunRecord) -> bool:
     """Whether nothing was trained and a law says what loss to expect."""
-    return any(goal.metric == "expected_loss" for goal in record.objectives)
+    return any(goal.metric == LOSS for goal in record.objectives)
 
 
 def status_text(check: Check) -> str:
@@ -80,7 +81,10 @@ def where(record: RunRecord) -> str:
     """Device, runtime and threads that the run designs for, and whether anything was measured there."""
     target = record.target
     if target.title is not None:
+        taken = sum(trial.measured is not None for trial in record.trials)
         how = "measured there" if target.measures else "predicted, nothing measured there"
+        if taken and not target.measures:
+            how = f"predicted, {words.times(taken, 'design')} measured there by a kit"
         return f"{target.title} ({target.device}), {target.runtime}; {how}"
     cpu = f" ({target.cpu})" if target.cpu and target.cpu != target.device else ""
     runtime = " ".join(part for part in (target.runtime, target.runtime_version) if part)
@@ -105,14 +109,21 @@ def name(record: RunRecord, trial: Trial) -> str:
 
 
 def quality(trial: Trial) -> Value:
-    """Bits per byte of the validation text: by the exported artefact where that is known, else by trained weights."""
+    """What candidates are compared by: bits per byte, or where a law ranked them, the loss that it expects."""
+    return value(trial, LOSS if LOSS in trial.predicted else "bits_per_byte")
+
+
+def _bits_per_byte(trial: Trial) -> Value:
+    """Of the validation text: by the exported artefact where that is known, else by trained weights."""
     exported = trial.quantised_bits_per_byte
     value = trial.bits_per_byte if exported is None else exported
     return Value(value=value, source="unknown" if value is None else "trained")
 
 
 def quality_of(trial: Trial) -> str:
-    """Which weights the quality belongs to."""
+    """Which weights the quality belongs to; ``expected`` where a law says it of a model that was not trained."""
+    if LOSS in trial.predicted:
+        return "expected"
     if trial.quantised_bits_per_byte is None:
         return "trained weights, before export"
     return f"exported {trial.weights} artefact"
@@ -121,7 +132,7 @@ def quality_of(trial: Trial) -> str:
 def value(trial: Trial, metric: str) -> Value:
     """The best knowledge of a metric: measured before predicted."""
     if metric == "bits_per_byte":
-        return quality(trial)
+        return _bits_per_byte(trial)
     if metric == "test_bits_per_byte":
         known = trial.test_bits_per_byte
         return Value(value=known, source="unknown" if known is None else "trained")
@@ -253,10 +264,13 @@ def comparison(record: RunRecord) -> str:
     metric, text = reported_quality(winner, reference)
     ours, theirs = value(winner, metric).value, value(reference, metric).value
     if ours is not None and theirs is not None:
-        verdict = quality_verdict(ours, theirs, record.test.difference_std_error if record.test else None)
+        verdict = _verdict(record, ours, theirs)
         against = f"({ours:.3f} against {theirs:.3f}; lower is better)"
         change = words.change(ours, theirs) if verdict != "same" else "about the same, within noise"
-        parts.append(f"bits per byte of the {text} {change} {against}")
+        if metric == LOSS:
+            parts.append(f"expected loss {against[1:-1]}{_change_by_law(record)}")
+        else:
+            parts.append(f"bits per byte of the {text} {change} {against}")
     for metric in dict.fromkeys((latency_metric(record), "tpot_p99", "peak_memory")):
         a, b = value(winner, metric), value(reference, metric)
         if a.value is not None and b.value is not None and a.source == b.source:
@@ -268,10 +282,11 @@ def comparison(record: RunRecord) -> str:
         return "Winner and reference design cannot be compared yet: no number is known of both."
     opening = ""
     if ours is not None and theirs is not None:
+        does = "is expected to predict" if by_law(record) else "predicts"
         opening = {
-            "better": "The winner predicts the text better than the reference design. ",
-            "worse": "The winner predicts the text worse than the reference design. ",
-            "same": "The winner predicts the text about as well as the reference design. ",
+            "better": f"The winner {does} the text better than the reference design. ",
+            "worse": f"The winner {does} the text worse than the reference design. ",
+            "same": f"The winner {does} the text about as well as the reference design. ",
         }[verdict]
     return f"{opening}{caveats(record)}Winner against reference design: {'; '.join(parts)}."
 
@@ -299,6 +314,8 @@ def broken_limits(record: RunRecord, trial: Trial) -> str:
 
 def reported_quality(*trials: Trial) -> tuple[str, str]:
     """Which metric states the quality of all of ``trials``, and the text that it is of: the test text where known."""
+    if all(LOSS in trial.predicted for trial in trials):
+        return LOSS, "law's text"
     if all(trial.test_bits_per_byte is not None for trial in trials):
         return "test_bits_per_byte", "test text"
     return "bits_per_byte", "validation text, which also selected the winner"
@@ -309,6 +326,25 @@ def quality_verdict(ours: float, theirs: float, std_error: float | None) -> Lite
     noise = _Z95 * math.sqrt(2 * SEED_SD**2 + (std_error or 0.0) ** 2)
     difference = math.log(ours / theirs)
     return "same" if abs(difference) <= noise else "better" if difference < 0 else "worse"
+
+
+def _verdict(record: RunRecord, ours: float, theirs: float) -> Literal["better", "worse", "same"]:
+    """Whether the winner's quality stands out; by law, whether the interval of the difference leaves zero out."""
+    if record.law is None:
+        return quality_verdict(ours, theirs, record.test.difference_std_error if record.test else None)
+    change = record.law.change
+    if change is None or change.low is None or change.high is None or change.low <= 0 <= change.high:
+        return "same"
+    return "better" if change.high < 0 else "worse"
+
+
+def _change_by_law(record: RunRecord) -> str:
+    """By how much the winner's expected perplexity differs, with the interval of the difference."""
+    change = None if record.law is None else record.law.change
+    if change is None or change.low is None or change.high is None:
+        return ""
+    low, value, high = (100 * math.expm1(end) for end in (change.low, change.value, change.high))
+    return f"; perplexity {value:+.1f} % ({low:+.1f} to {high:+.1f} %)".replace("-", "−")
 
 
 def no_winner(record: RunRecord) -> str:
@@ -360,7 +396,8 @@ def per_thousand(record: RunRecord) -> dict[str, str]:
     sources = [f" ({cost.source})" if cost.source else ""] * 2
     if trial is not None and (known := value(trial, "joules_per_token")).value is not None:
         energy, metered = 1000 * known.value, known.source == "measured"
-        sources[0] = " (measured)" if metered else " (expected, at the power that the run's file states)"
+        board = "what the data sheet states of power" if record.target.title else "the power that the run's file states"
+        sources[0] = " (measured)" if metered else f" (expected, at {board})"
     if trial is not None and (known := value(trial, "usd_per_1k_tokens")).value is not None:
         price, sources[1] = known.value, f" (from {known.source} P50, at the price that the run's file states)"
     return {

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from chipwise.page.document import document
 from chipwise.page.markup import empty, safe, section, table
-from chipwise.reporting import facts, insights, words
+from chipwise.reporting import facts, insights, law_text, words
 from chipwise.reporting.plots import Plot, draw
 from chipwise.reporting.record import RunRecord, Trial
 
@@ -36,6 +36,7 @@ def page(record: RunRecord) -> str:
         _contenders(record),
         insights.continuations(record),
         insights.tasks(record),
+        law_text.section_of(record),
     ]
     sections += [_plot(plot, after.get(plot.key, "")) for plot in plots]
     sections += [
@@ -62,8 +63,7 @@ def _head(record: RunRecord) -> str:
         ("roofline", "Roofline"),
         ("operators", "Operators"),
         ("memory", "Memory"),
-        ("curves", "Training"),
-        ("history", "History"),
+        *([("plan", "Training plan")] if facts.by_law(record) else [("curves", "Training"), ("history", "History")]),
         ("explained", "Why"),
         *([("rankings", "Rankings")] if record.rankings else []),
         ("trials", "Trials"),
@@ -111,6 +111,7 @@ def _tile(record: RunRecord, trial: Trial, metrics: Sequence[str], title: str) -
     if metrics[0] == "quality":
         pair = [trial] if baseline is None else [trial, baseline]
         metrics = (facts.reported_quality(*pair)[0],)
+        title = "Expected loss, nats a token" if metrics[0] == facts.LOSS else title
     known = facts.value(trial, metrics[0])
     shown = safe(words.show(known.value, metrics[0]))
     if len(metrics) > 1:
@@ -160,12 +161,21 @@ def constraints(record: RunRecord) -> str:
         rows = [_check_row(item) for item in facts.checks(record, trial)]
         caption = (
             f"Of the {safe(facts.name(record, trial))}. Promised: predicted before anything of it was measured. "
-            f"Measured on {safe(facts.where(record))}, with 95 % intervals; a limit on a percentile is met where the "
-            f"bound of its interval meets it, and probably met where only the value does. "
-            f"{safe(facts.paid(record, trial))}"
+            f"{_how_measured(record, trial)} {safe(facts.paid(record, trial))}"
         )
     head = ("constraint", "limit", "promised", "measured", "share of the limit", "")
     return section("constraints", title, table(head, rows, numbers={2, 3, 4}), caption)
+
+
+def _how_measured(record: RunRecord, trial: Trial) -> str:
+    """What the column of measurements means."""
+    if trial.measured is None and not record.target.measures:
+        return "Nothing was measured: a limit is expected to hold, with the chance that its prediction gives it."
+    where = safe(record.target.title or record.target.device if not record.target.measures else facts.where(record))
+    return (
+        f"Measured on {where}, with 95 % intervals; a limit on a percentile is met where the bound of its interval "
+        "meets it, and probably met where only the value does."
+    )
 
 
 def _check_row(check: facts.Check) -> list[str]:
@@ -195,7 +205,8 @@ def _contenders(record: RunRecord) -> str:
     quality = ("expected_loss",) if facts.by_law(record) else (*tested, "bits_per_byte", "perplexity")
     shown = (*quality, *words.SERVED, "parameters")
     rows += [[safe(words.label(metric)), *[_cell(trial, metric) for trial in trials]] for metric in shown]
-    rows.append(["training", *[safe(_training(trial)) for trial in trials]])
+    if not facts.by_law(record):
+        rows.append(["training", *[safe(_training(trial)) for trial in trials]])
     if record.constraints:
         rows.append(["constraints", *[_kept(record, trial) for trial in trials]])
     found = "was measured" if record.target.measures else "is predicted"
@@ -203,6 +214,8 @@ def _contenders(record: RunRecord) -> str:
         f"The reference design is the largest Llama-style transformer that {found} within the same constraints "
         "before its training, trained with the same budget. The knee is where the front bends most."
     )
+    if facts.by_law(record):
+        caption = law_text.CONTENDERS
     return section("contenders", "Winner and reference design", table(head, rows), caption)
 
 
@@ -328,8 +341,9 @@ def _trials(record: RunRecord) -> str:
             (f'<div class="text">{safe(trial.summary)}</div>', trial.summary),
             (safe(words.show(trial.parameters, "parameters")), trial.parameters),
             (safe(words.show(quality.value, "bits_per_byte", missing="not trained")), quality.value),
-            (safe(words.quantity(trial.train_cpu_s, "time", missing="not trained")), trial.train_cpu_s),
         ]
+        if not facts.by_law(record):
+            cells.append((safe(words.quantity(trial.train_cpu_s, "time", missing="not trained")), trial.train_cpu_s))
         for metric in ("tpot_p50", "tpot_p99", "ttft_p50", "ttft_p99", "peak_memory"):
             guess, real = trial.predicted.get(metric), (trial.measured or {}).get(metric)
             cells.append((safe(words.show(guess.value if guess else None, metric)), guess.value if guess else None))
@@ -344,7 +358,8 @@ def _trials(record: RunRecord) -> str:
         cells.append((f'<div class="text">{safe(trial.reason or "")}</div>', trial.reason))
         rows.append(cells)
         classes.append(record.role(trial))
-    head = ["#", "role", "state", "design", "parameters", "bits per byte (trained)", "training CPU time"]
+    head = ["#", "role", "state", "design", "parameters"]
+    head += ["loss (expected)"] if facts.by_law(record) else ["bits per byte (trained)", "training CPU time"]
     for metric in ("tpot_p50", "tpot_p99", "ttft_p50", "ttft_p99", "peak_memory"):
         head += [f"{words.short(metric)} predicted", f"{words.short(metric)} measured"]
     head += ["meets the constraints", "reason"]
@@ -372,7 +387,9 @@ def _about(record: RunRecord) -> str:
         )
     )
     parts.append("<h3>Data</h3>")
-    if data is None:
+    if record.law is not None:
+        parts.append(facts_list(law_text.told(record.law)))
+    elif data is None:
         parts.append(empty("No data was read yet."))
     else:
         parts.append(
@@ -440,7 +457,8 @@ def notes(record: RunRecord) -> str:
 def _foot(record: RunRecord) -> str:
     return (
         f"<footer>Made by chipwise {safe(record.version)}, seed {record.seed}. Predicted: by the cost model, with its "
-        "interval. Measured: on the target, in its runtime. Trained: bits per byte of held-out text.</footer>\n"
+        "interval. Expected: predicted, and not measured. Measured: on the target, in its runtime. Trained: bits per "
+        "byte of held-out text.</footer>\n"
     )
 
 

@@ -113,6 +113,8 @@ def knee(record: RunRecord) -> str:
 
 def trained(record: RunRecord, trial: Trial) -> str:
     """How comparable a trial's quality is with that of fully trained ones."""
+    if facts.by_law(record):
+        return "Its loss is what the law expects; nothing was trained."
     longest = max((item.train_cpu_s or 0.0 for item in record.trials), default=0.0)
     spent = trial.train_cpu_s or 0.0
     if spent >= 0.9 * longest > 0:

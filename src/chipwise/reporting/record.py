@@ -129,6 +129,8 @@ class Budget:
         used = words.quantity(sum(self.spent.values()), "time")
         if self.cpu_s is not None:
             return f"{used} of its {words.quantity(self.cpu_s, 'time')} of CPU time"
+        if not self.charged:
+            return f"{used} of CPU time on the machine that searched, and trained nothing"
         kind = "count" if self.unit == "tokens" else "time"
         of = "tokens" if self.unit == "tokens" else f"{self.unit.upper()} time"
         taken, whole = (words.quantity(value, kind) for value in (self.charged, self.allowed))
@@ -345,6 +347,17 @@ class TestScore:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ByLaw:
+    """What a search that trained nothing knows: whose law ranked its designs, and how the winner is to be trained."""
+
+    source: str  # of the law
+    tokens: float  # that every design would be trained on
+    change: Interval | None = None  # nats a token: the winner's expected loss less the reference design's
+    notes: tuple[str, ...] = ()  # what lies outside the law's trainings
+    plan: str | None = None  # of the winner's training, in a line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Continuation:
     """What winner and reference design write after the beginning of a test entry, greedily."""
 
@@ -394,6 +407,7 @@ class RunRecord(Result):
     elsewhere: tuple[Elsewhere, ...] = ()
     test: TestScore | None = None
     continuations: tuple[Continuation, ...] = ()
+    law: ByLaw | None = None  # where nothing was trained and a law of loss ranked the designs
     start: Start | None = None  # where the run started from a pretrained model
     notes: tuple[str, ...] = ()  # limits, and anything unclean
 

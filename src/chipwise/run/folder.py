@@ -164,6 +164,13 @@ class RunFolder:
                 "or choose another with --out"
             )
 
+    def withdraw(self) -> None:
+        """Removes what opening a run wrote, where the search could not start: the next one finds no run here."""
+        if self.resumed:
+            return
+        for path in (self.path / "spec.json", self.study, self.record, self.spent):
+            path.unlink(missing_ok=True)
+
     def close(self) -> None:
         """Releases the folder lock."""
         if self._lock is not None:

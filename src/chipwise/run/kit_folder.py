@@ -343,6 +343,7 @@ def kit_results(
     *,
     device: str | None = None,
     runtime: str | None = None,
+    target: str | None = None,
     on_note: Callable[[str], None] = lambda text: None,
 ) -> dict[int, Measurement]:
     """What imported kits measured of a run's trials, by number; of several measurements of one trial the newest.
@@ -351,6 +352,7 @@ def kit_results(
         run_folder: The run's folder.
         device: Only results under this device name.
         runtime: Only this runtime; the run's own by default.
+        target: Only machines that can be this device, whatever name the kit gave them.
         on_note: Told which results do not count any more, and why.
 
     Raises:
@@ -367,6 +369,10 @@ def kit_results(
         if device is not None and results.device_name != device:
             continue
         check_run(run, results, file=str(file))
+        other = None if target is None else kits.another_device(target, results.machine)
+        if other is not None:
+            on_note(f"results of {other} do not count: the run designs for {target}")
+            continue
         for model, measurement in results.measurements():
             if (reason := stale_because(run, results, model)) is not None:
                 on_note(f"{file.name}: {reason}")

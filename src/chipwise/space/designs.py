@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import groupby
 from typing import Any
 
 from chipwise.space.space_spec import FFN_KINDS, SpaceSpec, ffn_block
@@ -62,4 +63,8 @@ def _feed(block: FeedForward | MixtureOfExperts) -> str:
 
 
 def _joined(items: list[str]) -> str:
-    return items[0] if len(set(items)) == 1 else "-".join(items)
+    """Layers in order; neighbours that are alike are counted: ``swiglu:64-swiglu:128x3``."""
+    if len(set(items)) == 1:
+        return items[0]
+    counted = [(item, len(list(alike))) for item, alike in groupby(items)]
+    return "-".join(item if count == 1 else f"{item}x{count}" for item, count in counted)

@@ -75,12 +75,14 @@ def values_of(predicted: Mapping[str, Bounds]) -> dict[str, float]:
 
 
 def tightened(limits: Iterable[Constraint], spreads: Mapping[str, float], confidence: float) -> tuple[Constraint, ...]:
-    """Hard limits as limits on predicted values, so that each holds with ``confidence``; the text stays as it was."""
+    """Hard limits as limits on predicted values, so that each holds with ``confidence``; their texts say so."""
     found = []
     for limit in limits:
         spread = spreads.get(limit.metric)
         if limit.hard and spread:
             factor = margin(spread, confidence)
-            limit = replace(limit, limit=limit.limit / factor if limit.op == "<=" else limit.limit * factor)
+            value = limit.limit / factor if limit.op == "<=" else limit.limit * factor
+            text = f"{limit.text} with {100 * confidence:.0f} % confidence (predicted {limit.op} {limit.show(value)})"
+            limit = replace(limit, limit=value, text=text)
         found.append(limit)
     return tuple(found)

@@ -96,8 +96,8 @@ class SheetTarget:
     def _joules(self) -> Float64Array | None:
         """Joules of a new token by the seconds of its share of the prompt's pass and of its step, (2,).
 
-        None where the device lists no board power. Fitted to whole estimates of a sample of the space; decisions on
-        single designs use their own estimates.
+        None where the device lists no board power. Fitted to whole estimates of a sample of the space, as the device
+        is known now; decisions on single designs use their own estimates.
         """
         sample = self._space.sample(SAMPLE, np.random.default_rng([self._spec.seed, 17]))
         rows, joules = [], []
@@ -131,6 +131,7 @@ class SheetTarget:
         if self._needs_power and self._joules is not None:
             ttft_j, step_j = self._joules
             token_j = ttft_j * found["ttft_p50"] / workload.new_tokens + step_j * found["tpot_p50"]
+            token_j = token_j * self._learnt.factor("joules_per_token")
             request_s = found["ttft_p50"] + (workload.new_tokens - 1) * found["tpot_p50"]
             found["joules_per_token"] = token_j
             found["power"] = token_j * workload.new_tokens * workload.batch / request_s
@@ -192,22 +193,27 @@ class SheetTarget:
     def learn(self, measured: Iterable[tuple[Design, Mapping[str, float]]]) -> None:
         """Learns from all measurements of the run so far; replaces what was learnt before.
 
-        Times teach the machine as ``chipwise teach`` does; memory gets one factor.
+        Times teach the machine as ``chipwise teach`` does; memory and the energy of a token get one factor each.
         """
         known = [(design, values) for design, values in measured if "ttft_p50" in values and "tpot_p50" in values]
-        self._learnt, self._scale, self._estimates = Learnt({}), None, {}
+        self._forget()
         self.device = self._sheet
         if not known:
             return
         rows = [self._row(i, design, values) for i, (design, values) in enumerate(known)]
         taught = teach_rows(self._sheet, rows, name=self._sheet.name, source=f"the run {self._spec.name}")
-        memory = [
-            (self.predict(design)["peak_memory"], values["peak_memory"])
-            for design, values in known
-            if "peak_memory" in values
-        ]
-        self._learnt, self._estimates = Learnt({"peak_memory": memory}), {}
         self.device = replace(self._sheet, taught=taught)
+        pairs: dict[str, list[tuple[Bounds, float]]] = {"peak_memory": [], "joules_per_token": []}
+        for design, values in known:
+            predicted = self.predict(design)
+            for metric in pairs.keys() & values.keys() & predicted.keys():
+                pairs[metric].append((predicted[metric], values[metric]))
+        self._learnt = Learnt(pairs)
+
+    def _forget(self) -> None:
+        """Drops what was computed of the device as it was known before."""
+        self._learnt, self._scale, self._estimates = Learnt({}), None, {}
+        self.__dict__.pop("_joules", None)
 
     def _row(self, number: int, design: Design, values: Mapping[str, float]) -> MeasuredRow:
         asked = self._pricer.request(design)

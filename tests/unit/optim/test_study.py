@@ -164,6 +164,26 @@ def test_a_trial_ends_once(tmp_path) -> None:
     assert study.trial(number).values == (1.0, 2.0)
 
 
+@pytest.mark.parametrize("where", ["journal", "sqlite"])
+def test_what_is_found_out_after_the_end_of_a_trial_is_kept(tmp_path, where) -> None:
+    """A kit measures trials of a finished search: both notes of the first are there, beside what was noted before."""
+    path = tmp_path / "s" if where == "journal" else f"sqlite:///{tmp_path / 's.db'}"
+    study = told(path)
+    study.note(0, measured={"tpot_p50": 0.1})
+    study.note(0, within=True)
+    study.note(1, measured=None)
+    again = opened(path)
+    assert again.trial(0).notes == {
+        "row": [0, 0],
+        "rungs": [{"rung": 0}],
+        "measured": {"tpot_p50": 0.1},
+        "within": True,
+    }
+    assert [trial.notes.get("within") for trial in again.trials()] == [True, None, None]
+    assert again.trial(0).values == (1.5, 0.25)
+    assert set(again.memory) == {"identity", "spent"}
+
+
 @pytest.mark.parametrize("where", ["sqlite", "memory"])
 def test_other_stores_keep_the_same(tmp_path, where) -> None:
     url = f"sqlite:///{tmp_path / 's.db'}" if where == "sqlite" else None

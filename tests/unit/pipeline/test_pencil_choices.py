@@ -17,7 +17,7 @@ from chipwise.pipeline.choosing import _spread
 from chipwise.pipeline.halving import OVERHEAD, Rung, plan_finals, plan_rungs
 from chipwise.pipeline.limits import no_slower_than, within
 from chipwise.pipeline.measurement_choice import UNSURE, _ends, _tightest, next_to_measure, worth_measuring
-from chipwise.pipeline.reference_design import proportions
+from chipwise.pipeline.reference_design import most_parameters, proportions
 from chipwise.pipeline.screening import excess, mutate, screen
 from chipwise.run.budget_spec import Allowance
 from chipwise.run.trials import Candidate
@@ -46,6 +46,15 @@ def seconds(final: float) -> Allowance:
 )
 def test_the_plan_of_a_final_training_of_ninety_seconds(training_s: float, rungs: list[tuple[float, int]]) -> None:
     assert plan_rungs(seconds(90.0), training_s) == tuple(Rung(budget=s, count=n) for s, n in rungs)
+
+
+def test_a_reference_design_is_no_larger_than_its_training_fills() -> None:
+    """A quarter of a token a parameter: of 600,000 tokens 2.4 M parameters. Of 60 s at 150 G FLOP/s, six FLOPs a token
+    and parameter: 9e12 = 6 N · N / 4, so N = 2.45 M. What a GPU does in its seconds is not known beforehand."""
+    tokens = Allowance(unit="tokens", total=3e6, final=6e5, whole=False)
+    assert most_parameters(tokens) == pytest.approx(2.4e6)
+    assert most_parameters(seconds(60.0)) == pytest.approx(2.449e6, rel=1e-3)
+    assert most_parameters(Allowance(unit="gpu", total=600.0, final=90.0, whole=False)) == math.inf
 
 
 def test_no_rung_is_shorter_than_a_second() -> None:

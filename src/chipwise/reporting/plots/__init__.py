@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from chipwise.reporting.facts import by_law
 from chipwise.reporting.plots import cloud, confusion, curves, front, history, memory, operators, promised, roofline
 from chipwise.reporting.plots.common import Figure, Plot, View
 from chipwise.reporting.record import RunRecord
@@ -10,7 +11,7 @@ __all__ = ["Figure", "Plot", "View", "draw"]
 
 
 def draw(record: RunRecord) -> tuple[Plot, ...]:
-    """Every plot of the record; one without data says why."""
+    """Every plot of the record; one without data says why. Where nothing was trained, none of trainings."""
     return (
         *([confusion.draw(record)] if record.tasks else []),
         front.draw(record),
@@ -18,8 +19,7 @@ def draw(record: RunRecord) -> tuple[Plot, ...]:
         roofline.draw(record),
         operators.draw(record),
         memory.draw(record),
-        curves.draw(record),
-        history.draw(record),
+        *([] if by_law(record) else [curves.draw(record), history.draw(record)]),
         history.draw_budget(record),
-        cloud.draw(record),
+        *([] if by_law(record) else [cloud.draw(record)]),
     )

@@ -70,7 +70,10 @@ def detail(record: RunRecord, trial: Trial) -> str:
     rung = "" if trial.rung is None else f" · rung {trial.rung}"
     lines.append(f"{words.count(trial.parameters)} parameters · weights {escape(trial.weights)}{rung}")
     quality = facts.quality(trial)
-    if quality.value is not None:
+    if facts.by_law(record):
+        loss = words.span(quality.value, quality.low, quality.high, facts.LOSS)
+        lines.append(f"loss <b>{loss}</b> nats a token (expected)")
+    elif quality.value is not None:
         lines.append(f"bits per byte <b>{quality.value:.3f}</b> ({escape(facts.quality_of(trial))})")
         if trial.quantised_bits_per_byte is not None and trial.bits_per_byte is not None:
             lines.append(f"before export {trial.bits_per_byte:.3f}")

@@ -11,15 +11,20 @@ from chipwise.space.constraints import Constraint
 
 
 def draw(record: RunRecord) -> Plot:
-    """Bits per byte against latency, memory or parameters, a view each."""
+    """Bits per byte, or the loss that a law expects, against latency, memory or parameters, a view each."""
+    how = (
+        "Nothing was trained or measured: the loss is what the law expects, the cost what is predicted (bars show the "
+        "interval)."
+        if facts.by_law(record)
+        else "Filled points were measured on the target, open points were trained and their cost is predicted (bars "
+        "show the interval). Points of a lower rung were trained for less time."
+    )
     plot = Plot(
         key="front",
         title="Quality against cost",
         caption=(
-            "Down and left is better. Filled points were measured on the target, open points were trained and their "
-            "cost is predicted (bars show the interval). Points of a lower rung were trained for less time. The shaded "
-            "region meets the limit on this axis (a P99 limit holds for the P50 too); other limits may still exclude "
-            "a point."
+            f"Down and left is better. {how} The shaded region meets the limit on this axis (a P99 limit holds for the "
+            "P50 too); other limits may still exclude a point."
         ),
     )
     trained = [trial for trial in record.trials if facts.quality(trial).value is not None]
@@ -41,17 +46,28 @@ def _figure(record: RunRecord, metric: str, trials: list[Trial]) -> dict[str, An
     costs = [facts.value(trial, metric).value or 0.0 for trial in trials]
     qualities = [facts.quality(trial).value or 0.0 for trial in trials]
     limits = _limits(record, metric)
-    counted = "counted" if metric == "parameters" else "measured where filled, predicted where open"
+    counted = "measured where filled, predicted where open"
+    if metric == "parameters":
+        counted = "counted"
+    elif not any(trial.measured for trial in trials):
+        counted = "predicted"
     x = axis(costs + [item.limit for item in limits], words.kind(metric), f"{words.label(metric)} ({counted})")
-    y = axis(qualities, "count", "validation bits per byte (trained)", log=False, pad=0.1)
+    by_law = facts.by_law(record)
+    loss = "loss, nats a token (expected)" if by_law else "validation bits per byte (trained)"
+    y = axis(qualities, "count", loss, log=False, pad=0.1)
     special = {record.winner, record.baseline, record.knee}
     plain = [trial for trial in trials if trial.number not in special]
     groups = (
         ("measured", "@accent", "circle", [t for t in plain if t.measured and t.feasible is not False]),
         ("measured, breaks a limit", "@grey", "circle", [t for t in plain if t.measured and t.feasible is False]),
-        ("trained", "@accent", "circle-open", [t for t in plain if not t.measured and t.feasible is not False]),
         (
-            "trained, predicted to break a limit",
+            "expected" if by_law else "trained",
+            "@accent",
+            "circle-open",
+            [t for t in plain if not t.measured and t.feasible is not False],
+        ),
+        (
+            f"{'expected' if by_law else 'trained'}, predicted to break a limit",
             "@grey",
             "circle-open",
             [t for t in plain if not t.measured and t.feasible is False],
@@ -148,7 +164,7 @@ def _staircase(record: RunRecord, metric: str, x: dict[str, Any], trials: list[T
 
 def _region(record: RunRecord, metric: str, x: dict[str, Any], y: dict[str, Any]) -> list[Trace]:
     limits = _limits(record, metric)
-    floors = [item for item in record.constraints if item.metric == "bits_per_byte" and item.op == "<="]
+    floors = [item for item in record.constraints if item.metric in ("bits_per_byte", facts.LOSS) and item.op == "<="]
     if not limits and not floors:
         return []
     (left, right), (bottom, top) = span(x), span(y)

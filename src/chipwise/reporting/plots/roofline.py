@@ -15,13 +15,17 @@ _SYMBOLS = {"prefill": "circle", "decode": "diamond"}
 
 def draw(record: RunRecord) -> Plot:
     """Attainable and reached FLOP/s over arithmetic intensity."""
+    roofs = (
+        "Lines are what the calibrated machine offers: slopes are memory levels, flat lines the peak of each format. "
+        if record.roofs
+        else ""
+    )
     plot = Plot(
         key="roofline",
         title="Roofline of the winner",
         caption=(
-            "Lines are what the calibrated machine offers: slopes are memory levels, flat lines the peak per number "
-            "format. Each point is an operator at its predicted speed; a larger point takes more of its phase's time. "
-            "Points far below every roof spend their time on the overhead of launching."
+            f"{roofs}Each point is an operator at its predicted speed; a larger point takes more of its phase's time. "
+            "Points far below the others spend their time on the overhead of launching."
         ),
     )
     drawn = {

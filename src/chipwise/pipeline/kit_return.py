@@ -1,0 +1,44 @@
+"""What kits measured of a finished run: it is recorded, the target learns from it, and predicts every trial again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from chipwise.pipeline.measuring import measurement_notes
+from chipwise.run.folder import RunFolder
+from chipwise.run.kit_folder import kit_results
+from chipwise.run.spec import RunSpec
+from chipwise.run.trials import Trials
+from chipwise.targets.target import Target
+
+
+def kit_notes(
+    trials: Trials, spec: RunSpec, folder: RunFolder, *, on_note: Callable[[str], None]
+) -> dict[int, dict[str, Any]]:
+    """Notes of the trials that imported kits measured, by number; only those that are not recorded yet.
+
+    Results of a machine that cannot be the run's target do not count; ``on_note`` is told so.
+    """
+    sheet = None if spec.target.local else spec.target.sheet
+    found = kit_results(
+        folder.path, runtime=spec.target.runtime, target=None if sheet is None else sheet.name, on_note=on_note
+    )
+    notes = {
+        number: measurement_notes(taken, spec.target.rates, final=True) | {"measured_because": "kit"}
+        for number, taken in found.items()
+    }
+    return {number: each for number, each in notes.items() if trials[number].measured != each["measured"]}
+
+
+def record(trials: Trials, target: Target, notes: dict[int, dict[str, Any]]) -> None:
+    """Records what was measured, teaches the target, and notes what it believes now of every trial's costs.
+
+    Promises stay as they were made.
+    """
+    for number, each in notes.items():
+        trials.note(number, **each)
+    target.learn(trials.measured())
+    for item in trials.all():
+        if item.alive:
+            trials.note(item.number, believed_now=target.predict(item.design))
