@@ -105,7 +105,9 @@ def measure(
     if remote is None:
         check_threads(threads)
     with tempfile.TemporaryDirectory() as room:
-        path, design = exported_file(model, Path(room), runtime=runtime, weights=weights, workload=workload)
+        path, design = exported_file(
+            model, Path(room), runtime=runtime, weights=weights, workload=workload, external_data=remote is None
+        )
         profile = saved_profile(runtime, threads) if remote is None else None
         settings: dict[str, Any] = {"runtime": runtime, "threads": threads, "remote": remote}
         settings["calibrated"] = profile.reference_s if profile is not None else None
@@ -176,9 +178,12 @@ def design_of_model(model: str, *, weights: str | None) -> Design:
 
 
 def exported_file(
-    model: str, room: Path, *, runtime: str, weights: str | None, workload: Workload
+    model: str, room: Path, *, runtime: str, weights: str | None, workload: Workload, external_data: bool = False
 ) -> tuple[Path, Design | None]:
-    """The file to measure, in the format of ``runtime``, and its design where known. New files go to ``room``."""
+    """The file to measure, in the format of ``runtime``, and its design where known. New files go to ``room``.
+
+    ``external_data``: whether a model of more than 2 GiB may be written as two files, see ``export_for``.
+    """
     from chipwise.profile.exporting import check_memory, export_for, suffix_of
 
     folder, wanted = Path(model), suffix_of(runtime)
@@ -196,7 +201,8 @@ def exported_file(
             return folder / f"model{wanted}", design
         from chipwise.deploy.hf import load_pretrained
 
-        return export_for(runtime, design, room, weights=load_pretrained(folder)[1]), design
+        found = load_pretrained(folder)[1]
+        return export_for(runtime, design, room, weights=found, external_data=external_data), design
     arch = resolve(model)
     if (workload.prompt_tokens if is_encoder(arch) else workload.total_tokens) > arch.max_tokens:
         raise InputError(
@@ -205,7 +211,7 @@ def exported_file(
         )
     design = Design(arch=arch, weights=weights or "fp32")
     check_memory(design, workload)
-    return export_for(runtime, design, room), design
+    return export_for(runtime, design, room, external_data=external_data), design
 
 
 def _same_weights(model: str, exported: object, wanted: str | None) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto, TensorProto, helper
+from onnx.external_data_helper import set_external_data
 
 from chipwise.blocks.attention.onnx import add_attention, add_output
 from chipwise.blocks.conv.onnx import add_conv
@@ -26,7 +27,7 @@ from chipwise.blocks.onnx_graph import MICROSOFT, GraphBuilder
 from chipwise.core import units
 from chipwise.core.dtypes import dtype_of
 from chipwise.core.errors import Unsupported
-from chipwise.core.files import write_atomic
+from chipwise.core.files import storage, write_atomic
 from chipwise.deploy.onnx_encoder import Output, encoder_graph, encoder_metadata
 from chipwise.spec import ArchSpec, Design
 from chipwise.spec.encoder import is_encoder
@@ -38,6 +39,8 @@ Logits = Literal["last", "all"]
 SCHEMA = "chipwise.onnx/1"
 OPSET, IR_VERSION = 18, 9
 LARGEST_BYTES = 2**31 - 1 - 2**20  # of the weights in one file: protobuf's limit, less a mebibyte for the graph
+EXTERNAL_FROM_BYTES = 1024  # smaller tensors stay in the graph, where shapes are inferred from some of them
+ALIGNMENT = 4096  # of tensors in the file beside: runtimes map it page by page
 
 
 def export(
@@ -48,21 +51,39 @@ def export(
     logits: Logits = "last",
     output: Output = "mean",
     padded: bool = False,
+    external_data: bool = False,
 ) -> Path:
     """Writes ``design`` with ``weights`` (named as the torch module's state dict) to ``path``, atomically.
 
     ``logits`` selects the positions of a decoder's output: the last of each sequence (to generate) or all (to score);
-    ``output`` and ``padded`` what an encoder gives and takes, see ``onnx_encoder.py``.
+    ``output`` and ``padded`` what an encoder gives and takes, see ``onnx_encoder.py``. With ``external_data``, weights
+    that exceed one file go to a second one beside it, ``path`` plus ``.data``; a copy of the model needs both.
 
     Raises:
         SpecError: A weight is missing or has the wrong shape.
         Unsupported: The design's weight format or one of its blocks has no graph, or its weights exceed one file.
         StorageError: The disk refused.
     """
-    check_size(design)
+    if not external_data:
+        check_size(design)
     target = Path(path)
-    write_atomic(target, build(design, weights, logits=logits, output=output, padded=padded).SerializeToString())
+    model = build(design, weights, logits=logits, output=output, padded=padded)
+    if stored_bytes(design) > LARGEST_BYTES:
+        _move_weights(model, target.with_name(f"{target.name}.data"))
+    write_atomic(target, model.SerializeToString())
     return target
+
+
+def _move_weights(model: ModelProto, path: Path) -> None:
+    """Moves the large tensors of ``model`` to the file ``path``, which must stay beside the graph's."""
+    with storage(path), path.open("wb") as stream:
+        for tensor in model.graph.initializer:
+            values = tensor.raw_data
+            if len(values) >= EXTERNAL_FROM_BYTES:
+                stream.write(bytes(-stream.tell() % ALIGNMENT))
+                set_external_data(tensor, path.name, offset=stream.tell(), length=len(values))
+                stream.write(values)
+                tensor.ClearField("raw_data")
 
 
 def build(

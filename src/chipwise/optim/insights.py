@@ -58,8 +58,8 @@ def sweet_spot(history: History) -> SweetSpot | None:
     low, high = points.min(axis=0), points.max(axis=0)
     share = (points - low) / (high - low)
     kept = {name: float(1 - value) for name, value in zip(names, share[best], strict=True)}
-    words = "from the worst to the best value on the front it goes " + " and ".join(
-        f"{units.show(value, 'share', digits=2)} of the way in {name}" for name, value in kept.items()
+    words = "of the improvement along the front it has " + " and ".join(
+        f"{units.show(value, 'share', digits=2)} in {name}" for name, value in kept.items()
     )
     if len(names) == 2:
         words += "; " + "; ".join(_exchanges(points, share, best, names))
@@ -67,15 +67,14 @@ def sweet_spot(history: History) -> SweetSpot | None:
 
 
 def _exchanges(points: Float64Array, share: Float64Array, best: int, names: Sequence[str]) -> list[str]:
-    """For two objectives: what each extreme would gain over the knee, and lose."""
+    """For two objectives: what each end of the front gains over the knee, and what that costs."""
     words = []
     for j, other in ((0, 1), (1, 0)):
         end = int(points[:, j].argmin())
         gained, lost = share[best, j] - share[end, j], share[end, other] - share[best, other]
         if gained > 0:
             words.append(
-                f"going all the way in {names[j]} ({100 * gained:.0f} % more) would give up {100 * lost:.0f} % "
-                f"in {names[other]}"
+                f"the other {100 * gained:.0f} % in {names[j]} would cost {100 * lost:.0f} % in {names[other]}"
             )
     return words
 

@@ -17,14 +17,25 @@
     return value;
   }
 
+  // A phone shows one legend entry a line, half of the height at most, and room for few tick labels.
+  function fit(data, layout) {
+    const entries = data.filter((trace) => trace.showlegend !== false).length;
+    layout.height = Math.max(layout.height, 44 * entries);
+    layout.margin = { ...layout.margin, l: 56, r: 14 };
+    layout.font = { ...layout.font, size: 11 };
+    const { tickvals, ticktext } = layout.xaxis ?? {};
+    if (tickvals?.length > 6) {
+      const every = Math.ceil(tickvals.length / 6);
+      const kept = (_, i) => i % every === 0;
+      layout.xaxis = { ...layout.xaxis, tickvals: tickvals.filter(kept), ticktext: ticktext.filter(kept) };
+    }
+  }
+
   function draw(key) {
     const style = getComputedStyle(document.documentElement);
     const { data, layout } = painted(figures[key][shown[key]], style);
     const narrow = document.getElementById("plot-" + key).clientWidth < 560;
-    if (narrow) {
-      layout.margin = { ...layout.margin, l: 56, r: 14 };
-      layout.font = { ...layout.font, size: 11 };
-    }
+    if (narrow) fit(data, layout);
     const shownBar = narrow ? false : "hover";
     const config = { responsive: true, displaylogo: false, displayModeBar: shownBar, modeBarButtons: buttons };
     return Plotly.react("plot-" + key, data, layout, config);

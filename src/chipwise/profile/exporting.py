@@ -40,19 +40,28 @@ REFERENCE = Design(arch=uniform(vocab_size=1024, d_model=128, depth=3, heads=4, 
 
 
 def export_for(
-    runtime: str, design: Design, folder: Path, *, weights: Mapping[str, Any] | None = None, stem: str = "model"
+    runtime: str,
+    design: Design,
+    folder: Path,
+    *,
+    weights: Mapping[str, Any] | None = None,
+    stem: str = "model",
+    external_data: bool = False,
 ) -> Path:
     """Writes ``design`` into ``folder`` in the format of ``runtime``, with random weights unless given.
 
+    With ``external_data``, ONNX models of more than 2 GiB are written as two files; otherwise they are refused.
+
     Raises:
         UnknownName: There is no such runtime.
-        Unsupported: No exporter writes files for that runtime, or the runtime does not support this design.
+        Unsupported: No exporter writes files for that runtime, or the runtime or the file does not support this design.
         DoesNotFit: Building random weights needs more memory than is free.
     """
     check_exporter(runtime)
     if weights is None:
         check_memory(design)
-    if suffix_of(runtime) == ".onnx":
+    two_files = external_data and suffix_of(runtime) == ".onnx"
+    if suffix_of(runtime) == ".onnx" and not external_data:
         from chipwise.deploy.onnx import check_size
 
         check_size(design)
@@ -61,11 +70,12 @@ def export_for(
 
         weights = random_weights(design.arch, seed=0)
     folder.mkdir(parents=True, exist_ok=True)
-    path: Path = EXPORTERS.load(runtime)(design, weights or {}, folder / f"{stem}{suffix_of(runtime)}")
+    target, more = folder / f"{stem}{suffix_of(runtime)}", {"external_data": True} if two_files else {}
+    path: Path = EXPORTERS.load(runtime)(design, weights or {}, target, **more)
     return path
 
 
-def export_openvino(design: Design, weights: Mapping[str, Any], path: Path) -> Path:
+def export_openvino(design: Design, weights: Mapping[str, Any], path: Path, *, external_data: bool = False) -> Path:
     """The same ONNX file as ONNX Runtime's.
 
     Raises:
@@ -78,7 +88,7 @@ def export_openvino(design: Design, weights: Mapping[str, Any], path: Path) -> P
         )
     from chipwise.deploy.onnx import export
 
-    return export(design, weights, path)
+    return export(design, weights, path, external_data=external_data)
 
 
 def check_memory(design: Design, workload: Workload | None = None) -> None:

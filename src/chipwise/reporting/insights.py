@@ -19,15 +19,15 @@ WRITES_NOTE: Final = (
 TASK_HEAD: Final = ("task", "contender", "score", "95 % interval", "training items", "test items", "evaluated model")
 TASK_NOTE: Final = (
     "Held-out items, chosen by a hash of their text, were answered once. A floor is checked by the value; the "
-    "interval is how far another sample of as many items may lie. These numbers are not predicted beforehand."
+    "interval is the range in which another sample of as many items would lie. These numbers are not predicted."
 )
 RANKING_HEAD: Final = ("predictor", "τ, all pairs", "pairs", "τ, equal latency", "pairs")
 RANKING_NOTE: Final = (
     "Kendall's τ between an early prediction and the bits per byte after longer training: 1 is the same order, 0 "
     "chance. Brackets: 95 % interval over candidates (bootstrap). Equal latency: pairs whose predicted time per token "
     "lies within 5 % of one value. More parameters and FLOPs count as better. Longer trainings went to candidates that "
-    "looked good, which makes them harder to rank than candidates in general. Scaling law and quality model predict a "
-    "full training, whatever length a table is of."
+    "looked good, which makes them harder to rank than candidates in general. Scaling law and quality model always "
+    "predict a full training."
 )
 
 
@@ -107,7 +107,10 @@ def knee(record: RunRecord) -> str:
     trial = record.trial(record.knee)
     if trial is None:
         return "The front has no bend, so there is no knee."
-    why = f" {record.answer.knee_why[0].upper()}{record.answer.knee_why[1:]}." if record.answer.knee_why else ""
+    why = record.answer.knee_why or ""
+    for goal in record.objectives:
+        why = why.replace(goal.metric, words.label(goal.metric))
+    why = f" {why[0].upper()}{why[1:]}." if why else ""
     return f"The knee is trial {trial.number} ({trial.summary}).{why} {trained(record, trial)}"
 
 

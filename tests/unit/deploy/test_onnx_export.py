@@ -294,6 +294,26 @@ def test_a_model_that_exceeds_one_file_is_refused_before_its_weights_are_made(tm
             refused()
 
 
+@pytest.mark.parametrize("form", ["fp32", "int8", "int4"])
+def test_weights_in_a_second_file_give_the_same_logits(form: str, tmp_path, monkeypatch) -> None:
+    from chipwise.profile.backends.onnxruntime import OnnxRuntimeSession
+
+    design = Design(
+        arch=uniform(vocab_size=256, d_model=64, depth=2, heads=4, ffn_width=128, max_tokens=32), weights=form
+    )
+    weights = random_weights(design.arch, seed=0)
+    whole = export(design, weights, tmp_path / "whole.onnx", external_data=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["whole.onnx"]
+    monkeypatch.setattr("chipwise.deploy.onnx.LARGEST_BYTES", 10_000)
+    parts = export(design, weights, tmp_path / "parts.onnx", external_data=True)
+    beside = tmp_path / "parts.onnx.data"
+    assert parts.stat().st_size < 0.3 * whole.stat().st_size
+    assert beside.stat().st_size > 0.7 * stored_bytes(design)
+    tokens = np.array([[3, 1, 4, 1, 5]])
+    answers = [OnnxRuntimeSession(path, capacity=8).prefill(tokens) for path in (whole, parts)]
+    np.testing.assert_array_equal(*answers)
+
+
 def test_a_model_of_hundreds_of_gigabytes_is_refused_at_once(tmp_path) -> None:
     with pytest.raises(ChipwiseError, match=r"Llama-3\.1-405B(: measuring it needs at least| takes) \d\.\d+ TB"):
         export_for("onnxruntime", Design(arch=resolve("meta-llama/Llama-3.1-405B")), tmp_path)

@@ -257,11 +257,11 @@ def test_what_each_end_would_exchange() -> None:
     points = np.array([[0.0, 10.0], [1.0, 2.0], [4.0, 0.0]])
     words = _exchanges(points, points / [4.0, 10.0], 1, ["loss", "time"])
     assert words == [
-        "going all the way in loss (25 % more) would give up 80 % in time",
-        "going all the way in time (20 % more) would give up 75 % in loss",
+        "the other 25 % in loss would cost 80 % in time",
+        "the other 20 % in time would cost 75 % in loss",
     ]
     assert _exchanges(points, points / [4.0, 10.0], 0, ["loss", "time"]) == [
-        "going all the way in time (100 % more) would give up 100 % in loss"
+        "the other 100 % in time would cost 100 % in loss"
     ]
 
 
