@@ -42,7 +42,10 @@ def export(design: Design, weights: Mapping[str, npt.NDArray[Any]], path: str | 
         Unsupported: PyTorch does not compute in the design's weight format here.
         StorageError: The disk refused.
     """
-    stored = _format(design)
+    from safetensors.torch import save
+
+    if design.weights not in FORMATS:
+        raise Unsupported(f"PyTorch runs {', '.join(FORMATS)} weights here, not {design.weights}")
     tensors = {}
     for name, shape in weight_shapes(design.arch).items():
         if name not in weights:
@@ -50,35 +53,16 @@ def export(design: Design, weights: Mapping[str, npt.NDArray[Any]], path: str | 
         value = np.ascontiguousarray(weights[name], dtype=np.float32)
         if value.shape != shape:
             raise SpecError(f"has shape {value.shape}; the architecture needs {shape}", field=name)
-        tensors[name] = torch.from_numpy(value).to(stored)
-    return _write(design, tensors, {}, Path(path))
-
-
-def export_unfilled(design: Design, path: str | Path, *, seed: int) -> Path:
-    """Writes ``design`` without weights: they are drawn from ``seed`` where the file is loaded, on its device."""
-    _format(design)
-    return _write(design, {}, {"seed": seed}, Path(path))
-
-
-def _format(design: Design) -> torch.dtype:
-    if design.weights not in FORMATS:
-        raise Unsupported(f"PyTorch runs {', '.join(FORMATS)} weights here, not {design.weights}")
-    return FORMATS[design.weights]
-
-
-def _write(design: Design, tensors: dict[str, Tensor], more: dict[str, Any], target: Path) -> Path:
-    from safetensors.torch import save
-
+        tensors[name] = torch.from_numpy(value).to(FORMATS[design.weights])
     facts = {
         "schema": SCHEMA,
         "design": design.digest,
         "name": design.arch.name,
         "weights": design.weights,
         "arch": to_data(design.arch),
-        **more,
     }
-    write_atomic(target, save(tensors, metadata={METADATA: json.dumps(facts)}))
-    return target
+    write_atomic(path, save(tensors, metadata={METADATA: json.dumps(facts)}))
+    return Path(path)
 
 
 def load(path: str | Path, *, device: str = "cpu") -> tuple[Transformer, dict[str, Any]]:
@@ -98,19 +82,10 @@ def load(path: str | Path, *, device: str = "cpu") -> tuple[Transformer, dict[st
     except (SafetensorError, OSError) as error:
         raise SpecError(f"not a safetensors file: {error}", file=str(path)) from None
     arch = from_data(facts["arch"], file=str(path))
-    if "seed" not in facts:
-        with torch.device("meta"):
-            model = Transformer(arch)
-        model.load_state_dict(state, assign=True)
-        return model.eval(), facts
-    torch.manual_seed(facts["seed"])
-    usual = torch.get_default_dtype()
-    torch.set_default_dtype(FORMATS[facts["weights"]])
-    try:
-        with torch.device(device):
-            return Transformer(arch).eval(), facts
-    finally:
-        torch.set_default_dtype(usual)
+    with torch.device("meta"):
+        model = Transformer(arch)
+    model.load_state_dict(state, assign=True)
+    return model.eval(), facts
 
 
 class Serving(nn.Module):

@@ -37,6 +37,7 @@ EXPORTERS = Table(
 SUFFIXES = {"onnxruntime": ".onnx", "openvino": ".onnx", "llama.cpp": ".gguf", "fake": ".json"}
 REFERENCE = Design(arch=uniform(vocab_size=1024, d_model=128, depth=3, heads=4, ffn_width=256, max_tokens=32))
 """2.5 MB of FP32 weights: more than private caches hold, so that it slows down as candidates do."""
+MOST_LAYERS = 512  # of a model that is built to be measured: beyond this, loading its nodes takes a minute or more
 
 
 def export_for(
@@ -98,8 +99,14 @@ def check_memory(design: Design, workload: Workload | None = None) -> None:
     the activations: the least that is needed.
 
     Raises:
+        Unsupported: It has more layers than a runtime loads in reasonable time.
         DoesNotFit: It needs more memory than is free.
     """
+    if (layers := len(design.arch.layers)) > MOST_LAYERS:
+        raise Unsupported(
+            f"{design.arch.name} has {layers:,} layers; at most {MOST_LAYERS} are built to be measured, because a "
+            "runtime takes minutes to load more"
+        )
     parts = memory_parts(design, workload or Workload(prompt_tokens=1, new_tokens=1))
     needed = 4 * design.arch.parameters() + 2 * (parts.table_bytes + parts.matrix_bytes)
     needed += parts.kv_bytes + parts.activation_bytes

@@ -1,1 +1,1 @@
-"""Serving: models spread over devices, batched and scheduled; what a token takes, costs and draws."""
+"""Serving: time, price and energy per token of models that are spread over devices, batched and scheduled."""

@@ -1,6 +1,6 @@
-"""What quantised checkpoints say of the KV cache: facts of published files, not of number formats.
+"""KV-cache formats that published quantised checkpoints state; a number format alone does not determine them.
 
-NVIDIA's FP8 and NVFP4 checkpoints ask for an FP8 cache (``kv_cache_quant_algo: FP8`` in hf_quant_config.json of
+NVIDIA's FP8 and NVFP4 checkpoints request an FP8 cache (``kv_cache_quant_algo: FP8`` in hf_quant_config.json of
 nvidia/Llama-3.1-70B-Instruct-FP8 and its siblings), and they are the ones that TensorRT-LLM serves Llama models from.
 """
 
@@ -16,7 +16,7 @@ NARROW = frozenset({"fp8", "nvfp4"})
 
 
 def default_cache(model: str, weights: str, runtime: Runtime) -> str | None:
-    """The format that the KV cache has unless the user asks for another; None for that of the activations."""
+    """Default format of the KV cache; None where it is that of the activations."""
     if os.path.exists(model):
         return stored_at(Path(model)).cache
     if weights not in NARROW:

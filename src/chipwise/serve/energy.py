@@ -1,4 +1,4 @@
-"""Energy of a served token: each kernel's power for its time, the devices' floor while the host is busy."""
+"""Energy of a served token: the power of each kernel times its time, plus idle power while the host works."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from chipwise.serve.steps import PassTimes, class_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Energies:
-    """Joules for one new token of one request, its share of the prompt's pass included; one value a request.
+    """Joules for one new token of one request, including its share of prefill; one value per request.
 
     ``log_halfwidth`` is the half width of the 90 % interval of the power alone, in logarithms.
     """
@@ -30,7 +30,7 @@ class Energies:
 
 
 def energies(costs: Sequence[GroupCost]) -> list[Energies | Unsupported]:
-    """The energy of every group's requests; the reason where a device lists no board power, or lacks a rate."""
+    """Energies of each group's requests, or the reason where a device lists no board power or lacks a rate."""
     answers: list[Energies | Unsupported | None] = [_refusal(cost.group.device) for cost in costs]
     asked = [cost for cost, refused in zip(costs, answers, strict=True) if refused is None]
     try:
@@ -47,7 +47,7 @@ def energies(costs: Sequence[GroupCost]) -> list[Energies | Unsupported]:
 
 
 def _token_j(cost: GroupCost, prefill_j: Float64Array, step_j: Float64Array) -> Float64Array:
-    """Joules of all devices for one token, from those of one device's passes. Groups of devices without a request wait.
+    """Joules of all devices for one token, from those of one device's passes. Idle replicas draw the floor.
 
     A text encoder's tokens are those that it reads.
     """
@@ -64,7 +64,7 @@ def _token_j(cost: GroupCost, prefill_j: Float64Array, step_j: Float64Array) -> 
 
 
 def energy_j_per_token(cost: GroupCost, i: int, found: Energies | Unsupported) -> Predicted:
-    """The energy of request ``i`` with its interval: errors of power and of time are taken as independent.
+    """Energy of request ``i`` with its interval. Errors of power and of time are taken as independent.
 
     Args:
         cost: The group's.
@@ -90,7 +90,7 @@ def _refusal(device: DeviceProfile) -> Unsupported | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Drawing:
-    """A pass on a device, and how long it takes with its gaps and the host."""
+    """A pass on a device, and its duration including gaps and host time."""
 
     device: DeviceProfile
     times: PassTimes
@@ -106,7 +106,7 @@ def _passes(cost: GroupCost) -> tuple[_Drawing, _Drawing]:
 
 
 def _pass_energies(passes: Sequence[_Drawing]) -> list[tuple[Float64Array, Float64Array]]:
-    """Joules of one device in each pass, and the half width of its kernels' power in logarithms.
+    """Joules of one device in each pass, and the log half-width of its kernels' power.
 
     Communication and the host's time draw the floor.
     """
@@ -134,7 +134,7 @@ def _pass_energies(passes: Sequence[_Drawing]) -> list[tuple[Float64Array, Float
     found = []
     for each, stop in zip(passes, stops, strict=True):
         own = slice(stop - len(each.total_s), stop)
-        share = np.minimum(each.total_s / busy_s[own], 1.0)  # kernels may take less in serving than alone
+        share = np.minimum(each.total_s / busy_s[own], 1.0)  # kernels may be faster in serving than alone
         whole = share * energy[own] + floor_w(each.device) * np.maximum(each.total_s - busy_s[own], 0.0)
         found.append((whole, share * spread[own] / whole))
     return found

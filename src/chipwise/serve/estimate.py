@@ -1,4 +1,4 @@
-"""One request's answer: a CostEstimate with its kernels, what bounds it, whether it fits, what it draws and costs."""
+"""The estimate of one request: its kernels, what bounds them, memory, energy and price, as a CostEstimate."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ WORTH_NOTING = 0.01  # of a pass
 
 
 def estimate(request: Request, *, fold: str | None = None) -> CostEstimate:
-    """The estimate of one request, kernel by kernel.
+    """Estimates one request, kernel by kernel.
 
-    Where memory holds fewer requests at once than are asked for, the engine lets the others wait: the estimate is of as
-    many as fit, and its provenance says so.
+    Where memory holds fewer concurrent requests than asked for, the engine makes the others wait; the estimate is then
+    for as many as fit, and its provenance says so.
 
     Raises:
         UnknownName: A model, device, runtime or format that is not known.
@@ -50,12 +50,12 @@ def estimate(request: Request, *, fold: str | None = None) -> CostEstimate:
 
 
 def waiting(fitting: int, asked: int) -> str:
-    """The sentence that says that not all requests fit at once."""
+    """A sentence for an estimate in which not all requests fit at once."""
     return f"memory holds {fitting} of {asked} requests at once, the others wait"
 
 
 def fitting_requests(group: Group, memory: DeviceMemory) -> npt.NDArray[np.int64]:
-    """How many of each row's requests in flight fit in the devices' memory at once; 0 where not even one does."""
+    """Number of each row's concurrent requests that fit in the devices' memory; 0 where not even one does."""
     asked, plan = group.in_flight, group.setting.plan
     free = capacity_bytes(group.device) - memory.weights - memory.activations - memory.runtime
     each = memory.cache / group.sequences
@@ -75,7 +75,7 @@ def cost_of(request: Request, *, fold: str | None = None) -> GroupCost:
 
 
 def shortage(group: Group, memory: DeviceMemory, i: int) -> str | None:
-    """By how much request ``i`` of the group does not fit, in words; None where it does."""
+    """Message that says by how much request ``i`` of the group does not fit; None where it does."""
     device = group.device
     needed, held = float(memory.peak_bytes[i]), capacity_bytes(device)
     if needed <= held:
@@ -95,7 +95,7 @@ def capacity_bytes(device: DeviceProfile) -> float:
 
 
 def remedies(request: Request) -> str:
-    """What would fit: narrower weights, more devices, fewer requests in flight; the least change of each sort."""
+    """The smallest changes that make the request fit: narrower weights, more devices, fewer requests in flight."""
     sorts = remedies_of(weights=request.weights, tp=request.tp, batch=request.batch)
     found = [remedy.option for sort in sorts if (remedy := _first_that_fits(request, sort)) is not None]
     if not found:
@@ -120,7 +120,7 @@ def estimate_of(cost: GroupCost, i: int, energy: Energies | Unsupported | None =
     Args:
         cost: The group's.
         i: Its place in the group.
-        energy: The group's energies, where several requests are asked for one after another.
+        energy: The group's energies, where they are known already.
     """
     group = cost.group
     setting, device = group.setting, group.device
@@ -173,7 +173,7 @@ def estimate_of(cost: GroupCost, i: int, energy: Energies | Unsupported | None =
 
 
 def misaligned(*passes: Sequence[OpCost]) -> list[str]:
-    """A note on products whose rows cannot be loaded whole, where they take a hundredth of a pass or more."""
+    """A note on matrix products with misaligned rows, where they take 1 % of a pass or more."""
     places = sorted({cost.place for costs in passes for cost in costs if _counts(cost, costs)})
     if not places:
         return []
@@ -182,7 +182,7 @@ def misaligned(*passes: Sequence[OpCost]) -> list[str]:
 
 
 def _positions(group: Group, i: int) -> list[str]:
-    """A note where more positions are asked for than the model was made for."""
+    """A note where a request needs more positions than the model's context."""
     arch = group.setting.arch
     longest = int(group.prompt_tokens[i] + (group.new_tokens[i] if group.generates else 0))
     if longest <= arch.max_tokens:
@@ -205,7 +205,7 @@ def _idle(group: Group, i: int) -> list[str]:
 
 
 def _widened(setting: Setting, device: DeviceProfile) -> list[str]:
-    """A note where weights are kept in 8-bit or 4-bit floats that the device does not multiply."""
+    """A note where weights are stored in 8-bit or 4-bit floats that the device cannot multiply."""
     formats, listed = setting.formats, device.peak_flops_per_s
     kept = {weight_format(name).dtype for name in (formats.weights, formats.experts)}
     lacking = sorted(kept & {DType.FP8, DType.FP4} - set(listed))
@@ -222,7 +222,7 @@ def _share(costs: tuple[OpCost, ...], total_s: float, limit: str) -> float:
 
 
 def operator_costs(times: PassTimes, i: int) -> tuple[OpCost, ...]:
-    """Each kernel of a pass of request ``i``."""
+    """The kernels of a pass of request ``i``, with their costs."""
     return tuple(_operator_costs(times, i))
 
 
@@ -249,7 +249,7 @@ def _operator_costs(times: PassTimes, i: int) -> Iterator[OpCost]:
 
 
 def bound_of(times: PassTimes) -> list[Bound]:
-    """What most of a pass's time is bound by, for each request."""
+    """The bound (compute, memory or launch) of most of a pass's time, for each request."""
     kinds = (Bound.COMPUTE, Bound.MEMORY, Bound.LAUNCH, Bound.LINK)
     which = np.argmax([times.figure(name) for name in ("compute_s", "memory_s", "launch_s")], axis=0)
     linked = [class_of(part.op.kind) == "collective" for part in times.parts]

@@ -1,4 +1,4 @@
-"""Blocks that work on each position alone as kernels: feed-forwards, and mixtures of them spread over devices."""
+"""Lowers blocks that work on each position separately: feed-forwards, and mixtures of experts over devices."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GATED: dict[Activation, Function] = {
 
 
 def feed_forward(block: FeedForward, setting: Setting, tokens: Size) -> Iterator[Part]:
-    """Two or three products with the activation between, and the sum over devices."""
+    """Two or three matrix products with the activation between them, and the all-reduce."""
     yield from _products(block, setting, tokens)
     yield from setting.collective("all_reduce", tokens * setting.arch.d_model, setting.plan.tp)
 
@@ -44,10 +44,10 @@ def _products(block: FeedForward, setting: Setting, tokens: Size) -> Iterator[Pa
 
 
 def mixture(block: MixtureOfExperts, setting: Setting, tokens: Size) -> Iterator[Part]:
-    """Router, exchange of tokens between replicas, the experts of one device, the way back, the shared expert.
+    """Router, dispatch of tokens, the experts of one device, combine, and the shared expert.
 
-    With one replica of attention all devices have all tokens: their results are summed. With several, tokens are dealt
-    out to the devices that hold their experts, and results are dealt back.
+    With one attention replica all devices have all tokens, and their results are summed. With several, tokens are sent
+    to the devices that hold their experts, and the results are sent back.
     """
     plan, d_model = setting.plan, setting.arch.d_model
     yield setting.plain_matmul("router", tokens, d_model, block.experts, bias=block.router_bias)

@@ -1,4 +1,4 @@
-"""Formats: which number format each part of a served model is kept and moved in."""
+"""The number formats of a served model: of its weights, cache and activations."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from chipwise.hardware.datasheet import DeviceProfile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Formats:
-    """``weights`` of every matrix but head, routers and token table, which stay in the format of the activations.
-
-    Files whose format says so (GGUF, MLX) keep head and table in formats of their own.
-    ``experts`` of a mixture's experts, where they are kept narrower than the rest. Layers whose numbers are in
-    ``wide_layers`` keep their matrices in the format of the activations.
+    """``weights`` is the format of every matrix except head, routers and token table, which keep the format of the
+    activations; GGUF and MLX files define separate formats for head and table. ``experts`` is the format of a mixture's
+    experts, where it is narrower. Layers numbered in ``wide_layers`` keep their matrices in the format of the
+    activations.
     """
 
     weights: str = "bf16"
@@ -25,17 +24,17 @@ class Formats:
 
     @property
     def head(self) -> str:
-        """The format of the matrix that gives the logits."""
+        """Format of the output matrix, which gives the logits."""
         return weight_format(self.weights).head or self.activations
 
     @property
     def table(self) -> str:
-        """The format of the token table."""
+        """Format of the token table."""
         return weight_format(self.weights).table or self.activations
 
     @property
     def wide(self) -> Formats:
-        """Those of a layer that is kept wide."""
+        """The formats of a layer in ``wide_layers``."""
         return replace(self, weights=self.activations, experts=self.activations, wide_layers=frozenset())
 
     def __post_init__(self) -> None:
@@ -46,25 +45,25 @@ class Formats:
 
 
 EXPERTS_ONLY = frozenset({"nvfp4", "mxfp4", "int4_g32"})
-"""Checkpoints of mixtures in these formats (gpt-oss, NVIDIA's DeepSeek, Kimi-K2.5) quantise the experts alone."""
+"""Checkpoints of mixtures in these formats (gpt-oss, NVIDIA's DeepSeek, Kimi-K2.5) quantise only the experts."""
 
 
 def wide_format(device: DeviceProfile) -> str:
-    """The format of activations, and of weights unless a narrower one is chosen.
+    """Default format of activations and weights.
 
-    What the device multiplies, at 16 bits if it can: BF16, else FP16, else FP32.
+    The first of BF16, FP16 and FP32 that the device can multiply.
     """
     listed = device.peak_flops_per_s
     return next((name for name in ("bf16", "fp16", "fp32") if name in listed), "bf16")
 
 
 def formats_of(weights: str | None, cache: str | None = None, *, wide: str = "bf16", mixture: bool = False) -> Formats:
-    """The formats that a user means by ``--weights`` and ``--kv``; activations are as wide as unquantised weights are.
+    """The formats that ``--weights`` and ``--kv`` stand for. Activations are as wide as unquantised weights.
 
     Args:
-        weights: The format of the matrices; ``wide`` unless given.
-        cache: The format of the KV cache, that of the activations unless given.
-        wide: The format of activations between narrower weights, see :func:`wide_format`.
+        weights: The format of the matrices. Default: ``wide``.
+        cache: The format of the KV cache. Default: that of the activations.
+        wide: The format of activations, see :func:`wide_format`.
         mixture: Whether the model has experts.
 
     Raises:

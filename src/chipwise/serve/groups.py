@@ -1,4 +1,4 @@
-"""Estimates of served models from data sheets: requests in, arrays of answers out, one code path for one or many."""
+"""Estimates of served models from data sheets, as arrays: one code path for one request or thousands."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from chipwise.serve.steps import Pass, PassTimes, time_passes
 from chipwise.serve.taught_times import corrected
 
 MODEL = "serving@1"
-UNCHECKED_PROMPT = 1.0  # least half-width of a prompt's pass whose class was not validated, on a machine with a name
+UNCHECKED_PROMPT = 1.0  # least log half-width of prefill on a listed machine whose class was not validated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,36 +33,36 @@ class Group:
 
     setting: Setting
     device: DeviceProfile
-    rows: tuple[int, ...]  # places in the list of requests
-    replica_batch: npt.NDArray[np.int64]  # sequences that one replica of attention decodes at once
+    rows: tuple[int, ...]  # indices in the list of requests
+    replica_batch: npt.NDArray[np.int64]  # sequences that one attention replica decodes at once
     in_flight: npt.NDArray[np.int64]
     prompt_tokens: npt.NDArray[np.int64]
     new_tokens: npt.NDArray[np.int64]
-    cached_tokens: npt.NDArray[np.int64]  # of the prompt, found in the cache
+    cached_tokens: npt.NDArray[np.int64]  # prompt tokens found in the cache
 
     @property
     def generates(self) -> bool:
-        """Whether tokens are made one by one: a text encoder makes none."""
+        """Whether the model generates tokens one by one; a text encoder does not."""
         return self.setting.arch.causal
 
     @property
     def sequences(self) -> npt.NDArray[np.int64]:
-        """Sequences whose cache one replica of attention keeps: those of all its pipeline's stages."""
+        """Sequences whose cache one attention replica keeps, over all stages of its pipeline."""
         found: npt.NDArray[np.int64] = -(-self.in_flight // self.setting.plan.dp)
         return found
 
     @property
     def together(self) -> npt.NDArray[np.int64]:
-        """Waiting prompts that share a pass; 1 where each is computed by itself or rides along with decode steps."""
+        """Waiting prompts that share a pass; 1 where each has its own or is computed within decode steps."""
         others = self.in_flight // self.setting.plan.dp - 1
         fitting = self.setting.runtime.prefill_tokens // (self.prompt_tokens - self.cached_tokens)
         together: npt.NDArray[np.int64] = np.maximum(np.minimum(fitting, others), 1)
         return together
 
     def prefill(self, *, together: bool = False) -> Pass:
-        """One prompt's pass, over what the cache does not hold; or that of the prompts that share one.
+        """The prefill of one prompt, or of the prompts that share a pass, for tokens that are not cached.
 
-        An encoder-decoder reads the prompt with its encoder and begins to answer; a text encoder is given all texts.
+        An encoder-decoder reads the prompt with its encoder and starts to generate; a text encoder reads all texts.
         """
         ones = np.ones(len(self.rows), dtype=np.int64)
         prompts = self.together if together else ones
@@ -77,7 +77,7 @@ class Group:
         return Pass(setting=self.setting, step=step, device=self.device, rows=len(self.rows))
 
     def decode(self) -> Pass:
-        """The step in the middle of generation, all sequences together; the only pass of a text encoder."""
+        """The decode step of all sequences halfway through generation; a text encoder's only pass."""
         if not self.generates:
             return self.prefill()
         ones = np.ones(len(self.rows), dtype=np.int64)
@@ -87,7 +87,7 @@ class Group:
         return Pass(setting=self.setting, step=step, device=self.device, rows=len(self.rows))
 
     def served(self, in_flight: npt.NDArray[np.int64]) -> Group:
-        """The requests with so many in flight; those with none are left out."""
+        """The group with ``in_flight`` concurrent requests each; requests with none are left out."""
         kept = in_flight > 0
         plan = self.setting.plan
         return replace(
@@ -103,9 +103,9 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupCost:
-    """What a group's requests take. Arrays have one value a request; a first token takes ``prefill_s``.
+    """Cost of a group's requests. Arrays have one value per request; the first token takes ``prefill_s``.
 
-    What makes no tokens takes no time for them: ``tpot_s`` of text encoders is 0.
+    Text encoders generate no tokens; their ``tpot_s`` is 0.
     """
 
     group: Group
@@ -114,7 +114,7 @@ class GroupCost:
     prefill_s: Float64Array
     step_s: Float64Array
     tpot_s: Float64Array
-    log_halfwidth: Float64Array  # of the time per token; of a text encoder's pass
+    log_halfwidth: Float64Array  # of the time per token; for a text encoder, of its pass
     ttft_log_halfwidth: Float64Array | None  # None where it was not validated
     taught_log_halfwidth: Float64Array | None  # of ``request_s``, where a machine was taught
     situation: str
@@ -122,7 +122,7 @@ class GroupCost:
 
     @property
     def provenance(self) -> str:
-        """Where the figures come from, and whose constants they use where the runtime has none of its own."""
+        """Where the figures come from; names vLLM where the runtime uses its constants."""
         if self.group.device.taught is not None:
             return self.group.device.taught.provenance
         runtime = self.group.setting.runtime
@@ -132,13 +132,13 @@ class GroupCost:
 
     @property
     def request_s(self) -> Float64Array:
-        """Seconds from the start of a request's own prefill to its last token."""
+        """Seconds from the start of a request's prefill to its last token."""
         result: Float64Array = request_total(self.prefill_s, self.tpot_s, self.group.new_tokens)
         return result
 
     @property
     def request_log_halfwidth(self) -> Float64Array | None:
-        """The half-width of ``request_s``, the errors of both passes going together; None where one has none."""
+        """Log half-width of ``request_s``, with fully correlated errors of both passes; None where one is unknown."""
         if not self.group.generates:
             return self.log_halfwidth
         if self.taught_log_halfwidth is not None:
@@ -150,9 +150,9 @@ class GroupCost:
         return result
 
     def usd_per_token(self, usd_per_s: float) -> tuple[Float64Array, Float64Array]:
-        """Dollars of one prompt token and of one new token where all devices together cost ``usd_per_s``.
+        """Dollars per prompt token and per new token, where all devices together cost ``usd_per_s``.
 
-        A request's prompt and new tokens at these prices cost what the request does. A text encoder makes no new ones.
+        At these prices a request's prompt and new tokens add up to the request's cost. A text encoder has no new ones.
         """
         group, step_s = self.group, self.step_s if self.group.generates else 0.0 * self.step_s
         read_s, written_s = price_shares(self.request_s, step_s, group.new_tokens)
@@ -161,7 +161,7 @@ class GroupCost:
 
     @property
     def tokens_per_s(self) -> Float64Array:
-        """New tokens of all requests in flight, prompts' passes included; of a text encoder those that it reads."""
+        """New tokens per second of all requests in flight, prefill included; for a text encoder, tokens read."""
         group = self.group
         if not group.generates:
             return group.in_flight * group.prompt_tokens / self.request_s
@@ -170,7 +170,7 @@ class GroupCost:
 
 
 def grouped(requests: Sequence[Request]) -> tuple[list[Group], dict[int, ChipwiseError]]:
-    """The requests by what they share, and the errors of those that cannot be answered."""
+    """Groups of requests that share a setting and a device, and the errors of requests that cannot be answered."""
     together: dict[int, tuple[Resolved, list[int]]] = {}
     errors: dict[int, ChipwiseError] = {}
     for i, request in enumerate(requests):
@@ -204,7 +204,7 @@ def _sizes(request: Request) -> tuple[int, int, int, int]:
 
 
 def memory_of(group: Group) -> DeviceMemory:
-    """What the fullest device holds in the end; nothing is priced for it.
+    """Memory of the fullest device at the end of generation; no kernel is priced for it.
 
     Raises:
         Unsupported: A block that is not lowered.
@@ -227,7 +227,7 @@ def _memory(group: Group, prefill: Sequence[Part], decode: Sequence[Part]) -> De
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernels:
-    """A group's kernels: of one prompt's pass, of a decode step, of the pass that waiting prompts share."""
+    """A group's kernels: of prefill, of a decode step, and of the pass that waiting prompts share."""
 
     prefill: PassTimes
     decode: PassTimes
@@ -235,7 +235,7 @@ class Kernels:
 
 
 def time_groups(groups: Sequence[Group], *, fold: str | None = None) -> list[Kernels | Unsupported]:
-    """The kernels of every group's passes; what a device cannot do is answered with the reason."""
+    """Times of the kernels of each group's passes, or the reason why the device cannot run them."""
     shared = [group for group in groups if group.generates and np.any(group.together > 1)]
     asked = [each for group in groups for each in (group.prefill(), group.decode())]
     try:
@@ -252,7 +252,7 @@ def time_groups(groups: Sequence[Group], *, fold: str | None = None) -> list[Ker
 
 
 def cost_groups(groups: Sequence[Group], *, fold: str | None = None) -> list[GroupCost | Unsupported]:
-    """The cost of every group; what a device cannot do is answered with the reason."""
+    """Cost of each group, or the reason why the device cannot run it."""
     known = constants(fold)
     return [
         kernels if isinstance(kernels, Unsupported) else _cost(group, kernels, known, fold)
@@ -262,7 +262,7 @@ def cost_groups(groups: Sequence[Group], *, fold: str | None = None) -> list[Gro
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seconds:
-    """What a group's passes take: of one prompt, of a decode step, and what a prompt keeps the others waiting."""
+    """Seconds of a group's passes: prefill, decode step, and the delay that a prompt causes for the others."""
 
     prefill: Float64Array
     step: Float64Array
@@ -270,7 +270,7 @@ class Seconds:
 
     @classmethod
     def of(cls, group: Group, kernels: Kernels, known: Constants) -> Seconds:
-        """As the data sheet predicts them."""
+        """The times that the data sheet predicts."""
         setting = group.setting
         return cls(
             prefill=known.step_s(kernels.prefill, setting, 0),
@@ -279,7 +279,7 @@ class Seconds:
         )
 
     def tpot(self, group: Group, known: Constants) -> Float64Array:
-        """Mean seconds between a request's tokens; 0 of what makes none."""
+        """Mean seconds between a request's tokens; 0 for text encoders."""
         if not group.generates:
             return np.zeros(len(group.rows))
         return tpot_s(

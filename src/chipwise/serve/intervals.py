@@ -1,13 +1,13 @@
-"""Half-widths of 90 % intervals of served runs, in logarithms, by what is known of a run beforehand.
+"""Half-widths of the 90 % intervals of served runs, in logarithms, from what is known before the run.
 
-Runs of vLLM, SGLang and TensorRT-LLM on Hopper and Blackwell are what the serving constants were fitted to. Their
-half-widths come from those runs (``serve/data/serving.json``): dense models by the share of a token's time that is
-waiting for others' prompts, mixtures by whether the device multiplies the experts' format or has to widen it first.
-They never shrink as less is known: seen device, sibling of a seen one, unseen family.
+The serving constants were fitted to runs of vLLM, SGLang and TensorRT-LLM on Hopper and Blackwell. Their half-widths
+come from those runs (``serve/data/serving.json``): for dense models by the share of a token's time spent waiting for
+other requests' prompts, for mixtures by whether the device multiplies the experts' format or widens it first. They
+never shrink from a seen device to a sibling of one to an unseen family.
 
-Runtimes of one user (llama.cpp, MLX, …) have half-widths of their own (``predict/kernels/local.py``). Elsewhere no run
-was fitted: there a half-width is at least that of its class, read off public measurements that no fit used
-(``docs/notes/validation.md`` names them). The time to the first token has an interval only where prompts were checked.
+Single-user runtimes (llama.cpp, MLX, …) have half-widths of their own (``predict/kernels/local.py``). Elsewhere no run
+was fitted; there the half-width is at least that of its class, taken from public measurements that no fit used (listed
+in ``docs/notes/validation.md``). The time to the first token has an interval only where prompts were checked.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from chipwise.serve.setting import Setting
 from chipwise.spec.feed_forward import MixtureOfExperts
 
 Names = npt.NDArray[np.str_]
-WAITING = (0.2, 0.5)  # shares of a token's time at which a dense model's run is of the next sort
+WAITING = (0.2, 0.5)  # shares of a token's time spent waiting, where the next class of dense runs begins
 DENSE = ("dense, hardly waiting", "dense, waiting", "dense, mostly waiting")
 MIXTURES = ("mixture", "mixture, widened weights")
 SITUATIONS: tuple[Situation, ...] = ("seen", "sibling", "unseen")
-KERNELS = "kernels"  # the half-widths of the runs' own kernels
+KERNELS = "kernels"  # half-widths of the run's own kernels
 SERVED = {
     "h100-sxm": "hopper",
     "h200-sxm": "hopper",
@@ -40,7 +40,7 @@ SERVED = {
     "b300-sxm": "blackwell",
     "gb200": "blackwell",
 }
-"""Devices of the fitted runs, and their families."""
+"""Devices of the fitted runs, with their families."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +72,12 @@ ENCODER_DECODERS: Mapping[str, float] = {"cuda": 1.6, "old cuda": 1.6, "cpu": 2.
 
 
 def sorts(setting: Setting, device: DeviceProfile, waiting: Float64Array) -> Names:
-    """The sort of each run: one of ``DENSE`` or ``MIXTURES``.
+    """The class of each run: one of ``DENSE`` or ``MIXTURES``.
 
     Args:
         setting: Model and formats.
         device: The device.
-        waiting: Share of a token's time that is waiting for others' prefills.
+        waiting: Share of a token's time spent waiting for other requests' prefills.
     """
     if any(isinstance(layer.ffn, MixtureOfExperts) for layer in setting.arch.layers):
         return np.full(len(waiting), MIXTURES[widened(setting, device)])
@@ -85,18 +85,18 @@ def sorts(setting: Setting, device: DeviceProfile, waiting: Float64Array) -> Nam
 
 
 def widened(setting: Setting, device: DeviceProfile) -> bool:
-    """Whether experts are kept in less than 8 bits, in a format that the device has no products for."""
+    """Whether experts are stored in fewer than 8 bits, in a format that the device cannot multiply."""
     stored = weight_format(setting.formats.experts).dtype
     return stored.bits < 8 and stored.value not in device.peak_flops_per_s
 
 
 def key(sort: str, situation: str) -> str:
-    """The name of a half-width."""
+    """Key of a half-width in the table."""
     return f"{sort}, {situation}"
 
 
 def monotone(table: Mapping[str, float]) -> dict[str, float]:
-    """Half-widths that do not shrink from one situation to the next, in which less is known."""
+    """Half-widths raised so that none is smaller in a situation in which less is known."""
     result = dict(table)
     for sort in (*DENSE, *MIXTURES, KERNELS):
         widest = 0.0
@@ -107,13 +107,13 @@ def monotone(table: Mapping[str, float]) -> dict[str, float]:
 
 
 def situation_of(kernels: Situation, setting: Setting, device: DeviceProfile, fold: str | None) -> Situation:
-    """What the fits had seen of a run: the lesser of what they saw of its kernels and of its device's served runs.
+    """How well the fits know a run (seen, sibling, unseen): the worse of its kernels and its device's served runs.
 
     Args:
-        kernels: What the kernels' fits had seen of the device.
-        setting: Whose runtime.
+        kernels: How well the kernel fits know the device.
+        setting: The runtime.
         device: The device.
-        fold: What the fits left out.
+        fold: Name of the fold, that is, what the fits left out.
     """
     if setting.runtime.local and setting.arch.causal:
         return kernels
@@ -126,9 +126,9 @@ def situation_of(kernels: Situation, setting: Setting, device: DeviceProfile, fo
 
 
 def class_width(setting: Setting, device: DeviceProfile, *, several: bool = False) -> ClassWidth | None:
-    """The least half-widths of a run's class; None for engines and families that the fitted runs are of.
+    """Least half-widths of a run's class; None for engines and device families of the fitted runs.
 
-    ``several`` requests at once are more than runtimes of one user were measured with.
+    ``several``: more than one request at once, which single-user runtimes were not measured with.
     """
     runtime, platform = setting.runtime, platform_of(device)
     if setting.arch.encoder:
@@ -156,10 +156,10 @@ def of_runs(
 
     Args:
         table: Half-widths by :func:`key`.
-        sort: Of each run.
-        situation: What the fits had seen of the run, see :func:`situation_of`.
+        sort: The class of each run.
+        situation: How well the fits know the run, see :func:`situation_of`.
         kernels: Half-widths of the kernels of each run's decode step.
-        least: That of the run's class.
+        least: The half-width of the run's class.
     """
     width = np.array([table[key(name, situation)] for name in sort])
     if situation == "unseen":

@@ -1,4 +1,4 @@
-"""Seconds of many operators at once: calls of a kind are put end to end and asked of the kernel model together."""
+"""Times of many operators at once: calls of a kind are concatenated and evaluated by the kernel model together."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """Calls that differ only in their sizes, as one operator: rows of call ``members[0]``, then those of the next."""
+    """Calls that differ only in their sizes, as one operator: the rows of call ``members[0]``, then the next call's."""
 
     op: Op
     device: DeviceProfile
@@ -41,7 +41,7 @@ class Batch:
 
 
 def batches(calls: Sequence[Call]) -> Iterator[Batch]:
-    """The calls put end to end where they differ only in their sizes."""
+    """Concatenates the calls that differ only in their sizes."""
     groups: dict[tuple[Any, ...], list[int]] = {}
     values: list[tuple[Any, ...]] = []
     for i, call in enumerate(calls):
@@ -62,7 +62,7 @@ def batches(calls: Sequence[Call]) -> Iterator[Batch]:
 
 
 def _joined(values: Sequence[Any], rows: npt.NDArray[np.int64]) -> Any:
-    """One array of all rows; numbers stand for as many rows as their call has."""
+    """One array of all rows; a number is repeated for each row of its call."""
     if not any(isinstance(value, np.ndarray) and value.ndim for value in values):
         return np.repeat(np.asarray(values), rows)
     spread = [
@@ -74,17 +74,17 @@ def _joined(values: Sequence[Any], rows: npt.NDArray[np.int64]) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedCalls:
-    """Times of calls whose rows stand end to end."""
+    """Times of calls whose rows are concatenated."""
 
     figures: Float64Array  # (FIGURES, rows of all calls)
-    situations: tuple[Situation, ...]  # one a call
+    situations: tuple[Situation, ...]  # one per call
 
 
 FIGURES = ("latency_s", "log_halfwidth", "compute_s", "memory_s", "launch_s", "doubt")
 
 
 def time_kernels(calls: Sequence[Call], *, fold: str | None = None) -> TimedCalls:
-    """Times of every call; those that differ only in their sizes are one question to the kernel model."""
+    """Times of all calls. Calls that differ only in their sizes are evaluated together."""
     stops = np.cumsum([call.rows for call in calls])
     figures = np.empty((len(FIGURES), int(stops[-1]) if len(calls) else 0))
     situations: list[Situation] = ["seen"] * len(calls)
@@ -100,7 +100,7 @@ def time_kernels(calls: Sequence[Call], *, fold: str | None = None) -> TimedCall
 
 
 def op_at(op: Op, i: int) -> Op:
-    """The operator with the sizes that it has in row ``i``."""
+    """The operator with its sizes in row ``i``."""
     names, values_of = _fields(type(op))
     values = values_of(op)
     fields = {
@@ -120,6 +120,6 @@ _NUMBERS = frozenset({int, float, np.ndarray, np.int64, np.float64})
 
 @functools.cache
 def _fields(kind: type) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
-    """An operator's fields, and what reads them all; every operator has several."""
+    """An operator's fields, and a getter that reads them all."""
     names = tuple(field.name for field in dataclasses.fields(kind))
     return names, operator.attrgetter(*names)

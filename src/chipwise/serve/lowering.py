@@ -1,6 +1,6 @@
-"""A model on several devices as the kernels that one device runs in a pass, fused as its runtime fuses them.
+"""Lowers a model on several devices to the kernels that one device runs in a pass, fused as the runtime does.
 
-Sizes may be arrays, so that one lowering stands for every request of a table that shares model, plan and formats.
+Sizes may be arrays, so that one lowering serves all requests of a table that share model, plan and formats.
 Layers that are alike are lowered once and counted.
 """
 
@@ -74,7 +74,7 @@ def _embedding(setting: Setting, step: Step) -> Part:
 
 
 def _layer_inputs(setting: Setting, step: Step) -> Iterator[Part]:
-    """What gives each layer its own values of each token: a second table, a projection, and a gate in each layer."""
+    """Per-layer token embeddings: a second table, a projection, and a gate in each layer."""
     arch, formats, width, tokens = setting.arch, setting.formats, setting.arch.layer_inputs, step.tokens
     depth = len(arch.layers)
     yield Part(
@@ -114,7 +114,7 @@ def _stack(
 def _by_format(
     group: Alike, layers: tuple[Layer, ...], setting: Setting, wide: frozenset[int]
 ) -> Iterator[tuple[Alike, Setting]]:
-    """The layers of a group whose matrices are narrow, and those that are kept wide."""
+    """Splits a group of layers into those with narrow matrices and those in ``wide_layers``."""
     kept = [i for i in group.numbers if i in wide]
     if not kept:
         yield group, setting
@@ -126,7 +126,7 @@ def _by_format(
 
 
 def _layer(layer: Layer, setting: Setting, step: Step) -> Iterator[tuple[str, Iterator[Part]]]:
-    """The blocks with their norms. Parallel blocks are summed once, on each device, before devices sum."""
+    """The blocks with their norms. Parallel blocks are summed on each device, before the all-reduce."""
     both = setting.arch.norm_place == "both"
     joined = layer.parallel and layer.attention is not None and layer.ffn is not None
     if layer.attention is not None:
@@ -168,7 +168,7 @@ def _mixer(block: Any, setting: Setting, step: Step) -> Iterator[Part]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alike:
-    """Layers that are alike: their name in breakdowns, their numbers, how many of them own their weights."""
+    """A group of equal layers: its name in breakdowns, their numbers, how many own their weights."""
 
     name: str
     numbers: tuple[int, ...]
@@ -177,12 +177,12 @@ class Alike:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of layers."""
         return len(self.numbers)
 
 
 def alike(layers: tuple[Layer, ...]) -> tuple[Alike, ...]:
-    """Each distinct layer once."""
+    """Groups of equal layers."""
     known = _ALIKE.get(id(layers))
     if known is None or known[0] is not layers:
         if len(_ALIKE) > 4096:

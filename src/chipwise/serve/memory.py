@@ -1,4 +1,4 @@
-"""What one device must hold: weights, cache, activations, and what the runtime keeps for itself.
+"""Memory of one device: weights, cache, activations and the runtime's own.
 
 Counted from the same kernels that are priced, so that sharding, fusion and formats are counted once.
 """
@@ -27,15 +27,15 @@ from chipwise.ops import (
 from chipwise.serve.setting import Part, Setting
 
 CONTEXT_BYTES = {"gpu": 1.0e9, "tpu": 0.5e9, "npu": 0.2e9, "accelerator": 1.0e9, "soc": 0.1e9, "cpu": 0.1e9}
-"""What a process takes before a model is loaded (driver context, libraries, captured graphs): 0.5 GB of CUDA
+"""Bytes of a process before a model is loaded (driver context, libraries, captured graphs): 0.5 GB of CUDA
 context and as much of workspaces on NVIDIA GPUs; stated, not fitted."""
-HEAD = "head.logits"  # where the matrix stands that may be tied to the table of tokens
-CHUNK_TOKENS = 8192  # new positions that a pass of a runtime that mixes is given at most (vLLM's default on large GPUs)
+HEAD = "head.logits"  # place of the matrix that may be tied to the token table
+CHUNK_TOKENS = 8192  # most new positions of a pass in runtimes with chunked prefill (vLLM's default on large GPUs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceMemory:
-    """Bytes on the fullest device, by what holds them. Arrays have one value a request."""
+    """Bytes on the fullest device, by kind. Arrays have one value per request."""
 
     weights: Float64Array
     cache: Float64Array
@@ -44,7 +44,7 @@ class DeviceMemory:
 
     @property
     def peak_bytes(self) -> Float64Array:
-        """All of it."""
+        """Sum of all kinds."""
         return self.weights + self.cache + self.activations + self.runtime
 
     def row(self, i: int) -> dict[str, float]:
@@ -67,16 +67,16 @@ def device_memory(
     microbatches: Any,
     rows: int,
 ) -> DeviceMemory:
-    """What the fullest device of ``setting`` holds.
+    """Memory of the fullest device of ``setting``.
 
     Args:
         setting: Model, plan, formats, runtime.
         device: The device.
         prefill: Kernels of one prompt's pass.
         decode: Kernels of a decode step.
-        tokens: Positions of each sequence that the decoder's cache holds in the end.
-        microbatches: How many decode steps' sequences a device keeps the cache of: each stage of a pipeline works on
-            one of them and keeps its layers' cache of all.
+        tokens: Positions of each sequence in the decoder's cache at the end.
+        microbatches: Number of decode batches whose cache a device keeps: each stage of a pipeline works on one of them
+            and keeps its layers' cache for all.
         rows: Requests that the parts' arrays stand for.
     """
     cache: Any = sum(part.count * cache_bytes(part.op, tokens) for part in decode)
@@ -98,7 +98,7 @@ def device_memory(
 
 
 def stage_share(setting: Setting) -> float:
-    """Part of the layers on the pipeline's device that has most of them."""
+    """Share of the layers on the pipeline stage with the most layers."""
     depth = len(setting.arch.layers)
     return -(-depth // setting.plan.pp) / depth
 
@@ -106,7 +106,7 @@ def stage_share(setting: Setting) -> float:
 def held(setting: Setting, parts: Sequence[Part], size_of: Callable[[Any], Any]) -> Any:
     """Sum of ``size_of`` over the operators of ``parts`` that own weights, on the fullest device.
 
-    Embedding and head are one table where they are tied and on one device; in a pipeline they stand at its two ends.
+    Tied embedding and head are one table on one device; in a pipeline they are on its two ends.
     """
     arch = setting.arch
     body = sum(part.owned * size_of(part.op) for part in parts if not _is_table(part))
@@ -123,17 +123,17 @@ def held(setting: Setting, parts: Sequence[Part], size_of: Callable[[Any], Any])
 
 
 def _is_embedding(part: Part) -> bool:
-    """Whether a part looks up tokens' embeddings; a table of the layers' own values of tokens is no such table."""
+    """Whether a part looks up token embeddings (tables of per-layer embeddings do not count)."""
     return isinstance(part.op, EmbeddingOp) and part.place.endswith("embedding")
 
 
 def _is_table(part: Part) -> bool:
-    """Whether a part's weights are the table of tokens, or the head that may share it."""
+    """Whether a part's weights are the token table, or the head that may share it."""
     return _is_embedding(part) or part.place == HEAD
 
 
 def resident_bytes(op: Any) -> Any:
-    """Bytes of the parameters that ``op`` needs kept, used or not, in their format with scales."""
+    """Bytes of the parameters that ``op`` keeps in memory, used or not, in their format with scales."""
     if isinstance(op, Matmul):
         bias = op.n * values_bytes(1, op.activations) if op.bias else 0
         return weight_format(op.weights).matrix_bytes(op.k, op.n) + bias
@@ -153,8 +153,8 @@ def resident_bytes(op: Any) -> Any:
 def cache_bytes(op: Any, tokens: Any) -> Any:
     """Bytes that ``op`` keeps from pass to pass for ``tokens`` positions of each sequence.
 
-    Keys and values (of another sequence, where it attends to one), a latent, or a recurrent state. Attention that
-    looks ahead is computed at once and keeps nothing.
+    These are keys and values (of the encoder's sequence in cross-attention), a latent, or a recurrent state.
+    Bidirectional attention keeps nothing.
     """
     if isinstance(op, AttentionOp):
         if not (op.causal or op.cross) or not op.owns_cache:
@@ -169,12 +169,12 @@ def cache_bytes(op: Any, tokens: Any) -> Any:
 
 
 def _rows(parts: Sequence[Part]) -> Any:
-    """New positions of a pass: what its embedding looks up."""
+    """Number of new positions of a pass, which its embedding looks up."""
     return next(part.op.tokens for part in parts if isinstance(part.op, EmbeddingOp))
 
 
 def _live_bytes(op: Any, *, chunk: int | None) -> Any:
-    """Bytes of an operator's inputs and outputs while it runs; of at most ``chunk`` positions."""
+    """Bytes of an operator's inputs and outputs while it runs, for at most ``chunk`` positions."""
     if not isinstance(op, Matmul):
         return 0
     rows = op.m if chunk is None else np.minimum(op.m, chunk)

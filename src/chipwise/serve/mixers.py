@@ -1,4 +1,4 @@
-"""Blocks that mix positions as kernels: attention, latent attention, recurrences, gated convolutions."""
+"""Lowers blocks that mix positions: attention, latent attention, recurrences, gated convolutions."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from chipwise.spec.mixers import Attention, GatedDelta, LatentAttention, Mamba2,
 
 
 def attention(block: Attention, setting: Setting, step: Step) -> Iterator[Part]:
-    """Grouped-query attention: projections, rotation and cache, attention itself, output, and the sum over devices."""
+    """Grouped-query attention: projections, rotation and cache, attention, output, and the all-reduce."""
     runtime, tokens, d_model = setting.runtime, step.tokens, setting.arch.d_model
     heads, kv_heads = block.heads // setting.plan.tp, shard(block.kv_heads, setting.plan.tp)
     q, kv = heads * block.head_size, kv_heads * block.head_size
     gate = q if block.gate else 0
-    new = 0 if block.reuses_cache else kv  # width of the keys that are made here
+    new = 0 if block.reuses_cache else kv  # width of the keys computed here
     values = 0 if block.values_from_keys else new
     if runtime.fuses("qkv"):
         yield setting.matmul("qkv", tokens, d_model, q + gate + new + values, bias=block.qkv_bias)
@@ -38,7 +38,7 @@ def attention(block: Attention, setting: Setting, step: Step) -> Iterator[Part]:
     else:
         if block.rope:
             yield setting.elementwise("rope", "rope", tokens * (q + new))
-        if block.causal and new:  # attention that looks ahead keeps nothing
+        if block.causal and new:  # bidirectional attention keeps nothing
             yield setting.elementwise("cache", "kv_write", tokens * 2 * new)
     yield from _attend(block, setting, step, heads=heads, kv_heads=kv_heads)
     if block.gate:
@@ -48,7 +48,7 @@ def attention(block: Attention, setting: Setting, step: Step) -> Iterator[Part]:
 
 
 def cross_attention(block: Attention, setting: Setting, step: Step) -> Iterator[Part]:
-    """Attention to an encoder's results, whose keys and values are made in the pass that encodes."""
+    """Cross-attention to an encoder's output, whose keys and values are computed in the encoding pass."""
     tokens, d_model = step.tokens, setting.arch.d_model
     heads, kv_heads = block.heads // setting.plan.tp, shard(block.kv_heads, setting.plan.tp)
     q, kv = heads * block.head_size, kv_heads * block.head_size

@@ -1,4 +1,4 @@
-"""Plan: how a model is spread over devices, and whether it can be."""
+"""How a model is spread over devices, and whether its sizes allow it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from chipwise.spec import ArchSpec
 from chipwise.spec.feed_forward import MixtureOfExperts
 
 NODE_DEVICES = 8
-"""Devices that are linked directly in the machines of published tables."""
+"""Number of devices that the machines of published tables link directly."""
 
 
 def whole_number(value: object, field: str) -> None:
-    """That ``value`` is one.
+    """Checks that ``value`` is a whole number.
 
     Raises:
-        SpecError: It is not, be it 2.0 or a text.
+        SpecError: It is anything else, such as 2.0 or text.
     """
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise SpecError(f"must be a whole number, not {value!r}", field=field)
@@ -28,10 +28,10 @@ def whole_number(value: object, field: str) -> None:
 class Plan:
     """Degrees of parallelism.
 
-    ``tp`` devices share every matrix of a replica of attention; ``dp`` such replicas share the experts of a
-    mixture-of-experts model (attention data parallelism) or, in a dense model, nothing; ``ep`` is into how many groups
-    the experts are dealt out (each group then splits its experts over ``tp * dp / ep`` devices); ``pp`` stages follow
-    one another.
+    ``tp`` devices share every matrix of an attention replica. ``dp`` replicas share the experts of a mixture-of-experts
+    model (attention data parallelism) or, in a dense model, nothing. ``ep`` is the number of groups among which the
+    experts are divided (each group splits its experts over ``tp * dp / ep`` devices). ``pp`` is the number of pipeline
+    stages.
     """
 
     tp: int = 1
@@ -53,25 +53,25 @@ class Plan:
 
     @property
     def stage_devices(self) -> int:
-        """Devices that hold one pipeline stage together."""
+        """Number of devices of one pipeline stage."""
         return self.tp * self.dp
 
     @property
     def devices(self) -> int:
-        """All devices."""
+        """Number of all devices."""
         return self.tp * self.dp * self.pp
 
     @property
     def expert_tp(self) -> int:
-        """Devices over which each expert's matrices are split."""
+        """Number of devices over which each expert's matrices are split."""
         return self.stage_devices // self.ep
 
 
 def node_plan(tp: int, dp: int, ep: int) -> tuple[int, int, int]:
-    """The plan that a row means: ``tp``, ``dp``, ``ep``.
+    """The ``tp``, ``dp`` and ``ep`` that a table's row stands for.
 
-    Tables of served runs count eight devices with tensor and expert parallelism both eight wide as 64 devices. The same
-    runs stand there a second time with their eight, to the microsecond; no machine in them links 64.
+    Tables of served runs count eight devices with eightfold tensor and eightfold expert parallelism as 64 devices. The
+    same runs appear a second time with eight devices and equal times; no machine in the tables links 64.
     """
     if ep > 1 and tp * dp == ep * ep > NODE_DEVICES:
         return (tp // ep, dp, ep) if dp == 1 else (tp, dp // ep, ep)
@@ -79,10 +79,10 @@ def node_plan(tp: int, dp: int, ep: int) -> tuple[int, int, int]:
 
 
 def check_plan(arch: ArchSpec, plan: Plan) -> None:
-    """That every matrix splits evenly.
+    """Checks that every matrix splits evenly.
 
     Raises:
-        SpecError: It does not; says which size and what would.
+        SpecError: One does not; the message names it and the degrees that would work.
     """
     experts = 0
     for layer in (*arch.layers, *arch.encoder):

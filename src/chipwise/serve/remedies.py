@@ -1,4 +1,4 @@
-"""What makes a model fit that does not: the changes that are tried, the least first, for messages and advice alike."""
+"""Changes that may make a model fit in memory, smallest first, for error messages and for advice."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ MORE_DEVICES = (2, 4, 8)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remedy:
-    """A field of a request, and what it is changed to."""
+    """A field of a request and its new value."""
 
     field: Literal["weights", "tp", "batch"]
     value: Any
 
     @property
     def option(self) -> str:
-        """As it is typed."""
+        """The change as a command-line option."""
         return f"--{self.field} {self.value}"
 
     @property
     def words(self) -> str:
-        """As it is said."""
+        """The change in words."""
         return {
             "weights": f"weights in {self.value}",
             "tp": f"{self.value} devices",
@@ -33,7 +33,7 @@ class Remedy:
 
 
 def remedies_of(*, weights: str | None, tp: int, batch: int) -> Sequence[Sequence[Remedy]]:
-    """Narrower weights, more devices, fewer requests in flight: a list for each sort, the least change first."""
+    """Lists of narrower weights, more devices and fewer requests in flight, each with the smallest change first."""
     return (
         [Remedy(field="weights", value=name) for name in NARROWER if name != weights],
         [Remedy(field="tp", value=more) for more in MORE_DEVICES if more > tp],

@@ -1,4 +1,4 @@
-"""Request: what an estimate is asked for, checked and with every name resolved."""
+"""A request for an estimate: its fields, checked, with all names resolved."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from chipwise.spec.feed_forward import MixtureOfExperts
 from chipwise.spec.hf import default_weights, resolve
 
 MAX_TOKENS = 100_000_000
-"""Of a prompt, of an answer, and of requests in flight: beyond this a figure is a slip of the pen."""
+"""Upper limit on prompt tokens, new tokens and requests in flight; a larger number must be a mistake."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One row of a table. ``batch`` is the number of requests in flight, over all replicas of attention.
+    """One row of a table. ``batch`` is the number of requests in flight over all attention replicas.
 
     ``cached_tokens`` of each prompt are found in the cache and not computed again; memory is counted as if each request
-    kept its own. Layers numbered in ``wide_layers`` keep their matrices in the format of the activations.
+    had its own copy. Layers numbered in ``wide_layers`` keep their matrices in the format of the activations.
     """
 
     model: str | Path | ArchSpec
@@ -67,19 +67,19 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A request's names as what they name; requests with equal settings and devices are priced together."""
+    """A request with its names resolved. Requests with equal settings and devices are priced together."""
 
     setting: Setting
     device: DeviceProfile
 
 
 def resolved(request: Request) -> Resolved:
-    """What the names of ``request`` stand for.
+    """Resolves the names in ``request``.
 
     Raises:
-        UnknownName: A model, device, runtime or format that is not known; the nearest are offered.
-        SpecError: A plan that does not divide the model.
-        Unsupported: A runtime that does not exist on the device.
+        UnknownName: A model, device, runtime or format is unknown; the message suggests similar names.
+        SpecError: The plan does not divide the model.
+        Unsupported: The runtime does not run on the device.
     """
     model, device = _named(request.model), _named(request.device)
     return _resolved(
@@ -128,7 +128,7 @@ def _keeping(formats: Formats, wide_layers: frozenset[int], arch: ArchSpec) -> F
 
 
 def _named(given: Any) -> Any:
-    """A path as the name that it is.
+    """A path or name as text.
 
     Raises:
         SpecError: Nothing was named.
@@ -139,9 +139,8 @@ def _named(given: Any) -> Any:
 
 
 def _changed(name: object) -> int:
-    """When a file, or a folder's config, was last changed, in nanoseconds: what was read of it is kept until then.
-
-    0 of a name that is no file.
+    """Time in nanoseconds at which a file, or a folder's config, was last changed, as part of a cache key; 0 if
+    ``name`` is no file.
     """
     if not isinstance(name, str):
         return 0
@@ -181,5 +180,5 @@ def _formats(
 
 
 def problem_of(error: ChipwiseError) -> str:
-    """An error as one cell of a table."""
+    """An error's message as one cell of a table."""
     return " ".join(str(error).split())

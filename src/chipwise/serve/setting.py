@@ -1,4 +1,4 @@
-"""What a lowering depends on: model, plan, formats and runtime; what a pass is asked for; the kernels that it gives."""
+"""Inputs and outputs of lowering: the setting (model, plan, formats, runtime), the step, and the kernels it gives."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from chipwise.spec import ArchSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What one pass is asked for, by each replica of attention: so many sequences, each with so many new positions.
+    """The work of one pass in each attention replica: a number of sequences and of new positions in each.
 
     Attributes:
         batch: Sequences.
         query_tokens: New positions of each.
-        past_tokens: Positions of each that the cache holds already.
-        encoder_tokens: Positions of the sequence that an encoder-decoder reads.
-        encode: Whether the pass runs the encoder too.
+        past_tokens: Positions of each that are already cached.
+        encoder_tokens: Positions of an encoder-decoder's input sequence.
+        encode: Whether the pass also runs the encoder.
         every_logit: Whether all new positions have logits (training), or the last of each sequence (serving).
     """
 
@@ -38,13 +38,13 @@ class Step:
 
     @property
     def tokens(self) -> Size:
-        """New positions of all sequences together."""
+        """Number of new positions in all sequences."""
         return self.batch * self.query_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """An operator, where it stands, how many times a pass runs it, and how many sets of weights that takes."""
+    """An operator: its place in the model, how many times a pass runs it, and with how many sets of weights."""
 
     place: str
     op: Op
@@ -52,14 +52,14 @@ class Part:
     owned: int = 1
 
     def inside(self, place: str, count: int = 1, owned: int | None = None) -> Part:
-        """The same part seen from further out; ``owned`` of ``count`` layers have weights of their own."""
+        """The same part repeated in ``count`` layers, of which ``owned`` have their own weights."""
         own = self.owned * (count if owned is None else owned)
         return Part(place=f"{place}.{self.place}", op=self.op, count=self.count * count, owned=own)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """All that a lowering depends on, except the pass. Its methods make the parts that all blocks share.
+    """Everything that lowering depends on, except the step. Its methods create the parts that all blocks share.
 
     Raises:
         SpecError: The plan does not divide the model.
@@ -74,31 +74,31 @@ class Setting:
         check_plan(self.arch, self.plan)
 
     def activation_bytes(self, values: Size) -> Size:
-        """Bytes of so many activations."""
+        """Bytes of ``count`` activations."""
         return values_bytes(values, self.formats.activations)
 
     def matmul(self, place: str, m: Size, k: Size, n: Size, *, bias: bool = False) -> Part:
-        """A product with weights of the model's format. Narrow products quantise their activations on the way in."""
+        """A product with weights in the model's format. Narrow products also quantise their activations."""
         op = Matmul(m=m, k=k, n=n, weights=self.formats.weights, activations=self.formats.activations, bias=bias)
         return Part(place=place, op=op)
 
     def plain_matmul(self, place: str, m: Size, k: Size, n: Size, *, bias: bool = False) -> Part:
-        """A product with weights that are never quantised (heads, routers)."""
+        """A product with weights that are never quantised, such as a router's."""
         kept = self.formats.activations
         return Part(place=place, op=Matmul(m=m, k=k, n=n, weights=kept, activations=kept, bias=bias))
 
     def head_matmul(self, place: str, m: Size, k: Size, n: Size) -> Part:
-        """The product that gives the logits."""
+        """The product with the head, which gives the logits."""
         formats = self.formats
         return Part(place=place, op=Matmul(m=m, k=k, n=n, weights=formats.head, activations=formats.activations))
 
     def elementwise(self, place: str, function: Function, elements: Size) -> Part:
-        """A function of single values."""
+        """An elementwise function."""
         op = Elementwise(function=function, elements=elements, activations=self.formats.activations)
         return Part(place=place, op=op)
 
     def norm(self, rows: Size) -> Iterator[Part]:
-        """The residual sum and the norm."""
+        """The residual addition and the norm."""
         arch, fused = self.arch, self.runtime.fuses("skip_norm")
         if not fused:
             yield self.elementwise("add", "add", rows * arch.d_model)
@@ -113,7 +113,7 @@ class Setting:
         yield Part(place="norm", op=op)
 
     def collective(self, collective: Collective, values: Size, devices: int) -> Iterator[Part]:
-        """Communication of so many activations among ``devices``; nothing where there is one."""
+        """Communication of activations among ``devices``; nothing for a single device."""
         if devices > 1:
             op = CollectiveOp(
                 collective=collective,
@@ -125,5 +125,5 @@ class Setting:
 
 
 def shard(size: Any, devices: int) -> Any:
-    """The part of ``size`` things that one of ``devices`` has; at least one."""
+    """One device's share of ``size`` things; at least one."""
     return max(1, size // devices)

@@ -1,4 +1,4 @@
-"""Seconds of whole passes: the sum of their kernels, by what they are."""
+"""Times of whole passes: sums over their kernels, by class."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from chipwise.serve.lowering import lower_pass
 from chipwise.serve.setting import Part, Setting, Step
 
 CLASSES = ("matmul", "attention", "experts", "collective", "other")
-"""Classes of kernels in a pass: products, attention, mixtures of experts, communication, the rest."""
+"""Classes of kernels: products, attention, mixtures of experts, communication, the rest."""
 _CLASS = {
     "matmul": "matmul",
     "grouped_matmul": "experts",
@@ -35,7 +35,7 @@ _CLASS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """One question: the kernels of ``step`` under ``setting`` on ``device``, for ``rows`` requests at once."""
+    """A pass to time: the kernels of ``step`` under ``setting`` on ``device``, for ``rows`` requests at once."""
 
     setting: Setting
     step: Step
@@ -45,15 +45,15 @@ class Pass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassTimes:
-    """What a pass takes, kernel by kernel.
+    """Times of a pass, kernel by kernel.
 
-    ``figures`` has one row of ``kernel_times.FIGURES`` for each part and request; ``counts`` says how many of each part
-    a pass runs, in the row of its class.
+    ``figures`` has one row of ``kernel_times.FIGURES`` for each part and request; ``counts`` says how often a pass runs
+    each part, in the row of its class.
     """
 
     parts: tuple[Part, ...]
     figures: Float64Array  # (FIGURES, parts, requests)
-    situations: tuple[Situation, ...]  # one a part
+    situations: tuple[Situation, ...]  # one per part
     counts: Float64Array  # (CLASSES, parts)
 
     @classmethod
@@ -71,29 +71,29 @@ class PassTimes:
 
     @property
     def kernel_s(self) -> Float64Array:
-        """(parts, requests): one launch of each kernel alone."""
+        """Seconds of one launch of each kernel alone, (parts, requests)."""
         return self.figure("latency_s")
 
     def figure(self, name: str) -> Float64Array:
-        """(parts, requests): one of ``kernel_times.FIGURES``."""
+        """One of ``kernel_times.FIGURES``, (parts, requests)."""
         found: Float64Array = self.figures[FIGURES.index(name)]
         return found
 
     @property
     def latency_s(self) -> Float64Array:
-        """All kernels, one after another."""
+        """Seconds of all kernels, one after another."""
         return self.class_s(*CLASSES)
 
     def class_s(self, *classes: str) -> Float64Array:
-        """The kernels of some of ``CLASSES``, as each takes alone."""
+        """Seconds of the kernels of some of ``CLASSES``, each timed alone."""
         total: Float64Array = self._counts(classes) @ self.kernel_s
         return total
 
     def busy_s(self, *classes: str, scale: float = 1.0) -> Float64Array:
-        """The kernels of some of ``CLASSES`` without their launches, which a captured graph hides; at least the limits.
+        """Seconds of kernels of some ``CLASSES`` without launches, which a captured graph hides; at least the limits.
 
-        What a kernel alone spends before its work (its launch, a separate kernel that quantises) is seen in its floor.
-        ``scale`` is what kernels take in serving over the same alone; none is faster than the chip's rates allow.
+        A kernel's floor is its time before any work (its launch, a separate quantisation kernel). ``scale`` is the
+        ratio of a kernel's time in serving to its time alone. No kernel is faster than the chip's rates allow.
         """
         limit = np.maximum(self.figure("compute_s"), self.figure("memory_s"))
         total: Float64Array = self._counts(classes) @ np.maximum(
@@ -102,21 +102,21 @@ class PassTimes:
         return total
 
     def _counts(self, classes: Sequence[str]) -> Float64Array:
-        """How many of each part a pass runs; 0 of those in other classes."""
+        """How often a pass runs each part; 0 for parts of other classes."""
         counts: Float64Array = self.counts[[CLASSES.index(name) for name in classes]].sum(axis=0)
         return counts
 
     @property
     def log_halfwidth(self) -> Float64Array:
-        """Half width of the 90 % interval of the sum, in logarithms, its kernels' errors going together."""
+        """Log half-width of the sum's 90 % interval, with fully correlated errors of its kernels."""
         spread: Float64Array = self.counts.sum(axis=0) @ (self.kernel_s * self.figure("log_halfwidth"))
         return spread / self.latency_s
 
     @property
     def situation(self) -> Situation:
-        """The worst situation among products, attention and experts, which are fitted and take the time.
+        """The worst situation (seen, sibling, unseen) among products, attention and experts, which dominate the time.
 
-        A grouped product by itself (latent attention's, of each head) is in no table and does not count.
+        Grouped products of latent attention's heads are in no table and do not count.
         """
         order: tuple[Situation, ...] = ("unseen", "sibling", "seen")
         fitted = [
@@ -128,15 +128,15 @@ class PassTimes:
 
 
 def class_of(kind: str) -> str:
-    """The class of an operator's kind."""
+    """Class of an operator."""
     return _CLASS.get(kind, "other")
 
 
 def time_passes(passes: Sequence[Pass], *, fold: str | None = None) -> list[PassTimes]:
-    """The times of every pass; kernels that differ only in sizes are priced together.
+    """Times of all passes. Kernels that differ only in sizes are priced together.
 
     Raises:
-        Unsupported: A device lacks a rate.
+        Unsupported: A device has no rate for a kernel.
     """
     lowered = [lower_pass(each.setting, each.step) for each in passes]
     calls = [

@@ -1,4 +1,4 @@
-"""Estimates of whole tables: thousands of rows in, the same rows out with their answers; a bad row says why.
+"""Estimates of whole tables: each row gets its answer, or the reason why it has none.
 
 Rows that share model, device, runtime, formats and plan are priced together.
 """
@@ -21,7 +21,7 @@ from chipwise.serve.groups import Group, GroupCost, cost_groups, grouped, memory
 from chipwise.serve.plan import node_plan
 from chipwise.serve.request import Request, problem_of
 
-_COLUMN = {"prompt_tokens": "isl", "new_tokens": "osl"}  # fields of a request that a table calls otherwise
+_COLUMN = {"prompt_tokens": "isl", "new_tokens": "osl"}  # columns with other names than a request's fields
 ASKED = ("row_id", "model", "device", "runtime", "weights", "kv", "tp", "pp", "ep", "dp", "batch", "isl", "osl")
 ANSWERED = (
     "ttft_s",
@@ -37,15 +37,15 @@ ANSWERED = (
     "provenance",
     "error",
 )
-BLOCK = 32_768  # rows priced at once
+BLOCK = 32_768  # rows that are priced at once
 
 
 def estimate_file(
     path: Path, out: Path, *, fold: str | None = None, progress: Callable[[int, int], None] | None = None
 ) -> tuple[int, int]:
-    """Answers every row of the CSV file ``path`` into ``out``; returns how many rows there are and how many failed.
+    """Writes the CSV file ``path`` with its answers to ``out``; returns the number of rows and of failed rows.
 
-    Columns of the caller's own stand behind those that were asked, as they are.
+    Unknown columns are copied behind the known ones.
 
     Raises:
         SpecError: The file cannot be read as a table, or lacks a column.
@@ -66,7 +66,7 @@ def estimate_file(
 
 @contextlib.contextmanager
 def _no_collection() -> Iterator[None]:
-    """Pauses the search for cycles: a block makes none, and walking its many small objects is a sixth of the time."""
+    """Pauses the cyclic garbage collector, which would take a sixth of the time and find nothing."""
     before = gc.isenabled()
     gc.disable()
     try:
@@ -77,7 +77,7 @@ def _no_collection() -> Iterator[None]:
 
 
 def estimate_rows(rows: Sequence[Mapping[str, str]], *, fold: str | None = None) -> list[dict[str, object]]:
-    """The rows with their answers, in their order. ``error`` says what was wrong with a row, and is empty elsewhere."""
+    """The rows in order, with their answers. ``error`` is the reason why a row has none, else empty."""
     answers: list[dict[str, object]] = [{**row, "error": ""} for row in rows]
     requests: list[Request] = []
     places: list[int] = []
@@ -94,7 +94,7 @@ def estimate_rows(rows: Sequence[Mapping[str, str]], *, fold: str | None = None)
 def _answer(
     answers: list[dict[str, object]], requests: Sequence[Request], places: Sequence[int], *, fold: str | None
 ) -> None:
-    """Fills in the answers of ``requests``; where memory holds fewer than asked for, of as many as fit."""
+    """Fills in the answers of ``requests``, for as many concurrent requests as fit in memory."""
     groups, errors = grouped(requests)
     for i, problem in errors.items():
         answers[places[i]]["error"] = problem_of(problem)
@@ -115,7 +115,7 @@ def _answer(
 
 
 def _fitting(answers: list[dict[str, object]], places: Sequence[int], group: Group) -> Group | None:
-    """The group with as many requests in flight as fit; rows of which none does are answered with the reason."""
+    """The group with as many concurrent requests as fit; rows where none fits get the reason."""
     try:
         memory = memory_of(group)
     except Unsupported as error:
@@ -132,10 +132,10 @@ def _fitting(answers: list[dict[str, object]], places: Sequence[int], group: Gro
 
 
 def request_of(row: Mapping[str, str]) -> Request:
-    """A row as a request.
+    """Reads a row as a request.
 
     Raises:
-        SpecError: A cell that is no whole number, or is missing.
+        SpecError: A cell is missing or no whole number.
     """
     for name in ("model", "device"):
         if not row.get(name):
@@ -170,7 +170,7 @@ def _fill(
     cost: GroupCost,
     energy: Energies | Unsupported,
 ) -> None:
-    generates = cost.group.generates  # a text encoder has no tpot_s: the interval is that of its pass
+    generates = cost.group.generates  # a text encoder has no tpot_s; the interval is that of its pass
     factor = np.exp(cost.log_halfwidth)
     try:
         rate = cost.group.device.price_usd_per_s * cost.group.setting.plan.devices

@@ -1,4 +1,4 @@
-"""Passes as a taught profile sees them, and their times as it predicts them."""
+"""Times of passes as a taught profile predicts them."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ FEW = {"matmul": "products", "attention": "attention", "experts": "experts"}
 
 
 def pass_sums(times: PassTimes, seconds: Float64Array, setting: Setting, phase: str, *, variant: str = "") -> PassSums:
-    """The passes by groups of operators, which add up to ``seconds``.
+    """Splits the passes into groups of operators that add up to ``seconds``.
 
     Args:
         times: The kernels of the passes.
-        seconds: What the data sheet predicts the passes to take, the host's time included.
-        setting: Whose runtime and formats.
+        seconds: The passes' seconds as the data sheet predicts them, host time included.
+        setting: The runtime and the formats.
         phase: ``prefill`` or ``decode``.
-        variant: What else sets the run apart.
+        variant: What else distinguishes the run.
     """
     n = len(seconds)
     counts = np.array([part.count for part in times.parts], float)[:, None]
@@ -81,7 +81,7 @@ def pass_sums(times: PassTimes, seconds: Float64Array, setting: Setting, phase: 
 
 
 def group_of(part: Part, rows: str) -> str:
-    """The group of ``GROUPS`` that a kernel's work belongs to, where ``few`` or ``many`` rows meet its weights."""
+    """The group of ``GROUPS`` that a kernel belongs to, where ``few`` or ``many`` rows meet its weights."""
     kind = class_of(part.op.kind)
     if part.place == HEAD:
         return "head"
@@ -94,23 +94,23 @@ def group_of(part: Part, rows: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corrected:
-    """A pass as taught: what the profile answers, and its kernels, grown as their groups did."""
+    """A pass as the taught profile predicts it, with its kernels scaled as their groups are."""
 
     found: PassTimesTaught
     times: PassTimes
 
 
 def corrected(teaching: Teaching, times: PassTimes, seconds: Float64Array, setting: Setting, phase: str) -> Corrected:
-    """The passes of ``times``, which the data sheet predicts to take ``seconds``, on the machine of ``teaching``."""
+    """Corrects the passes of ``times`` (``seconds`` by the data sheet) by what ``teaching`` learnt."""
     sums = pass_sums(times, seconds, setting, phase, variant=teaching.variant)
     found = taught_seconds(teaching, sums)
     return Corrected(found=found, times=_grown(times, found))
 
 
 def _grown(times: PassTimes, found: PassTimesTaught) -> PassTimes:
-    """The kernels' latencies times the factors of their groups, with their share of what the sheet left out.
+    """Kernel latencies times the factors of their groups, plus their share of the time that the sheet omits.
 
-    Compute and memory stay what the sheet allows.
+    Compute and memory times stay as in the sheet.
     """
     figures = times.figures.copy()
     launch, latency = FIGURES.index("launch_s"), FIGURES.index("latency_s")

@@ -1,8 +1,8 @@
-"""A training step from data sheets: forward, backward, optimiser, and what stays in memory meanwhile.
+"""Estimates a training step from data sheets: forward, backward, optimiser, and memory.
 
-A product's backward pass is two products of the same size (for its inputs, for its weights); fused attention's is two
-and a half times its forward; what streams does so twice. With activation checkpointing the forward pass of the layers
-is run again and only the layers' inputs are kept.
+A product's backward pass is two products of the same size (for its inputs, for its weights); fused attention's takes
+2.5 times its forward pass; memory-bound operators take twice theirs. With activation checkpointing only the layers'
+inputs are kept, and their forward pass is run again.
 
 References:
     Dao 2023, FlashAttention-2, arXiv:2307.08691, section 4.1: backward FLOPs are 2.5 times those of the forward pass.
@@ -37,19 +37,18 @@ from chipwise.serve.request import MAX_TOKENS
 from chipwise.serve.setting import Part, Setting, Step
 from chipwise.serve.steps import PassTimes, class_of
 
-STATE_BYTES = 16.0  # a parameter: weight and gradient in 16 bits, master weight and Adam's two moments in 32
-OPTIMISER_BYTES = 30.0  # moved a parameter: gradient, master and moments read; master, moments and weight written
+STATE_BYTES = 16.0  # per parameter: weight and gradient in 16 bits, master weight and Adam's two moments in 32
+OPTIMISER_BYTES = 30.0  # moved per parameter: gradient, master and moments read; master, moments and weight written
 ATTENTION_BACKWARD = 2.5
 STREAM_BACKWARD = 2.0
-SUMMED = 8  # tokens that one matrix instruction sums over at least: the rest is padded
+SUMMED = 8  # least tokens that a matrix instruction sums over; the rest is padded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class TrainingEstimate(Result):
-    """Predicted cost of one optimiser step. Seconds, bytes of the fullest device, tokens of all devices.
-
-    ``operators`` are the kernels of one device: of the forward pass, of ``backward``, ``again`` (what is recomputed),
-    and the optimiser.
+    """Predicted cost of one optimiser step. Times in seconds, memory in bytes on the fullest device, tokens of all
+    devices. ``operators`` are the kernels of one device: forward, ``backward``, ``again`` (recomputation) and the
+    optimiser.
     """
 
     step: Predicted
@@ -57,9 +56,9 @@ class TrainingEstimate(Result):
     backward_s: float
     recompute_s: float
     optimiser_s: float
-    communication_s: float  # that no computing hides
+    communication_s: float  # not hidden behind computation
     tokens_per_s: float
-    mfu: float  # 6 FLOPs a parameter and token (active ones), over the dense peak of all devices
+    mfu: float  # 6 FLOPs per active parameter and token, over the dense peak of all devices
     memory_bytes: dict[str, float]
     peak_memory_bytes: float
     device: str
@@ -68,14 +67,14 @@ class TrainingEstimate(Result):
     operators: tuple[OpCost, ...]
 
     def headline(self) -> str:
-        """The devices, the time of a step and the share of the peak that is used."""
+        """Devices, time per step and MFU."""
         several = f"{self.devices} x " if self.devices > 1 else ""
         step = units.show(self.step.value, "time")
         mfu = units.show(self.mfu, "share")
         return f"{several}{self.device}, training: {step} per step, MFU {mfu}; {self.provenance}"
 
     def rows(self) -> list[dict[str, object]]:
-        """One row a part of the step, in seconds."""
+        """One row per part of the step, in seconds."""
         parts = ("forward_s", "backward_s", "recompute_s", "optimiser_s", "communication_s")
         return [{"part": "step", "seconds": self.step.value}] + [
             {"part": name.removesuffix("_s"), "seconds": getattr(self, name)} for name in parts
@@ -85,12 +84,12 @@ class TrainingEstimate(Result):
 def training_step(
     setting: Setting, device: DeviceProfile, *, batch: int, tokens: int, microbatches: int = 1, checkpoint: bool = False
 ) -> TrainingEstimate:
-    """:func:`estimate_step` of what fits.
+    """Estimates a step that fits in memory; see :func:`estimate_step`.
 
     Raises:
         SpecError: The batch does not divide over replicas and microbatches, or weights are narrower than 16 bits.
         Unsupported: The device lacks a rate.
-        DoesNotFit: By how much, and what would fit.
+        DoesNotFit: It needs more memory than a device has; the message says how much and what would help.
     """
     found = estimate_step(setting, device, batch=batch, tokens=tokens, microbatches=microbatches, checkpoint=checkpoint)
     if found.peak_memory_bytes > device.mem_capacity_bytes:
@@ -101,15 +100,15 @@ def training_step(
 def estimate_step(
     setting: Setting, device: DeviceProfile, *, batch: int, tokens: int, microbatches: int = 1, checkpoint: bool = False
 ) -> TrainingEstimate:
-    """One optimiser step over ``batch`` sequences of ``tokens`` positions, whether the device has the memory or not.
+    """Estimates one optimiser step over ``batch`` sequences of ``tokens`` positions, whether it fits in memory or not.
 
     Args:
         setting: Model, plan (``dp`` replicas share the batch), formats, runtime.
         device: A data sheet.
         batch: Sequences in the step, over all replicas.
-        tokens: Positions of each; of an encoder-decoder as many are read as are written.
-        microbatches: Parts that each replica's share is run in, one after another. Each stage of a pipeline keeps the
-            activations of at most as many as there are stages (one forward, one backward).
+        tokens: Positions of each; an encoder-decoder reads and writes that many.
+        microbatches: Number of parts into which each replica's share is split, run one after another. Each pipeline
+            stage keeps the activations of at most as many as there are stages (one forward, one backward).
         checkpoint: Whether activations are recomputed.
 
     Raises:
@@ -181,7 +180,7 @@ def estimate_step(
 def _costs(
     parts: Sequence[tuple[Part, float]], setting: Setting, device: DeviceProfile, *, inside: str = ""
 ) -> tuple[list[OpCost], float]:
-    """Kernels, each so many times its forward's, and the half width of their errors in logarithms."""
+    """Kernels with multiples of their forward times, and the log half-width of their errors."""
     found = time_kernels([Call(op=part.op, device=device, stack=setting.runtime.stack, rows=1) for part, _ in parts])
     passed = PassTimes.of(tuple(part for part, _ in parts), found.figures[:, :, None], found.situations)
     scales = [scale for _, scale in parts]
@@ -195,7 +194,7 @@ def _costs(
 
 
 def _times(cost: OpCost, scale: float) -> OpCost:
-    """The same kernels so many times as long."""
+    """The same kernels with their times multiplied."""
     if scale == 1:
         return cost
     compute_s, memory_s, launch_s = (
@@ -205,7 +204,7 @@ def _times(cost: OpCost, scale: float) -> OpCost:
 
 
 def _optimiser(parameters: float, seconds: float, device: DeviceProfile) -> OpCost:
-    """Adam's one pass over the states."""
+    """Adam's pass over the optimiser states."""
     moved = parameters * OPTIMISER_BYTES
     return OpCost(
         place="optimiser",
@@ -220,12 +219,12 @@ def _optimiser(parameters: float, seconds: float, device: DeviceProfile) -> OpCo
 
 
 def _backward(parts: Sequence[Part]) -> Iterator[tuple[Part, float]]:
-    """The kernels of the backward pass, each with how many times it takes as long as priced."""
+    """The kernels of the backward pass, each with the factor on its priced time."""
     for part in parts:
         op: Any = part.op
         if isinstance(op, Matmul):
             yield replace(part, op=replace(op, n=op.k, k=op.n, bias=False)), 1.0
-            summed = -(-op.m // SUMMED) * SUMMED  # tokens, which lie across rows: no row is as long
+            summed = -(-op.m // SUMMED) * SUMMED  # tokens lie across rows, so no row is that long
             yield replace(part, op=replace(op, m=op.k, k=summed, bias=False)), 1.0
         elif isinstance(op, CollectiveOp):
             yield part, 1.0
@@ -234,7 +233,7 @@ def _backward(parts: Sequence[Part]) -> Iterator[tuple[Part, float]]:
 
 
 def _gradients_s(parameters: float, setting: Setting, device: DeviceProfile, *, hidden_s: float) -> float:
-    """Seconds of summing gradients over replicas beyond those of the backward pass that they run beside."""
+    """Seconds of the gradient all-reduce that are not hidden behind the backward pass."""
     if setting.plan.dp == 1:
         return 0.0
     op = CollectiveOp(collective="all_reduce", payload_bytes=2 * parameters, devices=setting.plan.dp)
@@ -242,7 +241,7 @@ def _gradients_s(parameters: float, setting: Setting, device: DeviceProfile, *, 
 
 
 def resident_parameters(op: Any) -> Any:
-    """Parameters that ``op`` holds, counted as values."""
+    """Number of parameters that ``op`` holds."""
     if isinstance(op, Matmul):
         return op.k * op.n + (op.n if op.bias else 0)
     if isinstance(op, ExpertsOp):
@@ -254,7 +253,7 @@ def resident_parameters(op: Any) -> Any:
 
 
 def _kept_bytes(parts: Sequence[Part], *, checkpoint: bool) -> float:
-    """Bytes kept for the backward pass: every operator's inputs, or each layer's input and one layer's inside."""
+    """Bytes kept for the backward pass: all operators' inputs; with checkpointing, layer inputs and one layer's."""
     groups: dict[str, float] = {}
     counts: dict[str, int] = {}
     ends = 0.0
@@ -273,7 +272,7 @@ def _kept_bytes(parts: Sequence[Part], *, checkpoint: bool) -> float:
 
 
 def _input_bytes(op: Any) -> float:
-    """Bytes of what the backward pass of ``op`` needs of its inputs, and of attention's results."""
+    """Bytes of inputs, and of attention's output, that the backward pass of ``op`` needs."""
     if isinstance(op, Matmul):
         return float(np.max(values_bytes(op.m * op.k, op.activations)))
     if isinstance(op, AttentionOp):

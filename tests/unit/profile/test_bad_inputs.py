@@ -13,14 +13,14 @@ from typer.testing import CliRunner
 
 from chipwise import api
 from chipwise.cli.app import app
-from chipwise.core.errors import DoesNotFit, InputError, SpecError, StorageError
+from chipwise.core.errors import DoesNotFit, InputError, SpecError, StorageError, Unsupported
 from chipwise.core.files import check_output
 from chipwise.hardware import MachineProfile
 from chipwise.ops import Phase, Workload
 from chipwise.profile import exporting, store
 from chipwise.profile.backends import RUNTIMES
 from chipwise.profile.calibrate import calibrate
-from chipwise.profile.exporting import EXPORTERS, check_memory
+from chipwise.profile.exporting import EXPORTERS, check_memory, export_for
 from chipwise.profile.harness import measure
 from chipwise.profile.learning import fit_from_measurements, predict_seconds
 from chipwise.profile.measurement import Measurement
@@ -285,3 +285,11 @@ def test_import_reads_as_every_other_file(tmp_path) -> None:
         with pytest.raises(SpecError, match=said) as caught:
             kept.import_(tmp_path / name)
         assert "recursion" not in str(caught.value)
+
+
+def test_a_model_of_thousands_of_thin_layers_is_refused_before_it_is_built(tmp_path) -> None:
+    """Its weights fit in memory (0.1 GB), but no runtime loads so many nodes within a minute."""
+    arch = uniform(name="thin", vocab_size=64, d_model=16, depth=10_000, heads=2, ffn_width=32, max_tokens=32)
+    assert 4 * arch.parameters() < 2e8
+    with pytest.raises(Unsupported, match=r"thin has 10,000 layers; at most 512 are built"):
+        export_for("onnxruntime", Design(arch=arch), tmp_path)
