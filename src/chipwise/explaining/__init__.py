@@ -1,1 +1,1 @@
-"""Why a model is slow on a chip, and what to change: priced advice, never a rule of thumb without a number."""
+"""Explains why a model is slow on a chip and what to change; every piece of advice is priced."""

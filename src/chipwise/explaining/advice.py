@@ -1,4 +1,4 @@
-"""Advice: a change, what it is predicted to buy, and how sure that is. A rule proposes; re-pricing decides."""
+"""Advice: a change, its predicted gain, and how certain that is. Rules propose; re-pricing decides."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Literal, Protocol
 from chipwise.cost.model import Predicted
 from chipwise.explaining.question import Case, Question
 
-WORTH_SHOWING = 1.05  # times better
+WORTH_SHOWING = 1.05  # improvement factor
 Touches = Literal["architecture", "precision", "batching", "runtime", "parallelism", "hardware", "training"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """A changed question, in words: what to change, how, what it may cost in quality, and who says so.
+    """A proposed change: what to change, how, what it may cost in quality, and the source.
 
     Attributes:
         title: One line that names the change and the numbers, such as ``vocabulary 50257 -> 50304``.
@@ -25,7 +25,7 @@ class Proposal:
         headline: The metric: tpot_p50, ttft_p50, throughput, peak_memory, joules_per_token or usd_per_1k_tokens.
         quality: What it may cost or gain in quality, and what would have to be trained; empty where nothing.
         source: Where the advice comes from: a paper, a white paper, a measurement of ours.
-        urgent: Whether nothing else counts before it is done: the model does not run as it is.
+        urgent: Whether the model does not run without the change.
     """
 
     title: str
@@ -39,7 +39,7 @@ class Proposal:
 
 
 class Rule(Protocol):
-    """One file of ``explain/rules``: a function that looks at a case and proposes changes, or none.
+    """One file of ``explaining/rules``: a function that looks at a case and proposes changes, or none.
 
     It must not predict gains itself: the engine prices ``changed`` with the model that priced the case.
     """
@@ -51,7 +51,7 @@ class Rule(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gain:
-    """A metric before and after, and how many times better it is: before / after, or after / before of a rate."""
+    """A metric before and after a change, and the improvement factor: before / after, or after / before for rates."""
 
     metric: str
     before: float
@@ -61,10 +61,8 @@ class Gain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """A proposal that was priced.
-
-    ``sure``: its headline's whole interval lies above 1, and by enough to be said; and it does not make the model too
-    large for its device, which ``fits`` tells.
+    """A priced proposal. ``sure``: the whole interval of its headline is above 1 by enough to matter, and the model
+    still fits its device (``fits``).
     """
 
     rule: str
@@ -76,5 +74,5 @@ class Advice:
 
     @property
     def worth_showing(self) -> bool:
-        """Whether it is urgent, or a sure gain of a twentieth or more."""
+        """Whether it is urgent, or a sure gain of 5 % or more."""
         return self.proposal.urgent or (self.sure and self.headline.ratio.value >= WORTH_SHOWING)

@@ -1,4 +1,4 @@
-"""Advice applied: the changed model as a file that the next tool reads."""
+"""Applies advice: writes the changed model as a file that other tools read."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from chipwise.spec.hf import from_config, to_config
 
 
 def apply(case: Case, advice: Advice, out: str | Path, *, original: str | None = None) -> str:
-    """Writes the changed model to ``out``; returns which kind of file that is.
+    """Writes the changed model to ``out``; returns the kind of file.
 
-    It is a Hugging Face config where transformers itself computes the changed model, with the fields of the original
-    config that the change leaves alone; elsewhere a spec file of chipwise.
+    It is a Hugging Face config if transformers can compute the changed model, with the unchanged fields of the original
+    config; otherwise a spec file of chipwise.
 
     Args:
-        case: What was explained.
-        advice: Which advice.
+        case: The explained case.
+        advice: The advice to apply.
         out: The file.
-        original: The config.json, or its folder, that the model came from, if it came from one.
+        original: The model's original config.json or its folder, if there is one.
 
     Raises:
-        InputError: The advice changes no architecture; how to apply it is said.
+        InputError: The advice does not change the architecture; the message says how to apply it.
         StorageError: ``out`` cannot be written.
     """
     check_output(out)
@@ -46,7 +46,7 @@ def apply(case: Case, advice: Advice, out: str | Path, *, original: str | None =
 
 
 def _config(arch: ArchSpec, original: str | None) -> dict[str, Any] | None:
-    """A config that reads back as ``arch``; None where there is none."""
+    """A Hugging Face config that reads back as ``arch``; None where there is none."""
     try:
         new = to_config(arch)
     except Unsupported:

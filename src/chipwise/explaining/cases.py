@@ -18,11 +18,11 @@ from chipwise.serve.request import Request, resolved
 from chipwise.spec import ArchSpec
 from chipwise.spec.hf import default_weights, resolve
 
-TASK = ("task", "checkpoint", "shared_tokens", "sensitivity")  # of a question, that no request has
+TASK = ("task", "checkpoint", "shared_tokens", "sensitivity")  # fields of a question that a request lacks
 
 
 def read_sensitivity(given: str | Path | Sequence[float]) -> tuple[float, ...]:
-    """The loss that each layer alone costs in a narrow format: a list, or a JSON file of one.
+    """Loss of quantising each layer separately: a list, or a JSON file with one.
 
     Raises:
         SpecError: No list of numbers.
@@ -35,10 +35,10 @@ def read_sensitivity(given: str | Path | Sequence[float]) -> tuple[float, ...]:
 
 
 def case_of(question: Question, pricer: Pricer) -> Case:
-    """The question with its answer.
+    """Prices a question and returns it with its answer.
 
     Raises:
-        ChipwiseError: Why there is no answer.
+        ChipwiseError: There is no answer; the message says why.
     """
     answer = pricer.price([question])[0]
     if isinstance(answer, ChipwiseError):
@@ -47,7 +47,7 @@ def case_of(question: Question, pricer: Pricer) -> Case:
 
 
 def data_sheet_case(model: str | ArchSpec, device: str, **asked: Any) -> Case:
-    """A model on a chip of which there is a data sheet; formats that are not asked for are those of its checkpoint.
+    """Case of a model on a chip with a data sheet. Default formats are those of the model's checkpoint.
 
     Raises:
         UnknownName: A name that is not known.
@@ -77,17 +77,17 @@ def data_sheet_case(model: str | ArchSpec, device: str, **asked: Any) -> Case:
 
 
 def _fitting(question: Question, device: str) -> int:
-    """How many of the requests memory holds at once; the others wait, as :func:`chipwise.estimate` has it."""
+    """Number of requests that memory holds at once; the others wait, as in :func:`chipwise.estimate`."""
     cost = cost_of(question.request(device))
     return int(fitting_requests(cost.group, cost.memory)[0])
 
 
 def calibrated_case(model: str | ArchSpec, profile: MachineProfile, **asked: Any) -> Case:
-    """A model on this machine, in the runtime of ``profile``.
+    """Case of a model on this machine, in the runtime of ``profile``.
 
     Raises:
         InputError: More than one device.
-        Unsupported: A block or format that the profile knows nothing of.
+        Unsupported: The profile does not know a block or format.
     """
     if any(asked.get(name, 1) != 1 for name in ("tp", "pp", "ep", "dp")):
         raise InputError("this machine is one device: --tp, --pp, --ep and --dp are for data sheets")

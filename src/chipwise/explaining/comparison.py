@@ -1,4 +1,4 @@
-"""Models side by side on several chips: what each costs, who wins where, and what bound decides that."""
+"""Compares models on several chips: the cost of each, the winner per chip and metric, and the bound that decides."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from chipwise.serve.estimate import estimate, estimate_of, fitting_requests, rem
 from chipwise.serve.groups import cost_groups, grouped
 from chipwise.serve.request import Request
 
-ALIKE = 0.95  # of the other's work: less is a reason, more is not
+ALIKE = 0.95  # share of the other's work: less than this is a reason, more is not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One model on one chip: its estimate, or why there is none."""
+    """One model on one chip: its estimate, or the reason why there is none."""
 
     model: str
     device: str
     estimate: CostEstimate | None
     problem: str = ""
-    note: str = ""  # what the estimate is of, where not all requests fit at once
-    generates: bool = True  # an encoder does not: its one pass is its TTFT
+    note: str = ""  # what the estimate covers, where not all requests fit at once
+    generates: bool = True  # False for encoders, whose single pass is their TTFT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Winner:
-    """The best model on one chip by one metric, by how much, and why."""
+    """The best model on a chip by one metric, its lead, and the reason."""
 
     device: str
     metric: str
     model: str
-    times_better: float | None  # than the next; None where no other has an answer
-    sure: bool  # that the intervals of the two do not meet
+    times_better: float | None  # factor over the next best; None where no other has an answer
+    sure: bool  # whether the intervals of the two do not overlap
     why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Comparison(Result):
-    """All cells, device by device, and the winners."""
+    """All cells, by device, and the winners."""
 
     models: tuple[str, ...]
     devices: tuple[str, ...]
@@ -51,11 +51,11 @@ class Comparison(Result):
     winners: tuple[Winner, ...]
 
     def headline(self) -> str:
-        """How many models are compared on how many devices."""
+        """Names of the models, and the number of devices."""
         return f"{', '.join(self.models)} on {len(self.devices)} device{'s' if len(self.devices) != 1 else ''}"
 
     def rows(self) -> list[dict[str, object]]:
-        """One row for each model and device, with every metric that has a value."""
+        """One row per model and device, with every metric that has a value."""
         found = []
         for cell in self.cells:
             metrics = {} if cell.estimate is None else cell.estimate.metrics
@@ -71,13 +71,13 @@ class Comparison(Result):
 def compare(
     requests: Sequence[Request], names: Sequence[tuple[str, str]], *, others: Sequence[Cell] = ()
 ) -> Comparison:
-    """The comparison of ``requests``, which are called by ``names`` (model, device); all are priced in one call.
+    """Compares ``requests``, whose ``names`` are (model, device); all are priced in one call.
 
-    Where memory holds a part of the requests in flight, the cell is of those that it holds, and says so.
+    Where memory holds only some of the concurrent requests, the cell covers those, and says so.
 
     Args:
         requests: On data sheets.
-        names: What each is called.
+        names: Name of each request.
         others: Cells of other devices.
 
     Raises:
@@ -86,7 +86,7 @@ def compare(
     cells: list[Cell | None] = [None] * len(requests)
     groups, errors = grouped(requests)
     wrong = [error for error in errors.values() if isinstance(error, InputError)]
-    if wrong and len(wrong) == len(requests):  # nothing is left to compare: an unknown format or runtime, not one cell
+    if wrong and len(wrong) == len(requests):  # nothing is left to compare, for example because the runtime is unknown
         raise wrong[0]
     for row, error in errors.items():
         cells[row] = Cell(model=names[row][0], device=names[row][1], estimate=None, problem=str(error))
@@ -150,7 +150,7 @@ def _winner(cells: Sequence[Cell], device: str, metric: str) -> Winner | None:
 
 
 def _why(best: CostEstimate, other: CostEstimate, phase: str) -> str:
-    """What most of the difference is spent on: how much less of it the winner has to do in the whole pass."""
+    """The main reason for the difference: how much less of the limiting work the winner does in the whole pass."""
     spent = [_by_bound(cost, phase) for cost in (best, other)]
     difference = {bound: spent[1].get(bound, 0.0) - spent[0].get(bound, 0.0) for bound in spent[0] | spent[1]}
     bound = max(difference, key=lambda name: difference[name])
@@ -178,7 +178,7 @@ def _pass(cost: CostEstimate, phase: str) -> Sequence[OpCost]:
 
 
 def _amount(cost: CostEstimate, phase: str, bound: Bound) -> float:
-    """What a pass has to do in all, of that which ``bound`` limits: FLOPs, kernels, or bytes."""
+    """Total work of a pass that ``bound`` limits: FLOPs, kernels, or bytes."""
     kernels = [each for each in _pass(cost, phase) if bound is not Bound.LINK or each.bound is Bound.LINK]
     if bound is Bound.COMPUTE:
         return float(sum(each.work.flops * each.count for each in kernels))
@@ -190,10 +190,10 @@ def _amount(cost: CostEstimate, phase: str, bound: Bound) -> float:
 def requests_of(
     models: Sequence[str], devices: Sequence[str], **asked: object
 ) -> tuple[list[Request], list[tuple[str, str]]]:
-    """A request for every model on every device, each once however often it is named, and what they are called.
+    """Requests for every model on every device, without duplicates, and their names.
 
     Raises:
-        UnknownName: A device that is not known.
+        UnknownName: A device is unknown.
     """
     sheets = {datasheet.load(device).label: device for device in devices}
     names = [(model, device) for device in sheets for model in dict.fromkeys(models)]

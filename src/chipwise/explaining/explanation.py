@@ -1,4 +1,4 @@
-"""The answer: what a person asks of a model on a chip, in one value that screens, pages and JSON show alike."""
+"""The explanation of a model on a chip, as one value that the terminal, the page and JSON show."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from chipwise.explaining.saturation import Curve, batch_curve, token_curve
 from chipwise.explaining.waterfall import Part, verdict, waterfall
 
 SCHEMA = "chipwise.explanation/1"
-SHOWN = 0.02  # of a pass: operators below it are summed up
+SHOWN = 0.02  # share of a pass; smaller operators are summed up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """One kernel of a pass, all its calls together. ``ridge`` is the intensity at which its two limits are equal."""
+    """A kernel of a pass, over all its calls. ``ridge`` is the intensity at which its two limits are equal."""
 
     place: str
     kind: str
@@ -43,12 +43,12 @@ class Operator:
     bytes: float
     intensity: float | None
     ridge: float | None
-    reached: float | None  # of its limit
+    reached: float | None  # share of its limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseAnswer:
-    """One phase: the sentence, the parts that add up to its time, its kernels, the largest first."""
+    """One phase: its verdict, the parts that add up to its time, and its kernels, largest first."""
 
     phase: PhaseName
     seconds: float
@@ -75,17 +75,17 @@ class Explanation(Result):
 
     @property
     def estimate(self) -> CostEstimate:
-        """What it takes now."""
+        """The cost before any change."""
         return self.case.estimate
 
     def headline(self) -> str:
-        """What is explained, and the time of each phase."""
+        """The model, the device, and the time of each phase."""
         times = ", ".join(f"{phase.phase} {units.show(phase.seconds, 'time')}" for phase in self.phases)
         advice = f"{len(self.advice)} piece{'' if len(self.advice) == 1 else 's'} of advice"
         return f"{self.case.question.arch.name} on {self.estimate.device}: {times}; {advice}"
 
     def rows(self) -> list[dict[str, object]]:
-        """One row for each part of each phase: its seconds, its share, and why it takes them."""
+        """One row per part of each phase: seconds, share, and cause."""
         return [
             {
                 "phase": phase.phase,
@@ -99,7 +99,7 @@ class Explanation(Result):
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``chipwise explain --json`` prints."""
+        """The output of ``chipwise explain --json``."""
         return to_data(self)
 
 
@@ -135,7 +135,7 @@ def _phase(case: Case, phase: PhaseName) -> PhaseAnswer:
 
 
 def operators(case: Case, phase: PhaseName) -> tuple[Operator, ...]:
-    """The kernels of a pass, the largest first. Those of alike layers are one row."""
+    """The kernels of a pass, largest first. Equal layers share a row."""
     costs = case.operators(phase)
     total = sum(cost.latency_s for cost in costs)
     alike: dict[tuple[str, str, float, float], list[OpCost]] = {}
@@ -147,7 +147,7 @@ def operators(case: Case, phase: PhaseName) -> tuple[Operator, ...]:
 
 
 def _operator(place: str, same: Sequence[OpCost], total: float, *, known: bool) -> Operator:
-    """One row; ``known`` says that the chip's limits are."""
+    """One row; ``known`` says whether the chip's limits are known."""
     seconds, count = sum(cost.latency_s for cost in same), sum(cost.count for cost in same)
     flops, moved = float(same[0].work.flops * count), float(same[0].work.bytes * count)
     compute, memory = (sum(getattr(cost, name) or 0.0 for cost in same) for name in ("compute_s", "memory_s"))
@@ -182,7 +182,7 @@ def _notes(case: Case, capacity: float | None) -> list[str]:
 
 
 def to_data(found: Explanation) -> dict[str, Any]:
-    """The explanation without the kernels of every changed model."""
+    """The explanation as plain data, without the kernels of changed models."""
     question, cost = found.case.question, found.estimate
     return {
         "schema": SCHEMA,

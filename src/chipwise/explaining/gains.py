@@ -1,4 +1,4 @@
-"""Advice: every rule proposes, all proposals are priced in one call, and only what is surely a gain is kept."""
+"""Collects advice: every rule proposes, all proposals are priced in one call, and only sure gains are kept."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from chipwise.serve.steps import class_of
 
 Key = tuple[str, int, int]  # kind, FLOPs and bytes of one call
 Shares = dict[Key, float]
-ALIKE = 0.002  # sizes that differ by less are one kernel to the errors of a model of kernels
+ALIKE = 0.002  # relative difference of sizes within which two kernels share their model's error
 OPERATOR_SPREAD = 0.08
 """Error of one operator's time that its neighbours do not share: the standard deviation, in logarithms, of what is left
 of a kernel model's error for products on a device that it has seen. Errors that operators share cancel in a ratio."""
 OVERHEAD_SPREAD = 0.3
-"""The same of what a pass takes beside its kernels: host, launches that graphs hide, waiting for other prompts."""
+"""The same for the rest of a pass: host, launches that graphs hide, waiting for other prompts."""
 FORMAT_SPREAD = 0.15
-"""The same of all products in one number format together: what their kernels' model has wrong of the format as such."""
+"""The same for all products of one number format together: the kernel model's error for the format."""
 BESIDE = ("beside kernels", 0, 0)
-WORTH = 1.01  # times better: what buys less than a hundredth is not said unasked
-UNVALIDATED = 0.7  # half-width, in logarithms, that a time without a validated interval is given here: a factor of two
+WORTH = 1.01  # least improvement factor shown by default: 1 %
+UNVALIDATED = 0.7  # log half-width of a time without a validated interval: a factor of two
 RATES = frozenset({"throughput"})  # more is better
-SERVING_ALONE = frozenset({"precision", "batching"})  # kinds of change that mean nothing to a training step
+SERVING_ALONE = frozenset({"precision", "batching"})  # kinds of change without effect on a training step
 
 
 def rules() -> dict[str, Rule]:
@@ -40,13 +40,13 @@ def rules() -> dict[str, Rule]:
 def advise(
     case: Case, *, every: bool = False, other_chips: bool = False, chosen: Mapping[str, Rule] | None = None
 ) -> list[Advice]:
-    """What to change: what is urgent first, then sure gains, the largest first.
+    """Advice for a case: urgent changes first, then sure gains, largest first.
 
     Args:
-        case: The model, its workload, its chip, and what it takes now.
+        case: The model, its workload, its chip, and its present cost.
         every: Also keep changes whose gain is uncertain, and losses.
         other_chips: Also suggest other devices.
-        chosen: The rules; all unless given.
+        chosen: The rules. Default: all.
     """
     proposals = [
         (name, proposal)
@@ -97,13 +97,13 @@ def _too_large(case: Case, proposal: Proposal | None, cost: CostEstimate) -> boo
 def gains_of(
     before: CostEstimate, after: CostEstimate, *, metrics: Sequence[str] | None = None, recast: bool = False
 ) -> list[Gain]:
-    """Each metric that both know (of ``metrics``, if these are given), before and after, with the ratio's interval.
+    """Gains in each metric that both estimates have (of ``metrics``, if given), with the ratio's interval.
 
-    ``recast`` says that the weights are in another format afterwards.
+    ``recast``: the change puts weights into another format.
     """
     first = _margins(before, after, "prefill", recast=recast)
     decoding = _margins(before, after, "decode", recast=recast) if before.decode and after.decode else first
-    margins = {"ttft_p50": first, "step": first, "tpot_p50": decoding, "peak_memory": (0.0, 0.0)}  # the last is counted
+    margins = {"ttft_p50": first, "step": first, "tpot_p50": decoding, "peak_memory": (0.0, 0.0)}  # memory is counted
     both = max(first[0], decoding[0]), max(first[1], decoding[1])
     old, new = _values(before), _values(after)
     gains = []
@@ -123,13 +123,12 @@ def _values(cost: CostEstimate) -> dict[str, float]:
 
 
 def ratio_spread(before: CostEstimate, after: CostEstimate, phase: PhaseName, *, recast: bool = False) -> float:
-    """Standard deviation, in logarithms, of how many times faster a pass becomes.
+    """Log standard deviation of a pass's speedup.
 
-    Each operator's time is wrong by a factor of its own, the same before and after, with OPERATOR_SPREAD; all that a
-    pass takes beside its kernels by another, with OVERHEAD_SPREAD. To first order an operator then moves the ratio by
-    the difference of its shares of the two passes: what both have alike cancels, what only one has counts in full.
-    Products in another format (``recast``) have a FORMAT_SPREAD in common. Another device's kernels are another model's
-    answers: nothing cancels and both intervals count.
+    Each operator's time has an error factor with OPERATOR_SPREAD, the same before and after; the rest of a pass has one
+    with OVERHEAD_SPREAD. To first order an operator moves the ratio by the difference of its shares of the two passes:
+    what both passes share cancels, what only one has counts fully. Products in another format (``recast``) share a
+    FORMAT_SPREAD. Between different devices nothing cancels, and both intervals count.
     """
     if before.device != after.device:
         return float(np.hypot(_halfwidth(before, phase), _halfwidth(after, phase))) / Z90
@@ -143,9 +142,9 @@ def ratio_spread(before: CostEstimate, after: CostEstimate, phase: PhaseName, *,
 
 
 def _margins(before: CostEstimate, after: CostEstimate, phase: PhaseName, *, recast: bool) -> tuple[float, float]:
-    """How far below and above the ratio its 90 % interval goes, in logarithms.
+    """Lower and upper log margin of the ratio's 90 % interval.
 
-    What rests on published timings alone errs together, before and after, by the half-widths that operators carry.
+    Errors of operators that rest only on published timings are correlated, with the half-widths of those operators.
     """
     spread = Z90 * ratio_spread(before, after, phase, recast=recast)
     below, above = (_doubted(before, phase, sign) - _doubted(after, phase, sign) for sign in (-1, 1))
@@ -153,7 +152,7 @@ def _margins(before: CostEstimate, after: CostEstimate, phase: PhaseName, *, rec
 
 
 def _own_margins(before: CostEstimate, after: CostEstimate, metric: str) -> tuple[float, float] | None:
-    """Between devices nothing cancels: both metrics' own intervals, where they have any."""
+    """Margins between devices, where nothing cancels: from both metrics' intervals, where known."""
     if before.device == after.device or metric == "peak_memory":
         return None
     both = [cost.metrics[metric] for cost in (before, after) if metric in cost.metrics]
@@ -165,13 +164,13 @@ def _own_margins(before: CostEstimate, after: CostEstimate, metric: str) -> tupl
 
 
 def _doubted(cost: CostEstimate, phase: PhaseName, sign: int) -> float:
-    """The logarithm of how much longer a pass takes with every doubted operator at the end of its interval."""
+    """Log ratio of a pass's time with every doubted operator at the end of its interval to its time."""
     costs, total_s = (cost.prefill, cost.ttft_s) if phase == "prefill" else (cost.decode, cost.tpot_s)
     return float(np.log1p(sum(each.latency_s * np.expm1(sign * each.doubt) for each in costs) / total_s))
 
 
 def _matched(shares: Shares, known: Shares) -> Shares:
-    """The shares under the names of those kernels of ``known`` that are the same but for ``ALIKE`` of their size."""
+    """The shares, renamed after kernels of ``known`` whose sizes differ by less than ``ALIKE``."""
     found: Shares = {}
     for key, share in shares.items():
         near = (other for other in known if other[0] == key[0] and _near(key[1:], other[1:]))
@@ -185,7 +184,7 @@ def _near(sizes: tuple[int, ...], others: tuple[int, ...]) -> bool:
 
 
 def _products(here: Shares, there: Shares) -> float:
-    """Share of the products that only ``here`` has."""
+    """Total share of the products that only ``here`` has."""
     return sum(share for key, share in here.items() if class_of(key[0]) in ("matmul", "experts") and key not in there)
 
 
@@ -196,9 +195,8 @@ def _halfwidth(cost: CostEstimate, phase: PhaseName) -> float:
 
 
 def _shares(cost: CostEstimate, phase: PhaseName) -> Shares:
-    """Share of the pass by what is computed: kind, FLOPs and bytes of one call; and what is not kernels' own time.
-
-    The latter is below zero where a captured graph hides launches.
+    """Shares of a pass by kernel (kind, FLOPs and bytes of one call), and of the time outside kernels. The latter is
+    negative where a captured graph hides launches.
     """
     costs, total = (cost.prefill, cost.ttft_s) if phase == "prefill" else (cost.decode, cost.tpot_s)
     found: Shares = {}

@@ -1,4 +1,4 @@
-"""The explanation as a page: verdict, waterfalls, roofline, curves, advice, in the style of the reports."""
+"""The explanation as an HTML page: verdict, waterfalls, roofline, curves and advice."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _waterfall(found: Explanation, phase: PhaseAnswer, key: str) -> str:
 
 
 def _bars(phase: PhaseAnswer) -> str:
-    """The parts as bars of plain HTML, each from where the one before it ends, so that every label has its room."""
+    """The parts as bars in plain HTML, each starting where the previous one ends, so that every label has space."""
     shown, start = [], 0.0
     for part in phase.parts:
         share = part.seconds / phase.seconds

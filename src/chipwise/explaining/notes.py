@@ -1,8 +1,8 @@
-"""Candidates that share a context (ranking, sampling, search): the context is read once, each adds its own tokens.
+"""Candidates that share a context (ranking, sampling, search): the context is read once, and each adds its own tokens.
 
-One pass of k candidates with s tokens of their own over a cached context of c tokens costs one prompt's pass, and a
-pass of k x s tokens; without sharing it costs k passes over c + s tokens. Attention is priced as reading the shared
-cache once a candidate: kernels that read it once for all would do better.
+Scoring k candidates of s tokens over a cached context of c tokens costs one pass over the context and one over k x s
+tokens; without sharing it costs k passes over c + s tokens. Attention is priced as reading the shared cache once per
+candidate; kernels that read it once for all would be faster.
 
 References:
     Juravsky et al. 2024, Hydragen, arXiv:2402.05099; Zheng et al. 2023, SGLang (RadixAttention), arXiv:2312.07104.
@@ -26,12 +26,12 @@ from chipwise.serve.steps import Pass, time_passes
 from chipwise.serve.training_step import training_step
 
 CANDIDATES = (1, 2, 4, 8, 16, 32, 64, 128)
-OWN_TOKENS = 16  # of each candidate
+OWN_TOKENS = 16  # tokens of each candidate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """Seconds of scoring some candidates that share a context, with and without sharing."""
+    """Seconds of scoring candidates that share a context, with and without sharing."""
 
     context_tokens: int
     own_tokens: int
@@ -40,12 +40,12 @@ class Shared:
     separate_s: tuple[float, ...]
 
     def saving(self, i: int) -> float:
-        """How many times less work of number ``i`` of the candidates takes by sharing."""
+        """Speedup by sharing for the number of candidates at index ``i``."""
         return self.separate_s[i] / self.shared_s[i]
 
 
 def shared_context(case: Case) -> Shared | None:
-    """The curve for the question's prompt as the context; None where nothing is cached or the chip is this machine."""
+    """The curve for the question's prompt as the context; None where nothing is cached, or on this machine."""
     if case.sheet is None or not case.generates or case.arch.encoder:
         return None
     context, count = case.question.prompt_tokens, np.array(CANDIDATES, dtype=np.int64)
@@ -77,7 +77,7 @@ def shared_context(case: Case) -> Shared | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpointing:
-    """Seconds and bytes of one training step on the prompts of the question; None where memory is too small."""
+    """Seconds and bytes of a training step, with and without checkpointing; None where memory is too small."""
 
     sequences: int
     tokens: int
@@ -88,14 +88,14 @@ class Checkpointing:
 
     @property
     def slower(self) -> float | None:
-        """How many times longer a step takes with checkpointing; None where only one of the two fits."""
+        """Slowdown of a step by checkpointing; None where only one of the two fits."""
         if self.kept_s is None or self.recomputed_s is None:
             return None
         return self.recomputed_s / self.kept_s
 
 
 def checkpointing(case: Case) -> Checkpointing | None:
-    """Both ways; None where the chip has no data sheet or training cannot be priced on it."""
+    """Prices both variants; None where the chip has no data sheet or training cannot be priced."""
     question, sheet = case.question, case.sheet
     if sheet is None:
         return None
@@ -139,19 +139,19 @@ def checkpointing_note(found: Checkpointing) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn:
-    """Watts of all devices, averaged over prompts' passes and decoding; at most the limit."""
+    """Watts of all devices, averaged over prefill and decode; at most the limit."""
 
     drawn_w: float
     limit_w: float
 
     @property
     def share(self) -> float:
-        """Of the limit."""
+        """Share of the power limit."""
         return self.drawn_w / self.limit_w
 
 
 def drawn(case: Case) -> Drawn | None:
-    """What serving draws; None where the board's limit is not published, and for models that do not generate."""
+    """Power while serving; None where the board's limit is unpublished, and for models that do not generate."""
     energy = case.estimate.metrics.get("joules_per_token")
     if case.sheet is None or energy is None or not case.generates:
         return None

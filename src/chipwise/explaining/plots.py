@@ -1,4 +1,4 @@
-"""The figures of an explanation: roofline and curves."""
+"""Figures of an explanation: roofline and curves."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _line(x: list[float], y: list[float], text: str, dash: str) -> Trace:
 
 
 def _name(text: str, x: float, y: float) -> dict[str, Any]:
-    place = {"x": math.log10(x), "y": math.log10(y)}  # plotly wants the logarithm here, and only here
+    place = {"x": math.log10(x), "y": math.log10(y)}  # only here plotly expects the logarithm
     style = {
         "showarrow": False,
         "xanchor": "left",
@@ -112,7 +112,7 @@ def _points(phase: PhaseAnswer, bound: str, group: Sequence[Operator]) -> Trace:
 
 
 def curve_views(curve: Curve) -> list[tuple[str, Figure]]:
-    """Latency, throughput and price against what is asked for, the saturation point marked."""
+    """Latency, throughput and price against the amount of work, with the saturation point marked."""
     views = [
         ("latency", _curve(curve, curve.latency_s, "time", "seconds of a pass (predicted)")),
         ("throughput", _curve(curve, curve.tokens_per_s, "rate", "tokens per second (predicted)")),

@@ -1,4 +1,4 @@
-"""The two pricers: data sheets through the serving model, this machine through its calibrated profile."""
+"""The two pricers: data sheets by the serving model, this machine by its calibrated profile."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _sheet(device: str, revision: int) -> DeviceProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSheetPricer:
-    """Any chip from its data sheet; questions that name another device are answered for that one."""
+    """Prices chips by data sheet; a question that names another device is priced for that one."""
 
     device: str
 
@@ -40,7 +40,7 @@ class DataSheetPricer:
         return _sheet(self.device, taught.revision(self.device))
 
     def price(self, questions: Sequence[Question]) -> list[CostEstimate | ChipwiseError]:
-        """One answer a question, whether the model fits the device's memory or not: the estimate says what it needs."""
+        """One answer per question, whether the model fits in memory or not; the estimate says what it needs."""
         answers: list[CostEstimate | ChipwiseError | None] = [None] * len(questions)
         requests: list[Request] = []
         places: list[int] = []
@@ -65,17 +65,17 @@ class DataSheetPricer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibratedPricer:
-    """This machine, as it was calibrated in one runtime."""
+    """Prices this machine, as calibrated in one runtime."""
 
     profile: MachineProfile
 
     @property
     def sheet(self) -> None:
-        """None: what is known of this machine was measured."""
+        """None: this machine has no data sheet."""
         return None
 
     def price(self, questions: Sequence[Question]) -> list[CostEstimate | ChipwiseError]:
-        """One answer a question; formats and blocks that the profile does not know are errors."""
+        """One answer per question; unknown formats and blocks are errors."""
         return [self._price(question) for question in questions]
 
     def _price(self, question: Question) -> CostEstimate | ChipwiseError:
@@ -91,12 +91,12 @@ class CalibratedPricer:
 
 
 def train_estimate(question: Question, device: str) -> CostEstimate:
-    """One optimiser step, whether it fits or not: its seconds stand as ``step``, and as TTFT and TPOT.
+    """Estimate of one optimiser step, whether it fits or not. Its seconds appear as ``step``, TTFT and TPOT.
 
     Raises:
-        UnknownName: A name that is not known.
-        SpecError: A plan or batch that does not divide.
-        Unsupported: The chip lacks a rate.
+        UnknownName: A name is unknown.
+        SpecError: A plan or batch does not divide evenly.
+        Unsupported: The chip has no rate for a format.
     """
     known = resolved(question.request(device))
     found = estimate_step(

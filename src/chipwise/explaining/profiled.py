@@ -1,7 +1,7 @@
-"""This machine, measured node by node: ONNX Runtime's own profile beside what calibration predicts.
+"""Measures this machine node by node: ONNX Runtime's own profile next to the calibrated prediction.
 
-The runtime fuses and renames nodes, so measured time is gathered by the operator that a node belongs to: its place in
-the model without the layer's number. The profiler itself costs time; sums are larger than an unwatched pass.
+The runtime fuses and renames nodes, so measured time is summed by operator: a node's place in the model without the
+layer number. The profiler costs time, so the sums exceed an unprofiled pass.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from chipwise.explaining.question import Case
 from chipwise.profile.exporting import export_for
 from chipwise.spec import Design
 
-PASSES = 20  # of each phase, after warming up
+PASSES = 20  # profiled runs of each phase, after warming up
 WARM_UP = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """An operator of all layers together: predicted and measured seconds of one pass."""
+    """An operator, summed over all layers: predicted and measured seconds of one pass."""
 
     operator: str
     predicted_s: float
     measured_s: float
-    nodes: int  # that the runtime ran for it in one pass
+    nodes: int  # nodes that the runtime ran for it in one pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredPhase:
-    """One phase: operators, the largest measured first, and their sums."""
+    """One phase: its operators, largest measured time first, and their sums."""
 
     phase: str
     rows: tuple[Row, ...]
@@ -47,7 +47,7 @@ class MeasuredPhase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredExplanation:
-    """What the runtime's profiler saw of each phase."""
+    """Results of the runtime's profiler, by phase."""
 
     model: str
     runtime: str
@@ -55,7 +55,7 @@ class MeasuredExplanation:
 
 
 def measure_case(case: Case, *, threads: int, seed: int) -> MeasuredExplanation:
-    """Exports the model with random weights, runs it in ONNX Runtime with its profiler on, and joins the two.
+    """Exports the model with random weights, profiles it in ONNX Runtime, and joins predicted and measured times.
 
     Raises:
         Unsupported: The model cannot be exported.
@@ -88,7 +88,7 @@ def measure_case(case: Case, *, threads: int, seed: int) -> MeasuredExplanation:
 
 
 def _run(session: Any, prompt: int, batch: int, vocabulary: int, *, seed: int) -> None:
-    """Prefills, then decodes from the last of them."""
+    """Runs several prefills, then decodes after the last one."""
     draw = np.random.default_rng(seed)
     for _ in range(WARM_UP + PASSES):
         session.prefill(draw.integers(0, vocabulary, (batch, prompt)))
@@ -103,7 +103,7 @@ def _node_names(path: Path) -> list[str]:
 
 
 def durations(events: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
-    """Seconds of every run of each node, in the order of the runs, from the runtime's trace."""
+    """Seconds of each run of each node, in order, from the runtime's trace."""
     found: dict[str, list[float]] = defaultdict(list)
     for event in sorted(events, key=lambda event: event.get("ts", 0)):
         name = str(event.get("name", ""))
@@ -115,14 +115,14 @@ def durations(events: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
 def joined(
     phase: str, predicted: Mapping[str, float], names: Sequence[str], seen: Mapping[str, list[float]], part: slice
 ) -> MeasuredPhase:
-    """Predicted and measured seconds by operator. Nodes of the file stand in the order of the predicted operators.
+    """Joins predicted and measured seconds by operator. The file's nodes are in the order of the predicted operators.
 
     Args:
         phase: Its name.
         predicted: Seconds by place, in the order of the graph.
         names: The file's nodes, in order.
         seen: Seconds of each run by node.
-        part: Which of the runs are this phase's.
+        part: The runs of this phase.
     """
     rows: dict[str, list[float]] = {}
     place_of = dict(zip(names, predicted, strict=True))

@@ -1,7 +1,7 @@
-"""What is explained: a model with its formats and workload on a chip, and what a cost model answers of it.
+"""The question to explain (a model with formats and workload on a chip), and a cost model's answer to it.
 
-Rules read a :class:`Case` and propose changed questions; a :class:`Pricer` answers those the same way. So a rule knows
-neither whether its chip is a data sheet or this machine, nor how prices are made.
+Rules read a :class:`Case` and propose changed questions; a :class:`Pricer` answers those the same way. A rule therefore
+need not know whether the chip is a data sheet or this machine, nor how it is priced.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ Task = Literal["serve", "train"]
 class Question:
     """One model, as deployed, under one workload. ``device`` None is this machine, as calibrated.
 
-    To ``train`` is one optimiser step over ``batch`` sequences of ``prompt_tokens``; ``checkpoint`` says that
-    activations are recomputed for it. Of each prompt, ``shared_tokens`` are the same in all requests, and
-    ``cached_tokens`` are found in the cache. Layers of ``wide_layers`` keep 16-bit matrices; ``sensitivity`` is what
-    narrow matrices of each layer alone cost in loss, where somebody measured that.
+    ``train`` means one optimiser step over ``batch`` sequences of ``prompt_tokens``; ``checkpoint`` means that
+    activations are recomputed. The first ``shared_tokens`` of each prompt are the same in all requests;
+    ``cached_tokens`` are found in the cache. Layers of ``wide_layers`` keep 16-bit matrices; ``sensitivity`` is the
+    measured loss of quantising each layer separately, where known.
     """
 
     arch: ArchSpec
     weights: str  # format of the matrices
-    kv: str | None = None  # format of the cache; that of the activations
+    kv: str | None = None  # format of the cache; default: that of the activations
     device: str | None = None
     runtime: str | Runtime = "vllm"
     tp: int = 1
@@ -63,11 +63,11 @@ class Question:
             )
 
     def but(self, **changes: Any) -> Question:
-        """The same question with some fields changed."""
+        """Returns the question with some fields changed."""
         return replace(self, **changes)
 
     def request(self, device: str) -> Request:
-        """The question as the serving model reads it, on ``device`` unless it names one itself."""
+        """The question as a request to the serving model, on ``device`` unless the question names one."""
         return Request(
             model=self.arch,
             device=self.device or device,
@@ -87,10 +87,10 @@ class Question:
 
     @property
     def served_by(self) -> Runtime:
-        """The runtime itself.
+        """The runtime by its name.
 
         Raises:
-            UnknownName: There is none of this name.
+            UnknownName: There is no runtime of this name.
         """
         return runtime_named(self.runtime) if isinstance(self.runtime, str) else self.runtime
 
@@ -104,13 +104,13 @@ class Pricer(Protocol):
         ...
 
     def price(self, questions: Sequence[Question]) -> Sequence[CostEstimate | ChipwiseError]:
-        """One answer a question, in order. Rules ask for many at once."""
+        """One answer per question, in order. Rules price many questions at once."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A question with its answer: what rules look at."""
+    """A question with its answer, the input of rules."""
 
     question: Question
     estimate: CostEstimate
@@ -138,16 +138,16 @@ class Case:
 
     @property
     def generates(self) -> bool:
-        """Whether tokens are made one by one."""
+        """Whether the model generates tokens one by one."""
         return self.arch.causal and not self.training
 
     @property
     def phases(self) -> tuple[PhaseName, ...]:
-        """What the model does: an encoder has one pass over its input and no decode, and training has one step."""
+        """The model's phases: an encoder has one pass and no decode, and training has one step."""
         return ("prefill", "decode") if self.generates else ("prefill",)
 
     def title(self, phase: PhaseName) -> str:
-        """What the phase is called on screen."""
+        """Title of the phase on screen."""
         if self.training:
             return "a training step"
         if not self.generates:
@@ -175,13 +175,13 @@ class Case:
         return "tpot_p50" if "decode" in self.phases and answering_s > self.estimate.ttft_s else "ttft_p50"
 
     def operators(self, phase: PhaseName) -> tuple[OpCost, ...]:
-        """The kernels of a pass; none of a phase that the model does not have."""
+        """The kernels of a pass; empty for a phase that the model does not have."""
         if phase not in self.phases:
             return ()
         return self.estimate.prefill if phase == "prefill" else self.estimate.decode
 
     def share(self, phase: PhaseName, *, kind: str | None = None, place: str | None = None) -> float:
-        """Part of a pass's kernel time that operators of a kind, or at places that contain ``place``, take."""
+        """Share of a pass's kernel time in operators of a kind, or at places that contain ``place``."""
         costs = self.operators(phase)
         total = sum(cost.latency_s for cost in costs)
         chosen = [c for c in costs if kind in (None, c.kind) and (place is None or place in c.place)]

@@ -1,8 +1,8 @@
-"""Saturation: how much work at once makes a chip busy, and what a token takes on either side of that.
+"""Saturation: how much concurrent work a chip needs to be busy, and the time per token below and above that.
 
-Below saturation a pass takes about as long whatever it is asked for (weights are streamed, kernels are launched);
-above it time grows with the work. The point is where the two lines meet: the time of the least pass over what one more
-unit of work takes when there is much.
+Below saturation a pass takes about the same time for any amount of work (weights are streamed, kernels are launched);
+above it time grows with the work. The saturation point is where the two lines meet: the time of the smallest pass over
+the marginal time of one more unit of work in large passes.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from chipwise.explaining.waterfall import decode_step_s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """What is asked for (tokens of a pass, requests in flight, tokens of context) against what that takes."""
+    """Amounts of work (tokens of a pass, requests in flight, tokens of context) and their costs."""
 
     unit: str
     sizes: tuple[int, ...]
-    latency_s: tuple[float, ...]  # of the pass itself: nothing waits
+    latency_s: tuple[float, ...]  # of the pass alone, without waiting
     tokens_per_s: tuple[float, ...]
     usd_per_1k_tokens: tuple[float, ...]  # empty where the chip has no price
     saturation: float | None = None  # in units of ``sizes``
 
 
 def saturation_point(sizes: Sequence[int], latency_s: Sequence[float]) -> float | None:
-    """Where the floor meets the slope of the two largest sizes; None where the floor is never left.
+    """Size where the floor meets the slope of the two largest sizes; None where time stays at the floor.
 
     >>> saturation_point([1, 2, 1000, 2000], [1.0, 1.0, 2.0, 4.0])
     500.0
@@ -39,14 +39,14 @@ def saturation_point(sizes: Sequence[int], latency_s: Sequence[float]) -> float 
 
 
 def batch_curve(case: Case, *, most: int = 1024) -> Curve | None:
-    """Requests in flight against the seconds of a step; None for what does not generate."""
+    """Seconds of a step by requests in flight; None for models that do not generate."""
     if not case.generates:
         return None
     return _curve(case, "requests in flight", [2**i for i in range(most.bit_length())], "batch", "decode")
 
 
 def token_curve(case: Case, *, most: int = 16_384) -> Curve | None:
-    """Tokens of one pass against its seconds, with what attention adds to long inputs; None for training."""
+    """Seconds of one pass by its tokens, attention included; None for training."""
     if case.training:
         return None
     longest = min(most, case.arch.max_tokens) if case.arch.positions == "learned" else most
@@ -56,7 +56,7 @@ def token_curve(case: Case, *, most: int = 16_384) -> Curve | None:
 
 
 def context_curve(case: Case, *, most: int = 131_072) -> Curve | None:
-    """Tokens of context against the seconds of a step."""
+    """Seconds of a step by tokens of context."""
     if not case.generates:
         return None
     sizes = [2**i for i in range(7, 18) if 2**i <= min(most, case.arch.max_tokens)]

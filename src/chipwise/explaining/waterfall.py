@@ -1,7 +1,7 @@
-"""From the ideal to the predicted time of a pass, in parts that add up to it.
+"""Splits the predicted time of a pass into its ideal and the losses, which add up to it.
 
-The ideal is what the chip's published rates allow if every kernel were perfect and every chain that some runtime fuses
-were fused. The rest is divided by cause, which shows what a change could gain at most.
+The ideal is the time at the chip's published rates if every kernel were perfect and every chain that some runtime fuses
+were fused. The rest is divided by cause, which shows the most that a change could gain.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Scales = Mapping[str, float] | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Seconds of a pass with one cause. ``ideal`` parts are limits of the chip, the others what keeps it from them."""
+    """Seconds of a pass with one cause. ``ideal`` parts are limits of the chip, the others are losses."""
 
     name: str
     seconds: float
@@ -37,11 +37,11 @@ _WASTE = {
     "memory": ("bandwidth not reached", "memory-bound kernels below the peak bandwidth"),
     "launch": (SHORT, "kernels too small to reach either limit: their fixed time"),
 }
-AGAIN = "again."  # where kernels stand that checkpointing runs a second time
+AGAIN = "again."  # place of the kernels that checkpointing runs again
 
 
 def waterfall(case: Case, phase: PhaseName) -> tuple[Part, ...]:
-    """The parts of a prompt's pass or of one token, in order; they add up to the predicted TTFT or TPOT."""
+    """The parts of prefill or of one token, in order; they add up to the predicted TTFT or TPOT."""
     total_s = case.estimate.ttft_s if phase == "prefill" else case.estimate.tpot_s
     if case.training:
         parts = _training(case, total_s)
@@ -56,7 +56,7 @@ def step_s(parts: Sequence[Part]) -> float:
 
 
 def decode_step_s(case: Case) -> float:
-    """Seconds of one decode step by itself: of the predicted time of a token, what no other prompt is waited for."""
+    """Seconds of one decode step alone: the predicted time per token without waiting for other prompts."""
     if case.sheet is None:
         return case.estimate.tpot_s
     scales, beside_s = _scales(case), sum(part.seconds for part in _beside(case, "decode"))
@@ -81,7 +81,7 @@ def _calibrated(case: Case, phase: PhaseName, total_s: float) -> list[Part]:
 
 
 def _data_sheet(case: Case, phase: PhaseName, total_s: float) -> list[Part]:
-    """Kernels as :meth:`Constants.step_s` adds them, each split into its limit and the rest."""
+    """Kernels as :meth:`Constants.step_s` adds them up, each split into its limit and the rest."""
     scales, kernels = _scales(case), _kernels(case, phase)
     ideal = [sum(each) for each in zip(*(_ideals(cost, scales) for cost in kernels), strict=True)]
     fused = [sum(each) for each in zip(*(_ideals(cost, scales) for cost in _fused(case, phase)), strict=True)]
@@ -103,7 +103,7 @@ def _data_sheet(case: Case, phase: PhaseName, total_s: float) -> list[Part]:
 
 
 def _training(case: Case, total_s: float) -> list[Part]:
-    """A step's kernels, each split into its limit and the rest; what is computed a second time by itself."""
+    """Kernels of a training step, each split into its limit and the rest; recomputation is a separate part."""
     kernels = _kernels(case, "prefill")
     again_s = sum(cost.latency_s for cost in kernels if cost.place.startswith(AGAIN))
     once = [cost for cost in kernels if not cost.place.startswith(AGAIN)]
@@ -125,19 +125,19 @@ def _training(case: Case, total_s: float) -> list[Part]:
 
 
 def _limiting(cost: OpCost) -> str:
-    """What keeps a kernel from being faster: its FLOPs, its bytes, or that it is too short for either to matter."""
+    """What limits a kernel: its FLOPs, its bytes, or its fixed time."""
     if cost.bound is Bound.LAUNCH:
         return "launch"
     return "compute" if (cost.compute_s or 0.0) >= (cost.memory_s or 0.0) else "memory"
 
 
 def _kernels(case: Case, phase: PhaseName) -> list[OpCost]:
-    """What computes: all but communication."""
+    """All kernels except communication."""
     return [cost for cost in case.operators(phase) if class_of(cost.kind) != "collective"]
 
 
 def _beside(case: Case, phase: PhaseName) -> list[Part]:
-    """What a pass takes beside its kernels' own work: launches, communication, the host."""
+    """Time of a pass outside its kernels' work: launches, communication, the host."""
     known, runtime, question = constants(), case.question.served_by, case.question
     costs = case.operators(phase)
     count = sum(cost.count for cost in costs)
@@ -161,7 +161,7 @@ def _beside(case: Case, phase: PhaseName) -> list[Part]:
 
 
 def _fused(case: Case, phase: PhaseName) -> Sequence[OpCost]:
-    """The kernels as they would be if all chains were fused."""
+    """The kernels as if all chains were fused."""
     runtime = case.question.served_by
     whole: CostEstimate | ChipwiseError = case.estimate
     if runtime.fused != EVERY:
@@ -173,7 +173,7 @@ def _fused(case: Case, phase: PhaseName) -> Sequence[OpCost]:
 
 
 def _scales(case: Case) -> Scales:
-    """What kernels of a class take in serving over what they take alone; None where the host launches them."""
+    """Ratio of each kernel class's time in serving to its time alone; None where the host launches kernels."""
     runtime = case.question.served_by
     return constants().scales(runtime) if runtime.graphs else None
 
@@ -187,7 +187,7 @@ def _busy_s(cost: OpCost, scales: Scales) -> float:
 
 
 def _limit_s(cost: OpCost, scales: Scales) -> float:
-    """What the chip's rates allow, at most what is predicted (caches serve some kernels faster than memory could)."""
+    """Seconds at the chip's rates, at most the predicted time (caches serve some kernels faster than memory could)."""
     return min(max(cost.compute_s or 0.0, cost.memory_s or 0.0), _busy_s(cost, scales))
 
 
@@ -211,7 +211,7 @@ _SPENT = {
 
 
 def bound_of(costs: tuple[OpCost, ...]) -> tuple[Bound, float]:
-    """What bounds most of a pass's kernel time, and its share of that."""
+    """The bound of most of a pass's kernel time, and its share."""
     spent: dict[Bound, float] = {}
     for cost in costs:
         spent[cost.bound] = spent.get(cost.bound, 0.0) + cost.latency_s
@@ -220,10 +220,10 @@ def bound_of(costs: tuple[OpCost, ...]) -> tuple[Bound, float]:
 
 
 def verdict(case: Case, phase: PhaseName, parts: tuple[Part, ...]) -> str:
-    """One sentence on what bounds a phase, what that time is spent on, and how far from the limit it is.
+    """A sentence on what bounds a phase, what the time is spent on, and how close to the limit it is.
 
     Such as ``decode is memory-bound: streaming weights takes 93 % of its kernels' time; it reaches 61 % of the data
-    sheet's limits``. All shares but the first are of the waterfall's parts, so that no two of them can contradict.
+    sheet's limits``. All shares except the first are those of the waterfall's parts, so that they cannot contradict it.
     """
     costs = case.operators(phase)
     bound, share = bound_of(costs)
@@ -248,7 +248,7 @@ def verdict(case: Case, phase: PhaseName, parts: tuple[Part, ...]) -> str:
 
 
 def _reached_text(case: Case, parts: Sequence[Part]) -> str:
-    """How much of the limit is reached; on this machine the limit is what was measured, so there is nothing to say."""
+    """How much of the limit is reached; empty on this machine, whose limit was itself measured."""
     if case.sheet is None:
         return ", at the rates that calibration measured on this machine"
     return f"; it reaches {units.show(reached(parts), 'share', digits=2)} of the data sheet's limits"

@@ -1,4 +1,4 @@
-"""How metrics, gains and side effects are written."""
+"""Texts for metrics, gains and side effects."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ _NAMES = {
     "peak_memory": "memory",
 }
 _BETTER = {"throughput": "more", "joules_per_token": "less", "usd_per_1k_tokens": "cheaper", "peak_memory": "smaller"}
-SIDE_EFFECT = 0.02  # changes of another metric by less are not mentioned
+SIDE_EFFECT = 0.02  # smaller changes of other metrics are not mentioned
 
 
 def metric_name(metric: str) -> str:
-    """The metric in a word or two."""
+    """Short name of a metric."""
     return _NAMES.get(metric, metric.replace("_", " "))
 
 
 def gain_text(gain: Gain) -> str:
-    """Such as ``TPOT 12 ms -> 8 ms``."""
+    """Text such as ``TPOT 12 ms -> 8 ms``."""
     kind = KINDS.get(gain.metric, "count")
     before = units.show(gain.before, kind).removesuffix(" per million tokens")
     return f"{metric_name(gain.metric)} {before} -> {units.show(gain.after, kind)}"
 
 
 def factor_text(gain: Gain) -> str:
-    """Such as ``1.5x faster (1.2 to 1.8)``; memory is counted and has no interval."""
+    """Text such as ``1.5x faster (1.2 to 1.8)``; memory is counted and has no interval."""
     ratio, better = gain.ratio, _BETTER.get(gain.metric, "faster")
     within = "" if ratio.low == ratio.high else f" ({units.interval(ratio.value, ratio.low, ratio.high, 'count')})"
     return f"{units.number(ratio.value)}x {better}{within}"
 
 
 def side_effects(advice: Advice) -> str:
-    """What else changes, such as ``TTFT -46 %, price +240 %``; empty where nothing does."""
+    """Text of the other changes, such as ``TTFT -46 %, price +240 %``; empty where there are none."""
     changes = [(gain.metric, gain.after / gain.before - 1) for gain in advice.gains if gain != advice.headline]
     return ", ".join(
         f"{metric_name(metric)} {units.signed_percent(change)}"

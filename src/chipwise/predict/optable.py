@@ -1,4 +1,4 @@
-"""Tables of single operators: one row a call, answered by the kernel models; a bad row says why.
+"""Tables of single operators: the kernel models price each row, or say why they cannot.
 
 ``op`` names the operator; the columns of its sizes are those of ``OPERATORS``. Rows that differ only in sizes are
 priced together.
@@ -39,7 +39,7 @@ ANSWERED = ("latency_s", "low_s", "high_s", "compute_s", "memory_s", "launch_s",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """How rows of one operator are read: columns with defaults (None must be given), and what makes the operator."""
+    """How rows of one operator are read: its columns with defaults (None: required), and its constructor."""
 
     columns: Mapping[str, int | None]
     make: Callable[[Mapping[str, Any], str, str], Op]  # sizes, number format, format of the cache
@@ -174,9 +174,9 @@ ASKED = ("row_id", "op", "device", "runtime", "dtype", "kv_dtype", *SIZES)
 
 
 def ops_file(path: Path, out: Path, *, fold: str | None = None) -> tuple[int, int]:
-    """Answers every row of the CSV file ``path`` into ``out``; returns how many rows there are and how many failed.
+    """Writes the CSV file ``path`` with its answers to ``out``; returns the number of rows and of failed rows.
 
-    Columns of the caller's own stand behind those that were asked, as they are.
+    Unknown columns are copied behind the known ones.
 
     Raises:
         SpecError: The file cannot be read as a table, or lacks a column.
@@ -192,7 +192,7 @@ def ops_file(path: Path, out: Path, *, fold: str | None = None) -> tuple[int, in
 
 
 def price_rows(rows: Sequence[Mapping[str, str]], *, fold: str | None = None) -> list[dict[str, Any]]:
-    """The rows with their answers, in their order; ``error`` says what was wrong with a row, and is empty elsewhere."""
+    """The rows in order, with their answers. ``error`` is the reason why a row has none, else empty."""
     answers: list[dict[str, Any]] = [
         {**{RENAMED.get(name, name): text for name, text in row.items()}, "error": ""} for row in rows
     ]
@@ -221,7 +221,7 @@ def price_rows(rows: Sequence[Mapping[str, str]], *, fold: str | None = None) ->
 
 
 def _constants(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Sizes as whole-number arrays; a window and whether latents are absorbed are single numbers."""
+    """Sizes as integer arrays; a window, and whether latents are absorbed, are single numbers."""
     single = {"window", "absorbed"}
     return {name: int(values[0]) if name in single else values.astype(np.int64) for name, values in columns.items()}
 
@@ -252,10 +252,10 @@ def _parsed(row: Mapping[str, str]) -> tuple[tuple[str, ...], list[int]]:
 
 
 def _check(sizes: Mapping[str, int]) -> None:
-    """That sizes go together.
+    """Checks that sizes fit together.
 
     Raises:
-        SpecError: Heads that no group of key heads divides, or more experts asked for than there are.
+        SpecError: Key heads do not divide the heads, or a token needs more experts than there are.
     """
     if "kv_heads" in sizes and sizes["heads"] % sizes["kv_heads"]:
         raise SpecError(f"{sizes['kv_heads']} do not divide {sizes['heads']} heads", field="kv_heads")

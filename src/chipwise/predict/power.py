@@ -1,11 +1,10 @@
-"""Power from utilisation: a floor, and what computing and moving data add, up to the board's limit.
+"""Power from utilisation: a floor plus the power of computing and moving data, up to the board's limit.
 
 power = floor + (limit - floor) · (1 - exp(-(a·c + m·b + k))), where c and b are the shares of the dense peak and of the
-memory's bandwidth that the kernel reaches in its time. The exponential is the limit: clocks fall rather than power
-rise. For attention and experts a bounded network over sizes corrects the power of a device on which they were
-measured; elsewhere the formula answers, with the interval that it earned on kinds of kernels that it had not seen.
-
-Power is that of the kernel run back to back. Between kernels a device draws its floor.
+memory bandwidth that the kernel reaches. The exponential models the limit: clocks fall instead of power rising. For
+attention and experts a bounded network over sizes corrects the power of a device on which they were measured; elsewhere
+the formula is used, with the interval of its errors on kinds of kernels that the fit excluded. Power is that of the
+kernel run back to back. Between kernels a device draws its floor.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from chipwise.predict.kernels import analytic, bounded, experts
 from chipwise.predict.kernels.bounded import Fitted, columns, one_hot
 from chipwise.predict.kernels.routing import skew
 
-FLOOR_SHARE = 0.25  # of the board's limit, awake and waiting, where no idle power is published
+FLOOR_SHARE = 0.25  # share of the board's limit while awake and waiting, where no idle power is published
 DEFAULTS = {"compute": 2.5, "memory": 1.5, "constant": 0.2}  # without a fit: three quarters of the range at the limits
 LOG_HALFWIDTH = 0.6
-LEAST_SHARE = 1e-5  # of a limit: below it there is nothing to tell apart
+LEAST_SHARE = 1e-5  # of a limit: lower utilisations are not told apart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +34,7 @@ class Power:
     """Watts that the board draws while the kernel runs back to back, and joules of one call."""
 
     power_w: Float64Array
-    log_halfwidth: Float64Array  # nine of ten truths lie within power_w * exp(±log_halfwidth), and under limit_w
+    log_halfwidth: Float64Array  # nine of ten true values lie within power_w * exp(±log_halfwidth), and under limit_w
     latency_s: Float64Array
     limit_w: float
 
@@ -61,14 +60,14 @@ class Power:
 def power(
     op: Op, device: DeviceProfile, latency_s: Any, *, routing: str = experts.ROUTING, fold: str | None = None
 ) -> Power:
-    """Power of ``op`` that takes ``latency_s`` on ``device``. Sizes and latencies may be arrays of one shape.
+    """Power of ``op``, which takes ``latency_s`` on ``device``. Sizes and latencies may be arrays of one shape.
 
     Args:
         op: The operator.
         device: A data sheet with a board power.
         latency_s: Seconds of one call, measured or predicted.
-        routing: How tokens fall on experts.
-        fold: None for what ships; ``device:NAME`` or ``family:NAME`` for what is known without them.
+        routing: How tokens are distributed over experts.
+        fold: None for what ships; ``device:NAME`` or ``family:NAME`` for the model fitted without them.
 
     Raises:
         Unsupported: The device lists no board power, or no rate for the operator's format.
@@ -101,12 +100,12 @@ def power(
 
 
 def power_w(op: Op, device: DeviceProfile, latency_s: Any, *, routing: str = experts.ROUTING) -> Float64Array:
-    """Watts alone: see :func:`power`."""
+    """Watts only; see :func:`power`."""
     return power(op, device, latency_s, routing=routing).power_w
 
 
 def floor_w(device: DeviceProfile) -> float:
-    """Watts of a device that is awake and waits: its idle power, else ``FLOOR_SHARE`` of the board's limit.
+    """Watts of a device that is awake and waiting: its idle power, else ``FLOOR_SHARE`` of the board's limit.
 
     Raises:
         Unsupported: The device lists no board power.
@@ -134,14 +133,14 @@ def utilisation(
 def base_w(
     compute: Float64Array, memory: Float64Array, floor: float, limit: float, constants: Mapping[str, float]
 ) -> Float64Array:
-    """The formula. At most the limit, at least the floor, and more with more of either share."""
+    """Watts by the formula: between the floor and the limit, increasing in both shares."""
     driven = constants["compute"] * compute + constants["memory"] * memory + constants["constant"]
     watts: Float64Array = floor + (limit - floor) * -np.expm1(-driven)
     return watts
 
 
 def phase_of(op: Op) -> str:
-    """What the constants are kept under: ``context``, ``decode``, ``experts``, or ``all`` for the rest."""
+    """Key of the constants: ``context``, ``decode``, ``experts``, or ``all`` for the rest."""
     if isinstance(op, ExpertsOp):
         return "experts"
     if isinstance(op, AttentionOp):
@@ -156,7 +155,7 @@ def phase_of(op: Op) -> str:
 def features(
     op: Op, compute: Float64Array, memory: Float64Array, latency: Float64Array, *, routing: str
 ) -> Float32Array:
-    """(rows, inputs) of the network: the shares, the time, and the sizes that say how the work is spread."""
+    """Inputs of the network (rows, inputs): shares, time, and the sizes that determine how work is spread."""
     shape = np.broadcast_shapes(compute.shape, latency.shape)
 
     def log2(value: Any) -> Float64Array:

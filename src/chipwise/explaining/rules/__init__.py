@@ -1,4 +1,4 @@
-"""The rules: one small file each. ``RULES`` is the table; others add theirs by entry points ``chipwise.rules``."""
+"""The rules, one small file each, listed in ``RULES``; other packages add theirs by entry points ``chipwise.rules``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Activations in integers too: products at the rate of int8 on chips that have no 8-bit floats."""
+"""Int8 activations: products at the int8 rate on chips without 8-bit floats."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chipwise.hardware.datasheet import DeviceProfile
 
 
 def rule(case: Case) -> Iterator[Proposal]:
-    """8-bit weights and activations, where the chip multiplies int8 and not fp8, and activations are wider."""
+    """Proposes 8-bit weights and activations where the chip multiplies int8 but not fp8, and activations are wider."""
     now = case.question.weights
     if case.question.served_by.name not in ("vllm", "sglang", "trtllm"):
         return

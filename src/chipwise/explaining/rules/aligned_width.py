@@ -1,4 +1,4 @@
-"""FFN widths off the tile: the last tile of every product is computed and thrown away in part."""
+"""FFN widths that are no multiple of the tile: part of each product's last tile is wasted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SOURCE = "Anthony et al. 2024, The Case for Co-Designing Model Architectures wit
 
 
 def rule(case: Case) -> Iterator[Proposal]:
-    """The FFN width to the multiples of the tile below and above, on every device."""
+    """Proposes the nearest FFN widths below and above that are multiples of the tile on every device."""
     multiple = columns_of_tile(case.sheet, "bf16")
     blocks = feed_forwards(case.arch)
     if not blocks or len({block.width for block in blocks}) > 1:

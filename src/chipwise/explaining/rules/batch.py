@@ -9,11 +9,11 @@ from chipwise.explaining.advice import Proposal
 from chipwise.explaining.question import Case
 from chipwise.explaining.rules.options import REQUESTS, option
 
-SLOWER = 1.5  # times the present TPOT that a larger batch may take
+SLOWER = 1.5  # largest TPOT of a larger batch, over the present one
 
 
 def rule(case: Case) -> Iterator[Proposal]:
-    """The largest multiple (a power of two) of the requests in flight that fits and keeps TPOT within 1.5 times."""
+    """Proposes the largest power-of-two multiple of the requests in flight that fits, with TPOT within 1.5 times."""
     if case.sheet is None or not case.generates:
         return
     try:

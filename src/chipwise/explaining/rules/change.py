@@ -1,4 +1,4 @@
-"""Changes that rules make to architectures: what they share, and nothing that decides."""
+"""Changes to architectures that several rules make."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chipwise.spec.feed_forward import MixtureOfExperts
 
 
 def each_attention(arch: ArchSpec, change: Callable[[Attention], Any]) -> ArchSpec:
-    """``arch`` with every grouped-query attention changed."""
+    """Returns ``arch`` with every grouped-query attention changed."""
     layers = tuple(
         replace(layer, attention=change(layer.attention)) if isinstance(layer.attention, Attention) else layer
         for layer in arch.layers
@@ -22,7 +22,7 @@ def each_attention(arch: ArchSpec, change: Callable[[Attention], Any]) -> ArchSp
 
 
 def each_ffn(arch: ArchSpec, change: Callable[[FeedForward], Any]) -> ArchSpec:
-    """``arch`` with every plain feed-forward changed."""
+    """Returns ``arch`` with every plain feed-forward changed."""
     layers = tuple(
         replace(layer, ffn=change(layer.ffn)) if isinstance(layer.ffn, FeedForward) else layer for layer in arch.layers
     )
@@ -35,7 +35,7 @@ def attentions(arch: ArchSpec) -> list[Attention]:
 
 
 def fewer_kv_heads(blocks: Sequence[Attention], *, least: int) -> int | None:
-    """About a quarter of the KV heads, at least ``least``: the most that divide the heads of every block."""
+    """About a quarter of the KV heads, at least ``least``: the largest number that divides the heads of every block."""
     widest = max((block.kv_heads for block in blocks), default=0)
     for count in range(max(widest // 4, least, 1), least - 1, -1):
         if count < widest and all(block.heads % count == 0 for block in blocks):
@@ -54,14 +54,14 @@ def mixture(arch: ArchSpec) -> bool:
 
 
 def up_to(value: int, multiple: int) -> int:
-    """The least multiple that is not below ``value``."""
+    """``value`` rounded up to a multiple."""
     return -(-value // multiple) * multiple
 
 
 def columns_of_tile(sheet: DeviceProfile | None, dtype: str) -> int:
-    """Columns that one tile of products works on: 128 on GPUs with a published tile, the vector of a CPU elsewhere.
+    """Columns of a tile of products: 128 on GPUs with a published tile, elsewhere a CPU's vector.
 
-    Libraries build their tiles from several instructions: 128 columns hold for cuBLAS and CUTLASS since Volta.
+    Libraries build tiles from several instructions; cuBLAS and CUTLASS have used 128 columns since Volta.
     """
     if sheet is None:
         return 16  # sixteen 32-bit values: one AVX-512 register

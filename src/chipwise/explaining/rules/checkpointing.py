@@ -1,4 +1,4 @@
-"""Activation checkpointing: memory for time in training. Layers keep their inputs alone and run a second time."""
+"""Activation checkpointing trades time for memory in training: layers keep only their inputs and run again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SOURCE = "Chen et al. 2016, arXiv:1604.06174; Korthikanti et al. 2022, arXiv:220
 
 
 def rule(case: Case) -> Iterator[Proposal]:
-    """Of a training step: to recompute where activations are kept, to keep them where they are recomputed."""
+    """Proposes, for a training step, to recompute activations that are kept, or to keep those that are recomputed."""
     if not case.training:
         return
     if case.question.checkpoint:

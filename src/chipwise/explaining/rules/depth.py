@@ -13,7 +13,7 @@ SHALLOW = 4  # layers below which quality falls fast
 
 
 def rule(case: Case) -> Iterator[Proposal]:
-    """Half the layers at √2 the width, for models whose layers are all alike."""
+    """Proposes half the layers at √2 the width, for models whose layers are all equal."""
     wider = half_as_deep(case.arch)
     if wider is None:
         return
@@ -29,7 +29,7 @@ def rule(case: Case) -> Iterator[Proposal]:
 
 
 def half_as_deep(arch: ArchSpec) -> ArchSpec | None:
-    """``arch`` with half the layers and about as many parameters; None where its layers differ or are few."""
+    """Returns ``arch`` with half the layers and about as many parameters; None where layers differ or are few."""
     first = arch.layers[0]
     if len(arch.layers) < 2 * SHALLOW or any(layer != first for layer in arch.layers) or arch.encoder:
         return None

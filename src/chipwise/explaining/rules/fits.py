@@ -1,4 +1,4 @@
-"""A model that does not fit: the least that must change."""
+"""A model that does not fit in memory: the smallest changes that help."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TOUCHES: dict[str, Touches] = {"weights": "precision", "tp": "parallelism", "bat
 
 
 def rule(case: Case) -> Iterator[Proposal]:
-    """The first of each sort that fits: narrower weights, more devices, fewer requests, a narrower cache."""
+    """Proposes the smallest change of each kind that fits: weights, devices, requests, cache."""
     if case.sheet is None:
         return
     try:

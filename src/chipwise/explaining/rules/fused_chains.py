@@ -1,4 +1,4 @@
-"""Chains of kernels that the runtime leaves apart, each on its own: what one fused kernel would buy."""
+"""Chains of kernels that the runtime does not fuse, and the gain of fusing each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHAINS: dict[Chain, tuple[str, str]] = {
 
 
 def rule(case: Case) -> Iterator[Proposal]:
-    """One proposal a chain that this runtime does not fuse."""
+    """Proposes a fused kernel for each chain that this runtime does not fuse."""
     runtime = case.question.served_by
     if case.sheet is None or runtime.local:
         return

@@ -10,7 +10,7 @@ from chipwise.explaining.question import Case
 
 
 def rule(case: Case) -> Iterator[Proposal]:
-    """On GPUs, where the runtime launches kernels one by one."""
+    """Proposes CUDA graphs on GPUs where the runtime launches kernels one by one."""
     runtime = case.question.served_by
     if not case.captures_graphs or runtime.graphs or runtime.local:
         return

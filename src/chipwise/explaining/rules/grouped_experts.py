@@ -1,4 +1,4 @@
-"""Mixtures whose experts run one after another: many small products, where one grouped kernel would do."""
+"""Mixtures whose experts run one after another: many small products instead of one grouped kernel."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chipwise.explaining.rules.change import mixture
 
 
 def rule(case: Case) -> Iterator[Proposal]:
-    """Of mixtures, in runtimes that loop over experts."""
+    """Proposes a grouped product for mixtures, in runtimes that loop over experts."""
     runtime = case.question.served_by
     if case.sheet is None or runtime.fuses("experts") or not mixture(case.arch):
         return

@@ -1,4 +1,4 @@
-"""Head sizes that attention kernels have no tile for: the same width in heads of a size that they have."""
+"""Head sizes without a tile in attention kernels: the same width in heads of a supported size."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from chipwise.explaining.rules.aligned_width import SOURCE
 from chipwise.explaining.rules.change import attentions, each_attention
 from chipwise.spec import Attention
 
-SIZES = (128, 64)  # that fused attention kernels are built for
+SIZES = (128, 64)  # sizes that fused attention kernels are built for
 
 
 def rule(case: Case) -> Iterator[Proposal]:
-    """Heads of 128 or 64 where they are of another size, the total width of queries kept."""
+    """Proposes heads of 128 or 64 where they have another size, at the same total width of queries."""
     blocks = attentions(case.arch)
     if not blocks or blocks[0].head_size in (64, 128, 256):
         return

@@ -1,4 +1,4 @@
-"""Hidden sizes off the tile: every product of the model has the hidden size as its columns or as what it sums over."""
+"""Hidden sizes that are no multiple of the tile: each product has it as columns or inner dimension."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chipwise.explaining.rules.change import columns_of_tile
 
 
 def rule(case: Case) -> Iterator[Proposal]:
-    """The nearest multiples of half a tile below and above; heads keep their number and size."""
+    """Proposes the nearest multiples of half a tile below and above; heads keep their number and size."""
     multiple = max(16, columns_of_tile(case.sheet, "bf16") // 2)
     width = case.arch.d_model
     if width % multiple == 0:

@@ -1,4 +1,4 @@
-"""Multi-head attention reads one key and value a head; grouped queries share them, and decode reads less cache."""
+"""Multi-head attention reads one key and value per head; grouped queries share them, and decode reads less cache."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chipwise.spec import Attention
 
 
 def rule(case: Case) -> Iterator[Proposal]:
-    """Fewer KV heads where attention takes a tenth of a decode step or more: a quarter, at least one a device."""
+    """Proposes a quarter of the KV heads (at least one per device) where attention takes 10 % of decode or more."""
     found = attentions(case.arch)
     if not found or case.share("decode", kind="attention") < 0.1:
         return

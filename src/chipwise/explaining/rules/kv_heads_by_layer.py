@@ -1,4 +1,4 @@
-"""Fewer KV heads in every second layer: half of the saving, for where all layers would lose too much."""
+"""Fewer KV heads in every second layer: half of the saving, where changing all layers would lose too much."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chipwise.spec import Attention
 
 
 def rule(case: Case) -> Iterator[Proposal]:
-    """A quarter of the KV heads in odd layers, at least one a device, where attention takes a fifth of decode."""
+    """Proposes a quarter of the KV heads in odd layers (at least one per device), where attention is 20 % of decode."""
     found = attentions(case.arch)
     if not found or case.share("decode", kind="attention") < 0.2:
         return

@@ -11,7 +11,7 @@ from chipwise.explaining.rules.options import FLOAT_CACHE, INTEGER_CACHE, option
 
 
 def rule(case: Case) -> Iterator[Proposal]:
-    """An FP8 cache where the device computes in FP8, else an integer cache where the runtime has one.
+    """Proposes an FP8 cache where the device computes in FP8, else an integer cache where the runtime has one.
 
     Only where attention takes a tenth of a decode step or more.
     """

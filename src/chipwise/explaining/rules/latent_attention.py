@@ -1,4 +1,4 @@
-"""Latent attention: one small vector a token is cached in place of keys and values."""
+"""Latent attention: one small vector per token is cached in place of keys and values."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from chipwise.spec import Attention
 from chipwise.spec.mixers import LatentAttention
 
 ROPE = 64  # values of a key that carry the position
-RANKS_A_HEAD = 4  # the cached vector is as long as this many heads: 512 for heads of 128
+RANKS_A_HEAD = 4  # length of the cached vector in heads: 512 for heads of 128
 
 
 def rule(case: Case) -> Iterator[Proposal]:
-    """As many query heads, where the cache becomes half of what it is or less and reading it matters."""
+    """Proposes latent attention with as many query heads, where it halves the cache and reading that matters."""
     found = attentions(case.arch)
     if not found or case.share("decode", kind="attention") < 0.1 or case.sheet is None:
         return

@@ -1,7 +1,7 @@
-"""Low precision for the layers that bear it: the others stay as wide as they are, at the price of the bytes they keep.
+"""Low precision for the layers that tolerate it; the others keep their format and their bytes.
 
-Which layers bear it is a matter of quality. Where somebody measured what each layer alone loses, the layers that lose
-most are kept; elsewhere the first and the last, as published recipes do.
+Where the loss of quantising each layer separately was measured, the most sensitive layers are kept wide; elsewhere the
+first and the last are, as in published recipes.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from chipwise.explaining.question import Case
 from chipwise.explaining.rules.options import WEIGHTS, weights_option
 from chipwise.spec.formats import formats_word
 
-KEPT = (0.1, 0.25)  # parts of the layers that are kept wide
-HERE = {"fp32": "int8", "int8": "int4"}  # of what is exported here: the next narrower format
+KEPT = (0.1, 0.25)  # shares of the layers that are kept wide
+HERE = {"fp32": "int8", "int8": "int4"}  # the next narrower of the formats exported here
 RECIPES = "Nemotron-H, arXiv:2504.03624 (first and last layers in BF16); Dettmers et al. 2022, arXiv:2208.07339"
 
 
 def rule(case: Case) -> Iterator[Proposal]:
-    """Of wide weights: the narrowest float or integer of 8 bits that the chip is fast at, in all layers but a few."""
+    """Proposes, for wide weights, the chip's fastest 8-bit format in all layers except a few."""
     question, layers = case.question, len(case.arch.layers)
     if case.sheet is None:
         yield from _here(case)
@@ -46,7 +46,7 @@ def rule(case: Case) -> Iterator[Proposal]:
 
 
 def _here(case: Case) -> Iterator[Proposal]:
-    """On this machine a layer may have any format that is exported; layers that share weights have one."""
+    """Proposals on this machine, where a layer may have any exported format; layers that share weights have one."""
     question, layers = case.question, case.arch.layers
     narrow, owners = HERE.get(question.weights), [i for i, _ in case.arch.owned_layers()]
     if narrow is None or len(owners) < 2:
@@ -69,12 +69,12 @@ def _here(case: Case) -> Iterator[Proposal]:
 
 
 def _ignore(case: Case) -> str:
-    """The option that leaves layers out, where the runtime takes checkpoints of llm-compressor."""
+    """The option that excludes layers, for runtimes that read checkpoints of llm-compressor."""
     return " (llm-compressor: ignore)" if case.question.served_by.name not in WEIGHTS else ""
 
 
 def _narrow(case: Case) -> str:
-    """fp8 where the chip multiplies it, else int8, which is at least read faster."""
+    """fp8 where the chip multiplies it, else int8, which at least is read faster."""
     try:
         if case.sheet is not None:
             case.sheet.peak("fp8")
@@ -86,7 +86,7 @@ def _narrow(case: Case) -> str:
 
 
 def _kept(sensitivity: Sequence[float], layers: int, count: int) -> frozenset[int]:
-    """The layers that lose most, or those at both ends."""
+    """The most sensitive layers, or those at both ends."""
     if sensitivity:
         return frozenset(sorted(range(layers), key=lambda i: -sensitivity[i])[:count])
     return frozenset([*range(count - count // 2), *range(layers - count // 2, layers)])

@@ -1,4 +1,4 @@
-"""What to type for a change in each runtime; a change that a runtime has no option for is not suggested for it."""
+"""Command-line options of each runtime for a change; a change without an option is not suggested for that runtime."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ WEIGHTS = {
     },
     "openvino": {"int8": "nncf.compress_weights to INT8", "int4": "nncf.compress_weights to INT4"},
 }
-"""Runtimes with formats of their own; the others serve what llm-compressor and the like write."""
+"""Runtimes with their own formats; the others serve checkpoints of llm-compressor and similar tools."""
 
 
 def option(table: dict[str, str], case: Case, *values: object) -> str:
-    """How to set it in the case's runtime; empty where the runtime has no such option."""
+    """The option of the case's runtime; empty where it has none."""
     return table.get(case.question.served_by.name, "").format(*values)
 
 
 def weights_option(case: Case, name: str) -> str | None:
-    """How to get weights in a format for the case's runtime; None where it does not read that format."""
+    """How to produce weights in a format for the case's runtime; None where it does not read that format."""
     own = WEIGHTS.get(case.question.served_by.name)
     if case.sheet is None:
         return f"export it so: --weights {name}"

@@ -1,4 +1,4 @@
-"""Another chip: the cheapest that serves a token as fast, and the fastest at any price."""
+"""Another chip: the cheapest that is as fast per token, and the fastest at any price."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chipwise.hardware import datasheet
 
 
 def rule(case: Case) -> Iterator[Proposal]:
-    """Of all chips with a price on which the model fits."""
+    """Proposes one of the chips with a known price on which the model fits."""
     if case.sheet is None or not (case.generates or case.training) or "usd_per_1k_tokens" not in case.estimate.metrics:
         return
     chips = [

@@ -1,4 +1,4 @@
-"""Parallel attention and feed-forward: one norm, and between devices one sum a layer in place of two."""
+"""Parallel attention and feed-forward: one norm and one all-reduce per layer instead of two."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chipwise.spec import FeedForward, Layer
 
 
 def rule(case: Case) -> Iterator[Proposal]:
-    """Both blocks of every layer read the stream as it came in; of pre-norm models."""
+    """Proposes, for pre-norm models, that both blocks of a layer read the same input."""
     arch = case.arch
     if arch.norm_place != "pre" or arch.encoder or case.sheet is None:
         return

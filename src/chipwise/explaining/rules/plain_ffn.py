@@ -11,7 +11,7 @@ from chipwise.explaining.rules.change import each_ffn, feed_forwards, up_to
 
 
 def rule(case: Case) -> Iterator[Proposal]:
-    """A plain squared-ReLU or GELU feed-forward of equal parameters, where activations are kernels that take time."""
+    """Proposes a plain feed-forward of equal parameters, where activations are kernels that take time."""
     blocks = feed_forwards(case.arch)
     if not blocks or not blocks[0].gated or _share(case) < 0.03:
         return
@@ -29,6 +29,6 @@ def rule(case: Case) -> Iterator[Proposal]:
 
 
 def _share(case: Case) -> float:
-    """What activations take of the phase in which a request spends more of its time."""
+    """Share of activations in the phase in which a request spends more of its time."""
     phase: PhaseName = "decode" if case.slower == "tpot_p50" else "prefill"
     return case.share(phase, place="ffn.act")

@@ -1,4 +1,4 @@
-"""Little head-room under the board's power limit: under sustained load clocks fall. The chip that needs least."""
+"""Little headroom below the board's power limit, where clocks fall under sustained load: a more efficient chip."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from chipwise.explaining.notes import drawn
 from chipwise.explaining.question import Case
 from chipwise.hardware import datasheet
 
-HEAD_ROOM = 0.2  # of the limit: boards with less of it left are warm
+HEAD_ROOM = 0.2  # share of the limit above which little is left
 
 
 def rule(case: Case) -> Iterator[Proposal]:
-    """Where serving draws four fifths of the limit: the chip of this kind that is as fast at the least energy."""
+    """Proposes, where serving draws 80 % of the limit, the chip of this kind that is as fast with the least energy."""
     here = drawn(case)
     if case.sheet is None or here is None or here.share < 1 - HEAD_ROOM:
         return

@@ -1,4 +1,4 @@
-"""Prefill in chunks: pieces of a prompt ride in steps that decode anyway, so that others wait less for it."""
+"""Chunked prefill: parts of a prompt are computed within decode steps, so that other requests wait less."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chipwise.explaining.rules.options import CHUNKS, option
 
 
 def rule(case: Case) -> Iterator[Proposal]:
-    """Where several requests are served by a runtime that runs a prompt in a pass of its own."""
+    """Proposes chunked prefill where several requests are served by a runtime with separate prompt passes."""
     runtime = case.question.served_by
     if case.sheet is None or runtime.mixes or case.question.batch < 2 or not case.generates:
         return

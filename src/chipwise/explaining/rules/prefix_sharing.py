@@ -1,4 +1,4 @@
-"""Requests that begin alike: what they share is computed once and found in the cache from then on."""
+"""Requests with a common prefix: it is computed once and found in the cache afterwards."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from chipwise.spec.mixers import LatentAttention
 
 
 def rule(case: Case) -> Iterator[Proposal]:
-    """Where the question says that tokens are shared; of models that attend (a recurrence's state is no prefix)."""
+    """Proposes a prefix cache where tokens are shared; not for recurrent states, which have no prefixes."""
     question = case.question
-    found = min(question.shared_tokens, question.prompt_tokens - 1)  # the last token is always computed: it answers
+    found = min(question.shared_tokens, question.prompt_tokens - 1)  # the last one gives the logits
     if case.sheet is None or not case.generates or case.arch.encoder or found <= question.cached_tokens:
         return
     if not all(isinstance(layer.attention, Attention | LatentAttention) for layer in case.arch.layers):

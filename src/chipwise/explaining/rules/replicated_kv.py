@@ -1,4 +1,4 @@
-"""More devices than KV heads: each keeps a copy of heads that another has too, and reads it."""
+"""More devices than KV heads: several devices keep and read copies of the same heads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from chipwise.explaining.rules.change import attentions, mixture
 
 
 def rule(case: Case) -> Iterator[Proposal]:
-    """As many devices a replica of attention as it has KV heads, and more replicas; of mixtures that share experts."""
+    """Proposes one device per KV head in each attention replica, and more replicas, for mixtures that share experts."""
     found, tp = attentions(case.arch), case.question.tp
     if not found or not mixture(case.arch):
         return

@@ -9,11 +9,11 @@ from chipwise.explaining.question import Case
 from chipwise.explaining.rules.change import mixture
 from chipwise.hardware.runtime import EVERY, RUNTIMES
 
-BETTER = ("torch-compile", "vllm", "trtllm")  # the first trains too
+BETTER = ("torch-compile", "vllm", "trtllm")  # the first also trains
 
 
 def rule(case: Case) -> Iterator[Proposal]:
-    """Each runtime that fuses what this one leaves, or captures decode in a graph; on GPUs."""
+    """Proposes, on GPUs, each runtime that fuses chains which this one does not, or captures decode in a graph."""
     now = case.question.served_by
     if not case.captures_graphs or now.local:
         return

@@ -1,4 +1,4 @@
-"""Large vocabularies in small models: the head is read for every token, and holds much of the parameters."""
+"""Large vocabularies in small models: the head is read for every token, and has many of the parameters."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from chipwise.explaining.question import Case
 from chipwise.explaining.rules.change import columns_of_tile, up_to
 
 SMALL = 2e9  # parameters
-LONGER = 0.06  # of text, in tokens, for each halving of the vocabulary
+LONGER = 0.06  # growth of texts, in tokens, for each halving of the vocabulary
 
 
 def rule(case: Case) -> Iterator[Proposal]:
-    """A quarter of the vocabulary in small models whose head takes a fifth of a decode step or more."""
+    """Proposes a quarter of the vocabulary in small models whose head takes 20 % of a decode step or more."""
     arch = case.arch
     if arch.head != "lm" or arch.parameters() > SMALL or case.share("decode", place="head") < 0.2:
         return

@@ -1,4 +1,4 @@
-"""More or fewer devices for a model: sharding streams weights in parallel, and communicates twice a layer."""
+"""More or fewer devices for a model: sharding reads weights in parallel, and communicates twice per layer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chipwise.explaining.rules.options import TENSOR_PARALLEL, option
 
 
 def rule(case: Case) -> Iterator[Proposal]:
-    """Twice and four times the devices for latency; half of them for price, where communication eats the gain."""
+    """Proposes two and four times the devices for latency, and half of them for price."""
     if case.sheet is None:
         return
     try:

@@ -1,4 +1,4 @@
-"""Small models with a table of their own at each end: one table for both."""
+"""Small models with separate token table and head: one table for both."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chipwise.explaining.question import Case
 
 
 def rule(case: Case) -> Iterator[Proposal]:
-    """Ties the head to the token table where the two are a fifth of the parameters or more."""
+    """Proposes to tie the head to the token table where the two are 20 % of the parameters or more."""
     arch = case.arch
     if arch.tie_embeddings or arch.head != "lm":
         return

@@ -1,4 +1,4 @@
-"""A vocabulary that is no multiple of the tile wastes the head's last tile, and may miss aligned loads altogether."""
+"""Vocabularies that are no multiple of the tile waste the head's last tile and may prevent aligned loads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chipwise.explaining.rules.change import columns_of_tile, up_to
 
 
 def rule(case: Case) -> Iterator[Proposal]:
-    """Pads the vocabulary to the next multiple of the tile's columns, at most of 128."""
+    """Proposes to pad the vocabulary to the next multiple of the tile's columns, at most of 128."""
     arch = case.arch
     multiple = min(128, columns_of_tile(case.sheet, "bf16"))
     padded = up_to(arch.vocab_size, multiple * case.question.tp)

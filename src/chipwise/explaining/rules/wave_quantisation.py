@@ -1,4 +1,4 @@
-"""Wave quantisation: products whose tiles fill the chip's units a little more than n times take n + 1 turns."""
+"""Wave quantisation: products whose tiles fill the chip's units slightly more than n times take n + 1 waves."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from chipwise.explaining.advice import Proposal
 from chipwise.explaining.question import Case
 from chipwise.explaining.rules.change import columns_of_tile, each_ffn, feed_forwards, up_to
 
-REACH = 0.06  # how much wider a feed-forward may become
+REACH = 0.06  # largest relative widening of a feed-forward
 
 
 def rule(case: Case) -> Iterator[Proposal]:
-    """A wider feed-forward that is nevertheless faster, because its tiles come out even. GPUs alone."""
+    """Proposes, on GPUs, a wider feed-forward that is faster because its tiles fill whole waves."""
     blocks = feed_forwards(case.arch)
     if not blocks or case.sheet is None or case.sheet.kind != "gpu":
         return

@@ -1,4 +1,4 @@
-"""Weights in fewer bits: where weights are most of what decode reads, and on what the device multiplies fast."""
+"""Weights in fewer bits: decode reads less, and the device may multiply faster."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chipwise.explaining.question import Case
 from chipwise.explaining.rules.options import weights_option
 from chipwise.spec.formats import read_formats
 
-# Format, the number format that the device must have a rate for, and what it costs in quality.
+# Format, number format that the device must have a rate for, and cost in quality.
 _SHEET = (
     ("nvfp4", "fp4", "about a point on hard reasoning benchmarks after calibration; distil to win it back"),
     ("fp8", "fp8", "below what most benchmarks resolve"),
@@ -25,7 +25,7 @@ _HERE = (
 
 
 def rule(case: Case) -> Iterator[Proposal]:
-    """Each narrower format that the device is fast at, or that at least is read faster."""
+    """Proposes each narrower format that the device multiplies fast, or that at least is read faster."""
     formats = read_formats(case.question.weights, len(case.arch.layers)).all
     widest = max(weight_format(name).dtype.bits for name in formats)
     for name, rate, quality in _HERE if case.sheet is None else _SHEET:

@@ -8,11 +8,11 @@ from dataclasses import replace
 from chipwise.explaining.advice import Proposal
 from chipwise.explaining.question import Case
 
-SMALL = 2e9  # parameters: below this, what a model weighs decides whether it ships
+SMALL = 2e9  # parameters; below this, size decides whether a model ships
 
 
 def rule(case: Case) -> Iterator[Proposal]:
-    """Every second layer uses the weights of the one before it, in small models whose neighbours are alike."""
+    """Proposes that every second layer uses the previous layer's weights, in small models with equal layers."""
     arch = case.arch
     if arch.parameters() > SMALL or any(layer.shares is not None for layer in arch.layers):
         return

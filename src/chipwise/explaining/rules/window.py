@@ -1,4 +1,4 @@
-"""Sliding windows: most layers look back a little, a few look back all the way."""
+"""Sliding windows: most layers attend to recent tokens only, a few to all of them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from chipwise.explaining.question import Case
 from chipwise.spec import Attention
 
 WINDOW = 1024
-EVERY = 6  # one layer in six keeps seeing all
+EVERY = 6  # one layer in six attends to everything
 
 
 def rule(case: Case) -> Iterator[Proposal]:
-    """Windows of 1,024 in five layers of six, where contexts are longer and attention takes a tenth or more."""
+    """Proposes windows of 1,024 in five layers of six, where contexts are longer and attention takes 10 % or more."""
     tokens = case.question.prompt_tokens + case.question.new_tokens
     shares = {phase: case.share(phase, kind="attention") for phase in ("prefill", "decode")}
     if tokens < 2 * WINDOW or max(shares.values()) < 0.1:

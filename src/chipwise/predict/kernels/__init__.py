@@ -1,6 +1,6 @@
-"""How long kernels take on devices: one file a kind of operator, physics first, a fitted residual second.
+"""Times of kernels on devices: one file per kind of operator, with physics first and a fitted residual second.
 
-``MODELS`` is the table; an operator that it does not name is priced by its roofline (``analytic``).
+``MODELS`` lists them; an operator that is not listed is priced by its roofline (``analytic``).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MODELS: dict[str, str] = {
     "ConvOp": "scan",
     "Elementwise": "stream",
     "EmbeddingOp": "stream",
-    "ExpertsOp": "experts",  # or looped, where each expert is called by itself
+    "ExpertsOp": "experts",  # or looped, where each expert is called separately
     "GroupedMatmul": "experts",
     "LatentAttentionOp": "latent",
     "Matmul": "gemm",
@@ -43,7 +43,7 @@ def times_of(op: Op, device: DeviceProfile, *, stack: str = "vllm", fold: str | 
     Args:
         op: The operator.
         device: Any data sheet.
-        stack: Whose kernels: ``vllm``, ``sglang``, ``trtllm``, or one of ``local.STACKS``.
+        stack: The stack whose kernels run: ``vllm``, ``sglang``, ``trtllm``, or one of ``local.STACKS``.
         fold: None for what ships; ``device:NAME`` or ``family:NAME`` for the model fitted without them.
 
     Raises:

@@ -1,10 +1,10 @@
-"""Rows that cannot be loaded 16 bytes at a time: how much longer the tiles of such a product take.
+"""Misaligned rows: how much longer the tiles of a product take if rows cannot be loaded 16 bytes at a time.
 
 Kernels load rows in the largest power of two of bytes that divides them, at most 16. Each halving below 16 doubles the
-loads of a tile, and takes away what kernels rest on: asynchronous copies below 4 bytes, the tensor memory access of
-Hopper and later below 16. No table that the model of products was fitted to has such rows. What stands here are
-published timings (``data/alignment.yaml``): the tiles' time grows by the same factor for each halving. The bytes that
-move are the same, so products that wait for memory hardly change.
+loads of a tile and disables features that kernels rely on: asynchronous copies below 4 bytes, the tensor memory
+accelerator of Hopper and later below 16. No table that the product model was fitted to has such rows. This module uses
+published timings (``data/alignment.yaml``): the tiles' time grows by the same factor for each halving. The bytes moved
+are the same, so memory-bound products hardly change.
 
 References:
     NVIDIA, Matrix Multiplication Background User's Guide, section 2.2.
@@ -30,13 +30,13 @@ from chipwise.predict.kernels.gemm_formats import KernelPath
 
 DATA = Path(__file__).parents[1] / "data" / "alignment.yaml"
 LOAD_BYTES = 16  # of one load at most
-DOUBT = 0.75  # half of the 90 % interval of what a halving costs, as a share of its logarithm: stated, see the docs
-MADE_BY = "NVIDIA"  # no such timings are published for other makers' chips
+DOUBT = 0.75  # half of the 90 % interval of a halving's cost, as a share of its logarithm: stated, see the docs
+MADE_BY = "NVIDIA"  # no such timings are published for other vendors' chips
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saying:
-    """Something that somebody published, in words."""
+    """A published statement, in words."""
 
     what: str
     source: str
@@ -51,7 +51,7 @@ class Timing:
     what: str
     source: str
     row_bytes: int = 2  # the largest power of two that divides a row
-    measured: bool = False  # here, with this package: such rows decide for their device
+    measured: bool = False  # measured with this package: takes precedence for its device
 
     def __post_init__(self) -> None:
         if self.slower <= 0:
@@ -61,13 +61,13 @@ class Timing:
 
     @property
     def for_each_halving(self) -> float:
-        """The logarithm of the factor for each halving of the load."""
+        """Logarithm of the factor for each halving of the load."""
         return log(self.slower) / log2(LOAD_BYTES / self.row_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """The file: what is needed, what was timed, what else was said, and whole training steps to check against."""
+    """Contents of the file: requirements, timings, other statements, and whole training steps to check against."""
 
     needs: tuple[Saying, ...]
     products: tuple[Timing, ...]
@@ -77,15 +77,15 @@ class Published:
 
 @functools.cache
 def published() -> Published:
-    """What ``data/alignment.yaml`` says."""
+    """Reads ``data/alignment.yaml``."""
     return build(Published, read_yaml(DATA), file=str(DATA))
 
 
 @functools.cache
 def for_each_halving(device: str) -> float:
-    """The logarithm of how much longer tiles take for each halving of the load: the median of the published timings.
+    """Logarithm of the slowdown of tiles for each halving of the load: the median of the published timings.
 
-    Timings that were made with this package on ``device`` stand in their place.
+    Timings made with this package on ``device`` replace them.
     """
     known = published().products
     here = [timing for timing in known if timing.measured and timing.device == device]
@@ -95,10 +95,10 @@ def for_each_halving(device: str) -> float:
 def halvings(
     m: Float64Array, n: Float64Array, k: Float64Array, path: KernelPath, device: DeviceProfile
 ) -> Float64Array:
-    """How many times the load of the narrower rows is halved below 16 bytes: rows of k going in, of n coming out.
+    """Number of times the load of the narrower rows is halved below 16 bytes: input rows of k, output rows of n.
 
-    Zero for all widths and depths that are multiples of 16 bytes, and on chips of which nothing was published. A single
-    row coming out starts where it likes.
+    Zero for all widths and depths that are multiples of 16 bytes, and on chips without published timings. A single
+    output row needs no alignment.
     """
     if device.kind != "gpu" or device.vendor != MADE_BY:
         return np.zeros_like(m)
@@ -107,7 +107,7 @@ def halvings(
 
 
 def _load_bytes(size: Float64Array, value_bytes: float) -> Float64Array:
-    """The largest power of two, at most 16, that divides a row of ``size`` values in bytes."""
+    """Largest power of two, at most 16, that divides a row of ``size`` values in bytes."""
     row = np.maximum(np.floor(size * value_bytes), 1).astype(np.int64)
     lowest: Any = np.minimum(row & -row, LOAD_BYTES)
     return np.asarray(lowest, dtype=np.float64)

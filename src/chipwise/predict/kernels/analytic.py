@@ -1,4 +1,4 @@
-"""The roofline with a launch: what every kernel model falls back to, and the limits that they all state."""
+"""The roofline plus a launch: the fallback of every kernel model, and the limits that all of them state."""
 
 from __future__ import annotations
 
@@ -13,24 +13,23 @@ from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.ops import Op
 from chipwise.predict.kernels.times import KernelTimes, launch_s
 
-MEMORY_SHARE = 0.80  # of the data sheet's bandwidth that well-written kernels reach; median over the devices measured
-COMPUTE_SHARE = 0.70  # of the dense peak, likewise
-LOG_HALFWIDTH = 1.0  # a factor of 2.7 either way: nothing of this kind was fitted
+MEMORY_SHARE = 0.80  # share of the data sheet's bandwidth that well-written kernels reach; median over measured devices
+COMPUTE_SHARE = 0.70  # share of the dense peak, likewise
+LOG_HALFWIDTH = 1.0  # a factor of 2.7 either way; no kernel of this kind was fitted
 
 _COMPUTE = {"fp8": "fp8", "fp8_block": "fp8", "nvfp4": "fp4", "mxfp4": "fp4"}
 _COMPUTE |= {"int8": "int8", "w8a8": "int8", "q8_0": "int8"}
 
 
 def compute_format(op: Any) -> str:
-    """The number format in which ``op`` multiplies: that of its weights where the hardware multiplies them as they are,
-    else that of its activations (4-bit integers are widened first)."""
+    """Number format of the products: that of the weights where the hardware multiplies it, else of the activations."""
     activations = str(getattr(op, "activations", "fp32"))
     weights = getattr(op, "weights", None)
     return activations if weights is None else _COMPUTE.get(weights, activations)
 
 
 def limits(op: Op, device: DeviceProfile) -> tuple[Float64Array, Float64Array]:
-    """Seconds of computing at the dense peak and of moving the bytes at the memory's bandwidth.
+    """Seconds of computing at the dense peak, and of moving the bytes at the memory bandwidth.
 
     Raises:
         Unsupported: The device has no rate for the format.
@@ -43,7 +42,7 @@ def limits(op: Op, device: DeviceProfile) -> tuple[Float64Array, Float64Array]:
 
 
 def _rate(op: Op, device: DeviceProfile) -> float:
-    """Operations per second of ``op``; narrow weights that the device cannot multiply are widened first."""
+    """Operations per second of ``op``. Narrow weights that the device cannot multiply are widened first."""
     multiplied = compute_format(op)
     try:
         return peak(device, multiplied, kind=op.kind)
@@ -55,7 +54,8 @@ def _rate(op: Op, device: DeviceProfile) -> float:
 
 
 def peak(device: DeviceProfile, dtype: str, *, kind: str = "matmul") -> float:
-    """Dense operations per second for products in ``dtype``; other operators run on the vector units where listed.
+    """Dense operations per second in ``dtype``: of matrix units for products, of listed vector units for other
+    operators.
 
     Weights in 4-bit floats are multiplied as 8-bit floats, or as 16-bit ones, where the device has no 4-bit rate.
     """
@@ -76,7 +76,7 @@ _WIDER: dict[DType, tuple[str, ...]] = {DType.FP4: ("fp8", "bf16", "fp16")}
 
 
 def times(op: Op, device: DeviceProfile, *, stack: str = "vllm", fold: str | None = None) -> KernelTimes:
-    """The slower of computing and moving at the shares of the limits that kernels reach, plus a launch.
+    """Time of the slower of computing and moving data, at the shares of the limits that kernels reach, plus a launch.
 
     Raises:
         Unsupported: The device has no rate for the format.

@@ -1,7 +1,7 @@
-"""Fused attention with plain, grouped or shared key heads: prompts, single tokens, windows.
+"""Fused attention with multi-head, grouped-query or multi-query heads: prompts, single tokens, windows.
 
-Physics first (:mod:`.attention_physics`): constants a kernel design, fitted on pooled devices. A bounded network
-corrects what physics leaves, in full on devices that were in the fit, less and less far from them
+Physics first (:mod:`.attention_physics`): constants per kernel design, fitted on pooled devices. A bounded network
+corrects the remaining error, fully on devices that were in the fit and less the farther a device is from them
 (:mod:`.attention_fit`).
 """
 
@@ -39,7 +39,7 @@ def times(op: AttentionOp, device: DeviceProfile, *, stack: str = "vllm", fold: 
         return unfused_times(op, device, stack=stack, fold=fold)
     call = physics.Call.of(op)
     single = call.queries == 1
-    resumed = ~single & (call.past > 0)  # several new positions after a cache: of both schedules the faster
+    resumed = ~single & (call.past > 0)  # several new positions after a cache: the faster of both schedules
     schedules = {"decode": single | resumed, "context": ~single}
     design = lane(stack, device, op.cache)
     return answer("attention", op, call, schedules, device, stack=stack, lane=design, fold=fold)
@@ -56,13 +56,13 @@ def answer(
     lane: str,
     fold: str | None,
 ) -> KernelTimes:
-    """Physics and correction of ``call``, with the limits of ``op``.
+    """Times of ``call`` by physics and correction, with the limits of ``op``.
 
     Args:
-        kind: What was fitted: ``attention`` or ``latent``.
-        op: Whose FLOPs and bytes are stated.
+        kind: Which fit: ``attention`` or ``latent``.
+        op: The operator whose FLOPs and bytes are stated.
         call: Its sizes.
-        schedules: Which rows may run as ``decode``, which as ``context``; where both, the faster counts.
+        schedules: Rows that may run as ``decode`` and as ``context``; where both may, the faster counts.
         device: Any data sheet.
         stack: Whose kernels.
         lane: The kernel design.
@@ -90,7 +90,7 @@ def answer(
     work = op.work()
     moved = np.broadcast_to(np.asarray(work.bytes, dtype=np.float64), latency.shape)
     flops = np.broadcast_to(np.asarray(work.flops, dtype=np.float64), latency.shape)
-    # What does not fit in the last-level cache comes from memory, at the published bandwidth at best.
+    # Data that does not fit in the last-level cache comes from memory, at most at the published bandwidth.
     latency = np.maximum(latency, (moved - chip.cache_bytes) / chip.bandwidth)
     decode, context = (model.halfwidth(schedule, kinship, chosen, call.head_size) for schedule in SCHEDULES)
     return KernelTimes(

@@ -16,7 +16,7 @@ SHAPE = (
 
 
 def shape(call: Call, chip: Chip, parts: Parts) -> npt.NDArray[np.float32]:
-    """(rows, SHAPE): what is asked for, in launches, waves and shares of the cache."""
+    """Sizes of a call as launches, waves and shares of the cache, (rows, SHAPE)."""
     launch_s = LAUNCH_CLOCKS / chip.clock_hz
     every = call.past + call.queries
     group = call.heads / call.kv_heads

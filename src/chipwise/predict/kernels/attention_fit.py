@@ -1,8 +1,8 @@
-"""What was fitted for attention, as it ships: constants a kernel design, networks, half-widths of intervals.
+"""The shipped fit of attention: constants per kernel design, networks, half-widths of intervals.
 
-``data/attention.json`` holds constants, half-widths and provenance, ``data/attention.npz`` the networks' weights: one a
-stack for the devices that were in the fit, and one a fold that knows kernel designs but no devices. ``data/latent.*``
-hold the same for latent attention.
+``data/attention.json`` holds constants, half-widths and provenance, ``data/attention.npz`` the networks' weights: one
+per stack for the devices that were in the fit, and one per fold that knows kernel designs but no devices.
+``data/latent.*`` hold the same for latent attention.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ SHIPPED = "all"
 STACKS = ("vllm", "sglang", "trtllm")
 LANES = ("fa2", "fa3", "gen", "flashinfer", "trt-hopper", "trt-blackwell", "trt", "xe", "other")
 """Kernel designs: FlashAttention 2 and 3, NVIDIA's generated kernels for data-centre Blackwell, FlashInfer, those of
-TensorRT-LLM by generation, Intel's, and what is known of none of them."""
-USUAL_HEAD = 128  # half-widths of wider heads are kept apart: fewer are measured
+TensorRT-LLM by generation, Intel's, and ``other`` for the rest."""
+USUAL_HEAD = 128  # wider heads have separate half-widths, because fewer are measured
 Kinship = Literal["seen", "sibling", "design", "unseen"]
 """Half-widths are kept by it: this device was in the fit; one of its family with the same design was; a device of
 another family with the same design was; none with this design was."""
 
 
 def lane(stack: str, device: DeviceProfile, cache: str) -> str:
-    """The kernel design that ``stack`` runs on ``device`` where the user asks for none.
+    """Kernel design that ``stack`` runs on ``device`` by default.
 
     Raises:
         UnknownName: The stack is none of ``STACKS``.
@@ -60,7 +60,7 @@ def one_hot(name: str, names: Sequence[str]) -> Float32Array:
 
 
 def kept(devices: Mapping[str, str], fold: str | None) -> dict[str, str]:
-    """``devices`` (name -> family) without what ``fold`` leaves out."""
+    """``devices`` (name -> family) without those that ``fold`` leaves out."""
     kind, _, name = (fold or "").partition(":")
     device = name if kind == "device" else None
     left_family = name if kind == "family" else None
@@ -69,13 +69,13 @@ def kept(devices: Mapping[str, str], fold: str | None) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """What the fit learned."""
+    """The result of the fit."""
 
     facts: Mapping[str, Any]
     networks: Mapping[str, Perceptron]
 
     def fold(self, fold: str | None) -> str:
-        """The fold whose arrays answer: the one asked for, or what ships where it left out nothing that was seen.
+        """The fold whose arrays are used: the requested one, or the shipped one if it leaves out nothing.
 
         Raises:
             Unsupported: ``fold`` is neither None, ``device:NAME`` nor ``family:NAME``.
@@ -87,19 +87,19 @@ class Fitted:
         return str(self.facts["folds"].get(fold, SHIPPED))
 
     def constants(self, schedule: str, lane: str, fold: str) -> Constants:
-        """Constants of :func:`.attention_physics.base_s`; those of all designs where the fold saw none of this one."""
+        """Constants of :func:`.attention_physics.base_s`; those of all designs where the fold lacks this one."""
         lanes: Mapping[str, Constants] = self.facts["constants"][fold][schedule]
         return lanes.get(lane, lanes["other"])
 
     def situation(self, device: DeviceProfile, fold: str | None) -> Situation:
-        """What ``fold`` has seen of such kernels on ``device``: themselves, those of its family, or neither."""
+        """What ``fold`` was fitted to: such kernels on ``device``, on its family, or neither."""
         remaining = kept(self.facts["devices"], fold)
         if device.name in remaining:
             return "seen"
         return "sibling" if device.family in remaining.values() else "unseen"
 
     def kinship(self, device: DeviceProfile, stack: str, lane: str, fold: str | None) -> Kinship:
-        """How close what ``fold`` has seen comes to these kernels on ``device``."""
+        """How closely the data of ``fold`` match these kernels on ``device``."""
         remaining = kept(self.facts["devices"], fold)
         if fold is None and device.name in self.facts["seen"].get(stack, ()):
             return "seen"
@@ -107,7 +107,7 @@ class Fitted:
         return "sibling" if device.family in alike else "design" if alike else "unseen"
 
     def halfwidth(self, schedule: str, kinship: Kinship, fold: str, head_size: Float64Array) -> Float64Array:
-        """Half of the 90 % interval on the scale of logarithms, for heads of each size."""
+        """Half of the 90 % interval, as a logarithm, for each head size."""
         widths: Mapping[str, float] = self.facts["log_halfwidth"][schedule][fold][kinship]
         return np.where(head_size <= USUAL_HEAD, widths["usual"], widths["wide"])
 
@@ -122,10 +122,10 @@ class Fitted:
         fold: str,
         kinship: Kinship,
     ) -> Any:
-        """(rows, SHAPE) -> (rows,) logarithms of measured over physics.
+        """Logarithms of measured over physical time; (rows, SHAPE) -> (rows,).
 
-        Of devices in the fit, by the network that knows them; else by the fold's, in part only where it has seen none
-        of the design.
+        Devices in the fit use the network that knows them, others the fold's, in part where it has no data of the
+        design.
         """
         if kinship == "seen" and fold == SHIPPED:
             marks = one_hot(device.name, self.facts["seen"][stack])
@@ -141,7 +141,7 @@ def _beside(inputs: Float32Array, marks: Float32Array) -> Float32Array:
 
 @functools.cache
 def fitted(kind: str) -> Fitted:
-    """What ships for ``attention`` or ``latent`` attention."""
+    """Loads the shipped fit of ``attention`` or ``latent`` attention."""
     facts = json.loads((DATA / f"{kind}.json").read_text(encoding="utf-8"))
     with np.load(DATA / f"{kind}.npz", allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}

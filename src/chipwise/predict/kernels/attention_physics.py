@@ -1,8 +1,8 @@
-"""The physics of fused attention: which blocks of scores are computed, by how many thread blocks, from what memory.
+"""Physics of fused attention: which blocks of scores are computed, by how many thread blocks, from which memory.
 
-Two schedules are known. *Context*: a thread block owns ``TILE`` query rows of one head and walks over the keys that the
-mask leaves. *Decode*: one owns the queries that share a key head and a span of keys; the spans fill the chip and a
-second step joins them. Both read keys from the last-level cache where all of them fit.
+There are two schedules. *Context*: a thread block owns ``TILE`` query rows of one head and walks over the unmasked
+keys. *Decode*: a thread block owns the queries that share a key head and a span of keys; the spans fill the chip and a
+second step combines them. Both read keys from the last-level cache where all of them fit.
 
 References:
     Dao 2023, FlashAttention-2, arXiv:2307.08691, section 3.2: one thread block per query tile and head.
@@ -27,9 +27,9 @@ from chipwise.predict.kernels import analytic
 
 TILE = 128.0  # query rows of a thread block, and keys of a step, in context
 ROWS = 16.0  # least query rows of a matrix instruction
-BLOCK_BYTES = 80 * 1024.0  # fast memory that a thread block takes: 64 queries, 128 keys and values of 128 in bf16
-UNIT_BYTES_PER_CLOCK = 64.0  # what one SM, CU or core takes from the last-level cache
-CACHE_SECONDS = 16e-6  # fallback for the last-level cache: what memory delivers in this time (A100 20 µs, H100 16)
+BLOCK_BYTES = 80 * 1024.0  # fast memory of a thread block: 64 queries, 128 keys and values of size 128 in bf16
+UNIT_BYTES_PER_CLOCK = 64.0  # bytes per clock that an SM, CU or core reads from the last-level cache
+CACHE_SECONDS = 16e-6  # fallback for the last-level cache: what memory delivers in this time (A100: 20 µs, H100: 16)
 UNIT_BANDWIDTH = 25e9  # fallback for the number of units: bytes per second of memory for each
 CLOCK_HZ = 1.9e9  # fallback for the clock
 
@@ -39,7 +39,7 @@ Constants = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chip:
-    """What the formulas need of a device; unpublished facts are replaced by the fallbacks named above."""
+    """Facts of a device that the formulas need; unpublished ones are replaced by the fallbacks above."""
 
     bandwidth: float  # bytes per second of its own memory
     units: float
@@ -73,7 +73,7 @@ class Chip:
 
 
 def _rate(device: DeviceProfile, activations: str) -> float:
-    """Products in a format without a rate of its own run in the next wider one that has one."""
+    """Rate of products; a format without a rate runs in the next wider one that has one."""
     for name in {"fp8": ("fp8", "bf16", "fp16"), "bf16": ("bf16", "fp16")}.get(activations, (activations,)):
         try:
             return device.peak(name)
@@ -84,7 +84,7 @@ def _rate(device: DeviceProfile, activations: str) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """Sizes of attention calls as arrays of one shape. ``span`` is the most keys that a query sees (0: all)."""
+    """Sizes of attention calls as arrays of one shape. ``span``: the most keys that a query sees (0: all)."""
 
     batch: Float64Array
     queries: Float64Array
@@ -93,7 +93,7 @@ class Call:
     kv_heads: Float64Array
     head_size: Float64Array
     span: Float64Array
-    stored: Float64Array  # vectors of head_size that the cache holds for a position and key head: a key and a value
+    stored: Float64Array  # vectors of head_size in the cache per position and key head: a key and a value
     causal: bool
     value_bytes: float  # of a query or result
     cache_bytes: float  # of a key or value in the cache
@@ -116,7 +116,7 @@ class Call:
         )
 
     def take(self, rows: npt.NDArray[np.bool_]) -> Call:
-        """The calls of ``rows``, as arrays of one axis."""
+        """Selects ``rows``, as arrays with one axis."""
         return dataclasses.replace(self, **{name: getattr(self, name)[rows] for name in SIZES})
 
     @property
@@ -139,20 +139,20 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What a schedule does, in seconds at published rates unless named otherwise."""
+    """The work of a schedule, in seconds at published rates unless stated otherwise."""
 
     compute_s: Float64Array  # padded products over the dense peak, spread evenly over the units
-    longest_s: Float64Array  # the products of the thread block that has most of them, on its one unit
+    longest_s: Float64Array  # products of the thread block with the most, on its one unit
     dram_s: Float64Array  # bytes of keys, values, queries and results over the memory's bandwidth
-    resident: Float64Array  # bytes that are read over those that the last-level cache holds
-    cache_s: Float64Array  # the same bytes at UNIT_BYTES_PER_CLOCK a unit
-    blocks: Float64Array  # thread blocks a unit, over those that it holds at once
+    resident: Float64Array  # bytes read over the capacity of the last-level cache
+    cache_s: Float64Array  # the same bytes at UNIT_BYTES_PER_CLOCK per unit
+    blocks: Float64Array  # thread blocks per unit, over those that it holds at once
     steps: Float64Array  # keys that one thread block walks over, where keys are not split
-    clock_s: Float64Array  # a clock
+    clock_s: Float64Array  # seconds of a clock
 
 
 def context(call: Call, chip: Chip) -> Parts:
-    """A thread block for every ``TILE`` queries of every head."""
+    """Work with one thread block per ``TILE`` queries and head."""
     tiles = np.ceil(call.queries / TILE)
     every = np.ceil((call.past + call.queries) / TILE)
     first = np.ceil((call.past + 1) / TILE) if call.causal else every
@@ -183,7 +183,7 @@ def context(call: Call, chip: Chip) -> Parts:
 
 
 def decode(call: Call, chip: Chip) -> Parts:
-    """A thread block for every key head, its keys split among others where there are too few of them."""
+    """Work with one thread block per key head, whose keys are split among more blocks where there are few."""
     rows = ROWS * np.ceil(call.heads / call.kv_heads * call.queries / ROWS)
     pairs = call.batch * call.kv_heads
     moved = call.kv_bytes + call.io_bytes
@@ -201,7 +201,7 @@ def decode(call: Call, chip: Chip) -> Parts:
 
 
 def base_s(parts: Parts, constants: Constants) -> Float64Array:
-    """Seconds by physics: launch, thread blocks' starts, and a soft maximum of computing and reading.
+    """Seconds by physics: launch, start of the thread blocks, and a soft maximum of computing and reading.
 
     ``constants``: clocks of a launch, of a thread block's start on its unit, and of a key of the longest walk (to the
     power ``walk``); tail, the part of the longest thread block that is not hidden behind others; the shares of the

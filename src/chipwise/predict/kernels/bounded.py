@@ -1,7 +1,7 @@
-"""A small network that corrects a physical formula: bounded, and silent far from the hardware that it has seen.
+"""A small network that corrects a physical formula. The correction is bounded, and 0 far from known hardware.
 
-What ships for a kind of kernel is two files of ``predict/data``: KIND.json (constants, half-widths of intervals, data
-sheets seen, provenance) and KIND.npz (the networks' weights, one set a fold). Nothing in them is executed.
+Two files of ``predict/data`` ship for each kind of kernel: KIND.json (constants, half-widths of intervals, data
+sheets seen, provenance) and KIND.npz (the networks' weights, one set per fold). Nothing in them is executed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from chipwise.predict.kernels.times import Situation
 
 DATA = Path(__file__).parents[1] / "data"
 SHIPPED = "all"  # the fold that left nothing out
-NEAR = 0.5  # nearness below which a relative tells little: an RTX PRO 6000 and a B200 are both Blackwell
+NEAR = 0.5  # nearness below which a device of the family says little: an RTX PRO 6000 and a B200 are both Blackwell
 STACKS = ("vllm", "sglang", "trtllm")
 
 
@@ -31,7 +31,7 @@ STACKS = ("vllm", "sglang", "trtllm")
 class Network:
     """``bound * tanh(...)`` of two hidden layers over standardised inputs.
 
-    Inputs are clipped to the range seen in fitting: outside of it the formula extrapolates, not the network.
+    Inputs are clipped to the range of the fit, so that only the formula extrapolates.
     """
 
     mean: Float32Array  # (inputs,)
@@ -44,7 +44,7 @@ class Network:
     bound: float
 
     def __call__(self, inputs: npt.ArrayLike) -> Float64Array:
-        """(rows, inputs) -> (rows,) corrections, each within ±bound."""
+        """Corrections within ±bound; (rows, inputs) -> (rows,)."""
         x = (np.clip(np.asarray(inputs, dtype=np.float32), self.low, self.high) - self.mean) / self.scale
         hidden = np.tanh(x @ self.first[:-1] + self.first[-1])
         hidden = np.tanh(hidden @ self.second[:-1] + self.second[-1])
@@ -54,19 +54,19 @@ class Network:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """What was fitted for one kind of kernel: one constant set and one network a fold, half-widths a situation."""
+    """The fit of one kind of kernel: constants and a network per fold, half-widths per situation."""
 
     facts: Mapping[str, Any]
     networks: Mapping[str, Network]
 
     @property
     def devices(self) -> Mapping[str, str]:
-        """Devices in the fit -> their families."""
+        """Families of the devices in the fit."""
         devices: Mapping[str, str] = self.facts["devices"]
         return devices
 
     def fold(self, device: DeviceProfile, fold: str | None) -> str:
-        """The fold that answers: the one asked for, or the shipped one where that left nothing out.
+        """The fold to use: the requested one, or the shipped one if that leaves nothing out.
 
         Raises:
             Unsupported: ``fold`` is neither None, ``device:NAME`` nor ``family:NAME``.
@@ -78,9 +78,9 @@ class Fitted:
         return fold if fold in self.facts["constants"] else SHIPPED
 
     def situation(self, device: DeviceProfile, fold: str | None, here: Float64Array | None = None) -> Situation:
-        """Whether such kernels of ``device``, or of its family, are in what ``fold`` was fitted on.
+        """Whether ``fold`` was fitted to such kernels on ``device``, on its family, or on neither.
 
-        With ``here`` (see :meth:`nearness`) a relative counts only if its data sheet is near.
+        With ``here`` (see :meth:`nearness`) a device of the family counts only if its data sheet is near.
         """
         kept = self._kept(fold or SHIPPED)
         if device.name in kept:
@@ -90,12 +90,12 @@ class Fitted:
         return "sibling" if relatives and near else "unseen"
 
     def halfwidth(self, group: str, situation: Situation) -> float:
-        """Half of the 90 % interval, as a logarithm; an unnamed group has that of all."""
+        """Half of the 90 % interval, as a logarithm; that of all groups if ``group`` has none."""
         table: Mapping[str, Mapping[str, float]] = self.facts["log_halfwidth"]
         return float(table.get(group, table["all"])[situation])
 
     def nearness(self, here: Float64Array, fold: str) -> float:
-        """1 on hardware that the fold has seen, falling to 0 far from it: exp(-(distance / reach)²).
+        """Nearness to the hardware of the fold: 1 on it, falling to 0 far from it, exp(-(distance / reach)²).
 
         The distance is that of ``here`` (logarithms of data-sheet figures, such as :func:`hardware`'s) to the nearest
         device seen.
@@ -115,9 +115,9 @@ class Fitted:
 
 
 def hardware(device: DeviceProfile) -> Float64Array:
-    """Logarithms (base 2) of what describes a device: memory bandwidth, FLOPs per byte, units, clock.
+    """Base-2 logarithms of a device's memory bandwidth, FLOPs per byte, units and clock.
 
-    Unpublished facts are replaced by what the others suggest (stated here): a unit per 25 GB/s, 1.7 GHz.
+    Unpublished facts are replaced by stated values: one unit per 25 GB/s, 1.7 GHz.
     """
     bandwidth = device.mem_bandwidth_bytes_per_s
     units = device.units.number if device.units is not None else bandwidth / 25e9
@@ -129,12 +129,12 @@ def hardware(device: DeviceProfile) -> Float64Array:
 
 
 def one_hot(name: str, names: Sequence[str]) -> list[float]:
-    """1 at ``name``, 0 elsewhere; all 0 for a name that is not listed."""
+    """One-hot encoding of ``name``; all 0 if it is not listed."""
     return [float(name == known) for known in names]
 
 
 def columns(rows: Sequence[Float64Array | float], size: int) -> Float32Array:
-    """(size, len(rows)): the columns of a network's inputs, numbers repeated."""
+    """Columns of a network's inputs, (size, len(rows)); numbers are repeated."""
     table = np.empty((size, len(rows)), dtype=np.float32)
     for index, row in enumerate(rows):
         table[:, index] = row
@@ -143,7 +143,7 @@ def columns(rows: Sequence[Float64Array | float], size: int) -> Float32Array:
 
 @functools.cache
 def load(kind: str) -> Fitted | None:
-    """What ships for ``kind``, or None where nothing was fitted."""
+    """The shipped fit of ``kind``; None where there is none."""
     path = DATA / f"{kind}.json"
     if not path.is_file():
         return None

@@ -1,9 +1,9 @@
-"""Correcting a kernel model for one device by a few dozen kernels measured there.
+"""Corrects a kernel model for one device by a few dozen kernels measured on it.
 
-Three constants are fitted on the logarithm of measured over predicted: one of all kernels, one that counts as far as a
-kernel is launch, one as far as it is compute rather than memory. Ridge regression keeps them near zero while few
-kernels are known: ten help a little on an unseen device and can harm a
-little on one whose siblings are known; a hundred help.
+Three constants are fitted on the logarithm of measured over predicted: one for all kernels, one weighted by the share
+of the launch, one by the share of compute against memory. Ridge regression keeps them near zero while few kernels are
+known. Ten kernels help a little on an unseen device and may harm a little on one with known siblings; a hundred help on
+both.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from chipwise.core.statistics import Z90
 from chipwise.predict.kernels.times import KernelTimes
 
 PRIOR = 0.25  # standard deviation of each constant, in logarithms, before anything is measured
-NOISE = 0.15  # of one kernel about the calibrated model
+NOISE = 0.15  # of one kernel around the calibrated model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """What measured kernels of one device taught. ``spread`` is the deviation of log(measured / calibrated)."""
+    """Correction fitted to kernels of one device. ``spread`` is the deviation of log(measured / calibrated)."""
 
     constants: tuple[float, ...]  # of all, of launch, of compute
     kernels: int
     spread: float
 
     def __call__(self, times: KernelTimes) -> KernelTimes:
-        """The same kernels as this device was measured to run them.
+        """Corrects the times of kernels on this device.
 
-        The half-width leaves that of the model for that of the measured kernels, as these become more than ten.
+        The half-width moves from the model's to that of the measured kernels as their number exceeds ten.
         """
         correction = _basis(times) @ np.asarray(self.constants)
         trust = self.kernels / (self.kernels + 10.0)
@@ -60,13 +60,13 @@ def calibrate(times: KernelTimes, measured_s: npt.ArrayLike) -> Calibration:
     x = _basis(times)
     constants = np.linalg.solve(x.T @ x + (NOISE / PRIOR) ** 2 * np.eye(3), x.T @ target)
     left = target - x @ constants
-    prior_rows = 5.0  # that the spread of a model without measurements counts for
+    prior_rows = 5.0  # number of kernels that the prior spread counts for
     spread = float(np.sqrt((np.sum(left**2) + prior_rows * NOISE**2) / (len(left) + prior_rows)))
     return Calibration(constants=tuple(float(c) for c in constants), kernels=len(left), spread=spread)
 
 
 def _basis(times: KernelTimes) -> Float64Array:
-    """(kernels, 3): one, the share of the launch, and compute against memory from -1/2 to 1/2."""
+    """Regressors (kernels, 3): one, the share of the launch, and compute against memory from -1/2 to 1/2."""
     launch = np.minimum(times.launch_s / times.latency_s, 1.0).ravel()
     compute = (times.compute_s / np.maximum(times.compute_s + times.memory_s, 1e-30)).ravel() - 0.5
     return np.stack([np.ones_like(launch), launch, compute], axis=1)

@@ -1,11 +1,10 @@
 """Collectives among devices: steps times latency, plus bytes over the link (alpha-beta), the best of the algorithms.
 
-Ring: 2(n-1) steps for an all-reduce, n-1 for the others, each device sending 2(n-1)/n or (n-1)/n of the payload.
-Tree: 2⌈log2 n⌉ steps, twice the payload. One-shot: one step in which each device reads all others' payloads whole; this
-is what runtimes' own all-reduce kernels do with small messages. What is answered is the least of them.
-
-A device without a link to others goes through its host: each byte crosses the host link (twice in a step, out and
-in, at once), and devices share nothing. A device with neither is Unsupported.
+Ring: 2(n-1) steps for an all-reduce, n-1 for the others, each device sending 2(n-1)/n or (n-1)/n of the payload. Tree:
+2⌈log2 n⌉ steps, twice the payload. One-shot: one step in which each device reads all others' payloads whole; this is
+what runtimes' own all-reduce kernels do with small messages. The least of them counts. A device without a link to other
+devices goes through its host: each byte crosses the host link (twice in a step, out and in, at once), and devices do
+not share its bandwidth. A device with neither is Unsupported.
 
 References:
     Thakur, Rabenseifner and Gropp 2005, Optimization of collective communication operations in MPICH.
@@ -31,15 +30,15 @@ DEFAULTS = {
     "host": {"start_s": 8e-6, "step_s": 2e-6, "share": 0.70, "once_s": 8e-6, "once_share": 0.3, "crowding": 0.5},
 }
 """Seconds of a call, of a step and of a one-shot call; shares of the link's bandwidth between two devices; the power of
-n/2 by which the share falls with n devices, as links to one host get in each other's way. Where nothing was fitted."""
-SHARPNESS = 1.5  # of the passage from latency to bandwidth
+n/2 by which the share falls with n devices, as links to one host interfere. Defaults where nothing was fitted."""
+SHARPNESS = 1.5  # sharpness of the transition from latency to bandwidth
 NAMES = ("all_reduce.vllm", "all_reduce.sglang", "all_reduce.trtllm", "all_reduce.nccl", "all_gather", "reduce_scatter",
          "all_to_all")  # fmt: skip
 LOG_HALFWIDTH = 1.0
 
 
 def link(device: DeviceProfile) -> Link:
-    """The fastest link to other devices of the kind, else to the host.
+    """Fastest link to other devices of the kind, else to the host.
 
     Raises:
         Unsupported: The device lists neither.
@@ -55,7 +54,7 @@ def link(device: DeviceProfile) -> Link:
 
 
 def shares(collective: str, devices: Any) -> tuple[Float64Array, Float64Array]:
-    """Steps of the ring, and bytes that each device sends in it as a share of the payload.
+    """Steps of the ring, and bytes that each device sends as a share of the payload.
 
     All-reduce: 2(n-1) and 2(n-1)/n. All-gather, reduce-scatter, all-to-all: n-1 and (n-1)/n. Point to point: 1 and 1.
     """
@@ -67,7 +66,7 @@ def shares(collective: str, devices: Any) -> tuple[Float64Array, Float64Array]:
 
 
 def alpha_beta_s(op: CollectiveOp, bandwidth: float, constants: dict[str, float]) -> Float64Array:
-    """Least seconds of ring, tree and one-shot; 0 for one device.
+    """Least time of ring, tree and one-shot; 0 for one device.
 
     All-to-all is one step on a switch: its ring's steps overlap, so they count by ⌈log2 n⌉ like a tree's.
     """
@@ -89,7 +88,7 @@ def alpha_beta_s(op: CollectiveOp, bandwidth: float, constants: dict[str, float]
 
 
 def _joined(latency: Float64Array, transfer: Float64Array) -> Float64Array:
-    """Latency and transfer overlap in part: a power mean between their sum and the greater of them."""
+    """Latency and transfer partly overlapped: a power mean between their sum and their maximum."""
     joined: Float64Array = (latency**SHARPNESS + transfer**SHARPNESS) ** (1 / SHARPNESS)
     return joined
 
@@ -98,9 +97,9 @@ def times(op: CollectiveOp, device: DeviceProfile, *, stack: str = "vllm", fold:
     """Seconds of one collective among ``op.devices`` of ``device``, all on one switch or host.
 
     Args:
-        op: What is sent.
+        op: The collective.
         device: Any data sheet with a link.
-        stack: Whose all-reduce; the other collectives are NCCL's for all.
+        stack: The stack whose all-reduce runs; all stacks use NCCL's other collectives.
         fold: None for what ships, else the model fitted without a device or family.
 
     Raises:
@@ -132,7 +131,7 @@ def times(op: CollectiveOp, device: DeviceProfile, *, stack: str = "vllm", fold:
 
 
 def named(op: CollectiveOp, stack: str) -> str:
-    """One of ``NAMES``. A message from one to one is priced as a gather between two: a single step as well."""
+    """Its name in ``NAMES``. Point to point is priced as a gather between two devices, which is also a single step."""
     return {"p2p": "all_gather", "all_reduce": f"all_reduce.{stack}"}.get(op.collective, op.collective)
 
 
@@ -148,7 +147,7 @@ def features(
 
 
 def position(way: Link) -> Float64Array:
-    """Where a link stands among others: logarithm (base 2) of its GB/s, and its sort, far apart from the other."""
+    """Position of a link for distances: base-2 logarithm of its GB/s, and its kind, far from the other kinds."""
     return np.array([np.log2(way.bandwidth.number / 1e9), 4.0 if way.to == "host" else 0.0])
 
 

@@ -1,8 +1,8 @@
-"""Fused mixture-of-experts kernels: choosing rows, grouped products, summing up, as one call.
+"""Fused mixture-of-experts kernels: dispatch, grouped products and combine in one call.
 
 Physics: the experts that have a row are read once, their rows are padded to tiles and multiplied, and several small
-kernels give a floor. Shares of the limits and floors are constants a stack and weight format, fitted on pooled devices;
-what remains is corrected by a bounded network (:mod:`.bounded`).
+kernels give a floor. Shares of the limits and floors are constants per stack and weight format, fitted on pooled
+devices; a bounded network corrects the rest (:mod:`.bounded`).
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from chipwise.predict.kernels import analytic, bounded, routing
 from chipwise.predict.kernels.bounded import STACKS, Fitted, columns, hardware, one_hot
 from chipwise.predict.kernels.times import KernelTimes, launch_s
 
-ROUTING = "power_law_1.2"  # what measured routers look like to the tables that the fit knows
+ROUTING = "power_law_1.2"  # measured routers as the tables of the fit describe them
 FORMATS = ("bf16", "fp8", "fp8_block", "nvfp4", "mxfp4", "mxfp4_fp8", "int4")
-DEFAULTS = {"compute": 0.45, "memory": 0.65, "kernels": 8.0, "power": 2.0}  # where a stack and format was not fitted
-TILE_ROWS = 16.0  # least rows of a grouped product's tile: one matrix instruction
+DEFAULTS = {"compute": 0.45, "memory": 0.65, "kernels": 8.0, "power": 2.0}  # for unfitted stacks and formats
+TILE_ROWS = 16.0  # least rows of a tile of a grouped product: one matrix instruction
 WIDEST_TILE_ROWS = 128.0
 LOG_HALFWIDTH = 0.9  # without a fit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grouped:
-    """A grouped product put into numbers: what the constants and the network see. Arrays broadcast."""
+    """A grouped product in numbers, as the formula and the network use it. Arrays broadcast."""
 
     load: routing.Load
     compute_s: Float64Array  # without padding
@@ -41,7 +41,7 @@ class Grouped:
 
 
 def format_class(weights: str, activations: str) -> str:
-    """The kernels that serve a weight format: one of ``FORMATS``."""
+    """Class of kernels that serve a weight format: one of ``FORMATS``."""
     if weights == "mxfp4":
         return "mxfp4_fp8" if activations.startswith("fp8") else "mxfp4"
     if weights == "nvfp4":
@@ -82,7 +82,7 @@ def times(
     fold: str | None = None,
     routing: str = ROUTING,
 ) -> KernelTimes:
-    """Seconds of the fused call on the device of the group that has the most to do.
+    """Seconds of the fused call on the busiest device of the group.
 
     Args:
         op: Experts, or one grouped product alone (a third of the floor, no network).
@@ -104,7 +104,7 @@ def times(
     near = fitted.nearness(hardware(device), chosen) if fitted is not None else 0.0
     situation = fitted.situation(device, fold, hardware(device)) if fitted is not None else "unseen"
     halfwidth = fitted.halfwidth(stack, situation) if fitted is not None else LOG_HALFWIDTH
-    if isinstance(op, GroupedMatmul):  # timed nowhere by itself
+    if isinstance(op, GroupedMatmul):  # no table times it separately
         situation, halfwidth = "unseen", LOG_HALFWIDTH
     if fitted is not None and chosen in fitted.networks and isinstance(op, ExpertsOp):
         inputs = features(
@@ -147,7 +147,7 @@ def grouped(op: ExpertsOp | GroupedMatmul, device: DeviceProfile, *, routing: st
 
 
 def base_s(numbers: Grouped, constants: dict[str, float], launch: float) -> Float64Array:
-    """The formula: a floor of so many launches, and the two limits at their shares, joined by a power mean."""
+    """Seconds by the formula: a floor of several launches, and a power mean of the two limits at their shares."""
     power = constants["power"]
     compute, memory = numbers.padded_s / constants["compute"], numbers.memory_s / constants["memory"]
     floor = constants["kernels"] * launch * (1.0 if numbers.matrices > 1 else 1 / 3)

@@ -1,8 +1,8 @@
-"""Matrix products: physics with fitted constants, then a bounded network on what is left, with intervals.
+"""Matrix products: physics with fitted constants, a bounded network for the remaining error, and intervals.
 
 Where the kernels of the device, stack and format were measured, the network knows them by name. Elsewhere a second,
 smaller network knows only the device's class (its siblings) or, for a device without siblings in the fit, none; its
-correction shrinks with the distance of the data sheet from those seen. ``predict/fitting/gemm.py`` makes what ships.
+correction shrinks with the distance of the data sheet from known ones. ``chipwise fit`` writes what ships.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ from chipwise.predict.kernels.times import KernelTimes, Situation
 DATA = Path(__file__).parents[1] / "data"
 SHIPPED = "all"  # the fold that left nothing out
 STACKS = ("vllm", "sglang", "trtllm")
-ANY = "*"  # the class of a device that has no sibling in the fit
+ANY = "*"  # class of a device that has no sibling in the fit
 REACH = 3.0  # doublings of data-sheet figures over which trust in the correction falls to 1/e
-NEAR = 0.4  # doublings over which a left-out device's misses lose weight, by e, in the half-width of another
+NEAR = 0.4  # doublings over which the weight of a left-out device's errors falls to 1/e in another's half-width
 FAR = {"sibling": 0.75, "unseen": 2.0}  # doublings to the nearest device seen beyond which no half-width was checked
-WIDENING = 0.5  # it then grows by this share for each doubling
-SUBSTITUTE = 1.5  # how much wider they are where the kernels of another format stand in for unmeasured ones
-WIDEST = 1.5  # half-width of what is hardly known: a factor of 4.5 either way
+WIDENING = 0.5  # beyond, it grows by this share for each doubling
+SUBSTITUTE = 1.5  # factor on half-widths where another format's kernels replace unmeasured ones
+WIDEST = 1.5  # half-width where hardly anything is known: a factor of 4.5 either way
 SHARE = 0.9
 GRID = 256.0
 Facts = Mapping[str, Any]
 
 
 def times(op: Matmul, device: DeviceProfile, *, stack: str = "vllm", fold: str | None = None) -> KernelTimes:
-    """Seconds of ``op``, whose sizes may be arrays, on ``device``; quantising its activations included.
+    """Seconds of ``op``, whose sizes may be arrays, on ``device``; including the quantisation of its activations.
 
     Args:
         op: The product.
         device: Any data sheet.
-        stack: Whose kernels; one that was not measured is taken for ``vllm``.
+        stack: The stack whose kernels run; one that was not measured counts as ``vllm``.
         fold: None for what ships; ``device:NAME`` or ``family:NAME`` for the model fitted without them.
 
     Raises:
@@ -86,10 +86,9 @@ def times(op: Matmul, device: DeviceProfile, *, stack: str = "vllm", fold: str |
 
 
 def on_grid(size: Float64Array) -> Float64Array:
-    """The largest multiple of 256 (power of two below that) which is no larger: such widths and depths were measured.
+    """Rounds down to a multiple of 256 (below 256, to a power of two), as the measured widths and depths are.
 
-    Sizes between take the correction of this one, and the physics of their own: what a tile that is not full costs is
-    then what tiles say.
+    Other sizes take the correction of that size and their own physics, which knows the cost of partly filled tiles.
     """
     return np.where(size >= GRID, np.floor(size * (1 / GRID)) * GRID, np.exp2(np.floor(np.log2(np.maximum(size, 1.0)))))
 
@@ -102,7 +101,7 @@ def _misaligned(
     constants: tuple[Facts, Facts],
     cost: Float64Array,
 ) -> tuple[Float64Array, Float64Array]:
-    """Seconds with tiles that take exp(``cost``) times as long, and the half-width, in logarithms, of knowing that."""
+    """Seconds with tiles that take exp(``cost``) times as long, and the log half-width of that factor."""
     low_s, total_s, high_s = (
         parts(m, n, k, machine, *constants, slower=np.exp(cost * share)).total_s
         for share in (1 - alignment.DOUBT, 1.0, 1 + alignment.DOUBT)
@@ -111,14 +110,14 @@ def _misaligned(
 
 
 def _unmeasured(size: Float64Array, near: Float64Array) -> Float64Array:
-    """Sizes off the grid of those that were measured; an aligned one in place of the others."""
+    """Sizes that are not on the measured grid; an aligned size replaces the others."""
     return np.where(near == size, GRID, size)
 
 
 def _correction(
     x_FR: Float32Array, device: DeviceProfile, path: str, fold: str, stack: str, kernels: str
 ) -> tuple[Float64Array, float, Situation]:
-    """The correction as a logarithm, the half-width, the situation."""
+    """Correction as a logarithm, half-width, and situation."""
     facts = fitted()["folds"][fold]
     nets = networks()
     kind = f"{device.name}|{stack}|{kernels}"
@@ -137,16 +136,16 @@ def _correction(
 
 @functools.cache
 def halfwidth(here: tuple[float, ...], path: str, fold: str, situation: Situation) -> float:
-    """Half of the 90 % interval, as a logarithm: how far off the fit was on devices like this one when it lacked them.
+    """Half of the 90 % interval, as a logarithm: errors on similar devices of fits that excluded them.
 
     Args:
         here: The device's :func:`hardware`.
         path: The kernels.
-        fold: Whose misses count: those of the devices that it kept, each from a fit without that device.
+        fold: The fold; the errors of the devices that it kept count, each from a fit without that device.
         situation: ``sibling`` or ``unseen``.
 
-    Devices weigh by the closeness of their data sheets; siblings among them share one weight. The wider counts of this
-    path's misses and those of all paths.
+    Devices weigh by the closeness of their data sheets; siblings among them share one weight. The wider of this path's
+    errors and those of all paths counts.
 
     References:
         Tibshirani et al. 2019, Conformal prediction under covariate shift.
@@ -170,10 +169,10 @@ def halfwidth(here: tuple[float, ...], path: str, fold: str, situation: Situatio
 
 
 def fold_name(fold: str | None, device: DeviceProfile | None = None) -> str:
-    """The name under which the model that leaves ``fold`` out is kept; that of all where it had nothing to leave out.
+    """Name under which the model without ``fold`` is stored; the shipped one's where nothing is left out.
 
     A family's fold may keep a device of another class (Blackwell's keeps the RTX PRO 6000, whose units are a quarter as
-    wide); asked for that ``device``, the fold without it answers.
+    wide); for that ``device`` the fold without it is used.
 
     Raises:
         Unsupported: ``fold`` is neither None, ``device:NAME`` nor ``family:NAME``.
@@ -199,12 +198,12 @@ def fold_name(fold: str | None, device: DeviceProfile | None = None) -> str:
 
 
 def class_of(device: DeviceProfile) -> str:
-    """Devices of one class are siblings: one family, and the same 16-bit FLOPs a clock and unit (to a factor √2)."""
+    """Class of siblings: the family, and 16-bit FLOPs per clock and unit (to a factor √2)."""
     return f"{device.family}/{round(hardware(device)[3])}"
 
 
 def hardware(device: DeviceProfile) -> tuple[float, float, float, float]:
-    """log2 of what describes a device: memory bandwidth, FLOPs a byte, units, 16-bit FLOPs a clock and unit."""
+    """Base-2 logarithms of memory bandwidth, FLOPs per byte, units, and 16-bit FLOPs per clock and unit."""
     listed = device.peak_flops_per_s
     peak = next((device.peak(name) for name in ("bf16", "fp16", "fp32", "int8", "fp8") if name in listed), None)
     if peak is None:
@@ -222,7 +221,7 @@ def distance(device: DeviceProfile, seen: Mapping[str, Any]) -> float:
 
 
 def _nearest(own: Facts, stack: str, path: str) -> tuple[str, str]:
-    """The measured stack and path that stand for these: the same path of another stack before another path."""
+    """The measured stack and path in place of unmeasured ones: another stack first, then another path."""
     stack = stack.lower().replace("-", "").replace("tensorrtllm", "trtllm")
     stacks = (stack, *STACKS) if stack in STACKS else STACKS
     near = {"wide": ("bf16",), "w8a8": ("fp8",), "w4a16": ("w8a16", "bf16"), "w8a16": ("bf16",), "fp8_block": ("fp8",)}
@@ -235,14 +234,14 @@ def _nearest(own: Facts, stack: str, path: str) -> tuple[str, str]:
 
 @functools.cache
 def fitted() -> dict[str, Any]:
-    """What ``gemm.json`` says: constants and half-widths of each fold, provenance."""
+    """Reads ``gemm.json``: constants and half-widths of each fold, provenance."""
     found: dict[str, Any] = json.loads((DATA / "gemm.json").read_text(encoding="utf-8"))
     return found
 
 
 @functools.cache
 def networks() -> dict[str, Network]:
-    """The networks of ``gemm.npz``: ``seen``, and one for each fold."""
+    """Reads the networks of ``gemm.npz``: ``seen``, and one per fold."""
     facts = fitted()["networks"]
     with np.load(DATA / "gemm.npz", allow_pickle=False) as stored:
         return {

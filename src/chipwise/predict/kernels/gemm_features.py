@@ -1,4 +1,4 @@
-"""What the network that corrects the physics of a product sees: shares of its time, its shape, how it fits tiles."""
+"""Inputs of the network that corrects the physics of products: shares of time, shape, fit to tiles."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COUNT = 37
 
 
 def features(m: Any, n: Any, k: Any, machine: Machine, parts: Parts) -> Float32Array:
-    """(COUNT, rows) float32, without units and without the device's name."""
+    """Dimensionless features without the device's name, (COUNT, rows) in float32."""
     path, units = machine.path, machine.units
     m, n, k = (np.asarray(size, dtype=np.float32) for size in (m, n, k))
     inverse = (1 / parts.total_s).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Which kernels serve a pair of number formats: what is multiplied, what moves, what is quantised."""
+"""Kernels that serve a pair of number formats: which formats are multiplied, moved and quantised."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chipwise.hardware.datasheet import DeviceProfile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelPath:
-    """One way to multiply. ``name`` is the key of fitted constants; sizes are bytes a value, scales included."""
+    """A way to multiply. ``name`` is the key of fitted constants; sizes are bytes per value, scales included."""
 
     name: str
     multiplied_in: DType
@@ -32,11 +32,11 @@ _PEAK = {"fp8": (DType.FP8,), "fp8_block": (DType.FP8,), "nvfp4": (DType.FP4,)}
 
 
 def path_of(weights: str, activations: str, device: DeviceProfile) -> KernelPath:
-    """The kernels that multiply ``activations`` with ``weights`` on ``device``.
+    """Kernels that multiply ``activations`` by ``weights`` on ``device``.
 
-    8-bit and 4-bit floats are multiplied as they are where the device has a rate for them, and activations are
-    quantised on the way; elsewhere, and for integer weights with wide activations, weights are widened to the
-    activations' format. Integer activations make an integer product, and so does ``w8a8``.
+    8-bit and 4-bit floats are multiplied directly where the device has a rate for them, with activations quantised
+    first; elsewhere, and for integer weights with wide activations, weights are widened to the activations' format.
+    Integer activations make an integer product, and so does ``w8a8``.
 
     Raises:
         UnknownName: A format has no such name.

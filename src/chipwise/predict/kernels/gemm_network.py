@@ -1,4 +1,4 @@
-"""The small network that corrects the physics of products: shared layers, biases and gains of each kind of kernel."""
+"""The small network that corrects the physics of products: shared layers, with biases and gains per kind of kernel."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Network:
     bound: float  # corrections are clipped to ± this, in logarithms
 
     def __call__(self, x_FR: Float32Array, kind: str) -> Float64Array:
-        """(rows,) corrections, as logarithms, for kernels of ``kind``. Features are clipped to four deviations."""
+        """Corrections as logarithms, (rows,), for kernels of ``kind``. Features are clipped to four deviations."""
         index = self.kinds.index(kind)
         gain = (1 + self.first_gain[index]).astype(np.float32)
         first, first_bias = self.first * gain, self.first_bias[index]
@@ -49,10 +49,10 @@ class Network:
         return np.clip(out, -self.bound, self.bound)
 
     def arrays(self) -> dict[str, Float32Array]:
-        """What is written: every array under its name."""
+        """All arrays by name, as they are stored."""
         return {name: getattr(self, name) for name in ARRAYS}
 
 
 def from_arrays(arrays: Mapping[str, Float32Array], kinds: tuple[str, ...], bound: float) -> Network:
-    """The network that was written (weights in half precision)."""
+    """The network from its stored arrays (weights in half precision)."""
     return Network(kinds=kinds, bound=bound, **{name: arrays[name].astype(np.float32) for name in ARRAYS})

@@ -1,9 +1,9 @@
-"""The physics of one matrix product: tiles, waves, K steps, bytes, launch. Constants are free of any device's name.
+"""Physics of one matrix product: tiles, waves, K steps, bytes, launch. No constant depends on a device's name.
 
 A product is cut into output tiles; each streaming multiprocessor takes one at a time and walks along K in steps of 128
 bytes. A step lasts as long as the slowest of multiplying, feeding operands from L2, and the latency of the loop. Too
-few tiles are split along K. What the tiles need, and what the memory needs for the bytes, overlap as a p-norm; the
-launch, and the kernel that quantises activations, come on top. The best of a few tile shapes is taken, as libraries do.
+few tiles are split along K. The time of the tiles and that of moving the bytes overlap as a p-norm; the launch, and the
+kernel that quantises activations, are added. The best of a few tile shapes counts, since libraries choose it.
 
 References:
     NVIDIA, Matrix Multiplication Background User's Guide (tile and wave quantisation).
@@ -24,30 +24,30 @@ from chipwise.predict.kernels.times import LAUNCH_S, launch_s
 
 TILES = ((16, 64), (64, 64), (64, 128), (128, 128), (128, 256), (256, 128))  # rows of m, columns of n
 STEP_BYTES = 128.0  # along K
-CLOCK_HZ = 1.9e9  # constants in clocks are seconds at this clock
-FLOPS_PER_CLOCK = 4096.0  # 16-bit, of the SM that feeding is stated for
-NARROWEST = 0.1  # of FLOPS_PER_CLOCK: units that multiply less are not fed less
-JOULES_PER_FLOP = 0.7e-12  # board power over the 16-bit peak at which power does not slow a unit of FLOPS_PER_CLOCK
+CLOCK_HZ = 1.9e9  # clock at which constants in clocks are given
+FLOPS_PER_CLOCK = 4096.0  # 16-bit, of the SM for which operand feeding is stated
+NARROWEST = 0.1  # share of FLOPS_PER_CLOCK: slower units are fed no more slowly
+JOULES_PER_FLOP = 0.7e-12  # board power per 16-bit peak above which power does not slow a unit of FLOPS_PER_CLOCK
 UNITS = 16.0  # fallback where no unit count is published
-WIDEST_UNIT = 16384.0  # 16-bit FLOPs a clock: one systolic array that does more counts as several units
+WIDEST_UNIT = 16384.0  # 16-bit FLOPs per clock; a systolic array that does more counts as several units
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What the physics asks of a device and a path."""
+    """Facts of a device and a path that the formula needs."""
 
     units: float
     clock_hz: float
     bandwidth_bytes_per_s: float
     cache_bytes: float  # shared by all units; 0 where none is published
-    launch_ratio: float  # of an empty kernel to that of a GPU
-    power_ratio: float  # watts for a FLOP against those needed, see _power_ratio
-    least_rows: int  # that one instruction multiplies: 16 for matrix engines, 1 for vector engines
+    launch_ratio: float  # time of an empty kernel over that of a GPU
+    power_ratio: float  # watts per FLOP over those needed, see _power_ratio
+    least_rows: int  # rows that one instruction multiplies: 16 for matrix engines, 1 for vector engines
     path: KernelPath
 
     @classmethod
     def of(cls, device: DeviceProfile, path: KernelPath) -> Machine:
-        """From the data sheet; without a unit count 16 units, without a clock 1.9 GHz."""
+        """Reads the data sheet; an unknown unit count is 16, an unknown clock 1.9 GHz."""
         units, clock_hz = units_and_clock(device)
         width = path.peak_flops_per_s * path.activation_bytes / 2 / clock_hz
         matrix = any(e.kind == "matrix" and e.rate(path.multiplied_in) == path.peak_flops_per_s for e in device.engines)
@@ -69,10 +69,10 @@ def _cache_bytes(device: DeviceProfile) -> float:
 
 
 def _power_ratio(device: DeviceProfile, path: KernelPath, unit_clocks_per_s: float) -> float:
-    """Power that a board has for a FLOP of the path, over what it needs; 1 where the board's power is unknown.
+    """Power available per FLOP of the path over the power needed; 1 where the board's power is unknown.
 
     FLOPs of narrower formats need less, in proportion to their bytes. Wider units spread the cost of moving operands
-    over more FLOPs: what one needs falls with the root of its FLOPs a clock. More than enough is enough.
+    over more FLOPs: the power per FLOP falls with the root of the FLOPs per clock. The ratio is at most 1.
     """
     if device.board_power is None:
         return 1.0
@@ -84,19 +84,19 @@ def _power_ratio(device: DeviceProfile, path: KernelPath, unit_clocks_per_s: flo
 
 
 def units_and_clock(device: DeviceProfile) -> tuple[float, float]:
-    """Units and clock of the data sheet, or the fallbacks."""
+    """Units and clock from the data sheet, or their fallbacks."""
     units = device.units.number if device.units is not None else UNITS
     return units, device.clock.number if device.clock is not None else CLOCK_HZ
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """Seconds of one product and of what it is made of."""
+    """Seconds of one product and of its parts."""
 
     total_s: Float64Array
     tiles_s: Float64Array
     memory_s: Float64Array
-    resident: Float64Array  # share of the bytes that a cache still holds from the call before
+    resident: Float64Array  # share of the bytes that a cache still holds from the previous call
     quantise_s: Float64Array
     launch_s: Float64Array
     bytes: Float64Array
@@ -104,16 +104,16 @@ class Parts:
 
 SHARED: Mapping[str, tuple[float, float]] = {
     "compute_share": (np.log(0.85), 0.3),  # log of the share of the dense peak inside a step
-    "power": (0.4, 0.05),  # how that share falls where power is short: clocks go with its power 1/3 to 1/2
+    "power": (0.4, 0.05),  # exponent of the power ratio where power is short: clocks follow its power of 1/3 to 1/2
     "memory_share": (np.log(0.85), 0.2),  # log of the share of the bandwidth
-    "cache_share": (np.log(1 / 6), 0.3),  # log of the cache's share that one call's operands may take and stay in it
-    "cache_sharp": (np.log(4.0), 0.3),  # log of how sharply they stop to stay
-    "cache": (np.log(20.0), 0.4),  # log bytes a clock and unit from the cache
-    "prologue": (np.log(2000.0), 1.0),  # log clocks that a tile costs on top of its steps
-    "step": (np.log(200.0), 1.0),  # log clocks that a step takes at least
-    "feed": (np.log(64.0), 1.0),  # log bytes a clock into an SM of FLOPS_PER_CLOCK
-    "feed_power": (0.7, 0.15),  # how feeding grows with the SM's FLOPs a clock
-    "wave": (-1.0, 1.0),  # logit: how much a wave that is not full costs as a full one
+    "cache_share": (np.log(1 / 6), 0.3),  # log of the cache's share that one call's operands may fill and stay cached
+    "cache_sharp": (np.log(4.0), 0.3),  # log of the sharpness of that limit
+    "cache": (np.log(20.0), 0.4),  # log bytes per clock and unit from the cache
+    "prologue": (np.log(2000.0), 1.0),  # log clocks of a tile in addition to its steps
+    "step": (np.log(200.0), 1.0),  # log of the least clocks of a step
+    "feed": (np.log(64.0), 1.0),  # log bytes per clock into an SM of FLOPS_PER_CLOCK
+    "feed_power": (0.7, 0.15),  # exponent of the SM's FLOPs per clock in its feeding
+    "wave": (-1.0, 1.0),  # logit: how far a partly filled wave costs as much as a full one
     "reduce": (np.log(1500.0), 1.0),  # log clocks for each doubling of the split along K
     "overlap": (np.log(2.0), 0.5),  # log p of the norm
     "launch_clock": (0.25, 0.05),  # power of the clock in a launch, a step, a prologue
@@ -148,11 +148,11 @@ def parts(
     Args:
         m: Rows of the activations.
         n: Columns of the weights.
-        k: What they share.
+        k: The shared dimension.
         machine: The device and path.
-        shared: A value for each name of ``SHARED``.
-        own: A value for each name of ``OWN``.
-        slower: How many times longer tiles take than those of aligned rows.
+        shared: Values by name, see ``SHARED``.
+        own: Values by name, see ``OWN``.
+        slower: Time of the tiles over that with aligned rows.
     """
     path, clock = machine.path, machine.clock_hz / CLOCK_HZ
     steps = np.ceil(k * (max(path.weight_bytes, path.activation_bytes) / STEP_BYTES))

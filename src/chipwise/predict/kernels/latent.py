@@ -1,8 +1,8 @@
-"""Latent attention (MLA): absorbed, where one latent serves all heads as key and value; or expanded, for prompts.
+"""Latent attention (MLA): absorbed, where one latent is key and value of all heads, or expanded, for prompts.
 
-Absorbed it is attention with one key head whose key is ``kv_rank + rope_size`` wide, its first ``kv_rank`` values being
-the value too; expanded it is attention with a key head a head. Physics and networks are those of :mod:`.attention`,
-with constants of their own.
+Absorbed, it is attention with one key head of size ``kv_rank + rope_size``, whose first ``kv_rank`` values are also the
+value; expanded, it is multi-head attention. Physics and networks are those of :mod:`.attention`, with constants of
+their own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LANES = ("sglang-hopper", "sglang-blackwell", "sglang-plain", "trt-hopper", "trt
 
 
 def lane(stack: str, device: DeviceProfile) -> str:
-    """The kernel design that ``stack`` runs on ``device``. vLLM's are taken to be SGLang's, the nearest that was timed.
+    """Kernel design that ``stack`` runs on ``device``. vLLM counts as SGLang, the nearest that was timed.
 
     Raises:
         UnknownName: The stack is none of ``STACKS``.
@@ -38,7 +38,7 @@ def lane(stack: str, device: DeviceProfile) -> str:
 
 
 def call_of(op: LatentAttentionOp) -> physics.Call:
-    """``op`` as attention: key and value of one mean width, so that its products are counted right."""
+    """``op`` as attention whose keys and values have one mean width, so that FLOPs are counted correctly."""
     key, result = np.asarray(op.key_size, dtype=np.float64), np.asarray(op.result_size, dtype=np.float64)
     width = (key + result) / 2
     kv_heads, stored = (1, key / width) if op.absorbed else (op.heads, 2)
@@ -53,7 +53,7 @@ def call_of(op: LatentAttentionOp) -> physics.Call:
 
 
 def times(op: LatentAttentionOp, device: DeviceProfile, *, stack: str = "vllm", fold: str | None = None) -> KernelTimes:
-    """Seconds of ``op`` on ``device`` as one fused kernel, without the products to the latent and back.
+    """Seconds of ``op`` on ``device`` as one fused kernel, without the projections to and from the latent.
 
     Args:
         op: Latent attention; sizes may be arrays.

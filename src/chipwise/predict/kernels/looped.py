@@ -1,8 +1,8 @@
-"""Mixtures of experts as a loop: one expert after another, each with small products of its own.
+"""Mixtures of experts as a loop: one expert after another, each with its own small products.
 
-So do implementations without a grouped kernel. An expert that has a row is gathered, multiplied, and summed up by
-kernels of its own; nothing of this kind was timed, so it is the model of single products, as often as experts are met,
-and launches. What the host spends on the loop comes on top and is not known here.
+Implementations without a grouped kernel work this way. Each expert with at least one row has kernels that gather,
+multiply and sum; none of these were timed, so the model of single products is used once per active expert, plus
+launches. The host's time for the loop is not included.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from chipwise.ops import ExpertsOp, Matmul
 from chipwise.predict.kernels import experts, gemm
 from chipwise.predict.kernels.times import KernelTimes, launch_s
 
-BESIDE = 5  # kernels of an expert beside its products: gather, activation, gating, weights of the router, summing up
+BESIDE = 5  # kernels of an expert besides its products: gather, activation, gating, router weights, sum
 LOG_HALFWIDTH = 0.6  # stated
 
 
 def times(op: ExpertsOp, device: DeviceProfile, *, stack: str = "vllm", fold: str | None = None) -> KernelTimes:
-    """Seconds of all experts of ``op`` that have a row, one after another.
+    """Seconds of all active experts of ``op``, one after another.
 
     Raises:
         Unsupported: The device has no rate for the products' format.
@@ -37,12 +37,12 @@ def times(op: ExpertsOp, device: DeviceProfile, *, stack: str = "vllm", fold: st
         log_halfwidth=np.full(latency.shape, LOG_HALFWIDTH),
         compute_s=numbers.compute_s,
         memory_s=numbers.memory_s,
-        launch_s=np.full(latency.shape, launch),  # a loop that depends on the router is captured in no graph
+        launch_s=np.full(latency.shape, launch),  # a loop that depends on the router cannot be captured in a graph
         situation=into.situation,
         doubt=np.full(latency.shape, LOG_HALFWIDTH),
     )
 
 
 def _product(op: ExpertsOp, rows: Float64Array, k: Size, n: Size) -> Matmul:
-    """One expert's product with the rows that it has on average."""
+    """One expert's product, with the mean number of rows."""
     return Matmul(m=np.maximum(rows, 1.0), k=k, n=n, weights=op.weights, activations=op.activations)

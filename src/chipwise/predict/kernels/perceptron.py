@@ -1,4 +1,4 @@
-"""A plain multilayer network in numpy that corrects physical formulas. It is trained by ``fitting/perceptron.py``."""
+"""A plain multilayer perceptron in numpy that corrects physical formulas."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ LAYERS = ("w0", "w1", "w2", "w3", "w4")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Perceptron:
-    """Hidden layers with x·sigmoid(x) over standardised inputs; the answer is kept within ±bound.
+    """Hidden layers with x·sigmoid(x) over standardised inputs; outputs lie within ±bound.
 
-    Inputs outside the range that was seen are taken at its edge.
+    Inputs are clipped to the range of the fit.
     """
 
     mean: Float32Array  # (inputs,)
@@ -29,7 +29,7 @@ class Perceptron:
     bound: float
 
     def __call__(self, inputs: Float32Array) -> Float64Array:
-        """(rows, inputs) -> (rows,)."""
+        """Outputs; (rows, inputs) -> (rows,)."""
         answers = np.empty(len(inputs), dtype=np.float64)
         for start in range(0, len(inputs), BLOCK_ROWS):
             rows = slice(start, start + BLOCK_ROWS)
@@ -42,14 +42,14 @@ class Perceptron:
         return np.clip(answers, -self.bound, self.bound)
 
     def arrays(self, name: str) -> dict[str, npt.NDArray[np.generic]]:
-        """What a file holds of it, under ``name/…``: ranges in single, weights in half precision."""
+        """Arrays to store under ``name/…``: ranges in single, weights in half precision."""
         exact = {part: getattr(self, part) for part in ("mean", "scale", "low", "high")}
         weights = {part: layer.astype(np.float16) for part, layer in zip(LAYERS, self.layers, strict=False)}
         return {f"{name}/{part}": array for part, array in (exact | weights).items()}
 
     @classmethod
     def of(cls, arrays: Mapping[str, npt.NDArray[np.generic]], name: str, *, bound: float) -> Perceptron:
-        """The network that ``arrays`` hold under ``name``."""
+        """Reads the network stored in ``arrays`` under ``name``."""
         parts = {part: arrays[f"{name}/{part}"].astype(np.float32) for part in ("mean", "scale", "low", "high")}
         layers = tuple(arrays[f"{name}/{part}"].astype(np.float32) for part in LAYERS if f"{name}/{part}" in arrays)
         return cls(layers=layers, bound=bound, **parts)

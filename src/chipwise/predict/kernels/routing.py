@@ -1,8 +1,8 @@
-"""How tokens fall on experts: expected experts met, rows padded to tiles, the heaviest device's share. And RouteOp.
+"""Distribution of tokens over experts (active experts, padded rows, the busiest device's share), and RouteOp's time.
 
-Three routings are known. ``uniform``: every token chooses at random. ``balanced``: counts are as equal as they can be.
+There are three routings. ``uniform``: every token chooses at random. ``balanced``: counts are as equal as they can be.
 ``power_law_A``: popularities are drawn from a density x^-A between a least and a greatest value, as benchmark tools
-do to imitate real routers; the answer is then that of the device with the most rows.
+do to imitate real routers; the result is then that of the device with the most rows.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ QUANTILES = 12  # of the experts' popularities: enough for sums over hundreds of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What falls to one device. Expectations, so fractions occur."""
+    """Load of one device, as expected values."""
 
     rows: Float64Array  # token-expert pairs
-    met: Float64Array  # experts that have a row
+    met: Float64Array  # experts with at least one row
     padded: Float64Array  # rows after each expert's are padded to whole tiles
 
 
@@ -51,7 +51,7 @@ def skew(routing: str) -> float | None:
 
 
 def load(tokens: Any, topk: Any, experts: Any, local: Any, *, routing: str, tile: Any) -> Load:
-    """Rows, experts met and padded rows of the device that the call waits for. All arguments broadcast.
+    """Rows, active experts and padded rows of the busiest device. All arguments broadcast.
 
     Uniform: E(1 - (1 - k/E)^tokens) experts are met, each by a Poisson number of rows. Balanced: each device
     has the same rows (one at least: the busiest is waited for), and min(local, rows) of its experts are met.
@@ -87,7 +87,7 @@ def load(tokens: Any, topk: Any, experts: Any, local: Any, *, routing: str, tile
 
 
 def _waste(each: Float64Array, tile: Float64Array) -> Float64Array:
-    """Rows of padding of an expert with about ``each`` rows: a tile's rest, half a tile at many."""
+    """Padding rows of an expert with about ``each`` rows: the rest of a tile, half a tile where rows are many."""
     waste: Float64Array = np.where(each < tile, tile - each, tile / 2)
     return waste
 
@@ -106,7 +106,7 @@ def _popularities(exponent: float, pairs: Float64Array, experts: Float64Array, t
 
 
 def _heaviest(popularity: Float64Array, experts: Float64Array, local: Float64Array) -> Float64Array:
-    """Load of the heaviest of experts/local devices over the mean: one deviation times √(2 ln devices)."""
+    """Load of the busiest of experts/local devices over the mean: one deviation times √(2 ln devices)."""
     devices = np.maximum(experts / local, 1.0)
     deviation = popularity.std(axis=0) / np.sqrt(local)
     heaviest: Float64Array = np.minimum(1 + deviation * np.sqrt(2 * np.log(devices)), devices)
@@ -114,7 +114,7 @@ def _heaviest(popularity: Float64Array, experts: Float64Array, local: Float64Arr
 
 
 def times(op: Op, device: DeviceProfile, *, stack: str = "vllm", fold: str | None = None) -> KernelTimes:
-    """Scores of all experts through memory, one small kernel: a stream (see :mod:`.stream`).
+    """Time of one small kernel that streams the scores of all experts (see :mod:`.stream`).
 
     Raises:
         Unsupported: The device has no arithmetic rate.

@@ -1,10 +1,10 @@
-"""Recurrences (Mamba-2, gated delta) and short convolutions: three limits at fitted shares, and a floor.
+"""Recurrences (Mamba-2, gated delta) and short convolutions: three limits at fitted shares, plus a floor.
 
-The third limit is the chain. Chunks of a sequence wait for each other: each is a step in series, however many units
-there are; heads and sequences go side by side, in waves of as many as there are units. One token is a step of the
-recurrence, bound by reading and writing the state. A convolution's chain is that of kernels with a block a channel.
+The third limit is the chain. Chunks of a sequence are computed one after another, however many units there are; heads
+and sequences run in parallel, in waves of as many as there are units. One token is a step of the recurrence, bound by
+reading and writing the state. A convolution's chain assumes one block per channel.
 
-No table times Mamba-2's scan itself: it is priced with the gated delta rule's constants and counts as unseen.
+No table times Mamba-2's scan; it is priced with the constants of the gated delta rule and counts as unseen.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from chipwise.predict.kernels.times import KernelTimes, launch_s
 DEFAULTS = {"compute": 0.1, "memory": 0.6, "kernels": 2.0, "chunk_s": 2e-6, "extra": 2.0, "cache": 3.0, "room": 1.0}
 CONV_DEFAULTS = DEFAULTS | {"kernels": 1.0, "chunk_s": 1e-8, "extra": 1.0}
 """Shares of the limits, launches, seconds of a chunk, chunks' worth of starting, how many times faster the last cache
-is than memory, and how much of it holds what was just used. Where nothing was fitted."""
-CONV_CHUNK = 512  # positions that a block takes at once
-BYTES_PER_S_PER_UNIT = 25e9  # of memory bandwidth: tells how many units a device has that does not say
-POWER = 2.0  # of the mean that joins the limits
+is than memory, and how much of it holds recently used data. Defaults where nothing was fitted."""
+CONV_CHUNK = 512  # positions that a block computes at once
+BYTES_PER_S_PER_UNIT = 25e9  # memory bandwidth per unit, for devices without a unit count
+POWER = 2.0  # exponent of the mean of the limits
 LOG_HALFWIDTH = 1.0
 
 
@@ -39,7 +39,7 @@ def phase(tokens: Any) -> Any:
 
 
 def chain(op: ScanOp | ConvOp, device: DeviceProfile) -> tuple[Float64Array, Float64Array]:
-    """Chunks in series, and waves: blocks side by side over the units, one at least."""
+    """Chunks in series, and waves of parallel blocks over the units (at least one)."""
     units = device.units.number if device.units else device.mem_bandwidth_bytes_per_s / BYTES_PER_S_PER_UNIT
     if isinstance(op, ConvOp):
         tokens, blocks, length = op.positions, np.asarray(op.batch, dtype=np.float64) * op.out_channels, CONV_CHUNK
@@ -64,7 +64,7 @@ def limits(op: ScanOp | ConvOp, device: DeviceProfile) -> tuple[Float64Array, Fl
 
 
 def hit(moved: Float64Array, device: DeviceProfile, constants: dict[str, float]) -> Float64Array:
-    """How many times faster ``moved`` bytes move that were just used: 1 far above the capacity of the largest cache."""
+    """Speedup of moving ``moved`` recently used bytes; 1 far above the capacity of the largest cache."""
     caches = [level.capacity.number for level in device.memory if level.name in ("l2", "l3") and level.capacity]
     if not caches:
         return np.ones(moved.shape)
@@ -76,13 +76,13 @@ def hit(moved: Float64Array, device: DeviceProfile, constants: dict[str, float])
 def base_s(
     op: ScanOp | ConvOp, device: DeviceProfile, constants: dict[str, float], *, warm: bool | Float64Array = True
 ) -> Float64Array:
-    """The formula: a floor, and a power mean of computing, moving and the chain.
+    """Seconds by the formula: a floor, and a power mean of computing, moving and the chain.
 
     Args:
-        op: What runs.
+        op: The operator.
         device: Any data sheet.
         constants: As ``DEFAULTS``.
-        warm: Whether what is read was just written or read, and may be in the cache.
+        warm: Whether the data read was used recently and may be in the cache.
 
     Raises:
         Unsupported: The device has no rate for the arithmetic.
@@ -99,7 +99,7 @@ def base_s(
 
 
 def times(op: ScanOp | ConvOp, device: DeviceProfile, *, stack: str = "vllm", fold: str | None = None) -> KernelTimes:
-    """Seconds of one scan or convolution in a model: a prompt's activations were just written, a step's state was not.
+    """Seconds of one scan or convolution in a model. A prompt's activations are in the cache, a step's state is not.
 
     Raises:
         Unsupported: The device has no rate for the arithmetic; the fold is unknown.
@@ -139,7 +139,7 @@ def _peak(op: ScanOp | ConvOp, device: DeviceProfile) -> float:
 
 
 def _constants(fitted: Fitted | None, fold: str, device: str, stack: str, name: str) -> dict[str, float]:
-    """Those fitted to ``device`` (its name, empty where it was left out), else those of all; of this stack or vLLM."""
+    """Constants fitted to ``device`` (a name, empty where left out), else to all; of this stack or vLLM."""
     default = CONV_DEFAULTS if name.startswith("conv") else DEFAULTS
     if fitted is None:
         return default

@@ -1,8 +1,8 @@
-"""Operators that stream: norms, elementwise functions, embeddings, sampling. Bytes over a bandwidth that saturates.
+"""Streaming operators (norms, elementwise functions, embeddings, sampling): bytes over a saturating bandwidth.
 
-A kernel reaches s·B of the data sheet's bandwidth B at many bytes; at few it waits for latency. With n bytes
-t = launch + ramp + n / (s·B): half of s·B is reached at the bytes that move in ``launch + ramp``. Bytes that fit in the
-last-level cache and were just written move faster; that is the step model's to say, so it is not counted here.
+A kernel reaches s·B of the data sheet's bandwidth B with many bytes; with few, latency dominates. With n bytes t =
+launch + ramp + n / (s·B): half of s·B is reached at the bytes that move in ``launch + ramp``. Recently written bytes in
+the last-level cache move faster; that is not counted here.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ RAMP_S = {
 }  # filling and draining the memory system: a DRAM latency in and out
 RAMP_ELSEWHERE_S = 2.0e-6
 PASSES = {"sample": 3.0}  # maximum, sum, choice: the logits are read three times unless a kernel keeps them
-LOG_HALFWIDTH = 0.7  # stated, not fitted: no table of these kernels was at hand
+LOG_HALFWIDTH = 0.7  # stated, not fitted: no table of these kernels was available
 
 
 def times(op: Op, device: DeviceProfile, *, stack: str = "vllm", fold: str | None = None) -> KernelTimes:
-    """The slower of moving the bytes and computing on the vector units, plus launch and ramp.
+    """Time of the slower of moving the bytes and computing on the vector units, plus launch and ramp.
 
     Raises:
         Unsupported: The device has no rate for the vector arithmetic that the operator needs.

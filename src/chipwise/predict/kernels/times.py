@@ -1,4 +1,4 @@
-"""KernelTimes: what a kernel model answers for one operator, or for thousands of sizes of it at once."""
+"""KernelTimes: the result of a kernel model, for one operator or for thousands of sizes of it."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ Situation = Literal["seen", "sibling", "unseen"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelTimes:
-    """Seconds of one call, with the limits it stands against. Arrays have the shape of the operator's sizes.
+    """Seconds of one call, with its limits. Arrays have the shape of the operator's sizes.
 
-    ``situation`` says what the fit had seen: such kernels on this device, on one of its family, or neither.
+    ``situation`` says whether such kernels of this device, of its family, or of neither were in the fit.
     """
 
-    latency_s: Float64Array  # predicted median, its launch on the device's queue included
-    log_halfwidth: Float64Array  # nine of ten truths lie within latency_s * exp(±log_halfwidth)
+    latency_s: Float64Array  # predicted median, including the launch on the device's queue
+    log_halfwidth: Float64Array  # nine of ten true values lie within latency_s * exp(±log_halfwidth)
     compute_s: Float64Array  # FLOPs over the dense peak
     memory_s: Float64Array  # bytes over the bandwidth of the device's own memory
     launch_s: Float64Array  # an empty kernel
     situation: Situation
-    doubt: Float64Array | None = None  # the part of log_halfwidth that rests on published timings, or on none
+    doubt: Float64Array | None = None  # part of log_halfwidth that comes from published timings, or from none
 
     @property
     def low_s(self) -> Float64Array:

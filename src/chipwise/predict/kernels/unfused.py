@@ -1,7 +1,7 @@
-"""Attention whose scores go through memory: a product, a softmax, a product, each its own kernel.
+"""Unfused attention: a product, a softmax and a product as separate kernels, with scores in memory.
 
-Each reads what the one before wrote: Θ(N·d + N²) values for N tokens of a head of width d, where the fused kernel moves
-Θ(N²·d²/M) with M values of fast memory.
+Each reads what the previous one wrote: Θ(N·d + N²) values for N tokens of a head of width d, where the fused kernel
+moves Θ(N²·d²/M) with M values of fast memory.
 
 References:
     Dao et al. 2022, FlashAttention, arXiv:2205.14135: algorithm 0 (here), theorem 2 (both counts).
@@ -22,16 +22,17 @@ from chipwise.predict.kernels.attention_physics import Chip
 from chipwise.predict.kernels.stream import vector_peak
 from chipwise.predict.kernels.times import KernelTimes, launch_s
 
-LOG_HALFWIDTH = 1.0  # stated, not fitted: no table of these kernels was at hand
+LOG_HALFWIDTH = 1.0  # stated, not fitted: no table of these kernels was available
 SOFTMAX_FLOPS = 5  # a score: scale, compare, subtract, exponential, sum
 
 
 def unfused_times(
     op: AttentionOp, device: DeviceProfile, *, stack: str = "vllm", fold: str | None = None
 ) -> KernelTimes:
-    """Seconds of the three kernels, each the slower of computing and moving its operands. None skips masked scores.
+    """Seconds of the three kernels, each the slower of computing and moving its operands. Masked scores are computed
+    too.
 
-    ``stack`` and ``fold`` are those of every kernel model; nothing here was fitted.
+    ``stack`` and ``fold`` have no effect here, since nothing was fitted.
 
     Raises:
         Unsupported: The device has no rate for the products' format.
