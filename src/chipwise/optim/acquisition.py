@@ -1,4 +1,4 @@
-"""Which candidates are worth a trial: those expected to add most hypervolume, or for one objective most improvement.
+"""Acquisition: expected hypervolume improvement of candidates, or expected improvement for one objective.
 
 References:
     Emmerich, Deutz and Klinkenberg, Hypervolume-Based Expected Improvement, 2011. Where one of two objectives is free
@@ -17,8 +17,8 @@ from chipwise.core.arrays import Float64Array
 from chipwise.core.statistics import normal_cdf, normal_density
 from chipwise.optim.pareto import covered, non_dominated
 
-_ROUND, _DRAWS = 8_192, 65_536  # places drawn at once, and at most, for three and more objectives
-_PLACES = 1_500  # places above the front that are enough
+_ROUND, _DRAWS = 8_192, 65_536  # places drawn at once, and at most, for three or more objectives
+_PLACES = 1_500  # enough places above the front
 _CELLS = 2_000_000  # candidates times places at once
 _CORNER = 1.1  # reference point, in spans of the front past its ideal
 _SHORTLIST = 300  # candidates whose mutual covariance is taken into account
@@ -63,7 +63,7 @@ def _gain_one_expensive(
 def _gain_sampled(
     mean: Float64Array, std: Float64Array, front: Float64Array, corner: Float64Array, expensive: NDArray[np.int64]
 ) -> Float64Array:
-    """The expectation as an integral over the space above the front: of each place, the chance to be dominated."""
+    """The expectation as an integral, over the space above the front, of the chance that a place is dominated."""
     optimistic = mean - 2 * std
     hopeful = np.flatnonzero((optimistic < corner).all(axis=1))
     result = np.zeros(len(mean))
@@ -84,7 +84,7 @@ def _gain_sampled(
 
 
 def _undominated(front: Float64Array, reach: Float64Array, corner: Float64Array) -> tuple[Float64Array, float]:
-    """Places spread evenly over what ``reach`` dominates and ``front`` does not, and the volume each stands for."""
+    """Places spread evenly over the region that ``reach`` dominates and ``front`` does not, and their volumes."""
     low = reach.min(axis=0)
     kept: list[Float64Array] = []
     drawn = 0
@@ -148,13 +148,13 @@ def most_informative(
 ) -> NDArray[np.int64]:
     """The ``count`` candidates that together are expected to add most to the front, the best first.
 
-    After each choice its predicted values join the front and everything that it would teach is taken as known, so a
-    batch does not ask one question twice.
+    After each choice its predicted values join the front and the posterior is conditioned on it, so a batch has no
+    redundant candidates.
 
     Args:
         mean: Objectives of n candidates to minimise, (n, m); free ones are exact.
         std: Their standard deviations, 0 where free, (n, m).
-        covariance: ``(index (c,), objective) -> (c, c)`` posterior covariance of candidates in a expensive objective.
+        covariance: ``(index (c,), objective) -> (c, c)`` posterior covariance of candidates in an expensive objective.
         observed: Objectives of the feasible trials, and of those still running as predicted, (k, m).
         count: How many to choose.
         chance: Probability that a candidate holds all expensive limits, (n,).

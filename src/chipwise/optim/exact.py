@@ -1,7 +1,7 @@
 """The best choice of one option for each part under limits on sums, solved exactly as an integer programme.
 
-Where parts add up (a block's error, its seconds, its bytes) there is nothing to search: HiGHS, as scipy brings it,
-finds the optimum of the multiple-choice knapsack and proves it.
+Where the costs of parts add up (a block's error, seconds, bytes), no search is needed: HiGHS, through scipy, finds the
+proven optimum of the multiple-choice knapsack.
 
 References:
     Multiple-choice knapsack: Kellerer, Pferschy and Pisinger 2004, Knapsack Problems, chapter 11.
@@ -22,7 +22,7 @@ from chipwise.core.errors import Infeasible, InputError, MissingExtra
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One way to fill a part: what it loses, and what it costs by the name of each cost."""
+    """One option for a part: its loss, and its costs by name."""
 
     loss: float
     costs: Mapping[str, float]
@@ -33,11 +33,11 @@ class Option:
 
 
 def choose(parts: Sequence[Sequence[Option]], limits: Mapping[str, float]) -> list[int]:
-    """The option of each part with the least total loss whose total costs keep ``limits``.
+    """Chooses an option for each part with the least total loss, such that total costs keep ``limits``.
 
     Raises:
-        Infeasible: No choice keeps a limit (or not all at once); says the least that can be reached.
-        InputError: A part without options, or an option that does not say a limited cost.
+        Infeasible: No choice keeps a limit, or all of them at once; the message gives the least possible value.
+        InputError: A part has no options, or an option lacks a limited cost.
         MissingExtra: scipy is not installed.
     """
     try:

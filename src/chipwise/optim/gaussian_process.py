@@ -1,9 +1,8 @@
 """A Gaussian process for few, expensive observations of things made of many small parts.
 
-Its covariance adds what such things are made of: each part's own effect (additive), how effects scale each other
-(the additive part squared), and anything smooth that is left (squared exponential). Every group of columns has its own
-weight in each, found by marginal likelihood with a prior that keeps the weights together, so that 100 observations of
-75 variables do not overfit.
+Its covariance adds the effect of each part (additive), their interactions (the additive part squared), and any smooth
+remainder (squared exponential). Every group of columns has its own weight in each, found by marginal likelihood with a
+prior that keeps the weights similar, so that 100 observations of 75 variables do not overfit.
 
 References:
     Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, ch. 2 and 5; Igel and Hüsken, Improving the
@@ -21,7 +20,7 @@ from chipwise.core.arrays import Float64Array
 
 _CONSTANT = 4.0  # variance of the unknown mean, in variances of the values
 _JITTER = 1e-8
-_SEARCHED = 300  # observations over which every step of the search for hyperparameters is taken
+_SEARCHED = 300  # observations up to which all steps of the hyperparameter search are taken
 _CHUNK = 512  # rows predicted at once, so that their covariances stay in cache
 _LAST_STEPS = 3  # over more observations, at least this many
 _SPREAD = 1.0  # how far weights of one block may differ, in natural logarithms
@@ -54,8 +53,8 @@ class GaussianProcess:
         """Learns from ``values`` (n,) at ``Z`` (n, p).
 
         Args:
-            noise: Known noise variance of each value, (n,), in its squared units; what is common to all is learnt.
-            steps: Steps of the search for hyperparameters, which goes on from where it stood.
+            noise: Known noise variance of each value, (n,), in its squared units; a common noise is learnt. steps:
+                Steps of the hyperparameter search, which continues from its last result.
         """
         n = len(values)
         self._mean = float(values.mean()) if n else 0.0
@@ -76,7 +75,7 @@ class GaussianProcess:
         return self
 
     def _search(self, Z: Float64Array, target: Float64Array, level: Float64Array, steps: int) -> None:
-        """Hyperparameters; over many observations in few steps, after a search over some where none was made yet."""
+        """Searches hyperparameters; for many observations in few steps, starting from a search on some of them."""
         n = len(target)
         few = min(steps, max(_LAST_STEPS, int(steps * (_SEARCHED / n) ** 2)))
         if not self._searched and steps > 2 * few:
@@ -106,7 +105,7 @@ class GaussianProcess:
 
     @property
     def noise_variance(self) -> float:
-        """Variance that observations have in common, in squared units of the values."""
+        """Common noise variance of observations, in squared units of the values."""
         return float(np.exp(self._h[-1]) + _JITTER) * self._std**2
 
     def _parts(self, h: Float64Array, A: Float64Array, B: Float64Array) -> tuple[Float64Array, Float64Array]:
@@ -165,7 +164,7 @@ class GaussianProcess:
 
 
 def spread(values: Float64Array) -> float:
-    """Standard deviation of what is observed; a guess where fewer than three values, or equal ones, tell none."""
+    """Standard deviation of the values; a guess where there are fewer than three, or all are equal."""
     if len(values) > 2 and values.std() > 0:
         return float(values.std())
     return max(0.05 * abs(float(values.mean())), 1e-9) if len(values) else 1.0

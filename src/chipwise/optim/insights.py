@@ -1,6 +1,6 @@
-"""What a finished search shows: the sweet spot and why, what each limit costs, which choices matter.
+"""Findings of a finished search: the knee of the front, the cost of each limit, and which choices matter.
 
-Pure functions of the problem, its trials and what a surrogate predicts; nothing is evaluated. Objectives are in the
+Pure functions of the problem, its trials and a surrogate's predictions; nothing is evaluated. Objectives are in the
 goals' own directions wherever a caller sees them.
 """
 
@@ -20,7 +20,7 @@ from chipwise.optim.pareto import hypervolume, knee, non_dominated
 from chipwise.optim.strategies.auto import Auto
 from chipwise.optim.strategy import Problem, Rows
 
-_FREED = 1e9  # slack of a limit that is not there
+_FREED = 1e9  # slack of a missing limit
 _CORNER = 1.1  # reference point, in spans of the front past its ideal
 
 
@@ -29,9 +29,9 @@ class SweetSpot:
     """The knee of the front.
 
     Attributes:
-        trial: Its place among the history's rows.
-        kept: Of each objective, how much of the way from the front's worst to its best this design goes, 0 to 1.
-        why: The same in words, with what a step to either side would exchange.
+        trial: Its index among the history's rows.
+        kept: Share, 0 to 1, of the improvement from the front's worst to its best value in each objective.
+        why: The same in words, with the exchange at either end.
     """
 
     trial: int
@@ -81,15 +81,15 @@ def _exchanges(points: Float64Array, share: Float64Array, best: int, names: Sequ
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relaxation:
-    """What moving one limit would buy, as the quality model expects it.
+    """Expected effect of relaxing one limit, by the quality model.
 
     Attributes:
         limit: Its name.
-        best: Of each objective, the best expected value with the limit as it is and with it relaxed; of the first, as
-            it counts where soft limits are broken.
+        best: Best expected value of each objective with the present and with the relaxed limit, the first one with
+            penalties of soft limits.
         gain: Hypervolume of the expected front that the relaxation adds, as a share; with one objective the share of
             the objective's size by which its best value improves.
-        row: The design that adds most, (d,), or None where none does.
+        row: The design that adds most, (d,); None where none adds anything.
         std: Standard deviation of the first objective that is not free, at that row.
     """
 
@@ -101,15 +101,15 @@ class Relaxation:
 
 
 def relaxations(history: History, *, seed: int, share: float = 0.10) -> list[Relaxation]:
-    """What relaxing each limit by ``share`` would buy, the most valuable first.
+    """Expected effects of relaxing each limit by ``share``, largest first.
 
-    Candidates are bred under the limits as they are, under each relaxed one, and without the soft ones, then judged by
+    Candidates are bred under the present limits, under each relaxed one, and without the soft ones, then evaluated by
     one quality model, so a relaxed hard limit can only add designs, and a relaxed soft one only makes some cheaper.
 
     Args:
-        history: Trials; at least one must have succeeded, or nothing is said.
+        history: Trials; the result is empty unless one has succeeded.
         seed: Of the candidates bred.
-        share: By how much of itself a limit is relaxed.
+        share: Relative change of a limit.
     """
     problem = history.problem
     if not len(history) or not problem.limits:
@@ -163,7 +163,7 @@ def _best(points: Float64Array) -> Float64Array:
 def _gain(
     now: Float64Array, held: NDArray[np.bool_], then: Float64Array, more: NDArray[np.bool_]
 ) -> tuple[float, int | None]:
-    """How much better the front of ``then[more]`` is than that of ``now[held]``, and which row adds most."""
+    """Gain of the front of ``then[more]`` over that of ``now[held]``, and the row that adds most."""
     new = np.flatnonzero(more & (~held | (then != now).any(axis=1)))
     if not len(new):
         return 0.0, None
@@ -194,18 +194,17 @@ def importance(
     rows: Rows | None = None,
     count: int = 512,
 ) -> dict[str, float]:
-    """How much each choice moves a quantity: its total Sobol index, the largest first.
+    """Importance of each choice for a quantity: its total Sobol index, largest first.
 
-    That is the share of the variance that is left, on average, when all choices but this one are fixed. Shares add up
-    to 1 where choices do not act together, and to more where they do. Choices of one kind (``problem.kinds``) count as
-    one.
+    This is the share of variance that remains, on average, when all other choices are fixed. Shares add up to 1 without
+    interactions, and to more with them. Choices of one kind (``problem.kinds``) count as one.
 
     Args:
         problem: The space.
         value: Rows to the quantity, (n,): a quality model's mean, or one of the free costs.
         seed: Of the rows drawn.
-        rows: Around which designs it is asked; by default the whole space, and only there do indices have their
-            textbook meaning.
+        rows: Designs around which the index is computed. Default: the whole space, the only case with the textbook
+            meaning.
         count: How many rows are drawn.
 
     References:

@@ -1,8 +1,8 @@
-"""A law refitted to trainings: the published ones that it ships with, or a few of one's own.
+"""Fits the law to trainings: to the published ones that ship, or to a few of your own.
 
-One computation serves both: the most probable constants given what was believed of them before (the law and its
-covariance) and the trainings, whose errors are those of their shape (shared by its checkpoints) and their own. A single
-training moves the level, which is known least; twenty move the exponents too.
+Both use one computation: the most probable constants given the prior (the law and its covariance) and the trainings,
+whose errors have a part per shape (shared by its checkpoints) and a part per training. A single training moves the
+level, which is the most uncertain; twenty move the exponents too.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from chipwise.optim.laws import Law
 from chipwise.optim.shapes import Shapes
 from chipwise.spec.hf import resolve
 
-VOCABULARY = 50_304  # of a table that states none: the Gemstones'
-GATED_SHARE = 0.8  # of a layer's parameters in a gated feed-forward of four widths, where a table does not say
+VOCABULARY = 50_304  # vocabulary of a table that states none: that of the Gemstones
+GATED_SHARE = 0.8  # share of a layer's parameters in a gated feed-forward of four widths: the default
 _STEPS = 60
 _SCATTERS = (0.0015, 0.002, 0.0025, 0.003, 0.004, 0.005, 0.006, 0.008, 0.01, 0.02)
-_NOISES = (0.003, 0.004, 0.005, 0.007, 0.01, 0.02)  # not less: checkpoints of one training err alike
+_NOISES = (0.003, 0.004, 0.005, 0.007, 0.01, 0.02)  # at least this: checkpoints of one training have correlated errors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LawTrainings:
-    """Trainings of known shape: tokens read and nats a token reached, each (n,)."""
+    """Trainings of known shape: tokens read and nats per token reached, each (n,)."""
 
     shapes: Shapes
     tokens: Float64Array
@@ -44,17 +44,17 @@ class LawTrainings:
         return len(self.tokens)
 
     def where(self, chosen: NDArray[np.bool_]) -> LawTrainings:
-        """Those that ``chosen`` (n,) marks."""
+        """The trainings selected by the mask ``chosen`` (n,)."""
         kept = Shapes(**dict(zip(Shapes.__dataclass_fields__, self.shapes.columns()[:, chosen], strict=True)))
         return LawTrainings(shapes=kept, tokens=self.tokens[chosen], nats_per_token=self.nats_per_token[chosen])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Errors:
-    """Errors of n trainings around a law: one of each shape, shared by its checkpoints, and one of each training.
+    """Errors of n trainings around a law: one per shape, shared by its checkpoints, and one per training.
 
-    Their covariance is scatter² Z Zᵀ + noise² I with Z (n, shapes) one where a training is of a shape; it is inverted
-    by hand (Woodbury), because its columns do not overlap.
+    Their covariance is scatter² Z Zᵀ + noise² I with Z (n, shapes) 1 where a training has a shape; the Woodbury
+    identity inverts it, because its columns do not overlap.
     """
 
     member: Float64Array
@@ -67,20 +67,20 @@ class _Errors:
         return cls(member=np.eye(number.max() + 1)[number], scatter=law.scatter, noise=law.noise)
 
     def solve(self, right: Float64Array) -> Float64Array:
-        """The inverse of the covariance times ``right`` (n, …)."""
+        """Inverse of the covariance times ``right`` (n, …)."""
         shared = self.scatter**2 / (self.noise**2 + self.member.sum(axis=0) * self.scatter**2)
         weighted = (self.member * shared) @ (self.member.T @ right)
         return np.asarray((right - weighted) / self.noise**2)
 
     def log_determinant(self) -> float:
-        """Of the covariance."""
+        """Log determinant of the covariance."""
         count, shapes = self.member.shape
         joint = np.log(self.noise**2 + self.member.sum(axis=0) * self.scatter**2).sum()
         return float(joint + (count - shapes) * math.log(self.noise**2))
 
 
 def updated(law: Law, trainings: LawTrainings, *, source: str) -> Law:
-    """``law`` after ``trainings``: the most probable constants, and what remains unknown of them."""
+    """Updates ``law`` by ``trainings``: the most probable constants, and their remaining uncertainty."""
     observed = np.log(trainings.nats_per_token)
     errors = _Errors.of(law, trainings)
     believed = np.linalg.inv(law.covariance)
@@ -111,10 +111,10 @@ def updated(law: Law, trainings: LawTrainings, *, source: str) -> Law:
 
 
 def fitted(prior: Law, trainings: LawTrainings, *, source: str) -> Law:
-    """A law fitted to trainings from a vague ``prior``.
+    """Fits a law to trainings from a vague ``prior``.
 
-    Scatter and noise are the most probable ones of a grid; then all that is unsure is scaled so that shapes left out
-    are missed by as much as expected.
+    Scatter and noise are the most probable ones of a grid; then all uncertainties are scaled to match the errors on
+    left-out shapes.
     """
     law = updated(prior, trainings, source=source)
     for _ in range(2):
@@ -137,9 +137,9 @@ def fitted(prior: Law, trainings: LawTrainings, *, source: str) -> Law:
 
 
 def _calibrated(law: Law, prior: Law, trainings: LawTrainings) -> Law:
-    """The law whose uncertainty is that of shapes left out; what no training speaks of stays as it was believed.
+    """Scales the law's uncertainty to the errors on left-out shapes; directions without data keep the prior's.
 
-    Leaving a shape out is one linear step from the constants of all, as in the hat matrix of least squares.
+    Leaving a shape out is one linear step from the fit to all, as with the hat matrix of least squares.
     """
     errors = _Errors.of(law, trainings)
     off = np.log(trainings.nats_per_token / law.nats_per_token(trainings.shapes, trainings.tokens))
@@ -165,21 +165,21 @@ def _calibrated(law: Law, prior: Law, trainings: LawTrainings) -> Law:
 
 
 def _likelihood(errors: _Errors, off: Float64Array, change: Float64Array, believed: Float64Array) -> float:
-    """Logarithm of the probability of the residuals ``off``, less what the fitted constants took (REML)."""
+    """Restricted log likelihood (REML) of the residuals ``off``."""
     curvature = change.T @ errors.solve(change) + believed
     taken = float(np.linalg.slogdet(curvature)[1])
     return -0.5 * (float(off @ errors.solve(off)) + errors.log_determinant() + taken)
 
 
 def read_trainings(path: str | Path) -> LawTrainings:
-    """Trainings from a CSV file (also gzipped).
+    """Reads trainings from a CSV file (also gzipped).
 
-    Columns: ``tokens`` and ``loss_nats`` (nats a token; or ``bits_per_byte`` with ``bytes_per_token``), and either
+    Columns: ``tokens`` and ``loss_nats`` (nats per token; or ``bits_per_byte`` with ``bytes_per_token``), and either
     ``model`` (a known name, a config's path, relative to the table) or ``width``, ``depth`` and ``parameters`` (all),
-    with ``vocab_size`` (50,304 unless stated; the head is a matrix of its own), ``ffn_share`` and ``queries_per_kv``.
+    with ``vocab_size`` (50,304 unless stated; untied from the embeddings), ``ffn_share`` and ``queries_per_kv``.
 
     Raises:
-        SpecError: The file is no such table; says which row and column.
+        SpecError: The file is not such a table; the message names the row and column.
     """
     path = Path(path)
     rows = read_rows(path, required=("tokens",), optional=("loss_nats", "bits_per_byte", "bytes_per_token", "model"))

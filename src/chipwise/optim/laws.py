@@ -1,23 +1,21 @@
-"""What loss a model that nobody here can train would reach: a law of size, shape and text, always with an interval.
+"""Expected loss of models too large to train here: a scaling law of size, shape and text, always with an interval.
 
-    nats a token = e^s · (floor + size · (n / 1e8)^-a + text · (t / 1e11)^-b · (N / 1e8)^g)
+    nats per token = e^s · (floor + size · (n / 1e8)^-a + text · (t / 1e11)^-b · (N / 1e8)^g)
 
-with N the parameters of the layers (not of embeddings and head), t the tokens of one pass over the text, and n the
-parameters that the shape leaves effective:
+where N is the number of parameters in the layers (without embeddings and head), t the tokens of one pass over the text,
+and n the effective parameters of the shape:
 
     n = N / ((1 + depth / layers) · (1 + width / d_model)) · e^-(ffn · ln²(share / 10)) · (2 / queries per KV head)^kv
         · e^-(attention · ln²(heads · head size / d_model)) · (1 - e^(-bits / γ)) / (1 - e^(-16 / γ))
 
-A few layers compose few steps and a narrow stream carries few features, whatever the matrices hold; both losses fade as
-the model grows. How feed-forwards share a layer's parameters, a narrower attention and fewer key-value heads matter
-little as long as the parameters are counted; weights of few bits hold less each. Those four constants come from other
-publications, one figure each, and are as unsure as large (γ: by a third). A mixture of
-experts, or layers that share weights, count between the parameters that one token meets and all: the geometric mean,
-and the interval holds both ends.
-
-The constants vary together as the shipped covariance says, so what two designs have in common cancels from their
-difference: above all ``s``, the level of a tokenizer and text. Trainings of one's own narrow all of them
-(:mod:`chipwise.optim.law_fit`); a single one fixes ``s``.
+Few layers compose few steps and a narrow residual stream carries few features, whatever the size of the matrices; both
+losses fade as the model grows. The feed-forwards' share of a layer's parameters, a narrower attention and fewer
+key-value heads matter little as long as the parameters are counted; weights of few bits hold less each. Those four
+constants come from one published figure each, and their standard deviations are as large as they are (γ: a third). A
+mixture of experts, or layers that share weights, count as the geometric mean of the parameters active per token and all
+parameters; the interval covers both. The constants are correlated as in the shipped covariance, so common errors of two
+designs cancel from their difference, above all ``s``, the level of a tokenizer and text. Your own trainings narrow all
+constants (:mod:`chipwise.optim.law_fit`); a single one fixes ``s``.
 
 References:
     Form in size and text: Hoffmann et al. 2022, arXiv:2203.15556, equation 2; parameters of the layers and the small
@@ -25,8 +23,8 @@ References:
     and depths: McLeish et al. 2025, Gemstones, arXiv:2502.06857. Key-value heads at equal parameters: Shazeer 2019,
     arXiv:1911.02150, table 3 (``kv``; ``attention``: an eighth of the width, perplexity 31 instead of 29.9). Effective
     parameters of models trained in few bits: Kumar et al. 2024, arXiv:2411.04330, equation 3, γ = 2.67 bits. One over
-    width and one over depth as mechanisms: arXiv:2606.25008. Outside the trainings the law is compared with that of
-    Besiroglu et al. 2024, arXiv:2404.10102, table 1: where the two part, the interval grows by as much.
+    width and one over depth as mechanisms: arXiv:2606.25008. Beyond the range of the trainings the law is compared with
+    that of Besiroglu et al. 2024, arXiv:2404.10102, table 1; the interval grows by the difference.
 """
 
 from __future__ import annotations
@@ -55,20 +53,20 @@ CONSTANTS = (
     "level", "ln_floor", "ln_size", "size_exponent", "ln_text", "text_exponent", "text_growth",
     "ln_depth", "ln_width", "ffn", "kv", "attention", "ln_bits", "between",
 )  # fmt: skip
-SMALLEST_PARAMETERS, SMALLEST_TOKENS = 1e7, 1e8  # below, the law says nothing: it can be trained
+SMALLEST_PARAMETERS, SMALLEST_TOKENS = 1e7, 1e8  # the law does not apply to smaller models, which can be trained
 PARAMETERS, TOKENS, FFN_SHARE, QUERIES_PER_KV, BITS = (
     1e8,
     1e11,
     10.0,
     2.0,
     16.0,
-)  # where powers and logarithms are one and zero
-ALIKE = math.log(2)  # shapes whose logarithms lie further apart err independently
+)  # sizes at which powers are one and logarithms zero
+ALIKE = math.log(2)  # beyond this distance of log sizes, errors of shapes are independent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedLaw:
-    """A published law in all parameters N and tokens D: floor + size · N^-α + text · D^-β, nats a token."""
+    """A published law in all parameters N and tokens D: floor + size · N^-α + text · D^-β, nats per token."""
 
     floor: float
     size: float
@@ -77,7 +75,7 @@ class PublishedLaw:
     text_exponent: float
 
     def nats_per_token(self, parameters: ArrayLike, tokens: ArrayLike) -> Float64Array:
-        """The loss that the law expects.
+        """Expected loss.
 
         >>> float(BESIROGLU.nats_per_token(70e9, 1.4e12).round(2))  # Chinchilla: 1.8172 + 0.0814 + 0.0751
         1.97
@@ -91,16 +89,16 @@ BESIROGLU = PublishedLaw(floor=1.8172, size=482.01, text=2085.43, size_exponent=
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Law:
-    """The constants, in the order of ``CONSTANTS``, and what is not known of them.
+    """The constants, in the order of ``CONSTANTS``, and their uncertainty.
 
     Attributes:
         constants: (14,).
         covariance: Of the constants, (14, 14).
-        scatter: Standard deviation of ln loss of one shape's trainings around the law.
-        noise: The same of one training (or checkpoint) among those of its shape.
-        layer_parameters: Of the trainings it was fitted to, least and most.
+        scatter: Standard deviation of the ln loss of a shape around the law.
+        noise: The same for one training (or checkpoint) around its shape.
+        layer_parameters: Smallest and largest in the trainings of the fit.
         tokens: Likewise.
-        source: Of the trainings, in words.
+        source: Description of the trainings.
     """
 
     constants: Float64Array
@@ -117,12 +115,12 @@ class Law:
             raise SpecError(f"a law has {size} constants: {', '.join(CONSTANTS)}")
 
     def nats_per_token(self, shapes: Shapes, tokens: ArrayLike) -> Float64Array:
-        """The loss that is expected of each shape after ``tokens``, (n,)."""
+        """Expected loss of each shape after ``tokens``, (n,)."""
         floor, by_size, by_text = self._parts(shapes, tokens)[0]
         return np.asarray(math.exp(self.constants[0]) * (floor + by_size + by_text))
 
     def sensitivities(self, shapes: Shapes, tokens: ArrayLike) -> Float64Array:
-        """Change of the logarithm of the loss by each constant, (n, 14)."""
+        """Derivatives of the log loss by each constant, (n, 14)."""
         least, most, width, depth, ffn_share, queries, attention, bits = shapes.columns()
         c = dict(zip(CONSTANTS, self.constants, strict=True))
         (floor, by_size, by_text), size, effective, text = self._parts(shapes, tokens)
@@ -147,7 +145,7 @@ class Law:
         return np.stack(np.broadcast_arrays(*found), axis=1) / (floor + by_size + by_text)[:, None]
 
     def expect(self, shapes: Shapes, tokens: ArrayLike) -> tuple[Float64Array, Float64Array, Float64Array]:
-        """The loss and the interval that nine of ten trainings should be in: value, low and high, each (n,)."""
+        """Expected loss and 90 % interval of trainings: value, low and high, each (n,)."""
         value = self.nats_per_token(shapes, tokens)
         change = self.sensitivities(shapes, tokens)
         variance = np.einsum("ni,ij,nj->n", change, self.covariance, change)
@@ -156,21 +154,20 @@ class Law:
         return value, value / factor, value * factor
 
     def loss(self, shape: ArchSpec | Design | Shapes, tokens: float) -> Predicted:
-        """The loss of one model in nats a token of the law's (or one's own) text, with its interval."""
+        """Loss of one model in nats per token of the law's (or your own) text, with its interval."""
         value, low, high = self.expect(_shapes(shape), tokens)
         return Predicted(value=float(value[0]), low=float(low[0]), high=float(high[0]))
 
     def difference(self, a: ArchSpec | Design | Shapes, b: ArchSpec | Design | Shapes, tokens: float) -> Predicted:
-        """By how many nats a token the loss changes where ``b`` is trained instead of ``a``, on the same text.
+        """Difference of the losses of ``b`` and ``a`` trained on the same text, in nats per token.
 
-        Both stand under one law, so what it does not know of both cancels. How far two trainings of the same model
-        differ is not in it.
+        Errors of the law that both share cancel. The scatter of two trainings of the same model is not included.
         """
         value, low, high = self.differences(_shapes(a), _shapes(b), tokens)
         return Predicted(value=float(value[0]), low=float(low[0]), high=float(high[0]))
 
     def differences(self, a: Shapes, b: Shapes, tokens: ArrayLike) -> tuple[Float64Array, Float64Array, Float64Array]:
-        """The same of n pairs: value, low and high, each (n,)."""
+        """The same for n pairs: value, low and high, each (n,)."""
         one, other = (self.nats_per_token(shapes, tokens) for shapes in (a, b))
         change = self.sensitivities(b, tokens) - self.sensitivities(a, tokens)
         variance = np.einsum("ni,ij,nj->n", change, self.covariance, change)
@@ -181,7 +178,7 @@ class Law:
         return value, value - half, value + half
 
     def notes(self, shapes: Shapes, tokens: float) -> list[str]:
-        """What of the first model, or of the text, lies outside the trainings."""
+        """Notes on properties of the first model or the text that are outside the range of the trainings."""
         least, most, *_ = shapes.columns()[:, 0]
         found = []
         if least < most:
@@ -217,7 +214,7 @@ class Law:
         return (floor, by_size, by_text), size, effective, text
 
     def _beyond(self, shapes: Shapes, tokens: ArrayLike) -> Float64Array:
-        """By how much ln loss changes less or more than in the published law beyond the trainings, (n,)."""
+        """Difference in ln loss from the published law beyond the range of the trainings, (n,)."""
         least, most, width, depth, *_ = shapes.columns()
         tokens = np.broadcast_to(np.asarray(tokens, float), least.shape)
         middle = np.sqrt(least * most)
@@ -225,7 +222,7 @@ class Law:
         seen = np.clip(tokens, *self.tokens)
         if np.array_equal(within, middle) and np.array_equal(seen, tokens):
             return np.zeros(len(shapes))
-        step = (within / middle) ** (1 / 3)  # a smaller model of the same proportions has fewer layers, and narrower
+        step = (within / middle) ** (1 / 3)  # a smaller model of the same proportions has fewer and narrower layers
         scale = within / middle
         inner = replace(shapes, least=least * scale, most=most * scale, width=width * step, depth=depth * step)
         own = np.log(self.nats_per_token(shapes, tokens) / self.nats_per_token(inner, seen))
@@ -234,7 +231,7 @@ class Law:
 
 
 def alikeness(a: Shapes, b: Shapes) -> Float64Array:
-    """How alike two shapes err around the law, from 0 to 1, (n,): 1 where they are one shape."""
+    """Correlation of the law's errors for two shapes, 0 to 1, (n,): 1 for equal shapes."""
     return np.asarray(np.exp(-0.5 * ((places(a) - places(b)) ** 2).sum(axis=1) / ALIKE**2))
 
 
@@ -246,12 +243,12 @@ def places(shapes: Shapes) -> Float64Array:
 
 @cache
 def shipped() -> Law:
-    """The law as fitted to published trainings, its level that of no text in particular."""
+    """The law fitted to published trainings, for an unknown tokenizer and text."""
     return law_from(read_json(DATA))
 
 
 def law_from(held: Mapping[str, Any]) -> Law:
-    """The law that :func:`law_fields` wrote.
+    """Reads a law written by :func:`law_fields`.
 
     Raises:
         SpecError: A field is missing or of another shape.
@@ -278,13 +275,13 @@ def law_fields(law: Law) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ExpectedQuality(Result):
-    """What a training is expected to reach; never shown without its interval."""
+    """Expected result of a training; always shown with its interval."""
 
-    loss: Predicted  # in ``unit``, nine of ten within
+    loss: Predicted  # 90 % interval, in ``unit``
     unit: str
     source: str  # of the law
-    basis: str  # how the figure came about, and of which text
-    parameters: float  # that the law was asked about
+    basis: str  # how the figure was obtained, and for which text
+    parameters: float  # tokens of the training
     tokens: float
     notes: tuple[str, ...] = ()
 
@@ -301,7 +298,7 @@ class ExpectedQuality(Result):
         return f"{value} {self.unit} [{low}, {high}], {self.basis}"
 
     def per_byte(self, bytes_per_token: float) -> ExpectedQuality:
-        """The same in bits per byte, where the tokenizer's bytes per token on the text are known.
+        """The same in bits per byte, given the tokenizer's bytes per token on the text.
 
         Raises:
             InputError: They are not positive.
@@ -314,16 +311,16 @@ class ExpectedQuality(Result):
 
 
 def published_quality(arch: ArchSpec, *, tokens: float, law: Law | None = None) -> ExpectedQuality:
-    """The loss that ``arch`` is expected to reach after one pass over ``tokens`` of text.
+    """Expected loss of ``arch`` after one pass over ``tokens`` of text.
 
     Args:
         arch: A decoder of at least ten million parameters.
-        tokens: Of training, at least 100 million, none seen twice.
-        law: One's own; the shipped one by default.
+        tokens: Tokens of training, at least 100 million, none seen twice.
+        law: Your own law. Default: the shipped one.
 
     Raises:
         Unsupported: The model does not predict next tokens.
-        InputError: Too small a model or too little text for the law to say anything.
+        InputError: The model is too small or the text too short for the law.
     """
     shapes = Shapes.of(arch)
     _require_covered(arch, tokens)
@@ -343,7 +340,7 @@ def published_quality(arch: ArchSpec, *, tokens: float, law: Law | None = None) 
 
 
 def published_change(before: ArchSpec, after: ArchSpec, *, tokens: float, law: Law | None = None) -> Predicted:
-    """By how many nats a token the expected loss changes where ``after`` is trained instead of ``before``.
+    """Expected change in loss if ``after`` is trained instead of ``before``, in nats per token.
 
     The interval is narrower than those of :func:`published_quality`; see :meth:`Law.difference`.
 
@@ -370,12 +367,12 @@ def _shapes(shape: ArchSpec | Design | Shapes) -> Shapes:
 
 
 def _held(bits: ArrayLike, ln_bits: float) -> Float64Array:
-    """What share of its parameters a model of few bits a weight has left; more than 16 hold no more."""
+    """Effective share of the parameters of a model with few bits per weight; more than 16 bits add nothing."""
     return np.asarray(-np.expm1(-np.minimum(bits, BITS) / math.exp(ln_bits)))
 
 
 def _held_change(bits: ArrayLike, ln_bits: float) -> Float64Array:
-    """Derivative of its logarithm by ``ln_bits``."""
+    """Derivative of the logarithm of :func:`_held` by ``ln_bits``."""
     ratio = np.minimum(bits, BITS) / math.exp(ln_bits)
     return np.asarray(-ratio * np.exp(-ratio) / -np.expm1(-ratio))
 

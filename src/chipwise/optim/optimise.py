@@ -44,7 +44,7 @@ class SearchResult:
     """All finished trials of a study, by number.
 
     Attributes:
-        rows: What was evaluated, (n, d).
+        rows: Evaluated rows, (n, d).
         objectives: In the goals' directions, (n, m).
         violations: At most 0 where a limit holds, (n, k).
         front: Indices of the non-dominated ones among those that meet every hard limit at full fidelity. Penalties of
@@ -90,8 +90,8 @@ def optimise(
         on: ``processes`` of this machine, or ``ray``.
         storage: A journal's path or a database's URL, to resume and to share it. Default: memory.
         name: Of the study in its storage.
-        batch: Candidates that the strategy proposes together.
-        timeout_s: Seconds after which an evaluation counts as hung; its worker is killed and it is tried again.
+        batch: Candidates that the strategy proposes together. timeout_s: Seconds after which an evaluation counts as
+            hung; its worker is killed and it is tried again.
         beat_s: Seconds between heartbeats.
         grace_s: Seconds without a heartbeat after which the trial of another search is released.
         clock: Seconds that never go back.
@@ -373,7 +373,7 @@ class _Loop:
         notes = {} if last else {RELEASED: True}
         reason = f"{why}; tried {tried} times" if last else f"released: {why}"
         if not self._study.fail(number, reason, **notes):
-            return  # it ended after all, or another search released it
+            return  # it ended meanwhile, or another search released it
         self._known.add(number)
         if last:
             self._finished += 1

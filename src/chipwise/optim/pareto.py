@@ -1,4 +1,4 @@
-"""Fronts of several objectives, all to be minimised: who dominates whom, how much, and where the knee is.
+"""Pareto fronts of objectives to be minimised: domination, hypervolume, and the knee.
 
 References:
     Deb et al., NSGA-II, 2002 (ranks, crowding, constrained domination); While, Bradstreet and Barone, A Fast Way of
@@ -16,7 +16,7 @@ _BLOCK = 128  # points compared at once
 
 
 def non_dominated(points: ArrayLike) -> NDArray[np.bool_]:
-    """Which of the points (n, m) no other dominates; of equal points, all stay.
+    """Mask of the points (n, m) that no other dominates; all of several equal points stay.
 
     >>> non_dominated([[1, 3], [2, 2], [2, 3]]).tolist()
     [True, True, False]
@@ -42,7 +42,7 @@ def non_dominated(points: ArrayLike) -> NDArray[np.bool_]:
 
 
 def covered(places: ArrayLike, points: ArrayLike) -> NDArray[np.bool_]:
-    """Which places (n, m) some point (k, m) equals or dominates.
+    """Mask of the places (n, m) that some point (k, m) equals or dominates.
 
     >>> covered([[1, 1], [0, 2]], [[1, 0]]).tolist()
     [True, False]
@@ -77,7 +77,7 @@ def ranks(points: ArrayLike, violations: ArrayLike | None = None, *, most: int |
         points: (n, m), to be minimised.
         violations: Total violation of each point, (n,), at most 0 where feasible. Infeasible points rank behind all
             feasible ones, by their violation.
-        most: Layers past this one are not told apart.
+        most: Later layers are not distinguished.
     """
     F = np.asarray(points, float)
     rank = np.full(len(F), -1, np.int64)

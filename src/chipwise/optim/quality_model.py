@@ -1,7 +1,7 @@
-"""What quality a design will have, and how sure that is, learnt from the trials so far.
+"""Surrogate of quality: predicts a design's quality and its uncertainty from the trials so far.
 
-Works from the first moment: with no trials it repeats the stated prior, with a few it leans on it, with many it trusts
-what it saw. Trials cut short (a tenth of the training budget) count too: they are read as the same curve seen earlier.
+Without trials it returns the stated prior, with a few it combines both, with many it relies on the data. Short trials
+(such as a tenth of the training budget) count too, as earlier points of the same curve.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ from chipwise.optim.encoding import Encoder
 from chipwise.optim.gaussian_process import GaussianProcess, spread
 from chipwise.optim.strategy import Problem, Rows
 
-_PRIOR_SLOPE = 0.7  # correlation that a stated prior is given credit for before any trial
-_MOST = 600  # observations in one model; beyond, the least informative are left out
+_PRIOR_SLOPE = 0.7  # assumed correlation of a stated prior before any trial
+_MOST = 600  # most observations in one model; the least informative others are left out
 _FIRST_STEPS, _MORE_STEPS = 50, 12
 
 
 class QualityModel:
-    """one expensive quantity of a problem's rows: ``fit`` on trials, ``predict`` a mean and a standard deviation.
+    """Predicts one expensive quantity of a problem's rows: ``fit`` on trials, ``predict`` a mean and a standard
+    deviation.
 
     Args:
         problem: The space, with its free costs and prior.
-        seed: Of the guesses about the space that come from sampling it.
-        prior: Whether the problem's prior speaks about this quantity.
-        encoder: One made for the same problem, to save making another.
+        seed: Seed for sampling the space.
+        prior: Whether the problem's prior is about this quantity.
+        encoder: An encoder of the same problem, to be reused.
     """
 
     def __init__(self, problem: Problem, *, seed: int, prior: bool = True, encoder: Encoder | None = None) -> None:
@@ -46,7 +47,7 @@ class QualityModel:
     def columns(
         self, rows: Rows, costs: Float64Array | None = None, violations: Float64Array | None = None
     ) -> Float64Array:
-        """What the model sees of full trials of ``rows``; keep it to predict the same rows again."""
+        """The model's inputs for full trials of ``rows``; keep them to predict the same rows again."""
         rows = np.asarray(rows, np.int64)
         parts = [self.encoder.encode(rows, costs, violations)]
         if self._prior is not None:
@@ -68,10 +69,10 @@ class QualityModel:
 
         Args:
             rows: (n, d); a row may occur at several fidelities.
-            values: What the trials gave, (n,).
-            noise: Standard deviation of each value where known (of another seed, say), (n,).
+            values: Results of the trials, (n,).
+            noise: Standard deviation of each value where known (between seeds, for example), (n,).
             fidelity: Share of the full budget that each trial had, in (0, 1], (n,); 1 by default.
-            costs: Free goals of the rows where they are at hand, (n, m_free), to minimise.
+            costs: Free goals of the rows if already known, (n, m_free), to be minimised.
             violations: Free violations likewise, (n, k_free).
         """
         Z, y = self.columns(rows, costs, violations), np.asarray(values, float)
@@ -89,7 +90,7 @@ class QualityModel:
         return self.predict_columns(self.columns(rows))
 
     def predict_columns(self, columns: Float64Array) -> tuple[Float64Array, Float64Array]:
-        """The same from :meth:`columns`."""
+        """The same, from the inputs of :meth:`columns`."""
         mean, std = self._gp.predict(columns)
         return mean + self._opinion(columns), std
 
@@ -99,7 +100,7 @@ class QualityModel:
 
     @property
     def noise_variance(self) -> float:
-        """Variance of a value that a trial gives around what the model predicts."""
+        """Noise variance of a trial's value around the prediction."""
         return self._gp.noise_variance
 
     def _opinion(self, columns: Float64Array) -> Float64Array:
@@ -109,7 +110,7 @@ class QualityModel:
 
 
 def worth_keeping(rank: ArrayLike, rng: np.random.Generator, *, most: int = _MOST) -> NDArray[np.int64]:
-    """Which observations a model of at most ``most`` should see: the best by ``rank``, the rest spread over all.
+    """Selects at most ``most`` observations for a model: the best by ``rank``, the others at random.
 
     Args:
         rank: Of each observation, lower where nearer to the front, (n,).

@@ -1,15 +1,15 @@
-"""How quality grows with size and text seen: a law fitted to short trainings, to read them at a full budget.
+"""A scaling law of size and text, fitted to a run's short trainings, to extrapolate them to the full budget.
 
 Bits per byte = ``floor`` + ``layers`` · N^-a + ``head`` · H^-a + ``text`` · D^-b, with N the parameters of the layers,
 H those of the head (vocabulary times width) and D the bytes of text that the training has read. In a fixed time a small
-model reads more, so which size and vocabulary are best depends on the budget; short trainings favour small ones and the
-law says by how much. What a candidate's shape adds or takes is left to the quality model, which learns the difference
-to the law.
+model reads more text, so the best size and vocabulary depend on the budget; short trainings favour small models, and
+the law says by how much. The effect of a candidate's shape is left to the quality model, which learns the difference
+from the law.
 
 References:
     The form: Hoffmann et al. 2022, arXiv:2203.15556, equation 2, with the head's share apart. The constants are fitted
-    anew in each run; before a run has trainings of its own, ``START`` stands for what
-    ``benchmarks/training_recipe.py shapes`` gave.
+    anew in each run; until a run has trainings, ``START`` is used, the result of ``benchmarks/training_recipe.py
+    shapes``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Law:
     text_exponent: float
 
     def bits_per_byte(self, layers: ArrayLike, head: ArrayLike, text_bytes: ArrayLike) -> Float64Array:
-        """What the law expects of models of these sizes after this much text, (n,)."""
+        """Expected bits per byte of models of these sizes after this much text, (n,)."""
         n, h, d = (np.asarray(item, float) for item in (layers, head, text_bytes))
         sizes = self.layers * n**-self.size_exponent + self.head * h**-self.size_exponent
         return np.asarray(self.floor + sizes + self.text * d**-self.text_exponent)
@@ -51,7 +51,7 @@ START = Law(floor=0.5, layers=7.0, head=5.0, text=130.0, size_exponent=0.3, text
 
 
 def fit_law(layers: ArrayLike, head: ArrayLike, text_bytes: ArrayLike, bits_per_byte: ArrayLike) -> Law:
-    """The law that fits trainings best in relative squares, leaning on ``START`` where they are few; each (n,)."""
+    """Fits the law to trainings by relative least squares, regularised towards ``START``; arguments (n,)."""
     n, h, d, y = (np.asarray(item, float) for item in (layers, head, text_bytes, bits_per_byte))
     if not len(y):
         return START
@@ -75,7 +75,7 @@ def fit_law(layers: ArrayLike, head: ArrayLike, text_bytes: ArrayLike, bits_per_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """Seconds of training a token takes: a constant, a part for the layers' parameters, a part for the head's."""
+    """Seconds of training per token: a constant, and parts per parameter of the layers and of the head."""
 
     token_s: float
     layer_parameter_s: float
@@ -91,7 +91,7 @@ PACE = Pace(token_s=8e-6, layer_parameter_s=4.0e-11, head_parameter_s=2.5e-11)
 
 
 def fit_pace(layer_parameters: ArrayLike, head_parameters: ArrayLike, tokens_per_s: ArrayLike) -> Pace:
-    """The pace that fits observed trainings, leaning on ``PACE`` where they are few; each (n,)."""
+    """Fits the pace to observed trainings, regularised towards ``PACE``; arguments (n,)."""
     layers, head = np.asarray(layer_parameters, float), np.asarray(head_parameters, float)
     known = 1 / np.asarray(tokens_per_s, float)
     if not len(known):
@@ -119,9 +119,9 @@ class Trainings:
         return len(self.bits_per_byte)
 
     def expect(self, layers: float, head: float, text_bytes: float, *, seed: int, draws: int = 40) -> Predicted:
-        """What the law fitted to them says of another training, with the interval that nine of ten should be in.
+        """Expected result of another training by the law fitted to these, with its 90 % interval.
 
-        The interval adds how far the law moves when the trainings are drawn anew, and their scatter around it.
+        The interval combines the law's variation under bootstrap resampling and the trainings' scatter around it.
         """
         held = np.column_stack([self.layers, self.head, self.text_bytes, self.bits_per_byte])
         law = fit_law(*held.T)

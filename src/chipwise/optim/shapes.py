@@ -1,4 +1,4 @@
-"""What a scaling law reads of a model: parameters of the layers, width, depth, and how the layers spend them.
+"""Properties of a model that a scaling law uses: parameters of the layers, their width, depth and distribution.
 
 Every field is a number or an array, so one law serves a single model and a million rows of a space. Where layers
 differ, widths of feed-forwards and attention, heads and formats enter as means over the layers.
@@ -23,18 +23,18 @@ from chipwise.spec.mixers import GatedDelta, Mamba2, ShortConv
 class Shapes:
     """n models as a law sees them; every field is (n,) or a number.
 
-    ``least`` and ``most`` are the parameters of the layers, without embeddings and head: those that one token meets,
-    and all of them, counted as often as they run. They differ for mixtures of experts and layers that share weights.
+    ``least`` and ``most`` count parameters of the layers, without embeddings and head: those active per token, and all,
+    counted as often as they run. They differ for mixtures of experts and layers that share weights.
     """
 
     least: ArrayLike
     most: ArrayLike
     width: ArrayLike
     depth: ArrayLike
-    ffn_share: ArrayLike = 12.0  # parameters of a layer's feed-forward that a token meets, in squares of the width
+    ffn_share: ArrayLike = 12.0  # active parameters of a layer's feed-forward, in squares of the width
     queries_per_kv: ArrayLike = 2.0  # query heads for each key-value head
-    attention_width: ArrayLike = 1.0  # query heads times their size, in widths of the model
-    weight_bits: ArrayLike = 16.0  # of a value of the layers' matrices
+    attention_width: ArrayLike = 1.0  # query heads times head size, in widths of the model
+    weight_bits: ArrayLike = 16.0  # mean bits per value of the layers' matrices
 
     def __len__(self) -> int:
         return int(np.size(self.least))
@@ -45,7 +45,7 @@ class Shapes:
 
     @classmethod
     def of(cls, *models: ArchSpec | Design) -> Shapes:
-        """The shapes of decoders; an architecture alone counts as stored in 16 bits.
+        """Shapes of decoders; an architecture without a format counts as 16 bits.
 
         Raises:
             Unsupported: A model does not predict next tokens, or has no layers.
@@ -55,7 +55,7 @@ class Shapes:
 
 
 def recurrent(arch: ArchSpec) -> bool:
-    """Whether a layer has a recurrence in the place of attention."""
+    """Whether a layer has a recurrence instead of attention."""
     return any(isinstance(layer.attention, GatedDelta | Mamba2 | ShortConv) for layer in arch.layers)
 
 

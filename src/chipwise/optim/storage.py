@@ -79,14 +79,14 @@ def _journal(path: Path) -> Any:
         """Appends whole lines or none."""
 
         def append_logs(self, logs: list[dict[str, Any]]) -> None:
-            """Appends and syncs; what a full disk took only half of is taken back."""
+            """Appends and syncs; a half-written line on a full disk is removed."""
             text = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs)
             with _locked(path) as stream:
                 _cut(path, stream)
                 size = stream.seek(0, os.SEEK_END)
                 try:
                     left = memoryview(text.encode())
-                    while left:  # of a disk that is nearly full a write may take a part
+                    while left:  # a nearly full disk may take only a part of a write
                         left = left[stream.write(left) :]
                     os.fsync(stream.fileno())
                 except OSError:
@@ -111,7 +111,7 @@ def _locked(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _cut(path: Path, stream: IO[bytes]) -> None:
-    """Cuts a torn last line off; keeps a copy of what is cut."""
+    """Cuts off a torn last line; keeps a copy of it."""
     size = stream.seek(0, os.SEEK_END)
     if not size:
         return
@@ -121,7 +121,7 @@ def _cut(path: Path, stream: IO[bytes]) -> None:
     stream.seek(0)
     data = stream.read()
     end = data.rfind(b"\n") + 1
-    with contextlib.suppress(OSError):  # a full disk must not keep the rest from being saved
+    with contextlib.suppress(OSError):  # a full disk must not prevent the rest from being saved
         path.with_suffix(path.suffix + ".torn").write_bytes(data[end:])
     os.ftruncate(stream.fileno(), end)
 
@@ -190,7 +190,7 @@ def with_retries(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> T:
-    """Does ``action``, and tries again while the database cannot be reached or refuses with an error of ``also``.
+    """Runs ``action``, and retries while the database cannot be reached or raises an error of ``also``.
 
     Raises:
         StorageError: It cannot be reached for ``patience_s`` seconds (PATIENCE_S unless given).

@@ -39,7 +39,7 @@ class Limit:
     """One constraint: its violation is at most 0 where it holds, a share of the limit where it does not.
 
     Args:
-        name: What is limited.
+        name: Name of the limited quantity.
         free: Whether a cost model computes it.
         penalty: None for a hard limit. Otherwise the limit may be broken at a price: for each whole violation (100 %
             past the limit) the first objective counts as worse by this share of its own size.

@@ -1,9 +1,8 @@
 """A table of measured architectures as a search problem: every evaluation is a lookup.
 
-For benchmarks that publish what was measured of each architecture (in the manner of HW-NAS-Bench, of Once-for-All's and
-HELP's tables), and for one's own. A row of the table is one architecture: columns of choices, and columns of what was
-measured. A choice may be a column of its own (``depth``), or a column that lists several (``[3, 5, 3, 7]``,
-``|conv~0|+|skip~0|conv~1|``).
+For published benchmarks with measurements of each architecture (such as HW-NAS-Bench or the tables of Once-for-All and
+HELP), and for your own tables. A row of the table is one architecture: columns of choices and columns of measurements.
+A column may hold one choice (``depth``) or list several (``[3, 5, 3, 7]``, ``|conv~0|+|skip~0|conv~1|``).
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from chipwise.optim.executors import Outcome
 from chipwise.optim.strategy import Goal, Limit, Problem, Rows
 
 _LIMIT = re.compile(r"^\s*(<=|>=)\s*([-+.\deE]+)\s*$")
-_BETWEEN = re.compile(r"[\[\](){}|;,+\s]+")  # what separates the choices that one cell lists
+_BETWEEN = re.compile(r"[\[\](){}|;,+\s]+")  # separators of the choices that one cell lists
 _CHUNK = 2_000_000  # comparisons at a time
 
 
@@ -34,11 +33,11 @@ class MeasuredTable:
     """A table as a problem, and the lookup that evaluates its rows.
 
     Attributes:
-        problem: For :func:`chipwise.optim.optimise`. Rows that the table lacks stand for the most similar one it has
-            (fewest differing choices, then the first), so only what was measured is ever evaluated.
-        values: Of each variable its values, by name, in the order of the integers that stand for them.
+        problem: For :func:`chipwise.optim.optimise`. A row that the table lacks counts as the most similar one (fewest
+            differing choices, then the first), so only measured architectures are evaluated.
+        values: Values of each variable, by name, in the order of their integers.
         rows: The table's architectures as integers, (n, d).
-        objectives: What was measured, in the goals' directions, (n, m).
+        objectives: Measured objectives, in the goals' directions, (n, m).
         violations: At most 0 where a limit holds, a share of the limit where it does not, (n, k).
     """
 
@@ -50,12 +49,12 @@ class MeasuredTable:
     _number: Mapping[bytes, int] = field(repr=False)
 
     def evaluate(self, row: Rows) -> Outcome:
-        """What was measured of one architecture (d,)."""
+        """Looks up the measurements of one architecture (d,)."""
         number = self.number(row)
         return Outcome(objectives=self.objectives[number].tolist(), violations=self.violations[number].tolist())
 
     def number(self, row: Rows) -> int:
-        """The table's row, counted from 0, that stands for ``row`` (d,)."""
+        """Index of the table's row that ``row`` (d,) counts as."""
         return int(_numbers(np.atleast_2d(row), self.rows, self._number)[0])
 
     def choices(self, row: Rows) -> dict[str, str | float]:
@@ -76,7 +75,7 @@ def problem_from_table(
 
     Args:
         path: The CSV file, one architecture a line.
-        choices: The columns that say which architecture it is. A cell that lists several becomes as many variables
+        choices: The columns that identify the architecture. A cell that lists several becomes as many variables
             (``arch[0]``, ``arch[1]``, …); shorter lists end in ``-``.
         objectives: Columns to optimise, with ``minimize`` (what a sequence means) or ``maximize``.
         limits: Columns with ``<= number`` or ``>= number`` in the column's own unit.
@@ -84,8 +83,8 @@ def problem_from_table(
             lookup table or a cost model gives.
 
     Raises:
-        SpecError: The file is missing or not a table, lacks a column, holds a cell that is no number, or two lines of
-            one architecture that differ in what was measured.
+        SpecError: The file is missing or not a table, lacks a column, holds a cell that is no number, or has two lines
+            of one architecture with different measurements.
         InputError: An argument is wrong.
     """
     goals = dict(objectives) if isinstance(objectives, Mapping) else dict.fromkeys(objectives, "minimize")
@@ -180,7 +179,7 @@ def _encoded(
 
 
 def _ordered(texts: Sequence[str]) -> tuple[tuple[str | float, ...], NDArray[np.int64]]:
-    """Distinct values, numbers by size and before text, and which one each cell is."""
+    """Distinct values (numbers sorted, then text), and the index of each cell's value."""
     numbers = [_number(text) for text in texts]
     cells: list[str | float] = [text if number is None else number for text, number in zip(texts, numbers, strict=True)]
     known = sorted(set(cells), key=lambda value: (isinstance(value, str), value))
@@ -226,7 +225,7 @@ def _distinct(rows: Rows, measured: Float64Array, *, file: str) -> tuple[list[in
 
 
 def _numbers(asked: Rows, rows: Rows, number: Mapping[bytes, int]) -> NDArray[np.int64]:
-    """For each asked row the table's: the same, else the one with fewest differing choices, the first of equals."""
+    """Index of the table's row for each requested one: the same, else the first with the fewest differing choices."""
     wanted = np.ascontiguousarray(asked, np.int64)
     found = np.array([number.get(row.tobytes(), -1) for row in wanted], np.int64)
     missing = np.flatnonzero(found < 0)

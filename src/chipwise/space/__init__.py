@@ -1,4 +1,4 @@
-"""What may be chosen: search spaces as integer rows, constraints, and prices of whole spaces."""
+"""Search spaces as integer rows, constraints, and prices of whole spaces."""
 
 from chipwise.space.constraints import METRICS, Constraint, Objective, parse_constraints, parse_objectives
 from chipwise.space.search_space import SearchSpace

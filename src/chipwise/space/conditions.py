@@ -1,7 +1,7 @@
-"""Conditions between choices, compiled to small tables: which values are left where, and the nearest of them.
+"""Conditions between choices, compiled to small tables of the allowed values and the nearest of them.
 
-Choices are put in an order in which each depends on earlier ones only; one pass over the columns then draws or mends
-rows, and nothing is ever enumerated but the few choices that conditions join.
+Choices are put in an order in which each depends on earlier ones only; one pass over the columns then draws or repairs
+rows, and only the few choices that conditions join are enumerated.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from chipwise.space.space_spec import Condition, Slots, SpaceSpec, listed
 Flags = NDArray[np.bool_]
 Index = NDArray[np.int64]
 _MOST = 12  # conditions on one choice: their tables have 2 to this power rows
-_JOINED = 4_000_000  # combinations of joined choices that are looked through for contradictions
+_JOINED = 4_000_000  # most combinations of joined choices that are checked for contradictions
 _PAIR = {"heads": 0, "kv_heads": 1}
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One condition on one choice: where all of ``when`` hold, the values ``allowed`` are left."""
+    """One condition on one choice: where all of ``when`` hold, only the values ``allowed`` are possible."""
 
     target: str
     when: dict[str, Flags]  # choice, or "layer" for the slot -> which of its values meet the condition
@@ -33,14 +33,14 @@ class Rule:
 
 
 class Conditions:
-    """What a space's conditions leave.
+    """Values that a space's conditions allow.
 
     Args:
         spec: The space.
-        slots: Of each choice of a layer.
+        slots: Slots of each choice of a layer.
 
     Raises:
-        SpecError: A name or value is unknown, conditions form a cycle, or they leave nothing somewhere.
+        SpecError: A name or value is unknown, conditions form a cycle, or they leave a choice without a value.
     """
 
     def __init__(self, spec: SpaceSpec, slots: dict[str, Slots]) -> None:
@@ -87,7 +87,7 @@ class Conditions:
             )
 
     def _flags(self, name: str, values: object, field: str) -> tuple[str, Flags]:
-        """The choice that ``name`` is part of, and which of its values are meant."""
+        """The choice that ``name`` belongs to, and a mask of its values."""
         if name == "layer":
             ties = {self._spec.tie(choice): self._slots[choice].labels for choice in self._spec.layer_choices}
             if len(ties) > 1:
@@ -143,7 +143,7 @@ class Conditions:
         return {given for rule in self.rules[name] for given in rule.when} - {"layer"}
 
     def _table(self, name: str, rules: Sequence[Rule]) -> Flags:
-        """Which values are left for every set of rules that apply, (2^rules, values)."""
+        """Mask of allowed values for every set of applicable rules, (2^rules, values)."""
         if len(rules) > _MOST:
             raise SpecError(f"{len(rules)} conditions limit {name}; at most {_MOST} may", field="conditions")
         left = np.ones((1 << len(rules), len(rules[0].allowed)), bool)
@@ -154,25 +154,25 @@ class Conditions:
         return left
 
     def left(self, name: str, chosen: Mapping[str, Index], count: int) -> Flags | None:
-        """Which values of ``name`` are left beside what is ``chosen``, (count, values); None where all are.
+        """Mask of values of ``name`` that are allowed given ``chosen``, (count, values); None where all are.
 
         Args:
             name: The choice.
-            chosen: Indices of the choices that it depends on, (count,) each; of ``layer`` the slot.
+            chosen: Indices of the choices that it depends on, (count,) each; the slot for ``layer``.
             count: How many rows.
         """
         rules = self.rules[name]
         return self._tables[name][self._codes(rules, chosen, count)] if rules else None
 
     def mended(self, name: str, chosen: Mapping[str, Index], values: Index) -> Index:
-        """``values`` of ``name``, (n,), each that is not left replaced by the nearest in the list that is."""
+        """``values`` of ``name``, (n,), with forbidden ones replaced by the nearest allowed one in the list."""
         return self._nearest[name][self._codes(self.rules[name], chosen, len(values)), values]
 
     def drawn(self, name: str, chosen: Mapping[str, Index], share: NDArray[np.float64]) -> Index:
-        """Values of ``name`` that are left, each as likely: the one at ``share`` (0 … 1) of their list, (n,)."""
+        """Allowed values of ``name`` at position ``share`` (0 … 1) of their list, (n,); uniform if ``share`` is."""
         table = self._tables[name]
         counts = table.sum(axis=1)
-        ranked = np.argsort(~table, axis=1, kind="stable")  # what is left comes first, in the list's order
+        ranked = np.argsort(~table, axis=1, kind="stable")  # allowed values come first, in the list's order
         codes = self._codes(self.rules[name], chosen, len(share))
         picked: Index = ranked[codes, (share * counts[codes]).astype(np.int64)]
         return picked
@@ -188,10 +188,10 @@ class Conditions:
         return code
 
     def assignments(self, names: Iterable[str]) -> dict[str, Index]:
-        """Every combination of the choices ``names`` and all they depend on that conditions leave, as indices.
+        """All allowed combinations of the choices ``names`` and those they depend on, as indices.
 
         Raises:
-            SpecError: Somewhere nothing is left, or too many choices are joined to look through.
+            SpecError: A choice has no allowed value, or too many choices are joined to be checked.
         """
         wanted = set(names)
         for name in tuple(wanted):
@@ -218,7 +218,7 @@ class Conditions:
         return table
 
     def contradictions(self) -> None:
-        """Raises SpecError where some choices leave nothing for another."""
+        """Raises SpecError where some choices leave no value for another."""
         for name in self.order:
             if self.rules[name]:
                 self.assignments([name])
@@ -233,7 +233,7 @@ class Conditions:
 
 
 def _nearest(left: Flags) -> Index:
-    """For every value the nearest that is left, by its place in the list; itself where none is."""
+    """Index of the nearest allowed value for each value; its own where none is allowed."""
     places = np.arange(len(left))
     if not left.any():
         return places

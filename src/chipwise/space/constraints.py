@@ -24,13 +24,13 @@ METRICS: dict[str, str] = {  # name -> kind of unit
     "tpot_p50": "time",
     "tpot_p99": "time",
     "tpot_sustained": "time",  # the median after minutes of load
-    "throughput": "rate",  # new tokens of all requests over the seconds of a whole request, by medians
+    "throughput": "rate",  # new tokens of all requests over the median seconds of a whole request
     "peak_memory": "bytes",
     "parameters": "count",
     "bits_per_byte": "count",
-    "expected_loss": "count",  # nats a token of a law's text
+    "expected_loss": "count",  # nats per token of a law's text
     "power": "power",  # mean watts while requests follow one another
-    "joules_per_token": "energy",  # of a new token, its share of the prompt's pass included
+    "joules_per_token": "energy",  # of a new token, including its share of prefill
     "usd_per_1k_tokens": "token_price",  # of 1,000 new tokens, likewise
 }
 POWER_METRICS = ("power", "joules_per_token")
@@ -41,10 +41,10 @@ _LATENCY_METRICS = (
     "throughput",
     "joules_per_token",
     "usd_per_1k_tokens",
-)  # what moves with the time per token
+)  # metrics that depend on the time per token
 MEASURED_METRICS = frozenset({"ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "peak_memory"})
 MORE_IS_BETTER = frozenset({"throughput"})
-_LESS_IS_BETTER = ("time", "bytes", "energy", "token_price")  # kinds that nobody wants more of
+_LESS_IS_BETTER = ("time", "bytes", "energy", "token_price")  # kinds of which less is better
 LIMITS_ONLY = {"tpot_sustained": "tpot_p50: minimize"}  # and the objective to use instead
 TASK_METRICS: dict[str, str] = {"accuracy": "share", "spearman": "count"}  # of a task: ``metric@task``
 _LIMIT = re.compile(r"^\s*(<=|>=|<|>|≤|≥)\s*(.+)$")
@@ -54,7 +54,7 @@ _LIMIT = re.compile(r"^\s*(<=|>=|<|>|≤|≥)\s*(.+)$")
 class Constraint:
     """``metric`` must be at most (or at least) ``limit``, in SI units; ``text`` is what the user wrote.
 
-    ``penalty`` makes it soft: the share by which bits per byte count as more for each 100 % of excess.
+    ``penalty`` makes it soft: the share added to bits per byte for each 100 % of excess.
     """
 
     metric: str

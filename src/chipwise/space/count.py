@@ -1,4 +1,4 @@
-"""How many distinct designs a space holds: an exact whole number, however large, without listing any."""
+"""Number of distinct designs in a space: exact, however large, without listing them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from chipwise.space.space_spec import Slots, SpaceSpec
 
 
 def size(spec: SpaceSpec, slots: Mapping[str, Slots], conditions: Conditions) -> int:
-    """Designs, those that look alike counted once.
+    """Number of distinct designs.
 
-    What is chosen for the whole model is gone through in the few combinations that matter to the layers (their number,
-    sharing, and what conditions name); for each, a slot's choices are counted once and multiplied.
+    The global choices are enumerated in the few combinations that matter to the layers (depth, sharing, and what
+    conditions name); for each, a slot's choices are counted once and multiplied.
     """
     choices = spec.layer_choices
     groups = _joined(choices, conditions)
@@ -43,7 +43,7 @@ def size(spec: SpaceSpec, slots: Mapping[str, Slots], conditions: Conditions) ->
 
 
 def show_size(count: int) -> str:
-    """The number of designs as a person reads it, however large.
+    """The number of designs as readable text, however large.
 
     >>> show_size(1_234), show_size(123 * 10**998)
     ('1,234', '1.23e+1000')
@@ -75,7 +75,7 @@ def _global_givens(choices: tuple[str, ...], conditions: Conditions, group: tupl
 def _per_slot(
     conditions: Conditions, group: tuple[str, ...], givens: list[str]
 ) -> Counter[tuple[tuple[int, ...], int]] | None:
-    """Combinations of a group by (what is given, slot); None where no condition limits them."""
+    """Number of combinations of a group by (given choices, slot); None where no condition limits them."""
     if not any(conditions.rules[name] for name in group):
         return None
     by_layer = any("layer" in rule.when for name in group for rule in conditions.rules[name])
@@ -83,7 +83,7 @@ def _per_slot(
     mine = {name: table[name] for name in (*givens, *group)} | {"layer": table.get("layer", np.zeros(1, np.int64))}
     count = len(table[group[0]])
     columns = np.stack([np.broadcast_to(column, count) for column in mine.values()], axis=1)
-    distinct = np.unique(columns, axis=0)  # other choices that conditions join have brought repeats
+    distinct = np.unique(columns, axis=0)  # joined choices have produced repeats
     return Counter((tuple(row[: len(givens)]), row[-1]) for row in distinct.tolist())
 
 

@@ -1,4 +1,4 @@
-"""Choices by name as the design that they describe, and a design in one line."""
+"""Converts named choices to a design, and a design to one line of text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chipwise.spec.formats import formats_word
 
 
 def design_of(choices: Mapping[str, Any], *, spec: SpaceSpec, name: str = "candidate") -> Design:
-    """The design that ``choices`` describe; values outside the space's lists are allowed (baselines are)."""
+    """The design that ``choices`` describe; values outside the space's lists are allowed."""
     paired = choices["sharing"] == "pairs"
     conv = choices.get("conv", "none")
     layers = []
@@ -41,7 +41,7 @@ def design_of(choices: Mapping[str, Any], *, spec: SpaceSpec, name: str = "candi
 
 
 def summary(design: Design) -> str:
-    """One line a person can compare: width, depth, convolutions, heads, FFN, vocabulary, format or formats."""
+    """One line to compare designs by: width, depth, convolutions, heads, FFN, vocabulary, formats."""
     arch = design.arch
     attention = [layer.attention for layer in arch.layers if layer.attention]
     ffn = [layer.ffn for layer in arch.layers if layer.ffn]
@@ -55,7 +55,7 @@ def summary(design: Design) -> str:
 
 
 def _feed(block: FeedForward | MixtureOfExperts) -> str:
-    """A feed-forward's kind and width, with experts and those that a token meets before it."""
+    """Kind and width of a feed-forward, preceded by the numbers of experts and active experts."""
     if isinstance(block, MixtureOfExperts):
         return f"{block.experts}x{block.active}:{_feed(block.expert)}"
     kinds = {(act, gated): kind for kind, (act, gated) in FFN_KINDS.items()}

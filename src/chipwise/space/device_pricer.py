@@ -1,4 +1,4 @@
-"""A data sheet as the pricer of a space: seconds and joules of operators from the kernel models, bytes by counting."""
+"""Prices a space by a data sheet: seconds and joules of operators by the kernel models, bytes by counting."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ ACTIVATIONS = ("bf16", "fp16", "fp32")  # the first that the device multiplies
 
 
 class DevicePricer(OperatorPricer):
-    """Prices of operators on a device that is known by its data sheet; see :class:`chipwise.space.price_table.Pricer`.
+    """Prices operators on a device with a data sheet; see :class:`chipwise.space.price_table.Pricer`.
 
-    Operators run one after the other, in ``activations``; weights stay in the format that the space chose. Memory is
-    that of the model alone: a data sheet does not say what else a serving process takes.
+    Operators run one after the other, in ``activations``; weights have the format that the space chose. Memory is that
+    of the model alone, since a data sheet does not state that of a serving process.
 
     Args:
         device: The data sheet.
@@ -78,21 +78,21 @@ class DevicePricer(OperatorPricer):
         return columns[:, 1] if self.joules else None
 
     def stored_bytes(self, design: Design, workload: Workload) -> float:
-        """Matrices as they are stored; tables, norms and cache in the format of activations."""
+        """Bytes of matrices as stored, and of tables, norms and cache in the format of activations."""
         parts = memory_parts(design, workload)
         return parts.matrix_bytes + self._share * (parts.table_bytes + parts.kv_bytes)
 
     def activation_bytes(self, block: Attention | FeedForward, d_model: int, workload: Workload) -> float:
-        """What a block's own tensors take at once."""
+        """Bytes of a block's tensors that exist at once."""
         return self._share * block_activation_bytes(block, d_model, workload)
 
     def base_bytes(self) -> float:
-        """Nothing: memory is that of the model alone."""
+        """0, since memory is that of the model alone."""
         return 0.0
 
 
 def as_priced(sheet: DeviceProfile, use: Callable[[DevicePricer], T]) -> T:
-    """What ``use`` makes of the device with joules; without them where it lacks a fact that they need."""
+    """Calls ``use`` with a pricer of joules, or one without where the device lacks a fact."""
     try:
         return use(DevicePricer(sheet, joules=True))
     except Unsupported:
@@ -113,7 +113,7 @@ def _activations(device: DeviceProfile) -> str:
 def device_metrics(
     space: SearchSpace, workload: Workload, pricer: DevicePricer
 ) -> Callable[[Rows], dict[str, Float64Array]]:
-    """What a data sheet tells of rows: medians, memory, parameters; power, energy, price where it lists what they need.
+    """Metrics of rows by a data sheet: medians, memory, parameters; power, energy and price where it has the facts.
 
     Tails are measured, never priced.
     """
@@ -133,7 +133,7 @@ def device_metrics(
 
 
 def design_costs(design: Design, workload: Workload, pricer: DevicePricer) -> dict[str, float]:
-    """What one design costs on a data sheet's device, in a space or not, as :func:`device_metrics` tells of rows."""
+    """Metrics of one design, in a space or not, as :func:`device_metrics` gives them for rows."""
     passes = [
         np.sum([pricer.op_columns(placed.op) for placed in lower(design, workload, phase)], axis=0)[None]
         for phase in (Phase.PREFILL, Phase.DECODE)

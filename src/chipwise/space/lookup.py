@@ -1,8 +1,8 @@
-"""Sums of block prices for many candidates at once: one fused table, one gather a layer.
+"""Sums of block prices for many candidates at once: one fused table, one gather per layer.
 
-Attention and FFN of a layer are fused into one cell that already holds their sum, for each place that a layer can have
-(between others, last, sharing another's weights, not there at all); columns that are zero throughout are left out. What
-a row chooses is read column by column from a transposed block, so that all of it stays in the caches.
+Attention and FFN of a layer share a cell that holds their sum, for each place of a layer (inner, last, sharing weights,
+absent); columns of zeros are left out. The choices of rows are read column by column from a transposed block, which
+stays in the caches.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from chipwise.space.space_spec import LAYER_CHOICES, LAYER_WEIGHTS
 
 Index = NDArray[np.intp]
 _BETWEEN, _SHARER = 0, 2  # numbers of places; one more where the layer is the last, and the last place is absent
-_FUSED_BYTES = 64e6  # above it attention and FFN are looked up one by one
+_FUSED_BYTES = 64e6  # above it attention and FFN are looked up separately
 
 
 @dataclass(frozen=True)
 class BlockPrices:
-    """Prices of the blocks of a space with one weight format of the head; the last axis holds the columns, stored bytes
-    and parameters last. Attention is indexed by its weight format, width, convolutions, head size and pair, an FFN by
-    its weight format, width, convolutions, kind and FFN width."""
+    """Prices of a space's blocks for one weight format of the head; the last axis holds the columns, stored bytes,
+    parameters. Attention is indexed by its weight format, width, convolutions, head size and pair, an FFN by its weight
+    format, width, convolutions, kind and FFN width."""
 
     ends: Float64Array  # (width, vocabulary, tied, columns): a model of one bare layer
-    bare: Float64Array  # like attention, of its width alone: the bare layer that the ends hold
+    bare: Float64Array  # like attention, by width: the bare layer that ``ends`` includes
     attention: Float64Array
     last_attention: Float64Array
     ffn: Float64Array
     last_ffn: Float64Array
-    cache: Float64Array | None  # like attention: one more layer that uses another's weights; None where none may
+    cache: Float64Array | None  # like attention: another layer that shares weights; None where sharing is not possible
     attention_room: Float64Array  # bytes of activations, without the columns
     ffn_room: Float64Array
 
 
 class Lookup:
-    """Sums of the prices of rows. Use as a function.
+    """Sums prices of rows; call it as a function.
 
     Args:
         space: The space.
-        prices: Of its blocks.
+        prices: Prices of its blocks.
     """
 
     def __init__(self, space: SearchSpace, prices: BlockPrices) -> None:
@@ -117,7 +117,7 @@ class Lookup:
         return sums, widest
 
     def _read(self, genes: Index, name: str, layer: int, where: Index) -> Index:
-        """What ``layer`` of each row chooses, (n,)."""
+        """The choices of ``layer`` in each row, (n,)."""
         slots = self._space.slots[name].of[:, :, layer].ravel()
         columns = self._space.columns[name]
         alike = (slots == slots[0]).all()
@@ -126,10 +126,10 @@ class Lookup:
 
 
 def _places(prices: BlockPrices) -> list[tuple[Float64Array, Float64Array]]:
-    """Attention's and the FFN's prices in every place; a sharer keeps a cache of its own, and no weights."""
+    """Prices of attention and FFN in every place; a layer that shares weights has its own cache but no weights."""
     found = [(prices.attention, prices.ffn), (prices.last_attention, prices.last_ffn)]
     if prices.cache is not None:
-        last = prices.cache - prices.bare  # a last layer replaces the bare one that the ends hold
+        last = prices.cache - prices.bare  # a last layer replaces the bare one that ``ends`` includes
         for (attention, ffn), cache in zip(tuple(found), (prices.cache, last), strict=True):
             sharer, without = attention.copy(), ffn.copy()
             sharer[..., -2:], without[..., -2:] = cache[..., -2:], 0.0
@@ -138,7 +138,7 @@ def _places(prices: BlockPrices) -> list[tuple[Float64Array, Float64Array]]:
 
 
 def _stacked(places: list[Float64Array], room: Float64Array) -> Float64Array:
-    """A table of one row a cell, place after place; the last column holds activations, of absent layers none."""
+    """A table with one row per cell, place after place; the last column holds activations, 0 for absent layers."""
     rooms = np.stack([*[room] * (len(places) - 1), np.zeros_like(room)])
     both = np.concatenate([np.stack(places), rooms[..., None]], axis=-1)
     return np.ascontiguousarray(both.reshape(-1, both.shape[-1]))

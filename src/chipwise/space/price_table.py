@@ -1,4 +1,4 @@
-"""Prices of a whole space: each distinct block once, then a candidate is a gather and a sum.
+"""Prices of a whole space: each distinct block is priced once; a candidate is a gather and a sum.
 
 A space is discrete, so its blocks repeat. Every distinct block is lowered to operators and priced once with the plain
 scalar code; the prices are kept in arrays; a million candidates cost a few array operations. Prices are columns that
@@ -29,11 +29,11 @@ from chipwise.space.space_spec import ffn_block
 from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer
 from chipwise.spec.formats import formats_word
 
-BLOCK = 8_192  # rows priced at once: what is in use stays in the caches
+BLOCK = 8_192  # rows priced at once, so that data stays in the caches
 
 
 class Pricer(Protocol):
-    """A cost model that prices blocks one by one and models by their sums."""
+    """A cost model that prices blocks separately and models by their sums."""
 
     def pass_columns(self, design: Design, workload: Workload, phase: Phase) -> Float64Array:
         """The additive columns of one pass, (columns,)."""
@@ -106,11 +106,11 @@ class ProfilePricer(OperatorPricer):
         )
 
     def energy_j(self, columns: Float64Array) -> Float64Array | None:
-        """Not known: calibration times, and meters nothing."""
+        """None: calibration measures no energy."""
         return None
 
     def stored_bytes(self, design: Design, workload: Workload) -> float:
-        """Weights as often as the runtime holds them, and the cache."""
+        """Bytes of weights, in as many copies as the runtime holds, and of the cache."""
         parts, cost = memory_parts(design, workload), self.profile.memory
         return parts.peak_bytes(cost) - parts.activation_bytes - cost.base_bytes
 
@@ -119,13 +119,13 @@ class ProfilePricer(OperatorPricer):
         return block_activation_bytes(block, d_model, workload)
 
     def base_bytes(self) -> float:
-        """As calibrated."""
+        """Resident bytes without a model, as calibrated."""
         return self.profile.memory.base_bytes
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What the cost model says of n candidates; every field is (n,). Joules are None where they are not known."""
+    """Costs of n candidates; every field is (n,). Joules are None where they are not known."""
 
     ttft_s: Float64Array
     tpot_s: Float64Array
@@ -138,9 +138,10 @@ class Costs:
 class PriceTable:
     """Prices of all blocks of ``space`` for one workload; ``table(rows)`` prices candidates.
 
-    A block's price is the difference it makes to a small model, so whatever lowering does (a fused residual, prefill
-    that leaves all but the last position after the last attention) is in it; the last layer has prices of its own.
-    Prices hold the columns of both phases, stored bytes, and parameters; activations do not add, so the widest counts.
+    A block's price is the difference it makes to a small model, so it includes everything that lowering does (a fused
+    residual, prefill that drops all but the last position after the last attention); the last layer has separate
+    prices. Prices hold the columns of both phases, stored bytes, and parameters; activations do not add, so the widest
+    counts.
     """
 
     def __init__(self, space: SearchSpace, workload: Workload, pricer: Pricer) -> None:
@@ -161,7 +162,7 @@ class PriceTable:
             for start in range(begin, end, BLOCK):
                 here = order[start : min(start + BLOCK, end)]
                 parts.append((here, self._costs(rows[here], lookup)))
-        if not parts:  # what is known of no rows is what is known of rows
+        if not parts:  # which costs are known does not depend on the rows
             parts = [(order, self._costs(rows, self._lookups[0]))]
         found = np.empty((len(parts[0][1]), len(rows)))
         for here, costs in parts:
@@ -182,9 +183,9 @@ class PriceTable:
         )
 
     def _prices(self, head: str) -> BlockPrices:
-        """Every block's price beside a head of one weight format; the last axis holds the columns.
+        """Prices of all blocks with a head of one weight format; the last axis holds the columns.
 
-        Layers have the head's format, or those that they may choose. The bare layer that the ends hold has the head's.
+        Layers have the head's format or those that they may choose; the bare layer has the head's.
         """
         spec = self.space.spec
         pairs, kinds, widths = spec.attention_choices(), spec.layer.ffn, spec.layer.ffn_width
@@ -197,7 +198,7 @@ class PriceTable:
             return self._columns(d, head, [weights], one)
 
         def beside(weights: str, d: int, one: Layer, instead: Layer | None = None) -> Float64Array:
-            """What ``one`` before a bare layer adds, to nothing or to ``instead`` in its place."""
+            """Price of ``one`` before a bare layer, compared with nothing or with ``instead``."""
             before = [layer()] if instead is None else [instead, layer()]
             both = self._columns(d, head, [weights, head], one, layer())
             return both - self._columns(d, head, [weights, head][-len(before) :], *before)
@@ -205,16 +206,16 @@ class PriceTable:
         def last_attention(weights: str, d: int, conv: str, size: int, pair: tuple[int, int]) -> Float64Array:
             if conv != "both":
                 return alone(weights, d, layer(pair, size, conv=conv)) - alone(head, d, layer())
-            # All positions go on behind this attention, up to the convolution of the feed-forward.
+            # All positions remain after this attention, up to the convolution of the feed-forward.
             with_ffn = layer(pair, size, ffn=some, conv=conv), layer(ffn=some, conv="ffn")
-            change = alone(weights, d, layer()) - alone(head, d, layer())  # an FFN is priced on a bare layer like it
+            change = alone(weights, d, layer()) - alone(head, d, layer())  # an FFN is priced on a bare layer of its own
             return alone(weights, d, with_ffn[0]) - alone(weights, d, with_ffn[1]) + change
 
         def feed_forward(conv: str, *which: Any) -> Layer:
             return layer(ffn=ffn_block(*which), conv="ffn" if conv == "both" else "none")
 
         def cache(weights: str, d: int, conv: str, size: int, pair: tuple[int, int]) -> Float64Array:
-            """What one more layer adds that uses another's weights: its caches, of the FFN's convolution too."""
+            """Price of another layer that shares weights: its caches, including that of the FFN's convolution."""
             own, sharer = (layer(pair, size, some if conv == "both" else None, conv, shares) for shares in (None, 0))
             both = self._columns(d, head, [weights, weights], own, sharer)
             return both - self._columns(d, head, [weights], own)
@@ -269,7 +270,7 @@ class PriceTable:
     def _columns(
         self, d_model: int, head: str, formats: list[str], *layers: Layer, vocab_size: int = 256, tied: bool = True
     ) -> Float64Array:
-        """Of a model of these layers, each in its format: columns of both phases, stored bytes, parameters."""
+        """Columns of both phases, stored bytes and parameters of a model of these layers and formats."""
         design = self._design(d_model, head, formats, list(layers), vocab_size, tied)
         if design not in self._columns_of:
             prefill, decode = (
@@ -281,7 +282,7 @@ class PriceTable:
         return self._columns_of[design]
 
     def _end(self, head: str, d_model: int, vocab_size: int, tied: bool) -> Float64Array:
-        """A model of one bare layer; the other prices are differences to it."""
+        """A model of one bare layer, from which the other prices are differences."""
         return self._columns(d_model, head, [head], self._layer(), vocab_size=vocab_size, tied=tied)
 
     def _attention_activations(
@@ -295,7 +296,7 @@ class PriceTable:
 
 
 def _before_attention(conv: str) -> str:
-    """The part of ``conv`` that is the attention's."""
+    """The part of ``conv`` that belongs to attention."""
     return "none" if conv == "none" else "attention"
 
 

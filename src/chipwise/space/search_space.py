@@ -1,9 +1,9 @@
 """SearchSpace: every choice is one integer gene, a candidate is a row of them.
 
 Global genes come first, then the layers' genes, slot by slot: a slot is one layer, or the layers that are tied. Genes
-that no layer reads (past the depth, or of layers that use another's weights) are inactive and held at 0 in canonical
-rows, and values that a condition rules out are replaced by the nearest that it leaves, so that equal designs are equal
-rows and every row is a design.
+that no layer reads (beyond the depth, or of layers that share weights) are inactive and 0 in canonical rows. Values
+that a condition forbids are replaced by the nearest allowed one. So equal designs are equal rows and every row is a
+design.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class SearchSpace:
     """All designs that a SpaceSpec allows, as integer rows of shape (n, genes).
 
     Raises:
-        SpecError: Conditions name what is not there, form a cycle, or leave nothing.
+        SpecError: Conditions name unknown choices, form a cycle, or leave a choice without values.
     """
 
     spec: SpaceSpec
@@ -78,7 +78,7 @@ class SearchSpace:
         return {name: i for i, name in enumerate(self.spec.globals)}
 
     def size(self) -> int:
-        """How many distinct designs there are, exactly."""
+        """Exact number of distinct designs."""
         return size(self.spec, self.slots, self._conditions)
 
     def sample(self, count: int, rng: np.random.Generator) -> Rows:
@@ -95,7 +95,7 @@ class SearchSpace:
         return np.asarray(self.genes[column].values)[rows[:, column]]
 
     def active(self, rows: Rows) -> NDArray[np.bool_]:
-        """Which genes count, (n, genes)."""
+        """Mask of active genes, (n, genes)."""
         mask = np.ones(rows.shape, dtype=bool)
         where = rows[:, self.index["sharing"]], rows[:, self.index["depth"]]
         for name in self.spec.layer_choices:
@@ -103,14 +103,14 @@ class SearchSpace:
         return mask
 
     def canonical(self, rows: Rows) -> Rows:
-        """The same designs with inactive genes at 0; what a condition rules out gives way to the nearest left."""
+        """The same designs with inactive genes at 0 and forbidden values replaced by the nearest allowed ones."""
         rows = np.array(np.atleast_2d(rows), dtype=np.int64)
         for name, column, chosen in self._conditioned(rows):
             rows[:, column] = self._conditions.mended(name, chosen, rows[:, column])
         return np.where(self.active(rows), rows, 0)
 
     def _conditioned(self, rows: Rows) -> Any:
-        """Each choice's column that conditions limit, with what it depends on, in order; reads ``rows`` as it goes."""
+        """Columns of conditioned choices with those they depend on, in order; reads ``rows`` lazily."""
         for name in self._conditions.order:
             if not self._conditions.rules[name]:
                 continue
@@ -128,7 +128,7 @@ class SearchSpace:
         return np.stack(parts, axis=2)
 
     def choices(self, row: Sequence[int] | NDArray[np.int64]) -> dict[str, Any]:
-        """What ``row`` chooses, by name; layers as a list."""
+        """The choices of ``row`` by name; layers as a list."""
         one = self.canonical(np.asarray(row))[0]
         chosen: dict[str, Any] = {
             gene.name: gene.values[i] for gene, i in zip(self.genes, one, strict=True) if gene.layer is None
@@ -149,7 +149,7 @@ class SearchSpace:
         """The canonical row, (genes,), of ``choices``, the inverse of :meth:`choices`.
 
         Raises:
-            SpecError: A value that the space does not list, or that its ties or conditions rule out.
+            SpecError: The space does not list a value, or its ties or conditions forbid it.
         """
         row = np.zeros(len(self.genes), dtype=np.int64)
         for name in self.spec.globals:
@@ -193,14 +193,14 @@ def _label(name: str, slot: str) -> str:
 
 
 def _layer(chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """What a layer chooses, by the names of the file."""
+    """The choices of a layer, by the names in the file."""
     heads, kv_heads = chosen["attention"]
     layer = {"heads": heads, "kv_heads": kv_heads, "ffn": chosen["ffn"], "ffn_width": chosen["ffn_width"]}
     return layer | ({"weights": chosen[LAYER_WEIGHTS]} if LAYER_WEIGHTS in chosen else {})
 
 
 def _chosen(layer: Mapping[str, Any], name: str, whole: Mapping[str, Any]) -> Any:
-    """What ``layer`` of the choices ``whole`` has chosen; without a weight format of its own, that of all."""
+    """The choices of ``layer`` in ``whole``; without a separate weight format, the model's."""
     if name == "attention":
         return layer["heads"], layer["kv_heads"]
     return layer.get("weights", whole["weights"]) if name == LAYER_WEIGHTS else layer[name]
@@ -211,7 +211,7 @@ def _closest(gene: Gene, values: Sequence[Any]) -> int:
 
 
 def _distance(one: Any, other: Any) -> float:
-    """How far two values of a gene are apart: sizes by their ratio, all else equal or not."""
+    """Distance of two values of a gene: of sizes by their ratio, of others 0 or 1."""
     if isinstance(one, tuple):
         return sum(_distance(a, b) for a, b in zip(one, other, strict=True))
     if isinstance(one, bool | str):

@@ -1,4 +1,4 @@
-"""The space as a file states it: what may be chosen, which layers choose together, and what depends on what."""
+"""The space as a run file states it: choices, layers that choose together, and conditions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FFN_KINDS: dict[str, tuple[Activation, bool]] = {
     "geglu": ("gelu", True),
     "swiglu": ("silu", True),
 }
-EXPERTS: dict[str, tuple[int, int]] = {  # experts, and those that a token meets; the width is of each
+EXPERTS: dict[str, tuple[int, int]] = {  # experts and active experts; the width is that of each
     "swiglu-8x1": (8, 1),
     "swiglu-8x2": (8, 2),
     "swiglu-16x1": (16, 1),
@@ -72,9 +72,9 @@ class LayerSpace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """Where every choice in ``when`` has one of the values listed, those in ``only`` are limited to theirs.
+    """If every choice in ``when`` has one of the listed values, those in ``only`` are limited to theirs.
 
-    A layer's choices are met by those of the same layer; ``layer`` in ``when`` names layers by number (with
+    Choices of a layer refer to those of the same layer; ``layer`` in ``when`` names layers by number (with
     alternating ties ``even`` and ``odd``, with thirds ``first``, ``middle`` and ``last``). A value alone stands for a
     list of one.
     """
@@ -102,7 +102,7 @@ def listed(values: object) -> list[Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpaceSpec:
-    """The space as a file states it. Every field lists the values that may be chosen.
+    """The space of a run file. Every field lists the values that may be chosen.
 
     ``layers`` says which layers choose together: ``each`` for itself, all ``alike``, ``alternating`` (even layers
     together and odd ones together), or by ``thirds`` of the depth; one word for all choices, or a word for each of
@@ -117,7 +117,7 @@ class SpaceSpec:
     tie_embeddings: tuple[bool, ...] = (True,)
     weights: tuple[str, ...] = ("fp32",)  # of all matrices; where layer.weights lists formats, of the head alone
     sharing: tuple[Literal["none", "pairs"], ...] = ("none",)  # pairs: layers 1, 3, … use the weights of 0, 2, …
-    conv: tuple[Literal["none", "attention", "both"], ...] = ("none",)  # before which blocks convolutions stand
+    conv: tuple[Literal["none", "attention", "both"], ...] = ("none",)  # blocks that convolutions precede
     conv_taps: int = 4  # positions that a convolution sees
     layers: str | dict[str, str] = "each"
     conditions: tuple[Condition, ...] = field(default=())
@@ -160,7 +160,7 @@ class SpaceSpec:
                 raise SpecError(f"{word!r} is not one of these; {nearest(word, TIES)}", field=where)
 
     def _blocks(self) -> int:
-        """How many distinct attention and feed-forward blocks there are, of all widths and formats."""
+        """Number of distinct attention and feed-forward blocks, over all widths and formats."""
         attention = len(self.head_size) * len(self.attention_choices())
         feed_forward = len(self.layer.ffn) * len(self.layer.ffn_width)
         return len(self.formats) * len(self.d_model) * len(self.conv) * (attention + feed_forward)
@@ -172,12 +172,12 @@ class SpaceSpec:
 
     @property
     def globals(self) -> tuple[str, ...]:
-        """What is chosen for the whole model; convolutions only where they are asked for."""
+        """Choices for the whole model; convolutions only where the file lists them."""
         return GLOBALS if self.conv == ("none",) else (*GLOBALS, "conv")
 
     @property
     def layer_choices(self) -> tuple[str, ...]:
-        """What is chosen for each layer; weight formats only where they are asked for."""
+        """Choices for each layer; weight formats only where the file lists them."""
         return LAYER_CHOICES if self.layer.weights is None else (*LAYER_CHOICES, LAYER_WEIGHTS)
 
     @property
@@ -186,7 +186,7 @@ class SpaceSpec:
         return tuple(dict.fromkeys((*self.weights, *(self.layer.weights or ()))))
 
     def values(self, name: str) -> tuple[Any, ...]:
-        """What the choice ``name`` (of ``globals`` or ``layer_choices``) may be."""
+        """Possible values of the choice ``name`` (of ``globals`` or ``layer_choices``)."""
         if name == "attention":
             return self.attention_choices()
         if name == LAYER_WEIGHTS:
@@ -228,8 +228,8 @@ class Slots:
     """The slots of one choice.
 
     Attributes:
-        labels: What people call each slot: a layer's number, ``even``, ``first`` …
-        of: The slot that each layer reads, (sharing, depth, layer), by the indices of the space's lists.
+        labels: Label of each slot: a layer's number, ``even``, ``first`` … of: The slot that each layer reads,
+            (sharing, depth, layer), by the indices of the space's lists.
         used: Which slots count, (sharing, depth, slot).
     """
 
