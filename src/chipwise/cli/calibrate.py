@@ -1,4 +1,4 @@
-"""``chipwise calibrate``: what this machine can do, in the runtime that will serve."""
+"""``chipwise calibrate``: measures what this machine can do in a runtime."""
 
 from __future__ import annotations
 

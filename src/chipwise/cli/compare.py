@@ -1,4 +1,4 @@
-"""``chipwise compare``: models side by side on several chips, and who wins where."""
+"""``chipwise compare``: compares models on several chips."""
 
 from __future__ import annotations
 

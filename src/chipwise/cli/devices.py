@@ -1,4 +1,4 @@
-"""``chipwise devices``: what is published about each chip, and where it stands."""
+"""``chipwise devices``: published facts of each chip, with their sources."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def _print_one(device: DeviceProfile) -> None:
     if device.aliases:
         say(f"also called {', '.join(device.aliases)}")
     columns = [Column(head="fact"), Column(head="value"), Column(head="source", prose=True)]
-    shown = Table(columns=columns, caption="Facts that nobody publishes are absent.")
+    shown = Table(columns=columns, caption="Unpublished facts are left out.")
     for path, fact in device.facts():
         shown.add(path, str(fact.value), fact.source)
     for engine in device.engines:

@@ -1,4 +1,4 @@
-"""``chipwise estimate``: what a model takes on a chip, before anyone owns one."""
+"""``chipwise estimate``: cost of a model on a chip."""
 
 from __future__ import annotations
 
@@ -245,5 +245,5 @@ def _runtimes(found: Sequence[tuple[str, CostEstimate]]) -> str:
 
 
 def _main(found: CostEstimate) -> str:
-    """The metric that says how fast a model is: a text encoder makes no tokens."""
+    """The metric of a model's speed; a text encoder generates no tokens."""
     return "tpot_p50" if "tpot_p50" in found.metrics else "ttft_p50"

@@ -1,4 +1,4 @@
-"""``chipwise fit``: the models' constants again, from the measurements that they come from."""
+"""``chipwise fit``: refits the constants of the cost models to their measurements."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def command(
     ],
     kind: Annotated[
         list[str] | None,
-        typer.Option(help="gemm, attention, latent, experts, collective, scan, power or serving; all unless given."),
+        typer.Option(help="gemm, attention, latent, experts, collective, scan, power or serving. Default: all."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="A folder for the arrays; chipwise's own data unless given.")] = None,
+    out: Annotated[Path | None, typer.Option(help="A folder for the arrays. Default: chipwise's own data.")] = None,
     truth: Annotated[Path | None, typer.Option(help="With edge: the table of measured runs, or its folder.")] = None,
     runtime: Annotated[str, typer.Option(help="With measurements: the runtime of the profile.")] = "onnxruntime",
     threads: Annotated[int, typer.Option(help="With measurements: the threads of the profile.", min=1)] = 1,
     count: Annotated[int | None, typer.Option(help="With measurements: learn from so many, at random.", min=1)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the reports as JSON.")] = False,
 ) -> None:
-    """Fit models again from the measurements that they come from; prints errors on what was left out.
+    """Refit cost models to their measurements; print the errors on left-out data.
 
     What ships for devices that are not here: chipwise fit --from aiconfigurator --kind gemm
 

@@ -74,7 +74,7 @@ def measurement_table(
 def _throughput_row(
     found: Measurement, promised: Mapping[str, Interval], limits: Mapping[str, Constraint]
 ) -> tuple[str, ...]:
-    """New tokens of all requests per second of a whole request, by medians; of an encoder the tokens that it reads."""
+    """New tokens of all requests per second of a whole request, by medians; for an encoder, the tokens it reads."""
     request, ttft_s = found.workload, found.percentile("ttft", 0.5)
     if found.encodes:
         return "tokens read", units.show(request.batch * request.prompt_tokens / ttft_s, "rate"), "", "", ""

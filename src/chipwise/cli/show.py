@@ -68,7 +68,7 @@ def _line(status: Status) -> str:
 
 
 def _clock(status: Status) -> str:
-    """What is spent of the budget, such as ``[   12/100 CPU-s]``."""
+    """Spent and total budget, such as ``[ 12/100 CPU-s]``."""
     if status.unit == "tokens":
         return f"[{_amount(status.spent, status)} of {_amount(status.budget, status)} tokens]"
     return f"[{status.spent:5.0f}/{status.budget:.0f} {_UNITS[status.unit][0]}]"
@@ -127,7 +127,7 @@ def waiting(title: str, *, quiet: bool = False) -> Iterator[None]:
 
 
 def result(record: RunRecord, folder: Path) -> None:
-    """The end of a search, or how far it came: the contenders, the constraints, and where everything is."""
+    """Prints the result or state of a search: contenders, constraints, and where the files are."""
     if contenders(record) or record.start is not None:
         print_table(final_table(record))
     else:
@@ -143,7 +143,7 @@ def result(record: RunRecord, folder: Path) -> None:
 
 
 def profile(found: MachineProfile, path: Path) -> None:
-    """What calibration found."""
+    """Prints a calibrated profile."""
     threads = f"{found.threads} thread{'s' if found.threads > 1 else ''}"
     table = columns.Table(
         title=f"{found.machine.name} · {found.runtime} {found.runtime_version}, {threads}",

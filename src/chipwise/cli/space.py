@@ -1,4 +1,4 @@
-"""``chipwise space``: what a space holds, before anything is searched."""
+"""``chipwise space``: size and contents of a search space."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def command(
     from chipwise.run.spec import TargetSpec
 
     target = build(TargetSpec, read_yaml(spec).get("target", {}), file=str(spec), field="target")
-    with show.bar("looking over the space", quiet=as_json) as progress:
+    with show.bar("sampling the space", quiet=as_json) as progress:
         found = overview_of(
             spec,
             profile=profile_path(target.runtime, target.threads),

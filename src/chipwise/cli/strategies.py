@@ -1,4 +1,4 @@
-"""``chipwise strategies``: how a search can be searched, and when to use which."""
+"""``chipwise strategies``: lists the search strategies."""
 
 from __future__ import annotations
 

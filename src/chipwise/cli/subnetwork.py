@@ -1,4 +1,4 @@
-"""``chipwise subnetwork``: one model out of trained shared weights."""
+"""``chipwise subnetwork``: cuts one model out of a supernet."""
 
 from __future__ import annotations
 

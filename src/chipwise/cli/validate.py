@@ -1,4 +1,4 @@
-"""``chipwise validate``: predictions for measured rows, with or without the row's device in the fit."""
+"""``chipwise validate``: scores predictions against measured rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Kind(StrEnum):
 
 
 class LeaveOut(StrEnum):
-    """What the fit behind a row's prediction had not seen."""
+    """What is left out of the fit that predicts a row."""
 
     NONE = "none"
     DEVICE = "device"
@@ -32,12 +32,12 @@ def command(
     kind: Annotated[Kind, typer.Argument(help="What was measured.")],
     truth: Annotated[Path, typer.Option(help="Folder that holds KIND.csv, or the file itself.")],
     out: Annotated[Path, typer.Option(help="Where the predictions go: row_id, the prediction, its 90 % interval.")],
-    leave_out: Annotated[LeaveOut, typer.Option(help="What each row's fit had not seen; vendor for edge alone.")] = (
+    leave_out: Annotated[LeaveOut, typer.Option(help="What is left out of each row's fit; vendor: only for edge.")] = (
         LeaveOut.NONE
     ),
     as_json: Annotated[bool, typer.Option("--json", help="Print the errors as JSON.")] = False,
 ) -> None:
-    """Predict measured kernels, served runs or power, and say how far off the predictions are.
+    """Predict measured kernels, served runs or power, and print the errors.
 
     chipwise validate gemm --truth DIR --leave-out device --out predictions.csv
     """

@@ -19,8 +19,7 @@ Key = tuple[str, int, int]  # kind, FLOPs and bytes of one call
 Shares = dict[Key, float]
 ALIKE = 0.002  # relative difference of sizes within which two kernels share their model's error
 OPERATOR_SPREAD = 0.08
-"""Error of one operator's time that its neighbours do not share: the standard deviation, in logarithms, of what is left
-of a kernel model's error for products on a device that it has seen. Errors that operators share cancel in a ratio."""
+"""Independent error of an operator's time: log standard deviation for products on a seen device. Shared ones cancel."""
 OVERHEAD_SPREAD = 0.3
 """The same for the rest of a pass: host, launches that graphs hide, waiting for other prompts."""
 FORMAT_SPREAD = 0.15

@@ -1,1 +1,1 @@
-"""Pages: one HTML file that needs no network, in one style; what reports and explanations are drawn with."""
+"""Frame, style and figures of self-contained HTML pages, for reports and explanations."""

@@ -35,7 +35,7 @@ def figure(traces: list[Trace], *, height: int = 430, legend_y: float = -0.22, *
         traces: What is drawn.
         height: Pixels.
         legend_y: Top of the legend, in heights of the plot above its lower edge: below titles and tick labels.
-        layout: Of plotly, beside the page's own.
+        layout: Further plotly layout.
     """
     margin = {"l": 88, "r": 44, "t": 18, "b": 58}
     base: Figure = {
@@ -115,7 +115,7 @@ def log_ticks(low: float, high: float, unit_kind: str = "count", *, most: int = 
         [step * 10.0**e for e in exponents for step in steps]
         for steps in ((1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8), (1, 1.5, 2, 3, 4, 6, 8), (1, 2, 5), (1, 3), (1,))
     ]
-    if unit_kind == "time" and high > 60:  # nobody reads 1.667 minutes
+    if unit_kind == "time" and high > 60:  # ticks such as 1.667 minutes are hard to read
         levels = [[tick for tick in ticks if tick < 10] + list(_CLOCK) for ticks in levels[2:]] + levels
         levels = [sorted({*levels[0], *_FINE_CLOCK}), *levels]
     shown = [[tick for tick in ticks if low <= tick <= high] for ticks in levels]

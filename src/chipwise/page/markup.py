@@ -22,7 +22,7 @@ def section(key: str, title: str, body: str, caption: str = "", kind: str = "") 
 
 
 def empty(reason: str) -> str:
-    """What stands where there is nothing to show."""
+    """Placeholder where there is nothing to show."""
     return f'<div class="empty">{safe(reason)}</div>'
 
 

@@ -1,4 +1,4 @@
-"""Trials in, one self-contained HTML file out; with a card and a CSV beside it."""
+"""Reports of runs: one self-contained HTML file, a model card and a CSV file."""
 
 from chipwise.reporting.output import write
 from chipwise.reporting.record import RunRecord, load, save

@@ -1,4 +1,4 @@
-"""The winner's card: four questions answered in Markdown, with nothing claimed that the record does not know."""
+"""The winner's model card in Markdown; it claims nothing that is not in the record."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ llama-cli -m winner/model.gguf -p "The beginning of a text"
 
 
 def card(record: RunRecord) -> str:
-    """The card as Markdown. Without a winner it says why there is none."""
+    """The card as Markdown; without a winner, the reason why there is none."""
     winner = record.trial(record.winner)
     parts = [f"# {line_of(record.name)}: " + ("the winner" if winner else "no winner yet"), _opening(record, winner)]
     if record.status == "partial":
         parts.append("The run has not finished; this is what is known so far.")
     parts += ["## What chip?", _chip(record)]
     parts += ["## How fast?", _speed(winner)]
-    parts += ["## What do 1,000 tokens take?", _per_thousand(record)]
+    parts += ["## What do 1,000 tokens cost?", _per_thousand(record)]
     parts += ["## Was it designed for this chip?", _designed(record, winner)]
     parts += ["## Promised and measured", _promises(record, winner)]
     parts += ["## Against the reference design", _reference(record, winner)]
@@ -56,7 +56,7 @@ def card(record: RunRecord) -> str:
 
 
 def line_of(text: object) -> str:
-    """Text from a file as one line of Markdown that marks nothing up."""
+    """Text from a file as one line of Markdown, with markup escaped."""
     line = " ".join(str(text).split())
     return re.sub(r"([\\`*_\[\]<>|#~$])", r"\\\1", line)
 
@@ -203,7 +203,7 @@ def _tasks(record: RunRecord, winner: Trial | None) -> str:
     rows = [[line_of(cell) for cell in row] for row in insights.task_rows(record)]
     text = f"{insights.TASK_NOTE}\n\n{_table(insights.TASK_HEAD, rows)}"
     if winner is not None and any(score.confusion for score in winner.tasks.values()):
-        text += "\n\nWhat is taken for what stands in `report.html`; the tuned classifiers in `winner/tasks/`."
+        text += "\n\nConfusion matrices are in `report.html`, the tuned classifiers in `winner/tasks/`."
     return text
 
 

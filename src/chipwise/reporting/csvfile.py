@@ -1,4 +1,4 @@
-"""trials.csv: one row a trial, flat columns whose names carry SI units; an empty cell is an unknown number."""
+"""trials.csv: one row per trial, flat columns named with SI units; an empty cell is an unknown number."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LAST = ("clean", "feasible", "on_front", "reason", "started", "ended", "choices
 
 
 def columns(record: RunRecord) -> list[str]:
-    """The head of the file: fixed columns, and those of every metric that some trial has."""
+    """The file's columns: fixed ones, and those of every metric that some trial has."""
     metrics = _metrics(record)
     served = [
         name
@@ -37,7 +37,7 @@ def _metrics(record: RunRecord) -> list[str]:
 
 
 def trials_csv(record: RunRecord) -> str:
-    """The file's text. Numbers are written in full, so that reading gives them back."""
+    """The file's text. Numbers are written in full precision."""
     stream = io.StringIO()
     writer = csv.DictWriter(stream, columns(record), lineterminator="\n")
     writer.writeheader()

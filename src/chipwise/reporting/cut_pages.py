@@ -70,12 +70,12 @@ def card(record: RunRecord) -> str:
 
 
 def contenders(record: RunRecord) -> list[Trial]:
-    """Original, cut and truncation, as far as they are there."""
+    """Original, cut and truncation, where they exist."""
     return sorted(record.trials, key=lambda trial: trial.number)
 
 
 def title(record: RunRecord) -> str:
-    """What became of it, in a few words."""
+    """The result in a few words."""
     return "The cut keeps its limits" if record.winner is not None else "No cut was measured within the limits yet"
 
 
@@ -97,7 +97,7 @@ def said(record: RunRecord) -> str:
 
 
 def rows(record: RunRecord) -> Iterator[list[str]]:
-    """A row for each fact: its name, then what is known of each contender."""
+    """One row per fact: its name, then each contender's value."""
     start, trials = _start(record), contenders(record)
     original = trials[0]
     yield ["design", *[trial.summary for trial in trials]]

@@ -66,7 +66,7 @@ class TaskSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """Kendall's rank correlation of a judgement with trainings; ``tau`` is None where there is too little to tell."""
+    """Kendall's rank correlation of a predictor with trainings; ``tau`` is None where there is too little data."""
 
     candidates: int
     pairs: int
@@ -77,7 +77,7 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fidelity:
-    """One cheap judgement of candidates beside what longer trainings found."""
+    """One cheap predictor of quality, compared with longer trainings."""
 
     name: str
     overall: Agreement
@@ -86,7 +86,7 @@ class Fidelity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
-    """How well each judgement ranked the candidates that were trained for ``cpu_s``."""
+    """How well each predictor ranked the candidates that were trained for ``cpu_s``."""
 
     cpu_s: float
     candidates: int
@@ -110,7 +110,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """What was allowed, and CPU seconds spent by each phase so far.
+    """The budget, and CPU seconds spent by each phase so far.
 
     A budget of ``cpu_s`` counts every phase. Others count trainings alone, in ``unit``: seconds of what they run on
     (cpu or gpu), or tokens.
@@ -125,7 +125,7 @@ class Budget:
 
     @property
     def usage(self) -> str:
-        """What was used of what was allowed, as a clause."""
+        """Used and available budget, as a clause."""
         used = words.quantity(sum(self.spent.values()), "time")
         if self.cpu_s is not None:
             return f"{used} of its {words.quantity(self.cpu_s, 'time')} of CPU time"
@@ -139,7 +139,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpaceSummary:
-    """What could be chosen, and how much of it was screened by cost alone."""
+    """Size of the space, and how much of it was screened by predicted cost."""
 
     size: int
     choices: dict[str, Any] = field(default_factory=dict)  # name -> the values that may be chosen
@@ -175,7 +175,7 @@ class CurvePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One candidate: what was chosen, and what is known of it so far. Metrics have their names as keys, SI values."""
+    """One candidate: its choices and results. Metrics have their names as keys, SI values."""
 
     number: int
     state: State
@@ -196,7 +196,7 @@ class Trial:
     measured_bounds: dict[str, tuple[float | None, float | None]] = field(default_factory=dict)  # 95 % intervals
     tasks: dict[str, TaskScore] = field(default_factory=dict)  # by the task's name
     clean: bool | None = None  # whether the machine was quiet while measuring
-    chances: dict[str, float | None] = field(default_factory=dict)  # that a limit on something predicted holds
+    chances: dict[str, float | None] = field(default_factory=dict)  # chances that limits on predictions hold
     feasible: bool | None = None  # by measurement where there is one, else by prediction
     reason: str | None = None  # why it failed, was pruned, or is not clean
     started: str | None = None  # ISO 8601
@@ -219,7 +219,7 @@ class Cloud:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """What was predicted of a trial before it was measured, beside what was measured."""
+    """A prediction from before the measurement, and the measured value."""
 
     trial: int
     metric: str
@@ -252,7 +252,7 @@ class Roof:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peak:
-    """The most FLOPs a second reached in a number format, as calibrated."""
+    """Highest FLOP rate reached in a number format, as calibrated."""
 
     dtype: str
     flops_per_s: float
@@ -270,7 +270,7 @@ class MemoryPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PerThousand:
-    """What 1,000 generated tokens of the winner cost, where somebody measured or priced it."""
+    """Costs of 1,000 generated tokens of the winner, where measured or priced."""
 
     energy_j: float | None = None
     price_usd: float | None = None
@@ -279,7 +279,7 @@ class PerThousand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryPoint:
-    """The state of the search when a trial ended."""
+    """State of the search when a trial ended."""
 
     elapsed_cpu_s: float
     trial: int | None = None
@@ -289,7 +289,7 @@ class HistoryPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relaxed:
-    """What moving one limit by ``share`` of itself would buy, as the quality model expects it."""
+    """Expected effect of relaxing one limit by ``share``, by the quality model."""
 
     limit: str  # the metric
     share: float
@@ -301,7 +301,7 @@ class Relaxed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The answer explained. Quality is what is believed of a candidate after a full training."""
+    """Explanation of the answer. Quality is the expected value after a full training."""
 
     knee: int | None = None
     knee_why: str | None = None
@@ -309,7 +309,7 @@ class Answer:
     relaxed: tuple[Relaxed, ...] = ()
     importance: dict[str, dict[str, float]] = field(default_factory=dict)  # objective -> choice -> share of variance
     growth: tuple[float, ...] = ()  # hypervolume after each candidate
-    growth_random: tuple[float, ...] = ()  # on average, had candidates within the limits been drawn at random
+    growth_random: tuple[float, ...] = ()  # average for random candidates within the limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -337,7 +337,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TestScore:
-    """What the scores of winner and reference design on the test text rest on."""
+    """Test data behind the scores of winner and reference design."""
 
     entries: int
     bytes: int
@@ -359,7 +359,7 @@ class ByLaw:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Continuation:
-    """What winner and reference design write after the beginning of a test entry, greedily."""
+    """Greedy continuations of the beginning of a test entry by winner and reference design."""
 
     prompt: str
     winner: str = ""
@@ -476,7 +476,7 @@ class RunRecord(Result):
 
     @classmethod
     def from_plain(cls, data: object, *, file: str | None = None) -> RunRecord:
-        """The record that ``to_plain`` wrote; parts that are missing are taken as not known yet.
+        """Reads a record written by ``to_plain``; missing parts count as unknown.
 
         Raises:
             SpecError: Another schema version, an unknown field, or a value of the wrong type.
@@ -501,7 +501,7 @@ def save(record: RunRecord, path: str | Path) -> None:
 
 
 def load(path: str | Path) -> RunRecord:
-    """The record that the JSON file holds.
+    """Reads a record from a JSON file.
 
     Raises:
         SpecError: No such file, not JSON, or not a record.

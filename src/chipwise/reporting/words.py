@@ -1,4 +1,4 @@
-"""How numbers and metrics read: one place for labels, units and what stands where a number is missing."""
+"""Texts for numbers and metrics: labels, units, and the word for a missing number."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ _OF_TASKS: Final = {"accuracy": "accuracy", "spearman": "rank correlation"}
 
 
 def role(name: str) -> str:
-    """A role as people read it; records store the reference design as ``baseline``."""
+    """A role in words; records store the reference design as ``baseline``."""
     return "reference design" if name == "baseline" else name
 
 
 def of_task(metric: str) -> tuple[str, str] | None:
-    """What ``accuracy@organ-system`` measures, and on which task; None of other metrics."""
+    """Metric and task of ``accuracy@organ-system``; None for other metrics."""
     name, _, task = metric.partition("@")
     return (name, task) if name in TASK_METRICS else None
 

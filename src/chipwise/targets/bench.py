@@ -1,4 +1,4 @@
-"""Measuring exported candidates on a machine that can be reached: this one, or another over ssh."""
+"""Measures exported candidates on a reachable machine: this one, or another over ssh."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from chipwise.run.spec import RunSpec
 from chipwise.run.start_spec import StartSpec
 from chipwise.spec import Design
 
-CANDIDATE_S = 60.0  # before a candidate that does not answer is given up
-MEMORY_BYTES = 16_000_000_000  # address space that a candidate's process may take
+CANDIDATE_S = 60.0  # time limit of a candidate that does not respond
+MEMORY_BYTES = 16_000_000_000  # limit on the address space of a candidate's process
 
 
 @dataclass(frozen=True)
 class Bench:
-    """How this run measures; what candidates took is also kept in the user's store.
+    """Measures for a run; results are also kept in the user's store.
 
     ``anchors`` are those of the run's profile, against which drift is computed. ``host`` is reached over ssh.
     """

@@ -134,7 +134,7 @@ class CostModel:
         return {**predicted, "parameters": [count, count, count], **costs}
 
     def unsure(self, design: Design) -> float:
-        """How little is known of designs like this one: 0 where it was measured itself, 1 far from all that were."""
+        """Novelty of a design: 0 where it was measured, 1 far from all measured ones."""
         unknown = {f"{q}_p{share}": math.nan for q in _PHASE for share in (50, 99)}
         figures = prepare(self._calibrated, [NotedMeasurement(design, self._workload, unknown)]).tables
         residuals = self.profile.residuals

@@ -1,4 +1,4 @@
-"""What measurements on a device correct of its data sheet's predictions, metric by metric."""
+"""Corrects a data sheet's predictions by measurements on the device, metric by metric."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COMMON = 0.8  # part of the variance before any measurement that all designs on 
 
 
 class Learnt:
-    """Factors on predictions, and intervals as wide as the measurements leave them.
+    """Factors on predictions and their intervals, from measurements.
 
     Before a measurement ln(measured / predicted) has the variance s² of the prediction's interval, most of which is the
     device's own and shared by all designs there. n measurements with mean m give the shared part the posterior of a
@@ -31,7 +31,7 @@ class Learnt:
         return math.exp(self._posterior[metric][0]) if metric in self._posterior else 1.0
 
     def corrected(self, metric: str, bounds: Bounds) -> Bounds:
-        """A prediction with what was learnt; as it was where nothing was measured."""
+        """A corrected prediction; unchanged where nothing was measured."""
         value = bounds[0]
         if metric not in self._posterior or value is None:
             return bounds

@@ -1,4 +1,4 @@
-"""Targets whose costs a calibration predicts: this machine, and a profile that was calibrated on another."""
+"""Targets predicted by a calibration: this machine, or another one by its profile."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from chipwise.targets.cost_model import CostModel
 from chipwise.targets.sustained import with_cold_limits
 
 CALIBRATION_S, CALIBRATION_SHARE = 45.0, 0.2  # CPU seconds, and at most this share of the budget
-CALIBRATION_TOKENS_PER_S = 100_000.0  # of a budget in tokens: what a second of calibrating is spent for
+CALIBRATION_TOKENS_PER_S = 100_000.0  # tokens of a budget per second of calibration
 
 
 class CalibratedTarget:
-    """A machine whose calibrated profile predicts, and which measures where it is this one.
+    """A machine with a calibrated profile; it can measure if it is this machine.
 
     Args:
         spec: The run.
@@ -67,12 +67,12 @@ class CalibratedTarget:
         return {**self._costs.predict(design)}
 
     def spreads(self, designs: Sequence[Design]) -> Mapping[str, float]:
-        """As in the first of the designs; those of a calibration hardly differ."""
+        """Spreads of the first design; a calibration's hardly differ between designs."""
         found = {metric: spread_of(bounds) for metric, bounds in self.predict(designs[0]).items()}
         return {metric: spread for metric, spread in found.items() if spread}
 
     def unsure(self, design: Design) -> float:
-        """How little is known of designs like this one."""
+        """Novelty of a design; see :class:`chipwise.targets.target.Target`."""
         return self._costs.unsure(design)
 
     def learn(self, measured: Iterable[tuple[Design, Mapping[str, float]]]) -> None:
@@ -101,7 +101,7 @@ class CalibratedTarget:
 def open_local(
     spec: RunSpec, space: SearchSpace, folder: RunFolder, on_detail: Callable[[str], None]
 ) -> CalibratedTarget:
-    """This machine, calibrated for the run unless its folder holds the calibration already."""
+    """Opens this machine; calibrates it unless the run's folder has a calibration."""
     profile = _calibrated(spec, folder, on_detail)
     return CalibratedTarget(spec, space, profile, Bench(spec, anchors=profile.reference_s))
 
@@ -109,7 +109,7 @@ def open_local(
 def open_profile(
     spec: RunSpec, space: SearchSpace, folder: RunFolder, on_detail: Callable[[str], None]
 ) -> CalibratedTarget:
-    """A machine known by a profile that ``chipwise calibrate --out`` wrote there.
+    """Opens a machine by a profile that ``chipwise calibrate --out`` wrote there.
 
     Raises:
         SpecError: The file is missing or no profile; file and field are named.
@@ -139,7 +139,7 @@ def _calibrated(spec: RunSpec, folder: RunFolder, on_detail: Callable[[str], Non
 
 
 def _suitable_s(allowed: Allowance) -> float:
-    """CPU seconds of calibrating that suit the size of a search: a share of its budget, or some for its tokens."""
+    """CPU seconds of calibration for the size of a search: a share of its budget, or by its tokens."""
     if allowed.unit == "tokens":
         return allowed.total / CALIBRATION_TOKENS_PER_S
     return CALIBRATION_SHARE * allowed.total if allowed.whole else CALIBRATION_S

@@ -35,7 +35,7 @@ def check_space(space: SearchSpace, runtime: str) -> None:
 
 
 def _smallest(space: SearchSpace, conv: str, kind: str, heads: int, kv_heads: int) -> ArchSpec:
-    """One layer with these choices."""
+    """A design with one layer of these choices."""
     spec = space.spec
     activation, gated = FFN_KINDS[kind]
     layer = Layer(

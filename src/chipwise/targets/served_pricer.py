@@ -1,4 +1,4 @@
-"""Prices of a space's blocks as :func:`chipwise.estimate` prices whole models on a device that is not here."""
+"""Prices a space's blocks as :func:`chipwise.estimate` prices whole models on a device with a data sheet."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ServedPricer:
         self._template, self.device = template, device
         self._known: dict[Op, tuple[Float64Array, Situation]] = {}
         self._shared: dict[str, Setting] = {}  # by the format of the weights, of the first design that had it
-        self._lowered: dict[tuple[Setting, Step], tuple[Part, ...]] = {}  # of the design before
+        self._lowered: dict[tuple[Setting, Step], tuple[Part, ...]] = {}  # of the previous design
         self._constants = constants()
         self._in_flight = template.batch
         self._replica_batch = -(-template.batch // (template.dp * template.pp))
@@ -123,7 +123,7 @@ class ServedPricer:
         return 2.0 * rows * (2 * d_model + d_model + width)
 
     def base_bytes(self) -> float:
-        """What a serving process takes without a model."""
+        """Bytes of a serving process without a model."""
         return CONTEXT_BYTES[self.device.kind]
 
     def _prefill(self, prompts: int) -> Step:
@@ -138,7 +138,7 @@ class ServedPricer:
         return np.array([float(self._constants.busy_s(times, setting.runtime)[0]), float(times.kernels)])
 
     def _parts(self, setting: Setting, step: Step) -> tuple[Part, ...]:
-        """The kernels of a pass; those of the design before are forgotten."""
+        """The kernels of a pass; those of the previous design are discarded."""
         key = (setting, step)
         if key not in self._lowered:
             if len(self._lowered) > 8:

@@ -1,6 +1,6 @@
-"""Target: where a model will be served. What can be predicted there, and what can be measured.
+"""Target: the device and runtime that will serve a model, with its predictions and measurements.
 
-A search asks its target and knows none of them by name. The kinds are the rows of ``TARGETS``; the conformance suite is
+A search uses its target only through this protocol. The kinds are the rows of ``TARGETS``; the conformance suite is
 ``testing/target_suite.py``.
 """
 
@@ -24,7 +24,7 @@ from chipwise.space.search_space import Rows
 from chipwise.spec import Design
 from chipwise.targets.chance import Bounds, tightened
 
-SPREAD_DESIGNS = 16  # of the space, from which the width of predictions' intervals is read
+SPREAD_DESIGNS = 16  # designs of the space from which the width of intervals is read
 
 TARGETS = Table(
     "target",
@@ -49,7 +49,7 @@ class Target(Protocol):
 
     @property
     def title(self) -> str:
-        """The device as people call it."""
+        """The device's title."""
         ...
 
     @property
@@ -78,7 +78,7 @@ class Target(Protocol):
         ...
 
     def unsure(self, design: Design) -> float:
-        """How little is known of designs like this one: 0 where it was measured itself, 1 far from all that were."""
+        """Novelty of a design: 0 where it was measured, 1 far from all measured ones."""
         ...
 
     def learn(self, measured: Iterable[tuple[Design, Mapping[str, float]]]) -> None:

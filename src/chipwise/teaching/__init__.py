@@ -1,1 +1,1 @@
-"""Teaching: a machine that no data sheet describes well, learnt from a table of measured models."""
+"""Teaching: learns a machine, which no data sheet describes well, from a table of measured models."""

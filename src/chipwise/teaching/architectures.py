@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from chipwise.core.errors import SpecError
 from chipwise.spec import ArchSpec, Attention, FeedForward, Layer
 
-VOCABULARY = 32_768  # where a table does not say
+VOCABULARY = 32_768  # default where a table has none
 MODEL_COLUMNS = ("d_model", "layers", "heads", "kv_heads", "ffn", "vocab", "kind")
 PAIR_COLUMNS = tuple(
     f"{side}_{name}" for side in ("encoder", "decoder") for name in ("d_model", "layers", "heads", "ffn")
@@ -17,7 +17,7 @@ Cells = Mapping[str, str]
 
 
 def described(cells: Cells) -> ArchSpec:
-    """The model of a row whose cells are its sizes. Averages over layers (as tables of searches give) are rounded.
+    """Model described by the sizes in a row. Averages over layers (as tables of searches give) are rounded.
 
     Raises:
         SpecError: A size is missing or no number above zero; ``field`` names it.
@@ -93,7 +93,7 @@ def _attention(width: int, heads: int, kv_heads: int | None = None, *, causal: b
 
 
 def _size(cells: Cells, field: str, default: int | None = None) -> int:
-    """A cell as a size."""
+    """Reads a cell as a size."""
     text = (cells.get(field) or "").strip()
     if not text:
         if default is None:

@@ -1,4 +1,4 @@
-"""Checks of a table: the error on left-out models beside a plain regression's, and rows that cannot be right."""
+"""Checks of a table: errors on left-out models next to a plain regression's, and implausible rows."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from chipwise.teaching.plain import raw_choices, ridge
 from chipwise.teaching.posterior import fit, groups_of
 
 FOLDS = 8
-LEAST = 4  # quantities, before anything is left out
+LEAST = 4  # fewest quantities for cross-validation
 CONTRADICTS = 4.0  # standard deviations
-LEAST_FACTOR = 1.3  # between measured and expected, before a row is said to contradict
-PRIOR_WIDEN = 10.0  # rows that the width as fitted counts for, against that of left-out rows
+LEAST_FACTOR = 1.3  # least ratio between measured and expected of a contradicting row
+PRIOR_WIDEN = 10.0  # weight in rows of the fitted width, against that of left-out rows
 UNITS = (("milliseconds written as seconds", 1e3), ("seconds written as milliseconds", 1e-3))
-UNITS_REACH = 1.1  # in logarithms: how near to a factor of 1,000 a row must be
-WHOLE_TABLE = 5.0  # in logarithms: a data sheet is never so far off
+UNITS_REACH = 1.1  # in logarithms: largest distance from a factor of 1,000
+WHOLE_TABLE = 5.0  # in logarithms: larger than any data sheet's error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flag:
-    """A row that contradicts the rest."""
+    """A row that contradicts the others."""
 
     line: int
     model: str
@@ -41,7 +41,7 @@ class Flag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What cross-validation found; ``widen`` is what standard deviations of a fit's predictions are multiplied by."""
+    """Results of cross-validation; ``widen`` is a factor on standard deviations of predictions."""
 
     error: TaughtError | None
     widen: float
@@ -49,9 +49,7 @@ class Checked:
 
 
 def folds_of(models: Sequence[str], count: int = FOLDS) -> list[Places]:
-    """Places of the rows that are left out together: models are dealt out, most rows first; rows, where there are few
-    models.
-    """
+    """Indices of rows that are left out together: models are distributed, most rows first; rows where models are few."""
     groups = groups_of(models)
     if len(groups) < 3:
         groups = [np.array([i]) for i in range(len(models))]
@@ -62,10 +60,9 @@ def folds_of(models: Sequence[str], count: int = FOLDS) -> list[Places]:
 
 
 def check(rows: Sequence[MeasuredRow], seen: Observations) -> Checked:
-    """Predicts every quantity by fits without its model.
-
-    The error is of the rows that are not flagged. Intervals are widened until nine of ten left-out rows lie inside,
-    counting one more to come; the width as fitted counts for ``PRIOR_WIDEN`` rows.
+    """Predicts every quantity by fits without its model. Errors are those of unflagged rows. Intervals are widened
+    until nine of ten left-out rows lie inside, counting one more to come; the width as fitted counts for
+    ``PRIOR_WIDEN`` rows.
     """
     n = len(seen)
     if n < LEAST:
@@ -99,7 +96,7 @@ def check(rows: Sequence[MeasuredRow], seen: Observations) -> Checked:
 
 
 def _widen(z: Float64Array) -> float:
-    """What deviations are multiplied by so that nine of ten rows lie inside 1.645 of them."""
+    """Factor on deviations with which nine of ten rows lie within 1.645 deviations."""
     found = conformal_half_width(z, 0.9) / Z90
     weight = len(z) / (len(z) + PRIOR_WIDEN)
     return float(np.clip(found**weight, 0.7, 5.0))
@@ -145,7 +142,7 @@ def _reason(row: MeasuredRow, quantity: str, measured: float, expected: float) -
 
 
 def whole_table(seen: Observations) -> list[str]:
-    """What is wrong with the unit of all rows, if anything."""
+    """Warnings about the unit of all rows."""
     if not len(seen):
         return []
     logs = np.log(seen.seconds / seen.sheet_s)

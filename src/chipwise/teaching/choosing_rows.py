@@ -1,7 +1,7 @@
-"""Which measurements teach most: greedy D-optimal choice under the posterior of a fit.
+"""Chooses the most informative measurements: greedy D-optimal design under the posterior of a fit.
 
-Each measurement that is chosen shrinks the covariance of the logarithms, and with it the variance of the others; the
-next is the one whose prediction is then the least sure.
+Each chosen measurement shrinks the covariance of the logarithms, and so the variance of the others; the next is the one
+whose prediction is then the least certain.
 
 References:
     Krause, Singh and Guestrin 2008, Near-optimal sensor placements in Gaussian processes, J. Mach. Learn. Res. 9:235.
@@ -26,26 +26,26 @@ from chipwise.teaching.posterior import Posterior, label_matrix, linearise, smoo
 
 COUNT = 10
 MOST_MODELS = 40
-SIZES = 6.0  # times smaller or larger than the models of the table that a proposed model may be
+SIZES = 6.0  # largest ratio of a proposed model's size to those in the table
 REQUESTS = ((128, 128), (1024, 128))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """A measurement that would teach much, with what is expected of it now."""
+    """An informative measurement, with its expected value."""
 
     row: MeasuredRow
     quantity: str
     expected_s: float
-    deviation: float  # of ln(measured / expected), before any of the proposed is measured
+    deviation: float  # standard deviation of ln(measured / expected), before any proposal is measured
 
     def low_high(self) -> tuple[float, float]:
-        """The ends of the 90 % interval of what is expected, seconds."""
+        """The ends of the 90 % interval of the expected seconds."""
         factor = float(np.exp(Z90 * self.deviation))
         return self.expected_s / factor, self.expected_s * factor
 
     def sentence(self) -> str:
-        """What to measure, in words."""
+        """The measurement in words."""
         row = self.row
         form = f", {row.weights}" if row.weights else ""
         name = f"the model of line {row.number}" if row.number else row.name
@@ -54,10 +54,10 @@ class Proposal:
 
 
 def most_telling(slopes: Float64Array, covariance: Float64Array, noise: Float64Array, count: int) -> list[int]:
-    """Places of the measurements that teach most, one after another.
+    """Indices of the most informative measurements, in order.
 
     Args:
-        slopes: How each measurement moves with the logarithms, (n, size).
+        slopes: Derivatives of each measurement by the logarithms, (n, size).
         covariance: Of the logarithms, (size, size).
         noise: Variance of each measurement by itself, (n,).
         count: How many to choose at most.
@@ -94,7 +94,7 @@ def propose(
     """
     among = candidates if candidates is not None else usual_candidates(rows, device)
     quantity = _usual_quantity(rows)
-    asked, _ = observe(among, device, quantities=[quantity])  # a model that it cannot run is no proposal
+    asked, _ = observe(among, device, quantities=[quantity])  # models that the machine cannot run are not proposed
     if not len(asked):
         return []
     chosen = most_telling(*_uncertain(posterior, asked), COUNT)
@@ -119,7 +119,7 @@ def _uncertain(posterior: Posterior, asked: Observations) -> tuple[Float64Array,
 
 
 def remeasure(posterior: Posterior, drift_covariance: Float64Array, rows: list[MeasuredRow]) -> list[MeasuredRow]:
-    """The rows of the table to measure again on another day: those that tell most about what drifted."""
+    """The rows to measure again on another day: those most informative about drift."""
     seen = posterior.frame.seen
     slopes, _, noise = _uncertain(posterior, seen)
     agree = posterior.weights > 0.5
@@ -130,7 +130,7 @@ def remeasure(posterior: Posterior, drift_covariance: Float64Array, rows: list[M
 
 
 def _usual_quantity(rows: list[MeasuredRow]) -> Quantity:
-    """What most rows have, so that proposals can be measured as the table was."""
+    """The quantity that most rows have, so that proposals are measured like the table."""
     counts: dict[Quantity, int] = {}
     for row in rows:
         for name in row.measured():
@@ -139,7 +139,7 @@ def _usual_quantity(rows: list[MeasuredRow]) -> Quantity:
 
 
 def usual_candidates(rows: list[MeasuredRow], device: DeviceProfile) -> list[MeasuredRow]:
-    """Bundled models of the kinds and about the sizes of the table's, and the table's own, in its runtimes and formats.
+    """Bundled models similar to the table's in kind and size, and the table's own, in its runtimes and formats.
 
     Models that do not fit in the device's memory are left out.
     """
@@ -177,7 +177,7 @@ def usual_candidates(rows: list[MeasuredRow], device: DeviceProfile) -> list[Mea
 
 
 def _asked(row: MeasuredRow) -> tuple[object, ...]:
-    """What a measurement is of."""
+    """Identity of a measurement."""
     return row.identity, row.runtime, row.weights, row.kv, row.variant, row.prompt_tokens, row.new_tokens, row.batch
 
 

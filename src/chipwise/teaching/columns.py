@@ -1,4 +1,4 @@
-"""Which column of a user's table says what: guessed from names as people write them, or mapped by the user.
+"""Meaning of a table's columns: recognised from common names, or mapped by the user.
 
 Names of times end in their unit (``ttft_ms``, ``latency (s)``), or their cells do (``35 ms``). A time without a unit is
 an error: nothing is guessed about seconds and milliseconds.
@@ -55,10 +55,10 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "decoder_ffn": ("decoder_ffn", "decoder_ffn_dim", "decoder_ffn_embed_dim", "decoder_ffn_embed_dim_avg"),
     "cross_heads": ("cross_heads", "decoder_ende_attention_heads", "decoder_ende_attention_heads_avg"),
 }  # fmt: skip
-"""What a row can say, and how tables call it."""
+"""Fields of a row, with their names in tables."""
 TIMES = ("total", "ttft", "tpot", "encoder_time", "decoder_time")
 RATES = ("prefill_rate", "decode_rate", "total_rate")
-VARIANTS = ("variant", "backend", "threads")  # columns that set runs of one machine apart
+VARIANTS = ("variant", "backend", "threads")  # columns that distinguish runs of one machine
 UNITS: Mapping[str, float] = {
     "s": 1.0, "sec": 1.0, "secs": 1.0, "second": 1.0, "seconds": 1.0,
     "ms": 1e-3, "msec": 1e-3, "millisecond": 1e-3, "milliseconds": 1e-3,
@@ -74,12 +74,12 @@ _RATE_UNIT = re.compile(r"_(?:tokens?|toks?|t)_?(?:per|/)_?s(?:ec(?:ond)?)?$|_(?
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """What was found.
+    """The columns of a table.
 
     Attributes:
         fields: Field -> column of the table.
         scale: Field of a time -> seconds of one unit; absent where the cells say their units.
-        variants: Columns that set runs of one machine apart.
+        variants: Columns that distinguish runs of one machine.
         left_out: Columns that were not used.
     """
 
@@ -89,7 +89,7 @@ class Columns:
     left_out: tuple[str, ...]
 
     def sentences(self) -> list[str]:
-        """What was taken for what, one line a field."""
+        """How columns were read, one line per field."""
         lines = []
         for field, column in self.fields.items():
             unit = next((name for name, factor in UNITS.items() if factor == self.scale.get(field)), "")
@@ -98,7 +98,7 @@ class Columns:
 
 
 def find_columns(names: Sequence[str], wanted: Mapping[str, str] | None = None, *, file: str | None = None) -> Columns:
-    """Which of the columns ``names`` say what.
+    """Finds the fields of the columns ``names``.
 
     Args:
         names: The table's columns.
@@ -182,7 +182,7 @@ def _guessed(column: str) -> tuple[str | None, float | None]:
 
 
 def _better(column: str, before: str, field: str) -> bool:
-    """Whether a column's name says a field more plainly than the one found before."""
+    """Whether a column's name fits a field better than the one found before."""
     names, new, old = NAMES[field], plain(column), plain(before)
     return new in names and old in names and names.index(new) < names.index(old)
 

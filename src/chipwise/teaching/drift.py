@@ -1,7 +1,7 @@
 """Drift: a machine that is faster or slower today than when it was taught, corrected from a few rows measured again.
 
-What drifted is a common factor, and less of each group, label and smooth part. A row that was measured on both days
-says by how much it changed, whatever the profile thinks of its model.
+Drift is mostly a common factor, and to a lesser degree one of each group, label and smooth part. A row that was
+measured on both days gives its change directly, without the profile's prediction.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from chipwise.teaching.observations import MeasuredRow, Observations, observe
 from chipwise.teaching.posterior import label_matrix, linearise_at, normal_update
 from chipwise.teaching.reading import from_record
 
-COMMON_SD = 0.3  # of the logarithm by which a whole day differs
+COMMON_SD = 0.3  # of the log factor common to a day
 TERM_SD = 0.12
 LABEL_SD = 0.08
 SMOOTH_SHARE = 0.3  # of the smooth part's amplitude
@@ -31,7 +31,7 @@ FREEDOM = 4.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drifted:
-    """A profile as of another day, and by how much the rows that were measured again changed."""
+    """A profile for another day, with statistics of the rows measured again."""
 
     teaching: Teaching
     rows: int
@@ -42,7 +42,7 @@ class Drifted:
 
 
 def drift_covariance(labels: int, points: int) -> Float64Array:
-    """Of the logarithms by which a day differs."""
+    """Covariance of the logarithms by which a day differs."""
     return np.diag(
         np.concatenate(
             [[COMMON_SD**2], np.full(len(TERMS), TERM_SD**2), np.full(labels, LABEL_SD**2),
@@ -52,7 +52,7 @@ def drift_covariance(labels: int, points: int) -> Float64Array:
 
 
 def follow(teaching: Teaching, again: Sequence[MeasuredRow], device: DeviceProfile, *, version: int) -> Drifted:
-    """The profile for the day that ``again`` was measured on.
+    """Corrects a profile to the day of ``again``.
 
     Raises:
         InputError: The profile learnt from nothing, or none of the rows can be priced.
@@ -94,7 +94,7 @@ def follow(teaching: Teaching, again: Sequence[MeasuredRow], device: DeviceProfi
 def _robust(
     slopes: Float64Array, target: Float64Array, noise: Float64Array, spread: Float64Array
 ) -> tuple[Float64Array, Float64Array]:
-    """Mean and covariance of the change, rows that contradict the others weighted down."""
+    """Mean and covariance of the change, with lower weights for rows that contradict the others."""
     weights = np.ones(len(target))
     mean, covariance = np.zeros(len(spread)), spread
     for _ in range(ROUNDS):
@@ -105,7 +105,7 @@ def _robust(
 
 
 def _left_out(slopes: Float64Array, target: Float64Array, noise: Float64Array, spread: Float64Array) -> Float64Array:
-    """By how much each row is expected to have changed, from the others alone."""
+    """Expected change of each row, from the other rows."""
     found = np.empty(len(target))
     for i in range(len(target)):
         kept = np.arange(len(target)) != i
@@ -128,7 +128,7 @@ def _matched(teaching: Teaching, again: Sequence[MeasuredRow], today: Observatio
 
 
 def _setting(row: MeasuredRow) -> tuple[object, ...]:
-    """All of a row but its times and where it stood."""
+    """A row without its times and line number."""
     return (
         row.identity, row.runtime, row.weights, row.kv, row.batch, row.prompt_tokens, row.new_tokens, row.context,
         row.variant,

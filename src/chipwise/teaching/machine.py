@@ -1,4 +1,4 @@
-"""Teaching a machine: from a table of measured models to a profile that can be named wherever a device can."""
+"""Teaches a machine: turns a table of measured models into a profile that can be named like a device."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from chipwise.teaching.observations import MeasuredRow, observe, prior_deviation
 from chipwise.teaching.posterior import TAIL, Posterior, fit, untaught
 from chipwise.teaching.reading import TableRead, from_record, read_table, to_record
 
-SHEET = "-taught"  # ends the name of a profile whose machine is called as a data sheet that ships
+SHEET = "-taught"  # suffix of a profile's name that would equal a shipped data sheet's
 AGAIN = (
     "model", "runtime", "weights", "kv", "batch", "prompt_tokens", "new_tokens", "context", "variant", "ttft_s",
     "tpot_s", "total_s",
@@ -37,19 +37,19 @@ MOST_RECORDS = 2000  # rows that a profile keeps for the next version
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Taught(Result):
-    """What a table taught.
+    """Result of teaching a machine.
 
     Attributes:
         teaching: The profile.
         path: Its file; None where it was not kept.
-        columns: What was taken for what in the table, one line a field.
+        columns: How the table's columns were read, one line per field.
         problems: Line -> why it could not be used.
         flags: Rows that contradict the others, worst first.
         warnings: What looks wrong with the whole table.
-        notes: Anything else that a reader should know.
+        notes: Other remarks.
         proposals: The measurements that would teach most.
         again: The rows to measure again on another day, to correct for drift.
-        drift: What a second day changed, where its rows were given.
+        drift: Drift of a second day, if its rows were given.
     """
 
     teaching: Teaching
@@ -65,7 +65,7 @@ class Taught(Result):
 
     @property
     def name(self) -> str:
-        """What to call the machine: ``estimate --device NAME``."""
+        """The machine's name, for ``estimate --device NAME``."""
         return self.teaching.name
 
     def headline(self) -> str:
@@ -92,7 +92,7 @@ class Taught(Result):
         ]
 
     def summary(self) -> dict[str, Any]:
-        """What a program needs to know, in SI units; the profile itself is in its file."""
+        """A summary for programs, in SI units; the profile itself is in its file."""
         found = self.teaching
         return {
             "name": found.name,
@@ -147,7 +147,7 @@ def teach_machine(
     """Teaches the machine ``name`` from a table, as the next version of its profile.
 
     Args:
-        name: What the machine is called. A profile of a machine called as a data sheet that ships ends in ``-taught``.
+        name: The machine's name; ``-taught`` is appended if a shipped data sheet has it.
         source: A CSV file, JSON lines of ``measurements export``, or ``measurements`` for the user's own store. None:
             the data sheet under a new name.
         base: The data sheet underneath. Default: that of the profile's earlier versions, or the sheet of that name.
@@ -207,7 +207,7 @@ def teach_machine(
 
 
 def teach_rows(sheet: DeviceProfile, rows: Sequence[MeasuredRow], *, name: str, source: str) -> Teaching:
-    """What measured rows teach of a machine that ``sheet`` comes nearest to; nothing is kept.
+    """Teaches a machine near ``sheet`` from measured rows, without saving it.
 
     Raises:
         InputError: No row can be used.
@@ -221,7 +221,7 @@ def teach_rows(sheet: DeviceProfile, rows: Sequence[MeasuredRow], *, name: str, 
 
 
 def _named(name: str, base: str | None) -> tuple[str, DeviceProfile]:
-    """The name of the profile, and the data sheet under it."""
+    """The name of the profile, and its base data sheet."""
     if not name.strip():
         raise InputError("name the machine, such as shop-box")
     if "@" in name:
@@ -256,7 +256,7 @@ def _table(
     where: Mapping[str, str] | None,
     runtime: str | None,
 ) -> tuple[TableRead, list[str]]:
-    """The table's rows of one machine: those that the user chose, those called as the machine, or all there are."""
+    """The table's rows of one machine: those selected by the user, those with the machine's name, or all."""
     table = read_table(source, mapped=mapped, where=where, runtime=runtime)
     if len(table.machines) <= 1:
         return table, []
@@ -275,7 +275,7 @@ def _table(
 
 
 def _no_better(checked: Checked) -> list[str]:
-    """That the table taught nothing, where the data sheet alone is as near."""
+    """A warning if the data sheet alone is as accurate."""
     error = checked.error
     if error is None or error.sheet_mean is None or error.mean < error.sheet_mean:
         return []
@@ -309,7 +309,7 @@ def _followed(
 
 
 def _untaught(name: str, sheet: DeviceProfile, version: int, *, keep: bool, propose_more: bool) -> Taught:
-    """The data sheet under a name of its own, with what to measure first."""
+    """The data sheet under the new name, with the measurements to make first."""
     teaching = Teaching(name=name, version=version, created=_now(), base=sheet.name, rows=0)
     proposals: list[Proposal] = []
     if propose_more:

@@ -1,4 +1,4 @@
-"""Measured rows beside what the data sheet predicts for them: passes by groups of operators, ready to be fitted to."""
+"""Measured rows with the data sheet's predictions, as passes split by groups of operators."""
 
 from __future__ import annotations
 
@@ -29,9 +29,8 @@ Places = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRow:
-    """One row of a table: a model as it was run, and what was timed of it, seconds.
-
-    ``context`` is how many tokens the cache held before the answer, where that is not the prompt.
+    """One row of a table: a model as it was run, and its times in seconds. ``context`` is the number of cached tokens
+    before generation, where that is not the prompt.
     """
 
     number: int  # of the line in its file
@@ -55,16 +54,16 @@ class MeasuredRow:
 
     @property
     def identity(self) -> str:
-        """What rows of the same model share."""
+        """Identity of the row's model."""
         return self.model if isinstance(self.model, str) else self.model.digest
 
     def measured(self) -> dict[Quantity, float]:
-        """What was timed."""
+        """Measured quantities."""
         times: dict[Quantity, float | None] = {"ttft": self.ttft_s, "tpot": self.tpot_s, "total": self.total_s}
         return {name: value for name, value in times.items() if value is not None}
 
     def request(self, device: DeviceProfile, quantity: Quantity) -> Request:
-        """What was asked of the machine."""
+        """The request that was run."""
         prompt = self.prompt_tokens
         if quantity == "tpot" and self.context is not None:
             prompt = max(1, self.context)
@@ -85,11 +84,11 @@ class Observations:
     """Quantities that are sums of passes: ``seconds[i]`` is the sum of ``share[p] * pass p`` over p with ``owner`` i.
 
     Attributes:
-        rows: Whose quantity each is, (n,) places in the list of rows.
+        rows: Row of each quantity, (n,) indices.
         quantities: Which of a row's quantities, n names.
         models: Identity of each row's model, n names: rows of a model are left out together.
-        seconds: Measured, (n,); NaN where something is asked and not measured.
-        sheet_s: As the data sheet predicts, (n,).
+        seconds: Measured seconds, (n,); NaN for quantities to predict.
+        sheet_s: Predictions of the data sheet, (n,).
         halfwidth: Of the data sheet's 90 % interval, in logarithms, (n,).
         owner: (p,)
         share: (p,) how often the quantity holds the pass.
@@ -114,7 +113,7 @@ class Observations:
         return len(self.seconds)
 
     def only(self, chosen: Sequence[int] | Places) -> Observations:
-        """Some of the quantities, in their order here."""
+        """Selects some of the quantities, in order."""
         kept = np.zeros(len(self), bool)
         kept[np.asarray(chosen, int)] = True
         places = np.cumsum(kept) - 1
@@ -135,19 +134,19 @@ class Observations:
         )
 
     def timed(self, seconds: Float64Array) -> Observations:
-        """The same with other measured seconds."""
+        """Returns the same with other measured seconds."""
         return replace(self, seconds=seconds)
 
 
 def observe(
     rows: Sequence[MeasuredRow], device: DeviceProfile, *, quantities: Sequence[Quantity] | None = None
 ) -> tuple[Observations, dict[int, ChipwiseError]]:
-    """What the data sheet of ``device`` predicts for every measured quantity, and what was wrong with other rows.
+    """Predictions of ``device``'s data sheet for all measured quantities, and the errors of other rows.
 
     Args:
         rows: The rows.
         device: The data sheet; what was taught before does not count.
-        quantities: Ask for these of every row, measured or not. Default: what was measured.
+        quantities: Quantities to include for every row. Default: the measured ones.
     """
     sheet = replace(device, taught=None)
     asked: list[tuple[int, Quantity, float]] = []
@@ -247,5 +246,5 @@ def _joined(
 
 
 def prior_deviation(seen: Observations) -> float:
-    """Standard deviation, in logarithms, of how far off the data sheet may be."""
+    """Log standard deviation of the data sheet's error."""
     return float(np.median(seen.halfwidth)) / Z90

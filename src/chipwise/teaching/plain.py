@@ -1,4 +1,4 @@
-"""A plain regression to compare with: ridge on the raw choices of a model and its request, blind to what they cost."""
+"""A baseline: ridge regression on the raw sizes of a model and its request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PENALTIES = (1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0)
 
 
 def raw_choices(rows: Sequence[MeasuredRow], seen: Observations) -> Float64Array:
-    """(n, features): what somebody would read off a model's table of sizes, and the request; nothing of a chip.
+    """Raw features of a model and its request, without the chip, (n, features).
 
     Sizes are logarithms: widths, layers, heads, FFN, vocabulary of decoder and encoder, tokens, batch, bits a weight;
     one column for each runtime, variant and quantity.

@@ -1,8 +1,8 @@
 """Fitting a taught profile: a normal distribution over logarithms, by Gauss-Newton steps on robust residuals.
 
 The model and its prior are those of ``predict/taught_pass.py``. Rows that contradict the rest weigh less (Student's t
-with ``FREEDOM`` degrees). How strongly each part of the model may move, and how noisy a row is, is chosen by what
-predicts rows of models that are left out, which for a linearised model needs no further fit.
+with ``FREEDOM`` degrees). The prior strength of each part and the noise are chosen by the prediction of left-out
+models, which needs no further fit for a linearised model.
 
 References:
     Rasmussen and Williams 2006, Gaussian Processes for Machine Learning, section 5.4.2 (leave-one-out predictive
@@ -160,7 +160,7 @@ def linearise_at(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Posterior:
-    """A fit: the logarithms, their covariance, and how much each row counted."""
+    """A fit: the logarithms, their covariance, and the weight of each row."""
 
     frame: Frame
     strengths: Strengths
@@ -186,7 +186,7 @@ def smooth_part(frame: Frame, seen: Observations, strengths: Strengths) -> Float
 
 
 def fit(seen: Observations, *, common: float, strengths: Strengths | None = None) -> Posterior:
-    """The posterior after ``seen``; strengths are chosen by it unless given."""
+    """The posterior after ``seen``; strengths are tuned to it unless given."""
     frame = Frame.of(seen, common=common)
     chosen = tune(seen, common=common) if strengths is None else strengths
     return settle(frame, chosen)
@@ -274,7 +274,7 @@ def groups_of(models: Sequence[str]) -> list[Places]:
 
 
 def tune(seen: Observations, *, common: float) -> Strengths:
-    """The strengths that give left-out models the highest density, each moved in turn by ever smaller factors."""
+    """Strengths that maximise the density of left-out models, by coordinate search with decreasing steps."""
     best = Strengths()
     if len(seen) < LEAST_TUNED:
         return replace(best, noise=0.1)
@@ -313,7 +313,7 @@ def _score(posterior: Posterior) -> float:
 
 
 def untaught(asked: Observations, *, common: float) -> Posterior:
-    """What is believed before anything was measured, about quantities like those of ``asked``."""
+    """The prior for quantities like those of ``asked``."""
     frame, strengths = Frame.of(asked, common=common), Strengths(noise=0.1)
     prior = frame.prior(strengths)
     return Posterior(

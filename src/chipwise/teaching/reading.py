@@ -1,4 +1,4 @@
-"""Tables of measured models as rows: CSV files, also gzipped, lines of ``measurements export``, the store itself."""
+"""Reads tables of measured models: CSV files (also gzipped), exported measurements, or the store."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from chipwise.teaching.architectures import MODEL_COLUMNS, PAIR_COLUMNS, describ
 from chipwise.teaching.columns import RATES, TIMES, Columns, find_columns
 from chipwise.teaching.observations import MeasuredRow
 
-STORE = "measurements"  # stands for the user's own store where a file could be named
+STORE = "measurements"  # names the user's own store in place of a file
 FILE_FORMATS = {
     "f16": "fp16", "f32": "fp32", "4bit": "mlx_4bit", "mlx-4bit": "mlx_4bit", "8bit": "mlx_8bit",
     "mlx-8bit": "mlx_8bit",
@@ -38,19 +38,19 @@ FILE_FORMATS = {
     "mxfp4_moe": "mxfp4", "awq-int4-g128": "int4_g128", "gptq g128": "int4_g128", "float32": "fp32", "float16": "fp16",
     "half": "fp16", "int8-channel": "int8", "w4": "q4_0",
 }  # fmt: skip
-"""Names of formats as people write them, where chipwise's differ; dynamic ones go by the nearest plain one."""
+"""Other common names of formats; dynamic formats count as the nearest plain one."""
 DOUBTFUL = re.compile(r"^(?:doubtful|bad|invalid|outlier)$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRead:
-    """What a table holds.
+    """Contents of a table.
 
     Attributes:
         rows: The rows that can be used.
         problems: Line -> what was wrong with it.
-        columns: What was taken for what; None of a file that needs no guessing.
-        machines: The machines that the rows say they are of.
+        columns: How columns were read; None for files with fixed columns.
+        machines: The machines that the rows name.
         notes: Anything else that a reader should know.
     """
 
@@ -68,7 +68,7 @@ def read_table(
     where: Mapping[str, str] | None = None,
     runtime: str | None = None,
 ) -> TableRead:
-    """The measured models of a file, or of the store of measurements (``measurements``).
+    """Reads the measured models of a file or of the store.
 
     Args:
         source: A CSV file (also ``.gz``), JSON lines of ``chipwise measurements export``, or ``measurements``.
@@ -192,7 +192,7 @@ def _chosen(
 def _row(
     number: int, cells: Mapping[str, str], columns: Columns, home: Path, runtime: str | None
 ) -> tuple[MeasuredRow, str]:
-    """One line as a row, and the runtime that it names where nobody knows that."""
+    """Reads one line as a row; also returns its runtime's name if that is unknown."""
     found = {field: cells.get(column, "") for field, column in columns.fields.items()}
     model, stored = _model(found, home)
     named, variants = found.get("runtime") or runtime or "", [cells[name] for name in columns.variants if cells[name]]
@@ -283,7 +283,7 @@ def _weights(text: str) -> str | None:
 
 
 def _runtime(text: str, backend: str) -> tuple[str | None, str]:
-    """The runtime that a table means, and its name where chipwise has none of it."""
+    """The runtime that a table names, and the name itself where it is unknown."""
     name = text.strip().lower()
     if not name:
         return None, ""
@@ -368,14 +368,14 @@ def _stored_row(number: int, item: Stored) -> MeasuredRow:
 
 
 def to_record(row: MeasuredRow) -> dict[str, Any]:
-    """A row as a taught profile keeps it."""
+    """A row as stored in a taught profile."""
     fields = {name: getattr(row, name) for name in MeasuredRow.__slots__ if getattr(row, name) is not None}
     model = spec_io.to_data(row.model) if isinstance(row.model, ArchSpec) else row.model
     return dict(plain({**fields, "model": model}))
 
 
 def from_record(record: Mapping[str, Any]) -> MeasuredRow:
-    """What :func:`to_record` wrote.
+    """Reads a row written by :func:`to_record`.
 
     Raises:
         SpecError: The record is damaged.

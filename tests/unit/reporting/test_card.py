@@ -24,7 +24,7 @@ def printed(table) -> str:
 
 def test_the_card_answers_the_four_questions(record):
     text = card(record)
-    for question in ("What chip?", "How fast?", "What do 1,000 tokens take?", "Was it designed for this chip?"):
+    for question in ("What chip?", "How fast?", "What do 1,000 tokens cost?", "Was it designed for this chip?"):
         assert f"## {question}" in text
     measured = record.trial(record.winner).measured
     assert (

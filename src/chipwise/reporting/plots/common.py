@@ -1,4 +1,4 @@
-"""What all plots of a run share: what a section is, hover texts, the colours of roles."""
+"""Shared parts of a run's plots: sections, hover texts, colours of roles."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """One way to look at a plot; several make a row of buttons."""
+    """One view of a plot; several views get a row of buttons."""
 
     label: str
     figure: Figure
@@ -59,12 +59,12 @@ class Plot:
 
 
 def no_data(plot: Plot, reason: str) -> Plot:
-    """The same section with the reason why it is empty."""
+    """The section with the reason why it is empty."""
     return Plot(key=plot.key, title=plot.title, caption=plot.caption, empty=reason)
 
 
 def detail(record: RunRecord, trial: Trial) -> str:
-    """Everything about a candidate, as lines of a hover text."""
+    """Facts about a candidate, as lines of a hover text."""
     lines = [f"<b>{escape(facts.name(record, trial).capitalize())}</b> · {escape(trial.state)}"]
     lines += [escape(line) for line in textwrap.wrap(trial.summary, 64)]
     rung = "" if trial.rung is None else f" · rung {trial.rung}"

@@ -1,4 +1,4 @@
-"""What the winner takes for what on each task: true classes down, answers across."""
+"""Confusion matrix of the winner on each task: true classes down, answers across."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ def draw(record: RunRecord) -> Plot:
     """A heat map for each task with classes, of the winner, or else of the best contender."""
     plot = Plot(
         key="confusion",
-        title="What is taken for what",
+        title="Confusion matrix",
         caption=(
             "Held-out items by their true class (down) and the answer (across). The colour is the share of the true "
-            "class; the count stands in each cell where there is any."
+            "class; each cell with any items shows their number."
         ),
     )
     views = []

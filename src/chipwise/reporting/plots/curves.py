@@ -77,6 +77,6 @@ def _line(record: RunRecord, trial: Trial, across: str, field: str, *, first: bo
             f"{words.quantity(point.cpu_s, 'time')} of CPU time, {words.count(point.tokens)} tokens"
             for point in points
         ],
-        # the candidate is described once a curve, not once a point; a name's "%{" must not read as a template's
+        # the candidate is described once per curve; "%{" in a name must not be read as a template
         "hovertemplate": "%{hovertext}<br><br>" + tail.replace("%{", "%&#123;") + "<extra></extra>",
     }

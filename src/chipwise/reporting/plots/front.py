@@ -84,7 +84,7 @@ def _figure(record: RunRecord, metric: str, trials: list[Trial]) -> dict[str, An
 
 
 def _limits(record: RunRecord, metric: str) -> list[Constraint]:
-    """The limits that this axis shows; what limits a P99 limits the P50 too, which is never above it."""
+    """The limits shown on this axis; a limit on P99 also limits P50, which is never above it."""
     names = {metric, metric.replace("_p50", "_p99")} if metric.endswith("_p50") else {metric}
     return [c for c in record.constraints if c.metric == metric or (c.metric in names and c.op == "<=")]
 
@@ -130,7 +130,7 @@ def _special(record: RunRecord, metric: str, trials: list[Trial]) -> list[Trace]
             symbol = "circle" if trial.measured else "circle-open"
             traces.append(_points(record, metric, [trial], name="knee", colour="@knee", symbol=symbol, size=12))
         ring = _points(record, metric, [trial], name="knee", colour="@knee", symbol="circle-open", size=24)
-        # the ring marks the point and is no point: it answers no hover of its own
+        # the ring only marks the point and has no hover text
         del ring["hovertext"], ring["error_x"]
         traces.append({**ring, "hoverinfo": "skip", "showlegend": not alone})
     for role, symbol in (("baseline", "diamond"), ("winner", "star")):

@@ -84,7 +84,7 @@ def _budget(record: RunRecord) -> dict[str, Any]:
         "y": [escape(phase) for phase in spent],
         "marker": {"color": "@accent"},
         "text": [f"{words.quantity(seconds, 'time')}, {s}" for seconds, s in zip(spent.values(), shares, strict=True)],
-        "textposition": "auto",  # inside the longest bars, which leave no room beside them on a phone
+        "textposition": "auto",  # inside long bars, which leave no room beside them on a phone
         "insidetextfont": {"color": "@plot"},
         "cliponaxis": False,
         "hovertext": [

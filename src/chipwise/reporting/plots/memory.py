@@ -1,4 +1,4 @@
-"""Peak memory by kind, for the trials of which it is known."""
+"""Peak memory by kind, for the trials where it is known."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _COLOURS = ("@launch", "@memory", "@compute", "@knee", "@feasible", "@grey")
 
 
 def draw(record: RunRecord) -> Plot:
-    """A bar per trial, a piece per kind; measured totals and limits across."""
+    """One bar per trial and one segment per kind, with measured totals and limits."""
     plot = Plot(
         key="memory",
         title="Memory by kind",
@@ -23,7 +23,7 @@ def draw(record: RunRecord) -> Plot:
     )
     trials = [trial for trial in record.trials if any(part.trial == trial.number for part in record.memory)]
     if not trials:
-        return no_data(plot, "No breakdown of memory was recorded; the totals stand in the table of trials.")
+        return no_data(plot, "No breakdown of memory was recorded; the totals are in the table of trials.")
     return Plot(
         key=plot.key,
         title=plot.title,

@@ -13,7 +13,7 @@ from chipwise.reporting.record import Operator, RunRecord
 
 
 def draw(record: RunRecord) -> Plot:
-    """A stack per block, a view per phase."""
+    """One stack per block, one view per phase."""
     plot = Plot(
         key="operators",
         title="Time per operator of the winner",
@@ -24,12 +24,12 @@ def draw(record: RunRecord) -> Plot:
     )
     phases = {phase: ops for phase, ops in record.operators.items() if ops}
     if not phases:
-        reason = "The operators are those of the winner, and there is no winner yet."
+        reason = "There is no winner yet, so there are no operators to show."
         return no_data(plot, reason if record.winner is None else "The winner's operators were not recorded.")
     order = sorted(phases, key=lambda phase: phase != "decode")
     views = tuple(View(label=phase, figure=_figure(phase, list(phases[phase]))) for phase in order)
     measured = any(op.measured_s is not None for ops in phases.values() for op in ops)
-    caption = plot.caption + (" A bar across a column is what was measured for the whole block." if measured else "")
+    caption = plot.caption + (" A bar across a column is the measured time of the whole block." if measured else "")
     return Plot(key=plot.key, title=plot.title, caption=caption, views=views)
 
 

@@ -1,4 +1,4 @@
-"""The roofline: what each operator of the winner reaches, under what the machine offers."""
+"""The roofline: speeds of the winner's operators and the machine's limits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def draw(record: RunRecord) -> Plot:
         if (members := [op for op in ops if op.flops > 0 and op.bytes > 0 and op.predicted_s > 0])
     }
     if not drawn:
-        reason = "The operators are those of the winner, and there is no winner yet."
+        reason = "There is no winner yet, so there are no operators to show."
         return no_data(plot, reason if record.winner is None else "The winner's operators were not recorded.")
     views = [View(label="both phases", figure=_figure(record, drawn))]
     if len(drawn) > 1:
@@ -63,7 +63,7 @@ def _figure(record: RunRecord, phases: dict[str, list[Operator]]) -> dict[str, A
 
 
 def _roofs(record: RunRecord, shown: tuple[float, float], peak: float) -> tuple[list[Trace], list[dict[str, Any]]]:
-    """The lines, and their names as labels that stand on them."""
+    """The lines, with their names as labels on them."""
     left, right = shown
     traces, names = [], []
     for i, roof in enumerate(sorted(record.roofs, key=lambda roof: roof.bandwidth_bytes_per_s)):
@@ -100,7 +100,7 @@ def _line(x: list[float], rate: float, text: str, dash: str) -> Trace:
 def _name(text: str, x: float, y: float, anchor: str) -> dict[str, Any]:
     return {
         "text": text,
-        "x": math.log10(x),  # plotly wants the logarithm here, and only here
+        "x": math.log10(x),  # only here plotly expects the logarithm
         "y": math.log10(y),
         "xanchor": anchor,
         "showarrow": False,
