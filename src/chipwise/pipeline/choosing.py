@@ -1,4 +1,4 @@
-"""Which candidates are trained next: acquisition over the screened pool, by the posterior of the quality model.
+"""Chooses the next candidates to train: acquisition over the screened pool by the quality model's posterior.
 
 Latency is cheap to predict, quality is expensive to measure, so only bits per byte is learnt; it counts as more where a
 soft limit is broken. A scaling law, fitted to the run's own trainings, extrapolates short ones to the full budget; the
@@ -34,12 +34,12 @@ from chipwise.space.search_space import Rows
 POOL = 4_000
 PARENTS, CHILDREN = 6, 150
 HOPEFUL = 4  # the first batch is spread over the best fourth of the pool by the scaling law
-_TRIES = 20  # batches that a strategy is asked for before the screened candidates are drawn from
+_TRIES = 20  # batches requested from a strategy before screened candidates are drawn instead
 
 
 @dataclass(frozen=True)
 class Observation:
-    """One finished training: the candidate's row, what of the budget it was charged, its tokens and bits per byte."""
+    """One finished training: the candidate's row, its share of the budget, its tokens and bits per byte."""
 
     row: Sequence[int]
     spent: float  # in the unit of the budget: seconds of the device that trains, or tokens
@@ -49,7 +49,7 @@ class Observation:
 
 @dataclass(frozen=True)
 class Belief:
-    """What is believed of candidates after a full training. All in bits per byte, as they count past soft limits.
+    """Posterior of candidates after a full training, in bits per byte with penalties of soft limits.
 
     Attributes:
         mean: (n,).
@@ -67,7 +67,7 @@ class Belief:
 def make_problem(
     space: SearchSpace, metrics: Metrics, goals: tuple[Objective, ...], limits: tuple[Constraint, ...]
 ) -> Problem:
-    """The search as strategies see it: bits per byte is known from trainings only, all else from the cost model."""
+    """The search as a problem for strategies: only trainings reveal bits per byte, the cost model knows the rest."""
     free_goals = [goal for goal in goals if goal.metric != "bits_per_byte"]
     free_limits = [limit for limit in limits if limit.metric != "bits_per_byte" and limit.task is None]
 
@@ -105,10 +105,10 @@ class Chooser:
         metrics: Free metrics of rows.
         goals: The objectives.
         limits: The constraints.
-        final: What a full training is charged.
-        in_tokens: Whether that is tokens, and not seconds.
+        final: Amount of the budget that a full training takes.
+        in_tokens: Whether that is in tokens instead of seconds.
         bytes_per_token: Of the training text, by vocabulary size.
-        seed: Of what is drawn.
+        seed: Random seed.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Chooser:
         self.pool = rows[np.sort(chosen)]
         self._encoder = Encoder(self.problem, seed=seed)
         self._model = self._fresh()
-        self._fitted_on: list[Observation] = []  # what the model has learnt from
+        self._fitted_on: list[Observation] = []  # observations that the model was fitted to
         self._prior: SupernetPrior | None = None
 
     def set_supernet_prior(self, rows: Rows, scores: Float64Array) -> None:
@@ -169,7 +169,7 @@ class Chooser:
         return pool[self._in_turns(pool, (order, list(together)), count)]
 
     def _in_turns(self, pool: Rows, orders: Sequence[Sequence[int]], count: int) -> list[int]:
-        """The first of each order in turns; of equal width, depth and vocabulary only one, while there are others."""
+        """Takes from the orders in turns; one candidate per width, depth and vocabulary, while there are others."""
         shape = pool[:, [self._space.index[name] for name in ("d_model", "depth", "vocab_size")]].tolist()
         picks: list[int] = []
         for apart in (True, False):
@@ -182,9 +182,9 @@ class Chooser:
         return picks
 
     def propose_by_law(self, count: int, observations: Sequence[Observation], taken: Sequence[Sequence[int]]) -> Rows:
-        """Up to ``count`` rows that the law alone prefers, none of them in ``taken``; of equal shapes one at first.
+        """Up to ``count`` rows preferred by the law alone, none of them in ``taken``; one per shape at first.
 
-        ``observations`` do not matter: it is for runs that train nothing before their final trainings.
+        ``observations`` are ignored: this is for runs without trainings before the final ones.
         """
         gone = {self._architecture(row) for row in taken}
         pool = self.pool[[i for i, row in enumerate(self.pool.tolist()) if self._architecture(row) not in gone]]
@@ -205,7 +205,7 @@ class Chooser:
         return rows[excess(self._limits, self._metrics(rows)) <= 0] if len(rows) else rows
 
     def penalty_factor(self, rows: Rows) -> Float64Array:
-        """What one bit per byte of ``rows`` counts as, (n,): 1, and more past soft limits."""
+        """Factor on bits per byte of ``rows``, (n,): 1, or more where soft limits are exceeded."""
         return 1.0 + self.problem.penalty(self.problem.price(rows)[1])
 
     def law(self, rows: Rows) -> Float64Array:
@@ -213,7 +213,7 @@ class Chooser:
         return self._law([])(rows)
 
     def law_of(self, choices: Mapping[str, Any]) -> float:
-        """The same of a reference design: of the row that is closest to it."""
+        """The same for a reference design, by the row closest to it."""
         return float(self.law(np.array([self.nearest(choices)]))[0])
 
     def spread(self, trained: int, scored: int) -> tuple[Rows, Rows]:
@@ -242,7 +242,7 @@ class Chooser:
         scale = np.exp(mean + trend(rows)) * law(rows) * self.penalty_factor(rows)
 
         def covariance(index: NDArray[np.int64]) -> Float64Array:
-            """Of the logarithms, times what a unit of them is in bits per byte (first order)."""
+            """Covariance of the logarithms, converted to bits per byte (to first order)."""
             return self._model.covariance(columns[index]) * np.outer(scale[index], scale[index])
 
         tried = np.unique(np.array([item.row for item in observations]), axis=0)
@@ -270,7 +270,7 @@ class Chooser:
     def _trend(
         self, seen: Rows | Sequence[Any], residuals: Sequence[float] | Float64Array = ()
     ) -> Callable[[Rows], Float64Array]:
-        """What the supernet prior adds to the law of rows, times the trust that trainings give it; 0 without one."""
+        """The supernet prior of rows times the trust in it; 0 without a supernet."""
         prior = self._prior
         if prior is None:
             return lambda rows: np.zeros(len(rows))
@@ -278,11 +278,11 @@ class Chooser:
         return lambda rows: trust * prior(rows)
 
     def _fresh(self) -> QualityModel:
-        """A model that remembers no earlier fit, so that a search that was resumed believes the same."""
+        """A new model without earlier fits, so that a resumed search has the same posterior."""
         return QualityModel(self.problem, seed=self._seed, encoder=self._encoder)
 
     def _law(self, observations: Sequence[Observation]) -> Callable[..., Float64Array]:
-        """The scaling law of what was observed, as bits per byte of rows after some tokens, or a full training."""
+        """The scaling law fitted to the observations, as bits per byte of rows after some tokens or a full training."""
         seen = np.array([item.row for item in observations], dtype=np.int64).reshape(-1, len(self._space.genes))
         tokens = np.array([item.tokens for item in observations], float)
         layers, head = self._sizes(seen)
@@ -300,19 +300,19 @@ class Chooser:
         return bits_per_byte
 
     def _sizes(self, rows: Rows) -> tuple[Float64Array, Float64Array]:
-        """Parameters that compute in the layers and in the head, each (n,)."""
+        """Parameters of the layers and of the head, each (n,)."""
         head = (self._space.values(rows, "vocab_size") * self._space.values(rows, "d_model")).astype(float)
         tables = np.where(self._space.values(rows, "tie_embeddings"), 1.0, 2.0)
         return np.maximum(self._metrics(rows)["parameters"] - tables * head, 1.0), head
 
     def _text(self, rows: Rows) -> Float64Array:
-        """Bytes that one token stands for, (n,)."""
+        """Bytes per token, (n,)."""
         return np.array([self._bytes_per_token[int(size)] for size in self._space.values(rows, "vocab_size")])
 
     def _candidates(
         self, observations: Sequence[Observation], taken: Sequence[Sequence[int]], rng: np.random.Generator
     ) -> Rows:
-        """The pool with children of the best so far, less what was taken."""
+        """The pool and children of the best so far, without taken rows."""
         rows = self.pool
         if observations:
             seen = np.array([item.row for item in observations])
@@ -327,21 +327,21 @@ class Chooser:
         return rows[kept]
 
     def _architecture(self, row: Sequence[int]) -> tuple[int, ...]:
-        """The row without its weight format, which costs next to no quality: one trial an architecture."""
+        """Key of a row without its weight format, so that each architecture has one trial."""
         column = self._space.index["weights"]
         return (*(int(i) for i in row[:column]), *(int(i) for i in row[column + 1 :]))
 
 
 class StrategyProposer:
-    """Lets a strategy of the table choose the first trainings instead of the run's own chooser.
+    """Lets a listed strategy choose the first trainings instead of the run's own chooser.
 
-    Limits, budget, promotions and record are those of every run. The strategy is made anew for each batch and is given
-    what the study holds, so that a search that was killed gets the same candidates again.
+    Limits, budget, promotions and record are those of every run. The strategy is created for each batch and told the
+    study's results, so that a resumed search gets the same candidates.
 
     Args:
-        name: Of the strategy.
+        name: Name of the strategy.
         chooser: The run's own; it holds the problem and the screened candidates.
-        seed: Of what is drawn.
+        seed: Random seed.
 
     Raises:
         SpecError: The strategy cannot search this problem; the message says why.
@@ -376,14 +376,14 @@ class StrategyProposer:
                 break
             if not held.all():
                 strategy.tell(rows[~held], None)
-        if len(picked) < count:  # the strategy has no more ideas
+        if len(picked) < count:  # the strategy has no more proposals
             rng = np.random.default_rng([self._seed, len(gone)])
             drawn = map(tuple, self._chooser.pool[rng.permutation(len(self._chooser.pool))].tolist())
             picked += [key for key in drawn if key not in gone and key not in picked][: count - len(picked)]
         return np.array(picked[:count], np.int64).reshape(-1, len(problem.cardinalities))
 
     def _replay(self, strategy: Strategy, observations: Sequence[Observation], gone: set[tuple[int, ...]]) -> None:
-        """Tells first trainings as results, all of the same length; taken rows without one as failures."""
+        """Tells the strategy the first trainings, which all have one length, and taken rows without one as failures."""
         problem = self._chooser.problem
         first: dict[tuple[int, ...], Observation] = {}
         for item in observations:
@@ -403,7 +403,7 @@ class StrategyProposer:
 
 
 def _spread(columns: Float64Array, held: Float64Array, count: int) -> NDArray[np.int64]:
-    """``count`` points far from each other and from those held: each next is the farthest from all before."""
+    """``count`` points far from each other and from ``held``: each is the farthest from all previous ones."""
     scale = columns.std(axis=0)
     points, before = columns[:, scale > 0] / scale[scale > 0], held[:, scale > 0] / scale[scale > 0]
     centre = points.mean(axis=0)

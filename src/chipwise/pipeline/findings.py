@@ -1,12 +1,12 @@
-"""What a run knows about its answer, and how well early predictions ranked its candidates.
+"""Findings of a run about its answer, and how well early predictions ranked its candidates.
 
 The answer: the knee and why, what each limit costs, which choices matter, and what choosing gained over random search.
-Candidates were trained for different times, so all are compared by what the run's quality model predicts after a full
-training. These findings are kept in the study as plain values; a report reads them from there.
+Candidates were trained for different times, so all are compared by the quality model's prediction after a full
+training. The findings are stored in the study as plain values, from which reports read them.
 
 The ranking: parameters, FLOPs, the scaling law before anything was trained, supernet scores, the quality model's
-predictions and shorter trainings, each against longer trainings. The truth of a table is one length of training;
-candidates with other lengths are in other tables, because the two do not compare.
+predictions and shorter trainings, each against longer trainings. Each table compares with one length of training,
+because trainings of different lengths are not comparable.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from chipwise.space import SearchSpace
 from chipwise.space.designs import summary
 from chipwise.space.search_space import Rows
 
-LEAST_CANDIDATES, LEAST_PAIRS = 5, 8  # for a rank correlation
+LEAST_CANDIDATES, LEAST_PAIRS = 5, 8  # fewest candidates for a rank correlation
 BAND = 1.05 / 0.95  # the most by which two latencies within ± 5 % of one value differ
 _RESAMPLINGS = 2_000
-SHARE = 0.10  # by which limits are relaxed
-_LEAST = 5  # trained candidates before anything is computed
-_SHUFFLES, _DRAWN = 20, 400  # of random candidates, for the growth that drawing would have had
+SHARE = 0.10  # relative change of a relaxed limit
+_LEAST = 5  # fewest trained candidates for findings
+_SHUFFLES, _DRAWN = 20, 400  # random orders, for the growth under random search
 _IMPORTANCE_ROWS = 256
 
 
@@ -55,7 +55,7 @@ def explain_answer(
 
     Args:
         space: The run's space.
-        chooser: Its quality model and its problem.
+        chooser: The run's quality model and problem.
         observations: All finished trainings.
         trained: Candidates of the space that have one, in the order of their trials.
         seed: Of what is drawn.
@@ -122,7 +122,7 @@ def _points(chooser: Chooser, observations: Sequence[Observation], rows: Rows) -
 def _growth(
     chooser: Chooser, observations: Sequence[Observation], points: Float64Array, seed: int
 ) -> dict[str, list[float]]:
-    """Hypervolume after each candidate, and what drawing within the limits would have had on average."""
+    """Hypervolume after each candidate, and its average under random search within the limits."""
     rng = np.random.default_rng([seed, 17])
     pool = chooser.pool
     rows = pool[rng.permutation(len(pool))[:_DRAWN]]
@@ -141,7 +141,7 @@ def _growth(
 
 
 def rankings(items: Sequence[Candidate], workload: Workload) -> tuple[Ranking, ...]:
-    """A table for every length of training, the longest first; without rows where too few candidates had it."""
+    """One table per length of training, longest first; empty where too few candidates had it."""
     found = []
     for rung in sorted({one.rung for item in items for one in item.rungs}, reverse=True):
         trained = [item for item in items if item.after(rung) is not None and item.format_of is None]
@@ -204,7 +204,7 @@ Judge = Callable[[Candidate], float | None]
 
 
 def _judges(trained: Sequence[Candidate], rung: int, workload: Workload) -> Mapping[str, Judge]:
-    """What judged candidates before they had the training of ``rung``; the lower, the better."""
+    """Predictors of candidates from before their training of ``rung``; lower is better."""
     judges: dict[str, Judge] = {
         "parameters": lambda item: -float(item.design.arch.parameters()),
         "FLOPs of a prompt": lambda item: -_flops(item, workload),

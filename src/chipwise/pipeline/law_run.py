@@ -1,8 +1,8 @@
-"""A search that trains nothing: designs are ranked by a law of loss, and the best one gets a plan of its training.
+"""A search without trainings: designs are ranked by a scaling law, and the best one gets a training plan.
 
-What the run file's budget states in tokens is what the chosen design will be trained on. Limits hold as the target
+The tokens in the run file's budget are those that the chosen design will be trained on. Limits hold as the target
 predicts, each with the run's confidence. The reference design is the Llama-proportioned one of least expected loss
-within the same limits, so that what is gained is the shape's, not the size's.
+within the same limits, so that the gain is due to the shape, not the size.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class LawRun:
         self.tokens = spec.budget.total
 
     def run(self) -> RunRecord:
-        """Searches, or reads what was found before; writes the winner's folder, its plan and the report.
+        """Searches, or reads the earlier result; writes the winner's folder, its plan and the report.
 
         Raises:
             Infeasible: No design is predicted within the limits with the confidence that is wanted.
@@ -123,7 +123,7 @@ class LawRun:
         return found
 
     def _law(self) -> Law:
-        """The shipped law, or that law after the user's own trainings."""
+        """The shipped law, updated by the user's own trainings if there are any."""
         own = self.spec.quality.law
         if own is None:
             return shipped()
@@ -192,7 +192,7 @@ class LawRun:
             return known
         best: tuple[float, Mapping[str, Any], dict[str, Bounds]] | None = None
         for family in _families(self.spec.space):
-            low, high = -1, len(family)  # the largest that is known to keep the limits, the smallest that does not
+            low, high = -1, len(family)  # the largest known design within the limits, and the smallest outside
             found: dict[int, dict[str, Bounds]] = {}
             while high - low > 1:
                 middle = (low + high) // 2
@@ -220,13 +220,13 @@ class LawRun:
         self.study.finish(number, tuple(float(values[goal.metric] or 0.0) for goal in self.spec.goals))
 
     def _write_winner(self, number: int, law: Law) -> None:
-        """The design, its configuration, what is expected of it, and the plan and script of its training."""
+        """Writes the design, its configuration, its expected results, and the plan and script of its training."""
         item, folder = self.trials[number], self.folder.winner
         folder.mkdir(parents=True, exist_ok=True)
         io.save(item.design.arch, folder / "model.json")
         try:
             write_json(folder / "config.json", to_config(item.design.arch))
-        except ChipwiseError:  # a design that no family of transformers computes has no configuration of theirs
+        except ChipwiseError:  # designs that no family in transformers computes have no config of theirs
             (folder / "config.json").unlink(missing_ok=True)
         promises = promises_of(self.spec, item) | {"trained": False}
         write_json(folder / PROMISES, promises)

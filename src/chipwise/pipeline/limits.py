@@ -13,7 +13,7 @@ from chipwise.space.constraints import POWER_METRICS, broken, soft_limit_on_late
 from chipwise.space.device_pricer import DevicePricer, design_costs
 from chipwise.spec import Design
 
-HEADROOM = 0.85  # of a P99 limit that a candidate may take before it is trained; tails differ from day to day
+HEADROOM = 0.85  # share of a P99 limit that a candidate may use before training; tails differ from day to day
 
 
 def within(limits: Iterable[Constraint], values: Mapping[str, float], *, headroom: float = 1.0) -> bool:
@@ -25,9 +25,9 @@ def within(limits: Iterable[Constraint], values: Mapping[str, float], *, headroo
 def no_slower_than(
     references: Sequence[Candidate], limits: Sequence[Constraint], *, measured: bool = True
 ) -> tuple[Constraint, ...]:
-    """The limit that a winner may not take longer for a token than the slowest of the reference designs.
+    """The limit that a winner is no slower per token than the slowest of the reference designs.
 
-    There is none where a soft limit allows to pay for that time: the reference design keeps within it. Where nothing is
+    There is none where a soft limit allows exceeding that time. Where nothing is
     ``measured``, predicted times are compared.
     """
     times = [item.costs["tpot_p50"] for item in references if item.measured or not measured]
@@ -39,7 +39,7 @@ def no_slower_than(
 
 
 def penalty_factor(spec: RunSpec) -> Callable[[Candidate], float]:
-    """What one bit per byte of a candidate counts as: 1, and more past soft limits, here or on other devices.
+    """Factor on a candidate's bits per byte: 1, or more where soft limits are exceeded, here or on other devices.
 
     Costs are as measured, else as predicted.
     """

@@ -1,7 +1,7 @@
-"""Which candidates are measured: where it decides a limit, may move the front, or the cost model is unsure.
+"""Chooses which candidates to measure: those where it decides a limit, may move the front, or the model is unsure.
 
 ``simulated`` trusts the cost model until the finalists are measured; ``measured`` measures every candidate that is
-trained; ``hybrid`` measures where a measurement can change what is done. Along the front, the objectives are quality
+trained; ``hybrid`` measures where a measurement can change a decision. Along the front, the objectives are quality
 after the first training, which all candidates had for equally long and which counts as more where soft limits are
 broken, and latency and memory as measured, or within the interval that the cost model gives. A measurement is taken
 where the optimistic end of an interval would move the front of what was measured, the largest move first; each one
@@ -20,7 +20,7 @@ from chipwise.run.trials import Candidate
 from chipwise.space.constraints import Constraint, Objective, total_penalty
 from chipwise.targets.chance import Bounds
 
-UNSURE = 0.6  # of the residual's whole spread: little of what was measured is like this candidate
+UNSURE = 0.6  # share of the residual's whole spread; above it, few measured designs are similar
 MOST_SHARE = 0.25  # of the trained candidates that are measured along the front
 Predict = Callable[[Candidate], Mapping[str, Bounds]]  # by metric the value and its bounds
 
@@ -28,7 +28,7 @@ Predict = Callable[[Candidate], Mapping[str, Bounds]]  # by metric the value and
 def worth_measuring(
     mode: str, predicted: Mapping[str, Bounds], limits: Iterable[Constraint], *, unsure: float, headroom: float
 ) -> str | None:
-    """Why a candidate that is wanted for longer training is measured first, or None where it need not be.
+    """The reason to measure a candidate before a longer training, or None.
 
     Args:
         mode: ``simulated``, ``measured`` or ``hybrid``.
@@ -46,7 +46,7 @@ def worth_measuring(
             scale = headroom if limit.metric.endswith("_p99") else 1.0
             _, low, high = predicted[limit.metric]
             if low is None or high is None:
-                return f"nobody knows how likely {limit.metric} {limit.text} holds"
+                return f"the chance that {limit.metric} {limit.text} holds is unknown"
             if limit.holds(low / scale) != limit.holds(high / scale):
                 return f"its interval straddles {limit.metric} {limit.text}"
     if unsure > UNSURE:

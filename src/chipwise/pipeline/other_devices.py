@@ -1,4 +1,4 @@
-"""Several devices that one architecture shall be good on: its costs across them, and how far choices carry over.
+"""Costs of one architecture on several devices, and how far choices carry over between them.
 
 Devices differ by orders of magnitude, so costs are compared as shares: a candidate's cost on a device over that of the
 device's typical candidate, the median of a sample of the space that is the same for all. The worst share is that of the
@@ -26,7 +26,7 @@ from chipwise.space.constraints import MORE_IS_BETTER, POWER_METRICS, SPENDING
 from chipwise.space.device_pricer import DevicePricer, device_metrics
 from chipwise.space.search_space import Rows
 
-ACROSS = "across."  # before a metric's name: what it counts as where several devices matter
+ACROSS = "across."  # prefix of a metric's name: its value across several devices
 How = Literal["worst", "weighted"]
 Metrics = Callable[[Rows], Mapping[str, Float64Array]]
 LOCAL = "local"  # the device that a run measures on

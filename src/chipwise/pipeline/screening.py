@@ -1,4 +1,4 @@
-"""Free costs first: price a great many candidates, keep those within the limits, explain when there are none."""
+"""Screening: prices very many candidates, keeps those within the limits, and explains if there are none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trainings of a run: what a candidate asks of the trainer, and what is recorded of it."""
+"""Trainings of a run: requests to the trainer, and recording of the results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DISK_FULL = ("disk is full", "No space left on device", "Disk quota exceeded")
 
 
 def require_disk(message: str, folder: Path) -> None:
-    """Ends the search where a child process failed because the disk is full: that is no candidate's fault.
+    """Ends the search where a child process failed because the disk is full, which is not a candidate's fault.
 
     Raises:
         StorageError: The message is of a full disk.

@@ -1,4 +1,4 @@
-"""The field ``budget`` of a run file, and what of it trainings may take.
+"""The field ``budget`` of a run file, and the share of it that trainings may take.
 
 A budget is CPU time, GPU time, tokens or dollars. CPU time on this machine counts all that a search does there; every
 other budget counts trainings alone: what the search itself does (calibrating, measuring, the report) is recorded in CPU
@@ -21,7 +21,7 @@ Charged = Literal["cpu", "gpu", "tokens"]  # what a training is charged in: seco
 UNITS: tuple[Unit, ...] = ("cpu", "gpu", "tokens", "usd")
 USUAL_CPU = "20 min"
 LEAST_S, LEAST_TOKENS = 20.0, 100_000
-SHORTEST = {"cpu": 1.0, "gpu": 1.0, "tokens": 50_000.0}  # below this a training shows nothing
+SHORTEST = {"cpu": 1.0, "gpu": 1.0, "tokens": 50_000.0}  # a shorter training shows nothing
 FINAL_SHARE = 5  # a final training takes one part in so many of the whole
 MOST_WORKERS = 1024
 _LATER = {"later": True}  # leaves the identity of files that do not use the field as it was
@@ -30,7 +30,7 @@ _MEANT = {"cpu": "CPU seconds", "gpu": "GPU seconds", "tokens": "tokens", "usd":
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetSpec:
-    """How much the whole search may take, and how it is spread. Give one of ``cpu``, ``gpu``, ``tokens`` and ``usd``.
+    """Budget of the whole search, and how it is divided. Give one of ``cpu``, ``gpu``, ``tokens`` and ``usd``.
 
     Dollars may stand beside tokens: trainings then end where the first of the two is spent.
 
@@ -149,7 +149,7 @@ class Allowance:
         return min(rest, (self.usd / self.usd_per_s - seconds) * tokens / seconds)
 
     def charge(self, *, seconds: float, tokens: int) -> float:
-        """What a training of so many seconds of its device and tokens is charged."""
+        """The charge of a training by its seconds and tokens."""
         return float(tokens) if self.unit == "tokens" else seconds
 
 

@@ -1,4 +1,4 @@
-"""The folder of one run: its files, its lock, and the rules for going on in it.
+"""The folder of one run: its files, its lock, and the rules for resuming.
 
 ::
 
@@ -126,7 +126,7 @@ class RunFolder:
 
     @property
     def where(self) -> str | Path:
-        """What the study is opened by."""
+        """Location of the study."""
         if self.storage is None:
             return self.study
         return self.storage if is_url(self.storage) else Path(self.storage)

@@ -1,4 +1,4 @@
-"""Where the CPU time of a run goes: this process and all its children, phase by phase."""
+"""CPU time of a run by phase: of this process and all its children."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Ledger:
         self._phase = phase
 
     def settle(self) -> dict[str, float]:
-        """Books what was used since the last time; returns the CPU seconds by phase."""
+        """Adds the CPU time since the last call; returns the CPU seconds by phase."""
         used = self._used()
         if self._phase is not None:
             self.spent[self._phase] = self.spent.get(self._phase, 0.0) + max(0.0, used - self._mark)

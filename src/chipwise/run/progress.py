@@ -1,4 +1,4 @@
-"""What a search tells while it runs. The command line draws it; the default keeps silent."""
+"""Progress of a running search. The command line shows it; the default shows nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chipwise.run.budget_spec import Charged
 
 @dataclass
 class Status:
-    """Where a search stands; one object is updated in place and handed to the observer on each change."""
+    """State of a search; one object is updated in place and passed to the observer on each change."""
 
     phase: str = "starting"
     detail: str = ""

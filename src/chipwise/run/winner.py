@@ -18,7 +18,7 @@ from chipwise.spec.io import from_data
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WinnerFile:
-    """What the file says, as far as other commands use it."""
+    """The contents of the file that other commands use."""
 
     design: Design
     workload: Workload
@@ -37,7 +37,7 @@ class _Stored:
 
 
 def read_winner(folder: Path) -> WinnerFile | None:
-    """What a winner's folder says of itself; None of any other folder or name.
+    """Reads a winner's file; None for any other folder or name.
 
     Raises:
         SpecError: The file is damaged; names the field.
