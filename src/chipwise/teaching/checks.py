@@ -49,7 +49,7 @@ class Checked:
 
 
 def folds_of(models: Sequence[str], count: int = FOLDS) -> list[Places]:
-    """Indices of rows that are left out together: models are distributed, most rows first; rows where models are few."""
+    """Indices of rows that are left out together: models are distributed, most rows first; few models: rows are."""
     groups = groups_of(models)
     if len(groups) < 3:
         groups = [np.array([i]) for i in range(len(models))]
