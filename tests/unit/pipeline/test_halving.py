@@ -11,13 +11,13 @@ from toy_run import PLAN, SPEC, FakeTrainer, Limits, metrics
 from chipwise.core.errors import Infeasible
 from chipwise.optim.study import Study
 from chipwise.pipeline.choosing import Chooser
-from chipwise.pipeline.halving import Halving
+from chipwise.pipeline.halving import ALL_FAILED, Halving, Rung
 from chipwise.pipeline.screening import screen
 from chipwise.run.trials import Trials, choice_labels
 from chipwise.space import SearchSpace
 
 
-def make(path, trainer, *, measure=None, spec=SPEC):
+def make(path, trainer, *, measure=None, spec=SPEC, plan=PLAN):
     space = SearchSpace(spec.space)
     study = Study(path, name="toy", directions=["minimize", "minimize"], identity="toy", choices=choice_labels(space))
     trials = Trials(study, spec, space)
@@ -28,7 +28,7 @@ def make(path, trainer, *, measure=None, spec=SPEC):
     chooser = Chooser(space, screened, metrics, spec.goals, spec.limits, final=9.0, bytes_per_token={512: 2.0}, seed=0)
     halving = Halving(
         trials,
-        PLAN,
+        plan,
         chooser=chooser,
         allowance=SPEC.allowance,
         trainer=trainer,
@@ -83,6 +83,32 @@ def test_nothing_within_the_limits_is_an_error_that_says_so(tmp_path) -> None:
     _, halving = make(tmp_path / "s", FakeTrainer(), measure=lambda item: False)
     halving.explore([])
     with pytest.raises(Infeasible, match="broke a limit when it was measured"):
+        halving.promote([])
+
+
+FULL_TRAININGS = (Rung(budget=9.0, count=5),)
+
+
+def test_with_full_trainings_alone_the_best_two_are_measured_and_no_more(tmp_path) -> None:
+    trials, halving = make(tmp_path / "s", FakeTrainer(), plan=FULL_TRAININGS)
+    halving.explore([])
+    finalists, _ = halving.promote([])
+    best = sorted(trials.all(), key=lambda item: item.quality)[:2]
+    assert halving._measurer.measured == [item.number for item in finalists]
+    assert sorted(item.quality for item in finalists) == [item.quality for item in best]
+
+
+@pytest.mark.parametrize(
+    ("trainer", "keeps", "said"),
+    [
+        (FakeTrainer(), False, "broke a limit when it was measured"),
+        (FakeTrainer(diverges=(32, 64, 96, 128)), True, ALL_FAILED),
+    ],
+)
+def test_broken_limits_and_failed_trainings_are_told_apart(tmp_path, trainer, keeps, said) -> None:
+    _, halving = make(tmp_path / "s", trainer, measure=lambda item: keeps, plan=FULL_TRAININGS)
+    halving.explore([])
+    with pytest.raises(Infeasible, match=said):
         halving.promote([])
 
 
