@@ -71,3 +71,16 @@ def test_a_text_encoder_has_a_price_of_input_alone() -> None:
     found = api.estimate("bert-base-uncased", device="l4").metrics
     assert found["usd_per_1k_input_tokens"].value == pytest.approx(found["usd_per_1k_tokens"].value)
     assert "usd_per_1k_output_tokens" not in found
+
+
+@pytest.mark.parametrize(("new", "batch"), [(1, 1), (128, 4)])
+def test_estimate_compare_and_explain_give_every_metric_the_same_value(new: int, batch: int) -> None:
+    request = {"prompt": 256, "new": new, "batch": batch}
+    alone = api.estimate("gpt2", device="l4", **request).metrics
+    compared = api.compare(["gpt2"], devices=["l4"], **request).cells[0].estimate
+    explained = api.explain("gpt2", device="l4", **request).estimate
+    assert compared is not None
+    assert alone.keys() == compared.metrics.keys() == explained.metrics.keys()
+    for name, item in alone.items():
+        assert compared.metrics[name].value == pytest.approx(item.value, rel=1e-9)
+        assert explained.metrics[name].value == pytest.approx(item.value, rel=1e-9)
