@@ -24,7 +24,7 @@ _STATES = {"RUNNING": "running", "COMPLETE": "complete", "FAIL": "failed", "PRUN
 
 @dataclass(frozen=True)
 class Trial:
-    """A trial as it stands: its number, state and everything noted about it."""
+    """A trial: its number, state and notes."""
 
     number: int
     state: str  # running, complete, failed, pruned
@@ -95,23 +95,23 @@ class Study:
         return without_password(self.where or "memory")
 
     def _do(self, action: Callable[[], T]) -> T:
-        """``action`` on the store; its refusals become errors that say what to do."""
+        """Runs ``action`` on the store; its errors become errors that say what to do."""
         if is_url(self.where):
             return with_retries(action, self.where)
         with disk(str(self.where)):
             return action()
 
     def _claim_waiting(self) -> None:
-        """Takes up trials of a first-release study that were announced but not begun; their notes say what they are."""
+        """Claims waiting trials of a study of the first release; their notes describe them."""
         for _ in self._study.get_trials(deepcopy=False, states=(self._optuna.trial.TrialState.WAITING,)):
             self._do(self._study.ask)
 
     def start(self, params: Mapping[str, Any], notes: Mapping[str, Any]) -> int:
-        """A new running trial with its choices (as labels, for people and dashboards) and notes; returns its number."""
+        """Adds a running trial with its choices (as labels for dashboards) and notes; returns its number."""
         return self._add("RUNNING", params, notes, None)
 
     def add(self, params: Mapping[str, Any], notes: Mapping[str, Any], values: Iterable[float]) -> int:
-        """A trial that is finished already; returns its number."""
+        """Adds a finished trial; returns its number."""
         return self._add("COMPLETE", params, notes, [float(value) for value in values])
 
     def _add(self, state: str, params: Mapping[str, Any], notes: Mapping[str, Any], values: list[float] | None) -> int:
@@ -165,13 +165,13 @@ class Study:
         return True
 
     def remember(self, **notes: Any) -> None:
-        """Adds to what is known of the study as a whole."""
+        """Adds notes to the whole study."""
         for key, value in notes.items():
             self._do(lambda key=key, value=value: self._study.set_user_attr(key, value))  # type: ignore[misc]
 
     @property
     def memory(self) -> dict[str, Any]:
-        """What :meth:`remember` kept."""
+        """The notes of the whole study; see :meth:`remember`."""
         held = self._do(lambda: self._study.user_attrs)
         return {key: value for key, value in held.items() if not key.startswith(_AFTER)}
 

@@ -1,9 +1,9 @@
-"""The best designs of a space by a scaling law, without training any: costs and losses are both array operations.
+"""Finds the best designs of a space by a scaling law, without training any.
 
-A space of 10^15 designs is searched as its costs are: many rows at once. Candidates within the limits are bred towards
-lower loss and lower costs together, then the best is polished gene by gene until no change of one choice, or of one
-choice in all layers, improves it. Nothing is drawn but from the seed, and no step depends on the clock, so the same
-question has the same answer. Every loss is expected, with the interval of its law.
+Costs and losses of many rows are array operations, so spaces of 10^15 designs can be searched. Candidates within the
+limits are bred towards lower loss and lower costs, then the best one is improved gene by gene until no change of one
+choice, or of one choice in all layers, helps. All randomness comes from the seed and no step depends on the clock, so
+results are reproducible. Losses are expected values with the law's interval.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from chipwise.space.search_space import Rows
 from chipwise.space.space_spec import EXPERTS, FFN_KINDS, LAYER_WEIGHTS
 from chipwise.spec import Design
 
-LOSS = "loss"  # expected nats a token of the law's text
-BLOCK = 8_192  # rows at once: what is in use stays in the caches
+LOSS = "loss"  # expected nats per token of the law's text
+BLOCK = 8_192  # rows at once, so that data stays in the caches
 DRAWS, PARENTS, FEWEST_CHILDREN = 200_000, 400, 400
 MOST_ROUNDS, STALE_ROUNDS = 60, 8
-_BETTER = 1e-6  # of a loss that counts as progress
+_BETTER = 1e-6  # relative improvement of a loss that counts as progress
 
 
 class RowShapes:
-    """Shapes of canonical rows of a space, as :meth:`Shapes.of` reads them of designs. Use as a function.
+    """Shapes of canonical rows of a space, equal to :meth:`Shapes.of` of their designs; call it as a function.
 
     Layers that read the same genes are counted once, so a tied space costs no more than its slots.
     """
@@ -110,7 +110,7 @@ class RowShapes:
 
 
 def _slots(space: SearchSpace, *names: str) -> list[tuple[tuple[int, ...], Float64Array, Float64Array]]:
-    """Columns of the genes that layers read together, with how many layers do, and how many that own their weights.
+    """Columns of genes that layers share, with the numbers of those layers and of those that own their weights.
 
     Counts are (sharing times depth,), by the indices of the space's lists.
     """
@@ -128,7 +128,7 @@ def _slots(space: SearchSpace, *names: str) -> list[tuple[tuple[int, ...], Float
 
 
 def _matrices(kind: str) -> tuple[float, float]:
-    """Matrices of width by feed-forward width that a token meets, and all of them."""
+    """Numbers of width-by-FFN-width matrices: active per token, and all."""
     each = 3.0 if FFN_KINDS[kind.partition("-")[0]][1] else 2.0
     experts, active = EXPERTS.get(kind, (1, 1))
     return active * each, experts * each
@@ -136,7 +136,7 @@ def _matrices(kind: str) -> tuple[float, float]:
 
 @dataclass(frozen=True, kw_only=True)
 class FoundByLaw:
-    """The designs that a search by law found; rows are sorted by expected loss, the first is the best.
+    """Result of a search by law; rows are sorted by expected loss, best first.
 
     Attributes:
         rows: Of the front of loss and costs within the limits, (n, genes).
@@ -144,7 +144,7 @@ class FoundByLaw:
         low: Lower ends of the losses' intervals, (n,).
         high: Upper ends, (n,).
         priced: How many candidates were priced.
-        notes: What of the best design lies outside the law's trainings, and what the losses assume.
+        notes: How the best design lies outside the law's trainings, and what the losses assume.
     """
 
     space: SearchSpace
@@ -158,7 +158,7 @@ class FoundByLaw:
     notes: tuple[str, ...]
 
     def design(self, place: int = 0, *, name: str = "by-law") -> Design:
-        """The design at a place of the front; the best one by default."""
+        """The design at an index of the front; the best one by default."""
         return self.space.design(self.rows[place], name=name)
 
     def loss(self, place: int = 0) -> Predicted:
@@ -167,12 +167,12 @@ class FoundByLaw:
         return Predicted(**dict(zip(("value", "low", "high"), ends, strict=True)))
 
     def difference(self, reference: Design, place: int = 0) -> Predicted:
-        """By how many nats a token its loss differs from that of ``reference``, after the same tokens and text."""
+        """Difference of its loss from that of ``reference`` after the same tokens and text, in nats per token."""
         return self.law.difference(reference, self.design(place), self.tokens)
 
 
 def with_loss(space: SearchSpace, metrics: Metrics, law: Law, tokens: float) -> Metrics:
-    """``metrics`` with ``loss``: what the law expects of each row after ``tokens``."""
+    """``metrics`` with ``loss``: the law's expectation for each row after ``tokens``."""
     shapes = RowShapes(space)
 
     def both(rows: Rows) -> dict[str, Float64Array]:
@@ -201,7 +201,7 @@ def search_by_law(
     Args:
         space: The space.
         metrics: Costs of rows, by name.
-        law: Of the loss.
+        law: The law of the loss.
         tokens: Of each design's training, one pass.
         constraints: Limits on the metrics.
         objectives: Metrics beside the loss.
@@ -209,7 +209,7 @@ def search_by_law(
         draws: Candidates that are drawn first; a tenth as many are bred in each round.
 
     Raises:
-        Infeasible: No candidate is within the limits; says which limit is out of reach.
+        Infeasible: No candidate is within the limits; the message names the limit that is out of reach.
     """
     limits, both = tuple(constraints), with_loss(space, metrics, law, tokens)
     signs = {goal.metric: 1.0 if goal.direction == "minimize" else -1.0 for goal in objectives}
@@ -253,19 +253,19 @@ class _Held:
     metrics: dict[str, Float64Array]
 
     def joined(self, other: _Held) -> _Held:
-        """Both, each row once."""
+        """Joins both, without duplicate rows."""
         rows, first = distinct_rows(np.vstack([self.rows, other.rows]))
         metrics = {name: np.concatenate([a, other.metrics[name]])[first] for name, a in self.metrics.items()}
         return _Held(rows, metrics)
 
     def front(self, goals: dict[str, float]) -> _Held:
-        """Those that no other is better than in every goal, and the best ``PARENTS`` by loss."""
+        """The non-dominated rows, and the best ``PARENTS`` by loss."""
         keep = non_dominated(self._points(goals))
         keep[np.argsort(self.metrics[LOSS], kind="stable")[:PARENTS]] = True
         return self._where(np.flatnonzero(keep))
 
     def parents(self, goals: dict[str, float]) -> Rows:
-        """The best by loss, and of the front those that stand apart most."""
+        """The best by loss, and those of the front farthest from their neighbours."""
         best = np.argsort(self.metrics[LOSS], kind="stable")[: PARENTS // 2]
         front = np.flatnonzero(non_dominated(self._points(goals)))
         if len(front) > PARENTS // 2:

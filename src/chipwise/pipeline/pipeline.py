@@ -49,7 +49,7 @@ REMEMBERED_S = 1.0  # CPU seconds after which what was spent is written down
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a search knows before it trains anything."""
+    """Results of the preparation of a search."""
 
     store: TokenStore
     tasks: TaskEvaluation | None
@@ -90,7 +90,7 @@ class Search:
         self._reserve_s = 0.0  # of a budget that counts everything, what is set aside for the end of the run
 
     def run(self) -> RunRecord:
-        """Does everything, or what is still missing of it; returns the record of the finished run.
+        """Runs all phases, or those still missing; returns the record of the finished run.
 
         Raises:
             Unsupported: What it should train on is not here; then the folder holds no run.
@@ -322,7 +322,7 @@ class Search:
         return self.trials[winner.number], None if reference is None else self.trials[reference.number]
 
     def _explain(self, chooser: Chooser, halving: Halving) -> None:
-        """Keeps what the run knows about its answer; the answer stands without it where it cannot be computed."""
+        """Stores the findings about the answer; a run is complete without them if they cannot be computed."""
         self._phase("explaining the answer")
         trained = [item for item in self.trials.all() if item.rungs and not item.is_reference]
         try:
@@ -332,7 +332,7 @@ class Search:
         self.study.remember(answer=found)
 
     def _plan(self, references: int) -> tuple[Rung, ...]:
-        """How what is left of the budget is spread over trainings; the same when a search is resumed."""
+        """Distribution of the remaining budget over trainings; a resumed search has the same."""
         known = self.study.memory.get("plan")
         if known is not None:
             return tuple(Rung(budget=budget, count=count) for budget, count in known)
@@ -350,7 +350,7 @@ class Search:
 
     @property
     def allowance(self) -> Allowance:
-        """What of the budget trainings may take."""
+        """The budget of trainings."""
         return self.spec.allowance
 
     @property
@@ -372,7 +372,7 @@ class Search:
 
     @property
     def _left(self) -> float:
-        """What of the budget is left for trainings, in the unit that they are charged in."""
+        """The remaining budget of trainings, in its unit."""
         if self.allowance.whole:
             return self.allowance.total - self.ledger.total_s - self._reserve_s
         seconds, tokens = trained(self.trials.all())
@@ -380,7 +380,7 @@ class Search:
 
     @property
     def _setup(self) -> Setup:
-        """What the trainer is made from."""
+        """Arguments of the trainer."""
         train = self.spec.train
         return Setup(on=train.on, folder=self.folder.path, workers=self.spec.budget.workers, device=train.trains_on)
 

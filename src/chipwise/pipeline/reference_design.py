@@ -1,10 +1,10 @@
 """The reference design of a run: the strongest transformer that a careful engineer would choose for the same limits.
 
-Llama-style: pre-norm RMSNorm, SwiGLU of 8/3 the width, rotary grouped-query attention, tied table, all layers alike,
-every dimension a multiple of what kernels like. Width, depth, KV heads and format vary; of those that the cost model
-predicts within the limits, the largest is taken that its training can still fill. For each vocabulary the largest one
-that is measured within the limits gets the same first training as every candidate, and the best of them the same full
-training as the finalists.
+Llama-style: pre-norm RMSNorm, SwiGLU of 8/3 the width, rotary grouped-query attention, tied table, equal layers, and
+dimensions that are multiples of the kernels' tiles. Width, depth, KV heads and format vary; of those that the cost
+model predicts within the limits, the largest is taken that its training can still fill. For each vocabulary the largest
+one that is measured within the limits gets the same first training as every candidate, and the best of them the same
+full training as the finalists.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HEAD_SIZES = (32, 64)
 ASPECT = (24, 128)  # width over depth: SmolLM2-135M has 19, GPT-2 64, Llama-3.2-1B and Llama-3-8B 128
 LEAST_TOKENS = 0.25  # a parameter
 TRAINED_FLOPS = 1.5e11  # a CPU second: 951,424 parameters at 26,797 tokens/s, six FLOPs each (docs/notes/training.md)
-MEASURED_AT_MOST = 4  # designs measured for one vocabulary before it is given up
+MEASURED_AT_MOST = 4  # most designs measured for one vocabulary
 
 
 def most_parameters(allowance: Allowance) -> float:

@@ -1,7 +1,7 @@
-"""What follows from a record, the same for the page, the card and the terminal: no markup, no colours.
+"""Facts derived from a record, shared by the page, the card and the terminal: no markup, no colours.
 
-"Better" is claimed where a difference stands out from noise only: the scatter of trainings that differ in their seed
-alone, and that of the test entries which both designs were scored on.
+"Better" is claimed only where a difference exceeds the noise: the scatter between training seeds, and that of the test
+entries on which both designs were scored.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _OF_START = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Value:
-    """A number of a trial and where it comes from; bounds where it is predicted, or measured on a sample of items."""
+    """A number of a trial and its origin; with bounds where it is predicted, or measured on a sample of items."""
 
     value: float | None
     source: Source
@@ -54,23 +54,23 @@ class Value:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """A constraint held against one trial."""
+    """A constraint checked for one trial."""
 
     constraint: Constraint
     promised: Value
     measured: float | None
     status: Status
     shown: tuple[str, str]  # promised and measured, with their intervals
-    chance: float | None = None  # that a limit on something not measured holds; None where nobody can say
+    chance: float | None = None  # that a limit on something not measured holds; None where unknown
 
 
 def by_law(record: RunRecord) -> bool:
-    """Whether nothing was trained and a law says what loss to expect."""
+    """Whether nothing was trained and a scaling law gives the expected loss."""
     return any(goal.metric == LOSS for goal in record.objectives)
 
 
 def status_text(check: Check) -> str:
-    """The status, with how likely a limit on something not measured holds."""
+    """The status, with the chance that a limit on something not measured holds."""
     if check.chance is None or check.status not in ("expected", "at risk"):
         return STATUS[check.status]
     likely = "over 99 %" if check.chance > 0.99 else f"{100 * check.chance:.0f} %"
@@ -130,7 +130,7 @@ def quality_of(trial: Trial) -> str:
 
 
 def value(trial: Trial, metric: str) -> Value:
-    """The best knowledge of a metric: measured before predicted."""
+    """The best known value of a metric: measured before predicted."""
     if metric == "bits_per_byte":
         return _bits_per_byte(trial)
     if metric == "test_bits_per_byte":
@@ -155,7 +155,7 @@ def value(trial: Trial, metric: str) -> Value:
 
 
 def promised(record: RunRecord, trial: Trial, metric: str) -> Value:
-    """What was predicted before anything of the trial was measured."""
+    """The prediction from before anything of the trial was measured."""
     if metric in trial.predicted:
         guess = trial.predicted[metric]
         return Value(value=guess.value, low=guess.low, high=guess.high, source="predicted")
@@ -167,7 +167,7 @@ def promised(record: RunRecord, trial: Trial, metric: str) -> Value:
 
 
 def _elsewhere(record: RunRecord, trial: Trial, metric: str) -> float | None:
-    """What ``tpot_p50@l4`` is predicted to be there by the data sheet; None of metrics of the machine itself."""
+    """The prediction of ``tpot_p50@l4`` by the data sheet; None for metrics of the machine itself."""
     name, _, device = metric.partition("@")
     known = [item.costs.get(str(trial.number), {}) for item in record.elsewhere if item.device == device]
     return known[0].get(name) if known else None
@@ -184,7 +184,7 @@ def checks(record: RunRecord, trial: Trial) -> tuple[Check, ...]:
 
 
 def paid(record: RunRecord, trial: Trial) -> str:
-    """What the trial's bits per byte count as where it is past soft limits, in a sentence; empty where none is soft."""
+    """A sentence on the penalised bits per byte of the trial where it exceeds soft limits; empty where none is soft."""
     if all(item.hard for item in record.constraints):
         return ""
     soft = "Soft limits may be broken: for each 100 % past one, bits per byte count as more by its share."
@@ -233,7 +233,7 @@ def _measured_status(constraint: Constraint, *, metric: str, known: Value) -> St
 
 
 def promise_text(promise: Value, metric: str) -> str:
-    """A prediction with its interval; what a model reaches on a task is never predicted."""
+    """A prediction with its interval; task results are never predicted."""
     if promise.value is None and words.of_task(metric) is not None:
         return "not predicted"
     return words.span(promise.value, promise.low, promise.high, metric)
@@ -247,12 +247,12 @@ def measured_text(known: Value, metric: str) -> str:
 
 
 def latency_metric(record: RunRecord) -> str:
-    """The metric that stands for speed: the first objective that is not quality, else TPOT P50."""
+    """The metric of speed: the first objective that is not quality, else TPOT P50."""
     return next((item.metric for item in record.objectives if item.metric in words.SERVED), "tpot_p50")
 
 
 def comparison(record: RunRecord) -> str:
-    """Winner against reference design in words, whoever is ahead."""
+    """Comparison of winner and reference design in words."""
     winner, reference = record.trial(record.winner), record.trial(record.baseline)
     if reference is None:
         return "There is no reference design to compare with."
@@ -292,7 +292,7 @@ def comparison(record: RunRecord) -> str:
 
 
 def caveats(record: RunRecord) -> str:
-    """What limits a comparison of winner and reference design, in sentences; empty where nothing does."""
+    """Caveats of a comparison of winner and reference design, in sentences; empty where there are none."""
     found = []
     contenders = [trial for number in (record.winner, record.baseline) if (trial := record.trial(number))]
     unclean = [name(record, trial) for trial in contenders if trial.clean is False]
@@ -313,7 +313,7 @@ def broken_limits(record: RunRecord, trial: Trial) -> str:
 
 
 def reported_quality(*trials: Trial) -> tuple[str, str]:
-    """Which metric states the quality of all of ``trials``, and the text that it is of: the test text where known."""
+    """The metric of quality that all of ``trials`` have, and its text: the test text where known."""
     if all(LOSS in trial.predicted for trial in trials):
         return LOSS, "law's text"
     if all(trial.test_bits_per_byte is not None for trial in trials):
@@ -322,7 +322,7 @@ def reported_quality(*trials: Trial) -> tuple[str, str]:
 
 
 def quality_verdict(ours: float, theirs: float, std_error: float | None) -> Literal["better", "worse", "same"]:
-    """Whether fewer bits per byte stand out from noise: seeds of both trainings, and the test entries."""
+    """Whether a difference in bits per byte exceeds the noise of seeds and of test entries."""
     noise = _Z95 * math.sqrt(2 * SEED_SD**2 + (std_error or 0.0) ** 2)
     difference = math.log(ours / theirs)
     return "same" if abs(difference) <= noise else "better" if difference < 0 else "worse"
@@ -364,7 +364,7 @@ def no_winner(record: RunRecord) -> str:
 
 
 def closest(record: RunRecord, measured: list[Trial]) -> str:
-    """The measured trial whose worst broken constraint is broken by least."""
+    """The measured trial with the smallest violation of its worst constraint."""
 
     def worst(trial: Trial) -> tuple[float, Check | None]:
         broken = [item for item in checks(record, trial) if item.status == "broken" and item.measured is not None]
@@ -383,7 +383,7 @@ def closest(record: RunRecord, measured: list[Trial]) -> str:
 
 
 def per_thousand(record: RunRecord) -> dict[str, str]:
-    """What 1,000 generated tokens take on the target: time, energy, price; ``unknown`` where it is not known."""
+    """Time, energy and price of 1,000 generated tokens on the target; ``unknown`` where not known."""
     trial, request = record.trial(record.winner), record.workload
     seconds = words.UNKNOWN
     if trial is not None:

@@ -1,4 +1,4 @@
-"""What a run knows beyond its winner: tasks, why this answer, other devices, how early predictions ranked candidates.
+"""Findings of a run beyond its winner: tasks, reasons for the answer, other devices, early rankings.
 
 Rows and sentences serve page and card alike; the functions that return sections are the page's.
 """
@@ -71,7 +71,7 @@ def ranking_title(ranking: Ranking) -> str:
 
 
 def ranking_rows(ranking: Ranking) -> list[list[str]]:
-    """A row for each judgement."""
+    """One row per predictor."""
     return [
         [
             item.name,
@@ -115,7 +115,7 @@ def knee(record: RunRecord) -> str:
 
 
 def trained(record: RunRecord, trial: Trial) -> str:
-    """How comparable a trial's quality is with that of fully trained ones."""
+    """Whether a trial's quality is comparable with that of fully trained ones."""
     if facts.by_law(record):
         return "Its loss is what the law expects; nothing was trained."
     longest = max((item.train_cpu_s or 0.0 for item in record.trials), default=0.0)
@@ -157,7 +157,7 @@ def importance(answer: Answer) -> list[list[str]]:
 
 
 def growth(answer: Answer) -> str:
-    """How the front grew, in one sentence."""
+    """Growth of the front, in one sentence."""
     if not answer.growth:
         return ""
     last, drawn = answer.growth[-1], answer.growth_random[-1]
@@ -219,7 +219,7 @@ def explained(record: RunRecord) -> str:
 
 
 def elsewhere(record: RunRecord) -> str:
-    """What is predicted on the run's other devices; nothing where there are none."""
+    """Predictions for the run's other devices; nothing where there are none."""
     if not record.elsewhere:
         return ""
     head = ("device", *[safe(name) for name in contenders(record)], "its own front (trials)")
@@ -244,7 +244,7 @@ def _carried(share: float | None, rank: float | None) -> str:
 
 
 def continuations(record: RunRecord) -> str:
-    """What winner and reference design write; nothing where a run did not record it."""
+    """Texts that winner and reference design write; nothing where a run did not record them."""
     if not record.continuations:
         return ""
     both = any(item.baseline is not None for item in record.continuations)
