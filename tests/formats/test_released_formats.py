@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from chipwise import api
+from chipwise.core.errors import StudyError
 from chipwise.core.files import read_json
 from chipwise.optim.study import Study
 from chipwise.run.folder import RunFolder
@@ -66,3 +67,33 @@ def test_the_report_of_a_run_of_0_1_0_is_drawn_again(run_0_1_0) -> None:
     assert record.status == "finished"
     assert len(record.trials) == TRIALS
     assert (run_0_1_0 / "report.html").stat().st_size > 100_000
+
+
+def test_a_finished_run_of_0_1_0_is_resumed_to_the_same_answer(run_0_1_0) -> None:
+    """Nothing is trained or measured again; the text is not even read."""
+    spec = run_spec(read_json(run_0_1_0 / "spec.json")["spec"], file="spec.json")
+    record = api.search(spec, out=run_0_1_0, resume=True)
+    assert (record.status, len(record.trials)) == ("finished", TRIALS)
+    winner = record.trial(record.winner)
+    assert (winner.quantised_bits_per_byte, winner.measured["tpot_p50"]) == pytest.approx(WINNER, rel=1e-12)
+    assert winner.test_bits_per_byte is None  # that version kept no test text, and none is made up
+    assert "exported" in (run_0_1_0 / "card.md").read_text()
+
+
+def test_an_unfinished_run_without_a_test_text_is_refused_in_one_sentence(run_0_1_0, tmp_path, monkeypatch) -> None:
+    """The tokens that version stored hold no test part: going on would report a number that selected the winner."""
+    journal = run_0_1_0 / "study.journal"
+    lines = journal.read_text().splitlines()
+    journal.write_text("\n".join(line for line in lines if '"winner"' not in line) + "\n")
+    (run_0_1_0 / "corpus").mkdir()
+    (run_0_1_0 / "corpus" / "corpus.digest").write_text("0123456789abcdef\n")  # of the text as it was divided then
+    source = tmp_path / "src" / "chipwise" / "core"
+    source.mkdir(parents=True)
+    (source / "a.py").write_text("\n\n".join(f"x{i} = {i}  # and {i * i} is its square" for i in range(3000)))
+    (tmp_path / "README.md").write_text("A text.")
+    (tmp_path / "examples").mkdir()
+    monkeypatch.chdir(tmp_path)
+    spec = run_spec(read_json(run_0_1_0 / "spec.json")["spec"], file="spec.json")
+    with pytest.raises(StudyError, match=r"or of this text without a test part .*; start again with --restart"):
+        api.search(spec, out=run_0_1_0, resume=True)
+    assert api.report(run_0_1_0).status == "partial"  # and its trials can still be looked at

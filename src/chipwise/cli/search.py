@@ -86,6 +86,7 @@ def command(
                     resume=resume,
                     restart=restart,
                     workers=workers,
+                    train_on=train_on,
                     storage=storage,
                     on_progress=stop.checked(silent),
                 )
@@ -100,6 +101,7 @@ def command(
                 resume=resume,
                 restart=restart,
                 workers=workers,
+                train_on=train_on,
                 storage=storage,
                 on_progress=stop.checked(observer),
             )

@@ -218,8 +218,9 @@ class Halving:
                 found.append(self._fresh(item))
         if not found:
             raise Infeasible(
-                "every candidate that was trained broke a limit when it was measured on this machine; loosen the "
-                "limits, or measure on a quieter machine (runs resume with --resume)"
+                "every candidate that was trained breaks a limit or is slower than the reference design (as measured, "
+                "or as predicted where nothing measures); loosen the limits, or measure on a quieter machine (runs "
+                "resume with --resume)"
             )
         return found
 

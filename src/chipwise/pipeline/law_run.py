@@ -68,15 +68,22 @@ class LawRun:
     def run(self) -> RunRecord:
         """Searches, or reads the earlier result; writes the winner's folder, its plan and the report.
 
+        A search that is refused before it has recorded a design leaves no run in its folder.
+
         Raises:
             Infeasible: No design is predicted within the limits with the confidence that is wanted.
         """
-        self._phase("preparing the target")
-        target = open_target(self.spec, self.space, self.folder)
-        if "winner" not in self.study.memory:
-            self._search(target, self._law())
-        else:
-            self._take_results(target)
+        try:
+            self._phase("preparing the target")
+            target = open_target(self.spec, self.space, self.folder)
+            if "winner" not in self.study.memory:
+                self._search(target, self._law())
+            else:
+                self._take_results(target)
+        except ChipwiseError:
+            if not self.trials.all():
+                self.folder.withdraw()
+            raise
         self._phase("report")
         self.study.remember(spent=self.ledger.save())
         found = make_record(self.spec, self.study, self.trials, self.space, self.folder, target)

@@ -92,23 +92,19 @@ class Search:
     def run(self) -> RunRecord:
         """Runs all phases, or those still missing; returns the record of the finished run.
 
-        Raises:
-            Unsupported: What it should train on is not here; then the folder holds no run.
-            MissingExtra: A package that the trainer needs is not installed; then too.
+        A search that is refused before it has calibrated or tried anything leaves no run in its folder.
         """
         try:
-            trainer = open_trainer(self._setup) if "winner" not in self.study.memory else None
-        except ChipwiseError:
-            self.folder.withdraw()
-            raise
-        try:
-            if trainer is not None:
-                self._search(trainer)
+            if "winner" not in self.study.memory:
+                self._search(open_trainer(self._setup))
             else:
                 self._take_results()
             return self.report()
-        except BaseException:
-            self._save_partial()
+        except BaseException as error:
+            if isinstance(error, ChipwiseError) and not self.trials.all() and not self.folder.profile.exists():
+                self.folder.withdraw()
+            else:
+                self._save_partial()
             raise
 
     def _search(self, trainer: Trainer) -> None:

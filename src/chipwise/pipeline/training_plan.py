@@ -29,6 +29,7 @@ from chipwise.spec.plain import is_plain
 TOKENS_PER_PARAMETER = 20.0  # where compute is spent best: Hoffmann et al. 2022, table 3
 STEP_TOKENS = 2**19  # of one optimiser step
 MOST_LOCAL = 64  # sequences that one device runs at once, at most
+MOST_IN_NODE = 8  # devices of one machine, as servers are built
 TUNED_WIDTHS = (64, 256)
 
 
@@ -220,7 +221,7 @@ def _script(arch: ArchSpec, plan: TrainingPlan, data: str | None) -> str:
         )
     source = 'DATA="${DATA:?name text files or a text source, such as DATA=corpus/*.txt}"\n'
     source = source if data is None else f"DATA={shlex.quote(data)}\n"
-    launch = f"torchrun --nproc-per-node {plan.devices} -m chipwise" if plan.devices > 1 else "chipwise"
+    source, launch = source + _nodes(plan.devices), _launch(plan.devices)
     options = [
         f'--data "$DATA" --tokens {round(plan.tokens)} --batch {plan.batch} --window {plan.window_tokens}',
         f"--accumulate {plan.accumulate} --device cuda --precision bf16 --out trained --resume",
@@ -232,3 +233,26 @@ def _script(arch: ArchSpec, plan: TrainingPlan, data: str | None) -> str:
         f"RESUME=$([ -d trained ] && echo --resume || true)\n"
         f"{launch} train model.json {' '.join(options).replace(' --resume', ' $RESUME')}\n"
     )
+
+
+def _per_node(devices: int) -> int:
+    """Devices that work in each machine: the most up to eight that all machines can have alike."""
+    return max(count for count in range(1, MOST_IN_NODE + 1) if devices % count == 0)
+
+
+def _nodes(devices: int) -> str:
+    """What the script asks for where the devices are in several machines; empty where they are in one."""
+    nodes = devices // _per_node(devices)
+    if nodes == 1:
+        return ""
+    return f'HEAD="${{HEAD:?run this on each of {nodes} machines, with HEAD=name of the first}}"\n'
+
+
+def _launch(devices: int) -> str:
+    local = _per_node(devices)
+    if devices == 1:
+        return "chipwise"
+    if devices == local:
+        return f"torchrun --nproc-per-node {local} -m chipwise"
+    meet = '--rdzv-backend c10d --rdzv-id chipwise --rdzv-endpoint "$HEAD:29500"'
+    return f"torchrun --nnodes {devices // local} --nproc-per-node {local} {meet} -m chipwise"

@@ -405,9 +405,9 @@ It needs Python 3.9 or newer, and
 {needs}
 It writes `kit-results.json`: samples of the time to first token and the time per output token, peak memory, and what
 the machine is (processor, memory, system, clocks and temperatures where they can be read). Nothing is sent anywhere.
-Close other programs first, and plug the device in. Power is measured where the system tells it (the first lines say
-from what); a phone or laptop tells it by its battery, so charge it and unplug it where power or energy matters. On the
-machine with chipwise, bring the file back in:
+Close other programs first. Power is measured where the system tells it (the first lines say from what). A phone or
+laptop tells it by its battery: charge and unplug it where power or energy matters, else plug it in. On the machine with
+chipwise, bring the file back in:
 
     chipwise measurements import kit-results.json
 

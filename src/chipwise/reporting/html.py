@@ -183,7 +183,7 @@ def _check_row(check: facts.Check) -> list[str]:
     used = words.UNKNOWN if check.measured is None else f"{check.measured / constraint.limit * 100:.0f} %"
     return [
         safe(words.label(constraint.metric)),
-        safe(words.limit(constraint.text)),
+        safe(words.limit(constraint.text)).replace(" ", "\u00a0", 1),
         *map(safe, check.shown),
         used,
         _badge(check.status, facts.status_text(check)),

@@ -165,8 +165,11 @@ class RunFolder:
             )
 
     def withdraw(self) -> None:
-        """Removes what opening a run wrote, where the search could not start: the next one finds no run here."""
-        if self.resumed:
+        """Removes what opening a run wrote, where the search could not start: the next one finds no run here.
+
+        A run that was there before, or whose trials are kept elsewhere, stays.
+        """
+        if self.resumed or self.storage is not None:
             return
         for path in (self.path / "spec.json", self.study, self.record, self.spent):
             path.unlink(missing_ok=True)

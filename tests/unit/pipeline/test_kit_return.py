@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import shutil
@@ -154,3 +155,52 @@ def test_results_under_another_name_of_another_chip_do_not_count(run) -> None:
     after = search({**RUN}, out=folder, resume=True)
     assert after.trial(after.winner).measured is None
     assert any("do not count" in note for note in after.notes)
+
+
+def seen(visit, page: Path) -> str:
+    """The words that a person sees on the drawn page, on one line."""
+    document, console = visit(page)
+    assert console == []
+    document = re.sub(r"(?s)<(script|style)\b.*?</\1>", " ", document)
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", document)).split())
+
+
+def part(text: str, start: str, end: str) -> str:
+    begin = text.rindex(start)
+    return text[begin : text.index(end, begin)]
+
+
+@pytest.mark.browser
+def test_a_person_sees_what_is_expected_and_then_what_was_measured(run, visit) -> None:
+    """The page of the same run before and after the kit: figures, limits and the front say where they come from."""
+    folder, _ = run
+    text = seen(visit, folder / "report.html")
+    tiles = part(text, "The winner is trial", "Constraints Of the winner")
+    assert re.search(r"Expected loss, nats a token \d\.\d{3} expected", tiles)
+    assert re.search(r"Time per output token [\d.]+ ms P50 unknown P99 expected", tiles)
+    limits = part(text, "Constraints Of the winner", "Winner and reference design The")
+    assert re.search(
+        r"≤ 12 ms [\d.]+ ms \([\d.]+ to [\d.]+\) not measured unknown expected, (over )?\d\d % likely", limits
+    )
+    assert re.search(
+        r"≤ 90 W [\d.]+ W \([\d.]+ to [\d.]+\) not measured unknown expected, (over )?\d\d % likely", limits
+    )
+    assert "Nothing was measured" in limits
+    front = part(text, "Quality against cost", "Promised against measured")
+    assert "loss, nats a token (expected)" in front
+    assert "P50 (predicted)" in front
+    assert "Nothing was trained or measured" in front
+
+    chipwise.import_measurements(results(folder, slower={}), run=folder)
+    search({**RUN}, out=folder, resume=True)
+    text = seen(visit, folder / "report.html")
+    tiles = part(text, "The winner is trial", "Constraints Of the winner")
+    assert re.search(r"Expected loss, nats a token \d\.\d{3} expected", tiles)  # no kit measures that
+    assert re.search(r"Time per output token [\d.]+ ms P50 [\d.]+ ms P99 measured", tiles)
+    limits = part(text, "Constraints Of the winner", "Winner and reference design The")
+    assert re.search(r"≤ 12 ms .* [\d.]+ ms .*\d+ % met", limits)
+    assert re.search(r"≤ 90 W .* 30 W 33 % met", limits)
+    assert "expected" not in limits
+    front = part(text, "Quality against cost", "Promised against measured")
+    assert "measured where filled, predicted where open" in front
+    assert "measured there by a kit" in text

@@ -70,6 +70,7 @@ def test_a_finished_run_gives_the_same_answer_again(run) -> None:
 def test_a_limit_out_of_reach_is_said(tmp_path) -> None:
     with pytest.raises(Infeasible, match="tpot_p50"):
         search({**RUN, "constraints": {"tpot_p50": "<= 10 us"}}, out=tmp_path / "run")
+    assert not (tmp_path / "run" / "study.journal").exists()  # the folder is free for the next try
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,24 @@ def test_the_script_gives_train_options_that_it_has(tmp_path) -> None:
     assert words[words.index("--data") + 1] == "corpus/*.txt"
 
 
+@pytest.mark.parametrize(
+    ("devices", "said"),
+    [
+        (1, "\nchipwise train "),
+        (6, "torchrun --nproc-per-node 6 -m chipwise"),
+        (64, "torchrun --nnodes 8 --nproc-per-node 8 "),
+        (12, "torchrun --nnodes 2 --nproc-per-node 6 "),  # two machines of six alike, not one of eight and one of four
+    ],
+)
+def test_more_devices_than_a_machine_has_are_launched_on_several(tmp_path, devices, said) -> None:
+    script = write_training_plan(model(), tmp_path, training_plan(model(), devices=devices, tokens=2e9))[2]
+    assert said in script.read_text()
+    done = subprocess.run(
+        [script], env={"DATA": "text", "PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=False
+    )
+    assert ("run this on each of" in done.stderr) == (devices > 8)
+
+
 def test_a_model_that_is_not_built_here_gets_settings_for_another_trainer(tmp_path) -> None:
     design = with_experts()
     plan = training_plan(design, tokens=10e9)

@@ -13,8 +13,7 @@ from chipwise.space.constraints import Constraint
 def draw(record: RunRecord) -> Plot:
     """Bits per byte, or the loss that a law expects, against latency, memory or parameters, a view each."""
     how = (
-        "Nothing was trained or measured: the loss is what the law expects, the cost what is predicted (bars show the "
-        "interval)."
+        _by_law(record)
         if facts.by_law(record)
         else "Filled points were measured on the target, open points were trained and their cost is predicted (bars "
         "show the interval). Points of a lower rung were trained for less time."
@@ -40,6 +39,19 @@ def draw(record: RunRecord) -> Plot:
     if not views:
         return no_data(plot, "No latency and no memory is known of the trained candidates.")
     return Plot(key=plot.key, title=plot.title, caption=plot.caption, views=tuple(views))
+
+
+def _by_law(record: RunRecord) -> str:
+    """What the points of a run by law are."""
+    if not any(trial.measured for trial in record.trials):
+        return (
+            "Nothing was trained or measured: the loss is what the law expects, the cost what is predicted (bars show "
+            "the interval)."
+        )
+    return (
+        "Nothing was trained: the loss is what the law expects. The cost of filled points was measured there by a kit, "
+        "that of open points is predicted (bars show the interval)."
+    )
 
 
 def _figure(record: RunRecord, metric: str, trials: list[Trial]) -> dict[str, Any]:
