@@ -31,6 +31,7 @@ WARM_UP_S = 0.5
 MIN_PREFILLS = 30
 SPREAD_OF = ("compute_s", "memory_s", "reference_decode_s")
 LEAST_STEP_S = 1e-5  # reading two clocks takes a noticeable part of shorter steps
+S_PER_BYTE = 1e-7  # of extra time for large models: loading, warming up, and the least number of passes over them
 
 
 def measure(
@@ -62,7 +63,7 @@ def measure(
         repeats: Least number of timed decode steps.
         prefills: Least number of timed prefills.
         seconds: Least duration of timing.
-        timeout_s: Limit on one attempt, loading included; compiling runtimes get extra time.
+        timeout_s: Limit on one attempt, loading included; compiling runtimes and large models get extra time.
         attempts: Most attempts to find the machine quiet.
         memory_limit_bytes: Limit on the address space of the process; nine tenths of the free memory unless given.
         seed: Of the prompt's tokens.
@@ -79,7 +80,7 @@ def measure(
         check_threads(threads)
     if runtime not in RUNTIMES:
         raise UnknownName("runtime", runtime, RUNTIMES.names())
-    timeout_s += loading_s(runtime)
+    timeout_s += loading_s(runtime) + int(S_PER_BYTE * stored_size(Path(model)))
     best: tuple[Verdict, dict[str, Any], tuple[int, ...]] | None = None
     for _ in range(max(1, attempts)):
         cpus = sensors.idlest_cpus(threads)
@@ -224,6 +225,12 @@ def measure_until_clean(
                 on_progress(done, total)
         wanted = [i for i in wanted if isinstance(item := found[i], Measurement) and not item.clean]
     return [item for item in found if item is not None]
+
+
+def stored_size(model: Path) -> int:
+    """Bytes of an exported model, including the file of weights beside an ONNX graph; 0 if there is no such file."""
+    files = (model, model.with_name(f"{model.name}.data"))
+    return sum(path.stat().st_size for path in files if path.is_file())
 
 
 def check_threads(threads: int) -> None:

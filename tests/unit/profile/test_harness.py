@@ -59,6 +59,24 @@ def test_a_fault_is_an_error_that_names_it(fault: str, message: str, tmp_path) -
         quick(fake_model(tmp_path, fault=fault), timeout_s=patience_s, memory_limit_bytes=2_000_000_000)
 
 
+def test_two_gigabytes_have_more_time_than_two_kilobytes(tmp_path, monkeypatch) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(bytes(1000))
+    limits = []
+
+    def refuse(request, *, timeout_s, **settings):
+        limits.append(timeout_s)
+        raise MeasurementError("enough")
+
+    monkeypatch.setattr(harness, "ask_worker", refuse)
+    for size_bytes in (1000, 2_400_000_000):
+        with (tmp_path / "model.onnx.data").open("wb") as beside:
+            beside.truncate(size_bytes)  # a sparse file
+        with pytest.raises(MeasurementError, match="enough"):
+            measure(path, WORKLOAD, timeout_s=60.0)
+    assert limits == [60.0, 60.0 + 240.0]  # 10 MB/s
+
+
 def test_a_runtime_that_prints_does_not_spoil_the_reply(tmp_path) -> None:
     assert quick(fake_model(tmp_path, fault="noise")).runtime == "fake"
 
