@@ -1,4 +1,4 @@
-"""What chipwise knows by name: devices, models and runtimes, as small tables."""
+"""Devices, models and runtimes that are known by name, as small tables."""
 
 from __future__ import annotations
 

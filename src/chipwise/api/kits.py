@@ -36,7 +36,7 @@ class PackedKit(Result):
     notes: tuple[str, ...] = ()  # what was left out, and why
 
     def headline(self) -> str:
-        """Where it is, and for which device."""
+        """The kit's folder and device."""
         files = f"{len(self.kit.models)} model{'s' if len(self.kit.models) > 1 else ''}"
         return f"{files} in {self.folder} for {self.kit.device or self.kit.machine or 'any device'}"
 
@@ -57,7 +57,7 @@ class PackedKit(Result):
 
 @dataclass(frozen=True, repr=False)
 class Imported(Result):
-    """What a file brought in."""
+    """Result of an import."""
 
     file: str
     new: int  # measurements that were not in the store before
@@ -66,7 +66,7 @@ class Imported(Result):
     notes: tuple[str, ...] = ()
 
     def headline(self) -> str:
-        """How many, and for which run."""
+        """Number of measurements, and their run."""
         where = "" if self.run is None else f"; filed in {self.run}, go on with: chipwise search … --resume"
         return f"{self.new} new measurement{'' if self.new == 1 else 's'} from {self.file}{where}"
 

@@ -42,7 +42,7 @@ class Measured(Result):
     thermal_kept: bool = False  # in this machine's profile
 
     def headline(self) -> str:
-        """What was measured, where, and whether the machine was quiet."""
+        """The model, the runtime and device, and whether the machine was quiet."""
         found = self.measurement
         quiet = "clean" if found.clean else "not clean"
         return f"{found.name} in {found.runtime} on {found.device}, {quiet}"

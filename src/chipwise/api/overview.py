@@ -52,7 +52,7 @@ class Extreme:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """What is known of a space. ``feasible_share`` is of ``drawn`` candidates, every choice being uniform.
+    """Overview of a search space. ``feasible_share`` is of ``drawn`` candidates, every choice being uniform.
 
     ``unjudged`` are the limits on metrics that nothing here predicts; ``closest`` says what is in the way where no
     candidate holds the others.

@@ -1,4 +1,4 @@
-"""What a model costs on chips: one, several, or every row of a table."""
+"""Estimates of a model's cost: on one device, on several, or for every row of a table."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def _name(model: str | Path | ArchSpec) -> str:
 
 
 def _seconds(found: CostEstimate) -> float:
-    """What devices are ranked by: the time per token, or of a text encoder's pass."""
+    """Key to rank devices by: time per token, or the time of a text encoder's pass."""
     return found.tpot_s if "tpot_p50" in found.metrics else found.ttft_s
 
 

@@ -48,7 +48,7 @@ def profile_here(runtime: str, threads: int = 1) -> MachineProfile:
 
 
 def estimate_here(model: str | Path | ArchSpec, *, runtime: str | None, **asked: Any) -> CostEstimate:
-    """What calibration predicts of ``model`` on this machine with one thread.
+    """Estimates ``model`` on this machine with one thread, by its calibration.
 
     Args:
         model: As in :func:`chipwise.estimate`.

@@ -1,4 +1,4 @@
-"""Which part of a larger model's weight is the weight of a smaller one. No torch: only names and numbers."""
+"""The part of a larger model's weight that is a smaller one's weight. No torch: only names and numbers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Cut(NamedTuple):
     axes: tuple[Index, ...]
 
     def of(self, weights: Mapping[str, Any]) -> Any:
-        """That part of ``weights`` (arrays or tensors by name); a view of it where every axis is a run."""
+        """Cuts the part out of ``weights`` (arrays or tensors by name); a view where every axis is contiguous."""
         part = weights[self.source]
         for axis, index in enumerate(self.axes):
             part = part[(slice(None),) * axis + (index,)]

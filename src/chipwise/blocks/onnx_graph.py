@@ -1,4 +1,4 @@
-"""What the blocks' ``onnx.py`` build with: a growing ONNX graph, and projections, each in its weight format.
+"""Builder of ONNX graphs for the blocks' ``onnx.py``, with projections in all weight formats.
 
 Weights keep the names of the torch module's state dict; a matrix that several layers share is stored once.
 Axes: B batch, T new tokens, D model width.

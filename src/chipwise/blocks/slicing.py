@@ -17,7 +17,7 @@ from chipwise.spec.weights import weight_shapes
 
 
 def cuts(sub: ArchSpec, whole: ArchSpec) -> dict[str, Cut]:
-    """Of every weight of ``sub``, by name, the weight of ``whole`` that it is part of, and the part.
+    """By name of each weight of ``sub``: the weight of ``whole`` that contains it, and the part.
 
     Raises:
         SpecError: ``sub`` does not fit into ``whole``; names the field.
@@ -43,7 +43,7 @@ def cuts(sub: ArchSpec, whole: ArchSpec) -> dict[str, Cut]:
 
 
 def kept_layers(depth: int, whole_depth: int) -> list[int]:
-    """Which layers of a deep model make one of ``depth`` layers: the first, the last, and evenly between.
+    """Layers of a deep model to keep for one of ``depth`` layers: the first, the last, and evenly between.
 
     >>> kept_layers(3, 6), kept_layers(4, 6), kept_layers(1, 6)
     ([0, 3, 5], [0, 2, 3, 5], [0])
@@ -56,7 +56,7 @@ def kept_layers(depth: int, whole_depth: int) -> list[int]:
 
 
 def _owners(sub: ArchSpec, whole: ArchSpec) -> dict[int, int]:
-    """Of each layer of ``sub`` that owns its weights, the layer of ``whole`` that holds them."""
+    """The layer of ``whole`` that holds the weights of each owning layer of ``sub``."""
     kept = kept_layers(len(sub.layers), len(whole.layers))
     shares = [whole.layers[number].shares for number in kept]
     return {i: kept[i] if shares[i] is None else shares[i] for i, _ in sub.owned_layers()}  # type: ignore[misc]
@@ -71,7 +71,7 @@ def _source(name: str, owners: dict[int, int]) -> str:
 
 
 def _axes(sub: ArchSpec, whole: ArchSpec) -> dict[str, dict[int, Index]]:
-    """By weight of ``sub``, the axes of which something else than the beginning is taken."""
+    """Axes of each weight of ``sub`` that are not cut from the front."""
     axes: dict[str, dict[int, Index]] = {}
     owners = _owners(sub, whole)
     for i, layer in sub.owned_layers():

@@ -1,1 +1,1 @@
-"""What every room needs and what needs no room: units, errors, number formats, files, identity, tables."""
+"""Foundations without dependencies on other rooms: units, errors, number formats, files, digests, tables."""

@@ -82,7 +82,7 @@ Size = Any  # a whole number, or a numpy array of them
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightFormat:
-    """How a weight matrix is stored: values of ``dtype``, and scales for blocks of them.
+    """Storage of a weight matrix: values of ``dtype``, and scales for blocks of them.
 
     A block is ``block`` values along k (None: all of k) in ``block_columns`` columns (None: all of n, one scale for the
     whole matrix). ``scale_bits`` is 0 for formats without scales.
@@ -214,7 +214,7 @@ def weight_format(name: str) -> WeightFormat:
 
 
 def dtype_of(name: str) -> DType:
-    """What values of the format ``name`` are: that of a :class:`DType`, or of the values of a weight format.
+    """Number type of the format ``name``: a :class:`DType`, or the type of a weight format's values.
 
     Raises:
         UnknownName: It is neither.

@@ -1,4 +1,4 @@
-"""Which extra installs which package, so that a missing package is one clear line and not a traceback."""
+"""Extras by package, so that a missing package is reported in one line and not by a traceback."""
 
 from __future__ import annotations
 

@@ -256,7 +256,7 @@ def refused_files() -> Iterator[None]:
 
 
 def read_json(path: str | Path) -> Any:
-    """What the JSON file holds.
+    """Reads a JSON file.
 
     Raises:
         SpecError: The file cannot be read or is not JSON.
@@ -277,7 +277,7 @@ def read_mapping(path: str | Path) -> dict[str, Any]:
 
 
 def parse_json(text: str, *, name: str) -> Any:
-    """What ``text`` holds; ``name`` is the file's, for messages.
+    """Parses JSON; ``name`` is the file's, for messages.
 
     Raises:
         SpecError: It is not JSON.
@@ -291,7 +291,7 @@ def parse_json(text: str, *, name: str) -> Any:
 
 
 def _told(error: ValueError) -> str:
-    """What a parser says of the text, without what Python says of its own limits."""
+    """A parser's message, without Python's remarks on its own limits."""
     return "a number of thousands of digits" if "digits" in str(error) else str(error)
 
 

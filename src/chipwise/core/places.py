@@ -1,4 +1,4 @@
-"""Where chipwise keeps what outlives a run."""
+"""Folders for data that outlives a run."""
 
 from __future__ import annotations
 

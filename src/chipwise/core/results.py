@@ -1,4 +1,4 @@
-"""What every public result offers: one line as its repr, a small table in a notebook, a dict, and a data frame."""
+"""Base of public results: a one-line repr, a small table in notebooks, a dict, and a data frame."""
 
 from __future__ import annotations
 

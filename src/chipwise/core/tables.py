@@ -39,7 +39,7 @@ class Table:
         return [*self._rows, *(e.name for e in entry_points(group=self.group) if e.name not in self._rows)]
 
     def load(self, name: str) -> Any:
-        """What ``name`` stands for.
+        """Loads the object called ``name``.
 
         Raises:
             UnknownName: No row has this name.

@@ -106,7 +106,7 @@ class WorkerPool:
 
     @property
     def unfinished(self) -> int:
-        """How many jobs wait or run."""
+        """Number of jobs that wait or run."""
         return len(self._waiting) + len(self.running)
 
     def submit(self, job: Mapping[str, Any]) -> int:

@@ -1,4 +1,4 @@
-"""What operators cost on a machine: predictions with the reason and the interval."""
+"""Cost of operators on a machine: predictions with their bound and interval."""
 
 from chipwise.cost.estimate import estimate
 from chipwise.cost.model import Bound, CostEstimate, OpCost

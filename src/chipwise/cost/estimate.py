@@ -94,7 +94,7 @@ def operator_costs(graph: OpGraph, profile: MachineProfile, *, logits: int) -> t
 
 
 def _correction(price: Float64Array, profile: MachineProfile, phase: Phase, logits: int) -> float:
-    """What the residual multiplies the whole pass by; its operators share it."""
+    """Factor of the residual on the whole pass, shared by its operators."""
     known = float(combine(price, profile, phase, logits=logits))
     return known / float(combine(price, replace(profile, residuals={}), phase, logits=logits))
 

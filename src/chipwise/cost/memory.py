@@ -25,15 +25,15 @@ class MemoryParts:
 
     @property
     def matrix_bytes(self) -> int:
-        """Of all matrices."""
+        """Bytes of all matrices."""
         return sum(self.matrices.values())
 
     def held_matrix_bytes(self, cost: MemoryCost) -> float:
-        """What the runtime holds of the matrices, as calibrated: some formats are kept twice."""
+        """Bytes that the runtime holds for the matrices, as calibrated; some formats are kept twice."""
         return sum(cost.per_matrix_byte[weights] * size for weights, size in self.matrices.items())
 
     def held_bytes(self, cost: MemoryCost) -> dict[str, float]:
-        """What a process that serves this holds, as calibrated, by what it is for."""
+        """Bytes of a serving process by purpose, as calibrated."""
         return {
             "runtime": cost.base_bytes,
             "token table, norms": cost.per_table_byte * self.table_bytes,

@@ -1,4 +1,4 @@
-"""What an estimate says: seconds and bytes, each with its interval, its parts and where it comes from."""
+"""The estimate: seconds and bytes, with intervals, parts and provenance."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chipwise.ops import Work
 
 
 class Bound(StrEnum):
-    """What limits an operator."""
+    """Limit of an operator."""
 
     COMPUTE = "compute"
     MEMORY = "memory"
@@ -87,7 +87,7 @@ class CostEstimate(Result):
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """What a request takes, and the tree of its operators with shares and bounds."""
+        """The cost of a request, and the tree of its operators with shares and bounds."""
         return text(self)
 
     def headline(self) -> str:

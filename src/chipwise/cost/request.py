@@ -1,4 +1,4 @@
-"""What one request takes in all: the only definition behind every throughput, energy and price."""
+"""Total of one request: the only definition behind every throughput, energy and price."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def request_total(prefill: Any, step: Any, new_tokens: Any) -> Any:
 
 
 def price_shares(request: Any, step: Any, new_tokens: Any) -> tuple[Any, Any]:
-    """What a request takes, split into the prompt's part and the new tokens' part, which add up to it.
+    """Splits a request's total into the prompt's part and the new tokens' part.
 
     The new tokens' part is one decode step for each after the first. All else is the prompt's: its pass, and what
     others wait for it.

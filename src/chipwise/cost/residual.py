@@ -1,4 +1,4 @@
-"""What whole models taught beyond single nodes: a factor for each part of a pass, then a smooth residual.
+"""Corrections from whole models: a factor for each part of a pass, then a smooth residual.
 
 A profile's rates come from graphs of one kind of node. In a whole model the same nodes find other data in the caches,
 so each part of a pass (products by weight format, attention, norms, …) gets a factor, fitted to measured models and
@@ -27,7 +27,7 @@ MOST_POINTS = 200
 
 
 def factors(parts: Float64Array, figures: Float64Array, residual: Residual, names: tuple[str, ...]) -> Float64Array:
-    """By how much (n,) to multiply the sum of ``parts`` (n, groups), seconds by group in the order of ``names``.
+    """Factors (n,) on the sum of ``parts`` (n, groups), seconds by group in the order of ``names``.
 
     ``figures`` (n, figures) are :data:`FIGURES` of the passes as they were before.
     """

@@ -67,7 +67,7 @@ def spent(
 
 
 def refused(metric: str) -> Unsupported:
-    """That this machine's own watts or price are not known, and where they belong."""
+    """The error that this machine's watts or price are unknown, and where to state them."""
     field, what, example = (
         ("price", "what an hour of this machine costs", "0.10 USD/h")
         if metric == "usd_per_1k_tokens"

@@ -1,4 +1,4 @@
-"""What an operator's time grows with: the features that calibration fits and prediction multiplies out.
+"""Features of an operator's time, which calibration fits and prediction evaluates.
 
 Each operator is one or two *terms*: a model's name, amounts of its features, and bytes it streams. Time is linear in
 the features; streamed bytes cost what the working set of the whole pass makes them cost.

@@ -326,7 +326,7 @@ def _add_tensor(writer: GGUFWriter, name: str, value: Float32Array, stored: str)
 
 
 def ggml_type(weights: str) -> GGMLQuantizationType:
-    """How GGUF stores a weight format.
+    """GGUF's type of a weight format.
 
     Raises:
         Unsupported: It has no such format.

@@ -89,7 +89,7 @@ class Transformer(nn.Module):
         return self.embedding.weight if self.head is None else self.head.weight
 
     def hidden(self, tokens_BT: Tensor, caches: list[Cache | None] | None = None) -> tuple[Tensor, list[Cache | None]]:
-        """What the head sees (B, T, D), after the final norm, and each layer's keys and values so far."""
+        """Inputs of the head (B, T, D), after the final norm, and each layer's keys and values so far."""
         caches = caches or [None] * len(self.order)
         caching = zip(self.arch.layers, caches, strict=True)
         past = next((cache[0].shape[2] for layer, cache in caching if cache is not None and layer.attention), 0)

@@ -68,7 +68,7 @@ class Encoder(nn.Module):
         return x_BTD
 
     def embed(self, tokens_BT: Tensor, types_BT: Tensor | None = None) -> Tensor:
-        """What the first layer sees (B, T, D)."""
+        """Inputs of the first layer (B, T, D)."""
         x_BTD = self.embedding(tokens_BT) + self.positions.weight[: tokens_BT.shape[1]]
         if self.token_types is not None:
             x_BTD = x_BTD + (self.token_types.weight[0] if types_BT is None else self.token_types(types_BT))
@@ -86,7 +86,7 @@ class Encoder(nn.Module):
 
 
 def hidden_of(mask_BT: Tensor | None) -> Tensor | None:
-    """What is added to scores: 0 where there is text, minus infinity at padding."""
+    """Mask to add to scores: 0 at text, minus infinity at padding."""
     if mask_BT is None:
         return None
     return torch.zeros(mask_BT.shape, device=mask_BT.device).masked_fill(mask_BT == 0, float("-inf"))

@@ -1,4 +1,4 @@
-"""What a machine offers."""
+"""Machines: profiles, data sheets and runtimes."""
 
 from chipwise.hardware.detect import Machine, detect
 from chipwise.hardware.device import CheckError, Curve, MachineProfile, MemoryCost, PassCost, Tail

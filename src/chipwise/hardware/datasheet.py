@@ -1,4 +1,4 @@
-"""What makers publish about a chip: one YAML file per device, every fact with its unit and its source.
+"""Published facts of chips: one YAML file per device, every fact with its unit and its source.
 
 An unpublished fact is absent from the file; asking for it raises Unsupported. Peaks are dense: rates that
 need structured sparsity are never listed. Links are counted one way. What a machine was *measured* to do lives
@@ -110,7 +110,7 @@ class PriceRate(Fact):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tile:
-    """What one matrix instruction or one systolic array multiplies: ``MxNxK``, or ``NxK`` where m may be anything."""
+    """Sizes that a matrix instruction or systolic array multiplies: ``MxNxK``, or ``NxK`` for any m."""
 
     value: str
     source: str
@@ -228,12 +228,12 @@ class DeviceProfile:
             raise SpecError("must hold the level dram, the device's own memory", field="memory")
 
     def __hash__(self) -> int:
-        """That of the name: facts are kept in mappings."""
+        """The hash of the name, since facts are mappings."""
         return hash(self.name)
 
     @property
     def label(self) -> str:
-        """What a user calls the device: the name of the taught profile where there is one, else that of the sheet."""
+        """Name of the device for users: that of the taught profile if there is one, else that of the sheet."""
         return self.name if self.taught is None else self.taught.name
 
     def peak(self, dtype: str, *, kind: str | None = None, part: str | None = None) -> float:

@@ -1,4 +1,4 @@
-"""What this machine is: its processor, cores, caches and memory, as the operating system tells it."""
+"""Detects this machine's processor, cores, caches and memory."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Tail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassCost:
-    """What a whole pass costs beyond its operators: ``scale`` times their sum, plus a call, plus choosing a token."""
+    """Cost of a whole pass: ``scale`` times the sum of its operators, plus a call, plus choosing a token."""
 
     call_s: float
     per_logit_s: float

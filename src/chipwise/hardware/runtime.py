@@ -1,4 +1,4 @@
-"""What a runtime does with a model: which chains of operators it fuses, how it batches, and which devices it runs on.
+"""Runtimes: the chains of operators that they fuse, their batching, and the devices that they run on.
 
 Fusion is a property of the runtime, not of the model: the same layer is nine kernels in one and five in another.
 Which chains are fused is taken from each project's own documentation and source, as of the version named here.
@@ -244,7 +244,7 @@ _REPLAYED_AS: Mapping[Platform, str] = {
 
 
 def platform_of(device: DeviceProfile) -> Platform:
-    """What a runtime must be written for to run on ``device``; ``other`` for vendors that do not ship with chipwise."""
+    """Platform that a runtime must support to run on ``device``; ``other`` for unknown vendors."""
     if device.kind == "cpu":
         return "cpu"
     if device.kind == "tpu":

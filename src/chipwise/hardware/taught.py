@@ -101,7 +101,7 @@ class Teaching:
             raise SpecError("must be finite numbers, spreads above 0", field="mean")
 
     def __hash__(self) -> int:
-        """That of name and version."""
+        """The hash of name and version."""
         return hash((self.name, self.version))
 
     @property
@@ -111,7 +111,7 @@ class Teaching:
 
     @property
     def provenance(self) -> str:
-        """Where predictions come from, in words."""
+        """Provenance of predictions, in words."""
         if not self.rows:
             return f"predicted (data sheet of {self.base}, nothing taught)"
         return (
@@ -146,7 +146,7 @@ def key(name: str) -> str:
 
 
 def folder(name: str) -> Path:
-    """Where the versions of a machine's profile are."""
+    """Folder of the versions of a machine's profile."""
     return data_folder() / FOLDER / key(name)
 
 

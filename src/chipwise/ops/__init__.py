@@ -1,4 +1,4 @@
-"""What kernels compute and move, counted with a pencil."""
+"""Work of kernels: FLOPs and bytes, counted in closed form."""
 
 from chipwise.ops.attention import AttentionOp, LatentAttentionOp, flash_attention_io, standard_attention_io
 from chipwise.ops.collective import CollectiveOp

@@ -32,7 +32,7 @@ class Matmul:
 
     @property
     def format(self) -> WeightFormat:
-        """How the weights are stored."""
+        """Storage format of the weights."""
         return weight_format(self.weights)
 
     def work(self) -> Work:

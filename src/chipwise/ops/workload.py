@@ -11,7 +11,7 @@ MOST_TOKENS, MOST_REQUESTS = 100_000_000, 1_000_000  # of one request; at the sa
 
 
 class Phase(StrEnum):
-    """What the model is doing while its cost is computed."""
+    """Phase of inference: prefill or decode."""
 
     PREFILL = "prefill"  # the prompt in one pass; ends with the first token's logits
     DECODE = "decode"  # one new token a pass, reading the KV cache

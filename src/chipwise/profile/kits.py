@@ -73,7 +73,7 @@ class KitRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kit:
-    """What ``kit.json`` says: which files, measured how, on which device."""
+    """Contents of ``kit.json``: files, settings of the measurement, and device."""
 
     schema: str = SCHEMA
     created: str  # ISO 8601
@@ -98,7 +98,7 @@ class Kit:
             raise SpecError("two models have the same file", field="models")
 
     def to_data(self) -> dict[str, Any]:
-        """As ``kit.json`` holds it."""
+        """The kit as plain data."""
         data: dict[str, Any] = plain(self)
         return data
 
@@ -160,7 +160,7 @@ class KitRound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KitMeasured:
-    """What was measured of one file; ``error`` is why it could not be, or not to the end."""
+    """Measurements of one file; ``error`` is the reason if they failed or are incomplete."""
 
     file: str
     sha256: str

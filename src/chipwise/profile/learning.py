@@ -142,7 +142,7 @@ class PhaseTable:
         return PhaseTable(*(np.concatenate(pair) for pair in zip(mine, theirs, strict=True)))
 
     def to_rows(self) -> ModelRows:
-        """As a profile stores it."""
+        """The rows as a profile stores them."""
         return ModelRows(
             parts=tuple(map(tuple, self.parts.tolist())),
             figures=tuple(map(tuple, self.figures.tolist())),
@@ -152,7 +152,7 @@ class PhaseTable:
 
     @classmethod
     def from_rows(cls, rows: ModelRows) -> PhaseTable:
-        """What :meth:`to_rows` returned."""
+        """Reads the result of :meth:`to_rows`."""
         columns = (rows.parts, rows.figures, rows.median_s, rows.p99_s)
         return cls(*(np.array(column, np.float64) for column in columns))
 
@@ -181,7 +181,7 @@ class Prepared:
         )
 
     def to_rows(self) -> dict[str, ModelRows]:
-        """By phase, as a profile stores calibration's models."""
+        """Rows by phase, as a profile stores calibration's models."""
         return {phase.value: table.to_rows() for phase, table in self.tables.items()}
 
 

@@ -1,4 +1,4 @@
-"""What llama.cpp's own benchmark program writes (``llama-bench -o json`` or ``jsonl``), read as measurements.
+"""Reads the output of llama.cpp's benchmark program (``llama-bench -o json`` or ``jsonl``) as measurements.
 
 A result of the program is one test, repeated: prompts (``n_prompt`` tokens, nothing generated) or new tokens (``n_gen``
 of them, after ``n_depth`` tokens of context). A measurement needs both: prompts give TTFT, new tokens give TPOT. A
@@ -53,7 +53,7 @@ class BenchTest:
 
     @property
     def setting(self) -> tuple[object, ...]:
-        """What tests that belong together share."""
+        """Common settings of tests that belong together."""
         cache = (self.type_k, self.type_v)
         return self.model_filename, self.n_threads, self.n_gpu_layers, self.backends, self.cpu_info, *cache
 

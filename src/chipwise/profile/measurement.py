@@ -76,7 +76,7 @@ class Measurement(Result):
             raise SpecError("an unclean measurement has reasons, a clean one none", field="reasons")
 
     def headline(self) -> str:
-        """What was measured, in which runtime, on which machine."""
+        """The model, runtime and machine."""
         quiet = "clean" if self.clean else f"not clean: {'; '.join(self.reasons)}"
         return f"{self.name} in {self.runtime} on {self.device} ({quiet})"
 
@@ -190,7 +190,7 @@ class Measurement(Result):
         return digest(self)
 
     def to_data(self) -> dict[str, Any]:
-        """As plain data for JSON."""
+        """The measurement as plain data for JSON."""
         data: dict[str, Any] = plain(self)
         return {"schema": SCHEMA, **data}
 

@@ -65,7 +65,7 @@ class Stored:
         return self.source.startswith(IMPORTED)
 
     def to_data(self) -> dict[str, Any]:
-        """As a line of an exported file."""
+        """The measurement as a line of an exported file."""
         design = None
         if self.design is not None:
             design = {"arch": spec_io.to_data(self.design.arch), "weights": self.design.weights}

@@ -94,7 +94,7 @@ class TargetSpec:
 
     @property
     def rates(self) -> Rates:
-        """What its time takes, as far as it is stated."""
+        """Watts and price of its time, as far as stated."""
         return Rates(
             power_w=None if self.power is None else _positive(self.power, "power", "power"),
             usd_per_s=None if self.price is None else _positive(self.price, "price_rate", "price"),
@@ -183,7 +183,7 @@ def _told(sheet: datasheet.DeviceProfile, metric: str, field: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualitySpec:
-    """How candidates are judged before their final training.
+    """Evaluation of candidates before their final training.
 
     ``short-training`` trains many shortly and fewer longer; ``supernet`` first trains a supernet and uses its scores of
     candidates as a prior; ``proxy`` trains nothing before the final trainings and ranks candidates by the scaling law;
@@ -253,7 +253,7 @@ class TaskSpec:
 
     @property
     def label(self) -> str:
-        """What constraints and reports call it."""
+        """Name in constraints and reports."""
         return self.name if self.name is not None else Path(str(self.file)).stem
 
     def where(self, base: str | Path) -> str:
@@ -277,7 +277,7 @@ def _positive(text: object, kind: str, field: str) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategySpec:
-    """Who chooses the candidates that are trained: ``auto`` is the run's own chooser, others are the table's."""
+    """Strategy that chooses the candidates to train: ``auto`` is the run's own chooser."""
 
     strategy: str = "auto"
 
@@ -416,7 +416,7 @@ class RunSpec:
 
     @property
     def allowance(self) -> Allowance:
-        """What of the budget trainings may take, in the unit that they are charged in."""
+        """The share of the budget for trainings, in their unit."""
         return allowance(self.budget, self.train)
 
     @property
@@ -442,7 +442,7 @@ class RunSpec:
 
     @property
     def identity(self) -> str:
-        """What a study's trials mean: everything but the number of workers and where they train.
+        """Identity of a study's trials: all fields except the number of workers and where they train.
 
         Fields that came after the first release count only where they are used, so that its studies open.
         """

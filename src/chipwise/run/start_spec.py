@@ -147,7 +147,7 @@ class StartSpec:
 
     @property
     def method(self) -> Literal["exact", "shared"]:
-        """How the cut is chosen."""
+        """Method of choosing the cut."""
         return "shared" if self.search == "shared" or self.quality.method == "supernet" else "exact"
 
     @property
@@ -171,7 +171,7 @@ class StartSpec:
         return Path(found.submodule_search_locations[0]) / inside
 
     def require_kind(self, arch: ArchSpec) -> None:
-        """That what is limited can be measured of ``arch``, and that it takes the workload's request.
+        """Checks that the limited metrics can be measured for ``arch``, and that it can serve the workload.
 
         Raises:
             SpecError: It cannot, or does not.
@@ -192,7 +192,7 @@ class StartSpec:
 
     @property
     def identity(self) -> str:
-        """What a folder's stages mean: everything but the budget, which may be raised and gone on with."""
+        """Identity of a folder's stages: all fields except the budget, which may be raised."""
         data = plain(self)
         del data["folder"], data["budget"], data["target"]["power"], data["target"]["price"]
         return digest(data)

@@ -120,7 +120,7 @@ class Candidate:
 
     @cached_property
     def notes(self) -> TrialNotes:
-        """What is recorded of it."""
+        """The trial's notes."""
         return TrialNotes.from_plain(self.trial.notes)
 
     @property
@@ -165,7 +165,7 @@ class Candidate:
 
     @property
     def tasks(self) -> Mapping[str, Mapping[str, Any]]:
-        """What it reached on each task: fields of a TaskResult, or ``failed`` with the reason."""
+        """Results by task: fields of a TaskResult, or ``failed`` with the reason."""
         return self.notes.tasks
 
     @property
@@ -203,7 +203,7 @@ class Trials:
         return [Candidate(trial, self._design(trial)) for trial in self.study.trials()]
 
     def measured(self) -> list[tuple[Design, Mapping[str, float]]]:
-        """What a target learns from: every design that was measured, with its settled values where there are some."""
+        """Measured designs that a target learns from, with settled values where there are some."""
         return [(item.design, item.notes.settled or item.measured) for item in self.all() if item.measured]
 
     def __getitem__(self, number: int) -> Candidate:

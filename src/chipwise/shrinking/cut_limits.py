@@ -54,7 +54,7 @@ def limits_of(work: Shrinking, constraints: Sequence[Constraint], original: Mapp
 
 
 def promises_of(work: Shrinking, sizes: Sizes, original: Mapping[str, float]) -> dict[str, tuple[float, float, float]]:
-    """What a cut is expected to be measured at, by metric: the median times and the memory, each with its bounds.
+    """Predicted metrics of a cut (median times and memory), with bounds.
 
     Times are the original's by the cut's share of its price, memory is the original's less the weights that are cut.
     The bounds are what two measurements of one model differ by.

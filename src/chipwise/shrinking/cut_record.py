@@ -1,4 +1,4 @@
-"""What a run from a pretrained model has found, as the record that the report is drawn from. Works at any moment."""
+"""The record of a run from a pretrained model, from which its report is drawn. Works at any moment."""
 
 from __future__ import annotations
 

@@ -363,7 +363,7 @@ def _noted(found: Measurement) -> dict[str, Any]:
 
 
 def _space_of(work: Shrinking) -> dict[str, Any]:
-    """How many cuts there are, and what is chosen."""
+    """Number of cuts, and their choices."""
     options = options_of(work.arch)
     size = 1
     for _, kind in blocks(work.arch):

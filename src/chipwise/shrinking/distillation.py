@@ -32,7 +32,7 @@ SCHEMA = "chipwise.distilling/2"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Healing:
-    """How cuts are trained."""
+    """Settings of the training of cuts."""
 
     steps: int = 300
     rate: float = 5e-4  # AdamW's, at its highest
@@ -54,7 +54,7 @@ class Healing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distilled:
-    """What a training gave."""
+    """Result of a training."""
 
     weights: Named
     cpu_s: float

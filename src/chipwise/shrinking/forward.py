@@ -45,7 +45,7 @@ def _module(arch: ArchSpec) -> _States:
 
 
 def states(arch: ArchSpec, weights: Weights, tokens_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """What the head (or the mean) sees, (B, T, D), of ``arch`` run on ``weights``."""
+    """Inputs of the head (or the mean) of ``arch`` with ``weights``, (B, T, D)."""
     named = {f"model.{name}": value for name, value in weights.items()}
     found: Tensor = functional_call(_module(arch), named, (tokens_BT, mask_BT))
     return found
@@ -74,7 +74,7 @@ def autocast(precision: Precision) -> Any:
 def distance(
     arch: ArchSpec, found_BTD: Tensor, target_BTD: Tensor, mask_BT: Tensor, heads: tuple[Tensor, Tensor]
 ) -> Tensor:
-    """How far a cut is from the original on a batch; 0 where they agree.
+    """Distance of a cut from the original on a batch; 0 where they agree.
 
     An encoder: mean of the states' squared error over the original's variance, plus one minus the cosine of the texts'
     embeddings, plus the squared error of the cosines between the batch's texts. A decoder: the divergence of the next

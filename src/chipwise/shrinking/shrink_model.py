@@ -26,7 +26,7 @@ from chipwise.training.origin import data_spec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shrunk:
-    """What came out, and how it compares with the original."""
+    """Result of shrinking, compared with the original."""
 
     folder: Path  # a Hugging Face folder, with model.onnx next to it
     method: Method

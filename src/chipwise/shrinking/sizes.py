@@ -31,7 +31,7 @@ _BACK = {"out": "query", "down": "ffn"}  # projections back to the stream, and t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """How much of a model is kept: KV heads and FFN neurons of each layer (0 leaves the block out), and the width."""
+    """Kept sizes of a model: KV heads and FFN neurons of each layer (0 removes the block), and the width."""
 
     heads: tuple[int, ...]  # KV heads a layer, each with its query heads
     neurons: tuple[int, ...]
@@ -154,7 +154,7 @@ def compact(arch: ArchSpec, weights: Mapping[str, Tensor]) -> tuple[ArchSpec, di
 
 
 def require_cuttable(arch: ArchSpec) -> None:
-    """That smaller models can be cut from ``arch``.
+    """Checks that smaller models can be cut from ``arch``.
 
     Raises:
         Unsupported: Layers share weights, or there is a pooler, whose outputs no cut keeps.

@@ -69,7 +69,7 @@ _PACE = Healing(steps=4)  # steps that are timed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How one cut is made."""
+    """Settings of one cut."""
 
     method: Method
     limits: Limits
@@ -432,7 +432,7 @@ class Shrinking:
         self.cpu_s[stage] = self.kept(f"seconds-{stage.replace(' ', '-')}", lambda: spent, key=key)
 
     def kept(self, name: str, make: Callable[[], Any], *, key: str = "") -> Any:
-        """What ``make`` gave, from its file if it was made before (for the same key)."""
+        """Result of ``make``, read from its file if it exists for the same key."""
         path = self.state / f"{name}.json"
         if path.exists():
             held = read_json(path)

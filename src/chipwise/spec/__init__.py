@@ -1,4 +1,4 @@
-"""What a model is: its architecture as values, and how these are read and written."""
+"""Models: architectures as values, with readers and writers."""
 
 from chipwise.spec.arch import ArchSpec, Design, Layer, uniform
 from chipwise.spec.feed_forward import FeedForward, MixtureOfExperts

@@ -1,4 +1,4 @@
-"""What a model is: ArchSpec and its layers. Pure values; no torch, no costs.
+"""ArchSpec and its layers. Pure values; no torch, no costs.
 
 A model is an embedding, layers that may all differ, a final norm and a head. Each layer is a residual pair:
 ``x += attention(norm(x)); x += ffn(norm(x))``; either block may be absent, or have a short convolution before it
@@ -107,7 +107,7 @@ class Layer:
         return (block for block in (self.attention, self.cross, self.ffn) if block is not None)
 
     def norms(self) -> int:
-        """How many norms stand before (or after) the blocks."""
+        """Number of norms before (or after) the blocks."""
         counted = [self.cross is not None, self.attention is not None and self.attention_norm]
         return sum([*counted, self.ffn is not None and self.ffn_norm])
 
@@ -284,7 +284,7 @@ class ArchSpec(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Design:
-    """What is deployed: an architecture and the format its matrices are stored in.
+    """A deployable design: an architecture and the format of its matrices.
 
     ``weights`` is the format of every projection and the head, or the text for formats that differ (``formats.py``:
     ``int4/int8 head:int8``); the token table, norms and biases stay FP32, so a quantised tied head is a second copy of

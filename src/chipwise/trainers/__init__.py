@@ -1,1 +1,1 @@
-"""Where candidates are trained: this machine's cores, CUDA devices, a Ray cluster, or jobs that are run elsewhere."""
+"""Trainers of candidates: this machine's cores, CUDA devices, a Ray cluster, or jobs run elsewhere."""

@@ -1,4 +1,4 @@
-"""What a trainer is, and the table of those that exist. One file each: ``local``, ``cuda``, ``ray_cluster``, ``jobs``.
+"""The Trainer protocol, and the table of trainers. One file each: ``local``, ``cuda``, ``ray_cluster``, ``jobs``.
 
 A trainer does jobs and nothing else: which candidate is trained for how long is decided by the search. What a job
 leaves in its folder on this machine is the same wherever it ran, so a run may go on with another trainer.

@@ -446,7 +446,7 @@ def rank() -> int:
 
 
 def processes() -> int:
-    """How many processes train together."""
+    """Number of processes that train together."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 

@@ -29,7 +29,7 @@ CurvePoint = tuple[float, int, float, float | None]  # CPU seconds, tokens, trai
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """How far a training is. The batches that come next follow from ``steps``."""
+    """Progress of a training. The batches that come next follow from ``steps``."""
 
     steps: int = 0
     tokens: int = 0
@@ -41,14 +41,14 @@ class Progress:
     curve: list[CurvePoint] = field(default_factory=list)
 
     def plain(self) -> dict[str, Any]:
-        """As JSON can hold it."""
+        """The progress as plain data."""
         values: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
         values["bits_per_byte"] = None if math.isnan(self.bits_per_byte) else self.bits_per_byte
         return values
 
     @classmethod
     def from_plain(cls, values: dict[str, Any]) -> Progress:
-        """What :meth:`plain` gave."""
+        """Reads the result of :meth:`plain`."""
         known = dict(values)
         known["curve"] = [tuple(point) for point in known["curve"]]
         known["bits_per_byte"] = math.nan if known["bits_per_byte"] is None else known["bits_per_byte"]
@@ -88,7 +88,7 @@ def write_state(path: Path, schema: str, key: str, tensors: Mapping[str, Tensor]
 
 
 def read_state(path: Path, schema: str, key: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """What :func:`write_state` wrote for the same ``key``; None where there is nothing of it that can be read."""
+    """Reads the state written for the same ``key``; None if it is missing or unreadable."""
     from safetensors import SafetensorError, safe_open
 
     if not path.exists():

@@ -38,7 +38,7 @@ SOURCES = Table(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSpec:
-    """Which text to learn and how to divide it.
+    """The text to learn, and its division.
 
     ``paths`` (file names or globs, relative to the run file, or ``package:NAME/GLOB`` inside an installed package) and
     ``entries`` are for the source ``files``. The test part is as large as the validation part unless ``test_share`` is
@@ -82,7 +82,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawText:
-    """What a source hands over, before duplicates are removed and the split is made."""
+    """Text of a source, before duplicates are removed and it is split."""
 
     entries: tuple[Entry, ...]
     source: str  # where the text comes from, with versions
@@ -164,7 +164,7 @@ def load_corpus(spec: DataSpec | Mapping[str, Any], *, base: str | Path = ".") -
 
 
 def normal_form(text: str) -> str:
-    """What two entries have in common when they differ by case and spacing alone."""
+    """Normal form of an entry, without case and spacing."""
     return " ".join(text.split()).casefold()
 
 

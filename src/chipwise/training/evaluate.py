@@ -31,7 +31,7 @@ Weights = Mapping[str, NDArray[np.floating]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quality:
-    """How well a model predicts held-out text."""
+    """Quality of a model on held-out text."""
 
     bits_per_byte: float
     perplexity: float  # per token

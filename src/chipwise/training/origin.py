@@ -1,4 +1,4 @@
-"""What a command on one model is given: the model, with weights and tokenizer where it has some, and the text."""
+"""Inputs of a command on one model: the model, its weights and tokenizer if any, and the text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How well a model does on a task: accuracy on held-out items, with its interval and the confusion matrix.
+"""Evaluates a model on a task: accuracy on held-out items, with its interval and the confusion matrix.
 
 Classes and amounts are read off the model's last hidden states. ``probe`` leaves the model as it is and learns one
 matrix; ``tune`` trains a copy of the whole model with that matrix for a fixed number of passes, as one would before
@@ -41,7 +41,7 @@ _TUNE_S_PER_BYTE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResult:
-    """What one contender reached on the held-out items of a task."""
+    """Result of one contender on the held-out items of a task."""
 
     task: str
     metric: Literal["accuracy", "spearman"]
@@ -64,7 +64,7 @@ def evaluate_task(
     method: Method | None = None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> TaskResult:
-    """What ``model`` reaches on ``task``; the model itself is not changed.
+    """Evaluates ``model`` on ``task``; the model itself is not changed.
 
     Args:
         model: A decoder with its weights.
@@ -187,7 +187,7 @@ def encode(tokenizer: Any, text: str, longest: int) -> list[int]:
 
 
 def pooled(model: Transformer, texts: Sequence[list[int]]) -> Tensor:
-    """What is read off each text, (I, 3 D): mean, largest and last of its last hidden states."""
+    """Features of each text, (I, 3 D): mean, maximum and last of its last hidden states."""
     order = sorted(range(len(texts)), key=lambda i: len(texts[i]))  # texts of like length together: little padding
     read = torch.empty(len(texts), 3 * model.arch.d_model)
     with torch.no_grad():

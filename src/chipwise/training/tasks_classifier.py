@@ -38,7 +38,7 @@ _FILES = ("classifier.json", "classifier.safetensors", "model.onnx", "tokenizer.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """How last hidden states become answers: a matrix on their mean, largest and last values, standardised."""
+    """Classifier head: a matrix on the standardised mean, maximum and last value of the last hidden states."""
 
     weight: Float32Array  # (C, 3 D)
     bias: Float32Array  # (C,)
@@ -87,7 +87,7 @@ class Classifier:
 
     @property
     def judged(self) -> str:
-        """What answers."""
+        """Description of the evaluated model."""
         return f"exported {self.about['weights']} graph, in ONNX Runtime"
 
     def knows(self, task: Task) -> bool:

@@ -45,7 +45,7 @@ class TaskJob:
         return build(cls, {**data, "arch": from_data(data.get("arch"))})
 
     def key(self, task: Task) -> str:
-        """What a result is of."""
+        """Key of a result."""
         return digest([_METHOD, task.identity, self.arch.digest, self.form, Path(self.weights).name])
 
     def finished(self, task: Task) -> dict[str, Any] | None:

@@ -160,11 +160,11 @@ class TokenStore:
             self.tokens(size)
 
     def tokenizer_path(self, vocab_size: int) -> Path:
-        """Where the tokenizer of this size is kept."""
+        """Path of the tokenizer of this size."""
         return self.folder / f"tokenizer-{vocab_size}.json"
 
     def tokens_path(self, vocab_size: int) -> Path:
-        """Where the token arrays of this size are kept."""
+        """Path of the token arrays of this size."""
         return self.folder / f"tokens-{vocab_size}.npz"
 
     @property

@@ -48,7 +48,7 @@ UNKNOWN_PEAK = "unknown"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """What a finished training left."""
+    """Result of a finished training."""
 
     folder: Path  # Hugging Face
     result: TrainResult  # its bits per byte are those of the validation text

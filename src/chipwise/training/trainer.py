@@ -45,7 +45,7 @@ def budget_name(budget: float, *, counted: bool) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """How a model is trained. The defaults were measured: docs/notes/training.md."""
+    """Recipe of a training. The defaults were measured: docs/notes/training.md."""
 
     window_tokens: int = WINDOW_TOKENS
     batch_windows: int = 16
@@ -88,7 +88,7 @@ def tokens_per_step(arch: ArchSpec, recipe: Recipe | None = None) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainResult:
-    """What a finished training gave."""
+    """Result of a finished training."""
 
     bits_per_byte: float  # of the validation text
     perplexity: float  # per token
@@ -247,7 +247,7 @@ class Run:
         self.result_path = self.folder / f"result-{budget}.json"
 
     def spent(self, at: Progress) -> float:
-        """What of the budget is spent at ``at``, in the budget's unit: steps, or CPU seconds."""
+        """Spent budget at ``at``, in its unit: steps or CPU seconds."""
         return float(at.steps) if self.counted else at.cpu_s
 
     def go(
@@ -366,7 +366,7 @@ class Run:
         self.save(self.stable_path if self.at.decay_from is None else self.branch_path)
 
     def _charge(self, elapsed_s: float) -> float:
-        """What a step costs the budget: what such steps cost on a quiet machine (the second fastest of the last sixty).
+        """Charge of a step: the time of such steps on a quiet machine (the second fastest of the last sixty).
 
         Another process on the same core empties the caches and makes steps up to half as long again; charging that
         would give the model fewer steps for what is not its fault.
@@ -400,7 +400,7 @@ class Run:
         return self.at
 
     def lost(self, spent_s: float) -> float:
-        """What a failed attempt of ``spent_s`` is charged: at most half of the budget.
+        """Charge of a failed attempt of ``spent_s``: at most half of the budget.
 
         Where steps are counted it is charged by time alone: steps are counted from where it goes on.
         """

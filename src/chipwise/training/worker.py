@@ -114,7 +114,7 @@ class TrainJob:
 
 
 class Job(Protocol):
-    """What a worker can do: one training, or that of a supernet (``training/supernet/job.py``)."""
+    """A worker's job: a training, or that of a supernet (``training/supernet/job.py``)."""
 
     def to_data(self) -> dict[str, Any]:
         """The job as JSON can hold it."""

@@ -26,7 +26,7 @@ class EncoderAttention(nn.Module):
         return self.out(self.mix(x_BTD, hidden_BT))  # type: ignore[no-any-return]
 
     def mix(self, x_BTD: Tensor, hidden_BT: Tensor | None) -> Tensor:
-        """What the output projection sees, (B, T, N · H)."""
+        """Inputs of the output projection, (B, T, N · H)."""
         block = self.block
         x_BTD = compute_format(x_BTD)
         batch, tokens, _ = x_BTD.shape

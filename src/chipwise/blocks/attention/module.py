@@ -68,7 +68,7 @@ class AttentionModule(nn.Module):
         )
 
     def _mask(self, tokens: int, total: int, device: torch.device) -> Tensor | None:
-        """What each new token may see, (T, S); None where plain causality, or everything, is meant."""
+        """Mask of the tokens that each new token attends to, (T, S); None for plain causal or full attention."""
         window = self.block.window
         if (window is None or window >= total) and (tokens == total or tokens == 1):
             return None

@@ -1,4 +1,4 @@
-"""Which heads of a wider attention make a narrower one.
+"""Slices a wider attention into a narrower one by its heads.
 
 The whole's query heads are divided evenly among the smaller attention's KV heads. Each takes the first heads of its
 share, and the KV head that the first of them had: a query head so keeps the KV head that it was trained with, or the
@@ -13,7 +13,7 @@ from chipwise.spec import Attention
 
 
 def slice_attention(sub: Attention, whole: Attention) -> dict[str, dict[int, Index]]:
-    """By weight, what is taken of each axis that is not simply its beginning.
+    """Indices by weight and axis, for axes that are not cut from the front.
 
     Raises:
         SpecError: ``sub`` has more heads, or longer ones, than ``whole``.
@@ -47,7 +47,7 @@ def chosen_heads(sub: Attention, whole: Attention) -> tuple[list[int], list[int]
 
 
 def chosen_values(sub: Attention, whole: Attention) -> list[int]:
-    """Which of a head's values are taken: with rotary positions pairs (i, i + half), evenly over the speeds.
+    """Values of a head to keep: with rotary positions pairs (i, i + half), evenly over the frequencies.
 
     >>> chosen_values(Attention(heads=1, kv_heads=1, head_size=4), Attention(heads=1, kv_heads=1, head_size=8))
     [0, 2, 4, 6]

@@ -1,4 +1,4 @@
-"""Which weights of a gated feed-forward make a plain one: widths are cut from the front, the gate is left unused."""
+"""Slices feed-forwards: widths are cut from the front; a plain one leaves a gate unused."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from chipwise.spec import FeedForward
 
 
 def slice_feed_forward(sub: FeedForward, whole: FeedForward) -> None:
-    """That ``sub`` can be cut from ``whole``: every weight is the beginning of the one of its name.
+    """Checks that ``sub`` can be cut from ``whole``: each weight is the beginning of that of the same name.
 
     Raises:
         SpecError: ``sub`` is wider than ``whole``, or gated where ``whole`` has no gate.

@@ -143,7 +143,7 @@ def loading_s(runtime: str) -> float:
 
 
 def missing(runtime: str) -> str | None:
-    """What ``runtime`` lacks on this machine, as text; None where nothing is known to be missing."""
+    """Text on what ``runtime`` lacks on this machine; None if nothing is known to be missing."""
     needs = NEEDS.get(runtime)
     if needs is None:
         return None

@@ -1,4 +1,4 @@
-"""What the readers of many families have in common."""
+"""Shared parts of the readers of model families."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def layers(fields: Fields, heads: dict[str, Any], ffn: FeedForwardBlock, windows
 
 
 def depth(fields: Fields) -> int:
-    """How many layers there are."""
+    """Number of layers."""
     return fields.depth()
 
 

@@ -65,7 +65,7 @@ def read_smollm3(fields: Fields) -> dict[str, Any]:
 
 
 def rotated(fields: Fields) -> list[bool]:
-    """Which layers have rotary positions; ``no_rope_layers`` holds 1 for those that do."""
+    """Mask of layers with rotary positions; ``no_rope_layers`` holds 1 for those."""
     every = fields.size("no_rope_layer_interval", 4)
     listed = fields.items("no_rope_layers") or [(i + 1) % every != 0 for i in range(depth(fields))]
     if len(listed) != depth(fields):

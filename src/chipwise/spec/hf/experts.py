@@ -77,7 +77,7 @@ def qwen_mixture(fields: Fields, *, shared: bool) -> MixtureOfExperts:
 
 
 def qwen_sparse(fields: Fields) -> list[bool]:
-    """Which layers have experts."""
+    """Mask of layers with experts."""
     step, plain = fields.size("decoder_sparse_step", 1), fields.layer_numbers("mlp_only_layers", depth(fields))
     return [i not in plain and (i + 1) % step == 0 for i in range(depth(fields))]
 

@@ -1,4 +1,4 @@
-"""How good sub-models are with inherited weights, without training any of them."""
+"""Scores sub-models with inherited weights, without training them."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class _Lent(nn.Module):
 
 
 def with_weights(arch: ArchSpec, weights: Mapping[str, Tensor], work: Callable[[Transformer], T]) -> T:
-    """What ``work`` makes of the model of ``arch`` with these weights, which it must not keep."""
+    """Calls ``work`` on the model of ``arch`` with these weights, which it must not keep."""
     lent = {f"model.{name}": value for name, value in weights.items()}
     result: T = functional_call(_lent(arch), lent, (work,))
     return result

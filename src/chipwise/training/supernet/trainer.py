@@ -43,7 +43,7 @@ POOL = 1024  # designs drawn from a space
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupernetRecipe(Recipe):
-    """How shared weights are trained. The defaults were measured: docs/notes/training.md."""
+    """Recipe of a supernet's training. The defaults were measured: docs/notes/training.md."""
 
     designs: int = 4  # of a step
     batch_windows: int = 8  # of each design
@@ -62,7 +62,7 @@ class SupernetRecipe(Recipe):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupernetResult:
-    """What a finished training of shared weights gave."""
+    """Result of a supernet's training."""
 
     whole: ArchSpec  # whose weights they are
     weights: str  # safetensors file, Transformer keys of ``whole``, FP32
@@ -180,7 +180,7 @@ class SupernetRun(Run):
     def _loss(
         self, inputs: Tensor, targets: Tensor, teacher: Tensor | None, model: Transformer
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """What the head sees (R, D), its table (V, D), and the loss."""
+        """Inputs of the head (R, D), its table (V, D), and the loss."""
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.precision == "bf16"):
             x_BTD, _ = model.hidden(inputs)
         x, table, target = (
