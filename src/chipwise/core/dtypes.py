@@ -1,4 +1,4 @@
-"""Number formats: how many bits a value takes and how weights are stored with their scales."""
+"""Number formats: how many bits per value takes and how weights are stored with their scales."""
 
 from __future__ import annotations
 

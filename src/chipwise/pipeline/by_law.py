@@ -140,7 +140,7 @@ class FoundByLaw:
 
     Attributes:
         rows: Of the front of loss and costs within the limits, (n, genes).
-        metrics: Each (n,), in SI units; ``loss`` in nats a token.
+        metrics: Each (n,), in SI units; ``loss`` in nats per token.
         low: Lower ends of the losses' intervals, (n,).
         high: Upper ends, (n,).
         priced: How many candidates were priced.

@@ -31,7 +31,7 @@ STATUS: dict[Status, str] = {
 SEED_SD = (
     0.0056  # of the logarithm of bits per byte, by seed alone: benchmarks/{claims-quality,winner-vs-baseline-*}.csv
 )
-LOSS = "expected_loss"  # nats a token of a law's text
+LOSS = "expected_loss"  # nats per token of a law's text
 _Z95 = 1.96
 DEFAULT_CONFIDENCE = 0.9
 _OF_START = {

@@ -111,7 +111,7 @@ def _tile(record: RunRecord, trial: Trial, metrics: Sequence[str], title: str) -
     if metrics[0] == "quality":
         pair = [trial] if baseline is None else [trial, baseline]
         metrics = (facts.reported_quality(*pair)[0],)
-        title = "Expected loss, nats a token" if metrics[0] == facts.LOSS else title
+        title = "Expected loss, nats per token" if metrics[0] == facts.LOSS else title
     known = facts.value(trial, metrics[0])
     shown = safe(words.show(known.value, metrics[0]))
     if len(metrics) > 1:

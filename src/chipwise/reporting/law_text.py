@@ -55,4 +55,4 @@ def opening(record: RunRecord) -> str:
         return ""
     loss = facts.value(winner, facts.LOSS)
     shown = words.span(loss.value, loss.low, loss.high, facts.LOSS)
-    return f"loss {shown} nats a token of the law's text (expected, nothing was trained)"
+    return f"loss {shown} nats per token of the law's text (expected, nothing was trained)"

@@ -352,7 +352,7 @@ class ByLaw:
 
     source: str  # of the law
     tokens: float  # that every design would be trained on
-    change: Interval | None = None  # nats a token: the winner's expected loss less the reference design's
+    change: Interval | None = None  # nats per token: the winner's expected loss less the reference design's
     notes: tuple[str, ...] = ()  # what lies outside the law's trainings
     plan: str | None = None  # of the winner's training, in a line
 

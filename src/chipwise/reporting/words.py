@@ -23,7 +23,7 @@ LABELS: Final = {
     "joules_per_token": "energy of a new token",
     "usd_per_1k_tokens": "price of new tokens",
     "bits_per_byte": "bits per byte, validation text",
-    "expected_loss": "expected loss, nats a token of the law's text",
+    "expected_loss": "expected loss, nats per token of the law's text",
     "test_bits_per_byte": "bits per byte, test text",
     "perplexity": "perplexity per token",
 }

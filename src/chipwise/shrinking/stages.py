@@ -62,7 +62,7 @@ Named = dict[str, Tensor]
 OnProgress = Callable[[str, int, int], None]  # stage, how much is done, of how much
 CALIBRATION_TEXTS, JUDGING_BATCHES, VALIDATION_BATCHES = 256, 2, 4
 _TIGHTENINGS = 3  # times that the limit is lowered when a cut is measured above it
-_MOST_TOKENS = 800_000  # of text: their states take 2 bytes a value on disk
+_MOST_TOKENS = 800_000  # of text: their states take 2 bytes per value on disk
 _WIDTH_STEP = 16
 _PACE = Healing(steps=4)  # steps that are timed
 

@@ -18,7 +18,7 @@ PENALTIES = (1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0)
 def raw_choices(rows: Sequence[MeasuredRow], seen: Observations) -> Float64Array:
     """Raw features of a model and its request, without the chip, (n, features).
 
-    Sizes are logarithms: widths, layers, heads, FFN, vocabulary of decoder and encoder, tokens, batch, bits a weight;
+    Sizes are logarithms: widths, layers, heads, FFN, vocabulary of decoder and encoder, tokens, batch, bits per weight;
     one column for each runtime, variant and quantity.
     """
     archs: dict[str, ArchSpec] = {}

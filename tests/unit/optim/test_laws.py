@@ -98,7 +98,7 @@ def test_the_shipped_law_is_a_covariance_and_survives_its_file() -> None:
         law_from({"constants": [1.0]})
 
 
-PUBLISHED = [  # Gemstones (arXiv:2502.06857), after 350 billion tokens: width, layers, parameters, nats a token
+PUBLISHED = [  # Gemstones (arXiv:2502.06857), after 350 billion tokens: width, layers, parameters, nats per token
     (256, 23, 48_377_600, 3.375),
     (768, 3, 103_814_400, 3.33),
     (1024, 28, 543_482_880, 2.703),

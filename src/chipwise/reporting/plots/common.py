@@ -72,7 +72,7 @@ def detail(record: RunRecord, trial: Trial) -> str:
     quality = facts.quality(trial)
     if facts.by_law(record):
         loss = words.span(quality.value, quality.low, quality.high, facts.LOSS)
-        lines.append(f"loss <b>{loss}</b> nats a token (expected)")
+        lines.append(f"loss <b>{loss}</b> nats per token (expected)")
     elif quality.value is not None:
         lines.append(f"bits per byte <b>{quality.value:.3f}</b> ({escape(facts.quality_of(trial))})")
         if trial.quantised_bits_per_byte is not None and trial.bits_per_byte is not None:

@@ -65,7 +65,7 @@ def _figure(record: RunRecord, metric: str, trials: list[Trial]) -> dict[str, An
         counted = "predicted"
     x = axis(costs + [item.limit for item in limits], words.kind(metric), f"{words.label(metric)} ({counted})")
     by_law = facts.by_law(record)
-    loss = "loss, nats a token (expected)" if by_law else "validation bits per byte (trained)"
+    loss = "loss, nats per token (expected)" if by_law else "validation bits per byte (trained)"
     y = axis(qualities, "count", loss, log=False, pad=0.1)
     special = {record.winner, record.baseline, record.knee}
     plain = [trial for trial in trials if trial.number not in special]

@@ -75,7 +75,9 @@ def stored(config: Mapping[str, Any]) -> Stored:
     elif method in ("awq", "gptq"):
         weights = _integer(config.get("bits", 4), config.get("group_size", 128))
     elif method == "bitsandbytes":
-        weights = "int4_g32" if _either(config, "load_in_4bit") else "int8"  # NF4 takes 4.5 bits a weight, as this does
+        weights = (
+            "int4_g32" if _either(config, "load_in_4bit") else "int8"
+        )  # NF4 takes 4.5 bits per weight, as this does
     elif method == "compressed-tensors":
         weights, cache = _compressed(config)
     elif method == "modelopt":
