@@ -3,13 +3,14 @@
 Latency is cheap to predict, quality is expensive to measure, so only bits per byte is learnt; it counts as more where a
 soft limit is broken. A scaling law, fitted to the run's own trainings, extrapolates short ones to the full budget; the
 quality model learns by how much each shape differs from it. The first batch covers the pool; later ones alternate
-between the candidate with the highest expected improvement and those that add most to the front.
+between the candidate with the highest expected improvement and those that add most to the front. Seconds decide only
+where they are an objective or a limit: the quality model sees choices and counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -127,12 +128,13 @@ class Chooser:
         self._space, self._metrics, self._limits, self._seed = space, metrics, limits, seed
         self._final, self._in_tokens, self._bytes_per_token = final, in_tokens, bytes_per_token
         self.problem = make_problem(space, metrics, goals, limits)
+        self._counted = self._counted_problem()
         rng = np.random.default_rng([seed, 7])
         rows = screened.rows[excess(limits, screened.metrics) <= 0]
         rows = rows if len(rows) else screened.rows
         chosen = rng.permutation(len(rows))[:POOL]
         self.pool = rows[np.sort(chosen)]
-        self._encoder = Encoder(self.problem, seed=seed)
+        self._encoder = Encoder(self._counted, seed=seed)
         self._model = self._fresh()
         self._fitted_on: list[Observation] = []  # observations that the model was fitted to
         self._prior: SupernetPrior | None = None
@@ -140,7 +142,7 @@ class Chooser:
     def set_supernet_prior(self, rows: Rows, scores: Float64Array) -> None:
         """Sets the supernet prior from ``scores`` of ``rows`` in bits per byte; see :class:`SupernetPrior`."""
         residuals = np.log(scores / self.law(rows))
-        self._prior = SupernetPrior(self.problem, self._encoder, rows, residuals, seed=self._seed)
+        self._prior = SupernetPrior(self._counted, self._encoder, rows, residuals, seed=self._seed)
         self._fitted_on = []
 
     def next(self, count: int, observations: Sequence[Observation], taken: Sequence[Sequence[int]]) -> Rows:
@@ -279,7 +281,19 @@ class Chooser:
 
     def _fresh(self) -> QualityModel:
         """A new model without earlier fits, so that a resumed search has the same posterior."""
-        return QualityModel(self.problem, seed=self._seed, encoder=self._encoder)
+        return QualityModel(self._counted, seed=self._seed, encoder=self._encoder)
+
+    def _counted_problem(self) -> Problem:
+        """The space as the quality model sees it: parameters stand beside the choices, and nothing that is in seconds.
+
+        Predicted seconds follow what was measured, which differs from day to day; quality does not depend on them.
+        """
+
+        def free(rows: Rows) -> tuple[Float64Array, Float64Array]:
+            return np.stack(self._sizes(rows), axis=1), np.zeros((len(rows), 0))
+
+        goals = (Goal(name="bits_per_byte"), Goal(name="layers", free=True), Goal(name="head", free=True))
+        return replace(self.problem, goals=goals, limits=(), free=free)
 
     def _law(self, observations: Sequence[Observation]) -> Callable[..., Float64Array]:
         """The scaling law fitted to the observations, as bits per byte of rows after some tokens or a full training."""

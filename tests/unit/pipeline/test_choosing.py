@@ -99,3 +99,26 @@ def test_soft_limits_count_in_mean_and_deviation_alike() -> None:
     np.testing.assert_allclose(belief.mean, mean * (1 + 0.5 * over), rtol=1e-9)
     np.testing.assert_allclose(belief.std, std * (1 + 0.5 * over), rtol=1e-9)
     assert over.max() > 1
+
+
+def bound_by_launches(rows):
+    """The same space on another machine: seconds follow depth and feed-forwards alone; counts and limits as before."""
+    seconds = 1e-6 * (SPACE.values(rows, "depth") + 5.0 * (rows.sum(axis=1) % 3))
+    return {name: seconds if name.startswith(("ttft", "tpot")) else value for name, value in metrics(rows).items()}
+
+
+def test_what_was_timed_does_not_move_proposals_that_no_time_decides() -> None:
+    """Limits that all candidates keep and objectives that are counted: any machine proposes the same, batch by batch."""
+    spec = dataclasses.replace(
+        SPEC,
+        constraints={"tpot_p99": {"limit": "<= 1 s", "penalty": 0.1}, "ttft_p99": "<= 1 s"},
+        objectives={"bits_per_byte": "minimize", "parameters": "minimize"},
+    )
+
+    def batches(of) -> list[list[list[int]]]:
+        screened = screen(SPACE, of, spec.limits, seed=0, draws=500)
+        chooser = Chooser(SPACE, screened, of, spec.goals, spec.limits, final=9.0, bytes_per_token={512: 2.0}, seed=0)
+        seen = trainings(make_chooser(spec))
+        return [chooser.next(3, seen[:count], [item.row for item in seen[:count]]).tolist() for count in (0, 4, 8)]
+
+    assert batches(bound_by_launches) == batches(metrics)
