@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 STAMP_ALL := $(VENV)/.installed-all
 SPEC ?= examples/clinic.yaml
+TEST_PROCESSES ?= 2
 
 # On Linux PyPI's torch brings gigabytes of CUDA; torch's own index has the CPU build of the same version. It is asked
 # only if it answers. To have the CUDA build: make install TORCH_INDEX=
@@ -19,7 +20,7 @@ TORCH_INDEX ?= $(shell $(PYTHON) -c 'import sys, urllib.request; \
 help:
 	@echo "make install   create $(VENV) with everything that constraints.txt pins"
 	@echo "make search    run $(SPEC) (another: make search SPEC=examples/own-text.yaml)"
-	@echo "make test      run the tests"
+	@echo "make test      run the tests in two processes (another number: make test TEST_PROCESSES=8)"
 	@echo "make install-all   also every extra that installs from wheels, and what builds the site"
 	@echo "make test-core     test an environment with the core dependencies alone"
 	@echo "make doctest   run the examples in docstrings"
@@ -52,8 +53,9 @@ $(STAMP_ALL): $(STAMP)
 search: $(STAMP)
 	@$(BIN)/chipwise search $(SPEC)
 
+# Whole files are handed to the processes, slow ones first. One thread each: what is timed or summed depends on it.
 test: $(STAMP)
-	@$(BIN)/python -m pytest
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadscope --no-loadscope-reorder
 
 test-core: $(STAMP)
 	@$(BIN)/python -m pytest -m install tests/install

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,10 +22,23 @@ def chipwise(*arguments: object, timeout_s: float = 600, **changes) -> subproces
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, env=environment, **changes)
 
 
+@contextmanager
+def made_once(factory: pytest.TempPathFactory, name: str) -> Iterator[tuple[Path, bool]]:
+    """A folder that all processes of one test run share, and whether it is still to be filled; one enters at a time."""
+    base = factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    folder, made = base / name, base / f"{name}.made"
+    with (base / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield folder, not made.exists()
+        made.touch()
+
+
 @pytest.fixture(scope="session")
 def smoke_run(tmp_path_factory) -> Path:
-    """The folder of a finished run of examples/smoke.yaml."""
-    folder = tmp_path_factory.mktemp("runs") / "smoke"
-    done = chipwise("search", EXAMPLES / "smoke.yaml", "--out", folder, timeout_s=1200)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return folder
+    """The folder of a finished run of examples/smoke.yaml, which tests read and do not change."""
+    with made_once(tmp_path_factory, "smoke") as (folder, missing):
+        if missing:
+            done = chipwise("search", EXAMPLES / "smoke.yaml", "--out", folder, timeout_s=1200)
+            assert done.returncode == 0, done.stdout + done.stderr
+        return folder

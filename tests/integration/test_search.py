@@ -98,12 +98,13 @@ def test_report_draws_again(smoke_run, tmp_path) -> None:
     assert (copy / "card.md").exists()
 
 
-def test_resuming_a_finished_run_changes_nothing(smoke_run) -> None:
-    before = (smoke_run / "study.journal").read_text().count('"op_code":4')  # trials created
-    done = chipwise("search", EXAMPLES / "smoke.yaml", "--out", smoke_run, "--resume", "--json")
+def test_resuming_a_finished_run_changes_nothing(smoke_run, tmp_path) -> None:
+    copy = shutil.copytree(smoke_run, tmp_path / "copy")
+    before = (copy / "study.journal").read_text().count('"op_code":4')  # trials created
+    done = chipwise("search", EXAMPLES / "smoke.yaml", "--out", copy, "--resume", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["status"] == "finished"
-    assert (smoke_run / "study.journal").read_text().count('"op_code":4') == before
+    assert (copy / "study.journal").read_text().count('"op_code":4') == before
 
 
 def test_a_folder_that_holds_a_run_is_not_run_over(smoke_run) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import textwrap
 import threading
 import time
@@ -21,15 +21,16 @@ from chipwise import api
 from chipwise.core.files import read_yaml
 from chipwise.reporting.record import RunRecord
 from chipwise.testing.trainer_suite import plain_result, toy_job
-from chipwise.trainers.jobs import run_job
+from chipwise.trainers.jobs import STABLE, run_job
 from chipwise.trainers.local import LocalTrainer, ended
 from chipwise.trainers.protocol import JobsMissing, Setup
+from chipwise.trainers.ray_cluster import place_on_node
+from chipwise.training.worker import TrainJob
 from conftest import EXAMPLES
 
 pytestmark = pytest.mark.slow
 
 ROUNDS = 20
-PLACES = Path(tempfile.gettempdir()) / f"chipwise-ray-{os.getuid()}"  # where tasks work
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -118,11 +119,12 @@ def test_a_killed_driver_loses_no_training_that_had_finished(tmp_path) -> None:
     assert not alive, "Ray outlived the search that had started it"
 
 
-def kill_in_the_middle(killed: list[int]) -> None:
+def kill_in_the_middle(job: TrainJob, killed: list[int]) -> None:
     """Kills, with SIGKILL, the Ray worker that trains, once it has written the state before the decay."""
-    known = set(PLACES.glob("*/stable.safetensors"))
+    text = hashlib.sha256(Path(job.tokens).read_bytes()).hexdigest()
+    state = place_on_node(job.to_data(), text, None) / STABLE
     until = time.monotonic() + 120
-    while time.monotonic() < until and set(PLACES.glob("*/stable.safetensors")) == known:
+    while time.monotonic() < until and not state.exists():
         time.sleep(0.005)
     for process in psutil.Process().children(recursive=True):
         if process.is_running() and "ray::train_task" in " ".join(process.cmdline()):
@@ -139,7 +141,7 @@ def test_a_killed_ray_worker_returns_its_training(tmp_path) -> None:
     killed: list[int] = []
     with RayTrainer(Setup(on="ray", folder=tmp_path, workers=1)) as trainer:
         events = trainer.run([job])
-        killer = threading.Thread(target=kill_in_the_middle, args=(killed,))
+        killer = threading.Thread(target=kill_in_the_middle, args=(job, killed))
         killer.start()
         (event,) = [event for event in events if event.kind != "progress"]
         killer.join()

@@ -134,6 +134,12 @@ class RayTrainer(BaseTrainer):
             self._ray.shutdown()
 
 
+def place_on_node(data: dict[str, Any], text: str, stable: bytes | None) -> Path:
+    """The folder in which a node does a job: of this user, and of this job, text and state to go on from alone."""
+    base = Path(tempfile.gettempdir()) / f"chipwise-ray-{os.getuid() if hasattr(os, 'getuid') else 0}"
+    return base / digest([data, text, None if stable is None else hashlib.sha256(stable).hexdigest()])
+
+
 def train_task(data: dict[str, Any], text: str, tokens: bytes, stable: bytes | None) -> dict[str, Any]:
     """One training on a node: its result, weights and the state that a longer one goes on from; or why it failed.
 
@@ -143,8 +149,7 @@ def train_task(data: dict[str, Any], text: str, tokens: bytes, stable: bytes | N
     import torch
 
     torch.set_num_threads(1)
-    base = Path(tempfile.gettempdir()) / f"chipwise-ray-{os.getuid() if hasattr(os, 'getuid') else 0}"
-    place = base / digest([data, text, None if stable is None else hashlib.sha256(stable).hexdigest()])
+    place = place_on_node(data, text, stable)
     job = TrainJob.from_data({**data, "folder": str(place), "tokens": str(place / "tokens.npz")})
     try:
         with storage(place):

@@ -108,7 +108,7 @@ def bound_by_launches(rows):
 
 
 def test_what_was_timed_does_not_move_proposals_that_no_time_decides() -> None:
-    """Limits that all candidates keep and objectives that are counted: any machine proposes the same, batch by batch."""
+    """Limits that all candidates keep and objectives that are counted: any machine proposes the same."""
     spec = dataclasses.replace(
         SPEC,
         constraints={"tpot_p99": {"limit": "<= 1 s", "penalty": 0.1}, "ttft_p99": "<= 1 s"},
