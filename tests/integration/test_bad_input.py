@@ -48,6 +48,7 @@ def space(**changes):
         ({"space": space(d_model=[])}, ("space.d_model", "empty")),
         ({"space": space(layer={**SMOKE["space"]["layer"], "kv_heads": [3]})}, ("kv_heads", "divides")),
         ({"workload": {"prompt_tokens": 500, "new_tokens": 500}}, ("space.max_tokens", "1000")),
+        ({"target": {"runtime": ""}}, ("target.runtime", "unknown runtime ''")),
         ({"target": {"runtime": "vllm"}}, ("target.runtime", "onnxruntime")),
         ({"space": space(max_tokens=10**40)}, ("space.max_tokens", "at most 1,000,000,000")),
         ({"space": space(depth=[10**6])}, ("space.depth", "at most 128")),

@@ -24,6 +24,7 @@ from chipwise.trainers.train_spec import TrainSpec
 from chipwise.training.tasks_data import TASKS, Kind
 
 LOCAL_RUNTIME = "onnxruntime"
+DEFAULT = "default"  # what a run file without a runtime means
 MOST_THREADS = 1024  # more than any machine's cores that this was tried on
 MOST_DEVICES = 1024
 MOST_PLANNED = 1_000_000
@@ -60,7 +61,7 @@ class TargetSpec:
     """
 
     device: str = "local"
-    runtime: str = ""  # onnxruntime here, else the device's own, such as llama.cpp on a phone
+    runtime: str = DEFAULT  # onnxruntime here, else the device's own, such as llama.cpp on a phone
     threads: int = 1
     power: str | float | None = None  # such as 15 W
     price: str | float | None = None  # such as 0.10 USD/h
@@ -72,7 +73,7 @@ class TargetSpec:
     def __post_init__(self) -> None:
         positive(self, "threads", most=MOST_THREADS)
         _ = self.rates
-        if not self.runtime:
+        if self.runtime == DEFAULT:
             object.__setattr__(self, "runtime", self._default_runtime())
         if self.local:
             for name, usual in (("tp", 1), ("pp", 1), ("kv", None), ("like", None)):

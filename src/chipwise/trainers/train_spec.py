@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from chipwise.core import units
-from chipwise.core.errors import SpecError, UnitError, nearest
+from chipwise.core.errors import SpecError, UnitError, nearest, short
 from chipwise.trainers.protocol import TRAINERS, kind_of
 
 FORMS = ("local", "cuda", "cuda:0,1", "ray", "ray://head:10001", "jobs")
@@ -27,16 +27,16 @@ class TrainSpec:
 
     def __post_init__(self) -> None:
         if self.kind not in TRAINERS.names():
-            raise SpecError(f"unknown trainer {self.on!r}; {nearest(self.on, FORMS)}", field="on")
+            raise SpecError(f"unknown trainer {short(self.on)}; {nearest(self.on, FORMS)}", field="on")
         rest = self.on.removeprefix(self.kind)
         if self.kind == "cuda" and rest and not all(part.isdecimal() for part in rest[1:].split(",")):
-            raise SpecError(f"{self.on!r} names no GPUs; write cuda or cuda:0,1", field="on")
+            raise SpecError(f"{short(self.on)} names no GPUs; write cuda or cuda:0,1", field="on")
         if self.kind == "cuda" and len(set(rest[1:].split(","))) < len(rest[1:].split(",")):
-            raise SpecError(f"{self.on!r} names a GPU twice", field="on")
+            raise SpecError(f"{short(self.on)} names a GPU twice", field="on")
         if self.kind == "ray" and rest and not (rest.startswith("://") and rest[3:].rpartition(":")[2].isdecimal()):
-            raise SpecError(f"{self.on!r} is no address; write ray or ray://head:10001", field="on")
+            raise SpecError(f"{short(self.on)} is no address; write ray or ray://head:10001", field="on")
         if self.kind in ("local", "jobs") and rest:
-            raise SpecError(f"{self.kind} takes nothing after its name, not {rest!r}", field="on")
+            raise SpecError(f"{self.kind} takes nothing after its name, not {short(rest)}", field="on")
         if self.device is not None and self.kind not in ("ray", "jobs"):
             raise SpecError(f"{self.kind} trains on {self.trains_on}; only ray and jobs have a choice", field="device")
         _ = self.usd_per_s
@@ -62,7 +62,7 @@ class TrainSpec:
         except UnitError as error:
             raise SpecError(str(error), field="price") from None
         if value <= 0:
-            raise SpecError(f"must be positive, not {self.price}", field="price")
+            raise SpecError(f"must be positive, not {short(self.price, quoted=False)}", field="price")
         return value
 
     @property

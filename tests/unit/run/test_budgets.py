@@ -58,6 +58,7 @@ def test_a_budget_in_each_unit_by_pencil() -> None:
         ("budget: {gpu: 8}", "budget.gpu: 8 has no unit"),
         ("budget: {tokens: 2M, final: 3M}", "budget.final: one final training takes more than the whole budget"),
         ("train: {on: rays}", "train.on: unknown trainer 'rays'; did you mean 'ray'"),
+        (f"train: {{on: {'x' * 9_000}}}", "train.on: unknown trainer 'x{58}…;"),
         ("train: {on: 'cuda:a'}", "train.on: 'cuda:a' names no GPUs"),
         ("train: {on: 'cuda:1,1'}", "names a GPU twice"),
         ("train: {on: 'ray:head'}", "is no address; write ray or ray://head:10001"),
@@ -73,6 +74,7 @@ def test_contradictions_are_one_clear_line(text, said) -> None:
         spec(text)
     assert "\n" not in str(caught.value)
     assert str(caught.value).startswith("toy.yaml: ")
+    assert len(str(caught.value)) < 300
 
 
 def test_where_a_run_trains_changes_no_identity() -> None:
