@@ -35,6 +35,7 @@ from chipwise.targets.served_pricer import ServedPricer
 from chipwise.teaching.machine import teach_rows
 from chipwise.teaching.observations import MeasuredRow
 
+MEDIAN_OF_TAIL = {"ttft_p99": "ttft_p50", "tpot_p99": "tpot_p50"}
 SAMPLE = 48  # designs to whose estimates energy, and times as they were taught, are fitted
 
 
@@ -127,6 +128,10 @@ class SheetTarget:
             "peak_memory": costs.peak_memory_bytes * self._learnt.factor("peak_memory"),
             "parameters": costs.parameters,
         }
+        if self.measures:  # a P99 is at least the P50
+            found |= {
+                name: max(1.0, self._learnt.factor(name)) * found[median] for name, median in MEDIAN_OF_TAIL.items()
+            }
         found |= spent(found["ttft_p50"], found["tpot_p50"], workload, self._rates)
         if self._needs_power and self._joules is not None:
             ttft_j, step_j = self._joules
@@ -152,6 +157,7 @@ class SheetTarget:
         }
         known["peak_memory"] = (found.peak_memory_bytes, None, None)
         known = {metric: self._learnt.corrected(metric, bounds) for metric, bounds in known.items()}
+        known |= self._tails(known)
         count = float(design.arch.parameters())
         known["parameters"] = (count, count, count)
         each = [
@@ -165,6 +171,19 @@ class SheetTarget:
         if "joules_per_token" in known:
             known["power"] = self._power(known, workload.new_tokens * workload.batch)
         return {metric: list(bounds) for metric, bounds in known.items()}
+
+    def _tails(self, known: Mapping[str, Bounds]) -> dict[str, Bounds]:
+        """P99s as the medians times the ratio that was measured there; none before, as no data sheet knows of tails."""
+        found: dict[str, Bounds] = {}
+        for name, median in MEDIAN_OF_TAIL.items():
+            ratio = self._learnt.corrected(name, (1.0, None, None))
+            own, usual = spread_of(ratio), spread_of(known[median])
+            if own is None:
+                continue
+            value = max(1.0, _value(ratio)) * _value(known[median])
+            half = None if usual is None else math.exp(Z90 * math.hypot(own, usual))
+            found[name] = (value, None, None) if half is None else (value, value / half, value * half)
+        return found
 
     def _power(self, known: Mapping[str, Bounds], tokens: int) -> Bounds:
         """Mean watts: joules over seconds. Both intervals hold the error of the time, so the energy's own is left."""
@@ -193,7 +212,8 @@ class SheetTarget:
     def learn(self, measured: Iterable[tuple[Design, Mapping[str, float]]]) -> None:
         """Learns from all measurements of the run so far; replaces what was learnt before.
 
-        Times teach the machine as ``chipwise teach`` does; memory and the energy of a token get one factor each.
+        Medians teach the machine as ``chipwise teach`` does; memory, the energy of a token, and each P99 over its P50 get
+        one factor each.
         """
         known = [(design, values) for design, values in measured if "ttft_p50" in values and "tpot_p50" in values]
         self._forget()
@@ -208,7 +228,11 @@ class SheetTarget:
             predicted = self.predict(design)
             for metric in pairs.keys() & values.keys() & predicted.keys():
                 pairs[metric].append((predicted[metric], values[metric]))
-        self._learnt = Learnt(pairs)
+        tails = {
+            name: [((values[median], None, None), values[name]) for _, values in known if name in values]
+            for name, median in MEDIAN_OF_TAIL.items()
+        }
+        self._learnt = Learnt({**pairs, **tails})
 
     def _forget(self) -> None:
         """Drops what was computed of the device as it was known before."""
