@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,7 @@ from chipwise.space.search_space import Rows
 from chipwise.targets.target import Target, limits_on_predictions, open_target
 from chipwise.trainers.protocol import Setup, Trainer, open_trainer
 from chipwise.training.data import load_corpus
+from chipwise.training.tasks_data import Task
 from chipwise.training.tokenizer import TokenStore
 
 MEASURING_S, MEASURING_SHARE = 5.0, 0.04  # CPU seconds and share of the budget for measuring the finalists
@@ -206,9 +207,7 @@ class Search:
         )
         if spec.quality.chosen == "proxy":  # every training is a full one: the law alone chooses the reference design
             references = sorted(references, key=lambda item: chooser.law_of(item.notes.choices))[:1]
-        if self.allowance.whole:
-            ending_s = ENDING_S + ENDING_SHARE * self.allowance.total
-            self._reserve_s = self._measuring_s + ending_s + task_evaluation.planned_cpu_s(tasks)
+        self._reserve_s = self._set_aside_s(tasks)
         evaluation = TaskEvaluation(spec, tasks, self.trials, self.folder, store, on_progress=self._detail)
         if tasks:
             self._phase("evaluating tasks")
@@ -353,6 +352,13 @@ class Search:
     def _measuring_s(self) -> float:
         """CPU seconds set aside for measuring the finalists."""
         return MEASURING_S + MEASURING_SHARE * self.allowance.total
+
+    def _set_aside_s(self, tasks: Mapping[str, Task]) -> float:
+        """CPU seconds that trainings leave to the end of the run; 0 where the budget is of trainings alone."""
+        if not self.allowance.whole:
+            return 0.0
+        ending_s = ENDING_S + ENDING_SHARE * self.allowance.total
+        return self._measuring_s + ending_s + task_evaluation.planned_cpu_s(tasks)
 
     @property
     def _left_for_finals_s(self) -> float:

@@ -8,6 +8,7 @@ import pytest
 from toy_run import SPEC
 
 from chipwise.core.files import build
+from chipwise.pipeline import pipeline
 from chipwise.pipeline.pipeline import FINALS_S, MEASURING_S, MEASURING_SHARE, Search
 from chipwise.run.budget_spec import BudgetSpec
 from chipwise.run.spec import RunSpec
@@ -33,3 +34,14 @@ def test_a_budget_of_tokens_leaves_a_minute() -> None:
 def test_a_cpu_budget_leaves_what_was_set_aside() -> None:
     search = search_of(BudgetSpec(cpu="100 s"), {"first trainings": 90.0})
     assert search._left_for_finals_s == pytest.approx(10.0 + MEASURING_S + MEASURING_SHARE * 100.0)
+
+
+def test_trainings_leave_a_cpu_budget_what_the_end_of_the_run_takes(monkeypatch) -> None:
+    """Of 100 s: 5 + 4 % for measuring the finalists, 4 + 1 % for test text and report, 7 s for a task: 21 s."""
+    monkeypatch.setattr(pipeline.task_evaluation, "planned_cpu_s", lambda tasks: 7.0 * len(tasks))
+    search = search_of(BudgetSpec(cpu="100 s"), {"first trainings": 30.0})
+    assert search._set_aside_s({}) == pytest.approx(9.0 + 5.0)
+    search._reserve_s = search._set_aside_s({"organ": None})
+    assert search._reserve_s == pytest.approx(21.0)
+    assert search._left == pytest.approx(100.0 - 30.0 - 21.0)
+    assert search_of(BudgetSpec(tokens="2M"), {})._set_aside_s({"organ": None}) == 0.0
