@@ -1,8 +1,8 @@
 """Estimates a training step from data sheets: forward, backward, optimiser, and memory.
 
 A product's backward pass is two products of the same size (for its inputs, for its weights); fused attention's takes
-2.5 times its forward pass; memory-bound operators take twice theirs. With activation checkpointing only the layers'
-inputs are kept, and their forward pass is run again.
+2.5 times its forward pass; memory-bound operators take twice theirs. The loss passes over the logits of all positions.
+With activation checkpointing only the layers' inputs are kept, and their forward pass is run again.
 
 References:
     Dao 2023, FlashAttention-2, arXiv:2307.08691, section 4.1: backward FLOPs are 2.5 times those of the forward pass.
@@ -25,7 +25,7 @@ from chipwise.core.errors import DoesNotFit, SpecError
 from chipwise.core.results import Result
 from chipwise.cost.model import Bound, OpCost, Predicted
 from chipwise.hardware.datasheet import DeviceProfile
-from chipwise.ops import AttentionOp, CollectiveOp, Elementwise, ExpertsOp, Matmul, NormOp, Work
+from chipwise.ops import AttentionOp, CollectiveOp, Elementwise, ExpertsOp, Matmul, NormOp, SampleOp, Work
 from chipwise.predict.kernels import times_of
 from chipwise.predict.kernels.stream import SHARE
 from chipwise.serve.estimate import operator_costs
@@ -133,7 +133,7 @@ def estimate_step(
         one,
         Step(batch=rows, query_tokens=tokens, past_tokens=0, encoder_tokens=tokens, encode=True, every_logit=True),
     )
-    forward = tuple(part for part in forward if part.op.kind != "sample")
+    forward = tuple(each for part in forward for each in _with_loss(part, fused=one.runtime.fuses("act_mul")))
     layers = [part for part in forward if not part.place.startswith(("head", "embedding"))]
     first, halfwidth = _costs([(part, 1.0) for part in forward], one, device)
     back, _ = _costs(list(_backward(forward)), one, device, inside="backward.")
@@ -218,6 +218,24 @@ def _optimiser(parameters: float, seconds: float, device: DeviceProfile) -> OpCo
     )
 
 
+def _with_loss(part: Part, *, fused: bool) -> Iterator[Part]:
+    """The cross entropy in place of sampling; every other part as it is.
+
+    A compiled one passes twice over the logits (maximum, then sum), and backwards twice again: it reads them and writes
+    their gradient, so it is priced as a copy each time. Kernel by kernel they are widened to FP32 and their logarithms
+    written; backwards a gradient is filled in, passed on and narrowed.
+    """
+    if not isinstance(part.op, SampleOp):
+        yield part
+        return
+    logits, narrow = part.op.rows * part.op.vocabulary, part.op.activations
+    passed = Elementwise(function="copy", elements=logits, activations=narrow, output=None if fused else "fp32")
+    yield replace(part, place="head.loss", op=passed)
+    if not fused:
+        wide = Elementwise(function="softmax", elements=logits, activations="fp32")
+        yield replace(part, place="head.loss_log", op=wide)
+
+
 def _backward(parts: Sequence[Part]) -> Iterator[tuple[Part, float]]:
     """The kernels of the backward pass, each with the factor on its priced time."""
     for part in parts:
@@ -226,7 +244,7 @@ def _backward(parts: Sequence[Part]) -> Iterator[tuple[Part, float]]:
             yield replace(part, op=replace(op, n=op.k, k=op.n, bias=False)), 1.0
             summed = -(-op.m // SUMMED) * SUMMED  # tokens lie across rows, so no row is that long
             yield replace(part, op=replace(op, m=op.k, k=summed, bias=False)), 1.0
-        elif isinstance(op, CollectiveOp):
+        elif isinstance(op, CollectiveOp) or (isinstance(op, Elementwise) and op.function == "copy"):
             yield part, 1.0
         else:
             yield part, ATTENTION_BACKWARD if class_of(op.kind) == "attention" else STREAM_BACKWARD

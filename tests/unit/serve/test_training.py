@@ -73,3 +73,35 @@ def test_checkpointing_is_advised_only_where_it_may_be_enough() -> None:
     large = resolved(Request(model="meta-llama/Llama-2-7b-hf", device="l4", runtime="torch-compile")).setting
     with pytest.raises(DoesNotFit, match=r"too much; more devices \(--tp, --pp\) or fewer sequences a microbatch"):
         training_step(large, l4, batch=1, tokens=128)
+
+
+@pytest.mark.parametrize(("vocabulary", "published_s"), [(50_257, 0.096), (50_304, 0.093)])
+def test_gpt_2_on_an_a100_takes_a_step_as_published(vocabulary: int, published_s: float) -> None:
+    """16 x 1,024 tokens of GPT-2 124M, bf16, compiled, flash attention, on one A100 80 GB: 96 ms, padded 93 ms.
+
+    References:
+        Karpathy 2024, "Let's reproduce GPT-2 (124M)", the steps of section 2.
+    """
+    asked = resolved(Request(model="openai-community/gpt2", device="a100-sxm-80gb", runtime="torch-compile")).setting
+    asked = replace(asked, arch=replace(asked.arch, vocab_size=vocabulary))
+    step = training_step(asked, datasheet.load("a100-sxm-80gb"), batch=16, tokens=1024)
+    assert step.step.value == pytest.approx(published_s, rel=0.12)
+    assert step.step.low < published_s < step.step.high
+
+
+def test_the_loss_passes_over_all_logits() -> None:
+    """823 M logits of 16 x 1,024 tokens: compiled 4 passes of 2 bytes, 6.6 GB; eager (6 + 8) + (6 + 16) bytes each."""
+    logits = 16 * 1024 * 50_257
+    for runtime, bytes_each in (("torch-compile", 8), ("torch-eager", 36)):
+        asked = resolved(Request(model="openai-community/gpt2", device="a100-sxm-80gb", runtime=runtime)).setting
+        step = training_step(asked, datasheet.load("a100-sxm-80gb"), batch=16, tokens=1024)
+        loss = [cost for cost in step.operators if ".loss" in cost.place]
+        memory_s = sum(cost.memory_s or 0.0 for cost in loss)
+        assert memory_s == pytest.approx(bytes_each * logits / 2.039e12, rel=0.01)
+        assert sum(cost.latency_s for cost in loss) > memory_s
+
+
+def test_an_encoder_without_a_head_has_no_loss_over_logits() -> None:
+    asked = resolved(Request(model="google-bert/bert-base-uncased", device="h100-sxm", runtime="torch-compile")).setting
+    step = training_step(asked, H100, batch=8, tokens=512)
+    assert not any("loss" in cost.place for cost in step.operators)
