@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -19,7 +21,11 @@ import torch
 
 from chipwise import api
 from chipwise.core.files import read_yaml
+from chipwise.pipeline import pipeline
+from chipwise.profile import harness
 from chipwise.reporting.record import RunRecord
+from chipwise.targets import bench
+from chipwise.testing.machines import core_like
 from chipwise.testing.trainer_suite import plain_result, toy_job
 from chipwise.trainers.jobs import STABLE, run_job
 from chipwise.trainers.local import LocalTrainer, ended
@@ -42,24 +48,24 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def small(profile: Path, home: Path) -> tuple[dict, Path]:
+def small(profile: Path, home: Path, **changed: object) -> tuple[dict, Path]:
     """The smoke run with fewer tokens on a text of its own, and a folder in which this machine is calibrated."""
     spec = read_yaml(EXAMPLES / "smoke.yaml") | {"budget": {"tokens": "450k", "final": "150k", "workers": 2}}
     text = home.parent / "text.txt"
     text.write_text(
         "".join(
             f"Pass {i} takes {i * 7 % 13} milliseconds and core {i % 4} holds {i * i % 101} numbers.\n"
-            for i in range(9_000)
+            for i in range(4_000)
         )
     )
     home.mkdir()
     shutil.copy(profile, home / "profile.json")  # calibration has tests of its own
-    return spec | {"data": {"source": "files", "paths": [str(text)], "entries": "lines"}}, home
+    return spec | {"data": {"source": "files", "paths": [str(text)], "entries": "lines"}} | changed, home
 
 
-def searched(on: str, profile: Path, home: Path) -> RunRecord:
+def searched(on: str, profile: Path, home: Path, **changed: object) -> RunRecord:
     """The record of the run on a trainer; jobs are run as they are asked for."""
-    spec, folder = small(profile, home)
+    spec, folder = small(profile, home, **changed)
     for _ in range(ROUNDS):
         try:
             return api.search(spec, out=folder, resume=True, train_on=on)
@@ -73,6 +79,33 @@ def decisions(record: RunRecord) -> list[tuple[object, ...]]:
     """What was tried and found, trial by trial, and which trial won."""
     tried = [(item.number, item.choices, item.quantised_bits_per_byte) for item in record.trials]
     return [*tried, ("winner", record.winner)]
+
+
+def on_a_day(slowness: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measurements are short and made once; a step takes longer by up to ``slowness``, as a model's size has it."""
+
+    def one(path, workload, **settings):
+        found = harness.measure(path, workload, **settings | {"seconds": 0.1, "attempts": 1})
+        factor = 1 + slowness * (json.loads(Path(path).read_text())["prefill_s"] * 1e9 % 7) / 7
+        return dataclasses.replace(found, tpot_s=tuple(factor * each for each in found.tpot_s))
+
+    monkeypatch.setattr(bench, "measure", one)
+    monkeypatch.setattr(bench, "measure_alternately", lambda paths, *how, **more: [one(p, *how, **more) for p in paths])
+    monkeypatch.setattr(pipeline, "FINALS_S", 0.1)  # one round
+
+
+def test_the_same_decisions_on_every_trainer_and_day(tmp_path, monkeypatch) -> None:
+    """Limits are wide and objectives counted, so what was measured decides nothing; nor does who finished first."""
+    pytest.importorskip("ray", reason="needs the extra ray")
+    core_like().save(tmp_path / "profile.json")
+    found = {}
+    for on, slowness in (("local", 0.0), ("jobs", 3.0), ("ray", 8.0)):
+        on_a_day(slowness, monkeypatch)
+        changed = {"target": {"device": "local", "runtime": "fake"}}
+        found[on] = decisions(searched(on, tmp_path / "profile.json", tmp_path / on, **changed))
+    assert len(found["local"]) > 6
+    assert found["jobs"] == found["local"]
+    assert found["ray"] == found["local"]
 
 
 @pytest.mark.skipif(not os.environ.get("CHIPWISE_SLOW"), reason="three searches, minutes: set CHIPWISE_SLOW=1")
