@@ -36,8 +36,8 @@ def op_price(op: Op, profile: MachineProfile) -> Float64Array:
         rates = profile.rates(term.model)
         # A profile that was fitted before a feature was known explains its time by the others.
         seconds = sum(rates.get(name, 0.0) * amount for name, amount in term.amounts.items())
-        nodes = term.amounts.get("node", 0.0)
-        launch = rates["node"] * nodes if nodes else 0.0
+        nodes = term.amounts["node"]
+        launch = rates["node"] * nodes
         price[0] += seconds
         price[1] += term.resident_bytes
         price[_GROUPED.start] += launch
