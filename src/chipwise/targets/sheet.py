@@ -212,8 +212,8 @@ class SheetTarget:
     def learn(self, measured: Iterable[tuple[Design, Mapping[str, float]]]) -> None:
         """Learns from all measurements of the run so far; replaces what was learnt before.
 
-        Medians teach the machine as ``chipwise teach`` does; memory, a token's energy, and each P99 over its P50 get one
-        factor each.
+        Medians teach the machine as ``chipwise teach`` does; memory, a token's energy, and each P99 over its P50 get
+        one factor each.
         """
         known = [(design, values) for design, values in measured if "ttft_p50" in values and "tpot_p50" in values]
         self._forget()
