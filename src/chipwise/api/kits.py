@@ -271,7 +271,7 @@ def import_measurements(
         raise InputError(f"{', '.join(given)}: this is for llama-bench JSON; {name} says that itself")
     if bench:
         if run is not None:
-            raise InputError(f"run: {name} is of llama-bench, which knows nothing of runs; pack a kit for one")
+            raise InputError(f"run: {name} is output of llama-bench, which belongs to no run; pack a kit of the run")
         return _import_bench(name, model, device, weights)
     if '"chipwise.kit' in text[:200]:
         return _import_kit(name, run)

@@ -208,7 +208,7 @@ def export_subnetwork(
     ours = holds_run(home)
     if isinstance(model, int):
         if not ours:
-            raise InputError(f"model: {folder} is no run, so it has no trial {model}; name an architecture")
+            raise InputError(f"model: {folder} is not a run, so it has no trial {model}; name an architecture")
         design = FinishedRun.open(home).design(model)
         if design is None:
             raise InputError(f"model: the run in {folder} has no trial {model}")

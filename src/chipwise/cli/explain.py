@@ -54,7 +54,7 @@ def command(
     train: Annotated[bool, typer.Option("--train", help="One optimiser step of --batch sequences instead.")] = False,
     checkpoint: Annotated[bool, typer.Option("--checkpoint", help="With --train: recompute activations.")] = False,
     sensitivity: Annotated[
-        Path | None, typer.Option(help="JSON list: the loss that each layer alone costs in a narrow format.")
+        Path | None, typer.Option(help="JSON list: the loss of quantising each layer separately.")
     ] = None,
     threads: Annotated[int, typer.Option(help="Threads of this machine's runtime.", min=1)] = 1,
     every: Annotated[

@@ -37,7 +37,7 @@ def command(
 ) -> None:
     """Pack models for a device that is not here: exported files, one Python script, instructions.
 
-    Copy the folder to the device and run there: python3 kit.py. It needs Python and the runtime alone. Bring
+    Copy the folder to the device and run there: python3 kit.py. It needs only Python and the runtime. Bring
     kit-results.json back: chipwise measurements import kit-results.json. A run uses it when it goes on with --resume.
     """
     from chipwise import api

@@ -159,7 +159,7 @@ def import_(
         str | None, typer.Option(help="llama-bench: name of the device. Default: the processor or GPU in the file.")
     ] = None,
     weights: Annotated[
-        str | None, typer.Option(help="llama-bench: weight format, where neither the file nor the model tells it.")
+        str | None, typer.Option(help="llama-bench: weight format, where neither the file nor the model states it.")
     ] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:

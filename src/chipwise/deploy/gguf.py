@@ -217,7 +217,7 @@ def _add_tokenizer(writer: GGUFWriter, arch: ArchSpec, path: Path | None) -> Non
     if not isinstance(model, dict) or not isinstance(model.get("vocab"), dict):
         raise SpecError("must hold the vocabulary", file=str(path), field="model.vocab")
     if model.get("type") != "BPE" or (data.get("pre_tokenizer") or {}).get("type") != "ByteLevel":
-        raise Unsupported(f"{path}: GGUF files are written with byte-level BPE tokenizers alone")
+        raise Unsupported(f"{path}: GGUF files are written only with byte-level BPE tokenizers")
     added = {token["id"]: token for token in data.get("added_tokens", [])}
     words = {number: word for word, number in model["vocab"].items()} | {i: t["content"] for i, t in added.items()}
     if len(words) > arch.vocab_size or max(words) >= arch.vocab_size:

@@ -43,7 +43,7 @@ class Fact:
 
     def __post_init__(self) -> None:
         if not self.source.strip():
-            raise SpecError("must say where the figure stands", field="source")
+            raise SpecError("must name where the figure is published", field="source")
         try:
             number = units.parse(self.value, self.kind)
         except OverflowError:

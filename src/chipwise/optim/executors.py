@@ -94,7 +94,7 @@ def attempt(evaluate: Evaluate, row: Rows) -> tuple[Literal["result", "failed"],
     try:
         return "result", Outcome(objectives=_numbers(given.objectives), violations=_numbers(given.violations))
     except (TypeError, ValueError):
-        return "failed", f"the evaluation returned {value!r:.80}, which is no list of numbers"
+        return "failed", f"the evaluation returned {value!r:.80}, which is not a list of numbers"
 
 
 def _numbers(values: Any) -> list[float]:

@@ -326,9 +326,9 @@ def _changed(run: FinishedRun, model: KitModel) -> str | None:
             continue  # another model is there now; this one is as it was
         file = (run.path / name).resolve()
         if not file.is_relative_to(run.path.resolve()):
-            return f"{name} is no file of the run"
+            return f"{name} is not a file of the run"
         if file.is_file() and kits.sha256_of(file) != known:
-            return f"{name} was written anew"
+            return f"{name} was written again"
     return None
 
 

@@ -158,7 +158,7 @@ class AlsoOn:
         for limit in self.limits:
             if limit.metric not in ON_SHEETS:
                 raise SpecError(
-                    f"no data sheet tells it; {nearest(limit.metric, ON_SHEETS)}", field=f"constraints.{limit.metric}"
+                    f"no data sheet has it; {nearest(limit.metric, ON_SHEETS)}", field=f"constraints.{limit.metric}"
                 )
             if limit.metric in SPENDING:
                 _told(sheet, limit.metric, f"constraints.{limit.metric}")
@@ -207,7 +207,7 @@ class QualitySpec:
         if self.budget is not None:
             _seconds(self.budget, "budget")
             if self.method != "supernet":
-                raise SpecError("only method: supernet has a budget of its own", field="budget")
+                raise SpecError("only method: supernet has a separate budget", field="budget")
         usual = (None, "h100-sxm", 8)
         for name, unset in zip(("law", "plan_device", "plan_devices"), usual, strict=True):
             if self.method != "law" and getattr(self, name) != unset:
@@ -383,7 +383,7 @@ class RunSpec:
             )
         for limit in self.limits:
             if limit.metric == "bits_per_byte" or not limit.hard:
-                raise SpecError("a search by law has hard limits on costs alone", field=f"constraints.{limit.metric}")
+                raise SpecError("a search by law has only hard limits on costs", field=f"constraints.{limit.metric}")
 
     def _require_told(self, metric: str, field: str) -> None:
         """Refuses a metric that the target neither measures nor predicts."""

@@ -31,8 +31,8 @@ _MAY_GIVE = "widths (shares of the stream's width, with search: shared) and weig
 _NOT_HERE = {
     "space": f"what can be cut follows from the model of start_from; leave it out. What may be given: {_MAY_GIVE}",
     "objectives": "the cut nearest to the original within the constraints is looked for; leave it out",
-    "targets": "cuts are timed on this machine alone; leave it out",
-    "across": "cuts are timed on this machine alone; leave it out",
+    "targets": "cuts are timed only on this machine; leave it out",
+    "across": "cuts are timed only on this machine; leave it out",
     "profiling": "every contender is measured; leave it out",
     "train": "a cut is healed on this machine's cores; leave it out",
 }
@@ -100,7 +100,7 @@ class StartSpec:
                 raise SpecError(f"a cut is not judged by it; {nearest(metric, STEERING)}", field=where)
         if soft := [item for item in known if not item.hard]:
             where = f"constraints.{soft[0].metric}"
-            raise SpecError("limits of a cut are hard; write the text alone, such as '<= 3 ms'", field=where)
+            raise SpecError("limits of a cut are hard; write only the text, such as '<= 3 ms'", field=where)
         for metric, (op, _, text) in self._shares.items():
             where, task = f"constraints.{metric}", metric.partition("@")[2]
             if task and task not in (labels := [*(item.label for item in self.tasks), ORIGINAL]):

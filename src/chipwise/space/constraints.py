@@ -160,10 +160,10 @@ def _soft(metric: str, data: Mapping[str, object], field: str) -> Constraint:
         if name not in ("limit", "penalty"):
             raise SpecError(f"unknown field {name!r}; a soft limit has limit and penalty, {example}", field=field)
     if "limit" not in data or "penalty" not in data:
-        raise SpecError(f"a soft limit has limit and penalty, {example}; a hard one is its text alone", field=field)
+        raise SpecError(f"a soft limit has limit and penalty, {example}; a hard one is only its text", field=field)
     if metric == "bits_per_byte":
         raise SpecError(
-            "penalties are added to bits per byte, so its own limit must be hard: write the text alone", field=field
+            "penalties are added to bits per byte, so its own limit must be hard: write only the text", field=field
         )
     try:
         penalty = units.parse(data["penalty"], "share")
@@ -221,7 +221,7 @@ def _floor(metric: str, value: object, field: str) -> Constraint:
     """A limit on the result of a task: at least a share, or a correlation."""
     if isinstance(value, Mapping):
         raise SpecError(
-            "tasks are evaluated for the finalists alone, so their limits must be hard: write the text alone",
+            "tasks are evaluated only for the finalists, so their limits must be hard: write only the text",
             field=field,
         )
     match = _LIMIT.match(str(value))

@@ -86,7 +86,7 @@ class Condition:
         check_fields(self)
         for name in ("when", "only"):
             if not getattr(self, name):
-                raise SpecError("names no choice, so the condition says nothing", field=name)
+                raise SpecError("names no choice, so the condition has no effect", field=name)
 
     def __str__(self) -> str:
         parts = [

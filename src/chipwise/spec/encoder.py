@@ -35,7 +35,7 @@ def require_encoder(arch: ArchSpec, *, work: str) -> None:
     Raises:
         Unsupported: It is not; names the block or field, and where it stands.
     """
-    found = next(_departures(arch), None) if _encodes(arch) else "it is no encoder with norms after its blocks"
+    found = next(_departures(arch), None) if _encodes(arch) else "it is not an encoder with norms after its blocks"
     if found is not None:
         raise Unsupported(f"{arch.name} cannot be {work}: {found}; its costs can be estimated all the same")
 

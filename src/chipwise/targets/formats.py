@@ -28,7 +28,7 @@ def format_there(weights: str, runtime: str) -> str:
     """
     if " " in weights or "/" in weights:
         raise Unsupported(
-            f"weights {weights!r} differ between layers, priced on this machine alone; leave layer.weights out"
+            f"weights {weights!r} differ between layers, which is priced only on this machine; leave layer.weights out"
         )
     name = runtime_named(runtime).name
     known = STORED.get(name, {})

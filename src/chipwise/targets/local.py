@@ -94,7 +94,7 @@ class CalibratedTarget:
     @property
     def _reached(self) -> Bench:
         if self._bench is None:
-            raise MeasurementError(f"{self.title} is known by its profile alone and cannot be measured from here")
+            raise MeasurementError(f"{self.title} is known only by its profile and cannot be measured from here")
         return self._bench
 
 

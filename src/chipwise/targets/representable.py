@@ -23,7 +23,7 @@ def check_space(space: SearchSpace, runtime: str) -> None:
     for name in spec.formats:
         format_there(name, runtime)
     if spec.layer.weights is not None:
-        raise Unsupported("layer.weights is priced on this machine alone; leave it out")
+        raise Unsupported("layer.weights is priced only on this machine; leave it out")
     if suffix_there(runtime) != ".gguf":
         return
     if importlib.util.find_spec("gguf") is None:

@@ -34,7 +34,7 @@ class TrainSpec:
         if self.kind == "cuda" and len(set(rest[1:].split(","))) < len(rest[1:].split(",")):
             raise SpecError(f"{short(self.on)} names a GPU twice", field="on")
         if self.kind == "ray" and rest and not (rest.startswith("://") and rest[3:].rpartition(":")[2].isdecimal()):
-            raise SpecError(f"{short(self.on)} is no address; write ray or ray://head:10001", field="on")
+            raise SpecError(f"{short(self.on)} is not an address; write ray or ray://head:10001", field="on")
         if self.kind in ("local", "jobs") and rest:
             raise SpecError(f"{self.kind} takes nothing after its name, not {short(rest)}", field="on")
         if self.device is not None and self.kind not in ("ray", "jobs"):

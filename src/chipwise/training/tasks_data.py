@@ -144,7 +144,7 @@ def read_task(path: Path, *, kind: Kind | None = None) -> Task:
     if chosen == "regression":
         for (line, _), (item, _) in zip(rows, items, strict=True):
             if not _is_number(item.label):
-                raise DataError(f"{path}: line {line}: the label {item.label!r} is no number, as regression needs")
+                raise DataError(f"{path}: line {line}: the label {item.label!r} is not a number; regression needs one")
     return divide(path.stem, items, kind=chosen, source=str(path))
 
 

@@ -147,7 +147,11 @@ def test_every_fact_is_listed_with_its_path_and_source(toy: DeviceProfile) -> No
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("1 GB, source: pencil", "1 GB, source: ''", "memory[2].capacity.source: must say where the figure stands"),
+        (
+            "1 GB, source: pencil",
+            "1 GB, source: ''",
+            "memory[2].capacity.source: must name where the figure is published",
+        ),
         ("{value: 50 W, source: pencil}", "{value: 50 W}", "board_power.source: this field is missing"),
         ("{value: 50 W, source: pencil}", "50 W", "board_power: must be a mapping of fields"),
         ("50 W", "50 GB", "board_power: unknown unit 'GB' for power"),

@@ -61,7 +61,7 @@ def test_a_budget_in_each_unit_by_pencil() -> None:
         (f"train: {{on: {'x' * 9_000}}}", "train.on: unknown trainer 'x{58}…;"),
         ("train: {on: 'cuda:a'}", "train.on: 'cuda:a' names no GPUs"),
         ("train: {on: 'cuda:1,1'}", "names a GPU twice"),
-        ("train: {on: 'ray:head'}", "is no address; write ray or ray://head:10001"),
+        ("train: {on: 'ray:head'}", "is not an address; write ray or ray://head:10001"),
         ("train: {on: 'jobs:/tmp'}", "jobs takes nothing after its name"),
         ("train: {on: local, device: cuda}", "train.device: local trains on cpu"),
         ("train: {on: ray, price: -1 USD/h}", "train.price: must be positive"),

@@ -213,7 +213,7 @@ def test_results_older_than_the_model_do_not_count(run: Path) -> None:
     told: list[str] = []
     assert set(kit_results(run, on_note=told.append)) == {0}
     assert "models/1.onnx, trial 1, has changed since the kit was packed" in told[0]
-    assert "winner/model.onnx was written anew" in told[0]
+    assert "winner/model.onnx was written again" in told[0]
     assert "has changed" in chipwise.import_measurements(path).notes[0]
     only = json.loads(path.read_text())
     only["measured"] = only["measured"][:1]

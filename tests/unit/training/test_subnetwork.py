@@ -83,7 +83,7 @@ def test_the_command_and_what_it_refuses(shared: Path, tmp_path) -> None:
         chipwise.export_subnetwork(shared, tmp_path / "large.json", out=tmp_path / "no")
     with pytest.raises(SpecError, match="no finished training of shared weights"):
         chipwise.export_subnetwork(tmp_path, tmp_path / "small.json", out=tmp_path / "no")
-    with pytest.raises(InputError, match="is no run, so it has no trial 3"):
+    with pytest.raises(InputError, match="is not a run, so it has no trial 3"):
         chipwise.export_subnetwork(shared, 3, out=tmp_path / "no")
     assert not (tmp_path / "no").exists()
 

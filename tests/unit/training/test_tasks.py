@@ -124,7 +124,7 @@ def test_what_is_wrong_in_json_lines_is_said_with_its_line(tmp_path: Path, conte
 
 def test_words_are_no_amounts(tmp_path: Path) -> None:
     path = jsonl(tmp_path / "t.jsonl", [{"text": f"item {i}", "label": "high"} for i in range(50)])
-    with pytest.raises(DataError, match="line 1: the label 'high' is no number"):
+    with pytest.raises(DataError, match="line 1: the label 'high' is not a number"):
         load_task(path, kind="regression")
 
 
