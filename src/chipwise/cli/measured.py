@@ -1,4 +1,4 @@
-"""What ``chipwise measure`` and ``chipwise measurements show`` print of one measurement."""
+"""Output of ``chipwise measure`` and ``chipwise measurements show``."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def _verdict(found: Measurement) -> None:
 
 
 def drift_sentence(found: Measurement) -> str:
-    """How the machine's speed compares with that at calibration, and the corrected medians where that matters."""
+    """The machine's speed compared with that at calibration, and corrected medians where that matters."""
     assert found.drift is not None
     phases = [("prefill", "TTFT", found.drift.prefill_slowdown)]
     if not found.encodes:

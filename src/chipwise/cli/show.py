@@ -1,4 +1,4 @@
-"""What commands print: live progress, final tables, JSON."""
+"""Output of commands: live progress, final tables, JSON."""
 
 from __future__ import annotations
 

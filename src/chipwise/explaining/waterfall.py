@@ -125,7 +125,7 @@ def _training(case: Case, total_s: float) -> list[Part]:
 
 
 def _limiting(cost: OpCost) -> str:
-    """What limits a kernel: its FLOPs, its bytes, or its fixed time."""
+    """Limit of a kernel: its FLOPs, its bytes, or its fixed time."""
     if cost.bound is Bound.LAUNCH:
         return "launch"
     return "compute" if (cost.compute_s or 0.0) >= (cost.memory_s or 0.0) else "memory"
@@ -248,7 +248,7 @@ def verdict(case: Case, phase: PhaseName, parts: tuple[Part, ...]) -> str:
 
 
 def _reached_text(case: Case, parts: Sequence[Part]) -> str:
-    """How much of the limit is reached; empty on this machine, whose limit was itself measured."""
+    """Text on the share of the limit that is reached; empty on this machine, whose limit was itself measured."""
     if case.sheet is None:
         return ", at the rates that calibration measured on this machine"
     return f"; it reaches {units.show(reached(parts), 'share', digits=2)} of the data sheet's limits"

@@ -76,7 +76,7 @@ class Encoder:
         return plan
 
     def _known(self, rows: Rows, costs: Float64Array, violations: Float64Array) -> Float64Array:
-        """What is known before training, (n, columns), in logarithms where all are positive."""
+        """Features known before training, (n, columns), as logarithms where all are positive."""
         known = (
             np.hstack([costs, violations + 1.0]) if len(rows) else np.zeros((0, costs.shape[1] + violations.shape[1]))
         )
@@ -104,7 +104,7 @@ class Encoder:
         return response, moved
 
     def active(self, rows: Rows) -> NDArray[np.bool_]:
-        """Which variables are thought to count in each row, (n, d)."""
+        """Mask of the variables that count in each row, (n, d)."""
         if self.problem.active is not None:
             return self.problem.active(rows)
         mask = np.ones(rows.shape, bool)

@@ -20,7 +20,7 @@ from chipwise.optim.strategy import Rows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What an evaluation found.
+    """Result of an evaluation.
 
     Args:
         objectives: In the problem's order: all of them, or those alone that no cost model knows.
@@ -39,7 +39,7 @@ class Executor(Protocol):
 
     @property
     def idle(self) -> int:
-        """How many more rows may be submitted now."""
+        """Number of rows that may be submitted now."""
         ...
 
     def submit(self, trial: int, row: Rows) -> None:
@@ -47,7 +47,7 @@ class Executor(Protocol):
         ...
 
     def poll(self, timeout_s: float) -> list[Event]:
-        """What ended, waiting at most ``timeout_s`` for the first; an event's ``job`` is the trial's number."""
+        """Events of ended jobs, after waiting at most ``timeout_s`` for the first; ``job`` is the trial's number."""
         ...
 
     def close(self) -> None:

@@ -49,7 +49,7 @@ class History:
 
     @property
     def feasible(self) -> NDArray[np.bool_]:
-        """Which rows meet every hard limit."""
+        """Mask of the rows that meet every hard limit."""
         return self.problem.feasible(self.violations)
 
     @property
@@ -58,7 +58,7 @@ class History:
         return penalised(self.objectives, self.problem.penalty(self.violations))
 
     def is_new(self, rows: Rows) -> NDArray[np.bool_]:
-        """Which canonical rows are neither finished nor pending, first occurrences only."""
+        """Mask of canonical rows that are neither finished nor pending, first occurrences only."""
         seen: set[bytes] = set()
         fresh = np.zeros(len(rows), bool)
         for i, row in enumerate(np.ascontiguousarray(rows)):

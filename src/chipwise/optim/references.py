@@ -1,4 +1,4 @@
-"""How a function is named to another process, which then imports it."""
+"""Names of functions by which another process imports them."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """What a strategy may know before the first trial.
+    """The problem as known before the first trial.
 
     Args:
         cardinalities: How many values each of the d integer variables has, (d,).
@@ -138,7 +138,7 @@ class Problem:
         return [i for i, limit in enumerate(self.limits) if limit.free]
 
     def size(self) -> float:
-        """How many rows there are, counting those that stand for the same design."""
+        """Number of rows, including several for the same design."""
         with np.errstate(over="ignore"):
             return float(np.prod(self.cardinalities.astype(float)))
 
@@ -165,7 +165,7 @@ class Problem:
         return signed, np.asarray(violations, float).reshape(shape)
 
     def feasible(self, violations: Float64Array) -> NDArray[np.bool_]:
-        """Which rows meet every hard limit, from violations (n, k): (n,)."""
+        """Mask (n,) of the rows that meet every hard limit, from violations (n, k)."""
         hard = [i for i, limit in enumerate(self.limits) if limit.penalty is None]
         return np.asarray((violations[:, hard] <= 0).all(axis=1))
 

@@ -176,7 +176,7 @@ class Study:
         return {key: value for key, value in held.items() if not key.startswith(_AFTER)}
 
     def _noted_after(self) -> dict[int, dict[str, Any]]:
-        """What was noted of trials after their end, by number."""
+        """Notes on trials after their end, by number."""
         found = self._do(lambda: self._storage.get_study_user_attrs(self._study._study_id))
         return {int(key.removeprefix(_AFTER)): dict(found[key]) for key in found if key.startswith(_AFTER)}
 

@@ -281,7 +281,7 @@ class _Held:
 
 
 def _within(rows: Rows, metrics: Metrics, limits: tuple[Constraint, ...]) -> _Held:
-    """Those of ``rows`` within the limits."""
+    """Selects the rows within the limits."""
     known = {name: np.asarray(values) for name, values in metrics(rows).items()}
     keep = np.flatnonzero(excess(limits, known) <= 0)
     return _Held(rows, known)._where(keep)

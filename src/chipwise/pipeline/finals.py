@@ -119,7 +119,7 @@ class Finals:
         return self.best(good, reference)
 
     def best(self, items: Sequence[Candidate], reference: Candidate | None) -> Candidate:
-        """Of candidates within the limits, the winner: no slower than the reference design, then fewest bits."""
+        """Chooses the winner among candidates within the limits: no slower than the reference, then fewest bits."""
         cap = None if reference is None else self._seconds(self._trials[reference.number])
         no_slower = [item for item in items if cap is None or (self._seconds(item) or 0.0) <= cap]
         left = items if soft_limit_on_latency(self._spec.limits) else no_slower or items
@@ -145,7 +145,7 @@ class Finals:
         return item.measured is not None and within(self._spec.limits, item.costs)
 
     def _keeping_floors(self, items: Sequence[Candidate], *, beside: Sequence[Candidate] = ()) -> list[Candidate]:
-        """Those that keep the floors of all tasks; ``beside`` are evaluated too, for the report."""
+        """Selects those that keep the floors of all tasks; ``beside`` are evaluated too, for the report."""
         if self._tasks is None:
             return list(items)
         self._on_phase("evaluating tasks")
@@ -271,7 +271,7 @@ class Finals:
         return np.add.reduceat(bits, np.r_[0, ends[:-1] + 1]), size_bytes
 
     def continuations(self, winner: Candidate, reference: Candidate | None) -> list[dict[str, str]]:
-        """What winner and reference design write, greedily, after the beginnings of test entries."""
+        """Greedy continuations of the beginnings of test entries by winner and reference design."""
         texts = [text for text in self._store.corpus.test if len(text.split()) > PROMPT_WORDS + 4][:CONTINUATIONS]
         prompts = [" ".join(text.split()[:PROMPT_WORDS]) for text in texts]
         found = [{"prompt": prompt} for prompt in prompts]
@@ -321,7 +321,7 @@ class Finals:
 
 
 def promises_of(spec: RunSpec, winner: Candidate) -> dict[str, Any]:
-    """What a winner's ``chipwise.json`` says: its design, what was asked of it, what was promised and measured.
+    """Contents of a winner's ``chipwise.json``: design, target and limits, promised and measured metrics.
 
     Expected is what no measurement tells; of a winner that this machine measured, nothing is.
     """

@@ -194,7 +194,7 @@ def agreement(judged: ArrayLike, truth: ArrayLike, *, pairs: NDArray[np.bool_] |
 
 
 def equal(latency_s: ArrayLike) -> NDArray[np.bool_]:
-    """Which pairs lie within 5 % of one value, (n, n)."""
+    """Mask of the pairs that lie within 5 % of one value, (n, n)."""
     values = np.asarray(latency_s, float)
     ratio = values[:, None] / values
     return np.asarray(np.maximum(ratio, 1 / ratio) <= BAND)

@@ -339,14 +339,14 @@ class Halving:
         return (self._used + OVERHEAD * prior) / (self._trained + prior)
 
     def _affordable(self, each: float, later: float) -> int:
-        """How many trainings of ``each`` the budget allows, with ``later`` set aside for others."""
+        """Number of trainings of ``each`` that the budget allows, with ``later`` reserved for others."""
         left = self._left()
         if not math.isfinite(left):
             return 10**9
         return int((left / self.overhead - later) / each)
 
     def _promotions(self, rung: int) -> float:
-        """What of the budget the rungs from ``rung`` on are planned with."""
+        """Planned budget of the rungs from ``rung`` on."""
         pairs = zip(self._plan[rung - 1 :], self._plan[rung:], strict=False)
         return sum(above.count * (above.budget - below.budget) for below, above in pairs)
 

@@ -76,7 +76,7 @@ class CandidateMeasurer:
         return self.measure(item) if known is None else known
 
     def predict(self, item: Candidate) -> Mapping[str, Bounds]:
-        """What the target, with all that it has learnt, predicts of a candidate now."""
+        """The target's present predictions for a candidate."""
         return self._target.predict(item.design)
 
     def measure(self, item: Candidate, because: str | None = None) -> bool:
@@ -164,7 +164,7 @@ def bounds_of(measurement: Measurement, *, final: bool) -> dict[str, list[float 
 
 
 def measurement_notes(measurement: Measurement, rates: Rates, *, final: bool) -> dict[str, Any]:
-    """What a trial keeps of its measurement.
+    """Notes of a measurement in its trial.
 
     ``measured`` is as taken where it is final, and corrected for drift before; ``settled`` is what is learnt. Energy is
     measured where the processor counts joules; dollars are the measured medians at the stated price.

@@ -35,7 +35,7 @@ _TYPICAL = 4_096  # candidates drawn for the typical cost of each device
 
 @dataclass(frozen=True)
 class Transfer:
-    """How far choices carry over from the device of a row to that of a column; (devices, devices) each.
+    """Transfer of choices from the device of a row to that of a column; (devices, devices) each.
 
     Attributes:
         devices: Their names.
@@ -49,7 +49,7 @@ class Transfer:
 
 
 class Targets:
-    """What candidates cost across devices.
+    """Costs of candidates across devices.
 
     Args:
         space: The space.
@@ -114,7 +114,7 @@ class Targets:
         }
 
     def transfer(self, rows: Rows, quality: Float64Array, metric: str) -> Transfer:
-        """How costs and fronts carry over between devices; fronts are those of the trials ``rows``."""
+        """Transfer of costs and fronts between devices; fronts are those of the trials ``rows``."""
         count = len(self.devices)
         drawn = self.costs(self._sample[:1_000], metric)
         ranks = np.ones((count, count))

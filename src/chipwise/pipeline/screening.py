@@ -121,7 +121,7 @@ def _why(
     constraints: tuple[Constraint, ...],
     worst: Float64Array,
 ) -> str:
-    """Which limits are out of reach alone, else which pull against each other, with the nearest candidate."""
+    """Text on the limits that are out of reach, separately or together, with the nearest candidate."""
     alone = []
     judged = [item for item in constraints if item.hard and item.metric in known]
     for item in judged:

@@ -112,7 +112,7 @@ class Supernet:
 
 
 def designs_to_score(budget_s: float) -> int:
-    """How many designs are scored after a training of ``budget_s``."""
+    """Number of designs that are scored after a training of ``budget_s``."""
     return int(min(MOST_SCORED, max(FEWEST_SCORED, SCORING_SHARE * budget_s / SCORING_S)))
 
 
@@ -142,7 +142,7 @@ class SupernetPrior:
         return np.asarray(self._model.predict(rows)[0] - self._centre)
 
     def trust(self, rows: Rows, residuals: ArrayLike) -> float:
-        """How much of the prior shows in trainings of ``rows``: the slope of ``residuals`` on it, at least 0.
+        """Trust in the prior from trainings of ``rows``: the slope of ``residuals`` on it, at least 0.
 
         It is shrunken towards ``TRUST`` as if ``WEIGHT`` trainings with the scores' own variance had shown that.
         """

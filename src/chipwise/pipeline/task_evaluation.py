@@ -102,7 +102,7 @@ class TaskEvaluation:
             self._trials.note(number, tasks={**self._trials[number].tasks, name: result})
 
     def baselines(self, known: Mapping[str, Any]) -> dict[str, Any]:
-        """What a bag of words reaches on each task; see :func:`bag_of_words`."""
+        """Results of a bag of words by task; see :func:`bag_of_words`."""
         return bag_of_words(self._tasks, known, on_progress=self._on_progress)
 
     def missed(self, item: Candidate) -> list[Constraint]:
@@ -111,7 +111,7 @@ class TaskEvaluation:
         return [floor for floor in self._spec.floors if floor.metric not in reached or broken((floor,), reached)]
 
     def results(self, item: Candidate) -> list[str]:
-        """What a contender reached on tasks with floors, as text."""
+        """Results of a contender on tasks with floors, as text."""
         lines = []
         for floor in self._spec.floors:
             result = item.tasks.get(str(floor.task), {})
@@ -156,7 +156,7 @@ class TaskEvaluation:
 def bag_of_words(
     tasks: Mapping[str, Task], known: Mapping[str, Any], *, on_progress: Callable[[str], None] = lambda detail: None
 ) -> dict[str, Any]:
-    """What a bag of words reaches on each task, or why it is not known; what is in ``known`` is not computed again."""
+    """Results of a bag of words by task, or why there are none; those in ``known`` are not computed again."""
     from chipwise.training.tasks_baseline import baseline
 
     found = dict(known)

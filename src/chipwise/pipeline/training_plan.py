@@ -1,4 +1,4 @@
-"""How to train a design that was chosen without training: tokens, recipe, time and money on a chip, expected loss.
+"""Training plan of a design that was chosen without training: tokens, recipe, time, price, expected loss.
 
 The recipe is that of ``chipwise train``, whose rates fall with the root of the width (measured over widths from 64 to
 256: docs/notes/training.md), so the rates of a wide model are transferred, not tuned. Hours come from the estimate of

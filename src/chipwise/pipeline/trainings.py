@@ -128,7 +128,7 @@ class Trainings:
 
 
 def charged(items: Iterable[Candidate], allowance: Allowance) -> float:
-    """What the trainings of these trials were charged; those that share one training count once."""
+    """Charge of the trainings of these trials; a shared training counts once."""
     seconds, tokens = trained(items)
     return allowance.charge(seconds=seconds, tokens=tokens)
 

@@ -39,7 +39,7 @@ ANSWERED = ("latency_s", "low_s", "high_s", "compute_s", "memory_s", "launch_s",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """How rows of one operator are read: its columns with defaults (None: required), and its constructor."""
+    """A kind of row: an operator's columns with defaults (None: required), and its constructor."""
 
     columns: Mapping[str, int | None]
     make: Callable[[Mapping[str, Any], str, str], Op]  # sizes, number format, format of the cache

@@ -87,7 +87,7 @@ def kernel(first: Float64Array, second: Float64Array, reach: float) -> Float64Ar
 
 
 def label_names(phase: str, runtime: str, weights: str, variant: str) -> tuple[str, ...]:
-    """What shifts a pass as a whole: its phase and, for each phase by itself, runtime, weight format and variant."""
+    """Labels that shift a whole pass: its phase and, by phase, runtime, weight format and variant."""
     about = [f"runtime {runtime}", f"weights {weights}", *([f"variant {variant}"] if variant else [])]
     return (phase, *about, *(f"{phase}, {name}" for name in about))
 
@@ -171,5 +171,5 @@ def sequence(values: Float64Array) -> tuple[float, ...]:
 
 
 def matrix(values: Float64Array | Sequence[Float64Array]) -> tuple[tuple[float, ...], ...]:
-    """Likewise, row by row."""
+    """A matrix as a profile stores it, row by row."""
     return tuple(sequence(row) for row in values)

@@ -76,7 +76,7 @@ def _opening(record: RunRecord, winner: Trial | None) -> str:
 
 
 def _load(record: RunRecord) -> str:
-    """How the winner's files are loaded: by transformers, and by the runtime that serves them."""
+    """Instructions to load the winner's files: by transformers, and by the runtime that serves them."""
     runtime, winner = record.target.runtime, record.trial(record.winner)
     file, how = ("model.gguf", _GGUF) if runtime.startswith("llama.cpp") else ("model.onnx", _ONNX)
     if runtime in ("vllm", "sglang", "trtllm"):

@@ -240,7 +240,7 @@ def promise_text(promise: Value, metric: str) -> str:
 
 
 def measured_text(known: Value, metric: str) -> str:
-    """What was measured, trained or counted, with its interval where there is one."""
+    """The measured, trained or counted value, with its interval where there is one."""
     if known.value is None or known.source in ("expected", "predicted"):
         return words.NOT_MEASURED
     return words.span(known.value, known.low, known.high, metric)

@@ -1,4 +1,4 @@
-"""What a design would reach on a run's own text: the scaling law fitted to the trainings that the run made."""
+"""Expected quality of a design on a run's text, by a scaling law fitted to the run's trainings."""
 
 from __future__ import annotations
 

@@ -220,7 +220,7 @@ def _contenders(record: RunRecord) -> str:
 
 
 def _kept(record: RunRecord, trial: Trial) -> str:
-    """Which constraints a contender breaks, or the least certain status of the others."""
+    """The constraints that a contender breaks, or the least certain status of the others."""
     broken = facts.broken_limits(record, trial)
     if broken:
         return f"{_badge('broken')} <small>{safe(broken)}</small>"

@@ -66,7 +66,7 @@ def tasks(record: RunRecord) -> str:
 
 
 def ranking_title(ranking: Ranking) -> str:
-    """Which trainings a table compares with."""
+    """Title of a table: the trainings that it compares with."""
     return f"{ranking.candidates} candidates as they were after {words.quantity(ranking.cpu_s, 'time')} of training"
 
 
@@ -103,7 +103,7 @@ def rankings(record: RunRecord) -> str:
 
 
 def knee(record: RunRecord) -> str:
-    """Which trial the knee is, why, and how sure its quality is."""
+    """Text on the knee: its trial, the reason, and the certainty of its quality."""
     trial = record.trial(record.knee)
     if trial is None:
         return "The front has no bend, so there is no knee."

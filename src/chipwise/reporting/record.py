@@ -86,7 +86,7 @@ class Fidelity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
-    """How well each predictor ranked the candidates that were trained for ``cpu_s``."""
+    """Rank correlations of each predictor for the candidates that were trained for ``cpu_s``."""
 
     cpu_s: float
     candidates: int
@@ -457,7 +457,7 @@ class RunRecord(Result):
         return next((item for item in self.trials if item.number == number), None)
 
     def role(self, trial: Trial) -> Role:
-        """What the trial is in this run; a baseline that wins is the winner."""
+        """Role of the trial in this run; a baseline that wins is the winner."""
         if trial.number == self.winner:
             return "winner"
         if self.start is not None and trial.number == self.start.original:

@@ -132,7 +132,7 @@ def limit(text: str) -> str:
 
 
 def change(value: float, reference: float) -> str:
-    """How ``value`` differs from ``reference``: ``4.1 % lower``, ``about the same``."""
+    """Text on the difference of ``value`` from ``reference``: ``4.1 % lower``, ``about the same``."""
     if reference == 0:
         return UNKNOWN
     share = value / reference - 1

@@ -71,7 +71,7 @@ class BudgetSpec:
 
     @property
     def unit(self) -> Unit:
-        """Which of the budgets is given."""
+        """The unit of the given budget."""
         return next(unit for unit in UNITS if getattr(self, unit) is not None)
 
     @property
@@ -139,7 +139,7 @@ class Allowance:
         return f"{amount:.0f} s of {self.unit.upper()} time"
 
     def left(self, *, seconds: float, tokens: float) -> float:
-        """What is left after trainings of so many seconds of their device and tokens.
+        """The rest after trainings of these seconds and tokens.
 
         Of a budget in tokens that dollars limit too, the tokens that they still pay for at the rate so far.
         """
@@ -154,7 +154,7 @@ class Allowance:
 
 
 def allowance(budget: BudgetSpec, train: TrainSpec) -> Allowance:
-    """What trainings may take of ``budget`` on the trainer of ``train``.
+    """The allowance of trainings from ``budget`` on the trainer of ``train``.
 
     Raises:
         SpecError: The trainer cannot account for such a budget, or dollars are given and no price.

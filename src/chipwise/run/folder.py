@@ -224,7 +224,7 @@ class RunFolder:
 
     @property
     def record(self) -> Path:
-        """What the report is drawn from."""
+        """The record, from which the report is drawn."""
         return self.path / "record.json"
 
     def training(self, arch: ArchSpec) -> Path:

@@ -46,7 +46,7 @@ class RunModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedRun:
-    """What a kit needs to know of a run's folder, read without opening its study."""
+    """Facts about a run's folder that a kit needs, read without opening its study."""
 
     path: Path
     spec: RunSpec | StartSpec
@@ -315,7 +315,7 @@ def stale_because(run: FinishedRun, results: KitResults, model: KitModel) -> str
 
 
 def _changed(run: FinishedRun, model: KitModel) -> str | None:
-    """How a packed model differs from the run's; None where it does not."""
+    """Difference of a packed model from the run's; None where there is none."""
     design = None if model.trial is None else run.design(model.trial)
     if design is None:
         return "the run has no such trial now"
@@ -346,7 +346,7 @@ def kit_results(
     target: str | None = None,
     on_note: Callable[[str], None] = lambda text: None,
 ) -> dict[int, Measurement]:
-    """What imported kits measured of a run's trials, by number; of several measurements of one trial the newest.
+    """Measurements of a run's trials by imported kits, by number; the newest of several.
 
     Args:
         run_folder: The run's folder.

@@ -34,7 +34,7 @@ DATA = Path(__file__).parent / "data" / "serving.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constants:
-    """What serving adds to the time of the kernels: eleven constants for all models and devices."""
+    """Constants of serving beyond the kernels: eleven for all models and devices."""
 
     kernel_scale: float  # time of matrix products and attention in serving over that measured alone, without launches
     experts_scale: dict[str, float]  # per stack: the same ratio for mixtures' experts

@@ -107,7 +107,7 @@ def monotone(table: Mapping[str, float]) -> dict[str, float]:
 
 
 def situation_of(kernels: Situation, setting: Setting, device: DeviceProfile, fold: str | None) -> Situation:
-    """How well the fits know a run (seen, sibling, unseen): the worse of its kernels and its device's served runs.
+    """Situation of a run (seen, sibling, unseen): the worse of its kernels' and its device's served runs.
 
     Args:
         kernels: How well the kernel fits know the device.

@@ -111,7 +111,7 @@ def op_at(op: Op, i: int) -> Op:
 
 
 def _are_sizes(values: tuple[Any, ...]) -> tuple[bool, ...]:
-    """Which of an operator's fields are sizes."""
+    """Mask of an operator's fields that are sizes."""
     return tuple(map(_NUMBERS.__contains__, map(type, values)))
 
 

@@ -1,4 +1,4 @@
-"""How a model is spread over devices, and whether its sizes allow it."""
+"""Plans of spreading a model over devices, checked against its sizes."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def ffn_block(kind: str, width: int) -> AnyFeedForward:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSpace:
-    """What every layer chooses for itself. Without ``weights`` of their own, layers are stored as the head is."""
+    """Choices of each layer. Without ``weights``, layers have the head's format."""
 
     heads: tuple[int, ...]
     kv_heads: tuple[int, ...]
@@ -194,7 +194,7 @@ class SpaceSpec:
         return tuple(getattr(self.layer if name in LAYER_CHOICES else self, name))
 
     def tie(self, choice: str) -> str:
-        """How layers choose ``choice`` together: a word of TIES."""
+        """Tie of ``choice`` between layers: a word of TIES."""
         return self.layers if isinstance(self.layers, str) else self.layers.get(choice, "each")
 
 

@@ -27,7 +27,7 @@ class Learnt:
         self._posterior = {metric: _posterior(each) for metric, each in pairs.items() if each}
 
     def factor(self, metric: str) -> float:
-        """What predictions of a metric are multiplied by."""
+        """Factor on predictions of a metric."""
         return math.exp(self._posterior[metric][0]) if metric in self._posterior else 1.0
 
     def corrected(self, metric: str, bounds: Bounds) -> Bounds:

@@ -46,7 +46,7 @@ class ServedPricer:
         self._together = max(min(runtime.prefill_tokens // template.prompt_tokens, others), 1)
 
     def setting(self, design: Design) -> Setting:
-        """How a design is served.
+        """Setting of a served design.
 
         Raises:
             Unsupported: Its layers have formats of their own, or the runtime is not written for the device.

@@ -89,7 +89,7 @@ class Columns:
     left_out: tuple[str, ...]
 
     def sentences(self) -> list[str]:
-        """How columns were read, one line per field."""
+        """Text on how columns were read, one line per field."""
         lines = []
         for field, column in self.fields.items():
             unit = next((name for name, factor in UNITS.items() if factor == self.scale.get(field)), "")

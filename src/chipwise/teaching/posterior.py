@@ -58,7 +58,7 @@ BOUNDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """What stays the same while logarithms move: the passes, units, labels and points of a fit."""
+    """Fixed parts of a fit while logarithms change: passes, units, labels and points."""
 
     seen: Observations
     units: Float64Array
@@ -89,7 +89,7 @@ class Frame:
 
     @property
     def size(self) -> int:
-        """How many logarithms there are."""
+        """Number of logarithms."""
         return 1 + len(TERMS) + len(self.labels) + len(self.points)
 
     def prior(self, strengths: Strengths) -> Float64Array:

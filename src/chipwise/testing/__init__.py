@@ -1,4 +1,4 @@
-"""What outsiders test their own parts with: conformance suites, small models, strategies.
+"""Tools to test third-party parts: conformance suites, small models, strategies.
 
 Needs pytest and hypothesis.
 """

@@ -57,7 +57,7 @@ def toy_objectives(rows: Rows) -> Float64Array:
 
 
 def toy_violations(rows: Rows, values: int = 4, limit: float | None = 0.7) -> Float64Array:
-    """How far each row is past the limit, (n, 1), or (n, 0) without one."""
+    """Excess of each row over the limit, (n, 1), or (n, 0) without one."""
     if limit is None:
         return np.zeros((len(rows), 0))
     share: Float64Array = rows.mean(axis=1) / (values - 1)

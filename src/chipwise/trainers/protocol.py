@@ -31,7 +31,7 @@ TRAINERS = Table(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What a trainer is made from.
+    """Arguments of a trainer.
 
     ``on`` is the run file's ``train.on``, such as ``cuda:0,1`` or ``ray://head:10001``; ``folder`` the run's.
     """
@@ -64,7 +64,7 @@ class Trainer(Protocol):
         ...
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Event]:
-        """What happens until every job has ended; an event's ``job`` is the place in ``jobs``.
+        """Events until every job has ended; an event's ``job`` is the index in ``jobs``.
 
         When the ``result`` of a job is given, the job's folder holds its weights, its result and the state that a
         longer training goes on from, as if it had run here. What had been finished before is not done again.

@@ -48,7 +48,7 @@ class TrainSpec:
 
     @property
     def trains_on(self) -> Literal["cpu", "cuda"]:
-        """What computes the trainings."""
+        """Kind of device that computes the trainings."""
         chosen = self.device if self.kind in ("ray", "jobs") else None
         return chosen or ("cuda" if self.kind == "cuda" else "cpu")
 

@@ -54,7 +54,7 @@ def option(table: dict[str, str], case: Case, *values: object) -> str:
 
 
 def weights_option(case: Case, name: str) -> str | None:
-    """How to produce weights in a format for the case's runtime; None where it does not read that format."""
+    """Instructions to produce weights in a format for the case's runtime; None where it does not read the format."""
     own = WEIGHTS.get(case.question.served_by.name)
     if case.sheet is None:
         return f"export it so: --weights {name}"

@@ -51,11 +51,11 @@ class OptunaSampler(BaseStrategy):
         raise NotImplementedError
 
     def _distribution(self, count: int) -> Any:
-        """How the sampler sees a choice among ``count``: as a whole number."""
+        """The sampler's distribution of a choice among ``count``: whole numbers."""
         return self._optuna.distributions.IntDistribution(0, count - 1)
 
     def propose(self, count: int) -> Rows:
-        """What the sampler suggests, one row after the other."""
+        """Suggestions of the sampler, one row after the other."""
         if len(self.history) < self.initial:
             rows = self.initial_rows(count)
             self.history.mark_pending(rows)

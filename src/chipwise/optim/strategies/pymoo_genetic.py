@@ -126,7 +126,7 @@ class Nsga3(Nsga2):
 
 
 def _directions(goals: int, partitions: int) -> float:
-    """How many even directions there are."""
+    """Number of even directions."""
     import math
 
     return math.comb(goals + partitions - 1, partitions) if goals > 1 else math.inf

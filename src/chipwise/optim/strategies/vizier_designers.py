@@ -72,7 +72,7 @@ class Vizier(BaseStrategy):
         return designers.NSGA2Designer(stated, seed=seed)
 
     def propose(self, count: int) -> Rows:
-        """What the designer suggests, each mended where it cannot be tried."""
+        """Suggestions of the designer, repaired where they cannot be tried."""
         opening = self.initial_rows(count) if not len(self.history) else self.history.rows[:0]
         if len(opening) or self._designer is None:
             return opening

@@ -92,14 +92,14 @@ class Fitted:
         return lanes.get(lane, lanes["other"])
 
     def situation(self, device: DeviceProfile, fold: str | None) -> Situation:
-        """What ``fold`` was fitted to: such kernels on ``device``, on its family, or neither."""
+        """Situation of ``device``: ``fold`` was fitted to such kernels on it, on its family, or on neither."""
         remaining = kept(self.facts["devices"], fold)
         if device.name in remaining:
             return "seen"
         return "sibling" if device.family in remaining.values() else "unseen"
 
     def kinship(self, device: DeviceProfile, stack: str, lane: str, fold: str | None) -> Kinship:
-        """How closely the data of ``fold`` match these kernels on ``device``."""
+        """Kinship of these kernels on ``device`` with the data of ``fold``."""
         remaining = kept(self.facts["devices"], fold)
         if fold is None and device.name in self.facts["seen"].get(stack, ()):
             return "seen"

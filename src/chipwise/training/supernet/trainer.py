@@ -191,7 +191,7 @@ class SupernetRun(Run):
         return x, table, head_loss(x, table, target, teacher_RV=teacher, share=self.recipe.distil)
 
     def _charge(self, elapsed_s: float) -> float:
-        """What a step costs the budget: what its work costs when it is little disturbed.
+        """Charge of a step: the cost of its work on a quiet machine.
 
         Steps differ in what they train. The stated pace gives a step's work, and the first quartile of recent seconds
         per work its cost; never more than the step really took.
