@@ -215,7 +215,7 @@ def search_by_law(
     signs = {goal.metric: 1.0 if goal.direction == "minimize" else -1.0 for goal in objectives}
     goals = {LOSS: 1.0} | signs
     begun = screen(space, both, limits, seed=seed, draws=draws)
-    held = _Held(begun.rows, {name: np.asarray(values) for name, values in begun.metrics.items()}).front(goals)
+    held = _Feasible(begun.rows, {name: np.asarray(values) for name, values in begun.metrics.items()}).front(goals)
     rng, priced, stale = np.random.default_rng([seed, 23]), begun.priced, 0
     for _ in range(MOST_ROUNDS):
         least = held.metrics[LOSS].min()
@@ -246,19 +246,19 @@ def search_by_law(
 
 
 @dataclass(frozen=True)
-class _Held:
+class _Feasible:
     """Rows within the limits, with their metrics."""
 
     rows: Rows
     metrics: dict[str, Float64Array]
 
-    def joined(self, other: _Held) -> _Held:
+    def joined(self, other: _Feasible) -> _Feasible:
         """Joins both, without duplicate rows."""
         rows, first = distinct_rows(np.vstack([self.rows, other.rows]))
         metrics = {name: np.concatenate([a, other.metrics[name]])[first] for name, a in self.metrics.items()}
-        return _Held(rows, metrics)
+        return _Feasible(rows, metrics)
 
-    def front(self, goals: dict[str, float]) -> _Held:
+    def front(self, goals: dict[str, float]) -> _Feasible:
         """The non-dominated rows, and the best ``PARENTS`` by loss."""
         keep = non_dominated(self._points(goals))
         keep[np.argsort(self.metrics[LOSS], kind="stable")[:PARENTS]] = True
@@ -276,15 +276,15 @@ class _Held:
     def _points(self, goals: dict[str, float]) -> Float64Array:
         return np.column_stack([sign * self.metrics[name] for name, sign in goals.items()])
 
-    def _where(self, index: NDArray[np.int64]) -> _Held:
-        return _Held(self.rows[index], {name: values[index] for name, values in self.metrics.items()})
+    def _where(self, index: NDArray[np.int64]) -> _Feasible:
+        return _Feasible(self.rows[index], {name: values[index] for name, values in self.metrics.items()})
 
 
-def _within(rows: Rows, metrics: Metrics, limits: tuple[Constraint, ...]) -> _Held:
+def _within(rows: Rows, metrics: Metrics, limits: tuple[Constraint, ...]) -> _Feasible:
     """Selects the rows within the limits."""
     known = {name: np.asarray(values) for name, values in metrics(rows).items()}
     keep = np.flatnonzero(excess(limits, known) <= 0)
-    return _Held(rows, known)._where(keep)
+    return _Feasible(rows, known)._where(keep)
 
 
 def _children(space: SearchSpace, parents: Rows, count: int, rng: np.random.Generator) -> Rows:

@@ -37,7 +37,7 @@ _FILES = ("classifier.json", "classifier.safetensors", "model.onnx", "tokenizer.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class ClassifierHead:
     """Classifier head: a matrix on the standardised mean, maximum and last value of the last hidden states."""
 
     weight: Float32Array  # (C, 3 D)
@@ -81,7 +81,7 @@ class Classifier:
             tensors = load_file(place / _FILES[1])
         except SafetensorError as error:
             raise SpecError(f"cannot be read as weights: {error}", file=str(place / _FILES[1])) from None
-        self._read = Reading(**{name: tensors[f"head.{name}"] for name in Reading.__slots__})
+        self._read = ClassifierHead(**{name: tensors[f"head.{name}"] for name in ClassifierHead.__slots__})
         self._tokenizer = load_tokenizer(place / _FILES[3])
         self._graph = OnnxRuntimeSession(place / _FILES[2], capacity=self.arch.max_tokens)
 
@@ -120,7 +120,7 @@ def write_classifier(
     task: Task,
     design: Design,
     weights: Mapping[str, NDArray[Any]],
-    reading: Reading,
+    reading: ClassifierHead,
     tokenizer: Path,
 ) -> None:
     """Writes what :class:`Classifier` reads; the small JSON file last, so that a folder with one is whole.
@@ -136,7 +136,7 @@ def write_classifier(
     with storage(folder):
         folder.mkdir(parents=True, exist_ok=True)
     tensors = {f"model.{name}": np.ascontiguousarray(value, np.float32) for name, value in weights.items()}
-    tensors |= {f"head.{name}": np.ascontiguousarray(getattr(reading, name)) for name in Reading.__slots__}
+    tensors |= {f"head.{name}": np.ascontiguousarray(getattr(reading, name)) for name in ClassifierHead.__slots__}
     write_atomic(folder / _FILES[1], save(tensors))
     write_atomic(folder / _FILES[2], features_graph(design, weights))
     write_atomic(folder / _FILES[3], tokenizer.read_bytes())

@@ -65,7 +65,7 @@ def run_job(job: TaskJob) -> dict[str, Any]:
     """
     from chipwise.training.evaluate import load_model, quantised
     from chipwise.training.tasks import evaluate_task, learn, score_answers
-    from chipwise.training.tasks_classifier import Classifier, Reading, write_classifier
+    from chipwise.training.tasks_classifier import Classifier, ClassifierHead, write_classifier
 
     task = load_task(job.task, kind=job.kind)
     folder = Path(job.folder)
@@ -91,7 +91,7 @@ def run_job(job: TaskJob) -> dict[str, Any]:
             task=task,
             design=Design(arch=job.arch, weights=job.form),
             weights={name: value.numpy() for name, value in tuned.state_dict().items()},
-            reading=Reading(**{name: value.numpy() for name, value in read.items()}),
+            reading=ClassifierHead(**{name: value.numpy() for name, value in read.items()}),
             tokenizer=Path(job.tokenizer),
         )
         classifier = Classifier(folder)

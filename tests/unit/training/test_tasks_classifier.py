@@ -17,7 +17,7 @@ from chipwise.core.workers import WorkerPool
 from chipwise.deploy.torch import Transformer, build
 from chipwise.spec import ArchSpec, Design
 from chipwise.training.tasks import encode, learn, pooled
-from chipwise.training.tasks_classifier import Classifier, Reading, copy_classifier, write_classifier
+from chipwise.training.tasks_classifier import Classifier, ClassifierHead, copy_classifier, write_classifier
 from chipwise.training.tasks_data import Item, Question, Task, divide
 from chipwise.training.tasks_worker import RESULT, TaskJob, run_job
 from chipwise.training.tokenizer import TokenStore
@@ -62,7 +62,7 @@ def shipped(folder: Path, model: Transformer, store: TokenStore, form: str, task
         task=task,
         design=Design(arch=model.arch, weights=form),
         weights={name: value.numpy() for name, value in tuned.state_dict().items()},
-        reading=Reading(
+        reading=ClassifierHead(
             weight=head.linear.weight.detach().numpy(),
             bias=head.linear.bias.detach().numpy(),
             mean=head.mean.numpy(),
@@ -144,7 +144,7 @@ def test_questions_are_answered_by_likelihood_and_ship_nothing(
             task=asked,
             design=Design(arch=arch, weights="fp32"),
             weights={},
-            reading=Reading(weight=ONE, bias=ONE, mean=ONE, deviation=ONE),
+            reading=ClassifierHead(weight=ONE, bias=ONE, mean=ONE, deviation=ONE),
             tokenizer=store.tokenizer_path(300),
         )
 

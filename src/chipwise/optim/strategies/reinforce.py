@@ -24,7 +24,7 @@ _RATE, _FREE_RATE = 0.35, 0.05
 _CLIP = 2.0
 _DRAWN, _ROUNDS = 48, 12
 _OPENING = 20  # trials from all strata before the policies draw, where limits are free
-_FORGET = 0.995  # what is left of the logits after each lesson, so that no choice is ruled out for good
+_FORGET = 0.995  # what is left of the logits after each update, so that no choice is ruled out for good
 
 
 class Reinforce(BaseStrategy):
@@ -58,7 +58,7 @@ class Reinforce(BaseStrategy):
                 excess = self.violation(drawn)
                 usable = self.usable(drawn[excess <= 0])
                 usable = usable[~(usable[:, None] == found[None]).all(axis=2).any(axis=1)]
-                if (excess > 0).mean() > 0.5:  # lessons for free, until most draws hold the limits
+                if (excess > 0).mean() > 0.5:  # updates without trials, until most draws hold the limits
                     self._learn(policy, drawn, _FREE_RATE * (excess.mean() - excess) / (excess.std() + 1e-9))
                 if len(usable):
                     found = np.vstack([found, usable[:1]])

@@ -35,7 +35,7 @@ MADE_BY = "NVIDIA"  # no such timings are published for other vendors' chips
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Saying:
+class Statement:
     """A published statement, in words."""
 
     what: str
@@ -69,9 +69,9 @@ class Timing:
 class Published:
     """Contents of the file: requirements, timings, other statements, and whole training steps to check against."""
 
-    needs: tuple[Saying, ...]
+    needs: tuple[Statement, ...]
     products: tuple[Timing, ...]
-    others: tuple[Saying, ...]
+    others: tuple[Statement, ...]
     steps: tuple[Timing, ...]
 
 

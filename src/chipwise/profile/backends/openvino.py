@@ -1,6 +1,6 @@
 """OpenVINO on the CPU, for the same ONNX files as ONNX Runtime.
 
-OpenVINO spells attention out into plain operators and joins past and new keys anew in each step. Two requests take
+OpenVINO decomposes attention into plain operators and joins past and new keys anew in each step. Two requests take
 turns, the one's present being the other's past, so that nothing else is copied.
 """
 
