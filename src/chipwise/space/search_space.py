@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from chipwise.core.errors import SpecError
 from chipwise.core.fields import describe
-from chipwise.core.rows import Rows
+from chipwise.core.rows import Rows as Rows
 from chipwise.space.conditions import Conditions
 from chipwise.space.count import size
 from chipwise.space.designs import design_of
