@@ -155,6 +155,9 @@ FORMATS: dict[str, WeightFormat] = {
         # The same blocks in chipwise's own files: the head as the other matrices are, the token table in FP32.
         WeightFormat(name="q8_0_own", dtype=DType.INT8, block=32, scale_bits=16, head="q8_0", table="fp32"),
         WeightFormat(name="q4_0_own", dtype=DType.INT4, block=32, scale_bits=16, head="q4_0_own", table="fp32"),
+        # Likewise in its ONNX files.
+        WeightFormat(name="int8_own", dtype=DType.INT8, scale_bits=32, head="int8_own", table="fp32"),
+        WeightFormat(name="int4_own", dtype=DType.INT4, block=32, scale_bits=32, head="int4_own", table="fp32"),
         _blocks("q5_0", DType.INT8, 5.5, 32),
         _blocks("q5_1", DType.INT8, 6.0, 32),
         _blocks("q2_k_block", DType.INT4, 2.625),

@@ -418,7 +418,7 @@ def load(name: str) -> DeviceProfile:
     version.
 
     ``NAME:PART`` is one part of a system on a chip, such as ``apple-m3-max:cpu`` or ``snapdragon-8-elite:npu``: the
-    same sheet with the engines of that part alone.
+    same sheet with the engines of that part alone. ``NAME:8-cores`` is the CPU with so many of its cores at work.
 
     Raises:
         UnknownName: No device has this name, or the device no such part.
@@ -445,6 +445,9 @@ def load(name: str) -> DeviceProfile:
 @functools.cache
 def _part(stem: str, part: str) -> DeviceProfile:
     sheet = _shipped(stem)
+    counted = re.fullmatch(r"(\d+)-cores?", part)
+    if counted:
+        return with_cores(sheet, int(counted[1]))
     engines = tuple(engine for engine in sheet.engines if engine.part == part)
     if not engines:
         listed = sorted({engine.part for engine in sheet.engines})
@@ -460,6 +463,35 @@ def _part(stem: str, part: str) -> DeviceProfile:
         unit=first.unit or sheet.unit,
         units=first.units,
         clock=first.clock,
+    )
+
+
+def with_cores(sheet: DeviceProfile, count: int) -> DeviceProfile:
+    """The CPU of ``sheet`` with ``count`` of its cores at work, the fastest first, or all where it has fewer.
+
+    Raises:
+        InputError: ``count`` is not positive.
+        UnknownName: The sheet has no CPU.
+    """
+    if count < 1:
+        raise InputError(f"{sheet.name}: cores must be at least 1, not {count}")
+    engines = [engine for engine in sheet.engines if engine.part == "cpu" and engine.units is not None]
+    if not engines:
+        raise UnknownName("part", f"{sheet.name}:cpu", sorted({engine.part for engine in sheet.engines}))
+    left, kept = {"matrix": count, "vector": count}, []
+    for engine in sorted(engines, key=lambda each: -max((each.rate(str(d.value)) or 0.0) for d in each.dtypes())):
+        assert engine.units is not None
+        taken = min(left[engine.kind], int(engine.units.number))
+        if taken:
+            left[engine.kind] -= taken
+            units = Count(value=taken, source=f"{count} cores asked for; {engine.units.source}")
+            kept.append(replace(engine, units=units))
+    used = max(count - each for each in left.values())
+    return replace(
+        sheet,
+        name=f"{sheet.name.partition(':')[0]}:{used}-core{'s' if used > 1 else ''}",
+        title=f"{sheet.title}, {used} core{'s' if used > 1 else ''}",
+        engines=tuple(kept),
     )
 
 

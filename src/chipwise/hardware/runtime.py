@@ -72,13 +72,14 @@ class Runtime:
     @property
     def local(self) -> bool:
         """Whether its kernels were fitted to measured runs of one user, on chips that people own."""
-        return self.stack not in SERVING
+        return self.stack not in (*SERVING, CORES)
 
     def fuses(self, chain: Chain) -> bool:
         """Whether the chain is one kernel."""
         return chain in self.fused
 
 
+CORES = "cores"  # the stack of ONNX Runtime where it runs on the cores of a CPU
 SERVING = ("vllm", "sglang", "trtllm")
 """Stacks whose kernels and host were timed on data-centre GPUs, serving many requests at once."""
 
@@ -231,6 +232,8 @@ def runtime_named(name: str) -> Runtime:
 _OLD_CUDA = frozenset({"kepler", "maxwell", "pascal", "jetson"})  # families below compute capability 7.0, or near it
 _BOARDS = frozenset({"Raspberry Pi", "Rockchip", "SiFive"})
 _PHONES = frozenset({"Qualcomm", "MediaTek", "Samsung", "Google"})
+ON_CORES: frozenset[Platform] = frozenset({"cpu", "board", "phone"})
+"""Where ONNX Runtime runs on the CPU's cores unless it is told of another provider."""
 _REPLAYED_AS: Mapping[Platform, str] = {
     "cuda": "a captured CUDA graph",
     "old cuda": "a captured CUDA graph",
@@ -275,6 +278,9 @@ def runtimes_for(device: DeviceProfile) -> list[str]:
     return [default, *(r.name for r in RUNTIMES.values() if platform in r.runs_on and r.name != default)]
 
 
+_READER_OF = {"int8_own": "onnxruntime", "int4_own": "onnxruntime"}
+
+
 def default_runtime(device: DeviceProfile, weights: WeightFormat | None = None) -> str:
     """vLLM where servers run it, ONNX Runtime on Hailo's chips, llama.cpp on everything that people own.
 
@@ -282,7 +288,7 @@ def default_runtime(device: DeviceProfile, weights: WeightFormat | None = None) 
     """
     platform = platform_of(device)
     if weights is not None and weights.head is not None:
-        reader = "mlx" if weights.name.startswith("mlx") else "llama.cpp"
+        reader = "mlx" if weights.name.startswith("mlx") else _READER_OF.get(weights.name, "llama.cpp")
         if platform in RUNTIMES[reader].runs_on:
             return reader
     if platform == "hailo":
@@ -302,4 +308,5 @@ def on_device(runtime: Runtime, device: DeviceProfile) -> Runtime:
     if platform not in runtime.runs_on:
         known = ", ".join(runtimes_for(device))
         raise Unsupported(f"{runtime.title} does not run on {device.name} ({device.title}); runtimes that do: {known}")
-    return replace(runtime, replayed_as=_REPLAYED_AS.get(platform, "one compute graph"))
+    stack = CORES if runtime.name == "onnxruntime" and platform in ON_CORES else runtime.stack
+    return replace(runtime, stack=stack, replayed_as=_REPLAYED_AS.get(platform, "one compute graph"))

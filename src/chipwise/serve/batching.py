@@ -24,7 +24,7 @@ import numpy as np
 
 from chipwise.core.arrays import Float64Array
 from chipwise.core.files import build
-from chipwise.hardware.runtime import Runtime
+from chipwise.hardware.runtime import CORES, Runtime
 from chipwise.serve.setting import Setting
 from chipwise.serve.steps import PassTimes
 
@@ -47,7 +47,7 @@ class Constants:
 
     def host_step_s(self, runtime: Runtime, *, sequences: Any, tp: int) -> Any:
         """Seconds that the host adds to one pass that decodes ``sequences`` on ``tp`` devices."""
-        if runtime.local:
+        if runtime.local or runtime.stack == CORES:
             return 0.0  # already part of each kernel's cost
         ranks_s = self.ranks_s * math.log2(tp)
         return self.host_s[runtime.stack] + (self.sequence_s * sequences + ranks_s if runtime.python else 0.0)

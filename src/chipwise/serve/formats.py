@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from chipwise.core.dtypes import DType, format_name, weight_format
 from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.hardware.runtime import CORES, Runtime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +49,14 @@ EXPERTS_ONLY = frozenset({"nvfp4", "mxfp4", "int4_g32"})
 """Checkpoints of mixtures in these formats (gpt-oss, NVIDIA's DeepSeek, Kimi-K2.5) quantise only the experts."""
 
 
-def wide_format(device: DeviceProfile) -> str:
+def wide_format(device: DeviceProfile, runtime: Runtime | None = None) -> str:
     """Default format of activations and weights.
 
-    The first of BF16, FP16 and FP32 that the device can multiply.
+    The first of BF16, FP16 and FP32 that the device can multiply; FP32 in ONNX Runtime on CPU cores, which has few
+    kernels of 16 bits.
     """
+    if runtime is not None and runtime.stack == CORES:
+        return "fp32"
     listed = device.peak_flops_per_s
     return next((name for name in ("bf16", "fp16", "fp32") if name in listed), "bf16")
 

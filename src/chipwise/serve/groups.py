@@ -13,6 +13,7 @@ from chipwise.core.errors import ChipwiseError, Unsupported
 from chipwise.core.statistics import Z90
 from chipwise.cost.request import price_shares, request_total, throughput
 from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.hardware.runtime import CORES
 from chipwise.predict.taught_pass import deviation
 from chipwise.serve import intervals
 from chipwise.serve.batching import Constants, constants, tpot_s
@@ -126,7 +127,7 @@ class GroupCost:
         if self.group.device.taught is not None:
             return self.group.device.taught.provenance
         runtime = self.group.setting.runtime
-        fitted = runtime.served or runtime.local
+        fitted = runtime.served or runtime.local or runtime.stack == CORES
         borrowed = "" if fitted else f"; {runtime.title} priced with vLLM's kernels and host time"
         return f"predicted ({self.situation} device{borrowed})"
 

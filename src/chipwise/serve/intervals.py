@@ -21,8 +21,8 @@ import numpy.typing as npt
 from chipwise.core.arrays import Float64Array
 from chipwise.core.dtypes import weight_format
 from chipwise.hardware.datasheet import DeviceProfile
-from chipwise.hardware.runtime import platform_of
-from chipwise.predict.kernels import local
+from chipwise.hardware.runtime import CORES, platform_of
+from chipwise.predict.kernels import cores, local
 from chipwise.predict.kernels.times import Situation
 from chipwise.serve.setting import Setting
 from chipwise.spec.feed_forward import MixtureOfExperts
@@ -66,6 +66,8 @@ _OTHERS: Mapping[str, ClassWidth] = {  # PyTorch, ONNX Runtime
     "phone": ClassWidth(1.5),
     "board": ClassWidth(1.5),
 }
+ON_ONE_CORE = ClassWidth(0.6, 0.7)
+"""ONNX Runtime on one core of a server or a desktop (``predict/kernels/cores.py``), where a second machine was 0.5 off."""
 UNCHECKED = ClassWidth(2.0)  # no measurement of the class was found
 ENCODER_DECODERS: Mapping[str, float] = {"cuda": 1.6, "old cuda": 1.6, "cpu": 2.1, "board": 2.7}
 """Models that read with an encoder and write with a decoder, in any runtime: eight tables of such models in PyTorch."""
@@ -146,6 +148,10 @@ def class_width(setting: Setting, device: DeviceProfile, *, several: bool = Fals
         if setting.plan.devices > 1:
             return ClassWidth(max(SPLIT_LAYERS, tpot))
         return ClassWidth(max(SEVERAL.get(platform, UNCHECKED.tpot), tpot)) if several else ClassWidth(tpot, ttft)
+    if runtime.stack == CORES:
+        if platform == "cpu" and cores.threads_of(device) == 1:
+            return ON_ONE_CORE
+        return ClassWidth(_OTHERS[platform].tpot, _OTHERS[platform].tpot)
     return _OTHERS.get(platform, UNCHECKED)
 
 

@@ -132,6 +132,8 @@ def _layer(layer: Layer, setting: Setting, step: Step) -> Iterator[tuple[str, It
     if layer.attention is not None:
         if layer.attention_norm:
             yield "attention", setting.norm(step.tokens)
+        if layer.attention_conv:
+            yield "attention", iter([mixers.conv(setting, step, setting.arch.d_model, layer.attention_conv)])
         mixed = _mixer(layer.attention, setting, step)
         yield "attention", (part for part in mixed if part.op.kind != "all_reduce") if joined else mixed
         if both:
@@ -142,6 +144,8 @@ def _layer(layer: Layer, setting: Setting, step: Step) -> Iterator[tuple[str, It
     if layer.ffn is not None:
         if layer.ffn_norm:
             yield "ffn", setting.norm(step.tokens)
+        if layer.ffn_conv:
+            yield "ffn", iter([mixers.conv(setting, step, setting.arch.d_model, layer.ffn_conv)])
         if joined:
             yield "ffn", iter([setting.elementwise("join", "add", step.tokens * setting.arch.d_model)])
         if isinstance(layer.ffn, MixtureOfExperts):

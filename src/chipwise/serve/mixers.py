@@ -144,7 +144,7 @@ def gated_delta(block: GatedDelta, setting: Setting, step: Step) -> Iterator[Par
     key_heads, value_heads = shard(block.key_heads, tp), shard(block.value_heads, tp)
     keys, values = key_heads * block.key_size, value_heads * block.value_size
     yield setting.matmul("in", tokens, d_model, 2 * keys + 2 * values + 2 * value_heads)
-    yield _conv(setting, step, 2 * keys + values, block.conv)
+    yield conv(setting, step, 2 * keys + values, block.conv)
     op = ScanOp(
         variant="gated_delta",
         batch=step.batch,
@@ -169,7 +169,7 @@ def mamba2(block: Mamba2, setting: Setting, step: Step) -> Iterator[Part]:
     inner = heads * block.head_size
     channels = inner + 2 * groups * block.state_size
     yield setting.matmul("in", tokens, d_model, inner + channels + heads, bias=block.bias)
-    yield _conv(setting, step, channels, block.conv, bias=block.conv_bias)
+    yield conv(setting, step, channels, block.conv, bias=block.conv_bias)
     op = ScanOp(
         variant="mamba2",
         batch=step.batch,
@@ -193,13 +193,14 @@ def short_conv(block: ShortConv, setting: Setting, step: Step) -> Iterator[Part]
     width = shard(block.width, tp)
     yield setting.matmul("in", tokens, d_model, 3 * width, bias=block.bias)
     yield setting.elementwise("gate_in", "mul", tokens * width)
-    yield _conv(setting, step, width, block.taps, bias=block.bias)
+    yield conv(setting, step, width, block.taps, bias=block.bias)
     yield setting.elementwise("gate_out", "mul", tokens * width)
     yield setting.matmul("out", tokens, width, d_model, bias=block.bias)
     yield from setting.collective("all_reduce", tokens * d_model, tp)
 
 
-def _conv(setting: Setting, step: Step, channels: int, taps: int, *, bias: bool = False) -> Part:
+def conv(setting: Setting, step: Step, channels: int, taps: int, *, bias: bool = False) -> Part:
+    """A short causal convolution of each channel by itself."""
     kept = setting.formats.activations
     op = ConvOp(
         batch=step.batch,

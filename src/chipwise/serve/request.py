@@ -114,7 +114,7 @@ def _resolved(
     found_runtime = on_device(_runtime(named) if isinstance(named, str) else named, found)
     mixture = any(isinstance(layer.ffn, MixtureOfExperts) for layer in arch.layers)
     name = model if isinstance(model, str) else None
-    formats = _formats(name, model_changed, weights, kv, found_runtime, wide_format(found), mixture)
+    formats = _formats(name, model_changed, weights, kv, found_runtime, wide_format(found, found_runtime), mixture)
     if wide_layers:
         formats = _keeping(formats, wide_layers, arch)
     return Resolved(Setting(arch=arch, plan=plan, formats=formats, runtime=found_runtime), found)

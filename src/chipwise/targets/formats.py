@@ -13,6 +13,7 @@ STORED: Mapping[str, Mapping[str, str]] = {
     "llama.cpp": _GGUF,
     "llama.cpp-vulkan": _GGUF,
     "mlx": _MLX,
+    "onnxruntime": {"int8": "int8_own", "int4": "int4_own"},
     "vllm": {"int4": "int4_g128"},
     "sglang": {"int4": "int4_g128"},
     "trtllm": {"int4": "int4_g128"},

@@ -8,8 +8,9 @@ import numpy as np
 
 from chipwise.core.arrays import Float64Array
 from chipwise.hardware.datasheet import DeviceProfile
-from chipwise.hardware.runtime import runtime_named
+from chipwise.hardware.runtime import CORES, Runtime, runtime_named
 from chipwise.ops import Op, Phase, Workload
+from chipwise.predict.kernels import cores
 from chipwise.predict.kernels.times import Situation
 from chipwise.serve.batching import constants, tpot_s
 from chipwise.serve.kernel_times import FIGURES, Call, time_kernels
@@ -25,8 +26,9 @@ from chipwise.targets.formats import format_there
 class ServedPricer:
     """A device, its runtime and a plan as the pricer of a space; see :class:`chipwise.space.price_table.Pricer`.
 
-    A pass has two columns: the seconds of its kernels and how many kernels it launches. Where waiting prompts share a
-    pass, a prompt's pass has two more, those of the shared one.
+    A pass has two columns: the seconds of its kernels and how many kernels it launches. On CPU cores it has a third:
+    the seconds of its bytes, of which caches save a part that depends on the whole pass. Where waiting prompts share a
+    pass, a prompt's pass has as many more, those of the shared one.
 
     Args:
         template: Device, runtime, KV-cache format, plan and lengths; its model and weights are not read.
@@ -80,12 +82,12 @@ class ServedPricer:
         setting = next(iter(self._shared.values()))
         runtime, known = setting.runtime, self._constants
         host_s = known.host_step_s(runtime, sequences=0, tp=setting.plan.tp)
-        ttft_s = known.spaced_s(prefill[:, 0], prefill[:, 1], runtime) + host_s
-        step_s = known.spaced_s(decode[:, 0], decode[:, 1], runtime)
+        ttft_s = self._spaced_s(prefill, runtime) + host_s
+        step_s = self._spaced_s(decode, runtime)
         step_s = step_s + known.host_step_s(runtime, sequences=self._replica_batch, tp=setting.plan.tp)
         if self._in_flight == 1:
             return ttft_s, step_s
-        shared_s = known.spaced_s(prefill[:, 2], prefill[:, 3], runtime)
+        shared_s = self._spaced_s(prefill[:, prefill.shape[1] // 2 :], runtime)
         waited_s = known.waited_pass_s(shared_s, host_s, runtime, self._together)
         return ttft_s, tpot_s(
             step_s,
@@ -94,6 +96,13 @@ class ServedPricer:
             new_tokens=self._template.new_tokens,
             share=known.prefill_share if runtime.mixes else 1.0,
         )
+
+    def _spaced_s(self, columns: Float64Array, runtime: Runtime) -> Float64Array:
+        """Seconds of a pass on the device by its columns."""
+        busy_s = columns[:, 0]
+        if runtime.stack == CORES:
+            busy_s = busy_s - cores.saved_s(columns[:, 2], self.device)
+        return self._constants.spaced_s(busy_s, columns[:, 1], runtime)
 
     def energy_j(self, columns: Float64Array) -> Float64Array | None:
         """Not priced by block: power depends on the whole pass."""
@@ -135,7 +144,10 @@ class ServedPricer:
 
     def _columns(self, setting: Setting, step: Step) -> Float64Array:
         times = self._times(setting, self._parts(setting, step))
-        return np.array([float(self._constants.busy_s(times, setting.runtime)[0]), float(times.kernels)])
+        found = [float(self._constants.busy_s(times, setting.runtime)[0]), float(times.kernels)]
+        if setting.runtime.stack == CORES:
+            found.append(float(times.counts.sum(axis=0) @ times.figure("memory_s")[:, 0]))
+        return np.array(found)
 
     def _parts(self, setting: Setting, step: Step) -> tuple[Part, ...]:
         """The kernels of a pass; those of the previous design are discarded."""

@@ -16,7 +16,8 @@ from chipwise.core.errors import MeasurementError, SpecError, Unsupported
 from chipwise.core.statistics import Z90, nnls
 from chipwise.cost.model import CostEstimate
 from chipwise.cost.spending import Rates, spent
-from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.hardware.datasheet import DeviceProfile, with_cores
+from chipwise.hardware.runtime import CORES, on_device, runtime_named
 from chipwise.profile.measurement import Measurement
 from chipwise.run.folder import RunFolder
 from chipwise.run.spec import RunSpec
@@ -322,7 +323,7 @@ def open_ssh(spec: RunSpec, space: SearchSpace, folder: RunFolder, on_detail: Ca
 
 
 def stated(spec: RunSpec, space: SearchSpace) -> DeviceProfile:
-    """The run's data sheet with the power and price that the run states.
+    """The run's data sheet with the power and price that the run states, and as many CPU cores as it has threads.
 
     Raises:
         SpecError: The runtime cannot serve designs of the space.
@@ -335,6 +336,8 @@ def stated(spec: RunSpec, space: SearchSpace) -> DeviceProfile:
         check_space(space, spec.target.runtime)
     except Unsupported as error:
         raise SpecError(str(error), field="space") from None
+    if on_device(runtime_named(spec.target.runtime), sheet).stack == CORES:
+        sheet = with_cores(sheet, spec.target.threads)
     rates = spec.target.rates
     if rates.power_w is not None:
         sheet = replace(sheet, board_power=Power(value=str(spec.target.power), source="stated in the run file"))

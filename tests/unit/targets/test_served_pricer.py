@@ -38,6 +38,8 @@ SPACE = SearchSpace(
         ("h100-sxm", "vllm", 16, 2),
         ("h100-sxm", "sglang", 32, 1),
         ("jetson-orin-nano", "onnxruntime", 1, 1),
+        ("xeon-8480-plus:1-core", "onnxruntime", 1, 1),
+        ("raspberry-pi-5", "onnxruntime", 4, 1),
     ],
 )
 def test_rows_of_a_table_cost_what_their_designs_are_estimated_to(device, runtime, batch, tp) -> None:

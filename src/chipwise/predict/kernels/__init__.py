@@ -13,8 +13,9 @@ import numpy as np
 
 from chipwise.core.arrays import Float64Array
 from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.hardware.runtime import CORES
 from chipwise.ops import Op
-from chipwise.predict.kernels import local
+from chipwise.predict.kernels import cores, local
 from chipwise.predict.kernels.times import KernelTimes
 
 __all__ = ["MODELS", "Float64Array", "KernelTimes", "times_of"]
@@ -43,14 +44,16 @@ def times_of(op: Op, device: DeviceProfile, *, stack: str = "vllm", fold: str | 
     Args:
         op: The operator.
         device: Any data sheet.
-        stack: The stack whose kernels run: ``vllm``, ``sglang``, ``trtllm``, or one of ``local.STACKS``.
+        stack: The stack whose kernels run: ``vllm``, ``sglang``, ``trtllm``, ``cores``, or one of ``local.STACKS``.
         fold: None for what ships; ``device:NAME`` or ``family:NAME`` for the model fitted without them.
 
     Raises:
         Unsupported: The device lacks a rate that the operator needs.
     """
     kind = type(op).__name__
-    if stack in local.STACKS and kind != "CollectiveOp":
+    if stack == CORES and kind != "CollectiveOp":
+        found = cores.times(op, device, stack=stack)
+    elif stack in local.STACKS and kind != "CollectiveOp":
         found = local.times(op, device, stack=stack)
     else:
         name = "looped" if op.kind == "looped_experts" else MODELS.get(kind, "analytic")

@@ -1,0 +1,193 @@
+"""Kernels of ONNX Runtime on the cores of a CPU: a cost of each node, arithmetic at a share of the peak, and bytes.
+
+    t = node + FLOPs / (share · P) + bytes / B(working set)
+
+P is the FP32 (int8 for int8 weights) rate of the vector units of the cores that compute. B depends on where the bytes
+of a whole pass are kept between one pass and the next: a model of a few megabytes stays in the last cache, whose
+bandwidth of a core is a multiple of what a core draws from memory. ``times`` prices a kernel whose bytes come from
+memory; ``saved_s`` is what a pass whose bytes fit the caches saves. It depends on the pass alone, so passes still add:
+seconds from memory are summed first and what caches save is subtracted last.
+
+Constants are per clock of the sheet's base clock. They were set on one core of a Sapphire Rapids server (86 and 20
+models of one to thirty megabytes, ONNX Runtime 1.31.1). GPT-2 on a core of a Zen 5 server checked them
+(``benchmarks/claims-cpu.csv``). Several threads were never measured.
+
+References:
+    Intel 64 and IA-32 Architectures Optimization Reference Manual (caches of a core); Fog, Instruction tables.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from chipwise.core.arrays import Float64Array
+from chipwise.core.dtypes import weight_format
+from chipwise.core.errors import Unsupported
+from chipwise.hardware.datasheet import DeviceProfile, Engine
+from chipwise.ops import Op
+from chipwise.predict.kernels.times import KernelTimes
+
+NODE_CLOCKS = 4.5e3  # of a node of a graph: dispatch, shapes, the allocator
+NODES = {"attention": 2.0, "conv": 1.5, "sample": 0.5}  # nodes' worth of what a kernel costs beside its work
+INT8_NODES = 1.6  # a product of int8 weights quantises its input in a node of its own
+SHARE = {"matmul": 1.5, "attention": 0.04, "conv": 0.015}  # of the peak at the base clock, that kernels reach
+SHARE_ELSEWHERE = 0.05
+INT8_FEW = 0.15  # of the int8 rate, where one row is multiplied
+INT4_FEW, INT4_MANY = 0.3, 0.35  # likewise where weights of 4 bits are unpacked for one row, and for many
+CORE_BYTES_PER_CLOCK = {"Intel": 15.0, "AMD": 24.0}  # of the last cache shared by all cores, one core
+CORE_BYTES_PER_CLOCK_ELSEWHERE = 8.0
+PRIVATE_SHARE = 0.5  # of the bytes per clock that makers state for a core's own cache
+PRIVATE_BYTES_PER_CLOCK = 32.0  # where they state none
+SHARED_BY = {"AMD": 8}  # cores that share one piece of the last cache
+CORE_MEMORY_BYTES_PER_S = {"Intel": 14e9, "AMD": 26e9}  # that a core draws from memory: misses in flight over latency
+CORE_MEMORY_ELSEWHERE = {"cpu": 14e9, "soc": 4e9}
+MEMORY_SHARE = 0.8  # of the sheet's bandwidth, all cores together
+SYNC_CLOCKS = 4e3  # starting and joining threads for one kernel, for each doubling of them
+LOG_HALFWIDTH = 0.8
+STEEPNESS = 2.0  # of the share of a working set that a cache keeps, around its capacity
+
+
+def times(op: Op, device: DeviceProfile, *, stack: str = "cores", fold: str | None = None) -> KernelTimes:
+    """Seconds of ``op``, whose sizes may be arrays, with its bytes from memory.
+
+    Raises:
+        Unsupported: The device lists no rate or clock of CPU cores.
+    """
+    work = op.work()
+    flops, moved = np.broadcast_arrays(
+        np.asarray(work.flops, dtype=np.float64), np.asarray(work.bytes, dtype=np.float64)
+    )
+    engine, clock, threads = vector_engine(device), clock_hz(device), threads_of(device)
+    node_s = nodes_of(op) * (NODE_CLOCKS + SYNC_CLOCKS * np.log2(threads)) / clock
+    compute_s = flops / rate_of(op, engine, device)
+    memory_s = moved / device.mem_bandwidth_bytes_per_s
+    return KernelTimes(
+        latency_s=node_s + compute_s + moved / memory_bytes_per_s(device),
+        log_halfwidth=np.full(moved.shape, LOG_HALFWIDTH),
+        compute_s=np.minimum(flops / _peak(engine, device), compute_s),
+        memory_s=memory_s,
+        launch_s=np.full(moved.shape, node_s),
+        situation="unseen",
+    )
+
+
+def saved_s(memory_s: Float64Array, device: DeviceProfile) -> Float64Array:
+    """Seconds that a pass saves because caches keep what it reads.
+
+    Args:
+        memory_s: Bytes of all kernels of the pass over the sheet's bandwidth of memory, (n,).
+        device: The data sheet.
+    """
+    moved = memory_s * device.mem_bandwidth_bytes_per_s
+    found: Float64Array = moved * (1 / memory_bytes_per_s(device) - 1 / bandwidth_bytes_per_s(moved, device))
+    return found
+
+
+def bandwidth_bytes_per_s(working_set_bytes: Float64Array, device: DeviceProfile) -> Float64Array:
+    """Bytes a second of a pass that reads ``working_set_bytes`` over and over."""
+    left, seconds_a_byte = np.ones(working_set_bytes.shape), np.zeros(working_set_bytes.shape)
+    for capacity, rate in caches_of(device):
+        kept = 1 / (1 + (working_set_bytes / capacity) ** STEEPNESS)
+        share = np.minimum(kept, left)
+        seconds_a_byte = seconds_a_byte + share / rate
+        left = left - share
+    found: Float64Array = 1 / (seconds_a_byte + left / memory_bytes_per_s(device))
+    return found
+
+
+def caches_of(device: DeviceProfile) -> list[tuple[float, float]]:
+    """Capacity and bandwidth of the second cache and of the last one, of all cores that compute, inner first.
+
+    A cache that the sheet does not list is left out.
+    """
+    clock, threads = clock_hz(device), threads_of(device)
+    slowest, found = memory_bytes_per_s(device), []
+    for level in device.memory:
+        if level.name not in ("l2", "l3") or level.capacity is None:
+            continue
+        if level.per == "unit":
+            stated = level.bytes_per_clock
+            each = PRIVATE_SHARE * stated.number if stated else PRIVATE_BYTES_PER_CLOCK
+            capacity = level.capacity.number * threads
+        else:
+            each = CORE_BYTES_PER_CLOCK.get(device.vendor, CORE_BYTES_PER_CLOCK_ELSEWHERE)
+            capacity = level.capacity.number * _reached(device, threads)
+        found.append((capacity, max(each * clock * threads, slowest)))
+    return found
+
+
+def _reached(device: DeviceProfile, threads: float) -> float:
+    """Share of the last cache that so many cores have."""
+    pieces = SHARED_BY.get(device.vendor)
+    whole = device.units.number if device.units else threads
+    if pieces is None or whole <= pieces:
+        return 1.0
+    return min(1.0, float(np.ceil(threads / pieces)) * pieces / whole)
+
+
+def memory_bytes_per_s(device: DeviceProfile) -> float:
+    """What the cores that compute draw from memory."""
+    elsewhere = CORE_MEMORY_ELSEWHERE.get(device.kind, CORE_MEMORY_ELSEWHERE["cpu"])
+    each = CORE_MEMORY_BYTES_PER_S.get(device.vendor, elsewhere)
+    return min(MEMORY_SHARE * device.mem_bandwidth_bytes_per_s, each * threads_of(device))
+
+
+def vector_engine(device: DeviceProfile) -> Engine:
+    """The vector units of the CPU's cores, the fastest sort of cores where there are several.
+
+    Raises:
+        Unsupported: The sheet lists none, or no FP32 rate of theirs.
+    """
+    among = [each for each in device.engines if each.part == "cpu" and each.kind == "vector" and each.rate("fp32")]
+    if not among:
+        raise Unsupported(
+            f"{device.name} lists no FP32 rate of its CPU cores; pass a device file of your own with an engine of part "
+            "cpu that has fma_per_clock.fp32"
+        )
+    return max(among, key=lambda each: each.rate("fp32") or 0.0)
+
+
+def threads_of(device: DeviceProfile) -> float:
+    """Cores that compute, one thread each; one where the sheet counts none."""
+    units = vector_engine(device).units
+    return units.number if units is not None else 1.0
+
+
+def clock_hz(device: DeviceProfile) -> float:
+    """Base clock of the cores.
+
+    Raises:
+        Unsupported: The sheet lists none.
+    """
+    clock = vector_engine(device).clock
+    return clock.number if clock is not None else device.clock_hz
+
+
+def nodes_of(op: Any) -> float:
+    """What a kernel costs beside its work, in nodes of a graph."""
+    if op.kind == "matmul":
+        return INT8_NODES if weight_format(op.weights).dtype.value == "int8" else 1.0
+    return NODES.get(op.kind, 1.0)
+
+
+def rate_of(op: Any, engine: Engine, device: DeviceProfile) -> Float64Array | float:
+    """Operations a second that a kernel reaches."""
+    peak = _peak(engine, device)
+    if op.kind != "matmul":
+        return SHARE.get(op.kind, SHARE_ELSEWHERE) * peak
+    stored = weight_format(op.weights).dtype.value
+    narrow = engine.rate("int8") or 2 * peak
+    few = np.asarray(op.m) == 1
+    if stored == "int8":
+        return narrow * np.where(few, INT8_FEW, SHARE["matmul"])
+    if stored == "int4":
+        return narrow * np.where(few, INT4_FEW, INT4_MANY)
+    return SHARE["matmul"] * peak
+
+
+def _peak(engine: Engine, device: DeviceProfile) -> float:
+    found = engine.rate("fp32")
+    assert found is not None
+    return found
