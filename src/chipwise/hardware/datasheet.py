@@ -448,16 +448,24 @@ def _part(stem: str, part: str) -> DeviceProfile:
     counted = re.fullmatch(r"(\d+)-cores?", part)
     if counted:
         return with_cores(sheet, int(counted[1]))
-    engines = tuple(engine for engine in sheet.engines if engine.part == part)
-    if not engines:
+    found = with_part(sheet, part)
+    if found is None:
         listed = sorted({engine.part for engine in sheet.engines})
         raise UnknownName("part", f"{stem}:{part}", [f"{stem}:{each}" for each in listed])
+    return found
+
+
+def with_part(sheet: DeviceProfile, part: str) -> DeviceProfile | None:
+    """``sheet`` with the engines of one part alone; None where it has no such part."""
+    engines = tuple(engine for engine in sheet.engines if engine.part == part)
+    if not engines:
+        return None
     if len(engines) == len(sheet.engines):
         return sheet
     first = engines[0]
     return replace(
         sheet,
-        name=f"{stem}:{part}",
+        name=f"{sheet.name}:{part}",
         title=f"{sheet.title}, {part.upper()}",
         engines=engines,
         unit=first.unit or sheet.unit,

@@ -67,7 +67,7 @@ _OTHERS: Mapping[str, ClassWidth] = {  # PyTorch, ONNX Runtime
     "board": ClassWidth(1.5),
 }
 ON_ONE_CORE = ClassWidth(0.6, 0.7)
-"""ONNX Runtime on one core of a server or desktop (``predict/kernels/cores.py``), where a second machine was 0.5 off."""
+"""ONNX Runtime on one core of a server or desktop (``predict/kernels/cores.py``)."""
 UNCHECKED = ClassWidth(2.0)  # no measurement of the class was found
 ENCODER_DECODERS: Mapping[str, float] = {"cuda": 1.6, "old cuda": 1.6, "cpu": 2.1, "board": 2.7}
 """Models that read with an encoder and write with a decoder, in any runtime: eight tables of such models in PyTorch."""

@@ -349,11 +349,13 @@ def _profile(
 ) -> Teaching:
     frame, strengths = posterior.frame, posterior.strengths
     variants = [row.variant for row in rows]
+    usual = max(dict.fromkeys(variants), key=variants.count)
+    base = next(row for row in rows if row.variant == usual).sheet(sheet).name
     return Teaching(
         name=name,
         version=version,
         created=_now(),
-        base=sheet.name,
+        base=base,
         machine=machine,
         rows=len({int(i) for i in frame.seen.rows}),
         terms=TERMS,
@@ -367,7 +369,7 @@ def _profile(
         covariance=matrix(posterior.covariance),
         noise=strengths.noise,
         widen=TAIL * checked.widen,
-        variant=max(dict.fromkeys(variants), key=variants.count),
+        variant=usual,
         check=checked.error,
         source=source,
         records=tuple(to_record(row) for row in rows[-MOST_RECORDS:]),

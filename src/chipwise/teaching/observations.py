@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -10,19 +11,27 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from chipwise.core import units
 from chipwise.core.arrays import Float64Array
-from chipwise.core.errors import ChipwiseError, Unsupported
+from chipwise.core.errors import ChipwiseError, SpecError, Unsupported
 from chipwise.core.statistics import Z90
 from chipwise.cost.request import request_total
+from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.hardware.runtime import CORES, on_device, runtime_named
 from chipwise.predict.taught_pass import PassSums
 from chipwise.serve import intervals
 from chipwise.serve.batching import constants
 from chipwise.serve.groups import UNCHECKED_PROMPT, Group, Kernels, Seconds, grouped, time_groups
 from chipwise.serve.request import Request
+from chipwise.serve.steps import PassTimes
 from chipwise.serve.taught_times import pass_sums
 from chipwise.spec import ArchSpec
 
+IMPOSSIBLE = 0.2
+"""Of what the arithmetic takes at the fastest rate of the sheet, which may be of a base clock or lack units that are
+not published (Apple's CPUs). A prompt found in a cache takes far less."""
+PARTS = ("cpu", "gpu", "npu")  # of a chip, as variants name them
 Quantity = Literal["ttft", "tpot", "total"]
 Places = npt.NDArray[np.int64]
 
@@ -57,6 +66,20 @@ class MeasuredRow:
         """Identity of the row's model."""
         return self.model if isinstance(self.model, str) else self.model.digest
 
+    def sheet(self, device: DeviceProfile) -> DeviceProfile:
+        """``device`` as the row ran on it: the part that its variant names, with the cores of its threads.
+
+        >>> MeasuredRow(number=2, model="gpt2", variant="cpu/cpu").sheet(datasheet.load("apple-m3-max")).name
+        'apple-m3-max:cpu'
+        """
+        words = self.variant.lower().split("/")
+        part = next((word for word in words if word in PARTS), None)
+        found = device if part is None else datasheet.with_part(device, part) or device
+        threads = next((match for word in words if (match := re.fullmatch(r"(\d+) threads?", word))), None)
+        if threads and self.runtime and on_device(runtime_named(self.runtime), found).stack == CORES:
+            found = datasheet.with_cores(found, int(threads[1]))
+        return found
+
     def measured(self) -> dict[Quantity, float]:
         """Measured quantities."""
         times: dict[Quantity, float | None] = {"ttft": self.ttft_s, "tpot": self.tpot_s, "total": self.total_s}
@@ -64,6 +87,7 @@ class MeasuredRow:
 
     def request(self, device: DeviceProfile, quantity: Quantity) -> Request:
         """The request that was run."""
+        device = self.sheet(device)
         prompt = self.prompt_tokens
         if quantity == "tpot" and self.context is not None:
             prompt = max(1, self.context)
@@ -173,13 +197,28 @@ def observe(
         variants = [rows[asked[place][0]].variant for place in places]
         answers |= _answers(group, kernels, places, [asked[place][1] for place in places], variants)
     order = [place for place in range(len(asked)) if place in answers and asked[place][0] not in errors]
-    return _joined(rows, asked, order, answers), errors
+    left_out = {place: text for place in order if (text := _impossible(*asked[place][1:], answers[place]))}
+    errors |= {asked[place][0]: SpecError(text) for place, text in left_out.items()}
+    return _joined(rows, asked, [place for place in order if place not in left_out], answers), errors
+
+
+def _impossible(quantity: Quantity, seconds: float, answer: _Answer) -> str:
+    """Why a time cannot be of this model on this chip; empty where it can."""
+    least_s = answer.least_s
+    if not seconds < IMPOSSIBLE * least_s:
+        return ""
+    what = {"ttft": "time to the first token", "tpot": "time per token", "total": "time"}[quantity]
+    return (
+        f"its {what} of {units.show(seconds, 'time')} is left out: the chip's peak allows "
+        f"{units.show(least_s, 'time')} at best; part of the prompt may have been in a cache"
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
     sheet_s: float
     halfwidth: float
+    least_s: float  # that the arithmetic takes at the fastest rate of the sheet, in any format; 0 where it lists none
     passes: tuple[tuple[float, Float64Array, Float64Array, tuple[str, ...]], ...]
 
 
@@ -197,6 +236,9 @@ def _answers(
         tokens, prompts = least.tpot, least.ttft or max(least.tpot, UNCHECKED_PROMPT)
     prefill = pass_sums(kernels.prefill, seconds.prefill, setting, "prefill")
     decode = pass_sums(kernels.decode, seconds.step, setting, "decode") if group.generates else prefill
+    rates = group.device.peak_flops_per_s.values()
+    fastest = max(rates, default=math.inf)
+    read, made = _flops(kernels.prefill), _flops(kernels.decode)
     found: dict[int, _Answer] = {}
     for i, (place, quantity, variant) in enumerate(zip(places, quantities, variants, strict=True)):
         waited = (tpot[i] - seconds.step[i]) / seconds.prefill[i] if group.generates else 0.0
@@ -214,8 +256,16 @@ def _answers(
         sheet_s = float(first * seconds.prefill[i] + (later * seconds.step[i] if later else 0.0))
         part = later * seconds.step[i] / sheet_s if later else 0.0
         width = float(part * tokens + (1 - part) * prompts)
-        found[place] = _Answer(sheet_s, width, tuple(passes))
+        least_s = sum(share * float(flops[i]) for share, flops in ((first, read), (later, made))) / fastest
+        found[place] = _Answer(sheet_s, width, least_s, tuple(passes))
     return found
+
+
+def _flops(times: PassTimes) -> Float64Array:
+    """(requests,): of all kernels of a pass."""
+    counted = [part.count * np.asarray(part.op.work().flops, np.float64) for part in times.parts]
+    total: Float64Array = np.broadcast_to(np.sum(np.broadcast_arrays(*counted), axis=0), times.figures.shape[2:])
+    return total
 
 
 def _with(sums: PassSums, variant: str) -> tuple[str, ...]:
