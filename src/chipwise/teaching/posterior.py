@@ -26,7 +26,9 @@ from chipwise.teaching.observations import Observations, Places
 FREEDOM = 4.0
 TAIL = 2.132 / Z90  # nine of ten of Student's t with so many degrees lie within 2.132 of its scales
 MOST_POINTS = 40
+COUNTED = ("kernels", "passes")
 EXTRA_SD = 2.0  # of the logarithm of a group that the sheet may have left out
+LOOSE = 0.6  # deviation of a sheet's interval beyond which nothing holds its groups together
 LEAST_TUNED = 5  # quantities, before the strengths are chosen by the table
 MOST_TUNED = 240  # quantities that the choice of strengths looks at
 STEPS = 25
@@ -45,8 +47,11 @@ class Strengths:
     reach: float = 2.5
 
 
-USUAL_SPREAD = {"noise": 0.7, "group": 0.8, "label": 0.8, "amplitude": 0.8, "reach": 0.5}
+USUAL_SPREAD = {"noise": 0.7, "group": 0.4, "label": 0.4, "amplitude": 0.5, "reach": 0.5}
 """Standard deviation of the logarithm of each strength from table to table: few rows move none of them far."""
+CHECKED, CHECKED_NOISE = 0.4, 0.09
+"""Where a sheet's deviation is below the first, its runtime was fitted to runs of many people, and so are most tables: a
+row is as noisy as the second says."""
 BOUNDS = {
     "noise": (0.003, 1.0),
     "group": (0.02, 1.5),
@@ -54,6 +59,11 @@ BOUNDS = {
     "amplitude": (0.005, 0.6),
     "reach": (0.5, 6.0),
 }
+
+
+def usual_strengths(common: float) -> Strengths:
+    """What is believed of a table on a sheet whose deviation is ``common``."""
+    return Strengths(noise=CHECKED_NOISE) if common < CHECKED else Strengths()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +85,10 @@ class Frame:
         for name in EXTRA:
             place = TERMS.index(name)
             there = seen.terms[:, place] > 0
-            typical = np.median(seen.terms[there, place] / sheet[there]) if there.any() else 1.0
-            units[place] = EXTRA_SHARE / len(EXTRA) / typical
+            most = np.quantile(seen.terms[there, place] / sheet[there], 0.9) if there.any() else 1.0
+            units[place] = EXTRA_SHARE / len(EXTRA) / most
+            if name not in COUNTED:  # seconds at the sheet's peaks: passes of another sort may hold far more of them
+                units[place] = min(units[place], EXTRA_SHARE)
         labels = tuple(sorted({name for names in seen.labels for name in names}))
         return cls(
             seen=seen,
@@ -93,12 +105,16 @@ class Frame:
         return 1 + len(TERMS) + len(self.labels) + len(self.points)
 
     def prior(self, strengths: Strengths) -> Float64Array:
-        """(size,): their variances before anything was measured."""
+        """(size,): their variances before anything was measured.
+
+        A sheet whose interval is narrow was checked on machines of its kind: its groups of operators are as right.
+        """
+        sure = min(1.0, self.common / LOOSE)
         return np.concatenate(
             [
                 [self.common**2],
-                np.full(len(GROUPS), strengths.group**2),
-                np.full(len(EXTRA), EXTRA_SD**2),
+                np.full(len(GROUPS), (sure * strengths.group) ** 2),
+                np.full(len(EXTRA), (sure * EXTRA_SD) ** 2),
                 np.full(len(self.labels), strengths.label**2),
                 np.ones(len(self.points)),
             ]
@@ -275,7 +291,7 @@ def groups_of(models: Sequence[str]) -> list[Places]:
 
 def tune(seen: Observations, *, common: float) -> Strengths:
     """Strengths that maximise the density of left-out models, by coordinate search with decreasing steps."""
-    best = Strengths()
+    best = usual_strengths(common)
     if len(seen) < LEAST_TUNED:
         return replace(best, noise=0.1)
     if len(seen) > MOST_TUNED:
@@ -303,7 +319,7 @@ def _score(posterior: Posterior) -> float:
     """Log density of left-out quantities under Student's t, and a mild pull of the strengths to their defaults."""
     errors, deviations = left_out(posterior)
     z = errors / deviations
-    usual = Strengths()
+    usual = usual_strengths(posterior.frame.common)
     density = -0.5 * (FREEDOM + 1) * np.log1p(z**2 / FREEDOM) - np.log(deviations)
     pull = sum(
         (math.log(getattr(posterior.strengths, name) / getattr(usual, name)) / USUAL_SPREAD[name]) ** 2

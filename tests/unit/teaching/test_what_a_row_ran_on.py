@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from chipwise.hardware import datasheet
 from chipwise.teaching.machine import teach_rows
-from chipwise.teaching.observations import MeasuredRow, observe
+from chipwise.teaching.observations import MeasuredRow, observe, prior_deviation
+from chipwise.teaching.posterior import fit
 
 M3 = datasheet.load("apple-m3-max")
 ROW = MeasuredRow(
@@ -61,3 +64,18 @@ def test_a_prompt_faster_than_the_chips_peak_is_left_out_and_its_other_times_are
     seen, problems = observe([ROW], M3)
     assert seen.quantities == ("ttft", "tpot")
     assert not problems
+
+
+def test_decode_times_alone_do_not_turn_prompts_into_hours() -> None:
+    """A step of a mixture has a little arithmetic of many rows too; a prompt has a thousand times as much."""
+    taken = {"openai/gpt-oss-20b": 0.012, "Qwen/Qwen3-30B-A3B": 0.014, "meta-llama/Llama-2-7b-hf": 0.02}
+    rows = [
+        replace(ROW, model=name, weights="q4_k_m", prompt_tokens=tokens, ttft_s=None, tpot_s=seconds)
+        for name, seconds in taken.items()
+        for tokens in (64, 4096)
+    ]
+    known, _ = observe(rows, M3)
+    asked, _ = observe([replace(row, prompt_tokens=2048) for row in rows], M3, quantities=["ttft"])
+    logs, deviations = fit(known, common=prior_deviation(known)).predict(asked)
+    assert abs(logs - np.log(asked.sheet_s)).max() < math.log(3)
+    assert (deviations > 0).all()
