@@ -50,8 +50,8 @@ class Strengths:
 USUAL_SPREAD = {"noise": 0.7, "group": 0.4, "label": 0.4, "amplitude": 0.5, "reach": 0.5}
 """Standard deviation of the logarithm of each strength from table to table: few rows move none of them far."""
 CHECKED, CHECKED_NOISE = 0.4, 0.09
-"""Where a sheet's deviation is below the first, its runtime was fitted to runs of many people, and so are most tables: a
-row is as noisy as the second says."""
+"""Where a sheet's deviation is below the first, its runtime was fitted to runs of many people, and so are most tables:
+a row is as noisy as the second says."""
 BOUNDS = {
     "noise": (0.003, 1.0),
     "group": (0.02, 1.5),
