@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from chipwise import api
+from chipwise.core.errors import DoesNotFit
 from chipwise.hardware import datasheet
 from chipwise.serve.estimate import cost_of
 from chipwise.serve.groups import grouped
-from chipwise.serve.request import Request
+from chipwise.serve.lowering import lower_pass
+from chipwise.serve.request import Request, resolved
+from chipwise.serve.setting import Step
 
 
 def test_activations_of_gpt2_are_two_copies_of_the_stream_and_the_widest_product() -> None:
@@ -45,3 +50,20 @@ def test_fewer_bytes_a_weight_are_never_slower_for_one_request(model: str, devic
     """Where the device multiplies the format. (On B200, vLLM's FP8 products were measured to be slower; notes.)"""
     wide, narrow = (api.estimate(model, device=device, weights=weights).tpot_s for weights in ("bf16", "fp8"))
     assert narrow <= wide
+
+
+def test_what_does_not_fit_is_said_of_each_device_where_there_are_several() -> None:
+    """Llama 2 70B in BF16, 138 GB, on one H100 and on two replicas."""
+    for plan, several in (({}, False), ({"dp": 2}, True)):
+        with pytest.raises(DoesNotFit) as caught:
+            api.estimate("meta-llama/Llama-2-70b-hf", device="h100-sxm", batch=2, **plan)
+        assert (" on each device (" in str(caught.value)) is several
+
+
+def test_inputs_of_every_layer_are_normed_for_every_layer() -> None:
+    """Gemma 4's second table: a token has one row of ``layer_inputs`` values in each layer."""
+    setting = resolved(Request(model="gpt2", device="h100-sxm")).setting
+    arch = replace(setting.arch, layer_inputs=8)
+    parts = lower_pass(replace(setting, arch=arch), Step(batch=3, query_tokens=5, past_tokens=0))
+    norms = [(part.op.rows, part.op.width) for part in parts if part.place == "layer_inputs.norm"]
+    assert (3 * 5 * 12, 8) in norms

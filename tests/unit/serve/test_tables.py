@@ -130,3 +130,9 @@ def test_where_memory_holds_fewer_requests_the_others_wait() -> None:
     alone = api.estimate("Qwen/Qwen3-8B", device="h100-sxm", batch=128, prompt=32_000, new=768)
     assert float(str(found["tpot_s"])) == pytest.approx(alone.tpot_s, rel=1e-5)
     assert any("of 128 requests at once" in note for note in alone.notes)
+
+
+def test_where_all_requests_fit_none_waits() -> None:
+    (found,) = estimate_rows([row(model="gpt2", device="h100-sxm", batch="4")])
+    assert found["error"] in (None, "")
+    assert "wait" not in str(found["provenance"])

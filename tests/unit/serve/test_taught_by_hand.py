@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from chipwise.core.statistics import Z90
 from chipwise.hardware import datasheet
-from chipwise.predict.taught_pass import GROUPS
+from chipwise.predict.taught_pass import GROUPS, deviation
 from chipwise.serve.estimate import cost_of, estimate_of
 from chipwise.serve.request import Request
-from chipwise.serve.taught_times import pass_sums
+from chipwise.serve.taught_times import corrected, pass_sums
 from chipwise.teaching.machine import teach_rows
 from chipwise.teaching.observations import MeasuredRow
 
@@ -42,10 +43,15 @@ def test_a_taught_machine_is_as_sure_as_its_rows() -> None:
             )
         )  # fmt: skip
     taught = teach_rows(BOARD, rows, name="board", source="eight rows")
-    there = estimate_of(cost_of(replace(ASKED, device=replace(BOARD, taught=taught))), 0)
+    cost = cost_of(replace(ASKED, device=replace(BOARD, taught=taught)))
+    there = estimate_of(cost, 0)
     for name in ("ttft_p50", "tpot_p50"):
         metric = there.metric(name)
         half = math.log(metric.high / metric.value)
         assert 0.0 < half < 0.5 * Z90
         assert metric.low < metric.value < metric.high
     assert there.tpot_s / estimate_of(cost_of(ASKED), 0).tpot_s == pytest.approx(2.0, rel=0.05)
+    # Alone, no step waits for another's prompt: the doubt of a token is that of the decode pass.
+    sheet = cost_of(ASKED)
+    steps = corrected(taught, sheet.decode, sheet.step_s, sheet.group.setting, "decode").found
+    assert cost.log_halfwidth == pytest.approx(Z90 * deviation(taught, [(np.ones(1), steps)]), rel=1e-9)
