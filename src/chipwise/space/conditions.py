@@ -140,7 +140,7 @@ class Conditions:
         return tuple(order)
 
     def _needs(self, name: str) -> set[str]:
-        return {given for rule in self.rules[name] for given in rule.when} - {"layer"}
+        return {given for rule in self.rules[name] for given in rule.when}
 
     def _table(self, name: str, rules: Sequence[Rule]) -> Flags:
         """Mask of allowed values for every set of applicable rules, (2^rules, values)."""

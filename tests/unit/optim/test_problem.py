@@ -69,3 +69,8 @@ def test_the_loop_names_the_argument(changes, message) -> None:
 def test_an_unknown_strategy_offers_the_nearest() -> None:
     with pytest.raises(UnknownName, match="did you mean 'evolution'"):
         optimise(evaluations.toy_problem(), evaluations.toy, evaluations=2, strategy="evolutoin")
+
+
+def test_what_is_maximised_changes_its_sign() -> None:
+    problem = Problem(cardinalities=[2], goals=(Goal(name="loss"), Goal(name="speed", direction="maximize")))
+    np.testing.assert_array_equal(problem.to_minimise([[3.0, 5.0]]), [[3.0, -5.0]])

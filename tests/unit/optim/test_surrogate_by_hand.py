@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from chipwise.core.errors import InputError
-from chipwise.optim import Goal, Limit, Problem, QualityModel
+from chipwise.optim import Goal, Limit, Problem, QualityModel, gaussian_process
 from chipwise.optim.acquisition import adding_most, expected_gain, expected_improvement, frame
 from chipwise.optim.encoding import Encoder
 from chipwise.optim.gaussian_process import GaussianProcess, _rprop, spread
@@ -351,3 +351,25 @@ def test_points_that_add_most_one_after_another() -> None:
     assert adding_most(points, none, expensive=[0], doubt=1e-9, count=9) == [3, 0, 2, 1]
     assert adding_most(points, points[3:], expensive=[0], doubt=1e-9, count=2) == [0, 2]
     assert adding_most(points[:0], none, expensive=[0], doubt=1e-9, count=2) == []
+
+
+@pytest.mark.parametrize(("n", "taken"), [(10, [50]), (300, [50]), (400, [28]), (600, [50, 3]), (4000, [50, 3])])
+def test_hyperparameters_are_searched_in_fewer_steps_over_more_observations(monkeypatch, n: int, taken) -> None:
+    """50 steps up to 300 observations; (300 / n)² as many beyond; where that leaves under half, on some of them first."""
+    found: list[int] = []
+
+    def search(loss, start, steps):
+        found.append(steps)
+        return start
+
+    monkeypatch.setattr(gaussian_process, "_rprop", search)
+    process = GaussianProcess(np.array([0]))
+    process._search(np.zeros((n, 1)), np.zeros(n), np.zeros(n), 50)
+    assert found == taken
+
+
+def test_a_quality_models_noise_is_its_processs() -> None:
+    problem = Problem(cardinalities=np.array([4, 4]), goals=(Goal(name="loss"),))
+    rows = np.array([[i, j] for i in range(3) for j in range(3)])
+    model = QualityModel(problem, seed=0).fit(rows, rows.sum(axis=1) * 1.0)
+    assert model.noise_variance == model._gp.noise_variance > 0

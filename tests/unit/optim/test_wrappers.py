@@ -169,6 +169,20 @@ def test_the_best_go_on() -> None:
     assert last[0, :-1].sum() == best[0]
 
 
+def test_the_best_of_a_cohort_of_27_go_on_to_the_end() -> None:
+    """Four fidelities: 9 of 27 go on, 3 of those, and the best one."""
+    shares = (1 / 27, 1 / 9, 1 / 3, 1.0)
+    problem = Problem(cardinalities=np.array([4, 4, 4, 4]), goals=(Goal(name="loss"),), fidelities=shares)
+    strategy = make_strategy("halving", problem, seed=0)
+    best = 10**9
+    for level, count in enumerate((27, 9, 3, 1)):
+        rows = strategy.ask(count)
+        assert (rows[:, -1] == level).all()
+        best = min(best, int(rows[:, :-1].sum(axis=1).max()))
+        strategy.tell(rows, -rows[:, :-1].sum(axis=1))
+    assert rows[0, :-1].sum() == best
+
+
 @pytest.mark.parametrize("shares", [(0.5,), (1.0, 0.5), (0.0, 1.0)])
 def test_fidelities_rise_to_one(shares: tuple[float, ...]) -> None:
     with pytest.raises(InputError, match="rise to 1"):
