@@ -230,7 +230,8 @@ def run_files() -> Iterator[Case]:
         for value in values:
             text = yaml.dump(changed(SMOKE, path, value))
             last = path.rpartition(".")[2]
-            words = (last, "cannot name a folder", "no text", "pipe or device") if last == "paths" else (last,)
+            words = (last if len(last) > 2 else path,)
+            words += ("cannot name a folder", "no text", "pipe or device") if last == "paths" else ()
             yield Case(name=f"run file {path}={shown(value)}", words=words, arguments=search, files={"run.yaml": text})
     for name in ("target", "workload", "constraints", "space", "data", "budget"):
         for typo in ("xx", *(f"{key}e" for key in SMOKE[name])):
