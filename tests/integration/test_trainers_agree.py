@@ -25,7 +25,7 @@ from chipwise.pipeline import pipeline
 from chipwise.profile import harness
 from chipwise.reporting.record import RunRecord
 from chipwise.targets import bench
-from chipwise.testing.machines import core_like
+from chipwise.testing.machines import core_like, other
 from chipwise.testing.trainer_suite import plain_result, toy_job
 from chipwise.trainers.jobs import STABLE, run_job
 from chipwise.trainers.local import LocalTrainer, ended
@@ -95,14 +95,18 @@ def on_a_day(slowness: float, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_same_decisions_on_every_trainer_and_day(tmp_path, monkeypatch) -> None:
-    """Limits are wide and objectives counted, so what was measured decides nothing; nor does who finished first."""
+    """Limits are wide and objectives counted: no calibration and no measurement decides, nor does who finished first."""
     pytest.importorskip("ray", reason="needs the extra ray")
-    core_like().save(tmp_path / "profile.json")
     found = {}
-    for on, slowness in (("local", 0.0), ("jobs", 3.0), ("ray", 8.0)):
+    for on, slowness, rates in (
+        ("local", 0.0, {}),
+        ("jobs", 3.0, {"attention": 4.0}),
+        ("ray", 8.0, {"norm": 8.0, "elementwise": 5.0}),
+    ):
         on_a_day(slowness, monkeypatch)
+        other(core_like(), **rates).save(tmp_path / f"{on}.json")
         changed = {"target": {"device": "local", "runtime": "fake"}}
-        found[on] = decisions(searched(on, tmp_path / "profile.json", tmp_path / on, **changed))
+        found[on] = decisions(searched(on, tmp_path / f"{on}.json", tmp_path / on, **changed))
     assert len(found["local"]) > 6
     assert found["jobs"] == found["local"]
     assert found["ray"] == found["local"]
