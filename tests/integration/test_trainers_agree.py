@@ -95,7 +95,7 @@ def on_a_day(slowness: float, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_same_decisions_on_every_trainer_and_day(tmp_path, monkeypatch) -> None:
-    """Limits are wide and objectives counted: no calibration and no measurement decides, nor does who finished first."""
+    """Limits are wide, objectives counted: no calibration and no measurement decides, nor does who finished first."""
     pytest.importorskip("ray", reason="needs the extra ray")
     found = {}
     for on, slowness, rates in (
