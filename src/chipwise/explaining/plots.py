@@ -38,7 +38,7 @@ def roofline_figure(sheet: DeviceProfile, phases: Sequence[PhaseAnswer]) -> Figu
     notes = [
         _name(f"{name} {units.show(rate, 'bandwidth')}", left * 1.1, rate * left * 1.1) for name, rate in slopes.items()
     ]
-    notes += [_name(f"{name} {units.show(peak, 'compute')}", right / 8, peak) for name, peak in peaks.items()]
+    notes += [_name(f"{name} {units.show(peak, 'compute')}", right, peak, "right") for name, peak in peaks.items()]
     return figure(traces, height=520, xaxis=x, yaxis=y, annotations=notes)
 
 
@@ -74,11 +74,11 @@ def _line(x: list[float], y: list[float], text: str, dash: str) -> Trace:
     }
 
 
-def _name(text: str, x: float, y: float) -> dict[str, Any]:
+def _name(text: str, x: float, y: float, anchor: str = "left") -> dict[str, Any]:
     place = {"x": math.log10(x), "y": math.log10(y)}  # only here plotly expects the logarithm
     style = {
         "showarrow": False,
-        "xanchor": "left",
+        "xanchor": anchor,
         "bgcolor": "@plot",
         "borderpad": 2,
         "font": {"size": 11, "color": "@muted"},

@@ -90,8 +90,8 @@ def _data_sheet(case: Case, phase: PhaseName, total_s: float) -> list[Part]:
     for cost in kernels:
         waste[_limiting(cost)] += _busy_s(cost, scales) - _limit_s(cost, scales)
     parts = [
-        Part(name="compute limit", seconds=compute_s, ideal=True, why="FLOPs at the dense peak, where that is slower"),
-        Part(name="bandwidth limit", seconds=memory_s, ideal=True, why="bytes at the memory's bandwidth, elsewhere"),
+        Part(name="compute limit", seconds=compute_s, ideal=True, why="FLOPs at the dense peak"),
+        Part(name="bandwidth limit", seconds=memory_s, ideal=True, why="bytes at the memory bandwidth"),
         Part(name="unfused traffic", seconds=sum(ideal) - compute_s - memory_s, why="chains that runtimes can fuse"),
         *(Part(name=name, seconds=waste[kind], why=why) for kind, (name, why) in _WASTE.items()),
         *_beside(case, phase),
