@@ -78,11 +78,20 @@ def one(trainings: LawTrainings, index: int) -> LawTrainings:
     return trainings.where(np.arange(len(trainings)) == index)
 
 
-def predicted(trainings: LawTrainings, last: np.ndarray) -> np.ndarray:
-    """The loss of each shape's last checkpoint by the law fitted without the shape."""
-    numbers, found = shape_numbers(trainings), []
+def groups(trainings: LawTrainings, by: str) -> np.ndarray:
+    """What is left out together: a number for each training."""
+    _, layers, width, depth, *_ = trainings.shapes.columns()
+    return {
+        "shape": shape_numbers(trainings), "width": width, "depth": depth, "size": np.round(np.log2(layers)),
+    }[by]  # fmt: skip
+
+
+def predicted(trainings: LawTrainings, last: np.ndarray, by: str = "shape") -> np.ndarray:
+    """The loss of each shape's last checkpoint by the law fitted without the shape, or without all of its group."""
+    numbers, found = groups(trainings, by), []
+    laws = {number: fit_law(trainings.where(numbers != number)) for number in np.unique(numbers[last])}
     for index in last:
-        law = fit_law(trainings.where(numbers != numbers[index]))
+        law = laws[numbers[index]]
         found.append(law.nats_per_token(one(trainings, index).shapes, trainings.tokens[index])[0])
     return np.array(found)
 
@@ -143,11 +152,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quality", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument(
+        "--leave-out",
+        choices=("shape", "width", "depth", "size"),
+        default="shape",
+        help="what the law is fitted without: the shape itself, or all of its width, depth or octave of parameters",
+    )
     options = parser.parse_args()
     trainings, last, final = trainings_in(options.quality)
     truth, columns = final.nats_per_token, trainings.shapes.columns()[:, last]
     layers, everything = columns[1], columns[1] + 2 * VOCABULARY * columns[2]
-    by_law = predicted(trainings, last)
+    by_law = predicted(trainings, last, options.leave_out)
     published = BESIROGLU.nats_per_token(everything, trainings.tokens[last])
     scores = {"regret": by_law, "regret_all_parameters": -everything, "regret_layer_parameters": -layers}
     scores["regret_published_law"] = published
