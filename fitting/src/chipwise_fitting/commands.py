@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -17,11 +18,18 @@ from chipwise_fitting.score import LeaveOut, Row, Score, scores
 FITS = ("gemm", "attention", "latent", "experts", "collective", "scan", "power", "serving")
 """Kinds of fits: kernels are fitted to aiconfigurator's tables, ``serving`` to its sample of served runs.
 
-A further kind, ``edge``, is fitted to a table of runs of one user that has to be named.
+Further kinds, ``edge`` and those of ``TABLES``, are fitted to a table of measured runs that has to be named.
 """
 
 PREDICTED = {"gemm": "latency_s", "attention": "latency_s", "serving": "tpot_s", "power": "power_w"}
 """The column of the predictions for each kind of measured row."""
+
+TABLES = ("vendors", "vision", "energy")
+"""Kinds of rows whose laws are fitted to a table that has to be named: each has a module of its name."""
+
+_NAMED = ("edge", *TABLES)
+_OF_SERVING = ("serving", "vendors", "energy")
+"""Kinds whose constants are kept with the serving model."""
 
 _READERS = {
     "gemm": ("kernel_rows", "gemm"),
@@ -48,11 +56,12 @@ def fit(
         MissingExtra: A package that reads or fits the tables is not installed.
     """
     for kind in kinds:
-        if kind not in (*FITS, "edge"):
-            raise UnknownName("kind of fit", kind, (*FITS, "edge"))
-        if kind == "edge" and tables is None:
+        if kind not in (*FITS, *_NAMED):
+            raise UnknownName("kind of fit", kind, (*FITS, *_NAMED))
+        if kind in _NAMED and tables is None:
             raise InputError(
-                "edge is fitted to a table of measured runs: name it, or its folder, with --truth (in Python: tables=)"
+                f"{kind} is fitted to a table of measured runs: name it, or its folder, with --truth "
+                "(in Python: tables=)"
             )
     if out is None and {"site-packages", "dist-packages"} & set(DATA.parts):
         raise InputError(f"name a folder for the fitted arrays with --out; {DATA} is the installed package")
@@ -62,7 +71,7 @@ def fit(
     reports = []
     for kind in kinds or FITS:
         module = importlib.import_module(f"chipwise_fitting.{kind}")
-        own = batching.DATA.parent if kind == "serving" else DATA
+        own = batching.DATA.parent if kind in _OF_SERVING else DATA
         on_progress(f"{kind}: writing to {out or own}")
         reports.append(str(module.fit(root, out or own, progress=on_progress)))
     return reports
@@ -78,13 +87,17 @@ def validate(kind: str, truth: Path, out: Path, *, leave_out: LeaveOut) -> list[
     """
     check_output(out, source=truth)
     if kind == "edge":
+        if leave_out == "model":
+            raise InputError("leave_out: edge has fits without a device, a family or a vendor, not without a model")
         from chipwise_fitting.edge import edge
 
         return scores(edge(truth, out, leave_out))
+    if kind in TABLES:
+        return _validate_table(kind, truth, out, leave_out)
     if kind not in _READERS:
-        raise UnknownName("kind of measurement", kind, (*_READERS, "edge"))
-    if leave_out == "vendor":
-        raise InputError(f"leave_out: {kind} has fits without a device or a family, not without a vendor")
+        raise UnknownName("kind of measurement", kind, (*_READERS, *_NAMED))
+    if leave_out in ("vendor", "model"):
+        raise InputError(f"leave_out: {kind} has fits without a device or a family, not without a {leave_out}")
     module, function = _READERS[kind]
     try:
         reader: Callable[[Path, LeaveOut], list[Row]]
@@ -108,6 +121,26 @@ def validate(kind: str, truth: Path, out: Path, *, leave_out: LeaveOut) -> list[
         ("row_id", predicted, "low_s", "high_s"),
     )
     return scores(rows)
+
+
+def _validate_table(kind: str, truth: Path, out: Path, leave_out: LeaveOut) -> list[Score]:
+    """Predicts a table whose kind has a module of its name; its columns share one line a row."""
+    module = importlib.import_module(f"chipwise_fitting.{kind}")
+    columns: dict[str, list[Row]] = module.rows(truth, leave_out)
+    lines: dict[str, dict[str, object]] = {}
+    for column, rows in columns.items():
+        for row in rows:
+            if row.predicted is not None:
+                line = lines.setdefault(row.row_id, {"row_id": row.row_id})
+                line |= {column: row.predicted, f"low_{column}": row.low, f"high_{column}": row.high}
+    heads = [f"{end}{column}" for column in columns for end in ("", "low_", "high_")]
+    write_rows(out, list(lines.values()), ("row_id", *heads))
+    every = [
+        row if len(columns) == 1 else replace(row, subset=f"{row.subset}, {column}")
+        for column, rows in columns.items()
+        for row in rows
+    ]
+    return scores(every)
 
 
 def _installed_tables() -> Path:

@@ -13,7 +13,7 @@ import numpy as np
 from chipwise.core.errors import InputError, SpecError, counted
 from chipwise.hardware import datasheet
 
-LeaveOut = Literal["none", "device", "family", "vendor"]
+LeaveOut = Literal["none", "model", "device", "family", "vendor"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +26,7 @@ class Row:
     predicted: float | None
     low: float | None = None
     high: float | None = None
+    rival: float | None = None  # what a simple rule answers
     problem: str = ""
 
 
@@ -33,7 +34,8 @@ class Row:
 class Score:
     """Relative errors of a subset's answered rows, as shares; ``inside`` is the share of truths in their intervals.
 
-    ``problem`` says why the first row without a prediction has none.
+    ``rival_median`` is the median error of a simple rule on the same rows, where the kind of rows has one. ``problem``
+    says why the first row without a prediction has none.
     """
 
     subset: str
@@ -44,6 +46,7 @@ class Score:
     p90: float
     within_25: float
     inside: float | None
+    rival_median: float | None = None
     problem: str = ""
 
 
@@ -71,7 +74,7 @@ def measured(text: object, *, column: str, row: int, file: Path) -> float:
 
 def fold_of(device: str, leave_out: LeaveOut) -> str | None:
     """The fold that has not seen ``device``."""
-    if leave_out == "none":
+    if leave_out in ("none", "model"):
         return None
     found = datasheet.load(device)
     return f"device:{found.name}" if leave_out == "device" else f"family:{found.family}"
@@ -100,6 +103,7 @@ def _score(name: str, rows: Sequence[Row]) -> Score | None:
         return None
     error = np.array([abs(predicted / row.truth - 1) for row, predicted in pairs])
     bounded = [row for row, _ in pairs if row.low is not None and row.high is not None]
+    rival = [abs(row.rival / row.truth - 1) for row, _ in pairs if row.rival is not None]
     inside = [row.low <= row.truth <= row.high for row in bounded if row.low is not None and row.high is not None]
     return Score(
         subset=name,
@@ -110,5 +114,6 @@ def _score(name: str, rows: Sequence[Row]) -> Score | None:
         p90=float(np.quantile(error, 0.9)),
         within_25=float((error < 0.25).mean()),
         inside=float(np.mean(inside)) if inside else None,
+        rival_median=float(np.median(rival)) if rival else None,
         problem=_problem(rows),
     )

@@ -84,17 +84,23 @@ def learn(*, runtime: str = "onnxruntime", threads: int = 1, count: int | None =
 
 @public
 def validate(
-    kind: str, truth: str | Path, out: str | Path, *, leave_out: Literal["none", "device", "family", "vendor"] = "none"
+    kind: str,
+    truth: str | Path,
+    out: str | Path,
+    *,
+    leave_out: Literal["none", "model", "device", "family", "vendor"] = "none",
 ) -> list[Score]:
     """Predicts measured rows, writes the predictions to ``out``, and returns their errors, overall and by subset.
 
     Args:
-        kind: ``gemm``, ``attention``, ``serving``, ``power``, or ``edge`` (runs of one user, as in
-            llama.cpp and MLX).
-        truth: A folder that holds ``KIND.csv``, or the file.
+        kind: ``gemm``, ``attention``, ``serving``, ``power``, ``edge`` (runs of one user, as in llama.cpp and MLX),
+            ``vendors`` (batches of equal requests), ``vision`` (image models), ``phones`` (parts of models),
+            ``energy`` (served models, images, videos) or ``layers`` (kernels of another laboratory).
+        truth: A folder that holds ``KIND.csv`` (packed or not; ``energy`` and ``layers`` are folders in it), or
+            the file.
         out: Where the predictions go: row_id, the prediction, and the ends of its 90 % interval.
         leave_out: ``device`` or ``family`` to predict each row with a fit that had not seen its device or family;
-            ``vendor`` for ``edge`` alone.
+            ``vendor`` for tables of whole runs; ``model`` for these but ``edge``.
 
     Raises:
         UnknownName: There is no such kind.

@@ -14,20 +14,25 @@ class Source(StrEnum):
 
     AICONFIGURATOR = "aiconfigurator"
     EDGE = "edge"
+    VENDORS = "vendors"
+    VISION = "vision"
+    ENERGY = "energy"
     MEASUREMENTS = "measurements"
 
 
 def command(
     source: Annotated[
         Source,
-        typer.Option("--from", help="aiconfigurator (its package), edge (--truth), or measurements (this machine's)."),
+        typer.Option(
+            "--from", help="aiconfigurator (its package), a table (--truth), or measurements (this machine's)."
+        ),
     ],
     kind: Annotated[
         list[str] | None,
         typer.Option(help="gemm, attention, latent, experts, collective, scan, power or serving. Default: all."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="A folder for the arrays. Default: chipwise's own data.")] = None,
-    truth: Annotated[Path | None, typer.Option(help="With edge: the table of measured runs, or its folder.")] = None,
+    truth: Annotated[Path | None, typer.Option(help="With a table: the file of measured runs, or its folder.")] = None,
     runtime: Annotated[str, typer.Option(help="With measurements: the runtime of the profile.")] = "onnxruntime",
     threads: Annotated[int, typer.Option(help="With measurements: the threads of the profile.", min=1)] = 1,
     count: Annotated[int | None, typer.Option(help="With measurements: learn from so many, at random.", min=1)] = None,
@@ -38,6 +43,8 @@ def command(
     What ships for devices that are not here: chipwise fit --from aiconfigurator --kind gemm
 
     llama.cpp, MLX and other runtimes of one user: chipwise fit --from edge --truth edge.csv.gz
+
+    Batches in vLLM and its like, image models, phones, energy, layers: chipwise fit --from vendors --truth DIR
 
     This machine's own profile: chipwise fit --from measurements --runtime onnxruntime
     """
@@ -57,8 +64,8 @@ def command(
         console.print(f"learned from {len(learned.used)} measurements; wrote {path}")
         return
 
-    if source is Source.EDGE:
-        kind = ["edge"]
+    if source is not Source.AICONFIGURATOR:
+        kind = [source.value]
     reports = api.fit(kinds=kind or (), tables=truth, out=out, on_progress=notices.print)
     if as_json:
         json_of(reports)

@@ -17,12 +17,16 @@ class Kind(StrEnum):
     SERVING = "serving"
     POWER = "power"
     EDGE = "edge"
+    VENDORS = "vendors"
+    VISION = "vision"
+    ENERGY = "energy"
 
 
 class LeaveOut(StrEnum):
     """What is left out of the fit that predicts a row."""
 
     NONE = "none"
+    MODEL = "model"
     DEVICE = "device"
     FAMILY = "family"
     VENDOR = "vendor"
@@ -32,14 +36,18 @@ def command(
     kind: Annotated[Kind, typer.Argument(help="What was measured.")],
     truth: Annotated[Path, typer.Option(help="Folder that holds KIND.csv, or the file itself.")],
     out: Annotated[Path, typer.Option(help="Where the predictions go: row_id, the prediction, its 90 % interval.")],
-    leave_out: Annotated[LeaveOut, typer.Option(help="What is left out of each row's fit; vendor: only for edge.")] = (
-        LeaveOut.NONE
-    ),
+    leave_out: Annotated[
+        LeaveOut,
+        typer.Option(help="What is left out of each row's fit; model and vendor: only for tables of whole runs."),
+    ] = (LeaveOut.NONE),
     as_json: Annotated[bool, typer.Option("--json", help="Print the errors as JSON.")] = False,
 ) -> None:
-    """Predict measured kernels, served runs or power, and print the errors.
+    """Predict measured kernels, whole runs, power or energy, and print the errors.
 
     chipwise validate gemm --truth DIR --leave-out device --out predictions.csv
+
+    Tables of whole runs: edge (one user), vendors (batches of equal requests), vision (image models), phones (parts of
+    models), energy (served models, images, videos), layers (kernels of another laboratory).
     """
     from chipwise import api
     from chipwise.cli.output import json_of, print_table, put, say
@@ -50,10 +58,13 @@ def command(
     if as_json:
         json_of(scores)
         return
-    heads = ("rows", "answered", "MAPE", "median", "p90", "within 25 %", "inside 90 %")
+    heads = ["rows", "answered", "MAPE", "median", "p90", "within 25 %", "inside 90 %"]
+    rivals = any(score.rival_median is not None for score in scores)
+    heads += ["rival, median"] if rivals else []
     table = Table(columns=[Column(head="subset"), *(Column(head=head, right=True) for head in heads)])
     for score in scores:
-        shares = (score.answered, score.mape, score.median, score.p90, score.within_25, score.inside)
+        shares = [score.answered, score.mape, score.median, score.p90, score.within_25, score.inside]
+        shares += [score.rival_median] if rivals else []
         table.add(
             score.subset,
             f"{score.rows:,}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -15,7 +16,7 @@ from chipwise.cost.request import price_shares, request_total, throughput
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.hardware.runtime import CORES
 from chipwise.predict.taught_pass import deviation
-from chipwise.serve import intervals
+from chipwise.serve import intervals, stack_law
 from chipwise.serve.batching import Constants, constants, tpot_s
 from chipwise.serve.lowering import lower_pass
 from chipwise.serve.memory import DeviceMemory, device_memory
@@ -128,6 +129,8 @@ class GroupCost:
             return self.group.device.taught.provenance
         runtime = self.group.setting.runtime
         fitted = runtime.served or runtime.local or runtime.stack == CORES
+        if (where := stack_law.served_where(self.group.setting, self.group.device)) is not None:
+            return f"predicted ({self.situation} device; rates of whole runs of {where.stack}, 2024)"
         borrowed = "" if fitted else f"; {runtime.title} priced with vLLM's kernels and host time"
         return f"predicted ({self.situation} device{borrowed})"
 
@@ -270,9 +273,18 @@ class Seconds:
     waited: Float64Array
 
     @classmethod
-    def of(cls, group: Group, kernels: Kernels, known: Constants) -> Seconds:
-        """The times that the data sheet predicts."""
+    def of(cls, group: Group, kernels: Kernels, known: Constants, fold: str | None = None) -> Seconds:
+        """The times that the data sheet predicts, with the rates of whole runs where the kernels were not timed."""
         setting = group.setting
+        where = stack_law.served_where(setting, group.device)
+        if where is not None:
+            law = functools.partial(stack_law.pass_seconds, where=where, rows=len(group.rows), fold=fold)
+            prompts = law(kernels.prompts.parts, prompt=True, sequences=0)
+            return cls(
+                prefill=law(kernels.prefill.parts, prompt=True, sequences=0),
+                step=law(kernels.decode.parts, prompt=False, sequences=group.replica_batch),
+                waited=prompts / group.together,
+            )
         return cls(
             prefill=known.step_s(kernels.prefill, setting, 0),
             step=known.step_s(kernels.decode, setting, group.replica_batch),
@@ -294,15 +306,16 @@ class Seconds:
 
 def _cost(group: Group, kernels: Kernels, known: Constants, fold: str | None) -> GroupCost:
     setting, prefill, decode = group.setting, kernels.prefill, kernels.decode
-    seconds = Seconds.of(group, kernels, known)
+    seconds = Seconds.of(group, kernels, known, fold)
     passes = max(prefill.situation, decode.situation, key=intervals.SITUATIONS.index)
     situation = intervals.situation_of(passes, setting, group.device, fold)
-    least = intervals.class_width(setting, group.device, several=bool(np.any(group.in_flight > 1)))
+    least = intervals.class_width(setting, group.device, several=bool(np.any(group.in_flight > 1)), fold=fold)
     tpot = seconds.tpot(group, known)
     waiting = 1 - seconds.step / tpot if group.generates else tpot
     sort = intervals.sorts(setting, group.device, waiting)
     width = intervals.of_runs(known.log_halfwidth, sort, situation, decode.log_halfwidth, least)
-    if setting.runtime.local and setting.arch.causal and least is not None:
+    whole_runs = setting.runtime.local or stack_law.served_where(setting, group.device) is not None
+    if whole_runs and setting.arch.causal and least is not None:
         width = np.full(len(group.rows), least.tpot)
     whole = None
     first = None if least is None or least.ttft is None else np.full(len(group.rows), least.ttft)

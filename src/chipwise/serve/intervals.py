@@ -24,6 +24,7 @@ from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.hardware.runtime import CORES, platform_of
 from chipwise.predict.kernels import cores, local
 from chipwise.predict.kernels.times import Situation
+from chipwise.serve import stack_law
 from chipwise.serve.setting import Setting
 from chipwise.spec.feed_forward import MixtureOfExperts
 
@@ -55,10 +56,6 @@ OTHER_FAMILY = ClassWidth(0.6)  # a served engine on an NVIDIA GPU of another fa
 SEVERAL: Mapping[str, float] = {"cuda": 1.0, "rocm": 2.1, "xpu": 4.4}
 """llama.cpp with several requests at once, by platform."""
 SPLIT_LAYERS = 1.9  # llama.cpp on several devices, which hold layers, not shares of every matrix
-_SERVED_ELSEWHERE: Mapping[str, ClassWidth] = {
-    "rocm": ClassWidth(1.9),
-    "xpu": ClassWidth(2.9),
-}
 _OTHERS: Mapping[str, ClassWidth] = {  # PyTorch, ONNX Runtime
     "cuda": ClassWidth(0.7),
     "cpu": ClassWidth(1.0),
@@ -119,6 +116,8 @@ def situation_of(kernels: Situation, setting: Setting, device: DeviceProfile, fo
     """
     if setting.runtime.local and setting.arch.causal:
         return kernels
+    if (where := stack_law.served_where(setting, device)) is not None:
+        return stack_law.held_situation(where, fold)[0]
     if class_width(setting, device) is not None:
         return "unseen"
     left_out = (fold or "").partition(":")[2]
@@ -127,7 +126,9 @@ def situation_of(kernels: Situation, setting: Setting, device: DeviceProfile, fo
     return max(kernels, runs, key=SITUATIONS.index)
 
 
-def class_width(setting: Setting, device: DeviceProfile, *, several: bool = False) -> ClassWidth | None:
+def class_width(
+    setting: Setting, device: DeviceProfile, *, several: bool = False, fold: str | None = None
+) -> ClassWidth | None:
     """Least half-widths of a run's class; None for engines and device families of the fitted runs.
 
     ``several``: more than one request at once, which single-user runtimes were not measured with.
@@ -137,11 +138,14 @@ def class_width(setting: Setting, device: DeviceProfile, *, several: bool = Fals
         return ClassWidth(ENCODER_DECODERS.get(platform, max(ENCODER_DECODERS.values())))
     if not setting.arch.causal:
         return UNCHECKED  # no run of a text encoder was found
+    if (where := stack_law.served_where(setting, device)) is not None:
+        width = stack_law.held_situation(where, fold)[1]
+        return ClassWidth(width, width)
     if runtime.served:
         if platform == "cuda":
             like_served = device.family in SERVED.values() and device.level("dram").technology.startswith("HBM")
             return None if like_served else OTHER_FAMILY
-        return _SERVED_ELSEWHERE.get(platform, UNCHECKED)
+        return UNCHECKED
     if runtime.local:
         held, part = local.shipped(), local.part_of(device, runtime.stack)
         tpot, ttft = (held.halfwidth(phase, device, part) for phase in ("decode", "prefill"))

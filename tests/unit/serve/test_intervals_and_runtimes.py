@@ -12,7 +12,7 @@ from chipwise.core.errors import Unsupported
 from chipwise.hardware import datasheet
 from chipwise.hardware.runtime import RUNTIMES, default_runtime, platform_of, runtimes_for
 from chipwise.predict.kernels import local
-from chipwise.serve import intervals
+from chipwise.serve import intervals, stack_law
 from chipwise.serve.batching import constants
 from chipwise.serve.groups import cost_groups, grouped
 from chipwise.serve.request import Request
@@ -74,6 +74,13 @@ def test_no_device_and_runtime_is_surer_than_a_seen_one() -> None:
             part = local.part_of(device, setting.runtime.stack)
             assert cost.log_halfwidth == pytest.approx(held.halfwidth("decode", device, part))
             assert cost.situation == held.situation(device, part)
+            continue
+        if (
+            where := stack_law.served_where(setting, device)
+        ) is not None:  # widths of whole runs; see test_stack_law.py
+            situation, width = stack_law.held_situation(where)
+            assert cost.log_halfwidth == pytest.approx(width)
+            assert cost.situation == situation
             continue
         known = device.name in intervals.SERVED and setting.runtime.served
         assert (cost.situation == "seen") <= known, (device.name, setting.runtime.name)

@@ -26,9 +26,7 @@ ROWS = {  # the document's row, and a run of its class: runtime, device, several
     "PyTorch, NVIDIA GPUs": ("torch-compile", "l4", False, 1),
     "vLLM, A100": ("vllm", "a100-sxm-80gb", False, 1),
     "TensorRT-LLM, A100": ("trtllm", "a100-sxm-80gb", False, 1),
-    "vLLM, MI300X": ("vllm", "mi300x", False, 1),
     "llama.cpp, MI300X": ("llama.cpp", "mi300x", True, 1),
-    "vLLM, Max 1550": ("vllm", "max-1550", False, 1),
     "llama.cpp, Max 1550": ("llama.cpp", "max-1550", True, 1),
     "PyTorch, Gaudi 2 (measured in DeepSpeed)": ("torch-compile", "gaudi2", False, 1),
     "llama.cpp on several NVIDIA devices, which split layers": ("llama.cpp", "rtx-4090", False, 2),
@@ -93,7 +91,8 @@ def test_what_the_fits_saw_of_a_run() -> None:
     assert (seen("h100-sxm"), seen("h100-sxm", "sibling"), seen("h100-sxm", "unseen")) == ("seen", "sibling", "unseen")
     assert seen("h100-sxm", fold="device:h100-sxm") == "sibling"  # the H200 is left
     assert seen("h100-sxm", fold="family:hopper") == "unseen"
-    assert (seen("gb300"), seen("a100-sxm-80gb"), seen("mi300x")) == ("sibling", "unseen", "unseen")
+    assert (seen("gb300"), seen("a100-sxm-80gb"), seen("tpu-v5e")) == ("sibling", "unseen", "unseen")
+    assert (seen("mi300x"), seen("mi300x", fold="vendor:AMD")) == ("seen", "unseen")  # whole runs of vLLM
     assert seen("apple-m4", "sibling", runtime="llama.cpp") == "sibling"
 
 

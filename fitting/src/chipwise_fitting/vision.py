@@ -1,0 +1,151 @@
+"""Image models in PyTorch: reading the table of timm's benchmarks, fitting, predicting."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from chipwise.core.errors import ChipwiseError, SpecError
+from chipwise.hardware import datasheet
+from chipwise.predict import vision
+from chipwise.predict.sums import Law
+from chipwise.predict.vision import Setup, VisionTransformer, constants, counted_law, plain_law
+from chipwise_fitting.score import Row
+from chipwise_fitting.sums_fit import Fit
+from chipwise_fitting.table_runs import (
+    TableRun,
+    fit_runs,
+    number,
+    packed_rows,
+    predicted_rows,
+    table_in,
+    write_constants,
+)
+
+FILE = "vision.csv.gz"
+SOURCE = "huggingface/pytorch-image-models aa4b585, results/benchmark-infer-*.csv (Apache-2.0), 2026-08"
+NEEDED = ("row_id", "device", "runtime", "dtype", "model", "batch", "step_ms")
+SIZES = ("image_size", "patch", "width", "depth", "heads", "mlp_hidden")
+START = {
+    "products": 0.4,
+    "attention": 1.0,
+    "attention.small": 1.3,
+    "activations": 0.7,
+    "kernel": math.log(5e-6),
+    "pass": math.log(3e-4),
+    "other.flops": 0.8,
+    "other.activations": 1.0,
+    "other.pass": math.log(1e-3),
+}
+SAME_MODEL = 0.1  # logarithm of FLOPs over those that timm counted: beyond it a row's sizes are not the whole model
+STYLES = ("True", "False")
+MOST_TOKENS = 5000  # beyond it the columns of a hybrid count a stem's pixels as tokens
+
+
+def prior(name: str) -> tuple[float, float]:
+    """Where a term starts, and how far it is expected to be from there."""
+    kind, *levels = name.split("|")
+    if not levels:
+        return START[kind], 1.0
+    own = levels[0] not in ("cpu", "gpu") and not any(name in levels for name in STYLES)
+    return 0.0, (0.12 if own else 0.3) * (2.0 if kind in ("kernel", "pass", "other.pass") else 1.0)
+
+
+def read(path: Path) -> list[TableRun]:
+    """Every row of the table that was timed.
+
+    Raises:
+        SpecError: The table cannot be read, or lacks a column.
+    """
+    rows = [row for row in packed_rows(path, NEEDED) if number(row["step_ms"])]
+    counted: dict[tuple[str, str], tuple[float, float]] = {}
+    for row in rows:
+        macs, activations = number(row.get("gmacs", "")), number(row.get("macts_m", ""))
+        if macs and activations:
+            counted[row["model"], row.get("image_size", "")] = 2e9 * macs, 1e6 * activations
+    return [_run(row, counted) for row in rows]
+
+
+def _run(row: Mapping[str, str], counted: Mapping[tuple[str, str], tuple[float, float]]) -> TableRun:
+    subset = f"{row['device']} {row['runtime']}"
+    measured = float(row["step_ms"]) / 1e3
+    plain = row.get("plain") == "1"
+    try:
+        sheet = datasheet.load(row["device"])
+        version = ".".join((row.get("runtime_version") or "2.9").split(".")[:2])
+        setup = Setup(
+            device=sheet,
+            runtime=row["runtime"],
+            dtype=row["dtype"],
+            layout=row.get("layout") or "nchw",
+            version="1.13" if version == "1.1" else version,
+        )
+        batch = max(1, round(number(row["batch"]) or 1))
+        law, flops = _law(row, setup, batch, counted.get((row["model"], row.get("image_size", ""))))
+        rival = batch * flops / setup.peak_flops_per_s
+    except ChipwiseError as error:
+        return TableRun(row_id=row["row_id"], subset=subset, measured=measured, problem=str(error))
+    return TableRun(
+        row_id=row["row_id"],
+        subset=f"{'plain' if plain else 'other'}, {subset}",
+        measured=measured,
+        model=row["model"],
+        device=sheet.name,
+        family=sheet.family,
+        vendor=sheet.vendor,
+        place=f"{'plain' if plain else 'other'}|{setup.place}",
+        law=law,
+        rival=rival,
+        rival_of=("place", "subset", "device", "vendor"),
+    )
+
+
+def _law(row: Mapping[str, str], setup: Setup, batch: int, counted: tuple[float, float] | None) -> tuple[Law, float]:
+    """The law of a row and its FLOPs an image: by its sizes where it is plain, else by what was counted of it.
+
+    Raises:
+        SpecError: The row has neither.
+    """
+    sizes = [number(row.get(name, "")) for name in SIZES]
+    tokens = number(row.get("tokens", "")) or 0.0
+    if row.get("plain") == "1" and all(sizes) and tokens < MOST_TOKENS:
+        whole = {name: round(value or 0) for name, value in zip(SIZES, sizes, strict=True)}
+        model = VisionTransformer(
+            **whole,
+            gated=number(row.get("gated_mlp", "")) == 1,
+            prefix_tokens=round(float(row.get("prefix_tokens") or 0)),
+        )
+        flops = model.product_flops + model.attention_flops
+        if counted is None or abs(math.log(flops / counted[0])) < SAME_MODEL:
+            return plain_law(model, setup, batch), flops
+    if counted is None:
+        raise SpecError(
+            "has neither the sizes of a plain vision transformer nor gmacs and macts_m", field=row["row_id"]
+        )
+    flops, activations = counted
+    style = row.get("arch_class") or "unknown"
+    if row.get("plain") == "1":
+        style = f"{style}, hybrid"
+    return counted_law(flops, activations, style, setup, batch), flops
+
+
+def fit(tables: Path, out: Path, *, progress: Callable[[str], None]) -> str:
+    """Fits to the table and writes ``vision.json``.
+
+    Raises:
+        SpecError: No row can be predicted.
+    """
+    runs = [run for run in read(table_in(tables, FILE)) if run.law]
+    if not runs:
+        raise SpecError("holds no row that can be predicted", file=str(table_in(tables, FILE)))
+    progress(f"{len(runs)} runs of {len({run.model for run in runs})} models")
+    found = fit_runs(runs, Fit(prior=prior, noise=0.05), source=SOURCE, splits={"model": 10})
+    write_constants(found, out / vision.DATA.name)
+    constants.cache_clear()
+    return f"vision: {len(runs)} runs"
+
+
+def rows(truth: Path, leave_out: str) -> dict[str, list[Row]]:
+    """Every row with its prediction."""
+    return {"step_s": predicted_rows(read(table_in(truth, FILE)), constants(), leave_out)}

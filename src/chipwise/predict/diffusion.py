@@ -1,0 +1,153 @@
+"""Diffusion transformers for images and videos: the work of a picture, and the seconds that it takes on GPUs.
+
+A picture is made in steps. Each runs the transformer over all latent positions (and the prompt's), twice where guidance
+compares with an empty prompt. Seconds are a sum of products, attention, a cost of every kernel and a share that goes
+with pixels (decoding the latents), over rates fitted to published runs (``predict/sums``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from chipwise.core.dtypes import DType
+from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.predict.sums import Amount, Law, Terms, named
+
+KERNELS_A_LAYER = 30.0
+BYTES = 2.0  # of a 16-bit weight
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiffusionTransformer:
+    """What of a diffusion model its time depends on.
+
+    ``pixels`` is how many pixels a latent position is wide, ``frames`` how many frames it spans after the first.
+    ``linear`` says that attention's cost grows with positions, not with their square.
+    """
+
+    parameters: float
+    layers: int
+    width: int
+    text_tokens: int = 256
+    pixels: int = 16
+    frames: int = 4
+    frame_patch: int = 1
+    passes: int = 2  # of a step: with and without the prompt
+    linear: bool = False
+
+    def tokens(self, height: int, width: int, frames: int = 1) -> float:
+        """Latent positions of a picture."""
+        whole = math.ceil(((frames - 1) / self.frames + 1) / self.frame_patch)
+        return (height // self.pixels) * (width // self.pixels) * whole
+
+    def product_flops(self, tokens: float, steps: int) -> float:
+        """FLOPs of all steps' products with weights."""
+        return 2.0 * self.parameters * (tokens + self.text_tokens) * steps * self.passes
+
+    def attention_flops(self, tokens: float, steps: int) -> float:
+        """FLOPs of all steps' scores and values."""
+        if self.linear:
+            return 0.0
+        return 4.0 * self.layers * self.width * (tokens + self.text_tokens) ** 2 * steps * self.passes
+
+
+# Sizes as the models' papers and configs give them: SANA 1.5 (arXiv:2501.18427), PixArt-Sigma (2403.04692), Stable
+# Diffusion 3 (2403.03206) and 3.5's model cards, FLUX.1's card, HunyuanDiT (2405.08748), Wan 2.1 (2503.20314),
+# CogVideoX (2408.06072) and 1.5's card, HunyuanVideo (2412.03603), LTX-Video (2501.00103), Mochi 1's card.
+KNOWN: Mapping[str, DiffusionTransformer] = {
+    "sana1.5_1.6b": DiffusionTransformer(
+        parameters=1.6e9, layers=20, width=2240, text_tokens=0, pixels=32, linear=True
+    ),
+    "sana1.5_4.8b": DiffusionTransformer(
+        parameters=4.8e9, layers=60, width=2240, text_tokens=0, pixels=32, linear=True
+    ),
+    "pixart-sigma": DiffusionTransformer(parameters=0.6e9, layers=28, width=1152, text_tokens=0),
+    "stable-diffusion-3.5-large-turbo": DiffusionTransformer(parameters=8.1e9, layers=38, width=2432, passes=1),
+    "stable-diffusion-3.5-large": DiffusionTransformer(parameters=8.1e9, layers=38, width=2432, text_tokens=333),
+    "stable-diffusion-3.5-medium": DiffusionTransformer(parameters=2.5e9, layers=24, width=1536, text_tokens=333),
+    "stable-diffusion-3-medium": DiffusionTransformer(parameters=2.0e9, layers=24, width=1536, text_tokens=333),
+    "flux.1-schnell": DiffusionTransformer(parameters=11.9e9, layers=57, width=3072, passes=1),
+    "flux.1": DiffusionTransformer(parameters=11.9e9, layers=57, width=3072, text_tokens=512, passes=1),
+    "hunyuandit": DiffusionTransformer(parameters=1.5e9, layers=40, width=1408),
+    "hunyuanvideo": DiffusionTransformer(parameters=13e9, layers=60, width=3072, passes=1),
+    "wan2.1-t2v-1.3b": DiffusionTransformer(parameters=1.3e9, layers=30, width=1536),
+    "wan2.1-t2v-14b": DiffusionTransformer(parameters=14e9, layers=40, width=5120),
+    "cogvideox-2b": DiffusionTransformer(parameters=1.7e9, layers=30, width=1920, text_tokens=226),
+    "cogvideox-5b": DiffusionTransformer(parameters=5.0e9, layers=42, width=3072, text_tokens=226),
+    "cogvideox1.5-5b": DiffusionTransformer(parameters=5.0e9, layers=42, width=3072, text_tokens=224, frame_patch=2),
+    "ltx-video": DiffusionTransformer(parameters=1.9e9, layers=28, width=2048, pixels=32, frames=8),
+    "mochi-1": DiffusionTransformer(parameters=10e9, layers=48, width=3072, frames=6),
+}
+
+
+def model_named(name: str, parameters: float) -> DiffusionTransformer:
+    """The model that ``name`` holds the name of; else one of its size, with the width that such models have."""
+    low = name.lower()
+    found = [known for known in KNOWN if known in low]
+    if found:
+        return KNOWN[max(found, key=len)]
+    layers = max(12, round(28 * (parameters / 1.5e9) ** (1 / 3)))
+    return DiffusionTransformer(parameters=parameters, layers=layers, width=round(math.sqrt(parameters / layers / 16)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """What is asked for: ``batch`` images or videos of a size in so many steps, on ``devices`` GPUs."""
+
+    model: DiffusionTransformer
+    device: DeviceProfile
+    height: int
+    width: int
+    frames: int = 1
+    steps: int = 28
+    batch: int = 1
+    devices: int = 1
+    ring: int = 1  # how many of them pass keys and values around; the others exchange heads
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """The deviations of a run's terms."""
+        gpu, sort = self.device.name, "video" if self.frames > 1 else "image"
+        return gpu, sort, f"{gpu}|{sort}", f"n{self.devices}", f"{gpu}|n{self.devices}", f"{sort}|n{self.devices}"
+
+    @property
+    def product_s(self) -> float:
+        """Seconds of one device's share of the products at its peak rate."""
+        tokens = self.model.tokens(self.height, self.width, self.frames)
+        return self.batch * self.model.product_flops(tokens, self.steps) / self.devices / _peak(self.device)
+
+    @property
+    def attention_s(self) -> float:
+        """Seconds of one device's share of attention at its peak rate."""
+        tokens = self.model.tokens(self.height, self.width, self.frames)
+        return self.batch * self.model.attention_flops(tokens, self.steps) / self.devices / _peak(self.device)
+
+
+def _peak(device: DeviceProfile) -> float:
+    return device.peak_flops_per_s[DType.BF16]
+
+
+def picture_law(picture: Picture) -> Law:
+    """The summands of the seconds of a batch."""
+    model, levels = picture.model, picture.levels
+    launches = picture.steps * model.layers * KERNELS_A_LAYER
+    pixels = picture.batch * picture.height * picture.width * picture.frames / 1e9
+    tokens = picture.batch * model.tokens(picture.height, picture.width, picture.frames)
+    bytes_moved = tokens * model.width * model.layers * picture.steps * model.passes * BYTES
+    law = [
+        Amount(picture.product_s, 0, named("products", levels)),
+        Amount(picture.attention_s, 1, named("attention", levels)),
+        Amount(launches, 0, named("launches", levels)),
+        Amount(
+            bytes_moved / picture.devices / picture.device.mem_bandwidth_bytes_per_s, 2, named("activations", levels)
+        ),
+        Amount(pixels, 3, named("pixels", levels)),
+        Amount(1.0, 4, named("batch", levels)),
+    ]
+    if picture.devices > 1:
+        exchanged: Terms = named("exchange", (*levels, "ring" if picture.ring > 1 else "heads"))
+        law.append(Amount(bytes_moved / picture.devices / picture.device.mem_bandwidth_bytes_per_s, 5, exchanged))
+        law.append(Amount(float(picture.steps * model.layers), 6, named("exchanges", levels)))
+    return tuple(law)

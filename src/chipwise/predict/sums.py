@@ -1,0 +1,99 @@
+"""Times as sums of amounts over fitted rates: the law that measured tables of whole runs are fitted with.
+
+    t = Σ over sums s of (Σ over the amounts a in s of (a · e^(Σ terms))^p)^(1/p)
+
+An amount is what a data sheet and a model give: bytes over the bandwidth, FLOPs over the peak, a number of kernels or
+steps. Its terms are named logarithms that ship as data: one of all runs, and deviations of a stack, a device, a vendor.
+Amounts of one sum overlap (the larger decides, smoothly); sums follow each other. A term that no run spoke of is 0, so
+a chip that was not measured has what its vendor's and all others have in common.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chipwise.core.fields import build
+from chipwise.core.files import read_text
+
+SHARPNESS = 3.0  # of the maximum of amounts that overlap
+Terms = tuple[tuple[str, float], ...]
+"""Names of terms, and what each is multiplied by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """One summand of a run: how much, the sum it belongs to, and the terms of its rate."""
+
+    value: Any  # seconds at the sheet's rates, or a count; a number, or an array of one value a run
+    sum: int
+    terms: Terms
+
+
+Law = Sequence[Amount]
+"""The summands of one run."""
+
+
+def named(kind: str, levels: Iterable[str]) -> Terms:
+    """The terms ``kind``, ``kind|level`` … of an amount: what all share, then the deviations of each level."""
+    return ((kind, 1.0), *((f"{kind}|{level}", 1.0) for level in levels))
+
+
+def value_of(law: Law, constants: Mapping[str, float]) -> Any:
+    """What the law gives under ``constants``, in the unit of its amounts: a number, or an array."""
+    sums: dict[int, Any] = {}
+    for amount in law:
+        rate = sum(constants.get(name, 0.0) * times for name, times in amount.terms)
+        sums[amount.sum] = sums.get(amount.sum, 0.0) + (amount.value * math.exp(rate)) ** SHARPNESS
+    return sum(powered ** (1 / SHARPNESS) for powered in sums.values())
+
+
+def at(law: Law, i: int, extra: Terms = ()) -> tuple[Amount, ...]:
+    """The summands of run ``i`` of a law of many, each with ``extra`` terms."""
+    return tuple(Amount(float(a.value[i] if np.ndim(a.value) else a.value), a.sum, (*a.terms, *extra)) for a in law)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constants:
+    """Fitted terms by fold, half-widths of 90 % intervals as logarithms, and what the fit had seen.
+
+    A fold is what the fit left out, such as ``device:h100-sxm``; it holds the terms that differ from those of ``none``.
+    A place is what a run's interval is measured on: a device with its runtime. ``halfwidths`` is keyed
+    ``SITUATION|PLACE``, with the place ``*`` for all together. ``runs`` are ``PLACE|MODEL``.
+    """
+
+    folds: Mapping[str, Mapping[str, float]]
+    halfwidths: Mapping[str, float]
+    runs: frozenset[str]
+    places: frozenset[str]
+    devices: frozenset[str]
+    vendors: frozenset[str]
+    splits: Mapping[str, int]  # how many parts what is left out was taken in, by kind, where not one by one
+    source: str
+
+    def terms(self, fold: str | None = None) -> Mapping[str, float]:
+        """The terms of a fit without what ``fold`` names; those of all where that was not in the fit."""
+        own = self.folds.get(fold or "none", {})
+        return {**self.folds["none"], **own}
+
+    def situation(self, *, device: str, vendor: str, place: str, model: str, leave_out: str = "none") -> str:
+        """What the fit had seen: the model there (known), the device (seen), its vendor (sibling), or none (unseen)."""
+        if leave_out in ("none", "model") and device in self.devices:
+            return "known" if leave_out == "none" and f"{place}|{model}" in self.runs else "seen"
+        return "sibling" if leave_out in ("none", "model", "device") and vendor in self.vendors else "unseen"
+
+    def halfwidth(self, situation: str, place: str) -> float:
+        """Half of the 90 % interval, as a logarithm."""
+        found = self.halfwidths.get(f"{situation}|{place}")
+        return self.halfwidths[f"{situation}|*"] if found is None else found
+
+
+def load(path: Path) -> Constants:
+    """The constants in a file that ships."""
+    return build(Constants, json.loads(read_text(path)), file=str(path))
