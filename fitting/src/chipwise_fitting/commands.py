@@ -24,7 +24,7 @@ Further kinds, ``edge`` and those of ``TABLES``, are fitted to a table of measur
 PREDICTED = {"gemm": "latency_s", "attention": "latency_s", "serving": "tpot_s", "power": "power_w"}
 """The column of the predictions for each kind of measured row."""
 
-TABLES = ("vendors", "vision", "energy")
+TABLES = ("vendors", "vision", "phones", "energy", "layers")
 """Kinds of rows whose laws are fitted to a table that has to be named: each has a module of its name."""
 
 _NAMED = ("edge", *TABLES)

@@ -18,7 +18,7 @@ from chipwise.core.errors import ChipwiseError, SpecError
 from chipwise.hardware import datasheet
 from chipwise.hardware.runtime import runtime_named
 from chipwise.predict.diffusion import Picture, model_named, picture_law
-from chipwise.predict.drawn import Shares, watts_law
+from chipwise.predict.drawn import Shares, mean_watts, watts_law
 from chipwise.predict.sums import Constants, Law, value_of
 from chipwise.serve import served_energy
 from chipwise.serve.formats import formats_of
@@ -58,7 +58,6 @@ START = {
     "exchanges": math.log(5e-5),
 }
 WATTS = {"awake": math.log(0.35), "memory": math.log(0.4), "compute": math.log(0.6), "attention": math.log(0.2)}
-RATES = ("weights", "flops.decode", "cache", "flops.prompt", "link", "products", "attention")
 
 
 def seconds_prior(name: str) -> tuple[float, float]:
@@ -66,13 +65,13 @@ def seconds_prior(name: str) -> tuple[float, float]:
     kind, *levels = name.split("|")
     if not levels:
         return START[kind], 1.0
-    return 0.0, 0.25 if kind in RATES else 0.5
+    return 0.0, 0.4
 
 
 def watts_prior(name: str) -> tuple[float, float]:
     """The same of a term of watts."""
     kind, *levels = name.split("|")
-    return (WATTS[kind], 0.5) if not levels else (0.0, 0.15)
+    return (WATTS[kind], 0.5) if not levels else (0.0, 0.1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -318,7 +317,7 @@ def _watts_law(row: Measured, held: Constants, kind: str) -> Law:
 
 def _watts(row: Measured, held: Constants, drawn: Constants, kind: str) -> float:
     law = _watts_law(row, held, kind)
-    return float(value_of(law, drawn.terms(fold_name(row.run(law, 1.0), kind, drawn))))
+    return mean_watts(datasheet.load(row.device), law, drawn.terms(fold_name(row.run(law, 1.0), kind, drawn)))
 
 
 def _joules(row: Measured, held: Constants, drawn: Constants, kind: str) -> float:

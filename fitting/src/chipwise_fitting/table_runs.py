@@ -6,18 +6,18 @@ Each kind of table has a module that reads its rows into ``TableRun``; the rest 
 from __future__ import annotations
 
 import csv
+import functools
 import gzip
 import io
 import json
 import math
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import SpecError
 from chipwise.core.files import read_bytes
 from chipwise.core.statistics import conformal_half_width
@@ -27,6 +27,8 @@ from chipwise_fitting.sums_fit import Fit, Folds, folds
 
 LEAST = 40  # misses that a half-width of a place's own rests on
 LEAST_HALF_WIDTH = 0.005
+Terms = Callable[[str | None], Mapping[str, float]]
+"""The terms of a fold."""
 SITUATIONS = {"known": "none", "seen": "model", "sibling": "device", "unseen": "vendor"}
 """What is known of a run, and the fits whose misses say how far off its prediction is."""
 
@@ -149,16 +151,16 @@ def half_widths(runs: Sequence[TableRun], found: Folds) -> dict[str, float]:
 
 
 def write_constants(found: Mapping[str, object], path: Path) -> None:
-    """Writes what ships."""
-    path.write_text(
-        json.dumps(found, sort_keys=True, separators=(",", ":")).replace("},", "},\n") + "\n", encoding="utf-8"
-    )
+    """Writes what ships, packed where the file is named so."""
+    text = json.dumps(found, sort_keys=True, separators=(",", ":")).replace("},", "},\n") + "\n"
+    path.write_bytes(gzip.compress(text.encode(), mtime=0) if path.suffix == ".gz" else text.encode())
 
 
 def predicted_rows(runs: Sequence[TableRun], held: Constants, leave_out: str) -> list[Row]:
     """Every row with its prediction by a fit without what is left out, its interval, and the simple rival's answer."""
     rivals = rival_answers(runs, leave_out)
-    return [_row(run, held, leave_out, rival) for run, rival in zip(runs, rivals, strict=True)]
+    terms = functools.cache(held.terms)
+    return [_row(run, held, terms, leave_out, rival) for run, rival in zip(runs, rivals, strict=True)]
 
 
 def fold_name(run: TableRun, leave_out: str, held: Constants) -> str | None:
@@ -169,10 +171,10 @@ def fold_name(run: TableRun, leave_out: str, held: Constants) -> str | None:
     return name if leave_out != "family" or name in held.folds else f"device:{run.device}"
 
 
-def _row(run: TableRun, held: Constants, leave_out: str, rival: float | None) -> Row:
+def _row(run: TableRun, held: Constants, terms: Terms, leave_out: str, rival: float | None) -> Row:
     if run.law is None:
         return Row(row_id=run.row_id, subset=run.subset, truth=run.measured, predicted=None, problem=run.problem)
-    middle = float(value_of(run.law, held.terms(fold_name(run, leave_out, held))))
+    middle = float(value_of(run.law, terms(fold_name(run, leave_out, held))))
     left_out = "device" if leave_out == "family" else leave_out
     situation = held.situation(
         device=run.device, vendor=run.vendor, place=run.place, model=run.model, leave_out=left_out
@@ -196,30 +198,28 @@ def rival_answers(runs: Sequence[TableRun], leave_out: str) -> list[float | None
     """
     told = [run for run in runs if run.rival]
     ratio = np.log([run.measured / (run.rival or 1.0) for run in told])
-    answers: list[float | None] = []
+    like: dict[tuple[object, ...], list[int]] = {}
+    for i, run in enumerate(told):
+        for depth in range(len(run.rival_of) + 1):
+            like.setdefault(_key(run, depth), []).append(i)
+    owner = np.array([getattr(run, leave_out, "") for run in told])
     known: dict[tuple[object, ...], float] = {}
-    for run in runs:
-        if not run.rival:
-            answers.append(None)
-            continue
+
+    def constant(run: TableRun) -> float:
         own = getattr(run, leave_out, None)
-        key = (own, *(getattr(run, field) for field in run.rival_of))
-        if key not in known:
-            known[key] = _rival_constant(run, told, ratio, leave_out)
-        answers.append(run.rival * math.exp(known[key]))
-    return answers
+        for depth in range(len(run.rival_of) + 1):
+            key = (own, *_key(run, depth))
+            if key not in known:
+                found = np.array(like.get(_key(run, depth), []), int)
+                left = found if own is None else found[owner[found] != own]
+                known[key] = float(np.median(ratio[left])) if len(left) else math.nan
+            if not math.isnan(known[key]):
+                return known[key]
+        return float(np.median(ratio))
+
+    return [run.rival * math.exp(constant(run)) if run.rival else None for run in runs]
 
 
-def _rival_constant(run: TableRun, told: Sequence[TableRun], ratio: Float64Array, leave_out: str) -> float:
-    own = getattr(run, leave_out, None)
-    for depth in range(len(run.rival_of) + 1):
-        fields = run.rival_of[depth:]
-        like = [
-            i
-            for i, other in enumerate(told)
-            if (leave_out == "none" or getattr(other, leave_out) != own)
-            and all(getattr(other, field) == getattr(run, field) for field in fields)
-        ]
-        if like:
-            return float(np.median(ratio[like]))
-    return float(np.median(ratio))
+def _key(run: TableRun, depth: int) -> tuple[object, ...]:
+    """What rows share the rival's constant, with the nearest ``depth`` fields left away."""
+    return depth, *(getattr(run, field) for field in run.rival_of[depth:])

@@ -16,7 +16,9 @@ class Source(StrEnum):
     EDGE = "edge"
     VENDORS = "vendors"
     VISION = "vision"
+    PHONES = "phones"
     ENERGY = "energy"
+    LAYERS = "layers"
     MEASUREMENTS = "measurements"
 
 

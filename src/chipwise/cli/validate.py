@@ -19,7 +19,9 @@ class Kind(StrEnum):
     EDGE = "edge"
     VENDORS = "vendors"
     VISION = "vision"
+    PHONES = "phones"
     ENERGY = "energy"
+    LAYERS = "layers"
 
 
 class LeaveOut(StrEnum):

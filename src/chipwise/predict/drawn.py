@@ -6,10 +6,11 @@ the peak that were reached on average say most of what is drawn; the rest is fit
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from chipwise.hardware.datasheet import DeviceProfile
-from chipwise.predict.sums import Amount, Law, named
+from chipwise.predict.sums import Amount, Law, named, value_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,3 +40,8 @@ def watts_law(device: DeviceProfile, shares: Shares, levels: tuple[str, ...]) ->
         Amount(limit * min(shares.compute, 1.0), 2, named("compute", levels)),
         Amount(limit * min(shares.attention, 1.0), 3, named("attention", levels)),
     )
+
+
+def mean_watts(device: DeviceProfile, law: Law, terms: Mapping[str, float]) -> float:
+    """What the law gives under ``terms``, at most the board's limit."""
+    return min(float(value_of(law, terms)), device.board_power_w)

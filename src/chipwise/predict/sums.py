@@ -10,6 +10,7 @@ a chip that was not measured has what its vendor's and all others have in common
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from chipwise.core.fields import build
-from chipwise.core.files import read_text
+from chipwise.core.files import read_bytes, read_text
 
 SHARPNESS = 3.0  # of the maximum of amounts that overlap
 Terms = tuple[tuple[str, float], ...]
@@ -95,5 +96,6 @@ class Constants:
 
 
 def load(path: Path) -> Constants:
-    """The constants in a file that ships."""
-    return build(Constants, json.loads(read_text(path)), file=str(path))
+    """The constants in a file that ships, packed by gzip or not."""
+    text = gzip.decompress(read_bytes(path)).decode() if path.suffix == ".gz" else read_text(path)
+    return build(Constants, json.loads(text), file=str(path))
