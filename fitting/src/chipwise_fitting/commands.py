@@ -92,10 +92,15 @@ def validate(kind: str, truth: Path, out: Path, *, leave_out: LeaveOut) -> list[
         from chipwise_fitting.edge import edge
 
         return scores(edge(truth, out, leave_out))
+    if kind == "load":
+        from chipwise_fitting.load import PUBLISHED, load
+
+        found = scores(load(truth, out))
+        return [replace(found[0], note=PUBLISHED), *found[1:]]
     if kind in TABLES:
         return _validate_table(kind, truth, out, leave_out)
     if kind not in _READERS:
-        raise UnknownName("kind of measurement", kind, (*_READERS, *_NAMED))
+        raise UnknownName("kind of measurement", kind, (*_READERS, *_NAMED, "load"))
     if leave_out in ("vendor", "model"):
         raise InputError(f"leave_out: {kind} has fits without a device or a family, not without a {leave_out}")
     module, function = _READERS[kind]

@@ -48,6 +48,7 @@ class Score:
     inside: float | None
     rival_median: float | None = None
     problem: str = ""
+    note: str = ""  # of the first subset: what others have published
 
 
 def measured(text: object, *, column: str, row: int, file: Path) -> float:

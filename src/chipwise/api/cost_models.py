@@ -95,7 +95,8 @@ def validate(
     Args:
         kind: ``gemm``, ``attention``, ``serving``, ``power``, ``edge`` (runs of one user, as in llama.cpp and MLX),
             ``vendors`` (batches of equal requests), ``vision`` (image models), ``phones`` (parts of models),
-            ``energy`` (served models, images, videos) or ``layers`` (kernels of another laboratory).
+            ``energy`` (served models, images, videos), ``layers`` (kernels of another laboratory) or ``load`` (runs of
+            vLLM under load: a folder with load_runs.csv, load_percentiles.csv or requests/).
         truth: A folder that holds ``KIND.csv`` (packed or not; ``energy`` and ``layers`` are folders in it), or
             the file.
         out: Where the predictions go: row_id, the prediction, and the ends of its 90 % interval.

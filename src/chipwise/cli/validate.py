@@ -22,6 +22,7 @@ class Kind(StrEnum):
     PHONES = "phones"
     ENERGY = "energy"
     LAYERS = "layers"
+    LOAD = "load"
 
 
 class LeaveOut(StrEnum):
@@ -49,7 +50,7 @@ def command(
     chipwise validate gemm --truth DIR --leave-out device --out predictions.csv
 
     Tables of whole runs: edge (one user), vendors (batches of equal requests), vision (image models), phones (parts of
-    models), energy (served models, images, videos), layers (kernels of another laboratory).
+    models), energy (served models, images, videos), layers (kernels of another laboratory). Runs of vLLM under load: load.
     """
     from chipwise import api
     from chipwise.cli.output import json_of, print_table, put, say
@@ -76,4 +77,6 @@ def command(
     if scores and scores[0].problem:
         missing = units.show(1 - scores[0].answered, "share")
         say(f"note: {missing} of the rows have no prediction; the first: {scores[0].problem}")
+    if scores and scores[0].note:
+        say(f"note: {scores[0].note}")
     put(f"wrote {out}")

@@ -1,0 +1,74 @@
+"""How many positions the cache of one replica holds, when weights and working memory have taken their part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from chipwise.core.errors import DoesNotFit
+from chipwise.serve.estimate import capacity_bytes, remedies, shortage
+from chipwise.serve.groups import Group, grouped, memory_of
+from chipwise.serve.memory import DeviceMemory
+from chipwise.serve.request import Request
+
+UTILISATION = 0.9
+"""Part of the memory that a server takes (vLLM's gpu_memory_utilization, TensorRT-LLM's free_gpu_memory_fraction)."""
+
+GPU_GB = 1.06
+"""What drivers report of a GPU's memory over the data sheet's GB, which are GiB of which a little is kept back.
+
+nvidia-smi says 81,559 MiB of an H100's 80 GB, 24,564 MiB of an RTX 4090's 24 GB, 97,887 MiB of an RTX PRO 6000's 96 GB.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cache:
+    """The cache of one replica: positions, and bytes of one position over all of its devices."""
+
+    tokens: float
+    bytes_per_token: float
+
+
+def cache_of(request: Request, *, most_tokens: int, length: int, utilisation: float = UTILISATION) -> Cache:
+    """The cache of one replica of ``request``'s arrangement.
+
+    Args:
+        request: Names model, device, runtime, formats and plan; its sizes do not matter.
+        most_tokens: Of one step, whose working memory is set aside.
+        length: Positions of a typical sequence: layers with a window, and recurrent states, keep less than all.
+        utilisation: Part of the memory that the server takes.
+
+    Raises:
+        DoesNotFit: Weights and working memory need more; says by how much and what would fit.
+    """
+    longest = max(length, 2)
+    asked = [
+        replace(request, batch=request.dp, prompt_tokens=max(most_tokens, 2), new_tokens=1, cached_tokens=0),
+        replace(request, batch=request.dp, prompt_tokens=longest - 1, new_tokens=1, cached_tokens=0),
+    ]
+    groups, errors = grouped(asked)
+    if errors:
+        raise next(iter(errors.values()))
+    group = groups[0]
+    memory = memory_of(group)
+    reported = capacity_bytes(group.device) * (GPU_GB if group.device.kind == "gpu" else 1.0)
+    free = utilisation * reported - float(memory.weights[0] + memory.activations[0] + memory.runtime[0])
+    each = float(memory.cache[1]) / longest
+    if not group.generates:
+        if free < 0:
+            raise DoesNotFit(_too_large(request, group, memory))
+        return Cache(tokens=np.inf, bytes_per_token=0.0)
+    if free < each * min(longest, 16):
+        raise DoesNotFit(_too_large(request, group, memory))
+    plan = group.setting.plan
+    return Cache(tokens=free / each if each else np.inf, bytes_per_token=each * plan.tp * plan.pp)
+
+
+def _too_large(request: Request, group: Group, memory: DeviceMemory) -> str:
+    least = replace(request, batch=1, prompt_tokens=16, new_tokens=1)
+    said = shortage(group, memory, 1) or (
+        f"{group.setting.arch.name} leaves no room for a cache on {group.device.label}, of whose memory a server takes "
+        f"{UTILISATION:.0%}"
+    )
+    return f"{said}; {remedies(least)}"
