@@ -1,7 +1,7 @@
 """Policy: how a stack's scheduler forms steps, and what it does for each request besides. One default for each runtime.
 
 Defaults are those of the projects' own documentation, as of the versions named. Times count from the engine's door:
-what HTTP and tokenizer take is added where it is known (``request_s``, ``answer_s``; ``chipwise plan check`` learns it).
+what HTTP and tokenizer take is added where it is known (``chipwise plan check`` learns it).
 """
 
 from __future__ import annotations
