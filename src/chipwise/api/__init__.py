@@ -14,6 +14,7 @@ from chipwise.api.predictions import (
     ops_table,
 )
 from chipwise.api.runs import evaluate, export_subnetwork, quality, report, search, shrink, train
+from chipwise.api.serving import plan, simulate
 from chipwise.api.specs import load_run, lower, resolve, uniform
 from chipwise.api.telemetry import teach
 from chipwise.core.errors import ChipwiseError
@@ -62,6 +63,7 @@ __all__ = [
     "measure",
     "models",
     "ops_table",
+    "plan",
     "quality",
     "report",
     "resolve",
@@ -69,6 +71,7 @@ __all__ = [
     "search",
     "sensitivity",
     "shrink",
+    "simulate",
     "teach",
     "train",
     "uniform",

@@ -29,7 +29,7 @@ class Outcome:
     failed: int
     requests_per_s: float
     output_tokens_per_s: float
-    mean_running: float
+    mean_in_flight: float
     preemptions: int
     busy_share: float
     reading_share: float  # of the busy time
@@ -77,7 +77,7 @@ def outcome(served: Served, *, lanes: int = 1) -> Outcome:
         failed=int((~done).sum()),
         requests_per_s=done.sum() / span,
         output_tokens_per_s=tokens / span,
-        mean_running=float(after.sum() / span / lanes),
+        mean_in_flight=float(after.sum() / span / lanes),
         preemptions=int(served.preemptions.sum()),
         busy_share=min(served.busy_s / (span * lanes), 1.0),
         reading_share=served.reading_s / served.busy_s if served.busy_s else 0.0,

@@ -1,0 +1,351 @@
+"""Served models under load: one arrangement simulated, or the cheapest found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from chipwise.core.arguments import public
+from chipwise.core.errors import SpecError
+from chipwise.serve.request import Request
+from chipwise.spec import ArchSpec
+
+if TYPE_CHECKING:
+    from chipwise.planning.answer import Plan
+    from chipwise.planning.simulating import Part, Simulation
+    from chipwise.replay.load import Load
+
+
+@public
+def simulate(
+    model: str | Path | ArchSpec,
+    *,
+    device: str | Path = "h100-sxm",
+    rate: float | str | None = None,
+    clients: int | None = None,
+    think_s: float = 0.0,
+    trace: str | Path | None = None,
+    prompt: int = 1024,
+    new: int = 128,
+    spread: float = 0.0,
+    shared_tokens: int = 0,
+    prefixes: int = 1,
+    arrivals: Literal["constant", "poisson", "gamma"] = "poisson",
+    burstiness: float = 1.0,
+    requests: int = 1000,
+    runtime: str | None = None,
+    weights: str | None = None,
+    kv: str | None = None,
+    tp: int = 1,
+    pp: int = 1,
+    ep: int = 1,
+    dp: int = 1,
+    replicas: int = 1,
+    max_tokens: int | None = None,
+    max_sequences: int | None = None,
+    prefix_cache: bool = True,
+    timeout_s: float | None = None,
+    request_s: float = 0.0,
+    step_scale: float = 1.0,
+    drafted: int = 0,
+    acceptance: float = 0.7,
+    draft: str | None = None,
+    batching: Literal["tokens", "requests"] = "tokens",
+    also: str | None = None,
+    decode_device: str | None = None,
+    decode_replicas: int = 1,
+    decode_tp: int = 1,
+    link: str | None = None,
+    seeds: int = 2,
+    seed: int = 0,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Simulation:
+    """Predicts what requests meet at one arrangement under load: its scheduler, replayed on predicted step times.
+
+    >>> import chipwise
+    >>> found = chipwise.simulate("Qwen/Qwen3-0.6B", device="l4", rate="2/s", requests=100, seeds=1)
+    >>> found.times["ttft_p99"].low < found.times["ttft_p99"].value < found.times["ttft_p99"].high
+    True
+
+    Args:
+        model: As in :func:`estimate`.
+        device: A data sheet's name, alias or file.
+        rate: Requests per second: ``8``, ``"8/s"``, ``"90/min"``.
+        clients: In a closed loop, how many send one request after another; in place of ``rate``.
+        think_s: Seconds that a client waits before its next request.
+        trace: A file of requests (JSON lines or CSV), in place of ``rate`` and sizes.
+        prompt: Mean prompt tokens.
+        new: Mean new tokens; 0 for text encoders.
+        spread: Coefficient of variation of both (lognormal).
+        shared_tokens: Of each prompt, those it shares with others (a system prompt), which the prefix cache finds.
+        prefixes: How many such texts there are.
+        arrivals: ``constant``, ``poisson`` or ``gamma`` gaps.
+        burstiness: Squared coefficient of variation of gamma gaps.
+        requests: How many are replayed for each seed; a trace is replayed whole.
+        runtime: As in :func:`estimate`.
+        weights: Weight format; the checkpoint's own by default, else bf16.
+        kv: KV-cache dtype.
+        tp: Tensor-parallel degree.
+        pp: Pipeline-parallel degree.
+        ep: Expert-parallel degree.
+        dp: Data-parallel replicas of attention, which share experts.
+        replicas: Copies behind a router.
+        max_tokens: Of one step; the runtime's default unless given.
+        max_sequences: At once; likewise.
+        prefix_cache: Whether prompts that begin alike find their beginning in the cache.
+        timeout_s: After which clients give up.
+        request_s: What HTTP and tokenizer add to a request, in seconds, as ``plan check`` learns it.
+        step_scale: Factor of all steps, likewise.
+        drafted: Tokens drafted a step in speculative decoding; 0 for none.
+        acceptance: Probability that a drafted token is accepted.
+        draft: The model that drafts; None where drafting costs nothing (n-grams).
+        batching: Of encoders: steps hold ``tokens``, packed, or ``requests``, padded to the longest.
+        also: Another device behind the same router, as ``DEVICE``, ``DEVICE:REPLICAS`` or ``DEVICE:REPLICAS:WEIGHT``.
+        decode_device: Decode on this device, prefill on ``device``; the cache is handed over.
+        decode_replicas: Copies there.
+        decode_tp: Tensor-parallel degree there.
+        link: Bandwidth between the two, such as ``"50 GB/s"``.
+        seeds: How many draws of the load; figures are means over them.
+        seed: The first.
+        on_progress: Called with the requests that have ended and their number.
+
+    Raises:
+        UnknownName: A name that is not known.
+        SpecError: An argument is wrong; neither or several of rate, clients and trace were given.
+        DoesNotFit: The model needs more memory than its devices have.
+        Unsupported: A device lacks a rate.
+    """
+    from chipwise.core import units
+    from chipwise.planning.simulating import Part, simulated
+    from chipwise.replay.policy import Speculation, policy_of
+    from chipwise.serve.request import resolved
+
+    if (rate is not None) + (clients is not None) + (trace is not None) != 1:
+        raise SpecError("give one of rate, clients and trace", field="rate")
+    if not 1 <= seeds <= 100:
+        raise SpecError(f"must be from 1 to 100, not {seeds}", field="seeds")
+    if not 1 <= replicas <= 100_000:
+        raise SpecError(f"must be from 1 to 100,000, not {replicas}", field="replicas")
+    base = Request(
+        model=model, device=device, runtime=runtime, weights=weights, kv=kv, tp=tp, pp=pp, ep=ep, dp=dp,
+        batch=12 * pp * dp, prompt_tokens=prompt, new_tokens=max(new, 1),
+    )  # fmt: skip
+    found = resolved(base)
+    generates = found.setting.arch.causal
+    loads = _loads(
+        longest=found.setting.arch.max_tokens if generates else None, trace=trace, rate=rate, clients=clients,
+        think_s=think_s, seeds=seeds, seed=seed, requests=requests, arrivals=arrivals, burstiness=burstiness,
+        prompt=prompt, new=new if generates else 0, spread=spread, shared_tokens=shared_tokens, prefixes=prefixes,
+    )  # fmt: skip
+    policy = policy_of(found.setting.runtime)
+    if not generates:
+        policy = replace(policy, chunked=False, mixed=False, prefix_cache=False, most_sequences=4096, lookahead=0)
+        if batching == "requests":
+            policy = replace(policy, padded=True, most_tokens=2**20, most_sequences=32)
+    if drafted:
+        draft_s = 0.0
+        if draft is not None:
+            from chipwise.serve.estimate import estimate as estimate_request
+
+            draft_s = estimate_request(
+                replace(base, model=draft, weights=None, batch=12, tp=1, pp=1, ep=1, dp=1)
+            ).tpot_s
+        policy = replace(policy, speculation=Speculation(drafted=drafted, acceptance=acceptance, draft_s=draft_s))
+    given = {"most_tokens": max_tokens, "most_sequences": max_sequences, "timeout_s": timeout_s}
+    policy = replace(
+        policy,
+        prefix_cache=policy.prefix_cache and prefix_cache,
+        request_s=request_s,
+        **{name: value for name, value in given.items() if value is not None},
+    )
+    parts = [Part(request=base, replicas=replicas, policy=policy, weight=float(replicas), step_scale=step_scale)]
+    if also is not None:
+        parts.append(_another(also, base, policy, step_scale))
+    apart = None
+    if decode_device is not None:
+        if also is not None or clients is not None:
+            raise SpecError("prefill and decode apart are simulated with one router and without clients", field="also")
+        other = replace(base, device=decode_device, tp=decode_tp, pp=1)
+        apart = Part(request=other, replicas=decode_replicas, policy=policy, step_scale=step_scale)
+    return simulated(
+        loads,
+        parts,
+        apart=apart,
+        link_bytes_per_s=None if link is None else units.parse_field(link, "bandwidth", "link"),
+        closed=clients is not None or trace is not None,
+        on_progress=on_progress,
+    )
+
+
+def _another(text: str, base: Request, policy: Any, step_scale: float) -> Part:
+    """The second pool of a mixed fleet, from ``DEVICE[:REPLICAS[:WEIGHT]]``."""
+    from chipwise.planning.simulating import Part
+
+    name, *rest = text.rsplit(":", 2) if text.count(":") > 1 else text.split(":")
+    try:
+        replicas = int(rest[0]) if rest else 1
+        weight = float(rest[1]) if len(rest) > 1 else float(replicas)
+    except ValueError:
+        raise SpecError(
+            f"must be DEVICE, DEVICE:REPLICAS or DEVICE:REPLICAS:WEIGHT, not {text!r}", field="also"
+        ) from None
+    if replicas < 1 or not weight > 0:
+        raise SpecError("needs at least 1 replica and a weight above 0", field="also")
+    return Part(
+        request=replace(base, device=name), replicas=replicas, policy=policy, weight=weight, step_scale=step_scale
+    )
+
+
+def _loads(
+    *, longest: int | None, trace: str | Path | None, rate: float | str | None, clients: int | None, think_s: float,
+    seeds: int, seed: int, requests: int, arrivals: Any, burstiness: float, prompt: int, new: int, spread: float,
+    shared_tokens: int, prefixes: int,
+) -> list[Load]:  # fmt: skip
+    from chipwise.planning.question import rate_of
+    from chipwise.replay.load import RequestClass, made
+    from chipwise.replay.traces import read_trace
+
+    if trace is not None:
+        return [read_trace(trace, longest=longest)[0]]
+    kinds = (
+        RequestClass(
+            prompt_tokens=prompt, new_tokens=new, spread=spread, shared_tokens=shared_tokens, prefixes=prefixes
+        ),
+    )
+    if longest is not None and prompt + new > longest:
+        raise SpecError(f"{prompt:,} + {new:,} tokens are more than the model's context of {longest:,}", field="prompt")
+    per_s = None if rate is None else rate_of(rate)
+    loads = [
+        made(
+            kinds, count=requests, rate_per_s=per_s, arrivals=arrivals, burstiness=burstiness, clients=clients,
+            think_s=think_s, seed=seed + i,
+        )
+        for i in range(seeds)
+    ]  # fmt: skip
+    if longest is None or spread == 0:
+        return loads
+    return [_within(load, longest) for load in loads]
+
+
+def _within(load: Load, longest: int) -> Load:
+    """Drawn sizes, cut to the model's context."""
+    import numpy as np
+
+    prompt = np.minimum(load.prompt_tokens, longest - 1)
+    return replace(load, prompt_tokens=prompt, new_tokens=np.minimum(load.new_tokens, longest - prompt))
+
+
+@public
+def plan(
+    model: str | Path,
+    *,
+    rate: float | str | None = None,
+    trace: str | Path | None = None,
+    prompt: int = 1024,
+    new: int = 128,
+    spread: float = 0.0,
+    shared_tokens: int = 0,
+    prefixes: int = 1,
+    limits: Mapping[str, object] | None = None,
+    classes: Sequence[Mapping[str, Any]] | None = None,
+    devices: Sequence[str] | str | None = None,
+    runtimes: Sequence[str] | None = None,
+    weights: Sequence[str] | None = None,
+    tp: Sequence[int] = (1, 2, 4, 8),
+    pp: Sequence[int] = (1,),
+    prices: Mapping[str, object] | None = None,
+    max_devices: int = 1024,
+    power: str | None = None,
+    budget: str | None = None,
+    confidence: float = 0.9,
+    arrivals: Literal["constant", "poisson", "gamma"] = "poisson",
+    burstiness: float = 1.0,
+    requests: int = 400,
+    kv: str | None = None,
+    seed: int = 0,
+    out: str | Path | None = None,
+    resume: bool = False,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Plan:
+    """Finds the cheapest chips, their number and arrangement that serve a load within limits.
+
+    >>> import chipwise
+    >>> found = chipwise.plan("Qwen/Qwen3-0.6B", rate=2, limits={"ttft_p99": "500 ms"}, devices=["l4"], tp=[1])
+    >>> found.best.device
+    'l4'
+
+    Args:
+        model: A known model, a file or a folder; or a YAML file with a whole question, which then says all else.
+        rate: Requests per second: ``20``, ``"20/s"``, ``"90/min"``.
+        trace: A file of requests (JSON lines or CSV), in place of rate and sizes.
+        prompt: Mean prompt tokens.
+        new: Mean new tokens.
+        spread: Coefficient of variation of both.
+        shared_tokens: Of each prompt, those it shares with others.
+        prefixes: How many such texts there are.
+        limits: On times by metric (``ttft_p99``, ``tpot_p95``, ``e2e_mean``, …): ``"500 ms"`` or seconds.
+        classes: Classes of requests in place of prompt and new: mappings with ``name``, ``share``, ``prompt``, ``new``,
+            ``limits`` and more.
+        devices: To choose from; default: all with a price.
+        runtimes: To choose from; default: each device's own.
+        weights: Formats to choose from; default: bf16, and fp8 where the device multiplies it.
+        tp: Tensor-parallel degrees to choose from.
+        pp: Pipeline-parallel degrees to choose from.
+        prices: By device, in place of the data sheets': ``{"h100-sxm": "1.9 USD/h"}``, spot or reserved.
+        max_devices: In one plan.
+        power: Of all boards together, at most: ``"20 kW"``.
+        budget: Of all devices together, at most: ``"10 USD/h"``.
+        confidence: With which all limits are to hold.
+        arrivals: ``constant``, ``poisson`` or ``gamma`` gaps.
+        burstiness: Squared coefficient of variation of gamma gaps.
+        requests: That each engine is replayed with.
+        kv: KV-cache dtype.
+        seed: Of the load.
+        out: Where the plan is written, and what is known of it while it is made.
+        resume: Whether to go on with what ``out`` holds.
+        on_progress: Called with arrangements looked at and their number.
+
+    Raises:
+        UnknownName: A name that is not known.
+        SpecError: An argument or a field of the file is wrong.
+        Infeasible: Nothing meets the limits; names them with the closest values.
+    """
+    from chipwise.planning.answer import planned
+    from chipwise.planning.plan_files import known_of, write_plan, write_progress
+    from chipwise.planning.question import question_from, read_question
+
+    if str(model).endswith((".yaml", ".yml")) and rate is None and trace is None:
+        question = read_question(Path(model))
+    else:
+        if (rate is None) == (trace is None):
+            raise SpecError("give one of rate and trace", field="rate")
+        one: dict[str, Any] = {"name": "requests", "prompt": prompt, "new": new, "spread": spread}
+        one |= {"shared": shared_tokens, "prefixes": prefixes}
+        given: dict[str, Any] = {
+            "model": str(model), "classes": [dict(each) for each in classes] if classes else [one],
+            "limits": dict(limits or {}), "degrees": list(tp), "stages": list(pp), "most_devices": max_devices,
+            "confidence": confidence, "arrivals": arrivals, "burstiness": burstiness, "requests": requests,
+            "seed": seed,
+        }  # fmt: skip
+        optional = {
+            "rate": rate, "trace": None if trace is None else str(trace), "devices": devices, "runtimes": runtimes,
+            "weights": weights, "prices": prices, "power": power, "budget": budget, "kv": kv,
+        }  # fmt: skip
+        given |= {name: value for name, value in optional.items() if value is not None}
+        for name in ("devices", "runtimes", "weights"):
+            if name in given and not isinstance(given[name], str):
+                given[name] = list(given[name])
+        question = question_from(given)
+    path = None if out is None else Path(out)
+    known = known_of(path, question) if path is not None and resume else {}
+    found = planned(
+        question,
+        known=known,
+        on_progress=on_progress,
+        on_known=None if path is None else lambda held: write_progress(path, question, held),
+    )
+    if path is not None:
+        write_plan(found, path)
+    return found

@@ -1,0 +1,213 @@
+"""``chipwise plan``: which chips, how many, how arranged, at what price; plans compared and checked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from chipwise.cli import completion
+from chipwise.cli.simulate import Arrivals
+
+if TYPE_CHECKING:
+    from chipwise.planning.answer import Plan
+
+LIMITS = ("ttft_p50", "ttft_p95", "ttft_p99", "tpot_p50", "tpot_p95", "tpot_p99", "e2e_p50", "e2e_p95", "e2e_p99")
+
+
+def command(
+    context: typer.Context,
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="A model, a YAML file with the question; or `diff A B`, or `check PLAN`.",
+            autocompletion=completion.models,
+        ),
+    ],
+    files: Annotated[list[Path] | None, typer.Argument(help="The files of `diff` and `check`.")] = None,
+    rate: Annotated[str | None, typer.Option(help="Requests: 20/s, 90/min, 1200/h.")] = None,
+    trace: Annotated[Path | None, typer.Option(help="Requests of a log: JSON lines or CSV.")] = None,
+    prompt: Annotated[int, typer.Option(help="Mean prompt tokens.", min=1)] = 1024,
+    new: Annotated[int, typer.Option(help="Mean new tokens.", min=0)] = 128,
+    spread: Annotated[float, typer.Option(help="Coefficient of variation of both.", min=0)] = 0.0,
+    shared_tokens: Annotated[int, typer.Option(help="Prompt tokens shared with other requests.", min=0)] = 0,
+    prefixes: Annotated[int, typer.Option(help="How many shared texts there are.", min=1)] = 1,
+    ttft_p50: Annotated[str | None, typer.Option(help="Limit on the median time to first token.")] = None,
+    ttft_p95: Annotated[str | None, typer.Option(help="On its P95.")] = None,
+    ttft_p99: Annotated[str | None, typer.Option(help="On its P99, such as 500ms.")] = None,
+    tpot_p50: Annotated[str | None, typer.Option(help="Limit on the median time per output token.")] = None,
+    tpot_p95: Annotated[str | None, typer.Option(help="On its P95.")] = None,
+    tpot_p99: Annotated[str | None, typer.Option(help="On its P99, such as 40ms.")] = None,
+    e2e_p50: Annotated[str | None, typer.Option(help="Limit on the median end-to-end time.")] = None,
+    e2e_p95: Annotated[str | None, typer.Option(help="On its P95.")] = None,
+    e2e_p99: Annotated[str | None, typer.Option(help="On its P99.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="Devices to choose from, a,b,c. Default: all with a price.")
+    ] = None,
+    runtime: Annotated[str | None, typer.Option(help="Runtimes to choose from. Default: each device's.")] = None,
+    weights: Annotated[str | None, typer.Option(help="Formats to choose from. Default: bf16, fp8.")] = None,
+    kv: Annotated[str | None, typer.Option(help="KV-cache dtype.")] = None,
+    tp: Annotated[str, typer.Option(help="Tensor-parallel degrees to choose from.")] = "1,2,4,8",
+    pp: Annotated[str, typer.Option(help="Pipeline-parallel degrees to choose from.")] = "1",
+    price: Annotated[list[str] | None, typer.Option(help="DEVICE=PRICE, such as h100-sxm='1.9 USD/h'.")] = None,
+    max_devices: Annotated[int, typer.Option(help="In one plan.", min=1)] = 1024,
+    power: Annotated[str | None, typer.Option(help="Of all boards together, such as 20kW.")] = None,
+    budget: Annotated[str | None, typer.Option(help="Of all devices, such as '10 USD/h'.")] = None,
+    confidence: Annotated[float, typer.Option(help="With which all limits are to hold.")] = 0.9,
+    arrivals: Annotated[Arrivals, typer.Option(help="Gaps between arrivals.")] = Arrivals.POISSON,
+    burstiness: Annotated[float, typer.Option(help="Squared variation of gamma gaps.")] = 1.0,
+    requests: Annotated[int, typer.Option(help="That each engine is replayed with.", min=50)] = 400,
+    seed: Annotated[int, typer.Option(help="Of the load.", min=0)] = 0,
+    out: Annotated[Path | None, typer.Option(help="Write the plan to this file.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with what --out holds.")] = False,
+    results: Annotated[Path | None, typer.Option(help="With `check`: what a load test wrote.")] = None,
+    html: Annotated[Path | None, typer.Option("--html", help="Also write a page with charts.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON, in SI units.")] = False,
+) -> None:
+    """Find the cheapest fleet that serves a load within limits on percentiles.
+
+    chipwise plan meta-llama/Llama-3.1-8B --rate 20/s --prompt 1500 --new 250 --ttft-p99 500ms --tpot-p99 40ms
+
+    A question in a file: chipwise plan question.yaml
+
+    Compare two plans: chipwise plan diff a.json b.json
+
+    Check a plan against a load test: chipwise plan check plan.json --results vllm-bench.json
+    """
+    from chipwise import api
+    from chipwise.cli.output import json_of, notices, progress_bar, refuse
+
+    if model in ("diff", "check") and files:
+        _compare(model, files, results, as_json)
+        return
+    if files:
+        raise typer.BadParameter("name one MODEL; several files are for `plan diff A B` and `plan check PLAN`")
+    refuse(context, "results", why="is for `plan check`")
+    if resume and out is None:
+        raise typer.BadParameter("--resume needs --out, the file of the plan")
+    limits = {name: value for name in LIMITS if (value := context.params[name]) is not None}
+    with progress_bar("planning", quiet=as_json) as advance:
+        found = api.plan(
+            model, rate=rate, trace=trace, prompt=prompt, new=new, spread=spread, shared_tokens=shared_tokens,
+            prefixes=prefixes, limits=limits, devices=_names(device), runtimes=_names(runtime), weights=_names(weights),
+            tp=_numbers(tp, "--tp"), pp=_numbers(pp, "--pp"), prices=_prices(price or []), max_devices=max_devices,
+            power=power, budget=budget, confidence=confidence, arrivals=arrivals.value, burstiness=burstiness,
+            requests=requests, kv=kv, seed=seed, out=out, resume=resume, on_progress=advance,
+        )  # fmt: skip
+    if html is not None:
+        from chipwise.planning.plan_page import write_plan_page
+
+        write_plan_page(found, html)
+        notices.print(f"wrote {html}")
+    if as_json:
+        json_of(found.to_dict())
+        return
+    _print(found)
+    if out is not None:
+        notices.print(f"wrote {out}")
+
+
+def _names(text: str | None) -> list[str] | None:
+    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _numbers(text: str, option: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise typer.BadParameter(f"{option}: must be whole numbers, such as 1,2,4, not {text!r}") from None
+
+
+def _prices(given: list[str]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"--price: must be DEVICE=PRICE, such as l4='0.5 USD/h', not {text!r}")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def _compare(what: str, files: list[Path], results: Path | None, as_json: bool) -> None:
+    from chipwise.cli.output import json_of, print_table, say
+    from chipwise.core import units
+    from chipwise.core.layout import Column, Table
+    from chipwise.planning.load_tests import check, verdict
+    from chipwise.planning.plan_files import differences
+
+    if what == "diff":
+        if len(files) != 2:
+            raise typer.BadParameter("plan diff needs two plans' files")
+        rows = differences(*files)
+        if as_json:
+            json_of([{"name": name, "before": before, "after": after} for name, before, after in rows])
+            return
+        table = Table(columns=[Column(), *(Column(head=file.name, prose=True) for file in files)])
+        for row in rows:
+            table.add(*row)
+        print_table(table) if rows else say("the plans are equal")
+        return
+    if len(files) != 1 or results is None:
+        raise typer.BadParameter("plan check needs one plan's file and --results FILE")
+    found = check(files[0], results)
+    if as_json:
+        json_of(found)
+        return
+    say(found.headline(), bold=True)
+    heads = ("promised", "90 %", "measured")
+    table = Table(columns=[Column(), *(Column(head=head, right=True) for head in heads), Column(prose=True)])
+    for each in found.rows_held:
+        table.add(
+            each.metric,
+            units.show(each.promised, "time"),
+            units.interval(each.promised, each.low, each.high, "time"),
+            units.show(each.measured, "time"),
+            verdict(each),
+        )
+    print_table(table)
+    if found.rate_measured_per_s is not None:
+        planned, measured = (units.number(each) for each in (found.rate_planned_per_s, found.rate_measured_per_s))
+        say(f"planned for {planned} requests/s, tested with {measured}")
+    if found.step_scale is not None:
+        more = "" if found.request_s is None else f" --request-time '{units.show(found.request_s, 'time')}'"
+        say(f"learned: chipwise simulate ... --step-scale {found.step_scale:.3f}{more}")
+
+
+def _print(found: Plan) -> None:
+    from chipwise.cli.output import print_table, put, say
+    from chipwise.core import units
+    from chipwise.core.layout import Column, Table
+
+    say(found.headline(), bold=True)
+    right: dict[str, int] = {"$/h": 0, "P99 TTFT": 0, "P99 TPOT": 1, "chance": 0, "saturates at": 3, "$/M in": 4,
+                             "$/M out": 2, "J/token": 5}  # fmt: skip
+    columns = [Column(head=head, right=True, drop=drop) for head, drop in right.items()]
+    table = Table(columns=[Column(head="fleet", prose=True), *columns, Column(head="bottleneck", drop=6)])
+    for option in found.options:
+        times: list[Any] = [option.times.get(name) for name in ("ttft_p99", "tpot_p99")]
+        table.add(
+            option.label,
+            "unknown" if option.usd_per_h is None else f"{option.usd_per_h:,.2f}",
+            *("–" if each is None else units.show(each.value, "time") for each in times),
+            units.show(option.chance, "share", digits=2),
+            f"{units.number(option.saturation_per_s)}/s",
+            *(
+                "–" if value is None else units.show(value, "price")
+                for value in (option.usd_per_million_input_tokens, option.usd_per_million_output_tokens)
+            ),
+            "–" if option.joules_per_output_token is None else units.show(option.joules_per_output_token, "energy"),
+            option.bottleneck,
+        )
+    print_table(table)
+    front = [option.label for option in found.front]
+    say(f"price against P99 end to end, the front: {'; '.join(front)}")
+    for each in found.limit_prices:
+        if each.saved_usd_per_h:
+            say(f"without {each.limit}: {each.without}, ${each.saved_usd_per_h:,.2f}/h less")
+    for line in found.best.commands:
+        put(line)
+    unknown = [option.device for option in found.options if option.usd_per_h is None]
+    if unknown:
+        say(f"note: the price of {', '.join(unknown)} is unknown; give it with --price DEVICE=PRICE")
+    say(f"note: {found.best.provenance}; times are from the engine's door, 90 % intervals; prices are list prices")

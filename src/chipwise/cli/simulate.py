@@ -1,0 +1,172 @@
+"""``chipwise simulate``: one arrangement under load, before anyone rents it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from chipwise.cli import completion
+
+if TYPE_CHECKING:
+    from chipwise.planning.simulating import Simulation
+
+
+class Arrivals(StrEnum):
+    """How requests arrive."""
+
+    CONSTANT = "constant"
+    POISSON = "poisson"
+    GAMMA = "gamma"
+
+
+class Batching(StrEnum):
+    """How an encoder's steps are filled."""
+
+    TOKENS = "tokens"
+    REQUESTS = "requests"
+
+
+def command(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="A model of `chipwise models`, a config.json or its folder, or a spec file.",
+            autocompletion=completion.models,
+        ),
+    ],
+    device: Annotated[
+        str, typer.Option(help="A device of `chipwise devices`, or a YAML file.", autocompletion=completion.devices)
+    ] = "h100-sxm",
+    rate: Annotated[str | None, typer.Option(help="Requests: 8/s, 90/min, 1200/h.")] = None,
+    clients: Annotated[int | None, typer.Option(help="Closed loop: clients instead of a rate.", min=1)] = None,
+    think: Annotated[str, typer.Option(help="What a client waits before its next request.")] = "0 s",
+    trace: Annotated[Path | None, typer.Option(help="Requests of a log: JSON lines or CSV.")] = None,
+    prompt: Annotated[int, typer.Option(help="Mean prompt tokens.", min=1)] = 1024,
+    new: Annotated[int, typer.Option(help="Mean new tokens.", min=0)] = 128,
+    spread: Annotated[float, typer.Option(help="Coefficient of variation of both.", min=0)] = 0.0,
+    shared_tokens: Annotated[int, typer.Option(help="Prompt tokens shared with other requests.", min=0)] = 0,
+    prefixes: Annotated[int, typer.Option(help="How many shared texts there are.", min=1)] = 1,
+    arrivals: Annotated[Arrivals, typer.Option(help="Gaps between arrivals.")] = Arrivals.POISSON,
+    burstiness: Annotated[float, typer.Option(help="Squared variation of gamma gaps.")] = 1.0,
+    requests: Annotated[int, typer.Option(help="Requests replayed for each seed.", min=1)] = 1000,
+    runtime: Annotated[
+        str | None, typer.Option(help="vllm, sglang, trtllm, …", autocompletion=completion.runtimes)
+    ] = None,
+    weights: Annotated[str | None, typer.Option(help="bf16, fp8, int4, …")] = None,
+    kv: Annotated[str | None, typer.Option(help="KV-cache dtype.")] = None,
+    tp: Annotated[int, typer.Option(help="Tensor-parallel degree.", min=1)] = 1,
+    pp: Annotated[int, typer.Option(help="Pipeline-parallel degree.", min=1)] = 1,
+    ep: Annotated[int, typer.Option(help="Expert-parallel degree.", min=1)] = 1,
+    dp: Annotated[int, typer.Option(help="Data-parallel degree of attention.", min=1)] = 1,
+    replicas: Annotated[int, typer.Option(help="Copies behind a router.", min=1)] = 1,
+    max_tokens: Annotated[int | None, typer.Option(help="Tokens of one step.", min=1)] = None,
+    max_sequences: Annotated[int | None, typer.Option(help="Sequences at once.", min=1)] = None,
+    prefix_cache: Annotated[bool, typer.Option(help="Whether shared beginnings are cached.")] = True,
+    timeout: Annotated[str | None, typer.Option(help="After which clients give up, such as 60s.")] = None,
+    request_time: Annotated[str, typer.Option(help="What HTTP and tokenizer add to a request.")] = "0 s",
+    step_scale: Annotated[float, typer.Option(help="Factor of all steps, as `plan check` learns it.", min=0.01)] = 1.0,
+    drafted: Annotated[int, typer.Option(help="Speculative decoding: tokens drafted a step.", min=0)] = 0,
+    acceptance: Annotated[float, typer.Option(help="Probability that one is accepted.", min=0, max=1)] = 0.7,
+    draft: Annotated[str | None, typer.Option(help="The model that drafts.")] = None,
+    batching: Annotated[
+        Batching, typer.Option(help="Of text encoders: packed tokens or padded requests.")
+    ] = Batching.TOKENS,
+    also: Annotated[str | None, typer.Option(help="A second sort of device: DEVICE[:REPLICAS[:WEIGHT]].")] = None,
+    decode_device: Annotated[str | None, typer.Option(help="Decode on this device, prefill on --device.")] = None,
+    decode_replicas: Annotated[int, typer.Option(help="Copies that decode.", min=1)] = 1,
+    decode_tp: Annotated[int, typer.Option(help="Tensor-parallel degree of those.", min=1)] = 1,
+    link: Annotated[str | None, typer.Option(help="Bandwidth between the two, such as 50 GB/s.")] = None,
+    seeds: Annotated[int, typer.Option(help="Draws of the load.", min=1)] = 2,
+    seed: Annotated[int, typer.Option(help="The first draw.", min=0)] = 0,
+    html: Annotated[Path | None, typer.Option("--html", help="Also write a page with charts.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON, in SI units.")] = False,
+) -> None:
+    """Simulate one arrangement under load: TTFT, TPOT, end-to-end times, queue, batch and KV cache.
+
+    chipwise simulate meta-llama/Llama-3.1-8B --device rtx-4090 --runtime vllm --weights fp8 --rate 4/s --prompt 1500
+
+    Closed loop: chipwise simulate Qwen/Qwen3-8B --device l40s --clients 16
+
+    Prefill and decode apart: chipwise simulate Qwen/Qwen3-32B --device h100-sxm --decode-device h200-sxm --rate 2/s
+    """
+    from chipwise import api
+    from chipwise.cli.output import json_of, notices, progress_bar
+    from chipwise.core import units
+
+    with progress_bar("replaying", quiet=as_json) as advance:
+        found = api.simulate(
+            model, device=device, rate=rate, clients=clients, think_s=units.parse_field(think, "time", "--think"),
+            trace=trace, prompt=prompt, new=new, spread=spread, shared_tokens=shared_tokens, prefixes=prefixes,
+            arrivals=arrivals.value, burstiness=burstiness, requests=requests, runtime=runtime, weights=weights, kv=kv,
+            tp=tp, pp=pp, ep=ep, dp=dp, replicas=replicas, max_tokens=max_tokens, max_sequences=max_sequences,
+            prefix_cache=prefix_cache,
+            timeout_s=None if timeout is None else units.parse_field(timeout, "time", "--timeout"),
+            request_s=units.parse_field(request_time, "time", "--request-time"), step_scale=step_scale,
+            drafted=drafted, acceptance=acceptance, draft=draft, batching=batching.value, also=also,
+            decode_device=decode_device, decode_replicas=decode_replicas, decode_tp=decode_tp, link=link, seeds=seeds,
+            seed=seed, on_progress=advance,
+        )  # fmt: skip
+    if html is not None:
+        from chipwise.planning.plan_page import write_simulation
+
+        write_simulation(found, html)
+        notices.print(f"wrote {html}")
+    if as_json:
+        json_of(found)
+        return
+    _print(model, found)
+
+
+def _print(model: str, found: Simulation) -> None:
+    from chipwise.cli.output import print_table, say
+    from chipwise.core import units
+    from chipwise.core.layout import Column, Table
+    from chipwise.replay.outcome import MEASURES, STATISTICS
+
+    say(f"{model} on {found.headline()}", bold=True)
+    names = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "end to end", "queue": "waiting"}
+    heads = {"mean": 2, "p50": 0, "p90": 3, "p95": 4, "p99": 0}
+    table = Table(
+        columns=[
+            Column(),
+            *(Column(head=name, right=True, drop=drop) for name, drop in heads.items()),
+            Column(head="90 % of P99"),
+        ],
+        title=f"{found.provenance}, {found.requests:,} requests",
+    )
+    for measure in MEASURES:
+        if f"{measure}_p99" in found.times:
+            worst = found.times[f"{measure}_p99"]
+            cells = [units.show(found.times[f"{measure}_{name}"].value, "time") for name in STATISTICS]
+            table.add(names[measure], *cells, units.interval(worst.value, worst.low, worst.high, "time"))
+    print_table(table)
+    more = Table(columns=[Column(), Column(prose=True)])
+    served = f"{units.number(found.requests_per_s)} requests/s, {units.show(found.output_tokens_per_s, 'rate')}"
+    more.add("served", served + (f"; {found.failed:,} gave up" if found.failed else ""))
+    more.add(
+        "in flight",
+        f"{units.number(found.mean_in_flight)} in the mean; steps run {units.show(found.busy_share, 'share')} of the"
+        " time",
+    )
+    if found.cache_tokens:
+        more.add("cache", f"{units.number(found.cache_tokens)} positions a replica; {found.preemptions:,} preemptions")
+    if (
+        found.usd_per_h is not None
+        and found.usd_per_million_output_tokens is not None
+        and found.usd_per_million_input_tokens is not None
+    ):
+        prices = (
+            units.show(value, "price")
+            for value in (found.usd_per_million_input_tokens, found.usd_per_million_output_tokens)
+        )
+        more.add("price", f"${found.usd_per_h:,.2f}/h; {' and '.join(prices)} per million input and output tokens")
+    elif found.usd_per_h is None:
+        more.add("price", "unknown")
+    if found.joules_per_output_token is not None:
+        more.add("energy", f"{units.show(found.joules_per_output_token, 'energy')} per output token")
+    print_table(more)
+    for note in found.notes:
+        say(f"note: {note}")

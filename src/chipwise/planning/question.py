@@ -1,0 +1,198 @@
+"""Question: what a plan is asked for. The load, the limits, what may be rented at what price, what may be varied."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from chipwise.core import units
+from chipwise.core.errors import SpecError, UnitError, nearest, short
+from chipwise.core.files import build, read_yaml
+from chipwise.replay.load import Arrivals, RequestClass
+from chipwise.replay.outcome import METRICS
+
+MOST_RATE = 1e7
+_RATE = re.compile(r"^\s*([0-9][0-9_]*(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*(?:/\s*(s|min|h))?\s*$")
+
+
+def rate_of(text: object, field: str = "rate") -> float:
+    """Requests per second of ``20``, ``20/s``, ``90/min`` or ``1200/h``.
+
+    Raises:
+        SpecError: It is none of these, or not above zero.
+
+    >>> rate_of("90/min")
+    1.5
+    """
+    if isinstance(text, bool):
+        raise SpecError(f"must be a rate such as 20/s, not {short(text)}", field=field)
+    if isinstance(text, int | float):
+        value = float(text)
+    else:
+        match = _RATE.match(str(text))
+        if match is None:
+            raise SpecError(f"must be a rate such as 20/s, 90/min or 1200/h, not {short(text)}", field=field)
+        value = float(match[1].replace("_", "")) / {"s": 1.0, "min": 60.0, "h": 3600.0, None: 1.0}[match[2]]
+    if not math.isfinite(value) or not 0 < value <= MOST_RATE:
+        raise SpecError(f"must be above 0 and at most {MOST_RATE:,.0f} requests/s, not {short(text)}", field=field)
+    return value
+
+
+def seconds_of(text: object, field: str) -> float:
+    """A limit on a time, in seconds; text such as ``500ms``, or a number of seconds.
+
+    Raises:
+        SpecError: It is no time, or not above zero.
+    """
+    try:
+        value = (
+            float(text) if isinstance(text, int | float) and not isinstance(text, bool) else units.parse(text, "time")
+        )
+    except UnitError as error:
+        raise SpecError(str(error), field=field) from None
+    if not math.isfinite(value) or value <= 0:
+        raise SpecError(f"must be above zero, not {short(text)}", field=field)
+    return value
+
+
+def limits_of(given: Mapping[str, object]) -> dict[str, float]:
+    """Limits on times by metric (``ttft_p99``, ``tpot_p50``, ``e2e_mean``, …), in seconds.
+
+    Raises:
+        SpecError: No such metric, or no time.
+    """
+    for name in given:
+        if name not in METRICS:
+            raise SpecError(f"no limit has this name; {nearest(name, METRICS)}", field=f"limits.{name}")
+    return {name: seconds_of(value, f"limits.{name}") for name, value in given.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What a plan is asked for.
+
+    Attributes:
+        model: A known model, a file or a folder.
+        rate_per_s: Requests per second, of all classes.
+        classes: What is asked for, and how often.
+        limits: On times, in seconds by metric; of all requests.
+        class_limits: On times of single classes, by class name and metric.
+        devices: Data sheets to choose from; empty for all with a price.
+        runtimes: To choose from; empty for each device's own.
+        weights: Formats to choose from; empty for bf16 and fp8, where the device multiplies it.
+        degrees: Tensor-parallel degrees to choose from.
+        stages: Pipeline-parallel degrees to choose from.
+        prices: Dollars an hour of a device, in place of the data sheet's: spot or reserved prices.
+        most_devices: In one plan.
+        power_w: Of all boards together, at most.
+        usd_per_s: Of all devices together, at most.
+        confidence: With which the limits are to hold.
+        arrivals: How requests arrive, see :func:`chipwise.replay.load.made`.
+        burstiness: Of gamma arrivals.
+        requests: That one lane is replayed with.
+        trace: A file of requests, in place of classes and rate.
+        kv: Format of the cache.
+        seed: Of the load.
+    """
+
+    model: str
+    rate_per_s: float
+    classes: tuple[RequestClass, ...] = (RequestClass(),)
+    limits: Mapping[str, float] = field(default_factory=dict)
+    class_limits: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    devices: tuple[str, ...] = ()
+    runtimes: tuple[str, ...] = ()
+    weights: tuple[str, ...] = ()
+    degrees: tuple[int, ...] = (1, 2, 4, 8)
+    stages: tuple[int, ...] = (1,)
+    prices: Mapping[str, float] = field(default_factory=dict)
+    most_devices: int = 1024
+    power_w: float | None = None
+    usd_per_s: float | None = None
+    confidence: float = 0.9
+    arrivals: Arrivals = "poisson"
+    burstiness: float = 1.0
+    requests: int = 400
+    trace: str | None = None
+    kv: str | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        rate_of(self.rate_per_s)
+        if not 0 < self.confidence < 1:
+            raise SpecError(f"must be above 0 and below 1, not {self.confidence}", field="confidence")
+        if not 1 <= self.most_devices <= 100_000:
+            raise SpecError(f"must be from 1 to 100,000, not {self.most_devices}", field="most_devices")
+        if not 50 <= self.requests <= 1_000_000:
+            raise SpecError(f"must be from 50 to 1,000,000, not {self.requests}", field="requests")
+        names = [each.name for each in self.classes]
+        for name in self.class_limits:
+            if name not in names:
+                raise SpecError(f"no class has this name; {nearest(name, names)}", field=f"class_limits.{name}")
+
+
+def read_question(path: Path) -> Question:
+    """The question that a YAML file asks; times, rates and prices as people write them (500 ms, 20/s, 2.5 USD/h).
+
+    Raises:
+        SpecError: A field is unknown, missing or wrong; names it.
+    """
+    return question_from(read_yaml(path), file=str(path))
+
+
+def question_from(data: Mapping[str, Any], *, file: str | None = None) -> Question:
+    """The same of a mapping that a file held."""
+    given = dict(data)
+    try:
+        if "rate" in given:
+            given["rate_per_s"] = rate_of(given.pop("rate"))
+        given.setdefault("rate_per_s", 1.0 if given.get("trace") else None)
+        if given["rate_per_s"] is None:
+            raise SpecError("this field is missing; write rate: 20/s, or trace: FILE", field="rate")
+        if "limits" in given:
+            given["limits"] = limits_of(_mapping(given["limits"], "limits"))
+        classes = given.get("classes")
+        if isinstance(classes, list):
+            given["classes"], limits = _classes(classes)
+            given["class_limits"] = {**_mapping(given.get("class_limits", {}), "class_limits"), **limits}
+        for name in ("devices", "runtimes", "weights"):
+            if isinstance(given.get(name), str):
+                given[name] = [part.strip() for part in given[name].split(",") if part.strip()]
+        prices = _mapping(given.get("prices", {}), "prices")
+        given["prices"] = {name: _price(value, f"prices.{name}") for name, value in prices.items()}
+        if "power" in given:
+            given["power_w"] = units.parse_field(given.pop("power"), "power", "power")
+        if "budget" in given:
+            given["usd_per_s"] = units.parse_field(given.pop("budget"), "price_rate", "budget")
+        return build(Question, given, file=file)
+    except SpecError as error:
+        raise error.inside(file=file) from None
+
+
+def _price(value: object, field: str) -> float:
+    return float(value) if isinstance(value, float) else units.parse_field(value, "price_rate", field)
+
+
+def _mapping(value: object, field: str) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise SpecError(f"must be a mapping, not {short(value)}", field=field)
+    return {str(name): each for name, each in value.items()}
+
+
+def _classes(listed: list[Any]) -> tuple[list[Any], dict[str, dict[str, float]]]:
+    """Classes of requests, and the limits that stand in them."""
+    found, limits = [], {}
+    for i, each in enumerate(listed):
+        one = _mapping(each, f"classes[{i}]")
+        one.setdefault("name", f"class {i + 1}")
+        for short_name, name in (("prompt", "prompt_tokens"), ("new", "new_tokens"), ("shared", "shared_tokens")):
+            if short_name in one:
+                one[name] = one.pop(short_name)
+        if "limits" in one:
+            limits[str(one["name"])] = limits_of(_mapping(one.pop("limits"), f"classes[{i}].limits"))
+        found.append(one)
+    return found, limits
