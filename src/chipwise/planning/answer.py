@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import NormalDist
 
 from chipwise.core import units
 from chipwise.core.digest import plain
@@ -12,11 +13,13 @@ from chipwise.core.errors import ChipwiseError, Infeasible, counted
 from chipwise.core.results import Result
 from chipwise.core.statistics import Z90
 from chipwise.cost.model import Predicted
+from chipwise.planning.evaluating import NODES
 from chipwise.planning.finding import Finder, Fleet, limits_of, price_order
 from chipwise.planning.question import Question
 from chipwise.serve.energy import energies
 from chipwise.serve.estimate import cost_of
 
+SUREST = NormalDist().cdf(max(NODES)) - 1e-9  # no replay was made further out
 SHOWN = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "e2e_p50", "e2e_p99")
 
 
@@ -68,7 +71,8 @@ class Option(Result):
         price = "price unknown" if self.usd_per_h is None else f"${self.usd_per_h:,.2f}/h"
         if self.usd_per_million_output_tokens is not None:
             price += f", {units.show(self.usd_per_million_output_tokens, 'price')} per million output tokens"
-        held = f"meets the limits with probability {units.show(self.chance, 'share', digits=2)}"
+        least = "at least " if self.chance >= SUREST else ""
+        held = f"meets the limits with probability {least}{units.show(self.chance, 'share', digits=2)}"
         return f"{self.label}: {', '.join(parts)}, {price}; {held}"
 
     def rows(self) -> list[Mapping[str, object]]:
@@ -118,7 +122,8 @@ class Plan(Result):
         if len(self.options) > 1:
             second = self.options[1]
             price = "price unknown" if second.usd_per_h is None else f"${second.usd_per_h:,.2f}/h"
-            sure = "" if self.rank_confidence is None else f" (dearer in {self.rank_confidence:.0%} of draws)"
+            share = self.rank_confidence
+            sure = "" if share is None else f" (dearer in {units.show(share, 'share', digits=2)} of draws)"
             text += f". Next best: {second.label} at {price}{sure}"
         return f"{text}; first bottleneck: {best.bottleneck} at {units.number(best.saturation_per_s)} requests/s."
 
@@ -217,7 +222,7 @@ def _nothing_fits(finder: Finder) -> str:
 def _nothing_holds(finder: Finder, limits: Mapping[str, float]) -> str:
     """Which limits nothing meets, and how near the closest arrangement comes."""
     question = finder.question
-    sure = f"with probability {question.confidence:.0%}"
+    sure = f"with probability {units.show(question.confidence, 'share')}"
     closest = finder.closest(limits)
     if closest is None:
         needed = min(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from chipwise.core import units
 from chipwise.core.errors import DoesNotFit
 from chipwise.serve.estimate import capacity_bytes, remedies, shortage
 from chipwise.serve.groups import Group, grouped, memory_of
@@ -69,6 +70,6 @@ def _too_large(request: Request, group: Group, memory: DeviceMemory) -> str:
     least = replace(request, batch=1, prompt_tokens=16, new_tokens=1)
     said = shortage(group, memory, 1) or (
         f"{group.setting.arch.name} leaves no room for a cache on {group.device.label}, of whose memory a server takes "
-        f"{UTILISATION:.0%}"
+        f"{units.show(UTILISATION, 'share')}"
     )
     return f"{said}; {remedies(least)}"
