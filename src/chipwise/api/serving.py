@@ -77,7 +77,7 @@ def simulate(
         think_s: Seconds that a client waits before its next request.
         trace: A file of requests (JSON lines or CSV), in place of ``rate`` and sizes.
         prompt: Mean prompt tokens.
-        new: Mean new tokens; 0 for text encoders.
+        new: Mean new tokens; text encoders make none.
         spread: Coefficient of variation of both (lognormal).
         shared_tokens: Of each prompt, those it shares with others (a system prompt), which the prefix cache finds.
         prefixes: How many such texts there are.

@@ -29,7 +29,7 @@ def command(
     rate: Annotated[str | None, typer.Option(help="Requests: 20/s, 90/min, 1200/h.")] = None,
     trace: Annotated[Path | None, typer.Option(help="Requests of a log: JSON lines or CSV.")] = None,
     prompt: Annotated[int, typer.Option(help="Mean prompt tokens.", min=1)] = 1024,
-    new: Annotated[int, typer.Option(help="Mean new tokens.", min=0)] = 128,
+    new: Annotated[int, typer.Option(help="Mean new tokens.", min=1)] = 128,
     spread: Annotated[float, typer.Option(help="Coefficient of variation of both.", min=0)] = 0.0,
     shared_tokens: Annotated[int, typer.Option(help="Prompt tokens shared with other requests.", min=0)] = 0,
     prefixes: Annotated[int, typer.Option(help="How many shared texts there are.", min=1)] = 1,

@@ -45,7 +45,7 @@ def command(
     think: Annotated[str, typer.Option(help="What a client waits before its next request.")] = "0 s",
     trace: Annotated[Path | None, typer.Option(help="Requests of a log: JSON lines or CSV.")] = None,
     prompt: Annotated[int, typer.Option(help="Mean prompt tokens.", min=1)] = 1024,
-    new: Annotated[int, typer.Option(help="Mean new tokens.", min=0)] = 128,
+    new: Annotated[int, typer.Option(help="Mean new tokens.", min=1)] = 128,
     spread: Annotated[float, typer.Option(help="Coefficient of variation of both.", min=0)] = 0.0,
     shared_tokens: Annotated[int, typer.Option(help="Prompt tokens shared with other requests.", min=0)] = 0,
     prefixes: Annotated[int, typer.Option(help="How many shared texts there are.", min=1)] = 1,

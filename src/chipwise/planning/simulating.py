@@ -196,7 +196,8 @@ def _simulation(
         share = figures.reading_share
         inputs = 1e6 * price * share / (figures.requests_per_s * read)
         outputs = 1e6 * price * (1 - share) / (figures.requests_per_s * written) if written else None
-    full, lacking = _saturations(pools, load, apart)
+    padded = any(pool.replica.policy.padded for pool in pools)  # how much is padding is luck
+    full, lacking = (None, "padding") if padded else _saturations(pools, load, apart)
     notes = []
     if full is not None and load.clients is None and load.rate_per_s > full:
         notes.append(
@@ -232,9 +233,13 @@ def _saturations(pools: Sequence[Pool], load: Load, apart: Part | None) -> tuple
     cached = float(np.where(load.prefix >= 0, load.prefix_tokens, 0).mean())
     found = []
     for i, pool in enumerate(pools):
-        own = new if apart is None or i else min(new, 1.0)
+        reads = apart is not None and i == 0
         full = saturation(
-            pool.replica, prompt=prompt, new=own, cached=cached if pool.replica.policy.prefix_cache else 0.0
+            pool.replica,
+            prompt=prompt,
+            new=0.0 if reads else new,
+            cached=cached if pool.replica.policy.prefix_cache else 0.0,
+            prefilled=apart is not None and i == 1,
         )
         found.append((pool.replicas * full.requests_per_s, full.bottleneck, pool.weight))
     if apart is not None:

@@ -25,7 +25,7 @@ class Saturation:
     bottleneck: str
 
 
-def saturation(copy: Replica, *, prompt: float, new: float, cached: float = 0.0) -> Saturation:
+def saturation(copy: Replica, *, prompt: float, new: float, cached: float = 0.0, prefilled: bool = False) -> Saturation:
     """The saturation of one replica.
 
     Args:
@@ -33,9 +33,10 @@ def saturation(copy: Replica, *, prompt: float, new: float, cached: float = 0.0)
         prompt: Mean prompt tokens.
         new: Mean new tokens; 0 of models that generate none.
         cached: Mean prompt tokens that are found in the cache.
+        prefilled: Whether prompts are read elsewhere and their caches handed over.
     """
     policy = copy.policy
-    read = max(prompt - cached, 1.0)
+    read = 0.0 if prefilled else max(prompt - cached, 1.0)
     if new < 1:
         together = max(int(policy.most_tokens // read), 1)
         together = min(together, policy.most_sequences)
@@ -68,6 +69,8 @@ def _rate(copy: Replica, n: int, *, read: float, new: float, context: float, cac
     pace = speculation.tokens_per_step if speculation else 1.0
     plain_s = table.decode_s(n, context) if width == 1 else table.mixed_s(n * width, context, ())
     steps = max(new - 1, 1.0) / pace  # that one request decodes in
+    if not read:
+        return n / steps / plain_s, 0.0
     if not policy.mixed:
         together = max(int(policy.most_tokens // read), 1)
         prompt_s = table.mixed_s(0, 0, [(round(read), round(cached))] * together, ending=together) / together

@@ -160,7 +160,8 @@ def step_times(
         return [step_times([each], most_tokens=most_tokens, most_sequences=most_sequences, longest=longest)[0]
                 for each in requests]  # fmt: skip
     known = constants()
-    grids = _Grids.of(most_tokens, most_sequences, longest)
+    asked = {request.prompt_tokens for request in requests if request.prompt_tokens <= most_tokens}
+    grids = _Grids.of(most_tokens, most_sequences, longest, also=sorted(asked))
     try:
         timed = time_passes([each for group in groups for each in grids.passes(group)])
     except Unsupported as error:
@@ -207,13 +208,13 @@ class _Grids:
     pasts: npt.NDArray[np.int64]
 
     @classmethod
-    def of(cls, most_tokens: int, most_sequences: int, longest: int) -> _Grids:
-        """Grids that end at or after the sizes that are asked for."""
+    def of(cls, most_tokens: int, most_sequences: int, longest: int, *, also: Sequence[int]) -> _Grids:
+        """Grids that end at or after the sizes that are asked for, with prompts of ``also`` tokens."""
         return cls(
-            tokens=_until(_TOKENS, max(most_tokens, most_sequences)),
+            tokens=np.union1d(_until(_TOKENS, max(most_tokens, most_sequences)), also).astype(np.int64),
             sequences=_until(_SEQUENCES, most_sequences),
             contexts=_until(_CONTEXTS, longest),
-            chunks=_until(_CHUNKS, most_tokens),
+            chunks=np.union1d(_until(_CHUNKS, most_tokens), also).astype(np.int64),
             pasts=_until(_PASTS, longest),
         )
 
