@@ -121,7 +121,7 @@ def command(
 
 
 def _print(model: str, found: Simulation) -> None:
-    from chipwise.cli.output import print_table, say
+    from chipwise.cli.output import print_table, put, say
     from chipwise.core import units
     from chipwise.core.layout import Column, Table
     from chipwise.replay.outcome import MEASURES, STATISTICS
@@ -168,5 +168,7 @@ def _print(model: str, found: Simulation) -> None:
     if found.joules_per_output_token is not None:
         more.add("energy", f"{units.show(found.joules_per_output_token, 'energy')} per output token")
     print_table(more)
+    for line in found.deployment.splitlines():
+        put(line)
     for note in found.notes:
         say(f"note: {note}")

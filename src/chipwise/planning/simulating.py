@@ -13,7 +13,8 @@ from chipwise.core.errors import ChipwiseError, SpecError
 from chipwise.core.results import Result
 from chipwise.core.statistics import Z90
 from chipwise.cost.model import Predicted
-from chipwise.planning.evaluating import UNCHECKED_PROMPT
+from chipwise.planning.evaluating import UNCHECKED_PROMPT, Arrangement
+from chipwise.planning.serving_commands import dynamo_yaml
 from chipwise.replay.engine import Served
 from chipwise.replay.fleet import Pool, replica, serve, serve_apart, serve_mixed
 from chipwise.replay.load import Load
@@ -64,6 +65,7 @@ class Simulation(Result):
     provenance: str
     notes: tuple[str, ...] = ()
     state: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    deployment: str = ""  # of prefill and decode apart, as YAML for NVIDIA Dynamo
 
     def headline(self) -> str:
         """The times that matter most, and the saturation."""
@@ -224,8 +226,23 @@ def _simulation(
         joules_per_output_token=_joules(pools, figures.mean_in_flight, read, written) if apart is None else None,
         provenance="; ".join(dict.fromkeys(pool.replica.table.provenance for pool in pools)),
         notes=tuple(notes),
+        deployment="" if apart is None else _deployment(pools),
         state={name: values.tolist() for name, values in over_time(middle).items()} if middle.timeline else {},
     )
+
+
+def _deployment(pools: Sequence[Pool]) -> str:
+    """Both pools as a deployment."""
+    both = []
+    for pool in pools:
+        request, found = pool.replica.request, resolved(pool.replica.request)
+        where = Arrangement(
+            device=found.device.name, runtime=found.setting.runtime.name, weights=found.setting.formats.weights,
+            tp=request.tp, pp=request.pp,
+        )  # fmt: skip
+        both.append((where, pool.replicas))
+    model = pools[0].replica.request.model
+    return dynamo_yaml(str(getattr(model, "name", model)), both[0], both[1])
 
 
 def _saturations(pools: Sequence[Pool], load: Load, apart: Part | None) -> tuple[float | None, str]:

@@ -56,6 +56,8 @@ def test_prefill_apart_keeps_prompts_out_of_decoding() -> None:
     apart = chipwise.simulate(MODEL, decode_device="l4", link="50 GB/s", **settings)
     assert apart.times["tpot_p99"].value < mixed.times["tpot_p99"].value
     assert apart.bottleneck.startswith("prefill")
+    assert "--is-prefill-worker" in apart.deployment
+    assert not mixed.deployment
 
 
 def test_two_sorts_of_chips_stand_behind_one_router() -> None:
