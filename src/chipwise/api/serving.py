@@ -14,6 +14,7 @@ from chipwise.spec import ArchSpec
 
 if TYPE_CHECKING:
     from chipwise.planning.answer import Plan
+    from chipwise.planning.chains import Chain
     from chipwise.planning.simulating import Part, Simulation
     from chipwise.replay.load import Load
 
@@ -139,11 +140,9 @@ def simulate(
         think_s=think_s, seeds=seeds, seed=seed, requests=requests, arrivals=arrivals, burstiness=burstiness,
         prompt=prompt, new=new if generates else 0, spread=spread, shared_tokens=shared_tokens, prefixes=prefixes,
     )  # fmt: skip
-    policy = policy_of(found.setting.runtime)
-    if not generates:
-        policy = replace(policy, chunked=False, mixed=False, prefix_cache=False, most_sequences=4096, lookahead=0)
-        if batching == "requests":
-            policy = replace(policy, padded=True, most_tokens=2**20, most_sequences=32)
+    policy = policy_of(found.setting.runtime, generates=generates)
+    if not generates and batching == "requests":
+        policy = replace(policy, padded=True, most_tokens=2**20, most_sequences=32)
     if drafted:
         draft_s = 0.0
         if draft is not None:
@@ -268,7 +267,7 @@ def plan(
     out: str | Path | None = None,
     resume: bool = False,
     on_progress: Callable[[int, int], None] | None = None,
-) -> Plan:
+) -> Plan | Chain:
     """Finds the cheapest chips, their number and arrangement that serve a load within limits.
 
     >>> import chipwise
@@ -277,7 +276,8 @@ def plan(
     'l4'
 
     Args:
-        model: A known model, a file or a folder; or a YAML file with a whole question, which then says all else.
+        model: A known model, a file or a folder; or a YAML file with a whole question, which then says all else. With
+            ``models``, one after another, the answer is a chain of plans.
         rate: Requests per second: ``20``, ``"20/s"``, ``"90/min"``.
         trace: A file of requests (JSON lines or CSV), in place of rate and sizes.
         prompt: Mean prompt tokens.
@@ -313,10 +313,14 @@ def plan(
         Infeasible: Nothing meets the limits; names them with the closest values.
     """
     from chipwise.planning.answer import planned
+    from chipwise.planning.chains import planned_chain, read_chain
     from chipwise.planning.plan_files import known_of, write_plan, write_progress
     from chipwise.planning.question import question_from, read_question
 
     if str(model).endswith((".yaml", ".yml")) and rate is None and trace is None:
+        chain = read_chain(Path(model))
+        if chain is not None:
+            return planned_chain(*chain, on_progress=on_progress)
         question = read_question(Path(model))
     else:
         if (rate is None) == (trace is None):

@@ -12,6 +12,7 @@ from chipwise.cli.simulate import Arrivals
 
 if TYPE_CHECKING:
     from chipwise.planning.answer import Plan
+    from chipwise.planning.chains import Chain
 
 LIMITS = ("ttft_p50", "ttft_p95", "ttft_p99", "tpot_p50", "tpot_p95", "tpot_p99", "e2e_p50", "e2e_p95", "e2e_p99")
 
@@ -77,6 +78,7 @@ def command(
     """
     from chipwise import api
     from chipwise.cli.output import json_of, notices, progress_bar, refuse
+    from chipwise.planning.chains import Chain
 
     if model in ("diff", "check") and files:
         _compare(model, files, results, as_json)
@@ -95,6 +97,12 @@ def command(
             power=power, budget=budget, confidence=confidence, arrivals=arrivals.value, burstiness=burstiness,
             requests=requests, kv=kv, seed=seed, out=out, resume=resume, on_progress=advance,
         )  # fmt: skip
+    if isinstance(found, Chain):
+        if as_json:
+            json_of(found)
+        else:
+            _print_chain(found)
+        return
     if html is not None:
         from chipwise.planning.plan_page import write_plan_page
 
@@ -172,6 +180,17 @@ def _compare(what: str, files: list[Path], results: Path | None, as_json: bool) 
     if found.step_scale is not None:
         more = "" if found.request_s is None else f" --request-time '{units.show(found.request_s, 'time')}'"
         say(f"learned: chipwise simulate ... --step-scale {found.step_scale:.3f}{more}")
+
+
+def _print_chain(found: Chain) -> None:
+    from chipwise.cli.output import put, say
+
+    say(f"{found.headline()}.", bold=True)
+    for plan, count in zip(found.plans, found.replicas, strict=True):
+        more = f" ({count} replicas, for the chain's limits)" if count != plan.best.replicas else ""
+        say(f"{plan.question.model}: {plan.headline()}{more}")
+        for line in plan.best.commands:
+            put(line)
 
 
 def _print(found: Plan) -> None:

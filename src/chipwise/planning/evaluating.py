@@ -21,11 +21,12 @@ from chipwise.replay.engine import Served
 from chipwise.replay.fleet import Pool, Replica, replica, serve
 from chipwise.replay.load import Load, made
 from chipwise.replay.outcome import metrics_of, outcome, steady
-from chipwise.replay.policy import policy_of
+from chipwise.replay.policy import Policy, policy_of
 from chipwise.replay.saturation import saturation
 from chipwise.replay.step_times import step_times
 from chipwise.replay.traces import read_trace
 from chipwise.serve.request import Request, resolved
+from chipwise.spec.hf import resolve
 
 UNCHECKED_PROMPT = 0.35
 """Least half-width of reading prompts, in logarithms, where no own one was validated: nine of ten TTFT means of runs
@@ -99,6 +100,9 @@ class Evaluator:
     """
 
     def __init__(self, question: Question, known: Mapping[str, Mapping[str, float]] | None = None) -> None:
+        if not resolve(question.model).causal:  # reads, and writes nothing
+            classes = tuple(replace(each, new_tokens=0) for each in question.classes)
+            question = replace(question, classes=classes)
         self.question = question
         self.known: dict[str, dict[str, float]] = {key: dict(value) for key, value in (known or {}).items()}
         self.replays = 0
@@ -145,7 +149,7 @@ class Evaluator:
         found = []
         by_policy: dict[tuple[int, int], list[int]] = {}
         for i in fitting:
-            policy = policy_of(resolved(requests[i]).setting.runtime)
+            policy = _policy(requests[i])
             by_policy.setdefault((policy.most_tokens, policy.most_sequences), []).append(i)
         for (tokens, sequences), members in by_policy.items():
             tables = step_times(
@@ -169,7 +173,7 @@ class Evaluator:
 
         fitting, problems = [], {}
         for i, request in enumerate(requests):
-            policy = policy_of(resolved(request).setting.runtime)
+            policy = _policy(request)
             try:
                 cache = cache_of(
                     request, most_tokens=policy.most_tokens, length=request.prompt_tokens + request.new_tokens
@@ -244,6 +248,11 @@ class Evaluator:
     def overloaded(self, candidate: Candidate, replicas: int, z: float) -> bool:
         """Whether more arrives than so many replicas can serve, for whatever time they have."""
         return self.rate_per_s > replicas * self.capacity_per_s(candidate, z) * (1 + 1e-9)
+
+
+def _policy(request: Request) -> Policy:
+    setting = resolved(request).setting
+    return policy_of(setting.runtime, generates=setting.arch.causal)
 
 
 def _rows(served: Served, rows: np.ndarray) -> Served:

@@ -100,6 +100,7 @@ class Finder:
         self.z = deviations(question.confidence)
         asked = list(arrangements(question))
         self.longest = self.evaluator.longest
+        self.question = self.evaluator.question
         self.candidates, self.problems = self.evaluator.candidates(asked)
 
     def most_replicas(self, candidate: Candidate) -> int:

@@ -65,7 +65,7 @@ def replica(
         Unsupported: A device lacks a rate.
     """
     found = resolved(request)
-    chosen = policy or policy_of(found.setting.runtime)
+    chosen = policy or policy_of(found.setting.runtime, generates=found.setting.arch.causal)
     typical = request.prompt_tokens + request.new_tokens
     cache = cache_of(request, most_tokens=chosen.most_tokens, length=typical)
     if table is None:

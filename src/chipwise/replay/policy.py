@@ -85,13 +85,15 @@ class Policy:
             raise SpecError(f"must be more than 0, not {self.timeout_s}", field="timeout_s")
 
 
-def policy_of(runtime: Runtime) -> Policy:
-    """The defaults of a runtime's own server.
+def policy_of(runtime: Runtime, *, generates: bool = True) -> Policy:
+    """The defaults of a runtime's own server; of models that generate nothing, steps are packed with whole texts.
 
     vLLM 0.19 (docs.vllm.ai, EngineArgs: 8,192 tokens and 256 sequences on an API server, asynchronous scheduling),
     SGLang (--chunked-prefill-size 8192, prompts before decoding, overlap scheduler), TensorRT-LLM (max_num_tokens 8192,
     max_batch_size 2048, in-flight batching), llama.cpp's server (-ub 512, -np 4 slots); others one request at a time.
     """
+    if not generates:
+        return Policy(most_tokens=8192, most_sequences=4096, chunked=False, mixed=False, prefix_cache=False)
     if runtime.name == "vllm":
         return Policy(most_tokens=8192, most_sequences=256, lookahead=1)
     if runtime.name == "sglang":
