@@ -318,6 +318,11 @@ def plan(
     from chipwise.planning.question import question_from, read_question
 
     if str(model).endswith((".yaml", ".yml")) and rate is None and trace is None:
+        named = {"limits": limits, "classes": classes, "devices": devices, "runtimes": runtimes, "weights": weights,
+                 "prices": prices, "power": power, "budget": budget, "kv": kv}  # fmt: skip
+        for name, value in named.items():
+            if value:
+                raise SpecError("stands in the file of the question", field=name)
         chain = read_chain(Path(model))
         if chain is not None:
             return planned_chain(*chain, on_progress=on_progress)

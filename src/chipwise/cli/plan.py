@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from chipwise.planning.answer import Plan
     from chipwise.planning.chains import Chain
 
-LIMITS = ("ttft_p50", "ttft_p95", "ttft_p99", "tpot_p50", "tpot_p95", "tpot_p99", "e2e_p50", "e2e_p95", "e2e_p99")
+ABOUT_OUTPUT = ("out", "resume", "results", "html", "as_json")
 
 
 def command(
@@ -88,7 +88,14 @@ def command(
     refuse(context, "results", why="is for `plan check`")
     if resume and out is None:
         raise typer.BadParameter("--resume needs --out, the file of the plan")
-    limits = {name: value for name in LIMITS if (value := context.params[name]) is not None}
+    if model.endswith((".yaml", ".yml")) and rate is None and trace is None:
+        asked = [name for name in context.params if name not in ("model", "files", *ABOUT_OUTPUT)]
+        refuse(context, *asked, why="stands in the file of the question")
+    given = {
+        "ttft_p50": ttft_p50, "ttft_p95": ttft_p95, "ttft_p99": ttft_p99, "tpot_p50": tpot_p50, "tpot_p95": tpot_p95,
+        "tpot_p99": tpot_p99, "e2e_p50": e2e_p50, "e2e_p95": e2e_p95, "e2e_p99": e2e_p99,
+    }  # fmt: skip
+    limits: dict[str, object] = {name: value for name, value in given.items() if value is not None}
     with progress_bar("planning", quiet=as_json) as advance:
         found = api.plan(
             model, rate=rate, trace=trace, prompt=prompt, new=new, spread=spread, shared_tokens=shared_tokens,
@@ -98,6 +105,8 @@ def command(
             requests=requests, kv=kv, seed=seed, out=out, resume=resume, on_progress=advance,
         )  # fmt: skip
     if isinstance(found, Chain):
+        if html is not None:
+            raise typer.BadParameter("--html draws the plan of one model, not of several")
         if as_json:
             json_of(found)
         else:
