@@ -140,11 +140,12 @@ def made(
         arrival_s = np.zeros(count)
     else:
         assert rate_per_s is not None
-        gaps = {
-            "constant": lambda: np.ones(count),
-            "poisson": lambda: gaps_rng.exponential(1.0, count),
-            "gamma": lambda: gaps_rng.gamma(1 / burstiness, burstiness, count),
-        }[arrivals]()
+        if arrivals == "constant":
+            gaps = np.ones(count)
+        elif arrivals == "poisson":
+            gaps = gaps_rng.exponential(1.0, count)
+        else:
+            gaps = gaps_rng.gamma(1 / burstiness, burstiness, count)
         gaps[0] = 0.0
         arrival_s = np.cumsum(gaps) / rate_per_s
     shares = np.array([each.share for each in classes])
