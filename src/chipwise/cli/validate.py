@@ -50,7 +50,8 @@ def command(
     chipwise validate gemm --truth DIR --leave-out device --out predictions.csv
 
     Tables of whole runs: edge (one user), vendors (batches of equal requests), vision (image models), phones (parts of
-    models), energy (served models, images, videos), layers (kernels of another laboratory). Runs of vLLM under load: load.
+    models), energy (served models, images, videos), layers (kernels of another laboratory),
+    load (runs of vLLM under load).
     """
     from chipwise import api
     from chipwise.cli.output import json_of, print_table, put, say
