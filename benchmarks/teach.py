@@ -52,6 +52,7 @@ from chipwise.serve.groups import grouped
 from chipwise.serve.lowering import lower_pass
 from chipwise.serve.request import Request
 from chipwise.spec import ArchSpec, Attention, FeedForward, Layer, io
+from chipwise.targets.formats import format_there
 from chipwise.teaching.checks import check
 from chipwise.teaching.choosing_rows import remeasure
 from chipwise.teaching.drift import drift_covariance, follow
@@ -95,7 +96,7 @@ def main() -> None:
     parser.add_argument("--no-own", action="store_true", help="leave out made-up machines")
     parser.add_argument("--measure", type=int, default=0, help="random designs to measure on this machine")
     parser.add_argument("--measured", type=Path, default=Path("teach-here.rows.csv"), help="of --measure")
-    parser.add_argument("--base", default="xeon-8480-plus", help="data sheet of this machine, for --measure")
+    parser.add_argument("--base", default="xeon-8480-plus:1-core", help="data sheet of this machine, for --measure")
     parser.add_argument("--only", default="", help="tables whose name contains this text")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
@@ -434,7 +435,8 @@ def measured_here(path: Path, count: int) -> Path:
                 export_for("onnxruntime", designs[number], Path(place)), work, runtime="onnxruntime", threads=1
             )
         seconds = found.percentile("ttft", 0.5) + (work.new_tokens - 1) * found.percentile("tpot", 0.5)
-        model, weights = json.dumps(io.to_data(designs[number].arch)), designs[number].weights
+        model = json.dumps(io.to_data(designs[number].arch))
+        weights = format_there(designs[number].weights, "onnxruntime")
         with path.open("a", newline="") as stream:
             csv.writer(stream).writerow([model, "onnxruntime", weights, 64, 64, f"{seconds:.6g}"])
         print(f"measured {number + 1} of {count}", flush=True)
