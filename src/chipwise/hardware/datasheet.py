@@ -477,6 +477,8 @@ def with_part(sheet: DeviceProfile, part: str) -> DeviceProfile | None:
 def with_cores(sheet: DeviceProfile, count: int) -> DeviceProfile:
     """The CPU of ``sheet`` with ``count`` of its cores at work, the fastest first, or all where it has fewer.
 
+    What a part of the cores draws is unknown.
+
     Raises:
         InputError: ``count`` is not positive.
         UnknownName: The sheet has no CPU.
@@ -490,16 +492,21 @@ def with_cores(sheet: DeviceProfile, count: int) -> DeviceProfile:
     for engine in sorted(engines, key=lambda each: -max((each.rate(str(d.value)) or 0.0) for d in each.dtypes())):
         assert engine.units is not None
         taken = min(left[engine.kind], int(engine.units.number))
-        if taken:
-            left[engine.kind] -= taken
+        left[engine.kind] -= taken
+        if taken == engine.units.number:
+            kept.append(engine)
+        elif taken:
             units = Count(value=taken, source=f"{count} cores asked for; {engine.units.source}")
             kept.append(replace(engine, units=units))
     used = max(count - each for each in left.values())
+    whole = all(each in kept for each in sheet.engines)
     return replace(
         sheet,
         name=f"{sheet.name.partition(':')[0]}:{used}-core{'s' if used > 1 else ''}",
         title=f"{sheet.title}, {used} core{'s' if used > 1 else ''}",
         engines=tuple(kept),
+        board_power=sheet.board_power if whole else None,  # nobody states what some of the cores draw
+        idle_power=sheet.idle_power if whole else None,
     )
 
 

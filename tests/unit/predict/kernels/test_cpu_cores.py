@@ -32,6 +32,12 @@ def test_one_core_has_its_share_of_the_rate_and_all_of_the_memory() -> None:
     assert datasheet.load("xeon-8480-plus:500-cores").peak("fp32") == whole.peak("fp32")
 
 
+def test_what_some_of_the_cores_draw_is_unknown() -> None:
+    assert datasheet.load("xeon-8480-plus:56-cores").board_power_w == 350
+    with pytest.raises(Unsupported, match="board_power"):
+        _ = ONE.board_power_w
+
+
 def test_cores_that_cannot_be_counted_are_refused() -> None:
     with pytest.raises(InputError, match="cores must be at least 1"):
         datasheet.load("xeon-8480-plus:0-cores")
