@@ -30,9 +30,9 @@ def folder(tmp_path: Path, *, measured: float = 1000.0) -> Path:
     ]  # fmt: skip
     metrics = ("e2e_mean", "ttft_p99", "itl_mean")
     rows = [
-        {"experiment": "7-qwen-tp1-codegen-1", "stage": stage, "metric": metric, "model": MODEL, "workload": "codegen",
+        {"experiment": name, "stage": stage, "metric": metric, "model": MODEL, "workload": "codegen",
          "hardware": "L40S", "tp": 1, "max_num_batched_tokens": 2048, "actual": measured}
-        for stage in (-1, 0, 1) for metric in metrics
+        for name in ("7-qwen-tp1-codegen-1", "a-qwen-tp1-codegen") for stage in (-1, 0, 1) for metric in metrics
     ]  # fmt: skip
     for name, table in (("load_runs.csv", runs), ("load_percentiles.csv", rows)):
         with (tmp_path / name).open("w", newline="") as file:
@@ -62,6 +62,8 @@ def test_every_row_of_every_table_is_answered(tmp_path: Path) -> None:
     assert {"experiment", "stage", "metric", "value", "low_value", "high_value"} == set(rows[0])
     assert {row["experiment"] for row in rows} == {"a-qwen-tp1-codegen", "7-qwen-tp1-codegen-1", "RTX4090-Qwen3-0.6B"}
     assert all(float(row["low_value"]) < float(row["value"]) < float(row["high_value"]) for row in rows)
+    keys = [(row["experiment"], row["stage"], row["metric"]) for row in rows]
+    assert len(keys) == len(set(keys))
     of_both = {row["metric"]: float(row["value"]) for row in rows if row["stage"] == "-1"}
     assert {"e2e_mean", "ttft_p99", "itl_mean"} <= set(of_both)
 

@@ -1,8 +1,8 @@
 """Predicts runs of vLLM under load by replaying its scheduler on top of predicted step times, and fits what that needs.
 
 Of a judged run only its load is used. What is fitted is fitted to runs of other models: what a request takes outside
-the engine, factors of the steps of dense models and of mixtures, the loads of the two lighter workloads, whose rates
-no run states. Seven numbers; the scheduler itself has none.
+the engine, a factor of the steps of mixtures, the loads of the two lighter workloads, whose rates no run states. Six
+numbers; dense models and the scheduler itself have none.
 """
 
 from __future__ import annotations
@@ -42,14 +42,13 @@ SEED = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constants:
-    """What runs under load add to step times: seconds of a request outside the engine, factors of steps.
+    """What runs under load add to step times: seconds of a request outside the engine, a factor of mixtures' steps.
 
     ``request_s`` before a request is scheduled, ``jitter_s`` the mean of an exponential delay of its answer.
     """
 
     request_s: float = 0.003
     jitter_s: float = 0.002
-    dense: float = 1.0
     mixture: float = 0.87
     half_width: float = 0.2  # of 90 % intervals, in logarithms
 
@@ -98,9 +97,10 @@ def load(truth: Path, out: Path) -> list[Row]:
     for each in single:
         own = fitted([other for other in experiments if other.model != each.model], plain)
         rows += _recorded_rows(each, own, lines)
+    unique = {(line["experiment"], line["stage"], line["metric"]): line for line in lines if line["value"] is not None}
     write_rows(
         out,
-        [line for line in lines if line["value"] is not None],
+        list(unique.values()),  # a run may stand in both tables
         ("experiment", "stage", "metric", "value", "low_value", "high_value"),
     )
     return rows
@@ -120,7 +120,7 @@ def _interval(value: float | None, constants: Constants) -> tuple[float | None, 
     return value * float(np.exp(-constants.half_width)), value * float(np.exp(constants.half_width))
 
 
-FITTED_WITHOUT_FACTORS = Constants(dense=1.0, mixture=1.0)
+FITTED_WITHOUT_FACTORS = Constants(mixture=1.0)
 
 
 def fitted(others: Sequence[Experiment], plain: dict[str, dict[tuple[int, str], float] | str]) -> Constants:
@@ -130,9 +130,9 @@ def fitted(others: Sequence[Experiment], plain: dict[str, dict[tuple[int, str], 
         others: Runs of other models than the one that is predicted.
         plain: What each run was replayed as without factors.
 
-    Where fewer than four runs of a sort are there, its factor is that of the shipped fit.
+    With fewer than four stages of mixtures the factor is that of the shipped fit.
     """
-    ratios: dict[bool, list[float]] = {False: [], True: []}
+    ratios: list[float] = []
     misses = []
     for run in others:
         found = plain[run.name]
@@ -142,15 +142,12 @@ def fitted(others: Sequence[Experiment], plain: dict[str, dict[tuple[int, str], 
             value = found.get((stage, metric))
             if value is None or stage < 0 or run.measured.get((stage, "ttft_mean"), 0.0) > 1.0:
                 continue
-            if metric == "itl_mean":
-                ratios[is_mixture(run.model)].append(truth_s / value)
+            if metric == "itl_mean" and is_mixture(run.model):
+                ratios.append(truth_s / value)
             misses.append(abs(np.log(truth_s / value)))
-    dense, mixture = (
-        float(np.median(found)) if len(found) >= 4 else shipped
-        for found, shipped in ((ratios[False], FITTED.dense), (ratios[True], FITTED.mixture))
-    )
+    mixture = float(np.median(ratios)) if len(ratios) >= 4 else FITTED.mixture
     width = float(np.quantile(misses, 0.9)) if len(misses) >= 20 else FITTED.half_width
-    return replace(FITTED, dense=dense, mixture=mixture, half_width=width)
+    return replace(FITTED, mixture=mixture, half_width=width)
 
 
 def is_mixture(model: str) -> bool:
@@ -194,7 +191,7 @@ def _served(run: Experiment, asked: Request, policy: Policy, constants: Constant
 
 
 def _factor(model: str, constants: Constants) -> float:
-    return constants.mixture if is_mixture(model) else constants.dense
+    return constants.mixture if is_mixture(model) else 1.0
 
 
 def slowed(copy: Replica, factor: float) -> Replica:
