@@ -326,27 +326,16 @@ def _joules(row: Measured, held: Constants, drawn: Constants, kind: str) -> floa
 
 
 def rows(truth: Path, leave_out: str) -> dict[str, list[Row]]:
-    """Every row's watts of all boards and joules of a token, an image or a video."""
+    """Every row's watts of all boards and joules of a token; of a picture, where the table is of pictures."""
     held = constants()
     kind = "device" if leave_out in ("family", "vendor") else leave_out
-    columns: dict[str, list[Row]] = {
-        "power_w": [],
-        "joules_per_token": [],
-        "joules_per_image": [],
-        "joules_per_video": [],
-    }
+    columns: dict[str, list[Row]] = {"power_w": [], "joules_per_token": []}
     every = read(truth)
     for row in every:
         head = "pictures" if row.picture else "tokens"
         seconds, drawn, joules = (held[f"{head}_{unit}"] for unit in "swj")
         limit = datasheet.load(row.device).board_power_w if row.device else None
-        column = (
-            "joules_per_token"
-            if not row.picture
-            else "joules_per_video"
-            if "video" in row.subset
-            else "joules_per_image"
-        )
+        column = "joules_per_token"
         if row.law is None:
             columns["power_w"].append(_unanswered(row, row.watts * row.boards))
             if row.joules:

@@ -38,7 +38,7 @@ SAME = 0.003  # a term of a fold that is no farther from that of the fit to all 
 TINY = 0.003  # a term below is zero
 CHIP_NAMES = frozenset(chip.name for chip in CHIPS.values())
 DEVIATION = {"part": 1.0, "kind": 0.5, "runtime": 0.25, "chip": 0.3}
-SIZES = {"counted": 1.0, "layers": 1.0, "counted size": 0.1, "layers size": 0.3}
+SIZES = {"counted": 1.0, "plain": 1.0, "layers": 1.0, "counted size": 0.1, "plain size": 0.1, "layers size": 0.3}
 Terms = Callable[[str | None], Mapping[str, float]]
 """The terms of a fold."""
 

@@ -18,7 +18,8 @@ from chipwise.predict.sums import Amount, Constants, Law, Terms, load, named
 
 DATA = Path(__file__).parent / "data" / "phones.json.gz"
 USUAL_S, USUAL_LAYERS = 0.01, 500.0  # of a part whose work is not known
-GMACS_A_SECOND, MPARAMS_A_SECOND, LAYER_S = 1300.0, 11500.0, 1e-6  # of an NPU of 2022 in 16-bit floats, about
+GMACS_A_SECOND, MPARAMS_A_SECOND, MSCORES_A_SECOND = 2000.0, 20000.0, 4300.0  # of an NPU of 2022 in 16-bit floats
+LAYER_S = 1.5e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,70 +84,67 @@ def chip_named(device: str) -> Chip:
 
 @dataclass(frozen=True, slots=True)
 class PartWork:
-    """Multiply-adds of a part, in thousand millions, and its weights in millions."""
+    """What a part computes and reads, in thousand millions and millions.
+
+    ``gmacs`` are multiply-adds; of plain transformers those with weights alone, attention's being told by its scores
+    (heads x positions x positions of all layers), which NPUs are slow at. ``mparams`` leaves tables of tokens out.
+    """
 
     gmacs: float
     mparams: float
+    mscores: float = 0.0
 
 
 TRANSFORMERS = (
     *("vit", "beit", "bert", "clip", "siglip", "owl", "detr", "dfine", "swin", "levit", "segformer", "depth_anything"),
-    *(
-        "sam",
-        "video_mae",
-        "jepa",
-        "trocr",
-        "whisper",
-        "opus_mt",
-        "diffusion",
-        "controlnet",
-        "groot",
-        "pi05",
-        "mask2former",
-    ),
-    *(
-        "former",
-        "cvt",
-        "nomic",
-        "minilm",
-        "edgetam",
-        "internvl",
-        "intern3",
-        "qwen",
-        "t5",
-        "gpt",
-        "dino",
-        "flux",
-        "deit",
-    ),
+    *("sam2", "sam3", "mobilesam", "edgetam", "segment_anything", "video_mae", "jepa", "trocr", "whisper", "opus_mt"),
+    *("diffusion", "controlnet", "groot", "pi05", "mask2former", "former", "cvt", "nomic", "minilm", "internvl"),
+    *("intern3", "qwen", "flan_t5", "gpt", "dino", "flux", "deit"),
 )
 """Words in the names of models built of attention."""
 _WHISPER = {
-    "tiny": (PartWork(21, 8), PartWork(0.05, 30)),
-    "base": (PartWork(44, 20), PartWork(0.09, 52)),
-    "small": (PartWork(172, 88), PartWork(0.25, 153)),
-    "medium": (PartWork(568, 307), PartWork(0.7, 456)),
-    "large_v3_turbo": (PartWork(1130, 637), PartWork(0.2, 172)),
+    "tiny": (PartWork(14, 8, 54), PartWork(0.05, 30, 0.04)),
+    "base": (PartWork(30, 20, 108), PartWork(0.09, 52, 0.07)),
+    "small": (PartWork(131, 88, 324), PartWork(0.25, 153, 0.22)),
+    "medium": (PartWork(458, 307, 864), PartWork(0.7, 456, 0.58)),
+    "large_v3_turbo": (PartWork(946, 637, 1440), PartWork(0.2, 172, 0.12)),
 }
-# Counted from the architectures' papers at the input sizes that the runs state; attention's products included.
+_TEXT = PartWork(32.7, 86, 21)  # BERT-base on 384 tokens
+# Counted from the architectures' papers; texts of BERT and its like are taken to be 384 tokens long.
 WORK: Mapping[str, PartWork] = {
-    "vit": PartWork(17.6, 86.6),
-    "opus_mt|encoder": PartWork(5, 49),
-    "opus_mt|decoder": PartWork(0.1, 56),
-    "beit": PartWork(17.6, 92),
-    "albert_base_v2": PartWork(35.4, 11.7),
-    "bert_base_uncased": PartWork(35.4, 110),
-    "electra_bert_base_discrim": PartWork(35.4, 109),
-    "distil_bert_base_uncased": PartWork(17.7, 66),
-    "mobile_bert_uncased": PartWork(9.5, 24.6),
-    "minilm_v2": PartWork(1.4, 22.7),
-    "nomic_embed_text": PartWork(14.6, 137),
-    "openai_clip": PartWork(20.5, 150),
-    "siglip2|image_encoder": PartWork(17.6, 93),
-    "siglip2|text_encoder": PartWork(5.5, 282),
-    "owl_vit": PartWork(58, 153),
-    "owlv2|vision": PartWork(550, 88),
-    "owlv2|text": PartWork(5, 63),
+    "vit": PartWork(16.9, 86, 5.6),
+    "beit": PartWork(16.9, 86, 5.6),
+    "albert_base_v2": PartWork(32.7, 8, 21),
+    "bert_base_uncased": _TEXT,
+    "electra_bert_base_discrim": _TEXT,
+    "distil_bert_base_uncased": PartWork(16.4, 43, 10.6),
+    "mobile_bert_uncased": PartWork(9.0, 20, 14),
+    "minilm_v2": PartWork(1.4, 10.6, 1.2),
+    "nomic_embed_text": PartWork(14.6, 113, 2.4),
+    "openai_clip": PartWork(19.8, 124, 6.1),
+    "siglip2|image_encoder": PartWork(16.9, 93, 5.5),
+    "siglip2|text_encoder": PartWork(5.5, 86, 0.6),
+    "owl_vit": PartWork(52, 130, 48),
+    "owlv2|vision": PartWork(310, 88, 1867),
+    "owlv2|text": PartWork(3, 38, 0.2),
+    "depth_anything": PartWork(45, 25, 135),
+    "depth_anything_v2": PartWork(45, 25, 135),
+    "depth_anything_v3": PartWork(60, 35, 190),
+    "video_mae": PartWork(135, 87, 354),
+    "vjepa2": PartWork(620, 304, 1610),
+    "trocr|encoder": PartWork(12.4, 22, 24),
+    "trocr|decoder": PartWork(0.1, 39, 0.05),
+    "stable_diffusion_v1_5|text_encoder": PartWork(6.6, 85, 0.9),
+    "stable_diffusion_v2_1|text_encoder": PartWork(23.5, 302, 2.2),
+    "controlnet_canny|text_encoder": PartWork(6.6, 85, 0.9),
+    "sam|encoder": PartWork(340, 90, 480),
+    "intern3_5_vl_2b|vision-encoder": PartWork(311, 304, 403),
+    "intern3_5_vl_4b|vision-encoder": PartWork(311, 304, 403),
+    "opus_mt|encoder": PartWork(5, 19, 3),
+    "opus_mt|decoder": PartWork(0.1, 56, 0.05),
+    "distil_whisper|encoder": PartWork(131, 88, 324),
+    "distil_whisper|decoder": PartWork(0.2, 78, 0.1),
+    # not plain: convolutions, windows, pyramids; all multiply-adds together
     "detr_resnet50": PartWork(21, 41),
     "detr_resnet101": PartWork(35, 60),
     "detr_resnet50_dc5": PartWork(40, 41),
@@ -160,35 +158,24 @@ WORK: Mapping[str, PartWork] = {
     "swinv2_base": PartWork(20, 88),
     "levit": PartWork(0.4, 9.2),
     "segformer_base": PartWork(6.2, 3.8),
-    "depth_anything": PartWork(60, 25),
-    "depth_anything_v2": PartWork(60, 25),
-    "depth_anything_v3": PartWork(85, 35),
     "sam2|encoder": PartWork(105, 39),
     "sam2|decoder": PartWork(3.5, 6),
     "mobilesam|encoder": PartWork(38, 6),
     "mobilesam|decoder": PartWork(2, 4),
-    "sam|encoder": PartWork(371, 90),
     "sam|decoder": PartWork(2, 4),
     "sam3|vision_backbone": PartWork(3000, 450),
-    "video_mae": PartWork(180, 87),
-    "vjepa2": PartWork(830, 304),
-    "trocr|encoder": PartWork(15.5, 22),
-    "trocr|decoder": PartWork(0.1, 39),
-    "stable_diffusion_v1_5|text_encoder": PartWork(6.6, 123),
     "stable_diffusion_v1_5|unet": PartWork(340, 860),
     "stable_diffusion_v1_5|vae": PartWork(1240, 50),
-    "stable_diffusion_v2_1|text_encoder": PartWork(23.5, 340),
     "stable_diffusion_v2_1|unet": PartWork(340, 866),
     "stable_diffusion_v2_1|vae": PartWork(1240, 50),
-    "controlnet_canny|text_encoder": PartWork(6.6, 123),
     "controlnet_canny|unet": PartWork(340, 860),
     "controlnet_canny|vae": PartWork(1240, 50),
     "controlnet_canny|controlnet": PartWork(180, 361),
     "efficientformer": PartWork(1.3, 12.3),
     "mobile_vit": PartWork(1.9, 5.6),
     "cvt": PartWork(4.5, 20),
-    "distil_whisper|encoder": PartWork(172, 88),
-    "distil_whisper|decoder": PartWork(0.2, 78),
+    "efficientvit_b2_cls": PartWork(1.6, 24),
+    "efficientvit_l2_cls": PartWork(7, 64),
     **{f"whisper_{size}|encoder": each[0] for size, each in _WHISPER.items()},
     **{f"whisper_{size}|decoder": each[1] for size, each in _WHISPER.items()},
 }
@@ -230,7 +217,8 @@ class PartRun:
         layers = self.layers or USUAL_LAYERS
         if self.work is None:
             return USUAL_S * math.sqrt(layers / USUAL_LAYERS)
-        busy = math.hypot(self.work.gmacs / GMACS_A_SECOND, self.work.mparams / MPARAMS_A_SECOND)
+        products = math.hypot(self.work.gmacs / GMACS_A_SECOND, self.work.mparams / MPARAMS_A_SECOND)
+        busy = products + self.work.mscores / MSCORES_A_SECOND
         return busy + layers * LAYER_S
 
     @property
@@ -284,7 +272,7 @@ def _chip_terms(chip: Chip, device: str, unit: str, bits: str, runtime: str) -> 
 
 def _size_terms(run: PartRun, chip: Chip) -> Terms:
     """How parts of another size differ from what their size says, and what of it is the chip's."""
-    head = "counted" if run.work else "layers"
+    head = "layers" if run.work is None else "plain" if run.work.mscores else "counted"
     size = math.log(run.base_s / USUAL_S)
     levels = (
         f"{run.unit}|{run.bits}",
