@@ -272,7 +272,8 @@ def answers(outputs: tuple[float, float, float, float], shares: np.ndarray) -> n
     rest = 0.4 * (median + p90) / 2 + 0.09 * (p90 + p99) / 2 + 0.01 * p99
     low = min(max(4 * (mean - rest) - median, 1.0), median)
     found = np.interp(shares, [0.0, 0.5, 0.9, 0.99, 1.0], [low, median, p90, p99, p99])
-    return np.maximum(np.round(found), 1).astype(np.int64)
+    tokens: np.ndarray = np.maximum(np.round(found), 1).astype(np.int64)
+    return tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

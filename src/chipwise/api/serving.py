@@ -152,12 +152,13 @@ def simulate(
                 replace(base, model=draft, weights=None, batch=12, tp=1, pp=1, ep=1, dp=1)
             ).tpot_s
         policy = replace(policy, speculation=Speculation(drafted=drafted, acceptance=acceptance, draft_s=draft_s))
-    given = {"most_tokens": max_tokens, "most_sequences": max_sequences, "timeout_s": timeout_s}
     policy = replace(
         policy,
+        most_tokens=policy.most_tokens if max_tokens is None else max_tokens,
+        most_sequences=policy.most_sequences if max_sequences is None else max_sequences,
+        timeout_s=timeout_s,
         prefix_cache=policy.prefix_cache and prefix_cache,
         request_s=request_s,
-        **{name: value for name, value in given.items() if value is not None},
     )
     parts = [Part(request=base, replicas=replicas, policy=policy, weight=float(replicas), step_scale=step_scale)]
     if also is not None:

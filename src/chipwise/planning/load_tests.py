@@ -130,7 +130,9 @@ def _inference_perf(data: Mapping[str, Any]) -> LoadTest | None:
     times = {}
     for name, measure in _INFERENCE_PERF.items():
         row = latency.get(name)
-        for statistic in ("mean", *PERCENTILES) if isinstance(row, dict) else ():
+        if not isinstance(row, dict):
+            continue
+        for statistic in ("mean", *PERCENTILES):
             value = _number(row.get("median" if statistic == "p50" and "p50" not in row else statistic))
             if value is not None:
                 times[f"{measure}_{statistic}"] = value

@@ -125,6 +125,7 @@ class _Engine:
         self.prompt: list[int] = load.prompt_tokens.tolist()
         self.new: list[int] = load.new_tokens.tolist()
         self.prefix: list[int] | None = None
+        self.shared: list[int] = []
         if policy.prefix_cache and (load.prefix >= 0).any():
             self.prefix, self.shared = load.prefix.tolist(), load.prefix_tokens.tolist()
         self.arrivals: list[float] = (load.arrival_s + policy.request_s).tolist()
@@ -264,9 +265,9 @@ class _Engine:
             self.free -= wanted
             self.used[i] = wanted
             return 0
-        shared = min(self.shared[i], total - 1) // size * size
+        shared: int = min(self.shared[i], total - 1) // size * size
         held = self.prefixes.get(key)
-        known = held.tokens if held is not None else 0
+        known: int = held.tokens if held is not None else 0
         if held is not None:
             held.users += 1  # so that it is not forgotten to make room
         grown = max(0, shared - known)
