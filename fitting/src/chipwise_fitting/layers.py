@@ -146,7 +146,8 @@ def theme_of(kernel: str) -> str:
 
 def _least_s(op: Op, device: DeviceProfile) -> Float64Array:
     compute_s, memory_s = analytic.limits(op, device)
-    return np.maximum(np.asarray(compute_s, float), np.asarray(memory_s, float))
+    least: Float64Array = np.maximum(np.asarray(compute_s, float), np.asarray(memory_s, float))
+    return least
 
 
 def _column(rows: Sequence[Mapping[str, str]], name: str) -> np.ndarray:
