@@ -10,6 +10,7 @@ import csv
 import functools
 import gzip
 import io
+import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -22,9 +23,10 @@ from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import ChipwiseError, SpecError, UnknownName
 from chipwise.core.files import read_bytes
 from chipwise.hardware import datasheet
-from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.hardware.datasheet import Bandwidth, Count, DeviceProfile
 from chipwise.hardware.runtime import runtime_named
 from chipwise.predict.kernels import local
+from chipwise.predict.kernels.local_engines import engine_class, interval_class, matrix_advantage, part_of
 from chipwise.serve.formats import formats_of
 from chipwise.serve.lowering import lower_pass
 from chipwise.serve.plan import Plan
@@ -35,7 +37,7 @@ Phase = Literal["decode", "prefill"]
 MODERN = "2025"
 NEW_TOKENS = 128  # where a row does not say how many were made
 FILES = {
-    "f16": "fp16", "bf16": "fp16", "fp16": "fp16", "f32": "fp32",
+    "f16": "fp16", "bf16": "bf16", "fp16": "fp16", "f32": "fp32",
     "q2_k_s": "q2_k", "ud-q2_k_xl": "q2_k", "q3_k_xl": "q3_k_l", "q3_k_p": "q3_k_m", "q4_k_p": "q4_k_m",
     "q4_k_xl": "q4_k_m", "ud-q4_k_xl": "q4_k_m", "ud-q4_k_m": "q4_k_m", "q5_k_xl": "q5_k_m",
     "q6_k_xl": "q6_k", "ud-q6_k_xl": "q6_k", "q8_k_xl": "q8_0", "mxfp4_moe": "mxfp4",
@@ -62,10 +64,11 @@ NEEDED = ("row_id", "device", "runtime", "model", "quant", "decode_tokens_per_s"
 class Kernels:
     """The kernels of one measured pass, as arrays of one value a kernel.
 
-    ``memory_s`` and ``compute_s`` are bytes over the sheet's bandwidth and FLOPs over the vector units' rate.
+    ``memory_s`` and ``compute_s`` are what ``local.demands`` says; ``launches`` counts the pieces of long prompts.
     """
 
     counts: Float64Array
+    launches: Float64Array
     memory_s: Float64Array
     compute_s: Float64Array
     terms: tuple[local.Terms, ...]
@@ -87,25 +90,31 @@ class Run:
     problem: str = ""  # why nothing can be predicted
 
     @property
+    def chip(self) -> str:
+        """The name of the chip's sheet; empty where nothing can be predicted."""
+        return "" if self.device is None else self.device.name.partition(":")[0]
+
+    @property
     def engine(self) -> str:
         """The class of the engine that runs it."""
         assert self.device is not None
-        return local.engine_class(self.device, self.part)
+        return engine_class(self.device, self.part)
 
     @property
     def interval_class(self) -> str:
         """The class that its interval is measured on."""
         assert self.device is not None
-        return local.interval_class(self.device, self.part)
+        return interval_class(self.device, self.part)
 
     @property
     def plausible(self) -> bool:
-        """Whether the pass computed what it says: a prompt found in a cache is faster than any arithmetic."""
-        if self.kernels is None or self.device is None or self.phase == "decode":
+        """Whether the pass computed what it says: a prompt found in a cache is faster than any arithmetic.
+
+        Makers of NPUs publish no rate of their arithmetic, so nothing there is too fast.
+        """
+        if self.kernels is None or self.device is None or self.phase == "decode" or self.part == "npu":
             return True
-        least = float(self.kernels.counts @ self.kernels.compute_s) / (
-            2 * local.matrix_advantage(self.device, self.part)
-        )
+        least = float(self.kernels.counts @ self.kernels.compute_s) / (2 * matrix_advantage(self.device, self.part))
         return self.measured_s > least
 
 
@@ -153,7 +162,9 @@ def _asked(run: Run, row: dict[str, str], query_tokens: int, past_tokens: int) -
     try:
         device = datasheet.load(row["device"])
         stack = stack_of(row)
-        part = part_of(row, device, stack)
+        part = part_of_row(row, device, stack)
+        if part == "cpu":
+            device = as_it_ran(row, device, run.phase)
         kernels = kernels_of(row["model"], row["quant"], device, part, stack, query_tokens, past_tokens)
         share = cores_share(row, device)
         if share != 1.0:
@@ -180,7 +191,7 @@ def stack_of(row: dict[str, str]) -> str:
     return stack
 
 
-def part_of(row: dict[str, str], device: DeviceProfile, stack: str) -> str:
+def part_of_row(row: dict[str, str], device: DeviceProfile, stack: str) -> str:
     """The part of the chip that ran: as the row says, else the runtime's own."""
     listed = {engine.part for engine in device.engines}
     for part, is_it in (
@@ -190,7 +201,7 @@ def part_of(row: dict[str, str], device: DeviceProfile, stack: str) -> str:
     ):
         if is_it and part in listed:
             return part
-    return local.part_of(device, stack)
+    return part_of(device, stack)
 
 
 def cores_share(row: dict[str, str], device: DeviceProfile) -> float:
@@ -198,6 +209,19 @@ def cores_share(row: dict[str, str], device: DeviceProfile) -> float:
     cores = _number(row.get("variant", "").removeprefix("binned-").removesuffix("c"))
     whole = device.units.number if device.units is not None else None
     return cores / whole if cores and whole and cores < whole else 1.0
+
+
+def as_it_ran(row: dict[str, str], device: DeviceProfile, phase: Phase) -> DeviceProfile:
+    """The processor with as many cores as the run had threads, and memory at the rate that the row tells."""
+    told = row.get("device_detail", "")
+    threads = re.search(rf"{phase} with (?:the best count \()?(\d+)", told) or re.search(r"\b(\d+) threads", told)
+    if threads is not None:
+        device = with_threads(device, int(threads[1]))
+    transfers = re.search(r"DDR\d-(\d{4})", told)
+    usual = re.search(r"DDR\dX?-(\d+)", device.level("dram").technology)
+    if transfers is None or usual is None or transfers[1] == usual[1]:
+        return device
+    return with_bandwidth(device, device.mem_bandwidth_bytes_per_s * int(transfers[1]) / int(usual[1]))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -220,12 +244,13 @@ def kernels_of(
         runtime=runtime_named("llama.cpp"),
     )
     parts = lower_pass(setting, Step(batch=1, query_tokens=query_tokens, past_tokens=past_tokens))
-    vector = local.vector_flops_per_s(device, part)
-    works = [part.op.work() for part in parts]
+    counts = np.array([each.count for each in parts], float)
+    memory_s, compute_s, pieces = np.array([local.demands(each.op, device, part, stack) for each in parts], float).T
     return Kernels(
-        counts=np.array([part.count for part in parts], float),
-        memory_s=np.array([float(work.bytes) for work in works]) / device.mem_bandwidth_bytes_per_s,
-        compute_s=np.array([float(work.flops) for work in works]) / vector,
+        counts=counts,
+        launches=counts * pieces,
+        memory_s=memory_s,
+        compute_s=compute_s,
         terms=tuple(_terms(each, device, part, stack) for each in parts),
     )
 
@@ -237,7 +262,7 @@ def _terms(each: Part, device: DeviceProfile, part: str, stack: str) -> local.Te
 
 def _dated(terms: local.Terms, device: DeviceProfile, part: str) -> local.Terms:
     """With a term for versions from before ``MODERN``, which no prediction of today's versions has."""
-    kind = local.engine_class(device, part)
+    kind = engine_class(device, part)
     phase, content = terms.flops[0][0], terms.bytes[2][0].removeprefix("bytes|")
     old = [f"|{kind}|before {MODERN}", f"|{kind}, {content}|before {MODERN}"]
     return replace(
@@ -245,6 +270,27 @@ def _dated(terms: local.Terms, device: DeviceProfile, part: str) -> local.Terms:
         bytes=(*terms.bytes, *((f"bytes{each}", 1.0) for each in old)),
         flops=(*terms.flops, *((f"{phase}{each}", 1.0) for each in old)),
     )
+
+
+def with_threads(device: DeviceProfile, threads: int) -> DeviceProfile:
+    """The chip with so many of its CPU cores, the fastest first; with all where there are no more."""
+    left, engines = float(threads), []
+    for engine in device.engines:
+        if engine.part == "cpu" and engine.units is not None:
+            used = min(left, engine.units.number)
+            left -= used
+            if used == 0:
+                continue
+            engine = replace(engine, units=Count(value=str(int(used)), source=engine.units.source))
+        engines.append(engine)
+    return replace(device, name=f"{device.name}:{threads} threads", engines=tuple(engines))
+
+
+def with_bandwidth(device: DeviceProfile, bytes_per_s: float) -> DeviceProfile:
+    """The chip with memory of another rate."""
+    fact = Bandwidth(value=f"{bytes_per_s / 1e9:.6g} GB/s", source="as the run's row says")
+    levels = tuple(replace(each, bandwidth=fact) if each.name == "dram" else each for each in device.memory)
+    return replace(device, name=f"{device.name}:{bytes_per_s / 1e9:.4g} GB/s", memory=levels)
 
 
 def _number(text: str | None) -> float | None:

@@ -23,24 +23,41 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from chipwise.core.arrays import Float64Array
-from chipwise.core.dtypes import weight_format
 from chipwise.core.errors import Unsupported
-from chipwise.hardware.datasheet import DeviceProfile, Engine
+from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.ops import Op
+from chipwise.predict.kernels.local_engines import (
+    clock_hz,
+    cores,
+    engine_class,
+    format_group,
+    format_layout,
+    gpu_units,
+    integer_share,
+    interval_class,
+    market_of,
+    part_of,
+    product_gain,
+    vector_flops_per_s,
+    watts_a_flop,
+)
 from chipwise.predict.kernels.times import KernelTimes, Situation
 
 DATA = Path(__file__).parents[1] / "data" / "local.json"
 FEW_ROWS = 8  # llama.cpp multiplies up to so many rows by its matrix-vector kernels
-USUAL_BANDWIDTH, USUAL_CLOCK_HZ = 300e9, 1.5e9  # where the slopes with them are zero
-NPU_FLOPS_A_BYTE = 50.0  # the unit in which the work of NPUs is counted
+USUAL_BANDWIDTH, USUAL_CLOCK_HZ, USUAL_CORES = 300e9, 1.5e9, 8.0  # where the slopes with them are zero
+USUAL_WATTS_A_FLOP = {"gpu": 5e-12, "cpu": 40e-12}
+THREAD_BANDWIDTH = 15e9  # bytes a second that a thread of a CPU draws at most
+EXPERT_ROWS = 32.0  # rows of an expert that take twice the time that their arithmetic does
+TILE, IDLE_WAVES = (64.0, 128.0), 0.5  # of a product on a GPU: rows and columns; idle units of the last round
+TAKEN_AT_ONCE = {"llama.cpp": 512.0, "mlx": 2048.0}  # positions of a prompt: llama.cpp's n_ubatch, MLX's prefill step
 WIDTH = 4096.0  # values of a row where an operator does not say how many rows it has
 SHARPNESS = 3.0  # of the maximum of the two times
-Part = Literal["gpu", "npu", "cpu", "tpu"]
 STACKS = (
     "llama.cpp",
     "llama.cpp-vulkan",
@@ -102,114 +119,6 @@ class Constants:
         return self.halfwidths[f"{phase}|{situation}|*"] if found is None else found
 
 
-def engine_class(device: DeviceProfile, part: str) -> str:
-    """The class of the engine that runs the model, such as ``nvidia gpu``, ``x86 cpu``, ``npu``."""
-    if part == "cpu":
-        return (
-            "apple cpu" if device.vendor == "Apple" else "x86 cpu" if device.vendor in ("Intel", "AMD") else "arm cpu"
-        )
-    if part == "gpu" and device.vendor in ("NVIDIA", "AMD", "Intel", "Apple"):
-        return f"{device.vendor.lower()} gpu"
-    return "other gpu" if part == "gpu" else part
-
-
-def interval_class(device: DeviceProfile, part: str) -> str:
-    """The class that an engine's interval is measured on: as its engine's, and what the chip was made for."""
-    kind = engine_class(device, part)
-    if kind == "nvidia gpu":
-        return f"nvidia {_market(device)} gpu"
-    if kind == "arm cpu":
-        return "arm server cpu" if device.kind == "cpu" else "mobile cpu"
-    return kind
-
-
-def _market(device: DeviceProfile) -> str:
-    if "Jetson" in device.title or device.kind == "soc":
-        return "embedded"
-    return "client" if any(word in device.title for word in ("GeForce", "RTX", "Quadro", "TITAN")) else "server"
-
-
-def part_of(device: DeviceProfile, stack: str) -> Part:
-    """The part of a system on a chip that ``stack`` runs on unless another is asked for."""
-    parts = {engine.part for engine in device.engines}
-    if stack == "genie" and "npu" in parts:
-        return "npu"
-    mobile = device.kind == "soc" and device.vendor not in ("Apple", "NVIDIA", "AMD")
-    on_cpu = mobile or device.kind == "cpu"
-    order: tuple[Part, ...] = ("cpu", "gpu", "tpu", "npu") if on_cpu else ("gpu", "tpu", "cpu", "npu")
-    return next(part for part in order if part in parts)
-
-
-def vector_flops_per_s(device: DeviceProfile, part: str) -> float:
-    """FP32 rate of the part's vector units, of all cores together; of another format, scaled, where it lists no FP32.
-
-    Makers of phones publish no rates of NPUs: theirs are counted as ``NPU_FLOPS_A_BYTE`` times the
-    bandwidth of the memory.
-
-    Raises:
-        Unsupported: The part has no rate at all.
-    """
-    if part == "npu":
-        return NPU_FLOPS_A_BYTE * device.mem_bandwidth_bytes_per_s
-    engines = [engine for engine in device.engines if engine.part == part]
-    for chosen in ([engine for engine in engines if engine.kind == "vector"], engines):
-        for name, share in (("fp32", 1.0), ("fp16", 0.5), ("bf16", 0.5), ("int8", 0.25)):
-            rates = [rate for engine in chosen if (rate := engine.rate(name)) is not None]
-            if rates:
-                return share * (sum(rates) if part == "cpu" else max(rates))
-    raise Unsupported(f"{device.name} lists no arithmetic rate of its {part}")
-
-
-def format_group(name: str) -> str:
-    """Weight formats that are unpacked alike, by the bits of a value."""
-    stored = weight_format(name)
-    bits = stored.bits_per_weight
-    if stored.dtype.value == "fp4":
-        return "fp4"
-    return next(group for least, group in ((12, "16"), (7.5, "8"), (5.2, "6"), (4.0, "4"), (0, "3")) if bits >= least)
-
-
-def matrix_advantage(device: DeviceProfile, part: str) -> float:
-    """How much faster the part's matrix units are than its vector units, at 16 or 8 bits; 1 where it has none."""
-    vector = vector_flops_per_s(device, part)
-    engines = [engine for engine in device.engines if engine.part == part]
-    rates = [engine.rate(name) or 0.0 for engine in engines for name in ("fp16", "bf16", "int8")]
-    return max(1.0, max(rates, default=0.0) / vector) if part != "npu" else 1.0
-
-
-def integer_share(device: DeviceProfile, part: str) -> float:
-    """Integer rate over the FP32 rate of the vector units: what unpacking weights for a few rows depends on.
-
-    Half where a chip's sheet counts FP32 lanes that do no integers (NVIDIA's from Ampere to Hopper, but the A100 and
-    A30; CUDA C++ programming guide, arithmetic throughput) or two instructions at once (RDNA 3 and later).
-    """
-    lanes = [
-        each.fma_per_clock["fp32"].number for each in _vector_engines(device, part) if "fp32" in each.fma_per_clock
-    ]
-    if device.vendor == "NVIDIA" and 2017 <= device.year <= 2024 and lanes:
-        return min(1.0, 64.0 / max(lanes))
-    if part == "gpu" and device.architecture.startswith(("RDNA 3", "RDNA 4")):
-        return 0.5
-    return 1.0
-
-
-def _vector_engines(device: DeviceProfile, part: str) -> list[Engine]:
-    return [engine for engine in device.engines if engine.part == part and engine.kind == "vector"]
-
-
-def clock_hz(device: DeviceProfile, part: str) -> float | None:
-    """Clock of the part's vector units; None where the sheet has none."""
-    clocks = [each.clock.number for each in _vector_engines(device, part) if each.clock is not None]
-    return max(clocks) if clocks else None
-
-
-def format_layout(name: str) -> str:
-    """Weight formats that prompts' products treat alike: by bits, and by how blocks of them are laid out."""
-    low = name.lower()
-    family = "iq" if low.startswith("iq") else "k" if "_k" in low and low.startswith("q") else "plain"
-    return f"{format_group(name)} {family}"
-
-
 def terms_of(device: DeviceProfile, part: str, stack: str, op: Op, *, few: bool) -> Terms:
     """The terms of one kernel.
 
@@ -221,40 +130,91 @@ def terms_of(device: DeviceProfile, part: str, stack: str, op: Op, *, few: bool)
         few: Whether at most ``FEW_ROWS`` rows are multiplied.
     """
     kind, chip, weights = engine_class(device, part), f"{part}|{device.architecture}", weights_of(op)
-    group, market = content_of(op), interval_class(device, part)
+    group, market = content_of(op), market_of(device, part)
     stacks = (stack, BUILT_ON[stack]) if stack in BUILT_ON else (stack,)
     phase = "few" if few else "many"
-    experts = is_expert(op)
-    wide = math.log(device.mem_bandwidth_bytes_per_s / USUAL_BANDWIDTH)
+    layout = f"{stack} {format_layout(weights)}" if stack == "ik-llama.cpp" else format_layout(weights)
     read = ["bytes", f"bytes|{kind}", f"bytes|{group}", f"bytes|{kind}|{group}", f"bytes|{chip}"]
     read += [f"bytes|{kind}|{name}" for name in stacks]
-    done = [phase, f"{phase}|{kind}", f"{phase}|{kind}|{format_layout(weights)}", f"{phase}|{chip}"]
+    done = [phase, f"{phase}|{kind}", f"{phase}|{kind}|{layout}", f"{phase}|{chip}"]
     done += [f"{phase}|{kind}|{name}" for name in stacks]
     own = "pass" if op.kind == "sample" else "kernel"
     cost = [own, f"{own}|{kind}", *(f"{own}|{kind}|{name}" for name in stacks)]
     if own == "kernel":
         cost += [f"kernel:work|{theme_of(op)}", f"kernel:work|{kind}|{theme_of(op)}"]
-    if market != kind:
+    if market:
         read.append(f"bytes|{kind}|{market}")
         done.append(f"{phase}|{kind}|{market}")
-    if experts and few:
+    if part == "cpu":
+        read += ["bytes|cpu", f"bytes|cpu|{group}"]
+        done += [f"{phase}|cpu", f"{phase}|cpu|{layout}", *(f"{phase}|cpu|{name}" for name in stacks)]
+    if is_expert(op) and few:
         read.append(f"bytes|{kind}|experts")
-    if experts and not few:
-        done.append(f"many|{kind}|experts")
+    if is_expert(op) and not few:
+        done += ["many|experts", f"many|{kind}|experts"]
+    reads, does, costs = _slopes(device, part, stack, weights, phase)
+    return Terms(
+        bytes=(*((name, 1.0) for name in read), *reads),
+        flops=(*((name, 1.0) for name in done), *does),
+        kernel=(*((name, 1.0) for name in cost), *(costs if own == "kernel" else ())),
+    )
+
+
+def _slopes(device: DeviceProfile, part: str, stack: str, weights: str, phase: str) -> tuple[Sum, Sum, Sum]:
+    """The terms of bytes, arithmetic and kernels that are multiplied by a logarithm of a fact of the sheet."""
+    kind = engine_class(device, part)
+    wide = math.log(device.mem_bandwidth_bytes_per_s / USUAL_BANDWIDTH)
     clock = clock_hz(device, part)
     fast = math.log(clock / USUAL_CLOCK_HZ) if clock is not None and part == "gpu" else 0.0
-    wide_slopes = [
-        ("bytes:bandwidth", wide),
-        (f"bytes:bandwidth|{kind}", wide),
-        (f"bytes:clock|{kind}", fast),
-    ]
-    gain = math.log(integer_share(device, part) if few else matrix_advantage(device, part))
-    slopes = [("few:integers", gain)] if few else [("many:matrix", gain), (f"many:matrix|{kind}", gain)]
-    return Terms(
-        bytes=(*((name, 1.0) for name in read), *wide_slopes),
-        flops=(*((name, 1.0) for name in done), *slopes),
-        kernel=tuple((name, 1.0) for name in cost),
-    )
+    reads = [("bytes:bandwidth", wide), (f"bytes:bandwidth|{kind}", wide), (f"bytes:clock|{kind}", fast)]
+    gain = math.log(product_gain(device, part, stack, weights))
+    power = watts_a_flop(device, part)
+    spare = math.log(power / USUAL_WATTS_A_FLOP[part]) if power is not None else 0.0
+    if part == "cpu":
+        threads = math.log(cores(device) / USUAL_CORES)
+        return (
+            tuple(reads),
+            ((f"{phase}:product|cpu", gain), (f"{phase}:cores|cpu", threads), (f"{phase}:power|cpu", spare)),
+            (("kernel:cores|cpu", threads),),
+        )
+    if phase == "few":
+        return tuple(reads), (("few:integers", math.log(integer_share(device, part))),), ()
+    does = [("many:matrix", gain), (f"many:matrix|{kind}", gain), ("many:power|gpu", spare)]
+    return tuple(reads), tuple(does), ()
+
+
+def demands(op: Any, device: DeviceProfile, part: str, stack: str) -> tuple[Any, Any, Any]:
+    """Seconds of an operator's bytes, seconds of its arithmetic, and how many times it is launched.
+
+    Prompts longer than ``TAKEN_AT_ONCE`` go through the model in pieces, each of which reads the weights again. The
+    arithmetic counts what tiles leave idle: experts that get few rows, and units that get no tile. Threads of a CPU
+    draw at most ``THREAD_BANDWIDTH`` each.
+
+    Returns:
+        Bytes over the sheet's bandwidth, FLOPs over the vector units' FP32 rate, launches; scalars or arrays.
+    """
+    work, rows = op.work(), np.maximum(rows_of(op), 1.0)
+    at_once = TAKEN_AT_ONCE.get(BUILT_ON.get(stack, stack), math.inf)
+    pieces = np.ceil(rows / at_once) if at_once < math.inf else np.ones_like(rows)
+    moved = np.asarray(work.bytes + (pieces - 1) * work.weight_bytes, dtype=np.float64)
+    memory_s = moved / device.mem_bandwidth_bytes_per_s
+    if part == "cpu":
+        each = device.mem_bandwidth_bytes_per_s / (cores(device) * THREAD_BANDWIDTH)
+        memory_s = memory_s * (1 + each**SHARPNESS) ** (1 / SHARPNESS)
+    flops = np.asarray(work.flops, dtype=np.float64) * _idle(op, np.minimum(rows, at_once), gpu_units(device, part))
+    return memory_s, flops / vector_flops_per_s(device, part), pieces
+
+
+def _idle(op: Any, rows: Float64Array, units: float) -> Any:
+    """What products of so many rows take over what they would with all tiles full and all units busy."""
+    if is_expert(op):
+        matrices = op.local_experts if hasattr(op, "local_experts") else op.groups
+        each = rows * (op.topk * op.local_experts / op.experts if hasattr(op, "topk") else 1.0) / matrices
+        return np.where(rows > FEW_ROWS, 1 + EXPERT_ROWS / np.maximum(each, 1.0), 1.0)
+    if units and hasattr(op, "weights") and hasattr(op, "n"):
+        tiles = np.ceil(rows / TILE[0]) * np.ceil(op.n / TILE[1])
+        return np.where(rows > FEW_ROWS, 1 + IDLE_WAVES * units / tiles, 1.0)
+    return 1.0
 
 
 def theme_of(op: Any) -> str:
@@ -296,33 +256,33 @@ def times(op: Op, device: DeviceProfile, *, stack: str, constants: Constants | N
     """
     constants = constants or shipped()
     part = part_of(device, stack)
-    work = op.work()
-    moved, flops = np.broadcast_arrays(
-        np.asarray(work.bytes, dtype=np.float64), np.asarray(work.flops, dtype=np.float64)
-    )
-    memory_s = moved / device.mem_bandwidth_bytes_per_s
-    compute_s = flops / vector_flops_per_s(device, part)
-    few = np.broadcast_to(rows_of(op) <= FEW_ROWS, moved.shape)
-    found = np.empty(moved.shape)
-    width = np.empty(moved.shape)
-    kernel_s = 0.0
+    memory_s, compute_s, pieces = np.broadcast_arrays(*demands(op, device, part, stack))
+    few = np.broadcast_to(rows_of(op) <= FEW_ROWS, memory_s.shape)
+    found = np.empty(memory_s.shape)
+    width = np.empty(memory_s.shape)
+    launch_s = np.empty(memory_s.shape)
     for phase in (True, False):
         chosen = few == phase
         if not chosen.any():
             continue
         terms = terms_of(device, part, stack, op, few=phase)
-        kernel_s = math.exp(constants.sum(terms.kernel))
-        found[chosen] = kernel_s + joined(
+        launch_s[chosen] = math.exp(constants.sum(terms.kernel)) * pieces[chosen]
+        found[chosen] = launch_s[chosen] + joined(
             memory_s[chosen] * math.exp(constants.sum(terms.bytes)),
             compute_s[chosen] * math.exp(constants.sum(terms.flops)),
         )
         width[chosen] = constants.halfwidth("decode" if phase else "prefill", device, part)
+    work = op.work()
+    flops, moved = (
+        np.broadcast_to(np.asarray(each, dtype=np.float64), found.shape) for each in (work.flops, work.bytes)
+    )
+    least_s = moved / device.mem_bandwidth_bytes_per_s
     return KernelTimes(
-        latency_s=np.maximum(found, memory_s),
+        latency_s=np.maximum(found, least_s),
         log_halfwidth=width,
         compute_s=flops / _fastest(device, part),
-        memory_s=memory_s,
-        launch_s=np.full(moved.shape, kernel_s),
+        memory_s=least_s,
+        launch_s=launch_s,
         situation=constants.situation(device, part),
     )
 

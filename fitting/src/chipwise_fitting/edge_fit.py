@@ -1,0 +1,241 @@
+"""Fits the terms of ``predict/kernels/local`` to measured runs of one user.
+
+Every term is a deviation with a prior around zero: a class without runs keeps what all classes share, and a chip whose
+architecture is new keeps what its class has. Errors are logarithms with heavy tails, since tables of many
+hands hold rows that contradict the rest; no device counts for more than ``PER_DEVICE`` of its rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.linalg import cho_factor, cho_solve
+from scipy.sparse import csr_array
+
+from chipwise.core.arrays import Float64Array
+from chipwise.predict.kernels import local
+from chipwise_fitting.edge_runs import Run
+
+Indices = npt.NDArray[np.int64]
+NOISE = 0.08  # of one run, as a logarithm
+PER_DEVICE = 12.0
+STEPS = 60
+REFINED = 6  # steps of a fit without some of the runs, from where the fit to all of them is
+START = {
+    "bytes": 0.25,
+    "few": math.log(0.5),
+    "many": math.log(1.5),
+    "kernel": math.log(4e-6),
+    "pass": math.log(5e-5),
+    "many:matrix": -0.5,
+    "few:integers": -1.0,
+    "many:product|cpu": -0.9,
+    "few:product|cpu": -0.9,
+    "many:cores|cpu": 0.3,
+    "few:cores|cpu": 0.3,
+    "kernel:cores|cpu": 0.8,
+    "many:power|cpu": -0.4,
+    "few:power|cpu": -0.3,
+}
+PRIOR = {
+    "bytes": (0.3, 0.2, 0.15),
+    "few": (1.0, 0.7, 0.3),
+    "many": (1.0, 0.5, 0.3),
+    "kernel": (1.5, 1.0, 0.4),
+    "kernel:work": (math.nan, 0.3, 0.2),
+    "pass": (1.5, 1.0, 0.5),
+    "bytes:bandwidth": (0.1, 0.2),
+    "bytes:clock": (math.nan, 0.4),
+    "many:matrix": (0.3, 0.15),
+    "few:integers": (0.3,),
+    "many:product": (math.nan, 0.1),
+    "few:product": (math.nan, 0.1),
+    "many:cores": (math.nan, 0.2),
+    "few:cores": (math.nan, 0.2),
+    "kernel:cores": (math.nan, 0.3),
+    "many:power": (math.nan, 0.2),
+    "few:power": (math.nan, 0.2),
+}
+"""Standard deviations of a term of all (NaN: there is none), of a class or format, and of a pair or an architecture."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """One of the three sums of every kernel: kernels with equal sums share a row of ``terms``."""
+
+    terms: csr_array  # (patterns, names): what the term is multiplied by
+    of_kernel: Indices  # (kernels,)
+
+    def factors(self, theta: Float64Array) -> Float64Array:
+        """e to the sum, of every kernel."""
+        return np.asarray(np.exp(self.terms @ theta)[self.of_kernel])
+
+    def slope(self, run: Indices, weight: Float64Array, runs: int) -> csr_array:
+        """Derivatives by the terms of what ``weight`` each kernel adds to its run, (runs, names)."""
+        shape = (runs, self.terms.shape[0])
+        return csr_array(csr_array((weight, (run, self.of_kernel)), shape=shape) @ self.terms)
+
+
+@dataclass(frozen=True, slots=True)
+class Design:
+    """All kernels of all runs, with the terms of each as a sparse pattern."""
+
+    names: tuple[str, ...]
+    memory_s: Float64Array
+    compute_s: Float64Array
+    bytes: Sums
+    flops: Sums
+    kernel: Sums
+    run: Indices  # of each kernel
+    counts: Float64Array  # how many of each kernel its run has
+    launches: Float64Array
+    measured: Float64Array  # (runs,) logarithms of seconds
+    weight: Float64Array  # (runs,)
+
+
+def design(runs: Sequence[Run]) -> Design:
+    """The design of runs that have kernels."""
+    kernels = [run.kernels for run in runs if run.kernels]
+    every = [terms for each in kernels for terms in each.terms]
+    names = tuple(sorted({name for terms in set(every) for name, _ in (*terms.bytes, *terms.flops, *terms.kernel)}))
+    place = {name: i for i, name in enumerate(names)}
+
+    def sums(which: str) -> Sums:
+        patterns: dict[local.Sum, int] = {}
+        of_kernel = [patterns.setdefault(getattr(terms, which), len(patterns)) for terms in every]
+        starts = np.cumsum([0, *map(len, patterns)])
+        columns = np.array([place[name] for each in patterns for name, _ in each])
+        times = np.array([times for each in patterns for _, times in each])
+        shape = (len(patterns), len(names))
+        return Sums(terms=csr_array((times, columns, starts), shape=shape), of_kernel=np.array(of_kernel))
+
+    devices = [run.chip for run in runs]
+    seen = {name: devices.count(name) for name in set(devices)}
+    return Design(
+        names=names,
+        run=np.repeat(np.arange(len(kernels)), [len(each.counts) for each in kernels]),
+        counts=np.concatenate([each.counts for each in kernels]),
+        launches=np.concatenate([each.launches for each in kernels]),
+        memory_s=np.concatenate([each.memory_s for each in kernels]),
+        compute_s=np.concatenate([each.compute_s for each in kernels]),
+        bytes=sums("bytes"),
+        flops=sums("flops"),
+        kernel=sums("kernel"),
+        measured=np.log([run.measured_s for run in runs]),
+        weight=np.array([min(1.0, PER_DEVICE / seen[name]) for name in devices]),
+    )
+
+
+def start_and_prior(names: Sequence[str]) -> tuple[Float64Array, Float64Array]:
+    """Where each term starts, and how far it is expected to be from there."""
+    start = np.array([START.get(name, 0.0) for name in names])
+    return start, np.array([PRIOR[name.split("|")[0]][min(name.count("|"), 2)] for name in names])
+
+
+def predicted(held: Design, theta: Float64Array, *, sloped: bool = True) -> tuple[Float64Array, Float64Array]:
+    """Logarithms of the seconds of every run, and their derivatives by the terms, (runs, names), unless not asked."""
+    sharp, runs = local.SHARPNESS, len(held.measured)
+    memory = held.memory_s * held.bytes.factors(theta)
+    compute = held.compute_s * held.flops.factors(theta)
+    kernel = held.launches * held.kernel.factors(theta)
+    joined = local.joined(memory, compute)
+    total = np.bincount(held.run, held.counts * joined + kernel, runs)
+    if not sloped:
+        return np.log(total), np.empty((0, 0))
+    below = held.counts / np.maximum(joined, 1e-30) ** (sharp - 1)
+    slope = (
+        held.bytes.slope(held.run, memory**sharp * below, runs)
+        + held.flops.slope(held.run, compute**sharp * below, runs)
+        + held.kernel.slope(held.run, kernel, runs)
+    )
+    return np.log(total), np.asarray(slope.toarray() / total[:, None])
+
+
+def fitted(runs: Sequence[Run], begin: dict[str, float] | None = None) -> dict[str, float]:
+    """The terms that fit ``runs`` best under their priors.
+
+    Args:
+        runs: Runs that have kernels.
+        begin: Where to look first, such as the fit to almost the same runs.
+    """
+    held = design(runs)
+    start, _ = start_and_prior(held.names)
+    theta = start if begin is None else np.array([begin.get(n, s) for n, s in zip(held.names, start, strict=True)])
+    theta, _ = descend(held, held.weight, theta, steps=STEPS)
+    return {name: float(value) for name, value in zip(held.names, theta, strict=True)}
+
+
+def descend(
+    held: Design, weights: Float64Array, theta: Float64Array, *, steps: int
+) -> tuple[Float64Array, Float64Array]:
+    """The terms that fit best, and their predictions, by damped Gauss-Newton steps on reweighted errors.
+
+    Args:
+        held: All runs.
+        weights: Of each run, 0 where it is left out.
+        theta: The terms to begin with.
+        steps: How many steps at most.
+    """
+    start, prior = start_and_prior(held.names)
+    damping, (found, slope) = 1e-3, predicted(held, theta)
+    loss = _loss(found - held.measured, weights, (theta - start) / prior)
+    for _ in range(steps):
+        error = found - held.measured
+        weight = weights / NOISE**2 / np.sqrt(1 + (error / NOISE) ** 2 * weights)
+        root = slope * np.sqrt(weight)[:, None]
+        normal = root.T @ root
+        normal[np.diag_indices_from(normal)] = (np.diag(normal) + 1 / prior**2) * (1 + damping)
+        downhill = slope.T @ (weight * error) + (theta - start) / prior**2
+        tried = theta - cho_solve(cho_factor(normal, check_finite=False), downhill, check_finite=False)
+        after, tilt = predicted(held, tried)
+        worth = _loss(after - held.measured, weights, (tried - start) / prior)
+        if worth > loss:
+            damping *= 10
+            continue
+        gained, theta, found, slope, loss, damping = loss - worth, tried, after, tilt, worth, damping / 3
+        if gained < 1e-3:
+            break
+    return theta, found
+
+
+def _loss(error: Float64Array, weight: Float64Array, deviation: Float64Array) -> float:
+    """Twice the soft absolute error over the noise, and the squared deviations over the priors, halved."""
+    return float(np.sum(np.sqrt(1 + weight * (error / NOISE) ** 2) - 1) + 0.5 * np.sum(deviation**2))
+
+
+def seconds(runs: Sequence[Run], terms: dict[str, float]) -> Float64Array:
+    """Logarithms of predicted seconds."""
+    held = design(runs)
+    return predicted(held, np.array([terms.get(name, 0.0) for name in held.names]), sloped=False)[0]
+
+
+def left_out_with(run: Run, leave_out: str) -> str:
+    """What is left out together with the run's device: it alone, its family, or all of its vendor."""
+    assert run.device is not None
+    return {"device": run.chip, "family": run.device.family, "vendor": run.device.vendor}[leave_out]
+
+
+def misses(runs: Sequence[Run], leave_out: str, terms: dict[str, float]) -> Float64Array:
+    """log(predicted / measured) of every run, by a fit without its device, family or vendor.
+
+    Args:
+        runs: Runs that have kernels.
+        leave_out: ``device``, ``family`` or ``vendor``.
+        terms: The fit to all, near which the others are looked for.
+    """
+    held = design(runs)
+    groups = np.array([left_out_with(run, leave_out) for run in runs])
+    learnt = np.array([run.plausible for run in runs], float)
+    start, _ = start_and_prior(held.names)
+    theta = np.array([terms.get(n, s) for n, s in zip(held.names, start, strict=True)])
+    theta, _ = descend(held, held.weight * learnt, theta, steps=REFINED)
+    missed = np.empty(len(runs))
+    for name in sorted(set(groups)):
+        out = groups == name
+        _, found = descend(held, held.weight * learnt * ~out, theta, steps=REFINED)
+        missed[out] = (found - held.measured)[out]
+    return missed

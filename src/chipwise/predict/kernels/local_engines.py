@@ -1,0 +1,201 @@
+"""What a chip's sheet says about one of its engines, as kernels of local runtimes need it.
+
+Which class an engine belongs to, how fast its vector units are, how much faster the path that a runtime multiplies on
+is, and how many cores and watts it has for it.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from chipwise.core.dtypes import weight_format
+from chipwise.core.errors import Unsupported
+from chipwise.hardware.datasheet import DeviceProfile, Engine
+
+NPU_FLOPS_A_BYTE = 50.0  # the unit in which the work of NPUs is counted
+LAPTOP_W = 55.0  # processors with at most this power are laptops' and small machines'
+Part = Literal["gpu", "npu", "cpu", "tpu"]
+INTEGER_STACKS = ("llama.cpp", "ik-llama.cpp", "openvino")
+"""Stacks that multiply quantised weights as int8, not as the fp16 that they are unpacked to."""
+
+
+def engine_class(device: DeviceProfile, part: str) -> str:
+    """The class of the engine that runs the model, such as ``nvidia gpu``, ``x86 cpu``, ``npu``."""
+    if part == "cpu":
+        return (
+            "apple cpu" if device.vendor == "Apple" else "x86 cpu" if device.vendor in ("Intel", "AMD") else "arm cpu"
+        )
+    if part == "gpu" and device.vendor in ("NVIDIA", "AMD", "Intel", "Apple"):
+        return f"{device.vendor.lower()} gpu"
+    return "other gpu" if part == "gpu" else part
+
+
+def interval_class(device: DeviceProfile, part: str) -> str:
+    """The class that an engine's interval is measured on: as its engine's, and what the chip was made for."""
+    kind = engine_class(device, part)
+    if kind == "nvidia gpu":
+        return f"nvidia {_market(device)} gpu"
+    if kind == "arm cpu":
+        return "arm server cpu" if device.kind == "cpu" else "mobile cpu"
+    return kind
+
+
+def _market(device: DeviceProfile) -> str:
+    if "Jetson" in device.title or device.kind == "soc":
+        return "embedded"
+    return "client" if any(word in device.title for word in ("GeForce", "RTX", "Quadro", "TITAN")) else "server"
+
+
+def part_of(device: DeviceProfile, stack: str) -> Part:
+    """The part of a system on a chip that ``stack`` runs on unless another is asked for."""
+    parts = {engine.part for engine in device.engines}
+    if stack == "genie" and "npu" in parts:
+        return "npu"
+    mobile = device.kind == "soc" and device.vendor not in ("Apple", "NVIDIA", "AMD")
+    on_cpu = mobile or device.kind == "cpu"
+    order: tuple[Part, ...] = ("cpu", "gpu", "tpu", "npu") if on_cpu else ("gpu", "tpu", "cpu", "npu")
+    return next(part for part in order if part in parts)
+
+
+def vector_flops_per_s(device: DeviceProfile, part: str) -> float:
+    """FP32 rate of the part's vector units, of all cores together; of another format, scaled, where it lists no FP32.
+
+    Makers of phones publish no rates of NPUs: theirs are counted as ``NPU_FLOPS_A_BYTE`` times the
+    bandwidth of the memory.
+
+    Raises:
+        Unsupported: The part has no rate at all.
+    """
+    if part == "npu":
+        return NPU_FLOPS_A_BYTE * device.mem_bandwidth_bytes_per_s
+    engines = [engine for engine in device.engines if engine.part == part]
+    for chosen in ([engine for engine in engines if engine.kind == "vector"], engines):
+        for name, share in (("fp32", 1.0), ("fp16", 0.5), ("bf16", 0.5), ("int8", 0.25)):
+            rates = [rate for engine in chosen if (rate := engine.rate(name)) is not None]
+            if rates:
+                return share * (sum(rates) if part == "cpu" else max(rates))
+    raise Unsupported(f"{device.name} lists no arithmetic rate of its {part}")
+
+
+def matrix_advantage(device: DeviceProfile, part: str) -> float:
+    """How much faster the part's matrix units are than its vector units, at 16 or 8 bits; 1 where it has none."""
+    vector = vector_flops_per_s(device, part)
+    engines = [engine for engine in device.engines if engine.part == part]
+    rates = [engine.rate(name) or 0.0 for engine in engines for name in ("fp16", "bf16", "int8")]
+    return max(1.0, max(rates, default=0.0) / vector) if part != "npu" else 1.0
+
+
+def integer_share(device: DeviceProfile, part: str) -> float:
+    """Integer rate over the FP32 rate of the vector units: what unpacking weights for a few rows depends on.
+
+    Half where a chip's sheet counts FP32 lanes that do no integers (NVIDIA's from Ampere to Hopper, but the A100 and
+    A30; CUDA C++ programming guide, arithmetic throughput) or two instructions at once (RDNA 3 and later).
+    """
+    lanes = [
+        each.fma_per_clock["fp32"].number for each in _vector_engines(device, part) if "fp32" in each.fma_per_clock
+    ]
+    if device.vendor == "NVIDIA" and 2017 <= device.year <= 2024 and lanes:
+        return min(1.0, 64.0 / max(lanes))
+    if part == "gpu" and device.architecture.startswith(("RDNA 3", "RDNA 4")):
+        return 0.5
+    return 1.0
+
+
+def _vector_engines(device: DeviceProfile, part: str) -> list[Engine]:
+    return [engine for engine in device.engines if engine.part == part and engine.kind == "vector"]
+
+
+def clock_hz(device: DeviceProfile, part: str) -> float | None:
+    """Clock of the part's vector units; None where the sheet has none."""
+    clocks = [each.clock.number for each in _vector_engines(device, part) if each.clock is not None]
+    return max(clocks) if clocks else None
+
+
+def format_group(name: str) -> str:
+    """Weight formats that are unpacked alike, by the bits of a value."""
+    stored = weight_format(name)
+    bits = stored.bits_per_weight
+    if stored.dtype.value == "fp4":
+        return "fp4"
+    return next(group for least, group in ((12, "16"), (7.5, "8"), (5.2, "6"), (4.0, "4"), (0, "3")) if bits >= least)
+
+
+def format_layout(name: str) -> str:
+    """Weight formats that prompts' products treat alike: by bits, and by how blocks of them are laid out."""
+    low = name.lower()
+    family = "iq" if low.startswith("iq") else "k" if "_k" in low and low.startswith("q") else "plain"
+    return f"{format_group(name)} {family}"
+
+
+def product_gain(device: DeviceProfile, part: str, stack: str, weights: str) -> float:
+    """Peak of the units that multiply a prompt with ``weights`` under ``stack``, over the vector units' FP32 rate.
+
+    Integer matrix units where the runtime uses them (llama.cpp's quantised products in CUDA, HIP and SYCL), else
+    those of 16 bits, else dot products of four int8 values (dp4a), else vectors. llama.cpp's Vulkan multiplies bf16
+    weights as fp32.
+    """
+    if part in ("npu", "tpu"):
+        return 1.0
+    vector = vector_flops_per_s(device, part)
+    quantised = weight_format(weights).bits_per_weight < 12
+    engines = [engine for engine in device.engines if engine.part == part]
+    if part == "cpu":
+        return max(1.0, sum(_cpu_product(each, weights, quantised=quantised) for each in engines) / vector)
+    names = ("int8", "fp16", "bf16") if quantised and stack in INTEGER_STACKS else ("fp16", "bf16")
+    if weights == "bf16" and stack == "llama.cpp-vulkan":
+        names = ("fp32",)
+    rates = [engine.rate(name) or 0.0 for engine in engines for name in names]
+    if quantised and has_dot_products(device):
+        rates.append(4 * vector)
+    return max(1.0, max(rates, default=0.0) / vector)
+
+
+def _cpu_product(engine: Engine, weights: str, *, quantised: bool) -> float:
+    """Operations a second of one sort of cores; int8 without instructions of its own runs as int16, two a lane."""
+    vector = engine.rate("fp32") or 0.0
+    if quantised:
+        return engine.rate("int8") or 2 * vector
+    return max(vector, engine.rate("bf16" if weights == "bf16" else "fp16") or 0.0)
+
+
+def has_dot_products(device: DeviceProfile) -> bool:
+    """Whether each FP32 lane of the GPU adds four products of int8 in an instruction (dp4a).
+
+    NVIDIA's Pascal but the P100, Volta and Turing (CUDA C++ programming guide; later chips have half the lanes for
+    it), AMD's Vega 20, CDNA and RDNA 2 (instruction set architectures, V_DOT4_I32_I8), Intel's from Xe (Gen12).
+    """
+    if device.vendor == "NVIDIA":
+        return 2016 <= device.year < 2020 and "p100" not in device.name
+    if device.vendor == "AMD":
+        return device.name in ("mi50", "mi60", "radeon-vii") or device.architecture.startswith(("RDNA 2", "CDNA"))
+    return device.vendor == "Intel"
+
+
+def cores(device: DeviceProfile) -> float:
+    """Cores of the CPU that a runtime starts threads on: all that the sheet lists."""
+    return sum(e.units.number for e in device.engines if e.part == "cpu" and e.units is not None) or 1.0
+
+
+def watts_a_flop(device: DeviceProfile, part: str) -> float | None:
+    """Power of the chip over the vector rate of the part; None where no such power is published.
+
+    Apple's and phones' sheets have no power of the chip.
+    """
+    if device.board_power is None or device.vendor == "Apple" or part not in ("gpu", "cpu"):
+        return None
+    return device.board_power.number / vector_flops_per_s(device, part)
+
+
+def gpu_units(device: DeviceProfile, part: str) -> float:
+    """How many units of the GPU take a tile of a product each at the same time; 0 where it is not published."""
+    units = [e.units.number for e in device.engines if e.part == part == "gpu" and e.units is not None]
+    return max(units, default=0.0)
+
+
+def market_of(device: DeviceProfile, part: str) -> str:
+    """What the chip was made for, within its engine's class; empty where that makes no difference."""
+    kind = engine_class(device, part)
+    if kind == "x86 cpu":
+        return "laptop" if device.board_power is not None and device.board_power.number <= LAPTOP_W else "desktop"
+    found = interval_class(device, part)
+    return "" if found == kind else found
