@@ -24,13 +24,19 @@ Indices = npt.NDArray[np.int64]
 NOISE = 0.08  # of one run, as a logarithm
 PER_DEVICE = 12.0
 STEPS = 60
+CONVERGED = 0.01  # of the loss: what a last step gains
 REFINED = 6  # steps of a fit without some of the runs, from where the fit to all of them is
 START = {
     "bytes": 0.25,
-    "few": math.log(0.5),
+    "few": 2.0,
     "many": math.log(1.5),
     "kernel": math.log(4e-6),
     "pass": math.log(5e-5),
+    "bytes|cpu": 0.25,
+    "few|cpu": 2.0,
+    "many|cpu": math.log(1.5),
+    "kernel|cpu": math.log(4e-6),
+    "pass|cpu": math.log(5e-5),
     "many:matrix": -0.5,
     "few:integers": -1.0,
     "many:product|cpu": -0.9,
@@ -170,7 +176,7 @@ def fitted(runs: Sequence[Run], begin: dict[str, float] | None = None) -> dict[s
 
 
 def descend(
-    held: Design, weights: Float64Array, theta: Float64Array, *, steps: int
+    held: Design, weights: Float64Array, theta: Float64Array, *, steps: int, damping: float = 1e-3
 ) -> tuple[Float64Array, Float64Array]:
     """The terms that fit best, and their predictions, by damped Gauss-Newton steps on reweighted errors.
 
@@ -181,7 +187,7 @@ def descend(
         steps: How many steps at most.
     """
     start, prior = start_and_prior(held.names)
-    damping, (found, slope) = 1e-3, predicted(held, theta)
+    found, slope = predicted(held, theta)
     loss = _loss(found - held.measured, weights, (theta - start) / prior)
     for _ in range(steps):
         error = found - held.measured
@@ -196,9 +202,10 @@ def descend(
         if worth > loss:
             damping *= 10
             continue
-        gained, theta, found, slope, loss, damping = loss - worth, tried, after, tilt, worth, damping / 3
-        if gained < 1e-3:
+        gained, theta, found, slope, loss = loss - worth, tried, after, tilt, worth
+        if gained < CONVERGED and damping < 1:
             break
+        damping /= 3
     return theta, found
 
 

@@ -217,6 +217,8 @@ def as_it_ran(row: dict[str, str], device: DeviceProfile, phase: Phase) -> Devic
     threads = re.search(rf"{phase} with (?:the best count \()?(\d+)", told) or re.search(r"\b(\d+) threads", told)
     if threads is not None:
         device = with_threads(device, int(threads[1]))
+    if "AVX2" in told:
+        device = without_dot_products(device)
     transfers = re.search(r"DDR\d-(\d{4})", told)
     usual = re.search(r"DDR\dX?-(\d+)", device.level("dram").technology)
     if transfers is None or usual is None or transfers[1] == usual[1]:
@@ -284,6 +286,15 @@ def with_threads(device: DeviceProfile, threads: int) -> DeviceProfile:
             engine = replace(engine, units=Count(value=str(int(used)), source=engine.units.source))
         engines.append(engine)
     return replace(device, name=f"{device.name}:{threads} threads", engines=tuple(engines))
+
+
+def without_dot_products(device: DeviceProfile) -> DeviceProfile:
+    """The chip for a program that was built without its instructions for products of int8."""
+    engines = tuple(
+        replace(each, fma_per_clock={k: v for k, v in each.fma_per_clock.items() if k != "int8"})
+        for each in device.engines
+    )
+    return replace(device, name=f"{device.name}:no int8", engines=engines)
 
 
 def with_bandwidth(device: DeviceProfile, bytes_per_s: float) -> DeviceProfile:

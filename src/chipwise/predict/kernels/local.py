@@ -52,7 +52,7 @@ DATA = Path(__file__).parents[1] / "data" / "local.json"
 FEW_ROWS = 8  # llama.cpp multiplies up to so many rows by its matrix-vector kernels
 USUAL_BANDWIDTH, USUAL_CLOCK_HZ, USUAL_CORES = 300e9, 1.5e9, 8.0  # where the slopes with them are zero
 USUAL_WATTS_A_FLOP = {"gpu": 5e-12, "cpu": 40e-12}
-THREAD_BANDWIDTH = 15e9  # bytes a second that a thread of a CPU draws at most
+DRAWN_BYTES_A_FLOP = 0.125  # bytes that a CPU's cores unpack a second at most, over their FP32 rate
 EXPERT_ROWS = 32.0  # rows of an expert that take twice the time that their arithmetic does
 TILE, IDLE_WAVES = (64.0, 128.0), 0.5  # of a product on a GPU: rows and columns; idle units of the last round
 TAKEN_AT_ONCE = {"llama.cpp": 512.0, "mlx": 2048.0}  # positions of a prompt: llama.cpp's n_ubatch, MLX's prefill step
@@ -134,20 +134,24 @@ def terms_of(device: DeviceProfile, part: str, stack: str, op: Op, *, few: bool)
     stacks = (stack, BUILT_ON[stack]) if stack in BUILT_ON else (stack,)
     phase = "few" if few else "many"
     layout = f"{stack} {format_layout(weights)}" if stack == "ik-llama.cpp" else format_layout(weights)
-    read = ["bytes", f"bytes|{kind}", f"bytes|{group}", f"bytes|{kind}|{group}", f"bytes|{chip}"]
-    read += [f"bytes|{kind}|{name}" for name in stacks]
-    done = [phase, f"{phase}|{kind}", f"{phase}|{kind}|{layout}", f"{phase}|{chip}"]
-    done += [f"{phase}|{kind}|{name}" for name in stacks]
     own = "pass" if op.kind == "sample" else "kernel"
-    cost = [own, f"{own}|{kind}", *(f"{own}|{kind}|{name}" for name in stacks)]
+    read = [f"bytes|{kind}", f"bytes|{kind}|{group}", f"bytes|{chip}", *(f"bytes|{kind}|{name}" for name in stacks)]
+    done = [f"{phase}|{kind}", f"{phase}|{kind}|{layout}", f"{phase}|{chip}"]
+    done += [f"{phase}|{kind}|{name}" for name in stacks]
+    cost = [f"{own}|{kind}", *(f"{own}|{kind}|{name}" for name in stacks)]
     if own == "kernel":
-        cost += [f"kernel:work|{theme_of(op)}", f"kernel:work|{kind}|{theme_of(op)}"]
-    if market:
-        read.append(f"bytes|{kind}|{market}")
-        done.append(f"{phase}|{kind}|{market}")
+        cost += [f"kernel:work|{kind}|{theme_of(op)}", *([] if part == "cpu" else [f"kernel:work|{theme_of(op)}"])]
     if part == "cpu":
         read += ["bytes|cpu", f"bytes|cpu|{group}"]
         done += [f"{phase}|cpu", f"{phase}|cpu|{layout}", *(f"{phase}|cpu|{name}" for name in stacks)]
+        cost += [f"{own}|cpu"]
+    else:
+        read += ["bytes", f"bytes|{group}"]
+        done += [phase]
+        cost += [own]
+    if market:
+        read.append(f"bytes|{kind}|{market}")
+        done.append(f"{phase}|{kind}|{market}")
     if is_expert(op) and few:
         read.append(f"bytes|{kind}|experts")
     if is_expert(op) and not few:
@@ -187,8 +191,8 @@ def demands(op: Any, device: DeviceProfile, part: str, stack: str) -> tuple[Any,
     """Seconds of an operator's bytes, seconds of its arithmetic, and how many times it is launched.
 
     Prompts longer than ``TAKEN_AT_ONCE`` go through the model in pieces, each of which reads the weights again. The
-    arithmetic counts what tiles leave idle: experts that get few rows, and units that get no tile. Threads of a CPU
-    draw at most ``THREAD_BANDWIDTH`` each.
+    arithmetic counts what tiles leave idle: experts that get few rows, and units that get no tile. Cores of a CPU
+    draw at most ``DRAWN_BYTES_A_FLOP``.
 
     Returns:
         Bytes over the sheet's bandwidth, FLOPs over the vector units' FP32 rate, launches; scalars or arrays.
@@ -199,8 +203,8 @@ def demands(op: Any, device: DeviceProfile, part: str, stack: str) -> tuple[Any,
     moved = np.asarray(work.bytes + (pieces - 1) * work.weight_bytes, dtype=np.float64)
     memory_s = moved / device.mem_bandwidth_bytes_per_s
     if part == "cpu":
-        each = device.mem_bandwidth_bytes_per_s / (cores(device) * THREAD_BANDWIDTH)
-        memory_s = memory_s * (1 + each**SHARPNESS) ** (1 / SHARPNESS)
+        drawn = DRAWN_BYTES_A_FLOP * vector_flops_per_s(device, part)
+        memory_s = memory_s * (1 + (device.mem_bandwidth_bytes_per_s / drawn) ** SHARPNESS) ** (1 / SHARPNESS)
     flops = np.asarray(work.flops, dtype=np.float64) * _idle(op, np.minimum(rows, at_once), gpu_units(device, part))
     return memory_s, flops / vector_flops_per_s(device, part), pieces
 

@@ -12,7 +12,7 @@ from chipwise.core.dtypes import weight_format
 from chipwise.core.errors import Unsupported
 from chipwise.hardware.datasheet import DeviceProfile, Engine
 
-NPU_FLOPS_A_BYTE = 50.0  # the unit in which the work of NPUs is counted
+NPU_FLOPS_A_BYTE = 200.0  # the unit in which the work of NPUs is counted
 LAPTOP_W = 55.0  # processors with at most this power are laptops' and small machines'
 Part = Literal["gpu", "npu", "cpu", "tpu"]
 INTEGER_STACKS = ("llama.cpp", "ik-llama.cpp", "openvino")
