@@ -12,7 +12,7 @@ import gzip
 import io
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -26,7 +26,13 @@ from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import Bandwidth, Count, DeviceProfile
 from chipwise.hardware.runtime import runtime_named
 from chipwise.predict.kernels import local
-from chipwise.predict.kernels.local_engines import engine_class, interval_class, matrix_advantage, part_of
+from chipwise.predict.kernels.local_engines import (
+    engine_class,
+    interval_class,
+    matrix_advantage,
+    part_of,
+    vector_flops_per_s,
+)
 from chipwise.serve.formats import formats_of
 from chipwise.serve.lowering import lower_pass
 from chipwise.serve.plan import Plan
@@ -34,7 +40,7 @@ from chipwise.serve.setting import Part, Setting, Step
 from chipwise.spec.hf import resolve
 
 Phase = Literal["decode", "prefill"]
-MODERN = "2025"
+EPOCHS = ("2025",)  # runs from before have terms that no prediction of today's versions has
 NEW_TOKENS = 128  # where a row does not say how many were made
 FILES = {
     "f16": "fp16", "bf16": "bf16", "fp16": "fp16", "f32": "fp32",
@@ -65,6 +71,7 @@ class Kernels:
     """The kernels of one measured pass, as arrays of one value a kernel.
 
     ``memory_s`` and ``compute_s`` are what ``local.demands`` says; ``launches`` counts the pieces of long prompts.
+    ``ideal_s`` is the pass at the sheet's bandwidth (decoding) or at its vector units' rate (prompts).
     """
 
     counts: Float64Array
@@ -72,6 +79,8 @@ class Kernels:
     memory_s: Float64Array
     compute_s: Float64Array
     terms: tuple[local.Terms, ...]
+    ideal_s: float
+    layers: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,9 +177,11 @@ def _asked(run: Run, row: dict[str, str], query_tokens: int, past_tokens: int) -
         kernels = kernels_of(row["model"], row["quant"], device, part, stack, query_tokens, past_tokens)
         share = cores_share(row, device)
         if share != 1.0:
-            kernels = replace(kernels, compute_s=kernels.compute_s / share)
-        if (row.get("date") or "9999") < MODERN:
-            kernels = replace(kernels, terms=tuple(_dated(terms, device, part) for terms in kernels.terms))
+            ideal_s = kernels.ideal_s / (share if run.phase == "prefill" else 1.0)
+            kernels = replace(kernels, compute_s=kernels.compute_s / share, ideal_s=ideal_s)
+        epoch = epoch_of(row.get("date") or "")
+        if epoch is not None:
+            kernels = replace(kernels, terms=tuple(_dated(terms, device, part, epoch) for terms in kernels.terms))
     except ChipwiseError as error:
         return replace(run, problem=str(error))
     return replace(run, device=device, part=part, stack=stack, kernels=kernels)
@@ -254,7 +265,16 @@ def kernels_of(
         memory_s=memory_s,
         compute_s=compute_s,
         terms=tuple(_terms(each, device, part, stack) for each in parts),
+        ideal_s=_ideal_s(parts, device, part, few=query_tokens <= local.FEW_ROWS),
+        layers=len(arch.layers),
     )
+
+
+def _ideal_s(parts: Sequence[Part], device: DeviceProfile, part: str, *, few: bool) -> float:
+    works = [(each.count, each.op.work()) for each in parts]
+    if few:
+        return sum(count * float(work.bytes) for count, work in works) / device.mem_bandwidth_bytes_per_s
+    return sum(count * float(work.flops) for count, work in works) / vector_flops_per_s(device, part)
 
 
 def _terms(each: Part, device: DeviceProfile, part: str, stack: str) -> local.Terms:
@@ -262,11 +282,18 @@ def _terms(each: Part, device: DeviceProfile, part: str, stack: str) -> local.Te
     return local.terms_of(device, part, stack, each.op, few=few)
 
 
-def _dated(terms: local.Terms, device: DeviceProfile, part: str) -> local.Terms:
-    """With a term for versions from before ``MODERN``, which no prediction of today's versions has."""
+def epoch_of(date: str) -> str | None:
+    """The first of ``EPOCHS`` that a run is from before; None where it is of today, or of some time until then."""
+    years = re.findall(r"20\d\d", date)
+    return next((epoch for epoch in EPOCHS if years and max(years) < epoch), None)
+
+
+def _dated(terms: local.Terms, device: DeviceProfile, part: str, epoch: str) -> local.Terms:
+    """With a term for versions from before ``epoch``."""
     kind = engine_class(device, part)
-    phase, content = terms.flops[0][0], terms.bytes[2][0].removeprefix("bytes|")
-    old = [f"|{kind}|before {MODERN}", f"|{kind}, {content}|before {MODERN}"]
+    phase = terms.flops[0][0].partition("|")[0]
+    content = next(name.rpartition("|")[2] for name, _ in terms.bytes if name.startswith(f"bytes|{kind}|"))
+    old = [f"|{kind}|before {epoch}", f"|{kind}, {content}|before {epoch}"]
     return replace(
         terms,
         bytes=(*terms.bytes, *((f"bytes{each}", 1.0) for each in old)),

@@ -145,6 +145,8 @@ def product_gain(device: DeviceProfile, part: str, stack: str, weights: str) -> 
     if weights == "bf16" and stack == "llama.cpp-vulkan":
         names = ("fp32",)
     rates = [engine.rate(name) or 0.0 for engine in engines for name in names]
+    if device.vendor == "NVIDIA":  # products of 16 bits add up in 16 bits here, at half the rate of int8 on every chip
+        rates += [0.5 * (engine.rate("int8") or 0.0) for engine in engines]
     if quantised and has_dot_products(device):
         rates.append(4 * vector)
     return max(1.0, max(rates, default=0.0) / vector)
