@@ -25,7 +25,7 @@ NOISE = 0.08  # of one run, as a logarithm
 PER_DEVICE = 12.0
 STEPS = 60
 CONVERGED = 0.01  # of the loss: what a last step gains
-REFINED = 6  # steps of a fit without some of the runs, from where the fit to all of them is
+REFINED = 4  # steps of a fit without some of the runs, from where the fit to all of them is
 START = {
     "bytes": 0.25,
     "few": 0.6,
@@ -38,7 +38,7 @@ START = {
     "kernel|cpu": math.log(4e-6),
     "pass|cpu": math.log(5e-5),
     "many:matrix": -0.5,
-    "many:matrix|apple gpu": -0.4,  # Apple's Neural Accelerators: prompts 3.3 to 4.1 times as fast (machine learning research, M5)
+    "many:matrix|apple gpu": -0.4,  # Apple machine learning research, M5: prompts 3.3 to 4.1 times as fast as on M4
     "few:integers": -1.0,
     "many:product|cpu": -0.9,
     "few:product|cpu": -0.9,
@@ -50,10 +50,12 @@ START = {
 }
 PRIOR = {
     "bytes": (0.3, 0.2, 0.15),
+    "cache": (0.7, 0.5, 0.3),
     "few": (1.0, 0.7, 0.3),
     "many": (1.0, 0.5, 0.3),
-    "kernel": (1.5, 1.0, 0.4),
-    "kernel:work": (math.nan, 0.3, 0.2),
+    "kernel": (1.5, 1.0, 0.7),
+    "kernel:work": (math.nan, 0.5, 0.4),
+    "kernel:clock": (math.nan, 0.5),
     "pass": (1.5, 1.0, 0.5),
     "bytes:bandwidth": (0.1, 0.2),
     "bytes:clock": (math.nan, 0.4),

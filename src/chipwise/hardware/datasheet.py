@@ -272,8 +272,7 @@ class DeviceProfile:
     @property
     def peak_flops_per_s(self) -> Mapping[DType, float]:
         """Dense peak of every format that some engine has a rate for."""
-        listed = {dtype for engine in self.general_engines for dtype in engine.dtypes()}
-        return {dtype: self.peak(dtype) for dtype in DType if dtype in listed}
+        return _peaks(self)
 
     def tile(self, dtype: str) -> tuple[int, int, int]:
         """(m, n, k) of one matrix instruction or array in ``dtype``.
@@ -384,6 +383,17 @@ class DeviceProfile:
             f"{self.name} lists no {what}: no published figure was found; if you know one, pass a device file of your "
             f"own with {where} set"
         )
+
+
+@functools.lru_cache(maxsize=1024)
+def _peaks(device: DeviceProfile) -> Mapping[DType, float]:
+    rates = [(dtype, engine.rate(dtype)) for engine in device.general_engines for dtype in DType]
+    listed = {dtype for dtype, rate in rates if rate is not None}
+    return {
+        dtype: max(rate for name, rate in rates if name == dtype and rate is not None)
+        for dtype in DType
+        if dtype in listed
+    }
 
 
 def _facts(value: object, path: str) -> Iterator[tuple[str, Fact | Tile]]:

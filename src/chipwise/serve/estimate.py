@@ -14,7 +14,7 @@ from chipwise.core.errors import ChipwiseError, DoesNotFit, Unsupported
 from chipwise.cost.model import Bound, CostEstimate, OpCost, Predicted
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.serve.energy import Energies, energies, energy_j_per_token
-from chipwise.serve.groups import MODEL, Group, GroupCost, cost_groups, grouped
+from chipwise.serve.groups import MODEL, Group, GroupCost, cost_groups, grouped, memory_of
 from chipwise.serve.kernel_times import FIGURES, op_at
 from chipwise.serve.memory import DeviceMemory
 from chipwise.serve.remedies import Remedy, remedies_of
@@ -37,12 +37,13 @@ def estimate(request: Request, *, fold: str | None = None) -> CostEstimate:
         Unsupported: The device lacks a rate.
         DoesNotFit: The model and one request's cache need more memory than the devices have.
     """
-    cost = cost_of(request, fold=fold)
-    fitting = fitting_requests(cost.group, cost.memory)[0]
+    group = group_of(request)
+    memory = memory_of(group)
+    fitting = fitting_requests(group, memory)[0]
     if fitting == 0:
-        raise DoesNotFit(f"{shortage(cost.group, cost.memory, 0)}; {remedies(request)}")
+        raise DoesNotFit(f"{shortage(group, memory, 0)}; {remedies(request)}")
     if fitting == request.batch:
-        return estimate_of(cost, 0)
+        return estimate_of(cost_of(request, fold=fold), 0)
     found = estimate_of(cost_of(replace(request, batch=int(fitting)), fold=fold), 0)
     held = waiting(int(fitting), request.batch)
     note = f"{held}: times are those of {fitting} requests at once"
@@ -63,12 +64,17 @@ def fitting_requests(group: Group, memory: DeviceMemory) -> npt.NDArray[np.int64
     return np.where(free < 0, 0, np.minimum(held, asked)).astype(np.int64)
 
 
-def cost_of(request: Request, *, fold: str | None = None) -> GroupCost:
-    """The cost of one request, whether it fits or not."""
+def group_of(request: Request) -> Group:
+    """One request as a group of its own."""
     groups, errors = grouped([request])
     if errors:
         raise errors[0]
-    found = cost_groups(groups, fold=fold)[0]
+    return groups[0]
+
+
+def cost_of(request: Request, *, fold: str | None = None) -> GroupCost:
+    """The cost of one request, whether it fits or not."""
+    found = cost_groups([group_of(request)], fold=fold)[0]
     if isinstance(found, Unsupported):
         raise found
     return found
@@ -105,10 +111,14 @@ def remedies(request: Request) -> str:
 
 def _first_that_fits(request: Request, sort: Sequence[Remedy]) -> Remedy | None:
     for remedy in sort:
+        changed = replace(request, **{remedy.field: remedy.value})
         try:
-            cost = cost_of(replace(request, **{remedy.field: remedy.value}))
-            if shortage(cost.group, cost.memory, 0) is None:
-                return remedy
+            group = group_of(changed)
+            if shortage(group, memory_of(group), 0) is not None:
+                continue
+            if remedy.field == "weights" and not group.setting.runtime.local:
+                cost_of(changed)  # the device may lack a rate for the format
+            return remedy
         except ChipwiseError:
             continue
     return None

@@ -119,14 +119,14 @@ class Constants:
         return self.halfwidths[f"{phase}|{situation}|*"] if found is None else found
 
 
-def terms_of(device: DeviceProfile, part: str, stack: str, op: Op, *, few: bool) -> Terms:
+def terms_of(device: DeviceProfile, part: str, stack: str, op: Op | Sort, *, few: bool) -> Terms:
     """The terms of one kernel.
 
     Args:
         device: The chip.
         part: The part of it that computes.
         stack: One of ``STACKS``.
-        op: The operator; of its sizes nothing is read.
+        op: The operator, or its sort: of its sizes nothing is read.
         few: Whether at most ``FEW_ROWS`` rows are multiplied.
     """
     kind, chip, weights = engine_class(device, part), f"{part}|{device.architecture}", weights_of(op)
@@ -152,6 +152,8 @@ def terms_of(device: DeviceProfile, part: str, stack: str, op: Op, *, few: bool)
     if market:
         read.append(f"bytes|{kind}|{market}")
         done.append(f"{phase}|{kind}|{market}")
+    if group == "cache":
+        read += ["cache", f"cache|{kind}", *(f"cache|{kind}|{name}" for name in stacks)]
     if is_expert(op) and few:
         read.append(f"bytes|{kind}|experts")
     if is_expert(op) and not few:
@@ -181,10 +183,11 @@ def _slopes(device: DeviceProfile, part: str, stack: str, weights: str, phase: s
             ((f"{phase}:product|cpu", gain), (f"{phase}:cores|cpu", threads), (f"{phase}:power|cpu", spare)),
             (("kernel:cores|cpu", threads),),
         )
+    launched = ((f"kernel:clock|{kind}", fast),)
     if phase == "few":
-        return tuple(reads), (("few:integers", math.log(integer_share(device, part))),), ()
+        return tuple(reads), (("few:integers", math.log(integer_share(device, part))),), launched
     does = [("many:matrix", gain), (f"many:matrix|{kind}", gain), ("many:power|gpu", spare)]
-    return tuple(reads), tuple(does), ()
+    return tuple(reads), tuple(does), launched
 
 
 def demands(op: Any, device: DeviceProfile, part: str, stack: str) -> tuple[Any, Any, Any]:
@@ -229,7 +232,7 @@ def theme_of(op: Any) -> str:
         return "experts"
     if op.kind in ("scan", "conv"):
         return "recurrence"
-    return "product" if hasattr(op, "weights") else "elements"
+    return "elements" if getattr(op, "weights", None) is None else "product"
 
 
 def content_of(op: Any) -> str:
@@ -258,6 +261,7 @@ def times(op: Op, device: DeviceProfile, *, stack: str, constants: Constants | N
     Raises:
         Unsupported: The device lists no arithmetic rate.
     """
+    factors = _shipped_factors if constants is None else functools.partial(_factors, constants)
     constants = constants or shipped()
     part = part_of(device, stack)
     memory_s, compute_s, pieces = np.broadcast_arrays(*demands(op, device, part, stack))
@@ -269,12 +273,9 @@ def times(op: Op, device: DeviceProfile, *, stack: str, constants: Constants | N
         chosen = few == phase
         if not chosen.any():
             continue
-        terms = terms_of(device, part, stack, op, few=phase)
-        launch_s[chosen] = math.exp(constants.sum(terms.kernel)) * pieces[chosen]
-        found[chosen] = launch_s[chosen] + joined(
-            memory_s[chosen] * math.exp(constants.sum(terms.bytes)),
-            compute_s[chosen] * math.exp(constants.sum(terms.flops)),
-        )
+        slower, harder, launch = factors(device, part, stack, Sort.of(op), phase)
+        launch_s[chosen] = launch * pieces[chosen]
+        found[chosen] = launch_s[chosen] + joined(memory_s[chosen] * slower, compute_s[chosen] * harder)
         width[chosen] = constants.halfwidth("decode" if phase else "prefill", device, part)
     work = op.work()
     flops, moved = (
@@ -289,6 +290,33 @@ def times(op: Op, device: DeviceProfile, *, stack: str, constants: Constants | N
         launch_s=launch_s,
         situation=constants.situation(device, part),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sort:
+    """An operator without its sizes: all that terms are read from."""
+
+    kind: str
+    weights: str | None
+
+    @classmethod
+    def of(cls, op: Any) -> Sort:
+        """That of ``op``."""
+        return cls(kind=op.kind, weights=str(op.weights) if hasattr(op, "weights") else None)
+
+
+def _factors(
+    constants: Constants, device: DeviceProfile, part: str, stack: str, sort: Sort, few: bool
+) -> tuple[float, float, float]:
+    """What bytes' and arithmetic's seconds are multiplied by, and the seconds of a launch."""
+    terms = terms_of(device, part, stack, sort, few=few)
+    bytes_, flops, kernel = (math.exp(constants.sum(each)) for each in (terms.bytes, terms.flops, terms.kernel))
+    return bytes_, flops, kernel
+
+
+@functools.lru_cache(maxsize=65536)
+def _shipped_factors(device: DeviceProfile, part: str, stack: str, sort: Sort, few: bool) -> tuple[float, float, float]:
+    return _factors(shipped(), device, part, stack, sort, few)
 
 
 def joined(memory_s: Float64Array, compute_s: Float64Array) -> Float64Array:
