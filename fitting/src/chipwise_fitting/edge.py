@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,39 +13,61 @@ import numpy as np
 
 from chipwise.core.arrays import Float64Array
 from chipwise.core.csvfile import write_rows
+from chipwise.core.statistics import weighted_quantile
 from chipwise.predict.kernels import local
-from chipwise_fitting.edge_fit import fitted, misses, seconds
+from chipwise_fitting.edge_fit import PER_DEVICE, fitted, left_out_with, misses, seconds
+from chipwise_fitting.edge_rivals import by_efficiency
 from chipwise_fitting.edge_runs import Run, read_runs
 from chipwise_fitting.score import Row
 
 SHARE = 0.9
-LEAST = 12  # misses that a half-width of a class's own rests on
+LEAST, LEAST_DEVICES = 12, 3  # runs and chips that a half-width rests on
 
 
-def half_widths(runs: Sequence[Run], found: dict[str, Float64Array]) -> dict[str, float]:
-    """Half-widths by ``PHASE|SITUATION|CLASS``: nine of ten plausible runs stayed within.
+def kin_of(runs: Sequence[Run]) -> list[bool]:
+    """Whether another chip of each run's architecture has runs that can be learnt from."""
+    chips: dict[str, set[str]] = {}
+    for run in runs:
+        if run.plausible:
+            chips.setdefault(run.architecture, set()).add(run.chip)
+    return [bool(chips.get(run.architecture, set()) - {run.chip}) for run in runs]
 
-    Never less for a device of which less is known.
+
+def half_widths(runs: Sequence[Run], found: Mapping[str, Float64Array]) -> dict[str, float]:
+    """Half-widths by ``PHASE|DISTANCE|CLASS``: nine of ten plausible runs stayed within.
+
+    Never less for a device of which less is known. No device counts for more than ``PER_DEVICE`` of its runs.
+
+    Args:
+        runs: Runs that have kernels.
+        found: log(predicted / measured) of each run: ``seen`` by the fit to all, ``sibling`` without its device,
+            ``unseen`` without its vendor.
     """
     widths: dict[str, float] = {}
+    kin = kin_of(runs)
+    fair = [i for i, run in enumerate(runs) if run.plausible]
     for phase in ("decode", "prefill"):
         for kind in ("*", *sorted({run.interval_class for run in runs})):
             least = 0.0
-            for situation in ("seen", "sibling", "unseen"):
-                fair = [i for i, run in enumerate(runs) if run.phase == phase and run.plausible]
-                chosen = [i for i in fair if kind in ("*", runs[i].interval_class)]
+            alike = [i for i in fair if runs[i].phase == phase and kind in ("*", runs[i].interval_class)]
+            for distance in local.DISTANCES:
+                chosen = [i for i in alike if distance not in ("kin", "sibling") or kin[i] == (distance == "kin")]
+                if len(chosen) < LEAST or len({runs[i].chip for i in chosen}) < LEAST_DEVICES:
+                    chosen = alike
                 if len(chosen) < LEAST and kind != "*":
                     continue
-                values = np.abs(found[situation][chosen])
-                level = min(1.0, SHARE * (1 + 1 / len(values)))
-                least = max(least, float(np.quantile(values, level)))
-                widths[f"{phase}|{situation}|{kind}"] = round(least, 4)
+                values = np.abs(found["sibling" if distance == "kin" else distance][chosen])
+                chips = [runs[i].chip for i in chosen]
+                weights = np.array([min(1.0, PER_DEVICE / chips.count(chip)) for chip in chips])
+                least = max(least, weighted_quantile(values, weights, min(1.0, SHARE * (1 + 1 / len(values)))))
+                widths[f"{phase}|{distance}|{kind}"] = round(least, 4)
     return widths
 
 
 def constants(runs: Sequence[Run]) -> dict[str, Any]:
     """What ships: terms, half-widths, and what the fit had seen."""
-    terms = fitted([run for run in runs if run.plausible])
+    fair = [run for run in runs if run.plausible]
+    terms = fitted(fair)
     measured = np.log([run.measured_s for run in runs])
     found = {
         "seen": seconds(runs, terms) - measured,
@@ -54,9 +77,10 @@ def constants(runs: Sequence[Run]) -> dict[str, Any]:
     return {
         "terms": {name: round(value, 4) for name, value in terms.items() if abs(value) >= 5e-5},
         "halfwidths": half_widths(runs, found),
-        "source": "public measurements of one user's runs; docs/notes/validation.md names the tables",
-        "devices": sorted({f"{run.chip}|{run.part}" for run in runs if run.device}),
-        "classes": sorted({run.engine for run in runs}),
+        "source": "public measurements of one user's runs; docs/validation.md names the tables",
+        "devices": sorted({f"{run.chip}|{run.part}" for run in fair}),
+        "architectures": sorted({run.architecture for run in fair}),
+        "classes": sorted({run.engine for run in fair}),
     }
 
 
@@ -94,9 +118,13 @@ def edge(truth: Path, out: Path, leave_out: str) -> list[Row]:
         found = seconds(runs, dict(held.terms))
     else:
         found = misses(runs, leave_out, dict(held.terms)) + measured
-    situation = {"none": "seen", "device": "sibling"}.get(leave_out, "unseen")
-    predicted_s = dict(zip(map(id, runs), np.exp(found), strict=True))
-    rows = [_row(run, predicted_s.get(id(run)), held, situation) for run in everything]
+    distances = ["kin" if near else "sibling" for near in kin_of(runs)]
+    if leave_out != "device":
+        distances = ["seen" if leave_out == "none" else "unseen"] * len(runs)
+    groups = [left_out_with(run, "device" if leave_out == "none" else leave_out) for run in runs]
+    answers = zip(np.exp(found), distances, np.exp(by_efficiency(runs, groups)), strict=True)
+    answered = dict(zip(map(id, runs), answers, strict=True))
+    rows = [_row(run, held, *answered[id(run)]) if id(run) in answered else _unanswered(run) for run in everything]
     lines: dict[str, dict[str, object]] = {}
     for run, row in zip(everything, rows, strict=True):
         if row.predicted is None or row.low is None or row.high is None:
@@ -109,19 +137,24 @@ def edge(truth: Path, out: Path, leave_out: str) -> list[Row]:
     return rows
 
 
-def _row(run: Run, predicted_s: float | None, held: local.Constants, situation: str) -> Row:
-    """A run's rate in tokens a second, measured and predicted."""
-    rate = run.tokens / run.measured_s
-    subset = f"{run.subset}, {run.phase}"
-    if predicted_s is None:
-        return Row(row_id=run.row_id, subset=subset, truth=rate, predicted=None, problem=run.problem)
-    width = held.class_halfwidth(run.phase, situation, run.interval_class)
+def _row(run: Run, held: local.Constants, predicted_s: float, distance: str, rival_s: float) -> Row:
+    """A run's rate in tokens a second: measured, predicted, and by a simple rule."""
+    width = held.class_halfwidth(run.phase, distance, run.interval_class)
     middle = run.tokens / float(predicted_s)
-    return Row(
-        row_id=run.row_id,
-        subset=subset,
-        truth=rate,
+    return replace(
+        _unanswered(run),
         predicted=middle,
         low=middle * math.exp(-width),
         high=middle * math.exp(width),
+        rival=run.tokens / float(rival_s),
+    )
+
+
+def _unanswered(run: Run) -> Row:
+    return Row(
+        row_id=run.row_id,
+        subset=f"{run.subset}, {run.phase}",
+        truth=run.tokens / run.measured_s,
+        predicted=None,
+        problem=run.problem,
     )

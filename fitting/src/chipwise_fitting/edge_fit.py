@@ -55,7 +55,6 @@ PRIOR = {
     "many": (1.0, 0.5, 0.3),
     "kernel": (1.5, 1.0, 0.7),
     "kernel:work": (math.nan, 0.5, 0.4),
-    "kernel:clock": (math.nan, 0.5),
     "pass": (1.5, 1.0, 0.5),
     "bytes:bandwidth": (0.1, 0.2),
     "bytes:clock": (math.nan, 0.4),

@@ -36,6 +36,7 @@ from chipwise.predict.kernels.local_engines import (
 from chipwise.serve.formats import formats_of
 from chipwise.serve.lowering import lower_pass
 from chipwise.serve.plan import Plan
+from chipwise.serve.request import stand_in
 from chipwise.serve.setting import Part, Setting, Step
 from chipwise.spec.hf import resolve
 
@@ -108,6 +109,11 @@ class Run:
         """The class of the engine that runs it."""
         assert self.device is not None
         return engine_class(self.device, self.part)
+
+    @property
+    def architecture(self) -> str:
+        """The part of the chip and the chip's architecture; empty where nothing can be predicted."""
+        return "" if self.device is None else f"{self.part}|{self.device.architecture}"
 
     @property
     def interval_class(self) -> str:
@@ -247,7 +253,7 @@ def kernels_of(
         UnknownName: The model or the format is not known.
         Unsupported: The device lists no arithmetic rate.
     """
-    arch = resolve(model)
+    arch = resolve(stand_in(model) or model)
     name = quant.strip().lower()
     mixture = any(hasattr(layer.ffn, "experts") for layer in arch.layers)
     setting = Setting(

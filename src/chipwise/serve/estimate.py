@@ -18,7 +18,7 @@ from chipwise.serve.groups import MODEL, Group, GroupCost, cost_groups, grouped,
 from chipwise.serve.kernel_times import FIGURES, op_at
 from chipwise.serve.memory import DeviceMemory
 from chipwise.serve.remedies import Remedy, remedies_of
-from chipwise.serve.request import Request
+from chipwise.serve.request import Request, stood_in
 from chipwise.serve.setting import Setting
 from chipwise.serve.steps import PassTimes, class_of
 
@@ -43,11 +43,18 @@ def estimate(request: Request, *, fold: str | None = None) -> CostEstimate:
     if fitting == 0:
         raise DoesNotFit(f"{shortage(group, memory, 0)}; {remedies(request)}")
     if fitting == request.batch:
-        return estimate_of(cost_of(request, fold=fold), 0)
+        return _noted(estimate_of(cost_of(request, fold=fold), 0), stood_in(request.model))
     found = estimate_of(cost_of(replace(request, batch=int(fitting)), fold=fold), 0)
     held = waiting(int(fitting), request.batch)
-    note = f"{held}: times are those of {fitting} requests at once"
-    return replace(found, provenance=f"{found.provenance}; {held}", notes=(*found.notes, note))
+    found = _noted(found, f"{held}: times are those of {fitting} requests at once", held)
+    return _noted(found, stood_in(request.model))
+
+
+def _noted(found: CostEstimate, note: str | None, origin: str | None = None) -> CostEstimate:
+    """With a note, which its provenance repeats, or ``origin`` in its place."""
+    if note is None:
+        return found
+    return replace(found, provenance=f"{found.provenance}; {origin or note}", notes=(*found.notes, note))
 
 
 def waiting(fitting: int, asked: int) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from chipwise.core.dtypes import format_name, weight_format
-from chipwise.core.errors import ChipwiseError, SpecError
+from chipwise.core.errors import ChipwiseError, SpecError, UnknownName
 from chipwise.hardware import datasheet, taught
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.hardware.runtime import Runtime, default_runtime, on_device, runtime_named
@@ -18,7 +18,7 @@ from chipwise.serve.checkpoints import default_cache
 from chipwise.serve.formats import Formats, formats_of, wide_format
 from chipwise.serve.plan import Plan, whole_number
 from chipwise.serve.setting import Setting
-from chipwise.spec import ArchSpec
+from chipwise.spec import ArchSpec, families
 from chipwise.spec.feed_forward import MixtureOfExperts
 from chipwise.spec.hf import default_weights, resolve
 
@@ -155,7 +155,28 @@ def _changed(name: object) -> int:
 
 @functools.lru_cache(maxsize=4096)
 def _model(name: str, changed: int) -> ArchSpec:
-    return resolve(name)
+    return resolve(stand_in(name) or name)
+
+
+@functools.lru_cache(maxsize=4096)
+def stand_in(name: str) -> str | None:
+    """The known model whose config answers for one that is not known; None of a known one, or where nothing is like it.
+
+    A name with a path's endings or separators that no hub's id has is never stood in for.
+    """
+    if os.path.exists(name) or name.endswith((".json", ".yaml", ".yml")) or name.count("/") > 1:
+        return None
+    try:
+        families.id_of(name)
+    except UnknownName:
+        return families.nearest(name)
+    return None
+
+
+def stood_in(model: object) -> str | None:
+    """The sentence that says whose config answers for ``model``; None where it is its own."""
+    near = stand_in(model) if isinstance(model, str) else None
+    return None if near is None else f"{model} is not known: answered with the nearest known config, {near}"
 
 
 @functools.lru_cache(maxsize=4096)
@@ -172,6 +193,7 @@ def _runtime(name: str) -> Runtime:
 def _formats(
     model: str | None, changed: int, weights: str | None, kv: str | None, runtime: Runtime, wide: str, mixture: bool
 ) -> Formats:
+    model = None if model is None else stand_in(model) or model
     if model is not None:
         weights = weights or default_weights(model)
         if weights is not None:

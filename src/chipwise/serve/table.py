@@ -19,7 +19,7 @@ from chipwise.serve.energy import Energies, energies
 from chipwise.serve.estimate import bound_of, fitting_requests, shortage, waiting
 from chipwise.serve.groups import Group, GroupCost, cost_groups, grouped, memory_of
 from chipwise.serve.plan import node_plan
-from chipwise.serve.request import Request, problem_of
+from chipwise.serve.request import Request, problem_of, stood_in
 
 _COLUMN = {"prompt_tokens": "isl", "new_tokens": "osl"}  # columns with other names than a request's fields
 ASKED = ("row_id", "model", "device", "runtime", "weights", "kv", "tp", "pp", "ep", "dp", "batch", "isl", "osl")
@@ -109,9 +109,11 @@ def _answer(
     for cost, energy in zip(costs, energies(costs), strict=True):
         _fill(answers, [places[i] for i in cost.group.rows], cost, energy)
         for i, fits in zip(cost.group.rows, cost.group.in_flight.tolist(), strict=True):
-            if fits < requests[i].batch:
-                row = answers[places[i]]
-                row["provenance"] = f"{row['provenance']}; {waiting(fits, requests[i].batch)}"
+            row, request = answers[places[i]], requests[i]
+            if fits < request.batch:
+                row["provenance"] = f"{row['provenance']}; {waiting(fits, request.batch)}"
+            if (other := stood_in(request.model)) is not None:
+                row["provenance"] = f"{row['provenance']}; {other}"
 
 
 def _fitting(answers: list[dict[str, object]], places: Sequence[int], group: Group) -> Group | None:

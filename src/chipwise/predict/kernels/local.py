@@ -74,6 +74,8 @@ STACKS = (
 
 BUILT_ON = {"llama.cpp-vulkan": "llama.cpp", "ik-llama.cpp": "llama.cpp", "mlx-vlm": "mlx"}
 """Stacks whose terms are added to those of another, which they share most code with."""
+DISTANCES = ("seen", "kin", "sibling", "unseen")
+"""What the fit had seen: the chip, another of its architecture, of its engine's class, none of these."""
 Sum = tuple[tuple[str, float], ...]
 
 
@@ -90,33 +92,41 @@ class Terms:
 class Constants:
     """Fitted terms, and the half-widths of 90 % intervals in logarithms.
 
-    ``halfwidths`` is keyed ``PHASE|SITUATION|CLASS`` with the class ``*`` for those that too few runs were seen of.
-    ``devices`` and ``classes`` are those that the fit had seen.
+    ``halfwidths`` is keyed ``PHASE|DISTANCE|CLASS`` with the class ``*`` for those that too few runs were seen of.
+    ``devices``, ``architectures`` and ``classes`` are those that the fit had seen.
     """
 
     terms: Mapping[str, float]
     halfwidths: Mapping[str, float]
     devices: frozenset[str]
+    architectures: frozenset[str]
     classes: frozenset[str]
 
     def sum(self, terms: Iterable[tuple[str, float]]) -> float:
         """The sum of the terms, each times what it is multiplied by; one that no run spoke of is 0."""
         return sum(self.terms.get(name, 0.0) * times for name, times in terms)
 
-    def situation(self, device: DeviceProfile, part: str) -> Situation:
-        """What the fit had seen: the device, others of its class, or none."""
+    def distance(self, device: DeviceProfile, part: str) -> str:
+        """The nearest chip that the fit had seen, one of ``DISTANCES``."""
         if f"{device.name.partition(':')[0]}|{part}" in self.devices:
             return "seen"
+        if f"{part}|{device.architecture}" in self.architectures:
+            return "kin"
         return "sibling" if engine_class(device, part) in self.classes else "unseen"
+
+    def situation(self, device: DeviceProfile, part: str) -> Situation:
+        """What the fit had seen: the device, others of its class, or none."""
+        found = self.distance(device, part)
+        return "seen" if found == "seen" else "unseen" if found == "unseen" else "sibling"
 
     def halfwidth(self, phase: str, device: DeviceProfile, part: str) -> float:
         """Half of the 90 % interval of a pass; never less for a device of which less is known."""
-        return self.class_halfwidth(phase, self.situation(device, part), interval_class(device, part))
+        return self.class_halfwidth(phase, self.distance(device, part), interval_class(device, part))
 
-    def class_halfwidth(self, phase: str, situation: str, kind: str) -> float:
+    def class_halfwidth(self, phase: str, distance: str, kind: str) -> float:
         """The half-width of an engine class, or of all where too few of its runs were seen."""
-        found = self.halfwidths.get(f"{phase}|{situation}|{kind}")
-        return self.halfwidths[f"{phase}|{situation}|*"] if found is None else found
+        found = self.halfwidths.get(f"{phase}|{distance}|{kind}")
+        return self.halfwidths[f"{phase}|{distance}|*"] if found is None else found
 
 
 def terms_of(device: DeviceProfile, part: str, stack: str, op: Op | Sort, *, few: bool) -> Terms:
@@ -183,11 +193,10 @@ def _slopes(device: DeviceProfile, part: str, stack: str, weights: str, phase: s
             ((f"{phase}:product|cpu", gain), (f"{phase}:cores|cpu", threads), (f"{phase}:power|cpu", spare)),
             (("kernel:cores|cpu", threads),),
         )
-    launched = ((f"kernel:clock|{kind}", fast),)
     if phase == "few":
-        return tuple(reads), (("few:integers", math.log(integer_share(device, part))),), launched
+        return tuple(reads), (("few:integers", math.log(integer_share(device, part))),), ()
     does = [("many:matrix", gain), (f"many:matrix|{kind}", gain), ("many:power|gpu", spare)]
-    return tuple(reads), tuple(does), launched
+    return tuple(reads), tuple(does), ()
 
 
 def demands(op: Any, device: DeviceProfile, part: str, stack: str) -> tuple[Any, Any, Any]:
@@ -364,5 +373,6 @@ def constants_of(plain: Mapping[str, Any]) -> Constants:
         terms=plain["terms"],
         halfwidths=plain["halfwidths"],
         devices=frozenset(plain["devices"]),
+        architectures=frozenset(plain["architectures"]),
         classes=frozenset(plain["classes"]),
     )

@@ -5,6 +5,8 @@ A repository that only tunes, converts or quantises one of them is known too: it
 
 from __future__ import annotations
 
+import math
+import os
 import re
 from functools import cache
 from pathlib import Path
@@ -28,6 +30,13 @@ _WEIGHTS = (  # weight format by ending; the maker's own FP8 is the one in the f
     (r"fp8.*", "fp8"),
     (r"bf16", "bf16"),
 )
+
+_FAMILY = re.compile(r"[a-z]{3,}")
+_SIZE = re.compile(
+    r"(?<![a-z0-9.])(?:(?P<count>\d+)x)?(?P<effective>e)?(?P<size>\d+(?:\.\d+)?)(?P<unit>[bm])(?![a-z0-9])"
+)
+_ACTIVE = re.compile(r"(?<![a-z0-9])a(\d+(?:\.\d+)?)b(?![a-z0-9])")
+MOST_UNLIKE = 3.0  # times as many parameters: what a config may differ by that stands for a model that is not known
 
 
 def names() -> list[str]:
@@ -59,6 +68,42 @@ def id_of(name: str) -> str:
         if key in table:
             return table[key]
     raise UnknownName("model", name, [known if "/" in name else known.rpartition("/")[2] for known in _configs()])
+
+
+def nearest(name: str) -> str | None:
+    """The known id most like ``name``: of its family and about its size; None where the name tells no size or family.
+
+    A size is read as names write it: ``7B``, ``270M``, ``8x7B``, ``30B-A3B`` (of which 3 are active), ``E4B``.
+    """
+    tail = name.rpartition("/")[2].lower()
+    wanted, family = _sizes_in(tail), _FAMILY.match(tail)
+    if wanted is None or family is None:
+        return None
+    alike: list[tuple[float, str]] = []
+    for known in _configs():
+        other = known.rpartition("/")[2].lower()
+        sizes = _sizes_in(other)
+        if sizes is None or not other.startswith(family[0]):
+            continue
+        whole, active = (abs(math.log(a / b)) for a, b in zip(wanted, sizes, strict=True))
+        if max(whole, active) <= math.log(MOST_UNLIKE):
+            same = len(os.path.commonprefix([tail, other])) / len(tail)  # as close a generation as there is
+            alike.append((whole + active - 0.5 * same, known))
+    return min(alike)[1] if alike else None
+
+
+def _sizes_in(tail: str) -> tuple[float, float] | None:
+    """Parameters in all and those active for a token, in billions, as a name tells them."""
+    found = _SIZE.search(tail)
+    if found is None:
+        return None
+    whole = float(found["count"] or 1) * float(found["size"]) * (1e-3 if found["unit"] == "m" else 1.0)
+    active = _ACTIVE.search(tail)
+    if found["effective"]:
+        return 2 * whole, whole  # Gemma's: half of the weights are a table of embeddings for every layer
+    if active is None:
+        return (whole, 0.27 * whole) if found["count"] else (whole, whole)  # two of eight experts
+    return whole, float(active[1])
 
 
 def default_weights(model: str) -> str | None:
