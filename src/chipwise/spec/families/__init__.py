@@ -6,9 +6,9 @@ A repository that only tunes, converts or quantises one of them is known too: it
 from __future__ import annotations
 
 import math
-import os
 import re
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -87,8 +87,8 @@ def nearest(name: str) -> str | None:
             continue
         whole, active = (abs(math.log(a / b)) for a, b in zip(wanted, sizes, strict=True))
         if max(whole, active) <= math.log(MOST_UNLIKE):
-            same = len(os.path.commonprefix([tail, other])) / len(tail)  # as close a generation as there is
-            alike.append((whole + active - 0.5 * same, known))
+            same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(tail, other, strict=False)))
+            alike.append((whole + active - 0.5 * same / len(tail), known))  # as close a generation as there is
     return min(alike)[1] if alike else None
 
 
