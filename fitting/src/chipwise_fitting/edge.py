@@ -131,8 +131,9 @@ def edge(truth: Path, out: Path, leave_out: str) -> list[Row]:
             continue
         column = COLUMN[run.phase]
         rates = {column: row.predicted, f"low_{column}": row.low, f"high_{column}": row.high}
+        rates |= {f"rival_{column}": row.rival}
         lines.setdefault(run.row_id, {"row_id": run.row_id}).update(rates)
-    columns = [f"{end}{column}" for column in COLUMN.values() for end in ("", "low_", "high_")]
+    columns = [f"{end}{column}" for column in COLUMN.values() for end in ("", "low_", "high_", "rival_")]
     write_rows(out, list(lines.values()), ("row_id", *columns))
     return rows
 
@@ -146,7 +147,7 @@ def _row(run: Run, held: local.Constants, predicted_s: float, distance: str, riv
         predicted=middle,
         low=middle * math.exp(-width),
         high=middle * math.exp(width),
-        rival=run.tokens / float(rival_s),
+        rival=None if math.isnan(rival_s) else run.tokens / float(rival_s),
     )
 
 

@@ -56,7 +56,7 @@ PRIOR = {
     "kernel": (1.5, 1.0, 0.7),
     "kernel:work": (math.nan, 0.5, 0.4),
     "pass": (1.5, 1.0, 0.5),
-    "bytes:bandwidth": (0.1, 0.2),
+    "bytes:bandwidth": (0.1, 0.4),
     "bytes:clock": (math.nan, 0.4),
     "many:matrix": (0.3, 0.15),
     "few:integers": (0.3,),

@@ -24,6 +24,9 @@ def by_efficiency(runs: Sequence[Run], groups: Sequence[str], *, layers: bool = 
         runs: Runs that have kernels.
         groups: What is left out with each run: a run is predicted from those of its class and phase in other groups.
         layers: Whether there is a constant a layer.
+
+    Returns:
+        One value a run, NaN where no run of its phase is left to learn from.
     """
     found = np.full(len(runs), np.nan)
     left = np.array(groups)
@@ -39,6 +42,8 @@ def by_efficiency(runs: Sequence[Run], groups: Sequence[str], *, layers: bool = 
             others = inside & (left != group) & fair
             if not others.any():
                 others = (left != group) & fair & (np.char.endswith(classes, kind.rpartition("|")[2]))
+            if not others.any():
+                continue
             efficiency, a_layer = _constants(work[others], depth[others], truth[others], layers=layers)
             found[out] = np.log(work[out] * efficiency + depth[out] * a_layer)
     return found

@@ -51,6 +51,7 @@ FILES = {
     "4bit": "mlx_4bit", "mlx-4bit": "mlx_4bit", "8bit": "mlx_8bit", "mlx-8bit": "mlx_8bit",
     "awq-int4-g128": "int4_g128", "gptq g128": "int4_g128", "w4a16": "q4_0", "w4": "q4_0", "mlc-q4f16_1": "q4_0",
     "ov-int4-mixed": "int4_g128", "int8-channel": "int8", "int8": "int8", "exl2 4.0 bpw": "int4_g128",
+    "exl2 2.5 bpw": "q2_k_block", "exl2 3.0 bpw": "iq3_xxs", "exl2 5.0 bpw": "q5_k",
 }  # fmt: skip
 """Names of files as people publish them, where chipwise's differ; dynamic ones go by the nearest of the plain ones."""
 RUNTIMES = {

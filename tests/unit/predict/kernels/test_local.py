@@ -12,16 +12,14 @@ from hypothesis import strategies as st
 import chipwise
 from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import Bandwidth
-from chipwise.ops import Matmul
-from chipwise.predict.kernels import local
+from chipwise.ops import ExpertsOp, Matmul
+from chipwise.predict.kernels import local, local_engines
 
-SITUATIONS = ("seen", "sibling", "unseen")
 NOTHING = local.Constants(
     terms={"kernel": np.log(1e-6), "pass": np.log(1e-5), "bytes": 0.0, "few": -50.0, "many": 0.0},
-    halfwidths={
-        f"{phase}|{known}|*": 0.5 for phase in ("decode", "prefill") for known in ("seen", "sibling", "unseen")
-    },
+    halfwidths={f"{phase}|{known}|*": 0.5 for phase in ("decode", "prefill") for known in local.DISTANCES},
     devices=frozenset(),
+    architectures=frozenset(),
     classes=frozenset(),
 )
 
@@ -56,15 +54,15 @@ def test_more_bandwidth_never_makes_a_product_slower(share: float, rows: int) ->
 def test_the_less_is_known_of_a_device_the_wider_is_its_interval(name: str) -> None:
     device, held = datasheet.load(name), local.shipped()
     part = local.part_of(device, "llama.cpp")
-    known = held.situation(device, part)
+    known = held.distance(device, part)
     kind = local.interval_class(device, part)
     for phase in ("decode", "prefill"):
         widths = [
-            held.halfwidths.get(f"{phase}|{situation}|{kind}", held.halfwidths[f"{phase}|{situation}|*"])
-            for situation in SITUATIONS
+            held.halfwidths.get(f"{phase}|{distance}|{kind}", held.halfwidths[f"{phase}|{distance}|*"])
+            for distance in local.DISTANCES
         ]
         assert widths == sorted(widths)
-        assert held.halfwidth(phase, device, part) == widths[SITUATIONS.index(known)]
+        assert held.halfwidth(phase, device, part) == widths[local.DISTANCES.index(known)]
 
 
 def test_the_slopes_are_multiples_of_the_logarithms_that_they_go_with() -> None:
@@ -79,12 +77,14 @@ def test_the_slopes_are_multiples_of_the_logarithms_that_they_go_with() -> None:
 
 
 def test_a_prompt_gains_a_power_of_what_matrix_units_are_faster() -> None:
-    """RTX 4090: 660.6 INT8 over 82.6 FP32 TFLOP/s is 8; with a slope of -0.5 prompts run √8 times the vector rate."""
+    """RTX 4090: 660.6 INT8 over 82.6 FP32 TFLOP/s is 8; with a slope of -0.5 prompts run √8 times the vector rate.
+
+    512 rows at once are 8 × 32 tiles on 128 units, of which half a round of 128 is idle: a quarter more time.
+    """
     device = datasheet.load("rtx-4090")
-    assert local.matrix_advantage(device, "gpu") == pytest.approx(8.0, rel=0.01)
-    op = Matmul(m=4096, k=4096, n=4096, weights="fp16", activations="fp16")
+    op = Matmul(m=4096, k=4096, n=4096, weights="q4_k", activations="fp16")
     held = dataclasses.replace(NOTHING, terms={**NOTHING.terms, "kernel": -50.0, "bytes": -20.0, "many:matrix": -0.5})
-    expected = 2 * 4096**3 / (local.vector_flops_per_s(device, "gpu") * 8**0.5)
+    expected = 1.25 * 2 * 4096**3 / (local.vector_flops_per_s(device, "gpu") * 8**0.5)
     found = local.times(op, device, stack="llama.cpp", constants=held).latency_s
     assert float(found) == pytest.approx(expected, rel=0.01)
 
@@ -153,3 +153,71 @@ def test_decode_of_llama_cpp_as_published(device: str, model: str, weights: str,
     assert tpot.low is not None
     assert tpot.high is not None
     assert tpot.low <= 1 / published <= tpot.high
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "stack", "weights", "gain"),
+    [
+        ("rtx-4090", "gpu", "llama.cpp", "q4_k", 8.0),  # 1,024 int8 multiply-adds an SM and clock to 128 of FP32
+        ("rtx-4090", "gpu", "llama.cpp", "fp16", 4.0),  # half of that, adding up in 16 bits
+        ("gtx-1060", "gpu", "llama.cpp", "q4_k", 4.0),  # four int8 a lane
+        ("gtx-1060", "gpu", "llama.cpp", "fp16", 1.0),
+        ("rx-6700-xt", "gpu", "llama.cpp", "q4_k", 4.0),
+        ("rx-7900-xtx", "gpu", "llama.cpp-vulkan", "fp16", 2.0),
+        ("rx-7900-xtx", "gpu", "llama.cpp-vulkan", "bf16", 1.0),  # no bf16 units in use: as fp32
+        ("apple-m3-max", "gpu", "llama.cpp", "q4_k", 1.0),
+        ("apple-m5", "gpu", "llama.cpp", "q4_k", 4.0),  # 512 of a Neural Accelerator to 128
+        ("ryzen-9-7950x", "cpu", "llama.cpp", "q4_k", 4.0),  # VNNI: 64 int8 to 16 FP32
+        ("threadripper-3970x", "cpu", "llama.cpp", "q4_k", 2.0),  # AVX2: two int16 to one FP32
+        ("threadripper-3970x", "cpu", "llama.cpp", "fp16", 1.0),
+        ("snapdragon-8-elite", "npu", "genie", "q4_0", 1.0),  # no rate is published
+    ],
+)
+def test_prompts_gain_what_the_units_are_faster_that_a_runtime_uses(
+    name: str, part: str, stack: str, weights: str, gain: float
+) -> None:
+    assert local_engines.product_gain(datasheet.load(name), part, stack, weights) == pytest.approx(gain, rel=0.01)
+
+
+def test_a_long_prompt_reads_the_weights_for_every_piece() -> None:
+    """2,048 positions are four pieces of 512 in llama.cpp and one of 2,048 in MLX."""
+    op = Matmul(m=2048, k=4096, n=4096, weights="fp16", activations="fp16")
+    device = datasheet.load("apple-m1-max")  # 400 GB/s
+    matrix, values = 2 * 4096 * 4096, 2 * 2 * 2048 * 4096
+    for stack, pieces in (("llama.cpp", 4), ("mlx", 1)):
+        memory_s, _, launches = local.demands(op, device, "gpu", stack)
+        assert launches == pieces
+        assert memory_s == pytest.approx((pieces * matrix + values) / 400e9)
+
+
+def test_few_cores_draw_less_than_the_memory_gives() -> None:
+    """A Raspberry Pi 5: 4 × 2.4 GHz × 8 × 2 = 153.6 GFLOP/s draw 19.2 GB/s, the memory gives 17.1: together 14.4."""
+    op = Matmul(m=1, k=4096, n=4096, weights="fp16", activations="fp16")
+    memory_s, _, _ = local.demands(op, datasheet.load("raspberry-pi-5"), "cpu", "llama.cpp")
+    both = (17.1e9**-3 + 19.2e9**-3) ** (-1 / 3)
+    assert memory_s == pytest.approx((2 * 4096 * 4096 + 2 * 2 * 4096) / both)
+
+
+def test_the_distance_to_the_nearest_chip_of_the_fit() -> None:
+    held = dataclasses.replace(
+        NOTHING,
+        devices=frozenset({"rtx-4090|gpu"}),
+        architectures=frozenset({"gpu|Ada Lovelace"}),
+        classes=frozenset({"nvidia gpu"}),
+    )
+    found = [held.distance(datasheet.load(name), "gpu") for name in ("rtx-4090", "rtx-4070", "rtx-3090", "rx-7600")]
+    assert found == ["seen", "kin", "sibling", "unseen"]
+    known = [held.situation(datasheet.load(name), "gpu") for name in ("rtx-4090", "rtx-4070", "rtx-3090", "rx-7600")]
+    assert known == ["seen", "sibling", "sibling", "unseen"]
+
+
+def test_experts_that_get_few_rows_take_longer_than_their_arithmetic() -> None:
+    """512 rows, 4 of 32 experts each: 64 rows an expert, and 8 more for the tiles that they do not fill."""
+    op = ExpertsOp(
+        tokens=512, d_model=1024, width=1024, experts=32, local_experts=32, topk=4, gated=True,
+        weights="q4_k", activations="fp16", bias=False, grouped=True,
+    )  # fmt: skip
+    device = datasheet.load("rtx-4090")
+    _, compute_s, _ = local.demands(op, device, "gpu", "llama.cpp")
+    exact = op.work().flops / local.vector_flops_per_s(device, "gpu")
+    assert compute_s == pytest.approx(exact * (64 + 8) / 64)
