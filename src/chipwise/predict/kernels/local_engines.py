@@ -141,7 +141,7 @@ def product_gain(device: DeviceProfile, part: str, stack: str, weights: str) -> 
     engines = [engine for engine in device.engines if engine.part == part]
     if part == "cpu":
         return max(1.0, sum(_cpu_product(each, weights, quantised=quantised) for each in engines) / vector)
-    names = ("int8", "fp16", "bf16") if quantised and stack in INTEGER_STACKS else ("fp16", "bf16")
+    names: tuple[str, ...] = ("int8", "fp16", "bf16") if quantised and stack in INTEGER_STACKS else ("fp16", "bf16")
     if weights == "bf16" and stack == "llama.cpp-vulkan":
         names = ("fp32",)
     rates = [engine.rate(name) or 0.0 for engine in engines for name in names]
