@@ -45,8 +45,11 @@ def own_data_folder(tmp_path_factory):
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests come first where several processes share the tests, so that none of them is left over."""
     if "PYTEST_XDIST_WORKER" in os.environ:
-        slow = {item.path for item in items if item.get_closest_marker("slow")}
-        items.sort(key=lambda item: item.path not in slow)
+        slow = dict.fromkeys(item.path for item in items if item.get_closest_marker("slow"))
+        waiting = dict.fromkeys(item.path for item in items if "smoke_run" in getattr(item, "fixturenames", ()))
+        first, *others = [*waiting] or [None]  # one process makes the run, others do without
+        order = [first, *(path for path in slow if path not in waiting), *others]
+        items.sort(key=lambda item: order.index(item.path) if item.path in order else len(order))
 
 
 Visit = Callable[[Path], tuple[str, list[str]]]
