@@ -45,12 +45,12 @@ class Rung:
 def plan_rungs(allowance: Allowance, training: float, *, finalists: int = 2) -> tuple[Rung, ...]:
     """Rungs, shortest first, whose trainings together take about ``training`` of the budget.
 
+    Where shorter trainings would show nothing, all are full ones.
+
     Raises:
         SpecError: The budget does not even hold one final training.
     """
-    _check_budget(allowance, training)
-    final = allowance.final
-    best: tuple[Rung, ...] = (Rung(budget=final, count=1),)
+    final, best = allowance.final, plan_finals(allowance, training)
     for tops in range(1, finalists + 1):
         for below in range(1, DEEPEST + 1):
             budgets = [final / ETA**step for step in range(below, -1, -1)]

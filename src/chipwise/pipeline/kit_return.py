@@ -20,10 +20,9 @@ def kit_notes(
 
     Results of a machine that cannot be the run's target do not count; ``on_note`` is told so.
     """
-    sheet = None if spec.target.local else spec.target.sheet
-    found = kit_results(
-        folder.path, runtime=spec.target.runtime, target=None if sheet is None else sheet.name, on_note=on_note
-    )
+    asked = spec.target
+    known = None if asked.local or asked.device.startswith("ssh:") or asked.sheet is None else asked.sheet.name
+    found = kit_results(folder.path, runtime=asked.runtime, target=known, on_note=on_note)
     notes = {
         number: measurement_notes(taken, spec.target.rates, final=True) | {"measured_because": "kit"}
         for number, taken in found.items()

@@ -58,10 +58,12 @@ def largest_within(
 ) -> Candidate | None:
     """The largest reference design of one vocabulary that is measured within the limits, and that training can fill.
 
+    It is given with what was measured of it just now, so that a search goes on alike when it is resumed.
+
     One that broke a limit in an earlier measurement, also as an exported model at the end of a run, is passed over.
     """
     alive = [item for item in _tried(trials, vocab_size) if item.alive]
-    good = next((item for item in alive if measurer.within_limits(item)), None)
+    good = next((trials[item.number] for item in alive if measurer.within_limits(item)), None)
     while good is None and len(_tried(trials, vocab_size)) < MEASURED_AT_MOST:
         done = [dict(item.notes.choices) for item in _tried(trials, vocab_size)]
         fitting = (pair for pair in _largest_first(spec, target, vocab_size) if pair[0] not in done)
@@ -69,7 +71,7 @@ def largest_within(
         if choices is None or predicted is None:
             break
         item = trials[trials.add_reference(choices, predicted=predicted)]
-        good = item if measurer.within_limits(item) else None
+        good = trials[item.number] if measurer.within_limits(item) else None
     return good
 
 

@@ -29,6 +29,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -609,7 +610,8 @@ class _Watch:
     """Reads a meter in a thread of its own while another process works."""
 
     def __init__(self, meter: Meter | None) -> None:
-        self._meter, self._looks, self._over = meter, [], threading.Event()
+        self._meter, self._over = meter, threading.Event()
+        self._looks: list[tuple[float, float]] = []
         self._thread = threading.Thread(target=self._look, daemon=True)
 
     def __enter__(self) -> _Watch:
@@ -634,11 +636,13 @@ class _Watch:
         """Gives the reply its joules: mean watts, its parts weighted as in a request, times the seconds of timing."""
         windows, seconds = reply.pop("windows"), dict(_request_parts(reply, request))
         watts = {name: mean_w(self._looks, *ends, counts=self._counts) for name, ends in windows.items()}
-        if self._meter is None or None in watts.values():
+        known = {name: value for name, value in watts.items() if value is not None}
+        if self._meter is None or len(known) < len(watts):
             return
         seconds["request"] = 1.0
-        whole = sum(seconds[name] for name in watts)
-        reply["energy_j"] = reply["wall_s"] * sum(watts[name] * seconds[name] for name in watts) / whole or None
+        whole = sum(seconds[name] for name in known)
+        mean = sum(known[name] * seconds[name] for name in known) / whole
+        reply["energy_j"] = reply["wall_s"] * mean or None
         reply["energy_from"] = self._meter.name
 
     @property
@@ -676,11 +680,11 @@ def find_meter(root: str = "/", *, gpu: bool = False) -> tuple[Meter | None, str
     base = Path(root)
     rails = _rails(base)
     if rails:
-        return Meter(f"{', '.join(sorted(rails))} (board sensors)", lambda: _sum_of(rails.values())), ""
+        return Meter(f"{', '.join(sorted(rails))} (board sensors)", partial(_sum_of, list(rails.values()))), ""
     packages = [path for path in sorted((base / "sys/class/powercap").glob("*-rapl:*")) if path.name.count(":") == 1]
     counters = [path / "energy_uj" for path in packages if "mmio" not in path.name]
     if counters and all(_number(_text(str(path))) is not None for path in counters):
-        read = lambda: _sum_of([lambda path=path: _scaled(path, 1e-6) for path in counters])  # noqa: E731
+        read = partial(_sum_of, [partial(_scaled, path, 1e-6) for path in counters])
         return Meter("processor packages (RAPL)", read, counts=True), ""
     battery, why = _battery(base)
     if battery is not None:
@@ -701,9 +705,13 @@ def _rails(base: Path) -> dict[str, Callable[[], float | None]]:
             amperes = chip / f"curr{channel}_input"
             label = _text(str(chip / f"in{channel}_label")) or f"{chip.name} channel {channel}"
             if _scaled(amperes, 1e-3) is not None and label.lower() not in ("nc", "sum of shunt voltages"):
-                found[label] = lambda v=volts, a=amperes: _times(_scaled(v, 1e-3), _scaled(a, 1e-3))
+                found[label] = partial(_rail_w, volts, amperes)
     whole = next((name for name in ("VDD_IN", "POM_5V_IN") if name in found), None)
     return found if whole is None else {whole: found[whole]}
+
+
+def _rail_w(volts: Path, amperes: Path) -> float | None:
+    return _times(_scaled(volts, 1e-3), _scaled(amperes, 1e-3))
 
 
 def _battery(base: Path) -> tuple[Meter | None, str]:

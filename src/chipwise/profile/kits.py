@@ -31,7 +31,7 @@ from chipwise.spec.io import from_data
 SCHEMA, RESULTS = "chipwise.kit/1", "chipwise.kit_results/1"
 MANIFEST, SCRIPT, README = "kit.json", "kit.py", "README.md"
 RUNTIMES = ("onnxruntime", "llama.cpp")  # that the script measures
-Role = Literal["winner", "reference", "front", "model"]
+Role = Literal["winner", "reference", "finalist", "front", "model"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

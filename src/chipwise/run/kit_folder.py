@@ -7,6 +7,7 @@ another run, or of a model that has changed since it was packed, do not count.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from chipwise.spec import Design
 from chipwise.spec.io import to_data
 
 FOLDER, RESULTS = "kit", "results"
+FINALISTS = 2  # in addition to the winner, which is one of those that were trained longest
 LATENCIES = ("tpot_p50", "ttft_p50")  # by which the front is ordered; the first that a trial has
 
 
@@ -86,7 +88,10 @@ class FinishedRun:
         return None if winner is None else winner.design
 
     def chosen(self, candidates: int) -> list[RunModel]:
-        """The winner, the reference design, and at most ``candidates`` of the front, spread evenly over its latencies.
+        """What is measured: winner and reference design, those that may take the winner's place, and some of the front.
+
+        At most ``FINALISTS`` may take its place: the best of those that were trained longest. Of the front there are at
+        most ``candidates``, spread evenly over its latencies; with none, winner and reference design are alone.
 
         Raises:
             StudyError: The run has nothing to measure yet.
@@ -96,6 +101,8 @@ class FinishedRun:
         for number, role in ((record.winner, "winner"), (record.baseline, "reference")):
             if number is not None:
                 roles.setdefault(number, cast(Role, role))
+        for number in self._finalists() if candidates else ():
+            roles.setdefault(number, "finalist")
         front = [number for number in sorted(record.front, key=self._latency_s) if number not in roles]
         count = min(candidates, len(front))
         for i in range(count):
@@ -104,6 +111,17 @@ class FinishedRun:
         if not models:
             raise StudyError(f"{self.path}: the run has neither a winner nor a front yet; go on with --resume")
         return models
+
+    def _finalists(self) -> list[int]:
+        """The best of the candidates that were trained longest."""
+        trained = [
+            (trial.rung, -(trial.quantised_bits_per_byte or math.inf), trial.number)
+            for trial in self.record.trials
+            if trial.rung is not None and trial.state != "failed" and trial.number != self.record.baseline
+        ]
+        longest = max((rung for rung, *_ in trained), default=0)
+        best = sorted((item for item in trained if item[0] == longest), reverse=True)
+        return [number for *_, number in best[: FINALISTS + 1]]
 
     def _latency_s(self, number: int) -> float:
         trial = self.record.trial(number)

@@ -101,7 +101,7 @@ def test_with_full_trainings_alone_the_best_two_are_measured_and_no_more(tmp_pat
 @pytest.mark.parametrize(
     ("trainer", "keeps", "said"),
     [
-        (FakeTrainer(), False, "broke a limit when it was measured"),
+        (FakeTrainer(), False, "every candidate that was trained breaks a limit"),
         (FakeTrainer(diverges=(32, 64, 96, 128)), True, ALL_FAILED),
     ],
 )

@@ -8,8 +8,9 @@ import pytest
 from toy_run import SPACE, SPEC
 
 from chipwise.optim.study import Study
-from chipwise.pipeline.limits import within
+from chipwise.pipeline.limits import no_slower_than, within
 from chipwise.pipeline.measuring import CandidateMeasurer, nats_of
+from chipwise.pipeline.reference_design import reference_designs
 from chipwise.run.trials import Trials, choice_labels
 from chipwise.space import parse_constraints
 
@@ -63,6 +64,37 @@ def test_two_predictions_of_one_device_are_compared_by_value(seconds: float, goo
     loose = dataclasses.replace(spec, constraints={"tpot_p50": "<= 12 ms"})
     strict = CandidateMeasurer(trials, loose, SimpleNamespace(), target)
     assert not strict.measure(trials[number])  # 9 ms, at most 18: no 90 % that 12 ms hold
+
+
+class Measures:
+    """A machine: everything takes its width in microseconds a token; what is measured is noted."""
+
+    measures, limits = True, ()
+
+    def __init__(self, trials: Trials) -> None:
+        self._trials = trials
+
+    def predict(self, design):
+        value = design.arch.d_model * 1e-6
+        return {"tpot_p50": [value, value, value], "tpot_p99": [value, value, value]}
+
+    def within_limits(self, item) -> bool:
+        self._trials.note(item.number, measured={"tpot_p50": item.design.arch.d_model * 1e-6}, within=True)
+        return True
+
+
+def test_a_reference_design_comes_with_what_was_just_measured_of_it() -> None:
+    """Candidates are chosen to be no slower than it: a fresh search knows its pace as a resumed one does."""
+    spec = dataclasses.replace(SPEC, constraints={"tpot_p50": "<= 100 us"})
+    labels = choice_labels(SPACE)
+    study = Study(None, name="toy", directions=["minimize"] * len(spec.goals), identity="i", choices=labels)
+    trials = Trials(study, spec, SPACE)
+    machine = Measures(trials)
+    fresh = reference_designs(trials, spec, machine, measurer=machine)
+    again = reference_designs(trials, spec, machine, measurer=machine)
+    paces = [no_slower_than(found, spec.limits) for found in (fresh, again)]
+    assert paces[0] == paces[1]
+    assert paces[0][0].limit == fresh[0].design.arch.d_model * 1e-6
 
 
 def test_cross_entropy_by_hand() -> None:

@@ -64,6 +64,12 @@ def test_no_rung_is_shorter_than_a_second() -> None:
     assert [rung.budget for rung in plan_rungs(seconds(9.0), 810.0)] == [1.0, 3.0, 9.0]
 
 
+def test_trainings_too_short_to_show_anything_are_full_ones() -> None:
+    """A third of 60,000 tokens is below the 50,000 that show something: 440,000 hold seven full trainings."""
+    tokens = Allowance(unit="tokens", total=500e3, final=60e3, whole=False)
+    assert plan_rungs(tokens, 440e3) == (Rung(budget=60e3, count=7),)
+
+
 def test_full_trainings_alone() -> None:
     assert plan_finals(seconds(30.0), 100.0) == (Rung(budget=30.0, count=3),)
     with pytest.raises(SpecError, match=r"29 s of CPU time are left, less than one final training of 30 s"):

@@ -139,6 +139,18 @@ def test_winner_reference_and_an_even_part_of_the_front_are_packed(run: Path) ->
     assert len(list((run / "kit" / "models").iterdir())) == 2  # the others of the first kit are gone
 
 
+def test_those_that_may_take_the_winners_place_are_packed(run: Path) -> None:
+    """Trials 0 to 6 were trained, 1, 3, 4, 5 and 6 in full; 5 and 3 predict best after the winner."""
+    record = json.loads((run / "record.json").read_text())
+    bits = {0: 1.0, 1: 1.0, 2: 0.5, 3: 1.3, 4: 1.5, 5: 1.2, 6: 1.4}
+    for trial in record["trials"]:
+        trial |= {"rung": 0 if trial["number"] == 2 else 1, "quantised_bits_per_byte": bits[trial["number"]]}
+    (run / "record.json").write_text(json.dumps(record))
+    roles = {item.trial: item.role for item in chipwise.kit(run, device="my-board", candidates=1).kit.models}
+    assert {number for number, role in roles.items() if role == "finalist"} == {3, 5}
+    assert [item.trial for item in chipwise.kit(run, device="my-board", candidates=0).kit.models] == [1, 0]
+
+
 def test_a_run_for_this_machine_makes_a_kit_for_this_machine(run: Path) -> None:
     assert chipwise.kit(run).kit.machine == detect().name
     with pytest.raises(SpecError, match="measured on B, but the kit was made for"):
