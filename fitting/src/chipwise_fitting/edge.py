@@ -130,8 +130,8 @@ def edge(truth: Path, out: Path, leave_out: str) -> list[Row]:
         if row.predicted is None or row.low is None or row.high is None:
             continue
         column = COLUMN[run.phase]
-        rates = {column: row.predicted, f"low_{column}": row.low, f"high_{column}": row.high}
-        rates |= {f"rival_{column}": row.rival}
+        rates: dict[str, object] = {column: row.predicted, f"low_{column}": row.low, f"high_{column}": row.high}
+        rates[f"rival_{column}"] = row.rival
         lines.setdefault(run.row_id, {"row_id": run.row_id}).update(rates)
     columns = [f"{end}{column}" for column in COLUMN.values() for end in ("", "low_", "high_", "rival_")]
     write_rows(out, list(lines.values()), ("row_id", *columns))

@@ -232,7 +232,7 @@ def _copied(path: Path, folder: Path) -> Path:
 
 def _gpu_layers(device: str | None) -> int:
     """All layers on the GPU where llama.cpp is expected to use that of the device, else none."""
-    from chipwise.predict.kernels.local import part_of
+    from chipwise.predict.kernels.local_engines import part_of
 
     try:
         return -1 if device is not None and part_of(datasheet.load(device), "llama.cpp") == "gpu" else 0

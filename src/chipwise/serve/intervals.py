@@ -22,7 +22,7 @@ from chipwise.core.arrays import Float64Array
 from chipwise.core.dtypes import weight_format
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.hardware.runtime import CORES, platform_of
-from chipwise.predict.kernels import cores, local
+from chipwise.predict.kernels import cores, local, local_engines
 from chipwise.predict.kernels.times import Situation
 from chipwise.serve import stack_law
 from chipwise.serve.setting import Setting
@@ -147,7 +147,7 @@ def class_width(
             return None if like_served else OTHER_FAMILY
         return UNCHECKED
     if runtime.local:
-        held, part = local.shipped(), local.part_of(device, runtime.stack)
+        held, part = local.shipped(), local_engines.part_of(device, runtime.stack)
         tpot, ttft = (held.halfwidth(phase, device, part) for phase in ("decode", "prefill"))
         if setting.plan.devices > 1:
             return ClassWidth(max(SPLIT_LAYERS, tpot))

@@ -220,7 +220,8 @@ def sequences_held(
     each = float(work.cache_bytes[0]) / 1001
     free = FREE_SHARE * device.mem_capacity_bytes - float(work.weight_bytes[0]) - WORKSPACE_BYTES
     fitting = max(free, 2 * WORKSPACE_BYTES) / (each * MEAN_HELD * length)
-    return np.minimum(np.minimum(batch, MOST_SEQUENCES), np.maximum(1.0, fitting))
+    held: Float64Array = np.minimum(np.minimum(batch, MOST_SEQUENCES), np.maximum(1.0, fitting))
+    return held
 
 
 def cell_terms(where: Where, batch: float, length: float) -> Terms:
