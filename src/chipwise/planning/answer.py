@@ -123,7 +123,7 @@ class Plan(Result):
             second = self.options[1]
             price = "price unknown" if second.usd_per_h is None else f"${second.usd_per_h:,.2f}/h"
             share = self.rank_confidence
-            sure = "" if share is None else f" (dearer in {units.show(share, 'share', digits=2)} of draws)"
+            sure = "" if share is None else f" (more expensive in {units.show(share, 'share', digits=2)} of draws)"
             text += f". Next best: {second.label} at {price}{sure}"
         return f"{text}; first bottleneck: {best.bottleneck} at {units.number(best.saturation_per_s)} requests/s."
 

@@ -76,7 +76,7 @@ def test_memory_by_format_is_learnt_from_models_that_mix_formats() -> None:
     assert found.per_matrix_byte == pytest.approx(rates.per_matrix_byte, rel=1e-3)
 
 
-def test_a_kind_of_node_that_is_dearer_gets_a_larger_factor() -> None:
+def test_a_kind_of_node_that_costs_more_gets_a_larger_factor() -> None:
     device = other(core_like(), attention=1.6)
     fitted = refit(core_like(), prepare(core_like(), truths(device, 40, seed=0)), memory=False)
     scales = fitted.residuals["decode"].scales
