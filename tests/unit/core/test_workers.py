@@ -135,8 +135,10 @@ def test_a_command_that_does_not_exist_is_an_error() -> None:
 
 
 PARENT = """
+import signal
 import sys
 from chipwise.core.workers import WorkerPool
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 pool = WorkerPool(sys.argv[1:], 1)
 pool.submit({"do": "hang"})
 for event in pool.events():
