@@ -14,6 +14,7 @@ from chipwise.core.errors import ChipwiseError
 from chipwise.cost.model import Bound, CostEstimate, OpCost
 from chipwise.explaining.question import Case, PhaseName
 from chipwise.hardware.runtime import EVERY
+from chipwise.serve import stack_law
 from chipwise.serve.batching import constants
 from chipwise.serve.steps import class_of
 
@@ -32,6 +33,7 @@ class Part:
 
 WAITING = "waiting for other requests' prompts"
 SHORT = "short kernels"
+AS_RUN = "engine as it ran"
 _WASTE = {
     "compute": ("tiles, waves and clocks", "compute-bound kernels below the peak rate"),
     "memory": ("bandwidth not reached", "memory-bound kernels below the peak bandwidth"),
@@ -96,10 +98,21 @@ def _data_sheet(case: Case, phase: PhaseName, total_s: float) -> list[Part]:
         *(Part(name=name, seconds=waste[kind], why=why) for kind, (name, why) in _WASTE.items()),
         *_beside(case, phase),
     ]
+    if case.sheet is not None and stack_law.prices(case.question.served_by, case.arch, case.sheet):
+        return _as_engines_ran(parts, total_s)
     if phase == "decode" and case.question.batch > 1:
         rest_s = total_s - sum(part.seconds for part in parts)
         parts.append(Part(name=WAITING, seconds=rest_s, why="their prefills delay this request's steps"))
     return parts
+
+
+def _as_engines_ran(parts: list[Part], total_s: float) -> list[Part]:
+    """The parts of a pass that is priced by whole runs: with what those took beyond the kernels, or in their time."""
+    kernels_s = sum(part.seconds for part in parts)
+    if kernels_s > total_s:
+        return [replace(part, seconds=part.seconds * total_s / kernels_s) for part in parts]
+    rest_s = total_s - kernels_s
+    return [*parts, Part(name=AS_RUN, seconds=rest_s, why="whole runs of the engine took more than its kernels")]
 
 
 def _training(case: Case, total_s: float) -> list[Part]:
@@ -196,7 +209,7 @@ def _ideals(cost: OpCost, scales: Scales) -> tuple[float, float]:
     return (limit_s, 0.0) if (cost.compute_s or 0.0) >= (cost.memory_s or 0.0) else (0.0, limit_s)
 
 
-OVERHEADS = ("launches and gaps", SHORT, "communication", "host", WAITING, "launching nodes", "the pass itself")
+OVERHEADS = ("launches and gaps", SHORT, "communication", "host", AS_RUN, WAITING, "launching nodes", "the pass itself")
 _BOUND = {Bound.COMPUTE: "compute-bound", Bound.MEMORY: "memory-bound", Bound.LINK: "bound by communication"}
 _SPENT = {
     ("matmul", "memory"): "streaming weights",

@@ -23,13 +23,14 @@ from chipwise.core.arrays import Float64Array
 from chipwise.core.dtypes import DType
 from chipwise.core.errors import Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
-from chipwise.hardware.runtime import runtime_named
+from chipwise.hardware.runtime import Runtime, runtime_named
 from chipwise.ops import Op
 from chipwise.predict.kernels.times import Situation
 from chipwise.predict.sums import Amount, Constants, Terms, load, named, value_of
 from chipwise.serve.lowering import lower_pass
 from chipwise.serve.setting import Part, Setting, Step
 from chipwise.serve.steps import class_of
+from chipwise.spec import ArchSpec
 
 DATA = Path(__file__).parent / "data" / "stacks.json"
 PROMPT_TOKENS = 2048  # new positions of one pass: --max-num-batched-tokens of the engines that were run
@@ -248,18 +249,21 @@ def constants() -> Constants:
 
 
 def served_where(setting: Setting, device: DeviceProfile) -> Where | None:
-    """Engine and devices of a group whose passes this law prices: served engines off NVIDIA's GPUs, and no others."""
-    if setting.runtime.name not in BUILT_ALIKE or not setting.arch.causal or setting.arch.encoder:
+    """Engine and devices of a group whose passes this law prices; None where kernels price them."""
+    if not prices(setting.runtime, setting.arch, device):
         return None
-    if (
-        device.vendor == "NVIDIA"
-        or device.vendor not in constants().vendors
-        or device.kind not in ("gpu", "accelerator")
-    ):
-        return None
-    if not device.level("dram").technology.startswith("HBM"):
-        return None  # what people own is far from the chips that were run
     return Where(stack=BUILT_ALIKE[setting.runtime.name], device=device, devices=setting.plan.tp)
+
+
+def prices(runtime: Runtime, arch: ArchSpec, device: DeviceProfile) -> bool:
+    """Whether this law prices a model's passes: decoders in served engines, off NVIDIA's GPUs, on chips with HBM.
+
+    What people own is far from the chips that were run.
+    """
+    if runtime.name not in BUILT_ALIKE or not arch.causal or arch.encoder:
+        return False
+    known = device.vendor != "NVIDIA" and device.vendor in constants().vendors
+    return known and device.kind in ("gpu", "accelerator") and device.level("dram").technology.startswith("HBM")
 
 
 def held_situation(where: Where, fold: str | None = None) -> tuple[Situation, float]:

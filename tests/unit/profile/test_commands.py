@@ -37,7 +37,7 @@ def ask(*arguments: str) -> str:
 
 
 def test_measure_then_list_export_delete_import(spec: str, tmp_path) -> None:
-    said = ask("measure", spec, "--runtime", "fake", "--batch", "2", "--prompt", "4", "--new", "5")
+    said = " ".join(ask("measure", spec, "--runtime", "fake", "--batch", "2", "--prompt", "4", "--new", "5").split())
     for words in ("ttft_p50", "tpot_p99", "measured (95 %)", "tokens/s", "energy", "unavailable", "batch 2", "clean"):
         assert words in said
     (row,) = json.loads(ask("measurements", "--json"))

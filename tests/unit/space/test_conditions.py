@@ -153,7 +153,7 @@ def test_a_space_of_1e40_is_counted_and_drawn_at_once() -> None:
             r"conditions\[0\]\.when\.d_modle.*'d_model'",
         ),
         ({"conditions": [{"when": {"d_model": 65}, "only": {"depth": 1}}]}, "65 is not in the space"),
-        ({"conditions": [{"when": {}, "only": {"depth": 1}}]}, "says nothing"),
+        ({"conditions": [{"when": {}, "only": {"depth": 1}}]}, "has no effect"),
         ({"conditions": [{"when": {"d_model": 64}, "only": {"depth": []}}]}, "nothing would be allowed"),
         ({"conditions": [{"when": {"heads": 2}, "only": {"d_model": 64}}]}, "swap `when` and `only`"),
         (

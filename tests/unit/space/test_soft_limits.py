@@ -80,7 +80,7 @@ def test_slower_never_pays_less_and_a_higher_penalty_never_costs_less(fast, slow
         ({"tpot_p50": {"limit": "<= 1 ms", "penalty": "3 ms"}}, "'3 ms' is not a share"),
         ({"tpot_p50": {"limit": "1 ms", "penalty": 1}}, "tpot_p50.limit: '1 ms' is not a limit"),
         ({"bits_per_byte": {"limit": "<= 1.2", "penalty": 1}}, "its own limit must be hard"),
-        ({"accuracy@mine": {"limit": ">= 85 %", "penalty": 1}}, "finalists alone, so their limits must be hard"),
+        ({"accuracy@mine": {"limit": ">= 85 %", "penalty": 1}}, "only for the finalists, so their limits must be hard"),
         ({"tpot_p50": [{"limit": "<= 2 ms", "penalty": 1}, "<= 1 ms"]}, "'<= 1 ms' is hard and not looser"),
     ],
 )

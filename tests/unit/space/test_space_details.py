@@ -73,7 +73,7 @@ def test_choices_become_the_design_that_they_describe() -> None:
 
 def test_a_design_in_one_line() -> None:
     space = spec()
-    assert summary(design_of(chosen(), spec=space)) == "d48 L3 h4/2-4/2-2/2 geglu:80-relu:80-geglu:80 v300 untied int8"
+    assert summary(design_of(chosen(), spec=space)) == "d48 L3 h4/2x2-2/2 geglu:80-relu:80-geglu:80 v300 untied int8"
     layer = chosen()["layers"][0]  # type: ignore[index]
     alike = chosen(layers=[layer] * 2, tie_embeddings=True, sharing="pairs", weights="fp32")
     assert summary(design_of(alike, spec=space)) == "d48 L2 shared h4/2 geglu:80 v300 tied fp32"
