@@ -127,7 +127,7 @@ def test_an_encoder_is_cut_as_its_file_says(tmp_path, clock) -> None:
     (tmp_path / "out" / "report.html").unlink()
     said = CliRunner().invoke(app, ["report", str(tmp_path / "out")])
     assert said.exit_code == 0, said.output
-    assert "first layers" in said.output
+    assert {"first", "layers", "alone"} <= set(said.output.split())  # a narrow column wraps its title
     assert (tmp_path / "out" / "report.html").exists()
 
 
