@@ -26,7 +26,16 @@ from chipwise.predict.phone_parts import CHIPS, PartRun, chip_named, constants, 
 from chipwise.predict.sums import Constants, value_of
 from chipwise_fitting.score import Row
 from chipwise_fitting.sums_fit import Design
-from chipwise_fitting.table_runs import LEAST, TableRun, number, packed_rows, rival_answers, table_in, write_constants
+from chipwise_fitting.table_runs import (
+    LEAST,
+    TableRun,
+    answered_row,
+    number,
+    packed_rows,
+    rival_answers,
+    table_in,
+    write_constants,
+)
 
 FILE = "phones.csv.gz"
 SOURCE = "PyPI qai-hub-models 0.65.0, models/*/perf.yaml (BSD-3-Clause)"
@@ -211,13 +220,4 @@ def _row(part: Part, held: Constants, terms: Terms, kind: str, rival: float | No
     device = told.device in held.devices and kind not in ("device", "family")
     chip = told.family in held.vendors and kind != "family"
     situation = ("known" if device else "sibling" if chip else "chip") if model else "seen" if device else "unseen"
-    factor = math.exp(held.halfwidth(situation, told.place))
-    return Row(
-        row_id=told.row_id,
-        subset=told.subset,
-        truth=told.measured,
-        predicted=middle,
-        low=middle / factor,
-        high=middle * factor,
-        rival=rival,
-    )
+    return answered_row(told, middle, held.halfwidth(situation, told.place), rival)

@@ -150,6 +150,18 @@ def half_widths(runs: Sequence[TableRun], found: Folds) -> dict[str, float]:
     return widths
 
 
+def with_laws(runs: Sequence[TableRun], file: Path) -> list[TableRun]:
+    """The rows of ``file`` that have a law, so can be predicted.
+
+    Raises:
+        SpecError: None has.
+    """
+    known = [run for run in runs if run.law]
+    if not known:
+        raise SpecError("holds no row that can be predicted", file=str(file))
+    return known
+
+
 def write_constants(found: Mapping[str, object], path: Path) -> None:
     """Writes what ships, packed where the file is named so."""
     text = json.dumps(found, sort_keys=True, separators=(",", ":")).replace("},", "},\n") + "\n"
@@ -179,7 +191,12 @@ def _row(run: TableRun, held: Constants, terms: Terms, leave_out: str, rival: fl
     situation = held.situation(
         device=run.device, vendor=run.vendor, place=run.place, model=run.model, leave_out=left_out
     )
-    factor = math.exp(held.halfwidth(situation, run.place))
+    return answered_row(run, middle, held.halfwidth(situation, run.place), rival)
+
+
+def answered_row(run: TableRun, middle: float, log_halfwidth: float, rival: float | None) -> Row:
+    """A row with its prediction, in the unit of what was measured, and the interval around it."""
+    factor = math.exp(log_halfwidth)
     return Row(
         row_id=run.row_id,
         subset=run.subset,

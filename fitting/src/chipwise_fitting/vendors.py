@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from chipwise.core.errors import ChipwiseError, SpecError
+from chipwise.core.errors import ChipwiseError
 from chipwise.hardware import datasheet
 from chipwise.hardware.runtime import runtime_named
 from chipwise.predict.sums import at
@@ -27,6 +27,7 @@ from chipwise_fitting.table_runs import (
     packed_rows,
     predicted_rows,
     table_in,
+    with_laws,
     write_constants,
 )
 
@@ -124,9 +125,8 @@ def fit(tables: Path, out: Path, *, progress: Callable[[str], None]) -> str:
     Raises:
         SpecError: No row can be predicted.
     """
-    runs = [run for run in read(table_in(tables, FILE)) if run.law]
-    if not runs:
-        raise SpecError("holds no row that can be predicted", file=str(table_in(tables, FILE)))
+    file = table_in(tables, FILE)
+    runs = with_laws(read(file), file)
     progress(f"{len(runs)} runs of {len({run.device for run in runs})} devices")
     found = fit_runs(runs, Fit(prior=prior), source=SOURCE)
     write_constants(found, out / stack_law.DATA.name)

@@ -20,6 +20,7 @@ from chipwise_fitting.table_runs import (
     packed_rows,
     predicted_rows,
     table_in,
+    with_laws,
     write_constants,
 )
 
@@ -136,9 +137,8 @@ def fit(tables: Path, out: Path, *, progress: Callable[[str], None]) -> str:
     Raises:
         SpecError: No row can be predicted.
     """
-    runs = [run for run in read(table_in(tables, FILE)) if run.law]
-    if not runs:
-        raise SpecError("holds no row that can be predicted", file=str(table_in(tables, FILE)))
+    file = table_in(tables, FILE)
+    runs = with_laws(read(file), file)
     progress(f"{len(runs)} runs of {len({run.model for run in runs})} models")
     found = fit_runs(runs, Fit(prior=prior, noise=0.05), source=SOURCE, splits={"model": 10})
     write_constants(found, out / vision.DATA.name)

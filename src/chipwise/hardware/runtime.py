@@ -233,7 +233,7 @@ _OLD_CUDA = frozenset({"kepler", "maxwell", "pascal", "jetson"})  # families bel
 _BOARDS = frozenset({"Raspberry Pi", "Rockchip", "SiFive"})
 _PHONES = frozenset({"Qualcomm", "MediaTek", "Samsung", "Google"})
 ON_CORES: frozenset[Platform] = frozenset({"cpu", "board", "phone"})
-"""Where ONNX Runtime runs on the CPU's cores unless it is told of another provider."""
+"""Where ONNX Runtime uses the CPU cores unless another provider is chosen."""
 _REPLAYED_AS: Mapping[Platform, str] = {
     "cuda": "a captured CUDA graph",
     "old cuda": "a captured CUDA graph",

@@ -18,7 +18,7 @@ def kit_notes(
 ) -> dict[int, dict[str, Any]]:
     """Notes of the trials that imported kits measured, by number; only those that are not recorded yet.
 
-    Results of a machine that cannot be the run's target do not count; ``on_note`` is told so.
+    Results of a machine that cannot be the run's target are ignored, and ``on_note`` is called with the reason.
     """
     asked = spec.target
     known = None if asked.local or asked.device.startswith("ssh:") or asked.sheet is None else asked.sheet.name

@@ -36,7 +36,7 @@ NODES = (-Z90, -0.8, 0.0, 0.8, Z90)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrangement:
-    """One way to run one replica; what :class:`Request` needs besides sizes."""
+    """One way to run one replica; everything that :class:`Request` needs except its sizes."""
 
     device: str
     runtime: str

@@ -23,7 +23,7 @@ from chipwise.replay.step_times import StepTimes, step_times
 from chipwise.serve.request import Request, resolved
 
 TRANSFER_S = 1e-3
-"""What handing a cache over takes besides its bytes: setting the transfer up. Stated, not fitted."""
+"""Seconds to set up the transfer of a KV cache, on top of moving its bytes. Stated, not fitted."""
 
 GOLDEN = (5**0.5 - 1) / 2
 

@@ -1,4 +1,4 @@
-"""Policy: how a stack's scheduler forms steps, and what it does for each request besides. One default for each runtime.
+"""Policy: how a stack's scheduler forms steps, and its overhead per request. One default for each runtime.
 
 Defaults are those of the projects' own documentation, as of the versions named. Times count from the engine's door:
 what HTTP and tokenizer take is added where it is known (``chipwise plan check`` learns it).
@@ -56,7 +56,7 @@ class Policy:
         timeout_s: After which a client gives up; its request is aborted. None: never.
         request_s: What a request takes before it can be scheduled (HTTP, tokenizer), in seconds.
         answer_s: What its answer takes on the way back.
-        jitter_s: Mean of what the way back takes besides, drawn from an exponential distribution.
+        jitter_s: Mean extra delay of the way back, drawn from an exponential distribution.
         speculation: Speculative decoding, if any.
     """
 

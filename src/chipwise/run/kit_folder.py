@@ -281,7 +281,7 @@ def file_results(
 ) -> KitResults:
     """Checks the results in ``path`` against the run, and keeps a copy of the file in its folder.
 
-    ``on_note`` is told which models have changed since they were packed: their results do not count.
+    ``on_note`` is called with the models that have changed since they were packed; their results are ignored.
 
     Raises:
         SpecError: The file is damaged, of another run, measured on another machine, or older than all of its models.

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from toy_run import LAW_RUN
 
 import chipwise
 from chipwise.api import search
@@ -17,24 +18,9 @@ from chipwise.core.files import read_json, write_json
 from chipwise.reporting.record import RunRecord, load
 from chipwise.run import kit_folder
 
-RUN = {
-    "name": "by-law",
-    "target": {"device": "jetson-agx-orin", "runtime": "llama.cpp"},
+RUN = LAW_RUN | {
     "workload": {"prompt_tokens": 128, "new_tokens": 65},
     "constraints": {"tpot_p50": "<= 12 ms", "power": "<= 90 W"},
-    "objectives": {"expected_loss": "minimize", "tpot_p50": "minimize"},
-    "space": {
-        "d_model": [640, 896, 1280],
-        "depth": [8, 16, 24],
-        "vocab_size": [32000],
-        "head_size": [64],
-        "layer": {"heads": [8, 16], "kv_heads": [4], "ffn": ["swiglu"], "ffn_width": [2048, 4096]},
-        "layers": {"attention": "alike", "ffn_width": "alike", "ffn": "alike"},
-        "weights": ["bf16"],
-        "max_tokens": 1024,
-    },
-    "quality": {"method": "law"},
-    "budget": {"tokens": "100B"},
 }
 ORIN = {"name": "Jetson AGX Orin", "cpu": "ARMv8 Processor", "cores": 12, "model": "NVIDIA Jetson AGX Orin"}
 

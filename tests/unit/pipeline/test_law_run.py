@@ -5,30 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+from toy_run import LAW_RUN as RUN
 
 from chipwise.api import search
 from chipwise.core.errors import Infeasible, SpecError
 from chipwise.run.spec import run_spec
-
-RUN = {
-    "name": "by-law",
-    "target": {"device": "jetson-agx-orin", "runtime": "llama.cpp"},
-    "workload": {"prompt_tokens": 128, "new_tokens": 64},
-    "constraints": {"tpot_p50": "<= 12 ms"},
-    "objectives": {"expected_loss": "minimize", "tpot_p50": "minimize"},
-    "space": {
-        "d_model": [640, 896, 1280],
-        "depth": [8, 16, 24],
-        "vocab_size": [32000],
-        "head_size": [64],
-        "layer": {"heads": [8, 16], "kv_heads": [4], "ffn": ["swiglu"], "ffn_width": [2048, 4096]},
-        "layers": {"attention": "alike", "ffn_width": "alike", "ffn": "alike"},
-        "weights": ["bf16"],
-        "max_tokens": 1024,
-    },
-    "quality": {"method": "law"},
-    "budget": {"tokens": "100B"},
-}
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,25 @@ from chipwise.pipeline.halving import Rung
 from chipwise.run.spec import RunSpec
 from chipwise.space import SearchSpace
 
+LAW_RUN = {
+    "name": "by-law",
+    "target": {"device": "jetson-agx-orin", "runtime": "llama.cpp"},
+    "workload": {"prompt_tokens": 128, "new_tokens": 64},
+    "constraints": {"tpot_p50": "<= 12 ms"},
+    "objectives": {"expected_loss": "minimize", "tpot_p50": "minimize"},
+    "space": {
+        "d_model": [640, 896, 1280],
+        "depth": [8, 16, 24],
+        "vocab_size": [32000],
+        "head_size": [64],
+        "layer": {"heads": [8, 16], "kv_heads": [4], "ffn": ["swiglu"], "ffn_width": [2048, 4096]},
+        "layers": {"attention": "alike", "ffn_width": "alike", "ffn": "alike"},
+        "weights": ["bf16"],
+        "max_tokens": 1024,
+    },
+    "quality": {"method": "law"},
+    "budget": {"tokens": "100B"},
+}
 MEASURED = SimpleNamespace(measures=True, limits=())  # a target that everything is measured on
 SPEC = build(
     RunSpec,

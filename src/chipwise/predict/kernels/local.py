@@ -9,7 +9,7 @@ of named terms: of the engine's class (NVIDIA's GPUs, x86 CPUs, …), the weight
 and of two slopes, times the logarithm of what they go with: bandwidth (large chips reach a smaller share of theirs),
 and what the matrix units are faster than the vector units (prompts gain a part of it). A chip whose architecture was
 not in the fit has the terms of its class alone. ``g`` is one sum for products of a few rows (decoding, where weights
-are unpacked for each row) and another for many (prompts). A pass has a cost of its own besides, counted where its
+are unpacked for each row) and another for many (prompts). Each pass also has a fixed cost, counted where its
 token is chosen.
 
 The terms are fitted to whole runs measured by others, decoding and prompts together: ``chipwise fit --from edge``.

@@ -16,7 +16,7 @@ from chipwise.ops import ExpertsOp, Matmul
 from chipwise.predict.kernels import experts, gemm
 from chipwise.predict.kernels.times import KernelTimes, launch_s
 
-BESIDE = 5  # kernels of an expert besides its products: gather, activation, gating, router weights, sum
+BESIDE = 5  # kernels of an expert other than its products: gather, activation, gating, router weights, sum
 LOG_HALFWIDTH = 0.6  # stated
 
 
