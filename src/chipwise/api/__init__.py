@@ -1,31 +1,38 @@
 """The public Python API. ``chipwise.NAME`` is ``chipwise.api.NAME``, loaded on first use."""
 
-from chipwise.api.catalogue import devices, models, runtimes
-from chipwise.api.cost_models import calibrate, fit, learn, validate
-from chipwise.api.explanations import explain, explain_measured, sensitivity
-from chipwise.api.kits import import_measurements, kit
-from chipwise.api.measuring import Measured, measure
-from chipwise.api.predictions import (
-    EstimateTable,
-    compare,
-    estimate,
-    estimate_table,
-    estimate_training,
-    ops_table,
-)
-from chipwise.api.runs import evaluate, export_subnetwork, quality, report, search, shrink, train
-from chipwise.api.serving import plan, simulate
-from chipwise.api.specs import load_run, lower, resolve, uniform
-from chipwise.api.telemetry import teach
-from chipwise.core.errors import ChipwiseError
-from chipwise.cost.model import CostEstimate
-from chipwise.hardware.device import MachineProfile
-from chipwise.ops import Phase, Workload
-from chipwise.profile.measurement import Measurement
-from chipwise.reporting.record import RunRecord
-from chipwise.run.spec import RunSpec
-from chipwise.space import SearchSpace
-from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from chipwise.api.catalogue import devices, models, runtimes
+    from chipwise.api.cost_models import calibrate, fit, learn, validate
+    from chipwise.api.explanations import explain, explain_measured, sensitivity
+    from chipwise.api.kits import import_measurements, kit
+    from chipwise.api.measuring import Measured, measure
+    from chipwise.api.predictions import (
+        EstimateTable,
+        compare,
+        estimate,
+        estimate_table,
+        estimate_training,
+        ops_table,
+    )
+    from chipwise.api.runs import evaluate, export_subnetwork, quality, report, search, shrink, train
+    from chipwise.api.serving import plan, simulate
+    from chipwise.api.specs import load_run, lower, resolve, uniform
+    from chipwise.api.telemetry import teach
+    from chipwise.core.errors import ChipwiseError
+    from chipwise.cost.model import CostEstimate
+    from chipwise.hardware.device import MachineProfile
+    from chipwise.ops import Phase, Workload
+    from chipwise.profile.measurement import Measurement
+    from chipwise.reporting.record import RunRecord
+    from chipwise.run.spec import RunSpec
+    from chipwise.space import SearchSpace
+    from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer
 
 __all__ = [
     "ArchSpec",
@@ -77,3 +84,44 @@ __all__ = [
     "uniform",
     "validate",
 ]
+
+_HOMES: Mapping[str, tuple[str, ...]] = {
+    "chipwise.api.catalogue": ("devices", "models", "runtimes"),
+    "chipwise.api.cost_models": ("calibrate", "fit", "learn", "validate"),
+    "chipwise.api.explanations": ("explain", "explain_measured", "sensitivity"),
+    "chipwise.api.kits": ("import_measurements", "kit"),
+    "chipwise.api.measuring": ("Measured", "measure"),
+    "chipwise.api.predictions": (
+        "EstimateTable",
+        "compare",
+        "estimate",
+        "estimate_table",
+        "estimate_training",
+        "ops_table",
+    ),
+    "chipwise.api.runs": ("evaluate", "export_subnetwork", "quality", "report", "search", "shrink", "train"),
+    "chipwise.api.serving": ("plan", "simulate"),
+    "chipwise.api.specs": ("load_run", "lower", "resolve", "uniform"),
+    "chipwise.api.telemetry": ("teach",),
+    "chipwise.core.errors": ("ChipwiseError",),
+    "chipwise.cost.model": ("CostEstimate",),
+    "chipwise.hardware.device": ("MachineProfile",),
+    "chipwise.ops": ("Phase", "Workload"),
+    "chipwise.profile.measurement": ("Measurement",),
+    "chipwise.reporting.record": ("RunRecord",),
+    "chipwise.run.spec": ("RunSpec",),
+    "chipwise.space": ("SearchSpace",),
+    "chipwise.spec": ("ArchSpec", "Attention", "Design", "FeedForward", "Layer"),
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(_HOME[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})

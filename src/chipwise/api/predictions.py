@@ -112,6 +112,7 @@ def estimate(
         DoesNotFit: Too little memory; the message says by how much, and what would fit.
     """
     from chipwise.serve.estimate import estimate as estimate_request
+    from chipwise.serve.estimate import estimates
 
     request = Request(
         model=model, device=device, runtime=runtime, weights=weights, kv=kv, tp=tp, pp=pp, ep=ep, dp=dp,
@@ -131,14 +132,23 @@ def estimate(
     if not devices:
         raise SpecError("name at least one device", field="devices")
     names = datasheet.names() if devices == "all" else [devices] if isinstance(devices, str) else devices
+    elsewhere = [name for name in names if not is_here(name)]
+    found = dict(zip(elsewhere, estimates([replace(request, device=name) for name in elsewhere]), strict=True))
     answers = []
     for name in names:
         try:
-            answers.append(DeviceAnswer(name, answer(name)))
+            answers.append(_answer(name, found[name] if name in found else answer(name)))
         except (DoesNotFit, Unsupported) as error:
             answers.append(DeviceAnswer(name, None, str(error)))
     answers.sort(key=lambda each: _seconds(each.estimate) if each.estimate else float("inf"))
     return EstimateTable(f"{_name(model)} on {len(answers)} devices", answers)
+
+
+def _answer(name: str, found: CostEstimate | ChipwiseError) -> DeviceAnswer:
+    """A device's answer; errors that no other device would mend are raised."""
+    if isinstance(found, ChipwiseError):
+        raise found
+    return DeviceAnswer(name, found)
 
 
 def _name(model: str | Path | ArchSpec) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -86,12 +87,15 @@ def command(
             raise typer.BadParameter("name a MODEL or a --table, not both")
         if out is None:
             raise typer.BadParameter("--table needs --out, the file that the answers go to")
+        started = time.perf_counter()
         with progress_bar("estimating", quiet=as_json) as advance:
             rows, failed = api.estimate_table(table, out, on_progress=advance)
+        spent_s = time.perf_counter() - started
         if as_json:
-            json_of({"rows": rows, "failed": failed, "out": str(out)})
+            json_of({"rows": rows, "failed": failed, "out": str(out), "seconds": spent_s, "rows_per_s": rows / spent_s})
         else:
-            notices.print(f"{rows - failed} of {rows} rows answered, {failed} with an error; wrote {out}")
+            rate = f"{rows / spent_s:,.0f} rows/s"
+            notices.print(f"{rows - failed} of {rows} rows answered, {failed} with an error, {rate}; wrote {out}")
             if own := own_columns(table, (*ASKED, *ANSWERED)):
                 notices.print(f"note: columns that were copied as they are: {', '.join(own)}")
         return

@@ -38,7 +38,8 @@ def energies(costs: Sequence[GroupCost]) -> list[Energies | Unsupported]:
     except Unsupported as error:
         if len(costs) == 1:
             return [error]
-        return [answer for cost in costs for answer in energies([cost])]
+        middle = len(costs) // 2
+        return [*energies(costs[:middle]), *energies(costs[middle:])]
     for i, cost in enumerate(costs):
         if answers[i] is None:
             (prefill_j, _), (step_j, spread) = next(drawn), next(drawn)

@@ -37,17 +37,44 @@ def estimate(request: Request, *, fold: str | None = None) -> CostEstimate:
         Unsupported: The device lacks a rate.
         DoesNotFit: The model and one request's cache need more memory than the devices have.
     """
-    group = group_of(request)
-    memory = memory_of(group)
-    fitting = fitting_requests(group, memory)[0]
-    if fitting == 0:
-        raise DoesNotFit(f"{shortage(group, memory, 0)}; {remedies(request)}")
-    if fitting == request.batch:
-        return _noted(estimate_of(cost_of(request, fold=fold), 0), stood_in(request.model))
-    found = estimate_of(cost_of(replace(request, batch=int(fitting)), fold=fold), 0)
-    held = waiting(int(fitting), request.batch)
-    found = _noted(found, f"{held}: times are those of {fitting} requests at once", held)
-    return _noted(found, stood_in(request.model))
+    found = estimates([request], fold=fold)[0]
+    if isinstance(found, ChipwiseError):
+        raise found
+    return found
+
+
+def estimates(requests: Sequence[Request], *, fold: str | None = None) -> list[CostEstimate | ChipwiseError]:
+    """Estimates of many requests, priced together, in their order; what :func:`estimate` would raise in its place."""
+    groups, errors = grouped(requests)
+    answers: dict[int, CostEstimate | ChipwiseError] = dict(errors)
+    fitting = []
+    for group in groups:
+        try:
+            memory = memory_of(group)
+        except Unsupported as error:
+            answers |= dict.fromkeys(group.rows, error)
+            continue
+        held = fitting_requests(group, memory)
+        for i in np.flatnonzero(held == 0).tolist():
+            row = group.rows[i]
+            answers[row] = DoesNotFit(f"{shortage(group, memory, i)}; {remedies(requests[row])}")
+        if held.any():
+            fitting.append(group.served(held))
+    costs: list[GroupCost] = []
+    for group, cost in zip(fitting, cost_groups(fitting, fold=fold), strict=True):
+        if isinstance(cost, Unsupported):
+            answers |= dict.fromkeys(group.rows, cost)
+        else:
+            costs.append(cost)
+    for cost, energy in zip(costs, energies(costs), strict=True):
+        for i, row in enumerate(cost.group.rows):
+            request, fits = requests[row], int(cost.group.in_flight[i])
+            found = estimate_of(cost, i, energy)
+            if fits < request.batch:
+                few = waiting(fits, request.batch)
+                found = _noted(found, f"{few}: times are those of {fits} requests at once", few)
+            answers[row] = _noted(found, stood_in(request.model))
+    return [answers[i] for i in range(len(requests))]
 
 
 def _noted(found: CostEstimate, note: str | None, origin: str | None = None) -> CostEstimate:

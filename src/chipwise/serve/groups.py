@@ -213,8 +213,22 @@ def memory_of(group: Group) -> DeviceMemory:
     Raises:
         Unsupported: A block that is not lowered.
     """
-    prefill, decode = (lower_pass(each.setting, each.step) for each in (group.prefill(), group.decode()))
-    return _memory(group, prefill, decode)
+    key = (group.setting, group.device.kind, *(_sizes_as_bytes(group)))
+    if key not in _REMEMBERED:
+        prefill, decode = (lower_pass(each.setting, each.step) for each in (group.prefill(), group.decode()))
+        if len(_REMEMBERED) >= MOST_REMEMBERED:
+            _REMEMBERED.clear()
+        _REMEMBERED[key] = _memory(group, prefill, decode)
+    return _REMEMBERED[key]
+
+
+_REMEMBERED: dict[tuple[object, ...], DeviceMemory] = {}  # devices of a kind need as much memory
+MOST_REMEMBERED = 256
+
+
+def _sizes_as_bytes(group: Group) -> tuple[bytes, ...]:
+    sizes = (group.replica_batch, group.in_flight, group.prompt_tokens, group.new_tokens, group.cached_tokens)
+    return tuple(each.tobytes() for each in sizes)
 
 
 def _memory(group: Group, prefill: Sequence[Part], decode: Sequence[Part]) -> DeviceMemory:
@@ -247,7 +261,8 @@ def time_groups(groups: Sequence[Group], *, fold: str | None = None) -> list[Ker
     except Unsupported as error:
         if len(groups) == 1:
             return [error]
-        return [answer for group in groups for answer in time_groups([group], fold=fold)]
+        middle = len(groups) // 2
+        return [*time_groups(groups[:middle], fold=fold), *time_groups(groups[middle:], fold=fold)]
     prompts = {id(group): each for group, each in zip(shared, times[len(asked) :], strict=True)}
     return [
         Kernels(prefill=prefill, decode=decode, prompts=prompts.get(id(group), prefill))

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chipwise import api
-from chipwise.core.errors import DoesNotFit, SpecError, UnknownName, Unsupported
-from chipwise.cost.model import Bound
+from chipwise.core.errors import ChipwiseError, DoesNotFit, SpecError, UnknownName, Unsupported
+from chipwise.cost.model import Bound, CostEstimate
 from chipwise.hardware import datasheet
 from chipwise.serve.batching import tpot_s
-from chipwise.serve.estimate import cost_of, estimate_of
+from chipwise.serve.estimate import cost_of, estimate, estimate_of, estimates
 from chipwise.serve.plan import Plan
 from chipwise.serve.request import Request
 
@@ -144,3 +144,29 @@ def test_all_devices_answer_or_say_why_not() -> None:
     fitting = [row.estimate.tpot_s for row in answers if row.estimate is not None]
     assert fitting == sorted(fitting)
     assert len(fitting) > 30
+
+
+def test_estimates_together_are_those_one_by_one() -> None:
+    requests = [
+        Request(model=model, device=device, batch=batch)
+        for model, device, batch in (
+            ("gpt2", "l4", 1),
+            ("gpt2", "h100-sxm", 4),
+            ("meta-llama/Llama-3.1-70B", "rtx-4090", 1),  # does not fit
+            ("gpt2", "hailo-10h", 1),
+            ("gpt2", "apple-m4", 2),
+            ("gpt2", "no-such-chip", 1),
+            ("meta-llama/Llama-3.1-8B", "l4", 4096),  # not all at once
+        )
+    ]
+    for request, found in zip(requests, estimates(requests), strict=True):
+        try:
+            alone = estimate(request)
+        except ChipwiseError as error:
+            assert str(found) == str(error)
+            continue
+        assert isinstance(found, CostEstimate)
+        assert (found.tpot_s, found.ttft_s) == pytest.approx((alone.tpot_s, alone.ttft_s))
+        assert found.notes == alone.notes
+        assert found.provenance == alone.provenance
+        assert found.metrics["throughput"].high == pytest.approx(alone.metrics["throughput"].high)
