@@ -17,7 +17,7 @@ from typing import Any
 from chipwise.core.errors import ChipwiseError, SpecError
 from chipwise.hardware import datasheet
 from chipwise.hardware.runtime import runtime_named
-from chipwise.predict.diffusion import Picture, model_named, picture_law
+from chipwise.predict.diffusion import Picture, base_name, model_named, picture_law
 from chipwise.predict.drawn import Shares, mean_watts, watts_law
 from chipwise.predict.sums import Constants, Law, value_of
 from chipwise.serve import served_energy
@@ -165,14 +165,6 @@ def _measured(row: Mapping[str, str]) -> Measured:
 
 
 ENERGIES = ("energy_per_token_joules", "energy_per_image_joules", "energy_per_video_joules")
-
-
-def base_name(model: str) -> str:
-    """A model's name without what says how it was tuned or stored: such models have one architecture."""
-    low = model.rpartition("/")[2].lower()
-    return re.sub(
-        r"-(instruct|thinking|it|fp8|bf16|vl|omni|coder|2507|0528|diffusers|r1|v3\.1|chat|v2)(?=-|$)", "", low
-    )
 
 
 def _tokens(row: Mapping[str, str], base: Measured, device: Any, sort: str) -> Measured:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import collections
 import functools
+import gzip
+import json
 import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +23,7 @@ from scipy.sparse.linalg import LinearOperator, cg
 from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import SpecError
 from chipwise.core.statistics import conformal_half_width
-from chipwise.predict import phone_parts
+from chipwise.predict import phone_models, phone_parts
 from chipwise.predict.phone_parts import CHIPS, PartRun, chip_named, constants, part_law
 from chipwise.predict.sums import Constants, value_of
 from chipwise_fitting.score import Row
@@ -132,7 +134,7 @@ def ridge(
 
 
 def fit(tables: Path, out: Path, *, progress: Callable[[str], None]) -> str:
-    """Fits to the table and writes ``phones.json``.
+    """Fits to the table and writes ``phones.json.gz`` and ``phone_models.json.gz``.
 
     Raises:
         SpecError: The table holds no row.
@@ -180,8 +182,28 @@ def fit(tables: Path, out: Path, *, progress: Callable[[str], None]) -> str:
         },
         out / phone_parts.DATA.name,
     )
+    write_catalogue(parts, out)
     constants.cache_clear()
     return f"phones: {len(parts)} runs, {len(folds['none'])} terms"
+
+
+def write_catalogue(parts: Sequence[Part], out: Path) -> None:
+    """Writes which parts models have, and how many operators each has when compiled for a unit in a precision."""
+    layers: dict[str, dict[str, dict[str, list[float]]]] = {}
+    for part in parts:
+        run = part.run
+        if run.layers:
+            own = layers.setdefault(run.model, {}).setdefault(run.component, {})
+            own.setdefault(f"{run.unit}|{run.precision}", []).append(run.layers)
+    found = {
+        model: {
+            component: {place: round(float(np.median(counts))) for place, counts in places.items()}
+            for component, places in components.items()
+        }
+        for model, components in layers.items()
+    }
+    text = json.dumps({"source": SOURCE, "models": found}, sort_keys=True, separators=(",", ":"))
+    (out / phone_models.DATA.name).write_bytes(gzip.compress(text.encode(), mtime=0))
 
 
 def split_of(model: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chipwise.cli import completion, quality
+from chipwise.cli import completion, quality, whole_runs
 
 if TYPE_CHECKING:
     from chipwise.api.predictions import DeviceAnswer
@@ -53,6 +53,14 @@ def command(
     pp: Annotated[int, typer.Option(help="Pipeline-parallel degree.", min=1)] = 1,
     ep: Annotated[int, typer.Option(help="Expert-parallel degree.", min=1)] = 1,
     dp: Annotated[int, typer.Option(help="Data-parallel degree: replicas of attention.", min=1)] = 1,
+    height: Annotated[int | None, typer.Option(help="Of a diffusion model's picture, in pixels.", min=1)] = None,
+    width: Annotated[int | None, typer.Option(help="Of a diffusion model's picture, in pixels.", min=1)] = None,
+    frames: Annotated[int | None, typer.Option(help="Of a diffusion model's video; 1 makes an image.", min=1)] = None,
+    steps: Annotated[int | None, typer.Option(help="Of denoising, in a diffusion model.", min=1)] = None,
+    part: Annotated[str | None, typer.Option(help="One part of a model on a phone's chip, such as encoder.")] = None,
+    timed_by: Annotated[
+        str | None, typer.Option(help="Kernels as another laboratory times them: llmservingsim")
+    ] = None,
     train: Annotated[bool, typer.Option("--train", help="One optimiser step of --batch sequences instead.")] = False,
     checkpoint: Annotated[bool, typer.Option("--checkpoint", help="With --train: recompute activations.")] = False,
     microbatches: Annotated[int, typer.Option(help="With --train: number of microbatches.", min=1)] = 1,
@@ -72,6 +80,10 @@ def command(
     Training: chipwise estimate Qwen/Qwen3-0.6B --train --batch 8 --prompt 2048
 
     Quality: chipwise estimate meta-llama/Llama-3.1-8B --train-tokens 2T
+
+    Pictures: chipwise estimate black-forest-labs/FLUX.1-dev --device h100-sxm --steps 28 --batch 4
+
+    Parts on a phone's NPU: chipwise estimate openai/whisper-small --device snapdragon-8-elite --weights w8a16
 
     Columns read: row_id, model, device, runtime, weights, kv, tp, pp, ep, dp, batch, isl, osl.
     """
@@ -102,6 +114,9 @@ def command(
     if model is None:
         raise typer.BadParameter("name a MODEL, or a file with --table")
     refuse(context, "out", why="is for --table")
+    picture = {"height": height, "width": width, "frames": frames, "steps": steps}
+    if whole_runs.answered(context, model, picture, part=part, timed_by=timed_by, as_json=as_json):
+        return
     if train:
         refuse(context, "new", "kv", why="is for serving, not for --train")
         if device == "all":
@@ -180,6 +195,8 @@ def _print(model: str, found: CostEstimate) -> None:
         ("tpot_p50", "TPOT", "time"),
         ("throughput", "throughput, all requests" if generates else "tokens read", "rate"),
         ("joules_per_token", "energy per token", "energy"),
+        ("served_power_w", "power, always so many requests", "power"),
+        ("served_joules_per_token", "energy per token, served so", "energy"),
         ("usd_per_1k_input_tokens", "price of input", "token_price"),
         ("usd_per_1k_output_tokens", "price of output", "token_price"),
     ):

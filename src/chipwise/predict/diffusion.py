@@ -8,10 +8,12 @@ with pixels (decoding the latents), over rates fitted to published runs (``predi
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from chipwise.core.dtypes import DType
+from chipwise.core.errors import Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.predict.sums import Amount, Law, Terms, named
 
@@ -82,12 +84,25 @@ KNOWN: Mapping[str, DiffusionTransformer] = {
 }
 
 
+def known_name(name: str) -> str | None:
+    """The longest name of ``KNOWN`` that ``name`` holds, such as ``flux.1`` in ``black-forest-labs/FLUX.1-dev``."""
+    low = name.lower()
+    return max((known for known in KNOWN if known in low), key=len, default=None)
+
+
+def base_name(model: str) -> str:
+    """A model's name without what says how it was tuned or stored: such models have one architecture."""
+    low = model.rpartition("/")[2].lower()
+    return re.sub(
+        r"-(instruct|thinking|it|fp8|bf16|vl|omni|coder|2507|0528|diffusers|r1|v3\.1|chat|v2)(?=-|$)", "", low
+    )
+
+
 def model_named(name: str, parameters: float) -> DiffusionTransformer:
     """The model that ``name`` holds the name of; else one of its size, with the width that such models have."""
-    low = name.lower()
-    found = [known for known in KNOWN if known in low]
-    if found:
-        return KNOWN[max(found, key=len)]
+    known = known_name(name)
+    if known is not None:
+        return KNOWN[known]
     layers = max(12, round(28 * (parameters / 1.5e9) ** (1 / 3)))
     return DiffusionTransformer(parameters=parameters, layers=layers, width=round(math.sqrt(parameters / layers / 16)))
 
@@ -126,7 +141,15 @@ class Picture:
 
 
 def _peak(device: DeviceProfile) -> float:
-    return device.peak_flops_per_s[DType.BF16]
+    """Dense rate of 16-bit products.
+
+    Raises:
+        Unsupported: The sheet has none.
+    """
+    for name in (DType.BF16, DType.FP16):
+        if rate := device.peak_flops_per_s.get(name):
+            return rate
+    raise Unsupported(f"{device.name} lists no rate of 16-bit products, which diffusion transformers need")
 
 
 def picture_law(picture: Picture) -> Law:

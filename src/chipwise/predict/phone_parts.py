@@ -41,6 +41,9 @@ CHIPS: Mapping[str, Chip] = {
     "snapdragon 8 gen 1": Chip("snapdragon-8-gen-1", "v69", "phone"),
     "samsung galaxy s23": Chip("snapdragon-8-gen-2", "v73", "phone"),
     "snapdragon 8 gen 2": Chip("snapdragon-8-gen-2", "v73", "phone"),
+    "snapdragon 8+ gen 1": Chip("snapdragon-8-gen-1", "v69", "phone"),
+    "snapdragon-8-plus-gen-1": Chip("snapdragon-8-gen-1", "v69", "phone"),
+    "snapdragon-x-plus": Chip("snapdragon-x-elite", "v73", "laptop"),
     "qcs8550": Chip("snapdragon-8-gen-2", "v73", "phone"),
     "qcs8450": Chip("snapdragon-8-gen-1", "v69", "phone"),
     "samsung galaxy s24": Chip("snapdragon-8-gen-3", "v75", "phone"),
@@ -76,10 +79,17 @@ CHIPS: Mapping[str, Chip] = {
 
 
 def chip_named(device: str) -> Chip:
-    """The chip in a device of AI Hub's list; a chip of its own where the name is new."""
+    """The chip in a device of AI Hub's list, or of a data sheet; a chip of its own where the name is new."""
     low = device.lower()
     found = [known for known in CHIPS if known in low]
-    return CHIPS[max(found, key=len)] if found else Chip(low, "unknown", "unknown")
+    if found:
+        return CHIPS[max(found, key=len)]
+    sheets = {_squeezed(chip.name): chip for chip in CHIPS.values()}
+    return sheets.get(_squeezed(low.partition(":")[0])) or Chip(low, "unknown", "unknown")
+
+
+def _squeezed(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name)
 
 
 @dataclass(frozen=True, slots=True)

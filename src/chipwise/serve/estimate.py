@@ -18,7 +18,8 @@ from chipwise.serve.groups import MODEL, Group, GroupCost, cost_groups, grouped,
 from chipwise.serve.kernel_times import FIGURES, op_at
 from chipwise.serve.memory import DeviceMemory
 from chipwise.serve.remedies import Remedy, remedies_of
-from chipwise.serve.request import Request, stood_in
+from chipwise.serve.request import Request, resolved, stood_in
+from chipwise.serve.served_energy import served_power
 from chipwise.serve.setting import Setting
 from chipwise.serve.steps import PassTimes, class_of
 
@@ -40,7 +41,23 @@ def estimate(request: Request, *, fold: str | None = None) -> CostEstimate:
     found = estimates([request], fold=fold)[0]
     if isinstance(found, ChipwiseError):
         raise found
-    return found
+    return _with_served_power(found, request)
+
+
+def _with_served_power(found: CostEstimate, request: Request) -> CostEstimate:
+    """With watts and joules of a device that always has so many requests, where whole runs tell them."""
+    setting = (asked := resolved(request)).setting
+    try:
+        drawn = served_power(
+            setting,
+            asked.device,
+            requests=request.batch,
+            prompt_tokens=request.prompt_tokens,
+            new_tokens=request.new_tokens,
+        )
+    except Unsupported:
+        return found
+    return replace(found, metrics=found.metrics | drawn)
 
 
 def estimates(requests: Sequence[Request], *, fold: str | None = None) -> list[CostEstimate | ChipwiseError]:

@@ -14,12 +14,14 @@ from pathlib import Path
 
 import numpy as np
 
-from chipwise.core.errors import SpecError
+from chipwise.core.errors import SpecError, Unsupported
 from chipwise.core.fields import build
 from chipwise.core.files import read_text
+from chipwise.cost.model import Predicted
 from chipwise.hardware.datasheet import DeviceProfile
-from chipwise.predict.drawn import Shares
-from chipwise.predict.sums import Amount, Constants, Law, named
+from chipwise.hardware.runtime import SERVING
+from chipwise.predict.drawn import Shares, mean_watts, watts_law
+from chipwise.predict.sums import Amount, Constants, Law, named, value_of
 from chipwise.serve.lowering import lower_pass
 from chipwise.serve.plan import Plan
 from chipwise.serve.setting import Setting, Step
@@ -29,6 +31,7 @@ from chipwise.spec.feed_forward import MixtureOfExperts
 DATA = Path(__file__).parent / "data" / "energy.json"
 LAWS = ("tokens_s", "tokens_w", "tokens_j", "pictures_s", "pictures_w", "pictures_j")
 UNKNOWN_PROMPT = 500
+SORT = "lm-arena-chat"  # the sort of work that requests of plain text are
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,3 +141,51 @@ def constants() -> dict[str, Constants]:
     """Those that ship, by law."""
     held = json.loads(read_text(DATA))
     return {name: build(Constants, held[name], file=str(DATA)) for name in LAWS}
+
+
+def served_power(
+    setting: Setting, device: DeviceProfile, *, requests: int, prompt_tokens: int, new_tokens: int
+) -> dict[str, Predicted]:
+    """Watts of all devices, and joules of a new token, while so many requests are always in flight.
+
+    Every request's prompt is read in between, so a token's joules hold its share of one.
+
+    Args:
+        setting: Model, formats and plan, whose devices all draw power.
+        device: One of the devices.
+        requests: In flight at once, over all devices; fewer where memory holds fewer.
+        prompt_tokens: Of a request.
+        new_tokens: Of a request.
+
+    Raises:
+        Unsupported: The laws were fitted to vLLM on NVIDIA's data-centre GPUs; this is something else.
+    """
+    held = constants()
+    seen = device.vendor in held["tokens_w"].vendors and device.level("dram").technology.startswith("HBM")
+    if not seen or setting.runtime.stack not in SERVING or not setting.arch.causal or setting.arch.encoder:
+        raise Unsupported("watts of whole runs are known of engines that serve on NVIDIA's GPUs with HBM")
+    plan = setting.plan
+    load = Load(
+        setting=shared(setting, plan.devices),
+        device=device,
+        devices=plan.devices,
+        requests=requests,
+        prompt_tokens=prompt_tokens,
+        new_tokens=new_tokens,
+        sort=SORT,
+    )
+    work = TokenWork.of(load)
+    step_s = float(value_of(step_law(load, work), held["tokens_s"].terms()))
+    gpu, kind = device.name, load.levels[1]
+    levels = (gpu, SORT, f"{gpu}|{SORT}", kind, f"{gpu}|{kind}", f"n{plan.devices}", load.levels[5])
+    watts = plan.devices * mean_watts(device, watts_law(device, work.shares(step_s), levels), held["tokens_w"].terms())
+    place = f"{gpu}|{SORT}"
+    widths = [
+        each.halfwidth(each.situation(device=gpu, vendor=device.vendor, place=place, model=""), place)
+        for each in (held["tokens_w"], held["tokens_j"])
+    ]
+    joules = watts * step_s / work.requests
+    return {
+        "served_power_w": Predicted.around(watts, widths[0]),
+        "served_joules_per_token": Predicted.around(joules, widths[1]),
+    }

@@ -1,0 +1,139 @@
+"""Estimates from the rates of whole runs: pictures and videos, parts of models on phones, other laboratories."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from chipwise.core.arguments import public
+from chipwise.core.results import ResultTable
+from chipwise.cost.whole_run import RunEstimate
+
+if TYPE_CHECKING:
+    from chipwise.serve.laboratory_times import LaboratoryTime
+
+
+class PartTable(ResultTable[RunEstimate]):
+    """Estimates of a model's parts."""
+
+
+@public
+def estimate_pictures(
+    model: str,
+    *,
+    device: str = "h100-sxm",
+    height: int | None = None,
+    width: int | None = None,
+    frames: int | None = None,
+    steps: int | None = None,
+    batch: int = 1,
+    devices: int = 1,
+    runtime: str | None = None,
+) -> RunEstimate:
+    """Predicts a batch of images or videos that a diffusion transformer makes: seconds, watts, joules, price.
+
+    >>> import chipwise
+    >>> found = chipwise.estimate_pictures("black-forest-labs/FLUX.1-dev", device="h100-sxm")
+    >>> 2 < found.latency_s < 20
+    True
+
+    Args:
+        model: A name that holds a known diffusion transformer's, such as ``stable-diffusion-3.5-large``.
+        device: A data sheet's name, alias or file.
+        height: Pixels. Default: 1024, of a video 480.
+        width: Pixels. Default: 1024, of a video 832.
+        frames: Frames of a video; 1 makes an image. Default: 81 for models of videos.
+        steps: Steps of denoising. Default: 28, of a video 50, of models distilled for few 4.
+        batch: Images or videos that are made together.
+        devices: Devices that share each of them.
+        runtime: ``diffusers``.
+
+    Raises:
+        UnknownName: A name that is not known.
+        SpecError: A size is wrong.
+        Unsupported: The device lists no rate of 16-bit products.
+        DoesNotFit: The transformer's weights do not fit.
+    """
+    from chipwise.serve.pictures import estimate_pictures as pictures
+
+    return pictures(
+        model, device=device, height=height, width=width, frames=frames, steps=steps, batch=batch, devices=devices,
+        runtime=runtime,
+    )  # fmt: skip
+
+
+@public
+def estimate_parts(
+    model: str,
+    *,
+    device: str = "snapdragon-8-elite",
+    part: str | None = None,
+    runtime: str | None = None,
+    weights: str | None = None,
+) -> PartTable:
+    """Predicts each part of a model that Qualcomm compiles for its chips: an encoder, a decoder, a text tower.
+
+    >>> import chipwise
+    >>> [found.part for found in chipwise.estimate_parts("openai/whisper-small", device="snapdragon-8-elite")]
+    ['decoder', 'encoder']
+
+    Args:
+        model: A model that AI Hub has, such as ``whisper_small``, ``openai_clip`` or ``vit``.
+        device: A Snapdragon or Dragonwing chip, ``CHIP:gpu`` or ``CHIP:cpu`` for other units than its NPU.
+        part: The one part asked for.
+        runtime: qnn, onnxruntime, litert, … Default: qnn on the NPU, litert elsewhere.
+        weights: fp16, w8a16, w8a8, w4a16. Default: fp16.
+
+    Raises:
+        UnknownName: A name that is not known.
+        Unsupported: The device is no chip of Qualcomm's.
+    """
+    from chipwise.predict.phone_models import estimate_parts as parts
+
+    found = parts(model, device=device, part=part, runtime=runtime, weights=weights)
+    return PartTable(f"{model} on {device}", found)
+
+
+@public
+def laboratory_times(
+    model: str | Path,
+    *,
+    device: str = "h100-sxm",
+    laboratory: str = "llmservingsim",
+    runtime: str | None = None,
+    prompt: int = 1024,
+    new: int = 128,
+    batch: int = 1,
+    weights: str | None = None,
+    tp: int = 1,
+) -> list[LaboratoryTime]:
+    """Predicts a model's kernels as another laboratory would time them, beside our own times.
+
+    >>> import chipwise
+    >>> found = chipwise.laboratory_times("meta-llama/Llama-3.1-8B", device="rtx-a6000")
+    >>> found[0].place
+    'embedding'
+
+    Args:
+        model: As in :func:`estimate`.
+        device: A data sheet's name, alias or file.
+        laboratory: ``llmservingsim``, whose tables of kernels are public.
+        runtime: Inference runtime whose kernels are meant.
+        prompt: Prompt tokens of a request.
+        new: New tokens of a request.
+        batch: Requests in flight.
+        weights: Weight format.
+        tp: Tensor-parallel degree.
+
+    Raises:
+        UnknownName: A name that is not known.
+        Unsupported: The device lacks a rate.
+    """
+    from chipwise.serve.laboratory_times import laboratory_times as times
+    from chipwise.serve.request import Request
+
+    request = Request(
+        model=model, device=device, runtime=runtime, weights=weights, tp=tp, batch=batch, prompt_tokens=prompt,
+        new_tokens=new,
+    )  # fmt: skip
+    return times(request, laboratory)

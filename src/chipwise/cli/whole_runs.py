@@ -1,0 +1,165 @@
+"""What ``chipwise estimate`` answers from the rates of whole runs: pictures, parts on phones, other laboratories."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from chipwise.cost.whole_run import RunEstimate
+    from chipwise.serve.laboratory_times import LaboratoryTime
+
+LABELS = {
+    "latency_s": ("latency", "time"),
+    "runs_per_s": ("runs per second", "count"),
+    "images_per_s": ("images per second", "count"),
+    "videos_per_s": ("videos per second", "count"),
+    "power_w": ("power", "power"),
+    "joules_per_image": ("energy per image", "energy"),
+    "joules_per_video": ("energy per video", "energy"),
+    "usd_per_1k_images": ("price of 1,000 images", "price"),
+    "usd_per_1k_videos": ("price of 1,000 videos", "price"),
+}
+
+
+def answered(
+    context: typer.Context,
+    model: str,
+    picture: Mapping[str, int | None],
+    *,
+    part: str | None,
+    timed_by: str | None,
+    as_json: bool,
+) -> bool:
+    """Whether one of these laws is meant; then it has answered.
+
+    Args:
+        context: The command's, with the options that all sorts of models share.
+        model: As on the command line.
+        picture: The options of pictures.
+        part: The one part asked for.
+        timed_by: The laboratory in whose terms kernels are asked for.
+        as_json: Whether to print JSON.
+
+    Raises:
+        typer.BadParameter: An option of another sort of model was typed.
+    """
+    from chipwise.cli.output import refuse
+
+    if timed_by is not None:
+        refuse(context, *picture, "part", "train", "train_tokens", why="is not for --timed-by")
+        _laboratory(context, model, timed_by, as_json=as_json)
+        return True
+    sort = "" if Path(model).exists() else _sort_of(model, context.params["device"], part)
+    if sort != "pictures":
+        refuse(context, *picture, why="is for diffusion models, such as stable-diffusion-3.5-large")
+    if sort != "parts":
+        refuse(context, "part", why="is for models that Qualcomm compiles part by part, such as whisper_small")
+    if not sort:
+        return False
+    language = ("prompt", "new", "kv", "pp", "ep", "dp", "train", "checkpoint", "microbatches", "train_tokens")
+    if sort == "pictures":
+        refuse(context, *language, "weights", why="is for language models, not for pictures")
+        _pictures(context, model, picture, as_json=as_json)
+    else:
+        refuse(context, *language, "tp", "batch", why="is for language models, not for parts on a phone")
+        _parts(context, model, part, as_json=as_json)
+    return True
+
+
+def _sort_of(model: str, device: str, part: str | None) -> str:
+    """``pictures``, ``parts``, or nothing of a model for which kernels are priced."""
+    from chipwise.core.errors import UnknownName
+    from chipwise.hardware import datasheet
+    from chipwise.predict.diffusion import known_name
+    from chipwise.predict.phone_models import model_called
+    from chipwise.predict.phone_parts import CHIPS
+    from chipwise.spec import families
+
+    if known_name(model):
+        return "pictures"
+    if part is not None:
+        return "parts"
+    if model_called(model) is None:
+        return ""
+    try:
+        families.id_of(model)
+    except UnknownName:
+        return "parts"
+    whole = device.partition(":")[0]
+    on_phone = whole.strip().lower() in CHIPS or (whole != "all" and datasheet.load(whole).vendor == "Qualcomm")
+    return "parts" if on_phone else ""
+
+
+def _pictures(context: typer.Context, model: str, picture: Mapping[str, int | None], *, as_json: bool) -> None:
+    from chipwise import api
+    from chipwise.cli.output import json_of
+
+    told = context.params
+    if told["device"] == "all":
+        raise typer.BadParameter("pictures are predicted on one device at a time, not on all")
+    asked = {name: told[name] for name in ("device", "batch", "runtime")}
+    found = api.estimate_pictures(model, devices=told["tp"], **asked, **picture)
+    json_of(found) if as_json else _print([found])
+
+
+def _parts(context: typer.Context, model: str, part: str | None, *, as_json: bool) -> None:
+    from chipwise import api
+    from chipwise.cli.output import is_default, json_of
+
+    asked = {name: context.params[name] for name in ("runtime", "weights")}
+    if not is_default(context, "device"):
+        asked["device"] = context.params["device"]
+    found = api.estimate_parts(model, part=part, **asked)
+    json_of(list(found)) if as_json else _print(found)
+
+
+def _print(found: Sequence[RunEstimate]) -> None:
+    from chipwise.cli.output import print_table, say
+    from chipwise.core import units
+    from chipwise.core.layout import Column, Table
+
+    first = found[0]
+    several = f"{first.devices} x " if first.devices > 1 else ""
+    say(
+        f"{first.model} on {several}{first.device}, {first.runtime}, {first.setting}: {first.provenance}, "
+        "90 % intervals",
+        bold=True,
+    )
+    table = Table(columns=[Column(), Column(prose=True)])
+    for each in found:
+        for name, value in each.metrics.items():
+            label, kind = LABELS[name]
+            own = f"{each.part}, {label}" if each.part else label
+            table.add(own, units.span(value.value, value.low, value.high, kind))
+    print_table(table)
+    for note in dict.fromkeys(note for each in found for note in each.notes):
+        say(f"note: {note}")
+
+
+def _laboratory(context: typer.Context, model: str, laboratory: str, *, as_json: bool) -> None:
+    from chipwise import api
+    from chipwise.cli.output import json_of
+
+    asked = {name: context.params[name] for name in ("device", "runtime", "prompt", "new", "batch", "weights", "tp")}
+    found = api.laboratory_times(model, laboratory=laboratory, **asked)
+    json_of(found) if as_json else _print_laboratory(f"{model} on {asked['device']}", laboratory, found)
+
+
+def _print_laboratory(what: str, laboratory: str, found: Sequence[LaboratoryTime]) -> None:
+    from chipwise.cli.output import print_table
+    from chipwise.core import units
+    from chipwise.core.layout import Column, Table
+
+    table = Table(
+        columns=[Column(head="kernels"), *(Column(head=each, right=True) for each in ("calls", "here", "there"))],
+        title=f"{what}: predicted, here and as timed by {laboratory}, 90 % intervals",
+    )
+    for each in found:
+        theirs = each.theirs
+        there = "not timed" if theirs is None else units.span(theirs.value, theirs.low, theirs.high, "time")
+        table.add(f"{each.phase} {each.place}", f"{each.count:,}", units.show(each.ours_s, "time"), there)
+    print_table(table)

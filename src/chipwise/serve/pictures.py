@@ -1,0 +1,153 @@
+"""Images and videos of diffusion transformers: seconds, watts, joules and price of a batch, by whole runs' rates."""
+
+from __future__ import annotations
+
+from chipwise.core import units
+from chipwise.core.errors import DoesNotFit, SpecError, UnknownName, Unsupported
+from chipwise.cost.model import Predicted
+from chipwise.cost.whole_run import RunEstimate
+from chipwise.hardware import datasheet
+from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.predict import diffusion
+from chipwise.predict.diffusion import KNOWN, Picture, base_name, known_name, picture_law
+from chipwise.predict.drawn import Shares, mean_watts, watts_law
+from chipwise.predict.sums import value_of
+from chipwise.serve import stack_law
+from chipwise.serve.served_energy import constants
+
+RUNTIME = "diffusers"
+MOST_PIXELS = 16_384
+VIDEOS = ("hunyuanvideo", "wan", "cogvideo", "ltx", "mochi")
+FEW_STEPS = ("flux.1-schnell", "stable-diffusion-3.5-large-turbo")  # distilled for about four
+SIZES = {"image": (1024, 1024, 1, 28), "video": (480, 832, 81, 50)}
+"""Height, width, frames and steps where they are not asked for: those that most published runs have."""
+
+
+def estimate_pictures(
+    model: str,
+    *,
+    device: str | DeviceProfile,
+    height: int | None = None,
+    width: int | None = None,
+    frames: int | None = None,
+    steps: int | None = None,
+    batch: int = 1,
+    devices: int = 1,
+    runtime: str | None = None,
+) -> RunEstimate:
+    """Predicts a batch of images, or of videos, that a diffusion transformer makes.
+
+    Args:
+        model: A name that holds one of ``predict.diffusion.KNOWN``.
+        device: A data sheet, by name or itself.
+        height: Pixels; 1024 of an image and 480 of a video where it is not given.
+        width: Pixels; 1024 and 832.
+        frames: Of a video, 81; 1 makes an image.
+        steps: Of denoising; 28 and 50, 4 of models that were distilled for few.
+        batch: Images or videos.
+        devices: Devices that share each picture's positions.
+        runtime: ``diffusers``, whose rates the law has.
+
+    Raises:
+        UnknownName: The model, device or runtime is not known.
+        SpecError: A size is not above zero.
+        Unsupported: The device lists no rate of 16-bit products.
+        DoesNotFit: The transformer's weights need more memory than the device has.
+    """
+    known = known_name(model)
+    if known is None:
+        raise UnknownName("diffusion transformer", model, KNOWN)
+    if (runtime or RUNTIME).lower() not in (RUNTIME, "pytorch", "torch"):
+        raise UnknownName("runtime of pictures", runtime or "", [RUNTIME])
+    usual = SIZES["video" if known.startswith(VIDEOS) else "image"]
+    asked = [own if given is None else given for given, own in zip((height, width, frames, steps), usual, strict=True)]
+    if steps is None and known in FEW_STEPS:
+        asked[3] = 4
+    for name, value in zip(("height", "width", "frames", "steps"), asked, strict=True):
+        if not 1 <= value <= MOST_PIXELS:
+            raise SpecError(f"must be from 1 to {MOST_PIXELS:,}, not {value}", field=name)
+    sheet = datasheet.load(device) if isinstance(device, str) else device
+    picture = Picture(
+        model=KNOWN[known],
+        device=sheet,
+        height=asked[0],
+        width=asked[1],
+        frames=asked[2],
+        steps=asked[3],
+        batch=batch,
+        devices=devices,
+    )
+    return _estimate(model, picture)
+
+
+def _estimate(model: str, picture: Picture) -> RunEstimate:
+    sheet, sort = picture.device, "video" if picture.frames > 1 else "image"
+    _check_memory(model, picture)
+    held = constants()
+    place = f"{sheet.name}|text-to-{sort}"
+    told = {"device": sheet.name, "vendor": sheet.vendor, "place": place, "model": base_name(model)}
+    seconds = held["pictures_s"]
+    situation = seconds.situation(**told)
+    least = stack_law.constants().halfwidth("unseen", "*") if _far(sheet) else 0.0
+    law = picture_law(picture)
+    batch_s = float(value_of(law, seconds.terms()))
+    latency = Predicted.around(batch_s, max(least, _halfwidth("pictures_s", situation, place)))
+    rate = Predicted.around(picture.batch / batch_s, latency.log_halfwidth)
+    metrics = {"latency_s": latency, f"{sort}s_per_s": rate}
+    notes = []
+    try:
+        shares = Shares(memory=0.0, compute=picture.product_s / batch_s, attention=picture.attention_s / batch_s)
+        board_w = mean_watts(sheet, watts_law(sheet, shares, picture.levels), held["pictures_w"].terms())
+        watts = picture.devices * board_w
+        metrics["power_w"] = Predicted.around(watts, max(least / 2, _halfwidth("pictures_w", situation, place)))
+        joules = watts * batch_s / picture.batch
+        metrics[f"joules_per_{sort}"] = Predicted.around(joules, max(least, _halfwidth("pictures_j", situation, place)))
+    except Unsupported as error:
+        notes.append(f"no energy: {error}")
+    try:
+        usd = picture.devices * sheet.price_usd_per_s * batch_s / picture.batch
+        metrics[f"usd_per_1k_{sort}s"] = Predicted.around(1000 * usd, latency.log_halfwidth)
+    except Unsupported as error:
+        notes.append(f"no price: {error}")
+    if _far(sheet):
+        notes.append(
+            f"no run on {sheet.vendor}'s or on people's own GPUs was seen: the interval is that of whole vendors"
+        )
+    size = f"{picture.width} x {picture.height}"
+    size += f", {picture.frames} frames" if picture.frames > 1 else ""
+    return RunEstimate(
+        model=model,
+        setting=f"{picture.batch} {sort}{'s' if picture.batch > 1 else ''} of {size}, {picture.steps} steps, bf16",
+        device=sheet.label,
+        runtime=RUNTIME,
+        devices=picture.devices,
+        metrics=metrics,
+        provenance=f"predicted ({situation} device; rates of whole runs of diffusers)",
+        notes=tuple(notes),
+    )
+
+
+def _halfwidth(law: str, situation: str, place: str) -> float:
+    held = constants()[law]
+    if f"{situation}|*" not in held.halfwidths:  # seconds have no fit without a vendor: that of a device is the widest
+        situation = "sibling"
+    return held.halfwidth(situation, place)
+
+
+def _far(sheet: DeviceProfile) -> bool:
+    """Whether the device is unlike those of the fit, which are data-centre GPUs of one maker with HBM."""
+    return sheet.vendor not in constants()["pictures_s"].vendors or not sheet.level("dram").technology.startswith("HBM")
+
+
+def _check_memory(model: str, picture: Picture) -> None:
+    """Refuses a transformer whose weights alone do not fit.
+
+    Raises:
+        DoesNotFit: They do not.
+    """
+    needed, sheet = diffusion.BYTES * picture.model.parameters, picture.device
+    if needed > sheet.mem_capacity_bytes:
+        raise DoesNotFit(
+            f"the weights of {model}'s transformer need {units.show(needed, 'bytes')} in bf16 and {sheet.label} has "
+            f"{units.show(sheet.mem_capacity_bytes, 'bytes')}; name a device with more memory"
+        )
