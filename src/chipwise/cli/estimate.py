@@ -195,8 +195,8 @@ def _print(model: str, found: CostEstimate) -> None:
         ("tpot_p50", "TPOT", "time"),
         ("throughput", "throughput, all requests" if generates else "tokens read", "rate"),
         ("joules_per_token", "energy per token", "energy"),
-        ("served_power_w", "power, always so many requests", "power"),
-        ("served_joules_per_token", "energy per token, served so", "energy"),
+        ("served_power_w", "power under steady load", "power"),
+        ("served_joules_per_token", "energy per token, steady load", "energy"),
         ("usd_per_1k_input_tokens", "price of input", "token_price"),
         ("usd_per_1k_output_tokens", "price of output", "token_price"),
     ):

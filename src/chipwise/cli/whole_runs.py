@@ -101,8 +101,8 @@ def _pictures(context: typer.Context, model: str, picture: Mapping[str, int | No
     told = context.params
     if told["device"] == "all":
         raise typer.BadParameter("pictures are predicted on one device at a time, not on all")
-    asked = {name: told[name] for name in ("device", "batch", "runtime")}
-    found = api.estimate_pictures(model, devices=told["tp"], **asked, **picture)
+    asked = {name: told[name] for name in ("device", "batch", "runtime")} | dict(picture)
+    found = api.estimate_pictures(model, devices=told["tp"], **asked)
     json_of(found) if as_json else _print([found])
 
 
