@@ -1,4 +1,7 @@
-"""A whole design as an OpGraph: the same nodes, in the same order, as the graph that ``deploy`` builds."""
+"""A whole design as an OpGraph: the same nodes, in the same order, as the graph that ``deploy`` builds.
+
+Decoders are lowered here, image classifiers in ``lowering_images.py``.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from chipwise.blocks.attention.lower import lower as lower_attention
 from chipwise.blocks.conv.lower import lower as lower_conv
 from chipwise.blocks.embedding.lower import lower_cut, lower_embedding, lower_head
 from chipwise.blocks.ffn.lower import lower as lower_ffn
+from chipwise.blocks.lowering_images import lower_classifier
 from chipwise.blocks.norm.lower import lower as lower_norm
 from chipwise.ops import Op, OpGraph, Phase, Placed, Workload
 from chipwise.spec import ArchSpec, Attention, Design, FeedForward
@@ -38,6 +42,8 @@ def lower(design: Design, workload: Workload, phase: Phase, *, logits: Literal["
         Unsupported: A model that is not built, so that there is no graph to mirror.
     """
     arch = design.arch
+    if arch.stem is not None:
+        return lower_classifier(design, batch=workload.batch, phase=phase)
     require_plain(arch, work="lowered as the graph that is exported")
     query, past = workload.query_tokens(phase), workload.past_tokens(phase)
     batch = workload.batch

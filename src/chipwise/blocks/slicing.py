@@ -8,6 +8,8 @@ of the first of them.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from chipwise.blocks.attention.slicing import slice_attention
 from chipwise.blocks.cut import Cut, Index, first
 from chipwise.blocks.ffn.slicing import slice_feed_forward
@@ -26,6 +28,7 @@ def cuts(sub: ArchSpec, whole: ArchSpec) -> dict[str, Cut]:
     for name in ("norm", "positions", "norm_bias"):
         if getattr(sub, name) != getattr(whole, name):
             raise SpecError(f"{getattr(sub, name)} differs from the whole's {getattr(whole, name)}", field=name)
+    _check_stems(sub, whole)
     shapes, axes = weight_shapes(whole), _axes(sub, whole)
     owners = _owners(sub, whole)
     found: dict[str, Cut] = {}
@@ -40,6 +43,21 @@ def cuts(sub: ArchSpec, whole: ArchSpec) -> dict[str, Cut]:
         chosen = axes.get(name, {})
         found[name] = Cut(source, tuple(chosen.get(axis, first(size)) for axis, size in enumerate(shape)))
     return found
+
+
+def _check_stems(sub: ArchSpec, whole: ArchSpec) -> None:
+    """Stems agree in all but the channels of their convolutions: a patch of another size has other pixels."""
+    for name in ("classes", "pooling"):
+        if getattr(sub, name) != getattr(whole, name):
+            raise SpecError(f"{getattr(sub, name)} differs from the whole's {getattr(whole, name)}", field=name)
+    small, large = (arch.stem for arch in (sub, whole))
+    alike = small is None or large is None or replace(small, convs=large.convs) == large
+    if (
+        (small is None) != (large is None)
+        or not alike
+        or len(small.convs if small else ()) != len(large.convs if large else ())
+    ):
+        raise SpecError("images are cut into other patches than the whole's", field="stem")
 
 
 def kept_layers(depth: int, whole_depth: int) -> list[int]:

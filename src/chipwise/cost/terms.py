@@ -12,7 +12,7 @@ from typing import Any
 
 from chipwise.core.dtypes import values_bytes
 from chipwise.core.errors import Unsupported
-from chipwise.ops import AttentionOp, ConvOp, Elementwise, EmbeddingOp, Matmul, NormOp, Op
+from chipwise.ops import AttentionOp, ConvOp, Elementwise, EmbeddingOp, Matmul, NormOp, Op, PoolOp
 
 ROW_STEPS = {"fp32": 64, "int4": 128}
 """Values of a weight row that a kernel takes at once; those left over may cost more. llama.cpp's FP32 product of one
@@ -77,6 +77,9 @@ def _attention(op: AttentionOp) -> list[Term]:
     }
     if op.rope:
         amounts["rotated"] = rows * (op.heads + op.kv_heads) * op.head_size
+    if not op.causal:  # every position of an image or text over all others, by a kernel of its own
+        amounts["query"] = rows * op.heads
+        return [Term(model="attention.full", amounts=amounts)]
     if op.query_tokens > 1:  # work that does not grow with what is seen: caches that are read in whole blocks
         amounts["query"] = rows * op.heads
     shape = "step" if op.query_tokens == 1 else "prompt"
@@ -104,7 +107,15 @@ def _embedding(op: EmbeddingOp) -> list[Term]:
 
 def _conv(op: ConvOp) -> list[Term]:
     values = op.batch * op.positions * op.out_channels
+    if op.groups == 1:  # of an image: patches are copied, then multiplied
+        taken = op.batch * op.positions * op.in_channels * op.taps
+        amounts = {"node": 1, "in": taken, "out": values, "products": taken * op.out_channels}
+        return [Term(model="conv.image", amounts=amounts)]
     return [Term(model="conv", amounts={"node": 1, "value": values, "tap": values * op.taps})]
+
+
+def _pool(op: PoolOp) -> list[Term]:
+    return [Term(model="pool", amounts={"node": 1, "value": op.batch * op.positions * op.width})]
 
 
 _KINDS: dict[type, Callable[[Any], list[Term]]] = {
@@ -114,4 +125,5 @@ _KINDS: dict[type, Callable[[Any], list[Term]]] = {
     Elementwise: _elementwise,
     EmbeddingOp: _embedding,
     ConvOp: _conv,
+    PoolOp: _pool,
 }

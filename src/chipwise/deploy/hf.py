@@ -1,7 +1,7 @@
 """Hugging Face folders: a design and its weights as ``AutoModelForCausalLM`` (``AutoModel``) reads them, and back.
 
-A model that transformers computes with its own code is saved as such (Llama, mostly; BERT). Any other one brings
-``modeling_chipwise.py`` along (encoders: ``modeling_chipwise_encoder.py``), found by ``auto_map`` and loaded with
+A model that transformers computes with its own code is saved as such (Llama, mostly; BERT; ViT). Any other one brings
+``modeling_chipwise.py`` along (or that of encoders or image classifiers), found by ``auto_map`` and loaded with
 ``trust_remote_code=True``.
 """
 
@@ -19,12 +19,14 @@ from chipwise.core.arrays import Float32Array
 from chipwise.core.errors import SpecError, Unsupported
 from chipwise.core.files import read_mapping, write_atomic, write_json
 from chipwise.deploy.hf_encoder import bert_config, bert_name, from_bert, is_bert
+from chipwise.deploy.hf_vision import from_vit, is_vit, labels_of, to_vit, vit_config
 from chipwise.deploy.tokenizer_files import read_tokenizer
 from chipwise.spec import ArchSpec
 from chipwise.spec.encoder import is_encoder, without_head
 from chipwise.spec.hf import OWN_TYPE, family_of, read_config, to_config
 from chipwise.spec.io import to_data
 from chipwise.spec.plain import require_plain
+from chipwise.spec.vision import require_classifier
 from chipwise.spec.weights import weight_shapes
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 
 MODELLING, ENCODER_MODELLING = "modeling_chipwise.py", "modeling_chipwise_encoder.py"
+VISION_MODELLING = "modeling_chipwise_vision.py"
 _BUFFERS = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias", "embeddings.position_ids")  # in old files
 _BLOCKS = {
     "attention_norm": "input_layernorm",
@@ -53,6 +56,7 @@ LOADED = (
     "mistral",
     "qwen2",
     "qwen3",
+    "vit",
     OWN_TYPE,
 )  # families whose weights' names are known here
 _NEEDED = {"config.json": "config.json", "weights as safetensors": "*.safetensors", "tokenizer.json": "tokenizer.json"}
@@ -88,9 +92,16 @@ def save_pretrained(
 
     target = Path(folder)
     arrays = _checked(arch, {name: _numpy(value) for name, value in weights.items()}, where="weights")
+    config: dict[str, Any]
     encoder = is_encoder(arch)
-    if encoder and is_bert(arch):
-        config: dict[str, Any] = bert_config(arch)
+    if arch.stem is not None:
+        config = vit_config(arch) if is_vit(arch) else _own_config(arch, VISION_MODELLING)
+        if is_vit(arch):
+            arrays = to_vit(arch, arch.stem, arrays)
+        else:
+            write_atomic(target / VISION_MODELLING, Path(__file__).with_name(VISION_MODELLING).read_bytes())
+    elif encoder and is_bert(arch):
+        config = bert_config(arch)
         arrays = {bert_name(name): value for name, value in arrays.items()}
     elif encoder or family_of(arch) is None:
         module = ENCODER_MODELLING if encoder else MODELLING
@@ -117,6 +128,8 @@ def _own_config(arch: ArchSpec, modelling: str) -> dict[str, Any]:
     auto, name = ("AutoModelForCausalLM", "ChipwiseForCausalLM")
     if modelling == ENCODER_MODELLING:
         auto, name = ("AutoModel", "ChipwiseEncoder")
+    if modelling == VISION_MODELLING:
+        auto, name = ("AutoModelForImageClassification", "ChipwiseForImageClassification")
     return {
         "architectures": [name],
         "model_type": OWN_TYPE,
@@ -127,6 +140,7 @@ def _own_config(arch: ArchSpec, modelling: str) -> dict[str, Any]:
         "num_hidden_layers": len(arch.layers),
         "max_position_embeddings": arch.max_tokens,
         "tie_word_embeddings": arch.tie_embeddings,
+        **(labels_of(arch) if arch.classes else {}),
     }
 
 
@@ -167,13 +181,17 @@ def load_pretrained(folder: str | Path) -> tuple[ArchSpec, dict[str, Float32Arra
             "predicted and measured all the same, from its config.json"
         )
     arch, family = reading.arch, config["model_type"]
-    if not is_encoder(arch):
+    if arch.stem is not None:
+        require_classifier(arch, work="loaded with its weights")
+    elif not is_encoder(arch):
         require_plain(arch, work="loaded with its weights")
     if family not in LOADED:
         raise Unsupported(f"{source}: weights of {family} models are not read (those of {', '.join(LOADED)} are)")
     kept = dict(_tensors(source))
     if family == "gpt2":
         weights = dict(_from_gpt2(kept))
+    elif arch.stem is not None and family == "vit":
+        weights = from_vit(arch, arch.stem, kept)
     elif family == "bert":
         if not any(name.endswith("pooler.dense.weight") for name in kept):
             arch = without_head(arch)  # encoders that were trained without it are kept without it

@@ -29,6 +29,7 @@ from chipwise.core.dtypes import dtype_of
 from chipwise.core.errors import Unsupported
 from chipwise.core.files import storage, write_atomic
 from chipwise.deploy.onnx_encoder import Output, encoder_graph, encoder_metadata
+from chipwise.deploy.onnx_vision import classifier_graph, classifier_metadata
 from chipwise.spec import ArchSpec, Design
 from chipwise.spec.encoder import is_encoder
 from chipwise.spec.io import to_data
@@ -98,6 +99,9 @@ def build(
     if is_encoder(design.arch):
         nodes = encoder_graph(design, weights, output=output, padded=padded)
         return _model(nodes, design, metadata(design, "all") | encoder_metadata(output, padded=padded))
+    if design.arch.stem is not None:
+        nodes = classifier_graph(design, weights)
+        return _model(nodes, design, metadata(design, "last") | classifier_metadata(design.arch, design.arch.stem))
     require_plain(design.arch, work="exported to ONNX")
     return _model(_decoder(design, weights, logits), design, metadata(design, logits))
 
@@ -230,7 +234,7 @@ def random_weights(arch: ArchSpec, *, seed: int) -> dict[str, npt.NDArray[np.flo
     Raises:
         Unsupported: A model that is not built.
     """
-    if is_encoder(arch):
+    if is_encoder(arch) or arch.stem is not None:
         return _random_encoder(arch, seed=seed)
     require_plain(arch, work="given random weights")
     generator = np.random.default_rng(seed)
@@ -288,9 +292,9 @@ def _random_encoder(arch: ArchSpec, *, seed: int) -> dict[str, npt.NDArray[np.fl
     generator = np.random.default_rng(seed)
     weights: dict[str, npt.NDArray[np.float32]] = {}
     for name, shape in weight_shapes(arch).items():
-        if len(shape) == 2:
+        if len(shape) >= 2:
             values = generator.standard_normal(shape, dtype=np.float32)
-            weights[name] = values * np.float32(1 / math.sqrt(shape[1]))
+            weights[name] = values * np.float32(1 / math.sqrt(math.prod(shape[1:])))
         else:
             weights[name] = np.full(shape, float(name.endswith("weight")), np.float32)
     return weights

@@ -8,6 +8,7 @@ from chipwise.ops.graph import OpGraph, Placed
 from chipwise.ops.matmul import ConvOp, GroupedMatmul, Matmul
 from chipwise.ops.norm import NormOp
 from chipwise.ops.op import Op
+from chipwise.ops.pool import PoolOp
 from chipwise.ops.routing import ExpertsOp, RouteOp
 from chipwise.ops.scan import ScanOp
 from chipwise.ops.work import Work
@@ -28,6 +29,7 @@ __all__ = [
     "OpGraph",
     "Phase",
     "Placed",
+    "PoolOp",
     "RouteOp",
     "SampleOp",
     "ScanOp",

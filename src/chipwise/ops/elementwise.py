@@ -10,7 +10,7 @@ from chipwise.ops.work import Work
 
 Function = Literal[
     "relu", "relu2", "gelu", "gelu_tanh", "silu", "sigmoid", "mul", "add", "silu_mul", "gelu_mul", "gelu_tanh_mul",
-    "sigmoid_mul", "softmax", "rope", "kv_write", "copy", "quantise", "dequantise",
+    "sigmoid_mul", "softmax", "rope", "kv_write", "copy", "split", "transpose", "pad", "quantise", "dequantise",
 ]  # fmt: skip
 
 FLOPS: dict[str, tuple[int, int]] = {
@@ -31,6 +31,9 @@ FLOPS: dict[str, tuple[int, int]] = {
     "rope": (3, 1),  # two products and a sum; the table of angles stays on chip
     "kv_write": (0, 1),
     "copy": (0, 1),
+    "split": (0, 1),
+    "transpose": (0, 1),
+    "pad": (0, 1),
     "quantise": (4, 1),  # absolute value, compare, divide, round
     "dequantise": (1, 1),
 }

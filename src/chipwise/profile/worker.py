@@ -60,7 +60,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     generator = np.random.default_rng(request["seed"])
     encodes = "encodes" in session.facts
     steps = 0 if encodes else max(1, new - 1)
-    loop = Loop(session, generator.integers(0, session.vocab_size, (batch, prompt)), steps=steps)
+    loop = Loop(session, requested(session, generator, batch=batch, prompt=prompt), steps=steps)
     steady = _warm_up(loop, request["warm_up_s"])
     peak_memory_bytes = sensors.status_bytes("VmHWM")  # before the reference work takes memory of its own
     reference: Session | None = None
@@ -107,6 +107,13 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         "clock_hz_after": sensors.frequency_hz(cpus),
         "temperature_c": sensors.temperature_c(),
     }
+
+
+def requested(session: Session, generator: np.random.Generator, *, batch: int, prompt: int) -> AnyArray:
+    """What a request asks of the model: tokens (batch, prompt), or images (batch, C, Y, X) where it reads images."""
+    if image := session.facts.get("image"):
+        return generator.standard_normal((batch, *image), dtype=np.float32)
+    return generator.integers(0, session.vocab_size, (batch, prompt))
 
 
 def _machine() -> str:

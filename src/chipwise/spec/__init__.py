@@ -3,6 +3,7 @@
 from chipwise.spec.arch import ArchSpec, Design, Layer, uniform
 from chipwise.spec.feed_forward import FeedForward, MixtureOfExperts
 from chipwise.spec.mixers import Attention, GatedDelta, LatentAttention, Mamba2, ShortConv
+from chipwise.spec.stem import ImageStem
 
 __all__ = [
     "ArchSpec",
@@ -10,6 +11,7 @@ __all__ = [
     "Design",
     "FeedForward",
     "GatedDelta",
+    "ImageStem",
     "LatentAttention",
     "Layer",
     "Mamba2",

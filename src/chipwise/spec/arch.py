@@ -1,6 +1,7 @@
 """ArchSpec and its layers. Pure values; no torch, no costs.
 
-A model is an embedding, layers that may all differ, a final norm and a head. Each layer is a residual pair:
+A model is an embedding (of tokens, or of an image's patches), layers that may all differ, a final norm and a head. Each
+layer is a residual pair:
 ``x += attention(norm(x)); x += ffn(norm(x))``; either block may be absent, or have a short convolution before it
 ("Canon layers", Allen-Zhu 2025, Physics of Language Models part 4.1), and an encoder-decoder's layers have
 attention to the encoder between the two. Heads that predict several tokens ahead are no part of a model here.
@@ -19,6 +20,7 @@ from chipwise.core.results import Result
 from chipwise.spec.feed_forward import Activation, FeedForward, FeedForwardBlock, MixtureOfExperts
 from chipwise.spec.formats import WeightFormats, read_formats
 from chipwise.spec.mixers import Attention, GatedDelta, LatentAttention, Mamba2, Mixer, ShortConv
+from chipwise.spec.stem import ImageStem
 
 NormKind = Literal["rmsnorm", "layernorm"]
 Block = Mixer | FeedForwardBlock
@@ -40,6 +42,7 @@ __all__ = [
     "FeedForward",
     "FeedForwardBlock",
     "GatedDelta",
+    "ImageStem",
     "LatentAttention",
     "Layer",
     "Mamba2",
@@ -89,6 +92,7 @@ class Layer:
     ffn_norm: bool = later(True)  # a parallel layer without it has one norm for both blocks
     attention_conv: int = later(0)  # taps of a causal depthwise convolution between norm and block; 0 is none
     ffn_conv: int = later(0)
+    scale: bool = later(False)  # a learned factor of each value of each block's result (DINOv2, BEiT)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -114,7 +118,10 @@ class Layer:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ArchSpec(Result):
-    """A language model: a decoder, an encoder (attention that is not causal), or both. Layers may all differ."""
+    """A transformer: a decoder, an encoder (attention that is not causal), or both. Layers may all differ.
+
+    It reads tokens, or images where it has a ``stem``; ``vocab_size`` is then 0.
+    """
 
     vocab_size: int
     d_model: int
@@ -131,17 +138,22 @@ class ArchSpec(Result):
     norm_weight: bool = later(True)  # a norm without weights only divides
     final_norm: bool = later(True)
     embedding_norm: bool = later(False)
-    head: Literal["lm", "pooler", "none"] = later("lm")  # pooler: a square matrix with bias on the first position
+    head: Literal["lm", "pooler", "classes", "none"] = later("lm")  # pooler: a square matrix on the first position
     head_bias: bool = later(False)
     token_types: int = later(0)  # rows of a table of segments (BERT)
     extra_positions: int = later(0)  # rows of the learned table beyond max_tokens (OPT has two)
     layer_inputs: int = later(0)  # values of a second table that each token gives each layer (Gemma 4 E2B)
     encoder: tuple[Layer, ...] = later(())  # what ``cross`` attends to; norms and embedding as in the decoder
     encoder_d_model: int = later(0)  # an encoder of another width has a token table of its own; 0 is d_model
+    stem: ImageStem | None = later(None)  # noqa: RUF009  (images in patches; None is a table of tokens)
+    classes: int = later(0)  # rows of the matrix of a ``classes`` head, which has a bias
+    pooling: Literal["first", "mean", "attention"] = later("first")  # of positions into what the head reads
+    projection: int = later(0)  # columns of a last matrix without bias, into a space shared with text (CLIP)
 
     def __post_init__(self) -> None:
         check_fields(self)
-        positive(self, "vocab_size", "d_model", "max_tokens")
+        positive(self, "d_model", "max_tokens", *(() if self.stem else ("vocab_size",)))
+        self._check_images()
         for name in ("token_types", "extra_positions", "layer_inputs", "encoder_d_model"):
             if getattr(self, name):
                 positive(self, name)
@@ -161,9 +173,27 @@ class ArchSpec(Result):
             for i, layer in enumerate(layers):
                 self._check_layer(layer, layers, i, f"{stack}[{i}]")
 
+    def _check_images(self) -> None:
+        """Checks the stem, and the head of classes, against each other and the rest."""
+        if (self.head == "classes") != (self.classes > 0):
+            raise SpecError(f"{self.classes} classes do not go with a head that is {self.head}", field="classes")
+        if self.projection < 0:
+            raise SpecError(f"must be at least 0, not {self.projection}", field="projection")
+        if self.stem is None:
+            return
+        object.__setattr__(self, "tie_embeddings", False)  # there is no table to tie the head to
+        if self.vocab_size:
+            raise SpecError("a model that reads images has no vocabulary; it must be 0", field="vocab_size")
+        if self.head == "lm":
+            raise SpecError("a model that reads images has no head over a vocabulary; use head: classes", field="head")
+        if self.head == "classes" and self.pooling == "first" and not self.stem.prefix_tokens:
+            raise SpecError("without a class token the positions are pooled; use pooling: mean", field="pooling")
+
     def _check_layer(self, layer: Layer, layers: tuple[Layer, ...], number: int, place: str) -> None:
         if isinstance(layer.attention, Attention) and layer.attention.rope and self.positions != "rope":
             raise SpecError(f"rope must agree with positions: {self.positions}", field=f"{place}.attention")
+        if isinstance(layer.attention, Attention) and layer.attention.square is not None:
+            self._check_square(layer.attention.square, f"{place}.attention.square")
         for name, block in (("attention", layer.attention), ("ffn", layer.ffn)):
             taps = getattr(layer, f"{name}_conv")
             if taps and (taps < 2 or block is None):
@@ -181,6 +211,14 @@ class ArchSpec(Result):
         if source.shares is not None or not alike:
             raise SpecError(
                 f"layer {layer.shares} must own its weights and have the same blocks", field=f"{place}.shares"
+            )
+
+    def _check_square(self, square: int, place: str) -> None:
+        if self.stem is None or self.stem.prefix_tokens:
+            raise SpecError("needs an image's patches, and no positions before them", field=place)
+        if self.stem.grid % square:
+            raise SpecError(
+                f"squares of {square} do not divide a grid of {self.stem.grid} by {self.stem.grid} patches", field=place
             )
 
     def owned_layers(self) -> Iterable[tuple[int, Layer]]:
@@ -213,8 +251,18 @@ class ArchSpec(Result):
             tables += (self.max_tokens + self.extra_positions) * self.d_model
         if self.encoder_width != self.d_model:
             tables += self.vocab_size * self.encoder_width
+        if self.stem is not None:
+            tables += self.stem.parameters(self.d_model)
         pooler = self.d_model * (self.d_model + 1) if self.head == "pooler" else 0
+        pooler += self.classes * (self.d_model + 1) + self.projection * self.d_model + self._pooling_parameters()
         return tables + pooler + (self.vocab_size if self.head_bias else 0) + self.layer_input_parameters()
+
+    def _pooling_parameters(self) -> int:
+        """Parameters of pooling by attention: a learned query, attention with biases, a norm and a feed-forward."""
+        if self.pooling != "attention":
+            return 0
+        last, d = self.layers[-1], self.d_model
+        return d + 4 * d * (d + 1) + self.norm_parameters() + (last.ffn.parameters(d) if last.ffn is not None else 0)
 
     def layer_input_parameters(self) -> int:
         """Parameters of what gives each layer ``layer_inputs`` values of each token.
@@ -264,7 +312,7 @@ class ArchSpec(Result):
     def layer_parameters(self, layer: Layer, *, active: bool = False) -> int:
         """Parameters of one layer with its norms; ``active`` leaves out the experts that a token does not meet."""
         total = layer.norms() * self.norm_parameters() * (2 if self.norm_place == "both" else 1)
-        total += layer.convs * self.d_model
+        total += (layer.convs + layer.scale * len(tuple(layer.blocks()))) * self.d_model
         for block in layer.blocks():
             if active and isinstance(block, MixtureOfExperts):
                 total += block.active_parameters(self.d_model)
@@ -287,8 +335,8 @@ class Design:
     """A deployable design: an architecture and the format of its matrices.
 
     ``weights`` is the format of every projection and the head, or the text for formats that differ (``formats.py``:
-    ``int4/int8 head:int8``); the token table, norms and biases stay FP32, so a quantised tied head is a second copy of
-    the table. Layers that share weights share their format.
+    ``int4/int8 head:int8``); a matrix of patches has the head's. The token table, norms and biases stay FP32, so a
+    quantised tied head is a second copy of the table. Layers that share weights share their format.
     """
 
     arch: ArchSpec
@@ -318,6 +366,8 @@ class Design:
             return "fp32"
         if place[0] == "layers":
             return self.formats.layers[int(place[1])] if place[2] in ("attention", "ffn") else "fp32"
+        if place[0] == "stem":
+            return self.formats.head if place[1] == "projection" else "fp32"
         return self.formats.head if place[0] in ("head", "pooler") else "fp32"
 
     @property

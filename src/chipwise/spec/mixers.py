@@ -38,6 +38,8 @@ class Attention:
     relative_buckets: int = later(0)  # rows of a table of position biases, one column a head (T5)
     values_from_keys: bool = later(False)  # the projection of keys gives the values too (Gemma 4's full layers)
     reuses_cache: bool = later(False)  # no keys and values of its own: reads those of an earlier layer (Gemma 4)
+    square: int | None = later(None)  # patches see those of their own square of this many on each side (Swin, ViTDet)
+    key_bias: bool = later(True)  # with ``qkv_bias``: whether keys have one (BEiT's have none)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -46,9 +48,11 @@ class Attention:
             raise SpecError(f"{self.kv_heads} KV heads do not divide {self.heads} heads", field="kv_heads")
         if self.rope and self.head_size % 2:
             raise SpecError(f"rotary positions need an even head size, not {self.head_size}", field="head_size")
-        for name in ("window", "chunk"):
+        for name in ("window", "chunk", "square"):
             if getattr(self, name) is not None:
                 positive(self, name)
+        if self.square is not None and (self.causal or self.window is not None or self.chunk is not None):
+            raise SpecError("squares of an image are no windows of a text", field="square")
         if self.softcap is not None and self.softcap <= 0:
             raise SpecError(f"must be above 0, not {self.softcap}", field="softcap")
         if self.relative_buckets < 0:
@@ -76,6 +80,8 @@ class Attention:
         q, new = self.query_width, self.projected_kv_width
         weights = d_model * (q + new) + q * d_model + (d_model * q if self.gate else 0)
         biases = (q + new if self.qkv_bias else 0) + (d_model if self.out_bias else 0)
+        if self.qkv_bias and not self.key_bias:
+            biases -= self.kv_width
         return weights + biases + self._norm_parameters() + self.heads * (self.sinks + self.relative_buckets)
 
     def _norm_parameters(self) -> int:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from chipwise.spec.arch import ArchSpec, Attention, FeedForward
 from chipwise.spec.encoder import is_encoder
 from chipwise.spec.plain import require_plain
+from chipwise.spec.stem import CONV_EDGE, ImageStem
+from chipwise.spec.vision import require_classifier
 
 Shape = tuple[int, ...]
 
@@ -19,6 +21,8 @@ def weight_shapes(arch: ArchSpec) -> dict[str, Shape]:
     """
     if is_encoder(arch):
         return dict(_encoder(arch))
+    if arch.stem is not None:
+        return dict(_classifier(arch, require_classifier(arch, work="given weights by name")))
     require_plain(arch, work="given weights by name")
     return dict(_all(arch))
 
@@ -63,6 +67,27 @@ def _encoder(arch: ArchSpec) -> Iterator[tuple[str, Shape]]:
             yield from _norm(arch, f"{place}_norm")
     if arch.head == "pooler":
         yield from _linear("pooler", d, d, bias=True)
+
+
+def _classifier(arch: ArchSpec, stem: ImageStem) -> Iterator[tuple[str, Shape]]:
+    """Name and shape of every weight of an image classifier, in the order of its torch module."""
+    d = arch.d_model
+    for i, (into, out) in enumerate(stem.conv_shapes()):
+        yield f"stem.convs.{i}.weight", (out, into, CONV_EDGE, CONV_EDGE)
+        yield f"stem.convs.{i}.bias", (out,)
+    yield from _linear("stem.projection", d, stem.values, bias=stem.bias)
+    if stem.prefix_tokens:
+        yield "stem.prefix.weight", (stem.prefix_tokens, d)
+    yield "positions.weight", (stem.tokens, d)
+    for i, layer in enumerate(arch.layers):
+        if layer.attention is not None:
+            yield from _norm(arch, f"layers.{i}.attention_norm")
+            yield from _attention(layer.attention, d, f"layers.{i}.attention")
+        if layer.ffn is not None:
+            yield from _norm(arch, f"layers.{i}.ffn_norm")
+            yield from _feed_forward(layer.ffn, d, f"layers.{i}.ffn")
+    yield from _norm(arch, "norm")
+    yield from _linear("head", arch.classes, d, bias=True)
 
 
 def _norm(arch: ArchSpec, place: str) -> Iterator[tuple[str, Shape]]:

@@ -92,7 +92,7 @@ def test_sliding_windows() -> None:
         (
             {"model_type": "mamba"},
             SpecError,
-            "model_type: models of type 'mamba' are not read; known: bert, chatglm",
+            "model_type: models of type 'mamba' are not read; known: beit, bert, chatglm",
         ),
         ({"hidden_act": "sulu"}, SpecError, "hidden_act: unknown activation 'sulu'; did you mean 'silu'"),
         ({"hidden_size": "32"}, SpecError, "hidden_size: must be a whole number"),

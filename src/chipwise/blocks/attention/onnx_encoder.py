@@ -18,6 +18,12 @@ def add_encoder_attention(
     Raises:
         Unsupported: Heads of a size that the runtime's kernel refuses.
     """
+    heads = add_heads(graph, block, layer=layer, x=x, d_model=d_model, mask=mask)
+    return add_output(graph, block, layer=layer, key=f"layers.{layer}.attention", x=heads, d_model=d_model)
+
+
+def add_heads(graph: GraphBuilder, block: Attention, *, layer: int, x: str, d_model: int, mask: str | None) -> str:
+    """Scores and values of ``x``, before the output projection: (B, T, heads * head_size). Raises as above."""
     if block.head_size % 8:
         raise Unsupported(
             f"layer {layer}: ONNX Runtime takes heads whose size is a multiple of 8, not {block.head_size}"
@@ -36,11 +42,10 @@ def add_encoder_attention(
     thirds = graph.store(f"thirds.{width}", lambda: np.full(3, width, np.int64))
     parts = [f"{place}.{name}" for name in ("query", "key", "value")]
     graph.node("Split", [packed, thirds], parts, axis=-1)
-    heads = graph.node(
+    return graph.node(
         "MultiHeadAttention",
         [*parts, *(["", mask] if mask is not None else [])],
         f"{place}.attend",
         domain=MICROSOFT,
         num_heads=block.heads,
     )
-    return add_output(graph, block, layer=layer, key=key, x=heads, d_model=d_model)

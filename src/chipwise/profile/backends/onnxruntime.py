@@ -221,6 +221,40 @@ class OnnxEncoder:
         return result
 
 
+class OnnxClassifier:
+    """One loaded image classifier. To the harness it is a model with prefill alone, whose prompt is the images."""
+
+    def __init__(
+        self, path: str | Path, *, batch: int = 1, threads: int = 1, loaded: tuple[Any, dict[str, Any]] | None = None
+    ) -> None:
+        """Loads the file, unless ``loaded`` holds its session and metadata already. ``batch`` images come at once."""
+        self._session, self.facts = loaded or load(path, threads=threads)
+        if "image" not in self.facts:
+            raise MeasurementError(f"{path}: this model does not read images")
+        self.vocab_size = 0
+        classes = self._session.get_outputs()[0].shape[-1]
+        self._images = np.zeros((batch, *self.facts["image"]), np.float32)
+        self._logits = np.empty((batch, classes), np.float32)
+        self._binding = self._session.io_binding()
+        image, logits = self._images, self._logits
+        self._binding.bind_input("image", "cpu", 0, image.dtype, image.shape, image.ctypes.data)
+        self._binding.bind_output("logits", "cpu", 0, np.float32, logits.shape, logits.ctypes.data)
+
+    def prefill(self, images: AnyArray) -> AnyArray:
+        """Logits (batch, classes) of images (batch, C, Y, X)."""
+        self._images[:] = images
+        self._session.run_with_iobinding(self._binding)
+        return self._logits
+
+    def decode(self, tokens: AnyArray) -> AnyArray:
+        """Raises: a classifier does not generate.
+
+        Raises:
+            MeasurementError: Always.
+        """
+        raise MeasurementError(f"{self.facts['name']}: an image classifier does not generate")
+
+
 class OnnxRuntime:
     """ONNX Runtime's CPU provider. See :class:`chipwise.profile.backends.Runtime`."""
 
@@ -244,6 +278,8 @@ class OnnxRuntime:
             settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
             return HuggingFaceOnnx(path, _open(path, settings), capacity=capacity, batch=batch)
         loaded = (session, facts)
+        if "image" in facts:
+            return OnnxClassifier(path, batch=batch, loaded=loaded)
         if "encodes" in facts:
             return OnnxEncoder(path, loaded=loaded)
         return OnnxRuntimeSession(path, capacity=capacity, batch=batch, threads=threads, loaded=loaded)

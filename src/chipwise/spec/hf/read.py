@@ -18,7 +18,7 @@ from chipwise.core.fields import describe
 from chipwise.core.files import read_json
 from chipwise.spec import families, io
 from chipwise.spec.arch import ArchSpec
-from chipwise.spec.hf import dense, encoders, experts, gemma, gpt, hybrid
+from chipwise.spec.hf import dense, encoders, experts, gemma, gpt, hybrid, images
 from chipwise.spec.hf.fields import Fields
 
 OWN_TYPE = "chipwise"  # model_type of folders whose modelling file is ours; their config holds the ArchSpec itself
@@ -101,10 +101,15 @@ def read_config(config: Mapping[str, Any], *, name: str | None = None, file: str
 
 
 READERS: dict[str, Callable[[Fields], dict[str, Any]]] = {
+    "beit": images.read_beit,
     "bert": encoders.read_bert,
     "chatglm": dense.read_chatglm,
+    "clip_vision_model": images.read_clip,
     "deepseek_v2": experts.read_deepseek,
     "deepseek_v3": experts.read_deepseek,
+    "deit": images.read_deit,
+    "dinov2": images.read_dinov2,
+    "dinov2_with_registers": images.read_dinov2,
     "falcon": gpt.read_falcon,
     "gemma": gemma.read_gemma,
     "gemma2": gemma.read_gemma2,
@@ -146,7 +151,9 @@ READERS: dict[str, Callable[[Fields], dict[str, Any]]] = {
     "qwen3_vl_moe_text": experts.read_qwen3_moe,
     "qwen3_vl_text": dense.read_qwen3,
     "roberta": encoders.read_bert,
+    "siglip_vision_model": images.read_siglip,
     "smollm3": dense.read_smollm3,
     "t5": encoders.read_t5,
+    "vit": images.read_vit,
     "xlm-roberta": encoders.read_bert,
 }

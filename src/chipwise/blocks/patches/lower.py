@@ -1,0 +1,43 @@
+"""Patches and the head over classes as operators."""
+
+from __future__ import annotations
+
+from chipwise.ops import ConvOp, Elementwise, Matmul, Op, PoolOp
+from chipwise.spec import ArchSpec, ImageStem
+from chipwise.spec.stem import CONV_EDGE
+
+
+def lower_patches(arch: ArchSpec, stem: ImageStem, *, weights: str, batch: int) -> list[tuple[str, Op]]:
+    """From ``batch`` images to the residual stream. Biases, class token and positions are one table that is added."""
+    d, patches, rows = arch.d_model, batch * stem.patches, batch * stem.tokens
+    ops: list[tuple[str, Op]] = []
+    for i, ((into, out), side) in enumerate(zip(stem.conv_shapes(), stem.sides[1:], strict=True)):
+        ops.append(
+            (
+                f"convs.{i}",
+                ConvOp(
+                    batch=batch,
+                    positions=side**2,
+                    in_channels=into,
+                    out_channels=out,
+                    taps=CONV_EDGE**2,
+                    input_positions=stem.sides[i] ** 2,
+                    bias=True,
+                ),
+            )
+        )
+        ops.append((f"activations.{i}", Elementwise(function="gelu", elements=batch * side**2 * out)))
+    ops.append(("patches", Elementwise(function="transpose", elements=patches * stem.values)))
+    ops.append(("projection", Matmul(m=patches, k=stem.values, n=d, weights=weights)))
+    if stem.prefix_tokens:
+        ops.append(("room", Elementwise(function="pad", elements=rows * d)))
+    ops.append(("positions", Elementwise(function="add", elements=rows * d, inputs=2)))
+    return ops
+
+
+def lower_classes(arch: ArchSpec, *, weights: str, batch: int, positions: int) -> list[tuple[str, Op]]:
+    """The mean of ``positions`` states of each image, if there are several, and the matrix over classes."""
+    head = Matmul(m=batch, k=arch.d_model, n=arch.classes, weights=weights, bias=True)
+    if positions == 1:
+        return [("logits", head)]
+    return [("mean", PoolOp(batch=batch, positions=positions, width=arch.d_model)), ("logits", head)]

@@ -1,0 +1,58 @@
+"""Patches in torch. Axes: B batch, C channels, Y and X rows and columns, T tokens, P patches, D model width."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chipwise.nn.precision import compute_format
+from chipwise.spec import ImageStem
+from chipwise.spec.stem import CONV_EDGE, CONV_STRIDE
+
+
+class Patches(nn.Module):
+    """From an image to its patches, with the class token before them. Positions are added by the model."""
+
+    def __init__(self, stem: ImageStem, d_model: int) -> None:
+        super().__init__()
+        self.stem = stem
+        self.convs = nn.ModuleList(
+            nn.Conv2d(into, out, CONV_EDGE, stride=CONV_STRIDE, padding=CONV_EDGE // 2)
+            for into, out in stem.conv_shapes()
+        )
+        self.projection = nn.Linear(stem.values, d_model, bias=stem.bias)
+        self.prefix = nn.Embedding(stem.prefix_tokens, d_model) if stem.prefix_tokens else None
+
+    def forward(self, image_BCYX: Tensor) -> Tensor:
+        """The inputs of the first layer without their positions, (B, T, D)."""
+        x = compute_format(image_BCYX)
+        for conv in self.convs:
+            x = F.gelu(conv(x))
+        x_BTD = self.projection(cut_patches(x, self.stem.edge))
+        if self.prefix is not None:
+            prefix = self.prefix.weight.to(x_BTD.dtype).expand(len(x_BTD), -1, -1)
+            x_BTD = torch.cat((prefix, x_BTD), dim=1)
+        return x_BTD  # type: ignore[no-any-return]
+
+
+def cut_patches(x_BCYX: Tensor, edge: int) -> Tensor:
+    """Patches of ``edge`` by ``edge`` pixels row by row, each (C, edge, edge) flattened: (B, P, C · edge²)."""
+    batch, channels, rows, columns = x_BCYX.shape
+    parts = x_BCYX.view(batch, channels, rows // edge, edge, columns // edge, edge)
+    return parts.permute(0, 2, 4, 1, 3, 5).reshape(batch, -1, channels * edge * edge)
+
+
+def into_squares(x_BTD: Tensor, grid: int, square: int) -> Tensor:
+    """Positions of a ``grid`` by ``grid`` image by squares: (B · squares, square², D)."""
+    batch, _, width = x_BTD.shape
+    count = grid // square
+    parts = x_BTD.view(batch, count, square, count, square, width).transpose(2, 3)
+    return parts.reshape(batch * count**2, square**2, width)
+
+
+def from_squares(x_BTD: Tensor, grid: int, square: int) -> Tensor:
+    """The inverse of :func:`into_squares`: (B, grid², D)."""
+    count, width = grid // square, x_BTD.shape[-1]
+    parts = x_BTD.view(-1, count, count, square, square, width).transpose(2, 3)
+    return parts.reshape(-1, grid**2, width)

@@ -1,0 +1,97 @@
+"""Patches, squares of them, and the head over classes as ONNX nodes.
+
+What does not depend on the image is one table: positions, the class token on the first of them, and the projection's
+bias on the others. The patches are given an empty position in front, and the table is added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from onnx import TensorProto
+
+from chipwise.blocks.onnx_graph import MICROSOFT, GraphBuilder
+from chipwise.spec import ArchSpec, ImageStem
+from chipwise.spec.stem import CONV_EDGE, CONV_STRIDE
+
+
+def add_patches(graph: GraphBuilder, arch: ArchSpec, stem: ImageStem) -> str:
+    """The residual stream (B, T, D) of the input ``image`` (B, C, Y, X)."""
+    d, side = arch.d_model, stem.image_size
+    x = graph.input("image", TensorProto.FLOAT, ["batch", stem.channels, side, side])
+    edge, pad = CONV_EDGE, CONV_EDGE // 2
+    for i, (into, out) in enumerate(stem.conv_shapes()):
+        key = f"stem.convs.{i}"
+        shape = (out, into, edge, edge)
+        weight = graph.store(f"{key}.weight", lambda key=key, shape=shape: graph.weight(f"{key}.weight", shape))
+        bias = graph.vector(f"{key}.bias", out)
+        sizes = {"kernel_shape": [edge, edge], "strides": [CONV_STRIDE] * 2, "pads": [pad] * 4}
+        x = graph.node("Conv", [x, weight, bias], key, **sizes)
+        x = graph.node("Gelu", [x], f"stem.activations.{i}", domain=MICROSOFT)
+    channels = stem.values // stem.edge**2
+    if stem.edge == 1:
+        x = _reshape(graph, x, [0, channels, stem.patches], "stem.rows")
+        x = graph.node("Transpose", [x], "stem.patches", perm=[0, 2, 1])
+    else:
+        x = _reshape(graph, x, [0, channels, stem.grid, stem.edge, stem.grid, stem.edge], "stem.rows")
+        x = graph.node("Transpose", [x], "stem.cut", perm=[0, 2, 4, 1, 3, 5])
+        x = _reshape(graph, x, [0, stem.patches, stem.values], "stem.patches")
+    x = graph.projection(
+        "stem.projected", x, parts=["stem.projection"], key="stem.projection", k=stem.values, widths=[d]
+    )
+    if stem.prefix_tokens:
+        room = graph.store("stem.room", lambda: np.array([0, stem.prefix_tokens, 0, 0, 0, 0], np.int64))
+        x = graph.node("Pad", [x, room], "stem.padded")
+    return graph.node("Add", [x, graph.store("positions.weight", lambda: _table(graph, arch, stem))], "stem.out")
+
+
+def _table(graph: GraphBuilder, arch: ArchSpec, stem: ImageStem) -> npt.NDArray[Any]:
+    """What is added to the padded patches, (T, D)."""
+    table = graph.weight("positions.weight", (stem.tokens, arch.d_model)).copy()
+    if stem.prefix_tokens:
+        table[: stem.prefix_tokens] += graph.weight("stem.prefix.weight", (stem.prefix_tokens, arch.d_model))
+    if stem.bias:
+        table[stem.prefix_tokens :] += graph.weight("stem.projection.bias", (arch.d_model,))
+    return table
+
+
+def add_into_squares(graph: GraphBuilder, x: str, *, place: str, grid: int, square: int, width: int) -> str:
+    """Positions by squares: (B, grid², width) -> (B · squares, square², width)."""
+    count = grid // square
+    parts = _reshape(graph, x, [-1, count, square, count, square, width], f"{place}.cut")
+    turned = graph.node("Transpose", [parts], f"{place}.turned", perm=[0, 1, 3, 2, 4, 5])
+    return _reshape(graph, turned, [-1, square**2, width], place)
+
+
+def add_from_squares(graph: GraphBuilder, x: str, *, place: str, grid: int, square: int, width: int) -> str:
+    """The inverse of :func:`add_into_squares`."""
+    count = grid // square
+    parts = _reshape(graph, x, [-1, count, count, square, square, width], f"{place}.cut")
+    turned = graph.node("Transpose", [parts], f"{place}.turned", perm=[0, 1, 3, 2, 4, 5])
+    return _reshape(graph, turned, [-1, grid**2, width], place)
+
+
+def add_first(graph: GraphBuilder, x: str) -> str:
+    """The first position of ``x`` alone, (B, 1, D)."""
+    first = graph.store("first", lambda: np.array([0], np.int64))
+    return graph.node("Gather", [x, first], f"{x}.first", axis=1)
+
+
+def add_classes(graph: GraphBuilder, arch: ArchSpec, x: str, *, positions: int) -> None:
+    """``logits`` (B, classes) of the mean of ``positions`` normed states (B, positions, D)."""
+    axis = graph.store("one", lambda: np.array([1], np.int64))
+    if positions == 1:
+        x = graph.node("Squeeze", [x, axis], "head.state")
+    else:
+        x = graph.node("ReduceMean", [x, axis], "head.state", keepdims=0)
+    widths = [arch.classes]
+    graph.projection("logits", x, parts=["head"], key="head", k=arch.d_model, widths=widths, bias=True)
+    graph.output("logits", ["batch", arch.classes])
+
+
+def _reshape(graph: GraphBuilder, x: str, shape: Sequence[int], place: str) -> str:
+    name = f"shape.{'x'.join(map(str, shape))}"
+    return graph.node("Reshape", [x, graph.store(name, lambda: np.array(shape, np.int64))], place)

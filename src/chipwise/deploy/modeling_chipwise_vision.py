@@ -1,0 +1,182 @@
+"""An image classifier whose layers may all differ, for ``AutoModelForImageClassification`` with
+``trust_remote_code=True``.
+
+Self-contained: it needs torch and transformers. ``config.arch`` says what the stem and the layers are: patches, perhaps
+after convolutions; pre-norm layers of attention over all positions or within squares of patches, and feed-forwards; a
+class token or the mean of all positions. Axes: B batch, C channels, Y and X rows and columns, T tokens, N heads, H head
+size, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PretrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import ImageClassifierOutput
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu,
+}
+
+
+class ChipwiseConfig(PretrainedConfig):
+    """``arch`` is the architecture as plain data; the usual fields are derived from it."""
+
+    model_type = "chipwise"
+
+    def __init__(self, arch: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        self.arch = arch
+        if arch is not None:
+            self.hidden_size = arch["d_model"]
+            self.num_hidden_layers = len(arch["layers"])
+            self.image_size, self.patch_size = arch["stem"]["image_size"], arch["stem"]["patch"]
+            self.num_channels = arch["stem"]["channels"]
+        super().__init__(**kwargs)
+
+
+def make_norm(arch: dict[str, Any]) -> nn.Module:
+    """The norm over the model's width."""
+    if arch["norm"] == "rmsnorm":
+        return nn.RMSNorm(arch["d_model"], eps=arch["norm_eps"])
+    return nn.LayerNorm(arch["d_model"], eps=arch["norm_eps"], bias=arch["norm_bias"])
+
+
+class Patches(nn.Module):
+    """From an image to its patches, with the class token before them."""
+
+    def __init__(self, stem: dict[str, Any], d_model: int) -> None:
+        super().__init__()
+        convs = list(stem["convs"])
+        self.edge = stem["patch"] // 2 ** len(convs)
+        shapes = zip([stem["channels"], *convs], convs, strict=False)
+        self.convs = nn.ModuleList(nn.Conv2d(into, out, 3, stride=2, padding=1) for into, out in shapes)
+        values = self.edge**2 * (convs[-1] if convs else stem["channels"])
+        self.projection = nn.Linear(values, d_model, bias=stem["bias"])
+        prefix = stem["prefix_tokens"]
+        self.prefix = nn.Embedding(prefix, d_model) if prefix else None
+
+    def forward(self, x_BCYX: Tensor) -> Tensor:
+        """The inputs of the first layer without their positions, (B, T, D)."""
+        for conv in self.convs:
+            x_BCYX = F.gelu(conv(x_BCYX))
+        batch, channels, rows, columns = x_BCYX.shape
+        edge = self.edge
+        parts = x_BCYX.reshape(batch, channels, rows // edge, edge, columns // edge, edge)
+        x_BTD = self.projection(parts.permute(0, 2, 4, 1, 3, 5).reshape(batch, -1, channels * edge * edge))
+        if self.prefix is not None:
+            x_BTD = torch.cat((self.prefix.weight.expand(batch, -1, -1), x_BTD), dim=1)
+        return x_BTD
+
+
+class AttentionBlock(nn.Module):
+    """Every position sees all others of its image, or of its square of patches."""
+
+    def __init__(self, block: dict[str, Any], d_model: int) -> None:
+        super().__init__()
+        self.heads, self.head_size = block["heads"], block["head_size"]
+        self.square = block.get("square")
+        width = self.heads * self.head_size
+        self.q = nn.Linear(d_model, width, bias=block["qkv_bias"])
+        self.k = nn.Linear(d_model, width, bias=block["qkv_bias"])
+        self.v = nn.Linear(d_model, width, bias=block["qkv_bias"])
+        self.out = nn.Linear(width, d_model, bias=block["out_bias"])
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """The block's output, without the residual."""
+        if self.square is None:
+            return self.attend(x_BTD)
+        batch, tokens, width = x_BTD.shape
+        side, count = self.square, int(tokens**0.5) // self.square
+        parts = x_BTD.reshape(batch, count, side, count, side, width).transpose(2, 3)
+        y = self.attend(parts.reshape(-1, side * side, width))
+        return y.reshape(batch, count, count, side, side, width).transpose(2, 3).reshape(batch, tokens, width)
+
+    def attend(self, x_BTD: Tensor) -> Tensor:
+        """Attention of every position to all."""
+        batch, tokens, _ = x_BTD.shape
+        q, k, v = (
+            part(x_BTD).view(batch, tokens, self.heads, self.head_size).transpose(1, 2)
+            for part in (self.q, self.k, self.v)
+        )
+        y = F.scaled_dot_product_attention(q, k, v)
+        return self.out(y.transpose(1, 2).reshape(batch, tokens, -1))
+
+
+class FeedForwardBlock(nn.Module):
+    """``down(act(up(x)))``, or ``down(act(gate(x)) * up(x))`` when gated."""
+
+    def __init__(self, block: dict[str, Any], d_model: int) -> None:
+        super().__init__()
+        self.activation = ACTIVATIONS[block["activation"]]
+        width, bias = block["width"], block["bias"]
+        self.gate = nn.Linear(d_model, width, bias=bias) if block["gated"] else None
+        self.up = nn.Linear(d_model, width, bias=bias)
+        self.down = nn.Linear(width, d_model, bias=bias)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """The block's output, without the residual."""
+        if self.gate is None:
+            return self.down(self.activation(self.up(x_BTD)))
+        return self.down(self.activation(self.gate(x_BTD)) * self.up(x_BTD))
+
+
+class ImageLayer(nn.Module):
+    """One pre-norm residual layer."""
+
+    def __init__(self, layer: dict[str, Any], arch: dict[str, Any]) -> None:
+        super().__init__()
+        self.attention_norm = self.attention = self.ffn_norm = self.ffn = None
+        if layer["attention"] is not None:
+            self.attention, self.attention_norm = AttentionBlock(layer["attention"], arch["d_model"]), make_norm(arch)
+        if layer["ffn"] is not None:
+            self.ffn, self.ffn_norm = FeedForwardBlock(layer["ffn"], arch["d_model"]), make_norm(arch)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """The residual stream after the layer."""
+        if self.attention is not None and self.attention_norm is not None:
+            x_BTD = x_BTD + self.attention(self.attention_norm(x_BTD))
+        if self.ffn is not None and self.ffn_norm is not None:
+            x_BTD = x_BTD + self.ffn(self.ffn_norm(x_BTD))
+        return x_BTD
+
+
+class ChipwiseForImageClassification(PreTrainedModel):
+    """The classifier."""
+
+    config_class = ChipwiseConfig
+    main_input_name = "pixel_values"
+    _no_split_modules = ("ImageLayer",)
+    _supports_sdpa = True
+
+    def __init__(self, config: ChipwiseConfig) -> None:
+        super().__init__(config)
+        arch = config.arch
+        if arch is None:
+            raise ValueError("the config holds no arch, so there is no model to build")
+        self.pooling = arch.get("pooling", "first")
+        self.stem = Patches(arch["stem"], arch["d_model"])
+        self.positions = nn.Embedding(arch["max_tokens"], arch["d_model"])
+        self.layers = nn.ModuleDict({str(i): ImageLayer(layer, arch) for i, layer in enumerate(arch["layers"])})
+        self.norm = make_norm(arch)
+        self.head = nn.Linear(arch["d_model"], arch["classes"])
+        self.post_init()
+
+    def forward(
+        self, pixel_values: Tensor, labels: Tensor | None = None, return_dict: bool | None = None, **kwargs: Any
+    ) -> ImageClassifierOutput | tuple[Any, ...]:
+        """Logits (B, classes) of images (B, C, Y, X), and the loss where there are ``labels``."""
+        x_BTD = self.stem(pixel_values) + self.positions.weight
+        for layer in self.layers.values():
+            x_BTD = layer(x_BTD)
+        state = self.norm(x_BTD[:, 0]) if self.pooling == "first" else self.norm(x_BTD).mean(1)
+        logits = self.head(state)
+        loss = None if labels is None else F.cross_entropy(logits, labels)
+        output = ImageClassifierOutput(loss=loss, logits=logits)
+        return output.to_tuple() if return_dict is False else output

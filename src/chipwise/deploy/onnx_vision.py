@@ -1,0 +1,65 @@
+"""An image classifier with its weights as one ONNX graph: images in, logits out. ``lowering_images.py`` mirrors it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy.typing as npt
+
+from chipwise.blocks.attention.onnx import add_output
+from chipwise.blocks.attention.onnx_encoder import add_heads
+from chipwise.blocks.ffn.onnx import add_ffn
+from chipwise.blocks.lowering_images import last_attention
+from chipwise.blocks.norm.onnx import add_norm
+from chipwise.blocks.onnx_graph import GraphBuilder
+from chipwise.blocks.patches.onnx import add_classes, add_first, add_from_squares, add_into_squares, add_patches
+from chipwise.spec import ArchSpec, Attention, Design, ImageStem
+from chipwise.spec.vision import require_classifier
+
+
+def classifier_graph(design: Design, weights: Mapping[str, npt.NDArray[Any]]) -> GraphBuilder:
+    """The nodes of a classifier, its input ``image`` (B, C, Y, X) in FP32 and its output ``logits`` (B, classes).
+
+    Raises:
+        SpecError: A weight is missing or has the wrong shape.
+        Unsupported: The weight format has no graph, or the model is not built.
+    """
+    arch = design.arch
+    stem = require_classifier(arch, work="exported to ONNX")
+    graph = GraphBuilder(weights=weights, format_of=design.format_of)
+    x, positions = add_patches(graph, arch, stem), stem.tokens
+    cut = last_attention(arch) if arch.pooling == "first" else None
+    if arch.pooling == "first" and cut is None:
+        x, positions = add_first(graph, x), 1
+    skip: str | None = None
+    for i, layer in enumerate(arch.layers):
+        if layer.attention is not None:
+            place = f"layers.{i}.attention"
+            normed, x = add_norm(graph, arch, f"{place}_norm", f"{place}_norm", x, skip)
+            heads = _attend(graph, layer.attention, stem, layer=i, x=normed, d_model=arch.d_model)
+            if i == cut:
+                x, heads, positions = add_first(graph, x), add_first(graph, heads), 1
+            skip = add_output(graph, layer.attention, layer=i, key=place, x=heads, d_model=arch.d_model)
+        if layer.ffn is not None:
+            place = f"layers.{i}.ffn"
+            normed, x = add_norm(graph, arch, f"{place}_norm", f"{place}_norm", x, skip)
+            skip = add_ffn(graph, layer.ffn, layer=i, key=place, x=normed, d_model=arch.d_model)
+    normed, _ = add_norm(graph, arch, "norm", "norm", x, skip)
+    add_classes(graph, arch, normed, positions=positions)
+    return graph
+
+
+def _attend(graph: GraphBuilder, block: Attention, stem: ImageStem, *, layer: int, x: str, d_model: int) -> str:
+    place, square = f"layers.{layer}.attention", block.square
+    if square is None:
+        return add_heads(graph, block, layer=layer, x=x, d_model=d_model, mask=None)
+    sizes = {"grid": stem.grid, "square": square}
+    x = add_into_squares(graph, x, place=f"{place}.squares", width=d_model, **sizes)
+    heads = add_heads(graph, block, layer=layer, x=x, d_model=d_model, mask=None)
+    return add_from_squares(graph, heads, place=f"{place}.rows", width=block.query_width, **sizes)
+
+
+def classifier_metadata(arch: ArchSpec, stem: ImageStem) -> dict[str, Any]:
+    """The metadata of a classifier's file beyond that of every file: the image that it takes, (C, Y, X)."""
+    return {"encodes": "classes", "image": [stem.channels, stem.image_size, stem.image_size], "kv": []}

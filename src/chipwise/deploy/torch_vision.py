@@ -1,0 +1,111 @@
+"""An image classifier as a torch module: the reference that its exported form is held against.
+
+Axes: B batch, C channels, Y and X rows and columns, T tokens, D model width.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from chipwise.blocks.attention.encoder import EncoderAttention
+from chipwise.blocks.ffn.module import FeedForwardModule
+from chipwise.blocks.norm.module import make_norm
+from chipwise.blocks.patches.module import Patches, from_squares, into_squares
+from chipwise.spec import ArchSpec, ImageStem, Layer
+from chipwise.spec.vision import require_classifier
+
+
+class ImageLayer(nn.Module):
+    """One pre-norm residual layer; positions see all of an image, or those of their square."""
+
+    def __init__(self, arch: ArchSpec, stem: ImageStem, layer: Layer) -> None:
+        super().__init__()
+        self.attention_norm = self.attention = self.ffn_norm = self.ffn = None
+        self.grid, self.square = stem.grid, None
+        if layer.attention is not None:
+            self.attention_norm = make_norm(arch)
+            self.attention = EncoderAttention(layer.attention, arch.d_model)
+            self.square = layer.attention.square
+        if layer.ffn is not None:
+            self.ffn_norm = make_norm(arch)
+            self.ffn = FeedForwardModule(layer.ffn, arch.d_model)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """The residual stream after the layer."""
+        if self.attention is not None and self.attention_norm is not None:
+            h_BTD = self.attention_norm(x_BTD)
+            if self.square is not None:
+                h_BTD = self.attention(into_squares(h_BTD, self.grid, self.square), None)
+                h_BTD = from_squares(h_BTD, self.grid, self.square)
+            else:
+                h_BTD = self.attention(h_BTD, None)
+            x_BTD = x_BTD + h_BTD
+        if self.ffn is not None and self.ffn_norm is not None:
+            x_BTD = x_BTD + self.ffn(self.ffn_norm(x_BTD))
+        return x_BTD
+
+
+class ImageClassifier(nn.Module):
+    """An image classifier. Parameters are created uninitialised by meaning: call :func:`initialise`."""
+
+    def __init__(self, arch: ArchSpec) -> None:
+        stem = require_classifier(arch, work="built in torch")
+        super().__init__()
+        self.arch = arch
+        self.stem = Patches(stem, arch.d_model)
+        self.positions = nn.Embedding(stem.tokens, arch.d_model)
+        self.layers = nn.ModuleDict({str(i): ImageLayer(arch, stem, layer) for i, layer in enumerate(arch.layers)})
+        self.norm = make_norm(arch)
+        self.head = nn.Linear(arch.d_model, arch.classes)
+
+    def forward(self, image_BCYX: Tensor) -> Tensor:
+        """Logits (B, classes)."""
+        x_BTD = self.stem(image_BCYX)
+        x_BTD = x_BTD + self.positions.weight
+        for layer in self.layers.values():
+            x_BTD = layer(x_BTD)
+        if self.arch.pooling == "first":
+            return self.head(self.norm(x_BTD[:, 0]))  # type: ignore[no-any-return]
+        return self.head(self.norm(x_BTD).mean(1))  # type: ignore[no-any-return]
+
+
+def initialise(model: ImageClassifier, *, seed: int) -> ImageClassifier:
+    """Fills the parameters: normal with 1/√fan-in, residual outputs scaled down by depth, positions and head small.
+
+    References:
+        Positions and class token of 0.02: Touvron et al. 2021 (DeiT), section 5.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    depth = len(model.arch.layers)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                parameter.zero_()
+            elif parameter.ndim == 1:
+                parameter.fill_(1.0)
+            elif name.startswith(("stem.prefix", "positions", "head")):
+                parameter.normal_(0.0, 0.02, generator=generator)
+            else:
+                scale = 1 / math.sqrt(parameter[0].numel())
+                if name.endswith(("out.weight", "down.weight")):
+                    scale /= math.sqrt(2 * depth)
+                parameter.normal_(0.0, scale, generator=generator)
+    return model
+
+
+def build(arch: ArchSpec, *, seed: int) -> ImageClassifier:
+    """A freshly initialised classifier of ``arch``."""
+    return initialise(ImageClassifier(arch), seed=seed)
+
+
+def load(arch: ArchSpec, weights: Mapping[str, npt.NDArray[Any]]) -> ImageClassifier:
+    """The classifier of ``arch`` with ``weights``, ready to run."""
+    model = ImageClassifier(arch)
+    model.load_state_dict({name: torch.from_numpy(value.copy()) for name, value in weights.items()})
+    return model.eval()

@@ -1,0 +1,161 @@
+"""Models that read images: ViT, DeiT, DINOv2 (with registers), BEiT, and the image towers of CLIP and SigLIP.
+
+References:
+    ViT arXiv:2010.11929, DeiT arXiv:2012.12877, DINOv2 arXiv:2304.07193 and 2309.16588, BEiT arXiv:2106.08254,
+    CLIP arXiv:2103.00020, SigLIP arXiv:2303.15343; fields as transformers' configs name them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chipwise.core.errors import SpecError
+from chipwise.spec.arch import Layer
+from chipwise.spec.feed_forward import FeedForward
+from chipwise.spec.hf.common import attention, depth
+from chipwise.spec.hf.fields import Fields
+from chipwise.spec.mixers import Attention
+from chipwise.spec.stem import ImageStem
+
+NEUTRAL = (
+    "apply_layernorm", "attention_probs_dropout_prob", "auxiliary_channels", "auxiliary_concat_input",
+    "auxiliary_loss_weight", "auxiliary_num_convs", "drop_path_rate", "encoder_stride", "hidden_dropout_prob",
+    "id2label", "initializer_factor", "label2id", "layer_scale_init_value", "layerscale_value", "num_labels",
+    "out_features", "out_indices", "pool_scales", "pooler_act", "pooler_output_size", "problem_type",
+    "projection_dim", "reshape_hidden_states", "return_dict", "semantic_loss_ignore_index", "stage_names",
+    "use_auxiliary_head", "vocab_size",
+)  # fmt: skip
+"""Fields that change nothing in a pass over an image."""
+
+
+def read_vit(fields: Fields) -> dict[str, Any]:
+    """ViT: patches, a class token, learned positions, pre-norm layers, and a matrix over classes."""
+    heads = attention(fields, qkv_bias=fields.take("qkv_bias", bool, True), out_bias=True, rope=False, causal=False)
+    return _whole(fields, heads, _plain_ffn(fields), ends=_ends(fields, "pooler"))
+
+
+def read_deit(fields: Fields) -> dict[str, Any]:
+    """DeiT with its distillation token, which has a position and, in the distilled classifier, a head of its own."""
+    heads = attention(fields, qkv_bias=fields.take("qkv_bias", bool, True), out_bias=True, rope=False, causal=False)
+    ends = _ends(fields, "pooler")
+    if "DeiTForImageClassificationWithTeacher" in _architectures(fields):
+        ends["classes"] *= 2
+        fields.notes.append("two heads, whose logits are averaged, count as one of twice the classes")
+    return _whole(fields, heads, _plain_ffn(fields), ends=ends, prefix=2)
+
+
+def read_dinov2(fields: Fields) -> dict[str, Any]:
+    """DINOv2: learned factors of each block's result, a vector for hidden patches, perhaps registers and SwiGLU."""
+    d = fields.size("hidden_size")
+    heads = attention(fields, qkv_bias=fields.take("qkv_bias", bool, True), out_bias=True, rope=False, causal=False)
+    registers = fields.size("num_register_tokens", 0, least=0)
+    width = d * fields.size("mlp_ratio", 4)
+    if fields.take("use_swiglu_ffn", bool, False):
+        ffn = FeedForward(width=(int(width * 2 / 3) + 7) // 8 * 8, activation="silu", bias=True)
+        fields.maybe("hidden_act")
+    else:
+        ffn = FeedForward(width=width, activation=fields.activation("hidden_act", "gelu"), gated=False, bias=True)
+    stem = _stem(fields, prefix=1 + registers, mask_token=fields.take("use_mask_token", bool, True))
+    ends = _ends(fields, "none")
+    if ends["head"] == "classes":
+        raise SpecError("DINOv2's classifier reads two pooled states; describe the backbone", field="architectures")
+    found = _whole(fields, heads, ffn, ends=ends, stem=stem, scale=True)
+    return found | {"max_tokens": stem.patches + 1}  # registers have no positions
+
+
+def read_beit(fields: Fields) -> dict[str, Any]:
+    """BEiT: tables of position biases for pairs of patches, no bias of keys, learned factors, pooled patches."""
+    stem = _stem(fields, prefix=1, mask_token=fields.take("use_mask_token", bool, False))
+    shared = fields.take("use_shared_relative_position_bias", bool, False)
+    tables = fields.take("use_relative_position_bias", bool, False) or shared
+    if shared:
+        fields.notes.append("use_shared_relative_position_bias: the table is counted in each layer")
+    learned = fields.take("use_absolute_position_embeddings", bool, False)
+    heads = attention(
+        fields, qkv_bias=True, key_bias=False, out_bias=True, rope=False, causal=False,
+        relative_buckets=(2 * stem.grid - 1) ** 2 + 3 if tables else 0,
+    )  # fmt: skip
+    mean = fields.take("use_mean_pooling", bool, True)
+    ends = _ends(fields, "none")
+    found = _whole(fields, heads, _plain_ffn(fields), ends=ends, stem=stem, scale=True)
+    positions = "learned" if learned else "none"
+    return found | {"pooling": "mean" if mean else "first", "positions": positions}
+
+
+def read_clip(fields: Fields) -> dict[str, Any]:
+    """CLIP's image tower: no bias of patches, a norm before the first layer, the class token projected."""
+    heads = attention(fields, qkv_bias=True, out_bias=True, rope=False, causal=False)
+    stem = _stem(fields, prefix=1, bias=False)
+    kinds = _architectures(fields)
+    projection = (
+        0 if kinds and all(kind.endswith("VisionModel") for kind in kinds) else fields.size("projection_dim", 512)
+    )
+    ffn = _plain_ffn(fields)
+    found = _whole(fields, heads, ffn, ends={"head": "none"}, stem=stem, eps=1e-5)
+    return found | {"embedding_norm": True, "projection": projection}
+
+
+def read_siglip(fields: Fields) -> dict[str, Any]:
+    """SigLIP's image tower: no class token; a learned query pools the patches by attention."""
+    heads = attention(fields, qkv_bias=True, out_bias=True, rope=False, causal=False)
+    stem = _stem(fields, prefix=0)
+    pooled = fields.take("vision_use_head", bool, True)
+    found = _whole(fields, heads, _plain_ffn(fields, "gelu_pytorch_tanh"), ends={"head": "none"}, stem=stem, eps=1e-6)
+    return found | {"pooling": "attention" if pooled else "first"}
+
+
+def _architectures(fields: Fields) -> list[str]:
+    return [str(name) for name in fields.items("architectures") or []]
+
+
+def _stem(fields: Fields, *, prefix: int, bias: bool = True, mask_token: bool = False) -> ImageStem:
+    return ImageStem(
+        image_size=fields.size("image_size", 224),
+        patch=fields.size("patch_size", 16),
+        channels=fields.size("num_channels", 3),
+        bias=bias,
+        prefix_tokens=prefix,
+        mask_token=mask_token,
+    )
+
+
+def _plain_ffn(fields: Fields, default: str = "gelu") -> FeedForward:
+    width = fields.size("intermediate_size", 4 * fields.size("hidden_size"))
+    if fields.maybe("hidden_act") == "quick_gelu":
+        fields.notes.append("hidden_act: quick_gelu is counted as gelu_tanh, which is as long a computation")
+        return FeedForward(width=width, activation="gelu_tanh", gated=False, bias=True)
+    return FeedForward(width=width, activation=fields.activation("hidden_act", default), gated=False, bias=True)
+
+
+def _ends(fields: Fields, without: str) -> dict[str, Any]:
+    """Head and classes: a bare model's head is ``without``; labels are those of the config, two if it has none."""
+    labels = fields.maybe("id2label")
+    count = len(labels) if isinstance(labels, dict) and labels else fields.size("num_labels", 2)
+    kinds = _architectures(fields)
+    if kinds and not any("Classification" in kind for kind in kinds):
+        return {"head": without}
+    return {"head": "classes", "classes": count}
+
+
+def _whole(
+    fields: Fields, heads: dict[str, Any], ffn: FeedForward, *, ends: dict[str, Any], stem: ImageStem | None = None,
+    prefix: int = 1, scale: bool = False, eps: float | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """The fields of an ArchSpec that all of these have in common."""
+    stem = stem or _stem(fields, prefix=prefix)
+    for name in NEUTRAL:
+        fields.maybe(name)
+    layer = Layer(attention=Attention(**heads), ffn=ffn, scale=scale)
+    default = eps or (1e-6 if scale else 1e-12)
+    return {
+        "vocab_size": 0,
+        "d_model": fields.size("hidden_size"),
+        "layers": (layer,) * depth(fields),
+        "max_tokens": stem.tokens,
+        "norm": "layernorm",
+        "norm_eps": fields.take("layer_norm_eps", float, default),
+        "norm_bias": True,
+        "positions": "learned",
+        "stem": stem,
+        **ends,
+    }

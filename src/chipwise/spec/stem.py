@@ -1,0 +1,92 @@
+"""Stems: how something that is no text becomes the positions of a transformer. Images are cut into patches.
+
+References:
+    Patches and class token: Dosovitskiy et al. 2021, An Image is Worth 16x16 Words, arXiv:2010.11929.
+    Convolutions before them: Xiao et al. 2021, Early Convolutions Help Transformers See Better, arXiv:2106.14881.
+    Registers: Darcet et al. 2024, Vision Transformers Need Registers, arXiv:2309.16588.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chipwise.core.errors import SpecError
+from chipwise.core.fields import check_fields, later, positive
+
+CONV_EDGE, CONV_STRIDE = 3, 2  # of the convolutions that come first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageStem:
+    """Square images in patches of ``patch`` by ``patch`` pixels, each multiplied with one matrix.
+
+    ``convs`` are the output channels of 3x3 convolutions with stride 2, each followed by a GELU, that come first; the
+    matrix then takes patches of what they leave, ``patch / 2**len(convs)`` on each side.
+    """
+
+    image_size: int  # pixels on each side
+    patch: int  # pixels of the image on each side of a patch
+    channels: int = 3
+    convs: tuple[int, ...] = ()
+    bias: bool = True  # of the matrix
+    prefix_tokens: int = 1  # positions before the patches: the class token and registers
+    mask_token: bool = later(False)  # a vector for hidden patches, which only training uses (DINOv2)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        positive(self, "image_size", "patch", "channels", most=1_000_000)
+        if self.prefix_tokens < 0:
+            raise SpecError(f"must be at least 0, not {self.prefix_tokens}", field="prefix_tokens")
+        if any(channels < 1 for channels in self.convs):
+            raise SpecError(f"channels must be at least 1, not {min(self.convs)}", field="convs")
+        if self.patch > self.image_size:
+            raise SpecError(f"must be at most the image's {self.image_size} pixels, not {self.patch}", field="patch")
+        if self.patch % CONV_STRIDE ** len(self.convs):
+            raise SpecError(
+                f"a patch of {self.patch} pixels cannot be halved by {len(self.convs)} convolutions; it must be a "
+                f"multiple of {CONV_STRIDE ** len(self.convs)}",
+                field="patch",
+            )
+
+    @property
+    def sides(self) -> tuple[int, ...]:
+        """Pixels on each side of the image, and of what each convolution leaves of it."""
+        found = [self.image_size]
+        for _ in self.convs:
+            found.append(-(-found[-1] // CONV_STRIDE))
+        return tuple(found)
+
+    @property
+    def edge(self) -> int:
+        """Sides of a patch in what the convolutions leave."""
+        return self.patch // CONV_STRIDE ** len(self.convs)
+
+    @property
+    def values(self) -> int:
+        """Values of a patch, which the matrix takes."""
+        return self.edge**2 * (self.convs[-1] if self.convs else self.channels)
+
+    @property
+    def grid(self) -> int:
+        """Patches on each side; pixels that fill no patch are left out."""
+        return self.sides[-1] // self.edge
+
+    @property
+    def patches(self) -> int:
+        """Patches of an image."""
+        return self.grid**2
+
+    @property
+    def tokens(self) -> int:
+        """Positions of an image."""
+        return self.patches + self.prefix_tokens
+
+    def conv_shapes(self) -> tuple[tuple[int, int], ...]:
+        """Input and output channels of each convolution."""
+        return tuple(zip((self.channels, *self.convs), self.convs, strict=False))
+
+    def parameters(self, d_model: int) -> int:
+        """The convolutions with biases, the matrix, and the vectors before the patches; positions are counted apart."""
+        convs = sum((CONV_EDGE**2 * into + 1) * out for into, out in self.conv_shapes())
+        vectors = self.prefix_tokens + self.mask_token + self.bias
+        return convs + (self.values + vectors) * d_model

@@ -1,0 +1,86 @@
+"""Image classifiers: the third kind of model that chipwise builds, trains and exports itself (see ``plain``).
+
+Patches, perhaps after convolutions; a class token or pooled positions; pre-norm layers; a matrix over classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any
+
+from chipwise.core.errors import Unsupported
+from chipwise.spec.arch import ArchSpec, Layer
+from chipwise.spec.feed_forward import FeedForward
+from chipwise.spec.mixers import Attention
+from chipwise.spec.stem import ImageStem
+
+_FREE = {"stem", "classes", "pooling", "head", "causal", "square"}  # later fields that classifiers set
+
+
+def is_classifier(arch: ArchSpec) -> bool:
+    """Whether ``arch`` is an image classifier that chipwise can build."""
+    return arch.stem is not None and next(_departures(arch, arch.stem), None) is None
+
+
+def require_classifier(arch: ArchSpec, *, work: str) -> ImageStem:
+    """The stem of ``arch``, if it is an image classifier that chipwise builds.
+
+    Raises:
+        Unsupported: It is not; names the block or field, and where it stands.
+    """
+    if arch.stem is None:
+        raise Unsupported(f"{arch.name} cannot be {work}: it does not read images")
+    found = next(_departures(arch, arch.stem), None)
+    if found is not None:
+        raise Unsupported(f"{arch.name} cannot be {work}: {found}; its costs can be estimated all the same")
+    return arch.stem
+
+
+def _departures(arch: ArchSpec, stem: ImageStem) -> Iterator[str]:
+    yield from _departed(arch)
+    if arch.head != "classes":
+        yield f"head = {arch.head!r} is not built for images"
+    if arch.pooling == "attention":
+        yield "pooling by attention is not built"
+    if arch.positions != "learned":
+        yield f"positions = {arch.positions!r} is not built for images"
+    if stem.mask_token or stem.prefix_tokens > 1:
+        yield "a stem with registers or a mask token is not built"
+    if stem.sides[-1] % stem.edge:
+        yield f"patches of {stem.patch} pixels that do not divide an image of {stem.image_size} are not built"
+    if arch.max_tokens != stem.tokens:
+        yield f"{arch.max_tokens} positions for {stem.tokens} tokens are not built"
+    if any(side % 2 for side in stem.sides[:-1]):
+        yield f"convolutions that halve {stem.image_size} pixels unevenly are not built"
+    for i, layer in enumerate(arch.layers):
+        for name in _departed(layer):
+            yield f"layers[{i}].{name}"
+        if layer.shares is not None:
+            yield f"layers[{i}].shares is not built for images"
+        for name, block, built in (("attention", layer.attention, Attention), ("ffn", layer.ffn, FeedForward)):
+            if block is not None and not isinstance(block, built):
+                yield f"layers[{i}].{name} is a {type(block).__name__} block, which is not built"
+        if isinstance(layer.attention, Attention):
+            yield from (f"layers[{i}].attention.{name}" for name in _departed_attention(layer.attention))
+        if isinstance(layer.ffn, FeedForward) and layer.ffn.activation == "relu2":
+            yield f"layers[{i}].ffn.activation relu2 is not built"
+
+
+def _departed_attention(block: Attention) -> Iterator[str]:
+    yield from _departed(block)
+    if block.causal:
+        yield "causal = True is not built for images"
+    if block.kv_heads != block.heads:
+        yield "kv_heads other than heads is not built for images"
+    for name in ("rope", "qk_norm", "window"):
+        if getattr(block, name):
+            yield f"{name} is not built for images"
+
+
+def _departed(value: ArchSpec | Layer | Attention) -> Iterator[str]:
+    """Later fields that are not at their default and that classifiers may not set."""
+    for field in fields(value):
+        found: Any = getattr(value, field.name)
+        if field.metadata.get("later") and field.name not in _FREE and found != field.default:
+            yield f"{field.name} = {found!r:.60} is not built"

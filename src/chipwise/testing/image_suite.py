@@ -1,0 +1,233 @@
+"""ImageSuite: proof that the forms of an image classifier agree, as ``BlockSuite`` proves it of decoders.
+
+Subclass it in a test module, and return the models to try from ``archs``; pytest then runs every check on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from chipwise.blocks.lowering_images import lower_classifier
+from chipwise.blocks.slicing import cuts
+from chipwise.deploy.torch_vision import ImageClassifier, build
+from chipwise.ops import AttentionOp, ConvOp, Matmul, OpGraph, PoolOp
+from chipwise.spec import ArchSpec, Attention, Design, FeedForward, ImageStem, Layer
+from chipwise.spec.weights import weight_shapes
+from chipwise.testing.block_suite import TOLERANCE
+
+NODES = {
+    Matmul: {"MatMul"},
+    AttentionOp: {"MultiHeadAttention"},
+    ConvOp: {"Conv"},
+    PoolOp: {"ReduceMean"},
+}
+
+
+class ImageSuite:
+    """The checks; each draws ``examples`` models from :meth:`archs`."""
+
+    examples = 12
+
+    def archs(self) -> st.SearchStrategy[ArchSpec]:
+        """The models to try; any small one unless overridden."""
+        return image_archs()
+
+    def _each(self, check: Callable[[ArchSpec], None]) -> None:
+        slow = [HealthCheck.too_slow]
+        every = settings(
+            max_examples=self.examples, deadline=None, derandomize=True, suppress_health_check=slow, database=None
+        )
+        every(given(arch=self.archs())(lambda arch: check(arch)))()  # hypothesis wants no further arguments
+
+    def test_parameters_agree(self) -> None:
+        """The count of the spec is that of the module, weight by weight."""
+        self._each(check_parameters)
+
+    def test_flops_agree(self) -> None:
+        """The operators' FLOPs are those that torch counts; fewer where only the class token is carried to the end."""
+        self._each(check_flops)
+
+    def test_exported_graphs_agree(self) -> None:
+        """The ONNX graph gives the module's logits and has the operators that lowering says."""
+        self._each(check_export)
+
+    def test_slices_agree(self) -> None:
+        """Cut from a larger model's weights, the model computes what it computes alone."""
+        self._each(check_slice)
+
+
+@st.composite
+def image_archs(draw: st.DrawFn) -> ArchSpec:
+    """Small classifiers of 16 x 16 images: every patch, stem, pooling, window and feed-forward that is built."""
+    patch = draw(st.sampled_from((2, 4, 8)))
+    convs = tuple(draw(st.lists(st.sampled_from((3, 5)), max_size={2: 1, 4: 2, 8: 2}[patch])))
+    pooling = draw(st.sampled_from(("first", "mean")))
+    first = pooling == "first" or draw(st.booleans())
+    stem = ImageStem(
+        image_size=16,
+        patch=patch,
+        channels=draw(st.sampled_from((1, 3))),
+        convs=convs,
+        bias=draw(st.booleans()),
+        prefix_tokens=int(first),
+    )
+    squares = [None] if first else [None, *(size for size in (1, 2, 4) if stem.grid % size == 0)]
+    bias = draw(st.booleans())
+    layers = []
+    for _ in range(draw(st.integers(1, 3))):
+        attention = Attention(
+            heads=(heads := draw(st.sampled_from((1, 2)))),
+            kv_heads=heads,
+            head_size=8,
+            qkv_bias=bias,
+            out_bias=bias,
+            rope=False,
+            causal=False,
+            square=draw(st.sampled_from(squares)),
+        )
+        ffn = FeedForward(
+            width=draw(st.sampled_from((8, 20))),
+            activation=draw(st.sampled_from(("relu", "gelu", "gelu_tanh", "silu"))),
+            gated=draw(st.booleans()),
+            bias=bias,
+        )
+        kept = draw(st.sampled_from(("both", "both", "attention", "ffn")))
+        layers.append(Layer(attention=attention if kept != "ffn" else None, ffn=ffn if kept != "attention" else None))
+    norm = draw(st.sampled_from(("layernorm", "layernorm", "rmsnorm")))
+    return ArchSpec(
+        vocab_size=0,
+        d_model=draw(st.sampled_from((8, 16))),
+        layers=tuple(layers),
+        max_tokens=stem.tokens,
+        norm=norm,
+        norm_bias=norm == "layernorm" and draw(st.booleans()),
+        positions="learned",
+        head="classes",
+        classes=draw(st.sampled_from((2, 5))),
+        stem=stem,
+        pooling=pooling,
+    )
+
+
+def shaken(arch: ArchSpec, *, seed: int) -> ImageClassifier:
+    """A random classifier in which norms, biases and positions are not ones and zeros, so that forgetting one shows."""
+    model = build(arch, seed=seed).eval()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.3)
+    return model
+
+
+def random_images(arch: ArchSpec, *, batch: int, seed: int = 0) -> torch.Tensor:
+    """Random images (batch, C, Y, X)."""
+    assert arch.stem is not None
+    side = arch.stem.image_size
+    return torch.randn((batch, arch.stem.channels, side, side), generator=torch.Generator().manual_seed(seed))
+
+
+def check_parameters(arch: ArchSpec) -> None:
+    """Asserts that the module of ``arch`` has the parameters, names and shapes that its spec says."""
+    with torch.device("meta"):
+        model = ImageClassifier(arch)
+    shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    assert shapes == weight_shapes(arch)
+    assert arch.parameters() == sum(parameter.numel() for parameter in model.parameters())
+
+
+def check_flops(arch: ArchSpec, *, batch: int = 2) -> None:
+    """Asserts that the products, convolutions and attention that lowering counts are those that torch runs."""
+    pooled = replace(arch, pooling="mean")
+    graph = lower_classifier(Design(arch=pooled), batch=batch)
+    model = shaken(pooled, seed=0)
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        model(random_images(arch, batch=batch))
+    assert product_flops(graph) == counter.get_total_flops()
+    if arch.pooling == "first":
+        assert product_flops(lower_classifier(Design(arch=arch), batch=batch)) <= product_flops(graph)
+
+
+def product_flops(graph: OpGraph) -> int:
+    """FLOPs of the matrix products, convolutions and attention in ``graph``, biases left out."""
+    total = 0
+    for placed in graph:
+        if isinstance(op := placed.op, Matmul):
+            total += 2 * op.m * op.k * op.n
+        elif isinstance(op, ConvOp):
+            total += 2 * op.batch * op.positions * op.in_channels * op.taps * op.out_channels
+        elif isinstance(op, AttentionOp):
+            total += 4 * op.batch * op.heads * op.head_size * op.query_tokens**2
+    return total
+
+
+def check_export(arch: ArchSpec, *, tolerance: float = TOLERANCE) -> None:
+    """Asserts that the exported graph gives the module's logits, for one image and for three.
+
+    Also that it has one node for each product, convolution, attention and mean that lowering lists.
+    """
+    import onnx
+
+    from chipwise.deploy.onnx import export
+    from chipwise.profile.backends.onnxruntime import OnnxClassifier
+
+    model, images = shaken(arch, seed=0), random_images(arch, batch=3)
+    with torch.no_grad():
+        expected = model(images).numpy()
+    weights = {name: value.numpy() for name, value in model.state_dict().items()}
+    with TemporaryDirectory() as folder:
+        path = export(Design(arch=arch), weights, Path(folder) / "model.onnx")
+        for batch in (1, 3):
+            found = OnnxClassifier(path, batch=batch).prefill(images[:batch].numpy())
+            np.testing.assert_allclose(found, expected[:batch], atol=tolerance, rtol=tolerance)
+        nodes = onnx.load(path).graph.node
+    graph = lower_classifier(Design(arch=arch), batch=1)
+    for kind, operators in NODES.items():
+        listed = sum(isinstance(placed.op, kind) for placed in graph)
+        assert listed == sum(node.op_type in operators for node in nodes)
+
+
+def check_slice(arch: ArchSpec, *, tolerance: float = TOLERANCE) -> None:
+    """Asserts that the weights cut from a larger classifier are a classifier of ``arch``, with the larger's values."""
+    whole = wider(arch)
+    weights = dict(shaken(whole, seed=0).state_dict())
+    found = {name: cut.of(weights) for name, cut in cuts(arch, whole).items()}
+    assert {name: tuple(value.shape) for name, value in found.items()} == weight_shapes(arch)
+    alone = ImageClassifier(arch)
+    alone.load_state_dict(found)
+    grown = cuts(whole, whole)
+    assert all(torch.equal(cut.of(weights), weights[name]) for name, cut in grown.items())
+    with torch.no_grad():
+        logits = alone.eval()(random_images(arch, batch=2))
+    assert torch.isfinite(logits).all()
+    assert arch.parameters() < whole.parameters()
+
+
+def wider(arch: ArchSpec) -> ArchSpec:
+    """A classifier of the same images and patches that is larger in everything else that has a size."""
+    assert arch.stem is not None
+    layers = tuple(
+        replace(
+            layer,
+            attention=layer.attention
+            and replace(
+                layer.attention,
+                heads=2 * layer.attention.heads,
+                kv_heads=2 * layer.attention.kv_heads,
+                head_size=layer.attention.head_size + 8,
+            ),
+            ffn=layer.ffn and replace(layer.ffn, width=layer.ffn.width + 12),
+        )
+        for layer in (*arch.layers, *arch.layers)
+    )
+    stem = replace(arch.stem, convs=tuple(channels + 2 for channels in arch.stem.convs))
+    return replace(arch, d_model=arch.d_model + 8, stem=stem, layers=layers)

@@ -1,0 +1,122 @@
+"""Image classifiers: all forms agree; patches, squares and the class token by pencil."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from chipwise.blocks.lowering import lower
+from chipwise.blocks.lowering_images import lower_classifier
+from chipwise.blocks.patches.module import cut_patches, from_squares, into_squares
+from chipwise.blocks.slicing import cuts
+from chipwise.core.errors import SpecError, Unsupported
+from chipwise.ops import AttentionOp, ConvOp, Matmul, Phase, PoolOp, Workload
+from chipwise.spec import ArchSpec, Attention, Design, FeedForward, ImageStem, Layer
+from chipwise.spec.hf import resolve
+from chipwise.testing.image_suite import ImageSuite
+
+
+class TestImageClassifiers(ImageSuite):
+    """Any small classifier."""
+
+
+def classifier(*, pooling: str = "first", square: int | None = None) -> ArchSpec:
+    """Two layers of width 16 on 28 x 28 images in patches of 7."""
+    stem = ImageStem(image_size=28, patch=7, channels=1, prefix_tokens=int(pooling == "first"))
+    attention = Attention(heads=2, kv_heads=2, head_size=8, rope=False, causal=False, square=square)
+    return ArchSpec(
+        vocab_size=0,
+        d_model=16,
+        layers=(Layer(attention=attention, ffn=FeedForward(width=24, gated=False, activation="gelu")),) * 2,
+        max_tokens=stem.tokens,
+        norm="layernorm",
+        positions="learned",
+        head="classes",
+        classes=10,
+        stem=stem,
+        pooling=pooling,
+    )
+
+
+def test_patches_are_cut_row_by_row_as_a_convolution_takes_them() -> None:
+    torch.manual_seed(0)
+    conv = torch.nn.Conv2d(3, 5, 4, stride=4)
+    image = torch.randn(2, 3, 12, 12)
+    expected = conv(image).flatten(2).transpose(1, 2)
+    found = cut_patches(image, 4) @ conv.weight.flatten(1).T + conv.bias
+    torch.testing.assert_close(found, expected)
+
+
+def test_squares_of_an_image_and_back() -> None:
+    """Positions 0 1 / 4 5 of a 4 x 4 grid are the first square of 2."""
+    positions = torch.arange(2 * 16).view(2, 16, 1)
+    squares = into_squares(positions, 4, 2)
+    assert squares[0, :, 0].tolist() == [0, 1, 4, 5]
+    assert squares[3, :, 0].tolist() == [10, 11, 14, 15]
+    assert torch.equal(from_squares(squares, 4, 2), positions)
+
+
+def test_the_products_of_a_classifier_by_pencil() -> None:
+    """17 positions; after the last attention only the class token: its output projection and feed-forward see one."""
+    ops = [
+        placed.op for placed in lower_classifier(Design(arch=classifier()), batch=3) if isinstance(placed.op, Matmul)
+    ]
+    rows = 3 * 17
+    assert [(op.m, op.k, op.n) for op in ops] == [
+        (3 * 16, 49, 16),
+        *[(rows, 16, 48), (rows, 16, 16), (rows, 16, 24), (rows, 24, 16)],
+        *[(rows, 16, 48), (3, 16, 16), (3, 16, 24), (3, 24, 16)],
+        (3, 16, 10),
+    ]
+
+
+def test_pooling_keeps_all_positions_to_the_end() -> None:
+    graph = lower_classifier(Design(arch=classifier(pooling="mean")), batch=1)
+    assert [placed.op for placed in graph if isinstance(placed.op, PoolOp)] == [PoolOp(batch=1, positions=16, width=16)]
+    assert [placed.op.m for placed in graph if placed.place == "layers.1.ffn.up"] == [16]
+
+
+def test_squares_attend_within_themselves() -> None:
+    """A 4 x 4 grid in squares of 2: four sequences of four positions, a quarter of the scores."""
+    graph = lower_classifier(Design(arch=classifier(pooling="mean", square=2)), batch=1)
+    found = [placed.op for placed in graph if isinstance(placed.op, AttentionOp)]
+    assert [(op.batch, op.query_tokens) for op in found] == [(4, 4)] * 2
+
+
+def test_a_convolution_by_pencil() -> None:
+    """28 pixels, stride 2: 14 x 14 outputs of 9 taps."""
+    stem = ImageStem(image_size=28, patch=4, channels=1, convs=(6,))
+    arch = replace(classifier(), stem=stem, max_tokens=stem.tokens)
+    found = [placed.op for placed in lower_classifier(Design(arch=arch), batch=1) if isinstance(placed.op, ConvOp)]
+    assert [op.work().flops for op in found] == [14 * 14 * 6 * (2 * 9 + 1)]
+
+
+def test_a_vit_b16_has_its_published_multiply_adds() -> None:
+    """17.58 G a pass at 224 pixels (timm's benchmark table), where every position is computed to the end."""
+    arch = replace(resolve("google/vit-base-patch16-224"), pooling="mean")
+    graph = lower_classifier(Design(arch=arch), batch=1)
+    products = sum(op.m * op.k * op.n for placed in graph if isinstance(op := placed.op, Matmul))
+    attention = sum(
+        2 * op.heads * op.head_size * op.query_tokens**2 for placed in graph if isinstance(op := placed.op, AttentionOp)
+    )
+    assert (products + attention) / 1e9 == pytest.approx(17.58, rel=0.002)
+
+
+def test_nothing_is_decoded() -> None:
+    design = Design(arch=classifier())
+    assert len(lower(design, Workload(), Phase.DECODE)) == 0
+    assert lower(design, Workload(batch=2), Phase.PREFILL) == lower_classifier(design, batch=2)
+
+
+def test_patches_of_other_sizes_share_no_weights() -> None:
+    small, large = classifier(), classifier()
+    stem = replace(large.stem, patch=14)
+    with pytest.raises(SpecError, match="stem"):
+        cuts(small, replace(large, stem=stem, max_tokens=stem.tokens))
+
+
+def test_what_is_not_built_says_so() -> None:
+    with pytest.raises(Unsupported, match="head = 'none' is not built for images"):
+        lower_classifier(Design(arch=resolve("facebook/dinov2-small")), batch=1)
