@@ -18,15 +18,13 @@ def last_attention(arch: ArchSpec) -> int | None:
 
 
 def lower_classifier(design: Design, *, batch: int, phase: Phase = Phase.PREFILL) -> OpGraph:
-    """The operators of a pass over ``batch`` images; none in decode, because a classifier generates nothing.
+    """The operators of a pass over ``batch`` images, its only one, whatever it is called.
 
     Raises:
         Unsupported: A model that is not built, so that there is no graph to mirror.
     """
     arch, formats = design.arch, design.formats
     stem = require_classifier(arch, work="lowered as the graph that is exported")
-    if phase is Phase.DECODE:
-        return OpGraph(phase=phase, ops=())
     head, kept = formats.head, stem.tokens
     placed = [Placed(place=f"stem.{name}", op=op) for name, op in lower_patches(arch, stem, weights=head, batch=batch)]
     cut = last_attention(arch) if arch.pooling == "first" else None

@@ -8,6 +8,7 @@ References:
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from chipwise.core.errors import SpecError
@@ -41,10 +42,10 @@ class ImageStem:
             raise SpecError(f"channels must be at least 1, not {min(self.convs)}", field="convs")
         if self.patch > self.image_size:
             raise SpecError(f"must be at most the image's {self.image_size} pixels, not {self.patch}", field="patch")
-        if self.patch % CONV_STRIDE ** len(self.convs):
+        if self.patch % self.halved:
             raise SpecError(
                 f"a patch of {self.patch} pixels cannot be halved by {len(self.convs)} convolutions; it must be a "
-                f"multiple of {CONV_STRIDE ** len(self.convs)}",
+                f"multiple of {self.halved}",
                 field="patch",
             )
 
@@ -57,9 +58,14 @@ class ImageStem:
         return tuple(found)
 
     @property
+    def halved(self) -> int:
+        """How many times smaller each side is after the convolutions."""
+        return math.prod(CONV_STRIDE for _ in self.convs)
+
+    @property
     def edge(self) -> int:
         """Sides of a patch in what the convolutions leave."""
-        return self.patch // CONV_STRIDE ** len(self.convs)
+        return self.patch // self.halved
 
     @property
     def values(self) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Literal
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from chipwise.blocks.slicing import cuts
 from chipwise.deploy.torch_vision import ImageClassifier, build
 from chipwise.ops import AttentionOp, ConvOp, Matmul, OpGraph, PoolOp
 from chipwise.spec import ArchSpec, Attention, Design, FeedForward, ImageStem, Layer
+from chipwise.spec.arch import NormKind
 from chipwise.spec.weights import weight_shapes
 from chipwise.testing.block_suite import TOLERANCE
 
@@ -71,7 +73,7 @@ def image_archs(draw: st.DrawFn) -> ArchSpec:
     """Small classifiers of 16 x 16 images: every patch, stem, pooling, window and feed-forward that is built."""
     patch = draw(st.sampled_from((2, 4, 8)))
     convs = tuple(draw(st.lists(st.sampled_from((3, 5)), max_size={2: 1, 4: 2, 8: 2}[patch])))
-    pooling = draw(st.sampled_from(("first", "mean")))
+    pooling: Literal["first", "mean"] = draw(st.sampled_from(("first", "mean")))
     first = pooling == "first" or draw(st.booleans())
     stem = ImageStem(
         image_size=16,
@@ -103,7 +105,7 @@ def image_archs(draw: st.DrawFn) -> ArchSpec:
         )
         kept = draw(st.sampled_from(("both", "both", "attention", "ffn")))
         layers.append(Layer(attention=attention if kept != "ffn" else None, ffn=ffn if kept != "attention" else None))
-    norm = draw(st.sampled_from(("layernorm", "layernorm", "rmsnorm")))
+    norm: NormKind = draw(st.sampled_from(("layernorm", "layernorm", "rmsnorm")))
     return ArchSpec(
         vocab_size=0,
         d_model=draw(st.sampled_from((8, 16))),

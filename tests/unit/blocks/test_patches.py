@@ -104,10 +104,11 @@ def test_a_vit_b16_has_its_published_multiply_adds() -> None:
     assert (products + attention) / 1e9 == pytest.approx(17.58, rel=0.002)
 
 
-def test_nothing_is_decoded() -> None:
+def test_the_only_pass_is_the_same_in_each_phase() -> None:
     design = Design(arch=classifier())
-    assert len(lower(design, Workload(), Phase.DECODE)) == 0
-    assert lower(design, Workload(batch=2), Phase.PREFILL) == lower_classifier(design, batch=2)
+    prefill, decode = (lower(design, Workload(prompt_tokens=9, batch=2), phase) for phase in Phase)
+    assert prefill == lower_classifier(design, batch=2)
+    assert decode.ops == prefill.ops
 
 
 def test_patches_of_other_sizes_share_no_weights() -> None:

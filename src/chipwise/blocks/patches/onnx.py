@@ -7,6 +7,7 @@ bias on the others. The patches are given an empty position in front, and the ta
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,9 +25,8 @@ def add_patches(graph: GraphBuilder, arch: ArchSpec, stem: ImageStem) -> str:
     x = graph.input("image", TensorProto.FLOAT, ["batch", stem.channels, side, side])
     edge, pad = CONV_EDGE, CONV_EDGE // 2
     for i, (into, out) in enumerate(stem.conv_shapes()):
-        key = f"stem.convs.{i}"
-        shape = (out, into, edge, edge)
-        weight = graph.store(f"{key}.weight", lambda key=key, shape=shape: graph.weight(f"{key}.weight", shape))
+        key, shape = f"stem.convs.{i}", (out, into, edge, edge)
+        weight = graph.store(f"{key}.weight", partial(graph.weight, f"{key}.weight", shape))
         bias = graph.vector(f"{key}.bias", out)
         sizes = {"kernel_shape": [edge, edge], "strides": [CONV_STRIDE] * 2, "pads": [pad] * 4}
         x = graph.node("Conv", [x, weight, bias], key, **sizes)
