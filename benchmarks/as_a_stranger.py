@@ -39,7 +39,7 @@ from chipwise.run.spec import RunSpec, TargetSpec
 from chipwise.space import Constraint, SearchSpace
 from chipwise.spec import Design
 from chipwise.targets.chance import Bounds, holds
-from chipwise.targets.sheet import SheetTarget, stated
+from chipwise.targets.sheet import sheet_target
 
 COUNTS, LIMITS, CONFIDENCE = (0, 10, 50), 20, 0.9
 TOKENS = 20e9  # that the law's loss is of
@@ -127,7 +127,7 @@ def _picks(
     loss = BESIROGLU.nats_per_token([design.arch.parameters() for design in judged], TOKENS)
     truth = np.array([taken[design.arch.name]["tpot_p50"] for design in judged])
     limits = np.quantile(truth, np.linspace(0.05, 0.95, LIMITS))
-    target = SheetTarget(spec, space, stated(spec, space))
+    target = sheet_target(spec, space)
     found = []
     for count in (*COUNTS, None):
         if count is not None:

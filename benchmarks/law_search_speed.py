@@ -15,14 +15,14 @@ from pathlib import Path
 import numpy as np
 
 from chipwise.core.csvfile import write_rows
-from chipwise.hardware import datasheet
 from chipwise.ops import Workload
 from chipwise.optim.laws import shipped
 from chipwise.pipeline.by_law import RowShapes, search_by_law
+from chipwise.run.spec import TargetSpec
 from chipwise.space import Constraint, Objective, SearchSpace
 from chipwise.space.designs import summary
-from chipwise.space.device_pricer import DevicePricer, device_metrics
 from chipwise.space.space_spec import LayerSpace, SpaceSpec
+from chipwise.targets.sheet import SheetTarget
 
 DEVICE, TOKENS, ROWS = "h100-sxm", 300e9, 500_000
 SPEC = SpaceSpec(
@@ -51,7 +51,11 @@ def main() -> None:
         print(f"{what}: {count:.3g} designs in {seconds:.2f} CPU s, {rate} per second")
 
     begun = time.process_time()
-    metrics = device_metrics(space, Workload(prompt_tokens=512, new_tokens=128), DevicePricer(datasheet.load(DEVICE)))
+    served = TargetSpec(device=DEVICE)
+    assert served.sheet is not None
+    workload = Workload(prompt_tokens=512, new_tokens=128)
+    metrics = SheetTarget(space, served.sheet, served=served, workload=workload, seed=0, energy=False).metrics
+    metrics(space.sample(1, np.random.default_rng(0)))
     table_s = time.process_time() - begun
     drawn = space.sample(ROWS, np.random.default_rng(0))
     begun = time.process_time()

@@ -28,8 +28,10 @@ from chipwise.core.files import build
 from chipwise.ops import Workload
 from chipwise.optim import Goal, Limit, Problem, make_strategy
 from chipwise.optim.pareto import hypervolume
-from chipwise.pipeline.other_devices import Targets, sheet_metrics
+from chipwise.pipeline.other_devices import Targets
+from chipwise.run.spec import TargetSpec
 from chipwise.space import SearchSpace, SpaceSpec
+from chipwise.targets.sheet import SheetTarget
 
 DEVICES = ("h100-sxm", "rtx-4090", "jetson-agx-orin", "tpu-v5e", "raspberry-pi-5")
 WORKLOAD = Workload(prompt_tokens=256, new_tokens=256)
@@ -63,6 +65,13 @@ def bits_per_byte(space: SearchSpace, rows: np.ndarray, parameters: np.ndarray) 
     law = 0.7 + 2.4 * (computing / 1e6) ** -0.30
     shape = 1 + 0.01 * np.log(d_model / depth / 64) ** 2
     return law * shape * (1 - 0.02 * share) * np.where(space.values(rows, "weights") == "int4", 1.01, 1.0)
+
+
+def on_sheet(space: SearchSpace, device: str) -> SheetTarget:
+    """A device in its own runtime, predicted as `chipwise estimate` does."""
+    served = TargetSpec(device=device)
+    assert served.sheet is not None
+    return SheetTarget(space, served.sheet, served=served, workload=WORKLOAD, seed=0, energy=False)
 
 
 def run(space, targets, device: str | None, *, limit: float, evaluations: int, seed: int, strategy: str):
@@ -108,7 +117,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     space = SearchSpace(build(SpaceSpec, SPACE))
-    targets = Targets(space, sheet_metrics(space, WORKLOAD, DEVICES), seed=0)
+    targets = Targets(space, {name: on_sheet(space, name).metrics for name in DEVICES}, seed=0)
     print(f"{space.size():.3e} designs; rank correlation of what random ones cost a token:")
     drawn = targets.transfer(space.sample(10, np.random.default_rng(0)), np.ones(10), "tpot_p50").costs
     for name, row in zip(targets.devices, drawn, strict=True):

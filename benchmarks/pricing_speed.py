@@ -23,10 +23,21 @@ import numpy as np
 
 from chipwise.core.files import build, read_yaml
 from chipwise.hardware import MachineProfile, datasheet
+from chipwise.hardware.runtime import default_runtime
 from chipwise.ops import Workload
+from chipwise.serve.request import Request
 from chipwise.space import SearchSpace, SpaceSpec
-from chipwise.space.device_pricer import DevicePricer
-from chipwise.space.price_table import PriceTable, ProfilePricer
+from chipwise.space.price_table import Pricer, PriceTable, ProfilePricer
+from chipwise.targets.served_pricer import ServedPricer
+
+
+def _pricer(profile: Path | None, device: str, workload: Workload) -> tuple[str, Pricer]:
+    if profile is not None:
+        return "calibrated profile", ProfilePricer(MachineProfile.load(profile))
+    sheet = datasheet.load(device)
+    lengths = {"prompt_tokens": workload.prompt_tokens, "new_tokens": workload.new_tokens, "batch": workload.batch}
+    template = Request(model="", device=sheet, runtime=default_runtime(sheet), **lengths)
+    return device, ServedPricer(template, sheet)
 
 
 def main() -> None:
@@ -42,10 +53,7 @@ def main() -> None:
     data = read_yaml(options.space)
     space = SearchSpace(build(SpaceSpec, data.get("space", data), file=str(options.space)))
     workload = build(Workload, data.get("workload", {}))
-    if options.profile is not None:
-        name, pricer = "calibrated profile", ProfilePricer(MachineProfile.load(options.profile))
-    else:
-        name, pricer = options.device, DevicePricer(datasheet.load(options.device))
+    name, pricer = _pricer(options.profile, options.device, workload)
     begun = time.process_time()
     table = PriceTable(space, workload, pricer)
     built = time.process_time() - begun

@@ -18,7 +18,7 @@ import numpy as np
 from chipwise.core.csvfile import write_rows
 from chipwise.run import load_run
 from chipwise.space import SearchSpace
-from chipwise.targets.sheet import SheetTarget, stated
+from chipwise.targets.sheet import sheet_target
 
 EXAMPLES = ("phone", "laptop", "orin", "h100-1b")
 ROWS, PART, LEARNT = 400_000, 50_000, 12
@@ -33,7 +33,7 @@ def main() -> None:
     for example in EXAMPLES:
         spec = load_run(Path(str(files("chipwise").joinpath("examples", f"{example}.yaml"))))
         space = SearchSpace(spec.space)
-        target = SheetTarget(spec, space, stated(spec, space))
+        target = sheet_target(spec, space)
         drawn = space.sample(ROWS, np.random.default_rng(0))
         for learnt in (0, LEARNT):
             if learnt:

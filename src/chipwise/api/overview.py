@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +12,22 @@ from numpy.typing import NDArray
 
 from chipwise.core.errors import Infeasible, InputError, SpecError
 from chipwise.core.files import build, read_yaml
-from chipwise.cost.spending import Rates
 from chipwise.hardware import MachineProfile, datasheet
+from chipwise.hardware.runtime import default_runtime, on_device, runtime_named
 from chipwise.ops import Phase, Workload
 from chipwise.pipeline.screening import Metrics, excess, screen
 from chipwise.run.spec import NO_SPACE, TargetSpec
 from chipwise.space import Constraint, SearchSpace, SpaceSpec, parse_constraints
 from chipwise.space.designs import summary
-from chipwise.space.device_pricer import as_priced, device_metrics
 from chipwise.space.price_table import PriceTable
 from chipwise.space.search_space import Rows
 from chipwise.spec import Attention, Design, FeedForward
+from chipwise.targets.chance import Bounds, values_of
 from chipwise.targets.cost_model import CostModel
+from chipwise.targets.sheet import SheetTarget, stated
 
 Progress = Callable[[str, float], None]
+Predict = Callable[[Design], Mapping[str, Bounds]]
 MOST_DRAWS, MOST_SAMPLES = 10_000_000, 1_000
 _STARTS = 4  # of the drawn candidates, how many each extreme is climbed from
 _CLIMB = 60  # steps at most: each changes the one choice that helps most
@@ -34,11 +36,12 @@ _CLIMB_ROWS = 40_000  # priced for one extreme, about; a space of many choices g
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """A design of the space, what was chosen for it, and what it costs."""
+    """A design of the space, what was chosen for it, and what it costs, with 90 % intervals where they are known."""
 
     summary: str
     choices: Mapping[str, Any]
     metrics: Mapping[str, float]
+    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +81,7 @@ def overview(
     seed: int,
     draws: int = 100_000,
     samples: int = 5,
+    predict: Predict = lambda design: {},
     progress: Progress = lambda what, share: None,
 ) -> Overview:
     """Looks a space over.
@@ -90,6 +94,7 @@ def overview(
         seed: Of what is drawn.
         draws: Candidates drawn for the share and the extremes.
         samples: Designs shown.
+        predict: Each metric of one design with the ends of its interval, for the designs that are shown.
         progress: Told what is done, and the share.
     """
     rng = np.random.default_rng(seed)
@@ -113,9 +118,9 @@ def overview(
     for i, name in enumerate(known):
         progress(f"extremes of {name}", 0.4 + 0.6 * i / len(known))
         ends = [_climbed(space, metrics, name, rows, known[name], sign) for sign in (1.0, -1.0)]
-        extremes.append(
-            Extreme(metric=name, least=_example(space, metrics, ends[0]), most=_example(space, metrics, ends[1]))
-        )
+        examples = [_example(space, metrics, predict, end) for end in ends]
+        least, most = sorted(examples, key=lambda item: item.metrics[name])
+        extremes.append(Extreme(metric=name, least=least, most=most))
     picked = np.flatnonzero(worst <= 0) if share else np.arange(len(rows))
     shown = rows[rng.choice(picked, min(samples, len(picked)), replace=False)]
     progress("done", 1.0)
@@ -127,14 +132,25 @@ def overview(
         feasible_share=share,
         unjudged=tuple(f"{item.metric} {item.text}" for item in constraints if item.metric not in known),
         closest=closest,
-        samples=tuple(_example(space, metrics, row) for row in shown),
+        samples=tuple(_example(space, metrics, predict, row) for row in shown),
         extremes=tuple(extremes),
     )
 
 
-def _example(space: SearchSpace, metrics: Metrics, row: NDArray[np.int64]) -> Example:
+def _example(space: SearchSpace, metrics: Metrics, predict: Predict, row: NDArray[np.int64]) -> Example:
+    design = space.design(row)
     found = {name: float(values[0]) for name, values in metrics(row[None]).items()}
-    return Example(summary=summary(space.design(row)), choices=space.choices(row), metrics=found)
+    own = {name: bounds for name, bounds in predict(design).items() if name in found}
+    return Example(
+        summary=summary(design),
+        choices=space.choices(row),
+        metrics=found | values_of(own),
+        intervals={
+            name: (low, high)
+            for name, (_, low, high) in own.items()
+            if low is not None and high is not None and low < high
+        },
+    )
 
 
 def _climbed(
@@ -175,6 +191,7 @@ def overview_of(
     *,
     profile: Path | None = None,
     device: str | None = None,
+    runtime: str | None = None,
     seed: int = 0,
     draws: int = 100_000,
     samples: int = 5,
@@ -185,7 +202,8 @@ def overview_of(
     Args:
         file: The file.
         profile: A calibrated profile of this machine, where there is one.
-        device: A data sheet by which candidates are priced instead.
+        device: A data sheet by which candidates are priced instead, as ``chipwise estimate`` prices each of them.
+        runtime: The runtime there; the device's own unless given.
         seed: Of what is drawn.
         draws: Candidates drawn.
         samples: Designs shown.
@@ -194,6 +212,7 @@ def overview_of(
     Raises:
         SpecError: The file is wrong, or its space is empty or contradicts itself.
         UnknownName: There is no such device.
+        Unsupported: The runtime does not exist there, or has no format for the space's weights.
     """
     data = read_yaml(file)
     if "start_from" in data:
@@ -214,7 +233,9 @@ def overview_of(
     if not 0 <= samples <= MOST_SAMPLES:
         raise InputError(f"samples must be from 0 to {MOST_SAMPLES:,}, not {samples:,}")
     progress("pricing the blocks", 0.0)
-    metrics, priced_by = _metrics(space, workload, profile, device, target.rates)
+    if runtime is not None and device is None:
+        raise InputError("name the device that the runtime is of (--device)")
+    metrics, predict, priced_by = _metrics(space, workload, profile, device, runtime, target, seed=seed)
     return overview(
         space,
         metrics,
@@ -223,6 +244,7 @@ def overview_of(
         seed=seed,
         draws=draws,
         samples=samples,
+        predict=predict,
         progress=progress,
     )
 
@@ -236,18 +258,37 @@ def _space(data: object, field: str | None) -> SearchSpace:
 
 
 def _metrics(
-    space: SearchSpace, workload: Workload, profile: Path | None, device: str | None, rates: Rates
-) -> tuple[Metrics, str | None]:
-    if device is None and profile is not None and profile.exists():
-        machine = MachineProfile.load(profile)
-        costing = CostModel(space, workload, machine, rates=rates)
-        return costing.metrics, f"{machine.machine.name}, {machine.runtime} {machine.runtime_version} (calibrated)"
+    space: SearchSpace,
+    workload: Workload,
+    profile: Path | None,
+    device: str | None,
+    runtime: str | None,
+    target: TargetSpec,
+    *,
+    seed: int,
+) -> tuple[Metrics, Predict, str | None]:
     if device is not None:
-        sheet = datasheet.load(device)
-        metrics = as_priced(sheet, lambda pricer: device_metrics(space, workload, pricer))
-        return metrics, f"{sheet.title} (data sheet)"
+        sheet, served = _served(device, runtime, target)
+        priced = SheetTarget(space, sheet, served=served, workload=workload, seed=seed, energy=True)
+        return priced.metrics, priced.predict, f"{sheet.title}, {served.runtime} (predicted, as chipwise estimate does)"
+    if profile is not None and profile.exists():
+        machine = MachineProfile.load(profile)
+        costing = CostModel(space, workload, machine, rates=target.rates)
+        title = f"{machine.machine.name}, {machine.runtime} {machine.runtime_version} (calibrated)"
+        return costing.metrics, costing.predict, title
     table = PriceTable(space, workload, _Counting())
-    return lambda rows: {"parameters": table(rows).parameters}, None
+    return lambda rows: {"parameters": table(rows).parameters}, lambda design: {}, None
+
+
+def _served(device: str, runtime: str | None, target: TargetSpec) -> tuple[datasheet.DeviceProfile, TargetSpec]:
+    """The data sheet and how it serves: as the file's target states where it names the device, else as it is."""
+    sheet = datasheet.load(device)
+    stated_there = target.sheet is not None and target.sheet.name == sheet.name
+    if stated_there and runtime in (None, target.runtime):
+        return stated(target), target
+    named = default_runtime(sheet) if runtime is None else runtime
+    on_device(runtime_named(named), sheet)
+    return sheet, TargetSpec(device=device, runtime=named)
 
 
 class _Counting:
@@ -259,13 +300,10 @@ class _Counting:
     def latencies_s(self, prefill: Any, decode: Any, *, logits: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         return np.zeros(len(prefill)), np.zeros(len(decode))
 
-    def energy_j(self, columns: Any) -> None:
-        return None
-
     def stored_bytes(self, design: Design, workload: Workload) -> float:
         return 0.0
 
-    def activation_bytes(self, block: Attention | FeedForward, d_model: int, workload: Workload) -> float:
+    def activation_bytes(self, block: Attention | FeedForward | None, design: Design, workload: Workload) -> float:
         return 0.0
 
     def base_bytes(self) -> float:

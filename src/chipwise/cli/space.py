@@ -16,6 +16,9 @@ def command(
     device: Annotated[
         str | None, typer.Option(help="Price by this data sheet (chipwise devices); else by this machine's profile.")
     ] = None,
+    runtime: Annotated[
+        str | None, typer.Option(help="Runtime on that device (chipwise runtimes); the device's own unless given.")
+    ] = None,
     samples: Annotated[int, typer.Option(help="Designs to show.")] = 5,
     draws: Annotated[int, typer.Option(help="Candidates drawn for the feasible share and the extremes.")] = 100_000,
     seed: Annotated[int, typer.Option(help="Random seed.", min=0)] = 0,
@@ -34,6 +37,7 @@ def command(
             spec,
             profile=profile_path(target.runtime, target.threads),
             device=device,
+            runtime=runtime,
             seed=seed,
             draws=draws,
             samples=samples,
@@ -68,14 +72,24 @@ def _show(found: Overview) -> None:
     if found.unjudged:
         say(f"not checked, since nothing here predicts them: {', '.join(found.unjudged)}")
     say()
+    intervals = any(item.least.intervals for item in found.extremes)
     extremes = Table(
         title="extremes",
-        columns=[Column(head="metric"), Column(), Column(head="value", right=True), Column(head="design", prose=True)],
+        columns=[
+            Column(head="metric"),
+            Column(),
+            Column(head="value", right=True),
+            *([Column(head="90 % interval", drop=1)] if intervals else []),
+            Column(head="design", prose=True),
+        ],
     )
     for item in found.extremes:
         for name, end in (("least", item.least), ("most", item.most)):
-            value = units.show(end.metrics[item.metric], METRICS[item.metric])
-            extremes.add(item.metric if name == "least" else "", name, value, end.summary)
+            kind, value = METRICS[item.metric], end.metrics[item.metric]
+            ends = end.intervals.get(item.metric)
+            span = "" if ends is None else units.interval(value, *ends, kind)
+            between = [span] if intervals else []
+            extremes.add(item.metric if name == "least" else "", name, units.show(value, kind), *between, end.summary)
     print_table(extremes)
     if found.samples:
         say()

@@ -1,8 +1,7 @@
-"""Tokens per second, watts, joules and dollars of requests, from the seconds (and joules) of their passes.
+"""Tokens per second, watts, joules and dollars of requests, from the seconds of their passes.
 
-A request is a prompt's pass, which gives the first token, and a step for each token after it. Its joules are those of
-its kernels where a data sheet lists the board's power (``predict/power.py``), else the seconds at the watts that are
-stated. Power is the mean over requests that follow one another.
+A request is a prompt's pass, which gives the first token, and a step for each token after it. Its joules are the
+seconds at the watts that are stated. Power is the mean over requests that follow one another.
 """
 
 from __future__ import annotations
@@ -24,11 +23,6 @@ class Rates:
     usd_per_s: float | None = None
 
 
-def rates_of(device: DeviceProfile) -> Rates:
-    """A data sheet's price. Its power differs from kernel to kernel."""
-    return Rates(usd_per_s=None if device.price is None else device.price_usd_per_s)
-
-
 def require(device: DeviceProfile, metric: str) -> None:
     """Refuses a metric of ``SPENDING`` that the data sheet does not tell.
 
@@ -38,9 +32,7 @@ def require(device: DeviceProfile, metric: str) -> None:
     _ = device.price_usd_per_s if metric == "usd_per_1k_tokens" else device.board_power_w
 
 
-def spent(
-    ttft_s: Any, tpot_s: Any, workload: Workload, rates: Rates, *, prefill_j: Any = None, decode_j: Any = None
-) -> dict[str, Any]:
+def spent(ttft_s: Any, tpot_s: Any, workload: Workload, rates: Rates) -> dict[str, Any]:
     """``throughput``, and what is known of ``power``, ``joules_per_token`` and ``usd_per_1k_tokens``.
 
     Values may be arrays of one shape.
@@ -50,16 +42,11 @@ def spent(
         tpot_s: Seconds of a step of all requests at once.
         workload: Of the requests.
         rates: Of the device.
-        prefill_j: Joules of the prompt's pass, where the kernels tell.
-        decode_j: Joules of a step, likewise.
     """
     tokens = workload.new_tokens * workload.batch
     request_s = request_total(ttft_s, tpot_s, workload.new_tokens)
     found = {"throughput": throughput(ttft_s, tpot_s, workload.new_tokens, workload.batch)}
-    if prefill_j is not None and decode_j is not None:
-        request_j = request_total(prefill_j, decode_j, workload.new_tokens)
-        found |= {"power": request_j / request_s, "joules_per_token": request_j / tokens}
-    elif rates.power_w is not None:
+    if rates.power_w is not None:
         found |= {"power": rates.power_w + 0 * request_s, "joules_per_token": rates.power_w * request_s / tokens}
     if rates.usd_per_s is not None:
         found["usd_per_1k_tokens"] = 1000 * rates.usd_per_s * request_s / tokens

@@ -28,6 +28,7 @@ from chipwise.deploy.hf import save_pretrained
 from chipwise.deploy.onnx import export
 from chipwise.pipeline.limits import within
 from chipwise.pipeline.measuring import exported_bits, exported_bits_per_byte, measurement_notes
+from chipwise.pipeline.other_devices import OtherDevices
 from chipwise.pipeline.task_evaluation import SPARE, TaskEvaluation
 from chipwise.profile.exporting import export_for, suffix_of
 from chipwise.profile.measurement import Measurement
@@ -36,7 +37,7 @@ from chipwise.run.spec import RunSpec
 from chipwise.run.trials import Candidate, Trials
 from chipwise.space.constraints import soft_limit_on_latency
 from chipwise.spec.io import to_data
-from chipwise.targets.chance import chance, kept
+from chipwise.targets.chance import chances_of, kept
 from chipwise.targets.formats import suffix_there
 from chipwise.targets.target import Target
 from chipwise.training.tokenizer import TokenStore
@@ -56,6 +57,7 @@ class Finals:
         store: Tokenised text.
         target: Where the winner will be served.
         tasks: Evaluates contenders on the run's tasks, if it has some.
+        others: The run's other devices, if it has some.
         penalty_factor: What one bit per byte of a candidate counts as: 1, and more past soft limits.
         on_phase: Called with the name of each phase.
         left_s: CPU seconds of the budget that are left for measuring; no limit unless given.
@@ -71,6 +73,7 @@ class Finals:
         target: Target,
         *,
         tasks: TaskEvaluation | None = None,
+        others: OtherDevices | None = None,
         penalty_factor: Callable[[Candidate], float] = lambda item: 1.0,
         on_phase: Callable[[str], None] = lambda phase: None,
         left_s: Callable[[], float] = lambda: math.inf,
@@ -79,7 +82,7 @@ class Finals:
         self._trials, self._spec, self._folder, self._store = trials, spec, folder, store
         self._tasks, self._penalty_factor, self._on_phase = tasks, penalty_factor, on_phase
         self._left_s, self._sleep = left_s, sleep
-        self._target = target
+        self._target, self._others = target, others
         self.contenders: list[Candidate] = []  # those that keep limits and floors, once it is decided
 
     def decide(
@@ -137,7 +140,7 @@ class Finals:
 
     def keeps_limits(self, item: Candidate) -> bool:
         """Whether a contender was measured within every hard limit, or is predicted to be as surely as is wanted."""
-        if not item.alive:
+        if not item.alive or (self._others is not None and not self._others.keeps_limits(item.design)):
             return False
         if not self._target.measures:
             limits = (*self._spec.limits, *self._target.limits)
@@ -165,11 +168,13 @@ class Finals:
 
     def _against_limits(self, item: Candidate) -> str:
         how = {metric: "" if metric in (item.measured or {}) else " as predicted" for metric in item.costs}
-        return ", ".join(
+        here = [
             f"{limit.metric} {limit.show(item.costs[limit.metric])}{how[limit.metric]} (limit {limit.text})"
             for limit in self._spec.limits
             if limit.hard and limit.metric in item.costs
-        )
+        ]
+        there = "" if self._others is None else self._others.shown(item.design)
+        return ", ".join([*here, *([there] if there else [])])
 
     def measure(self, contenders: Sequence[Candidate]) -> None:
         """Exports the contenders and measures them in turns where the target can, again while the machine is busy.
@@ -345,13 +350,7 @@ def promises_of(spec: RunSpec, winner: Candidate) -> dict[str, Any]:
 def chances(spec: RunSpec, item: Candidate) -> dict[str, float | None]:
     """How likely each hard limit on something predicted holds, by metric; None where nobody can say."""
     known = {**item.notes.predicted, **item.notes.believed_now}
-    found: dict[str, float | None] = {}
-    for limit in spec.limits:
-        if limit.hard and limit.metric in known and limit.metric not in (item.measured or {}):
-            likely = chance(limit, known[limit.metric])
-            before = found.get(limit.metric, 1.0)
-            found[limit.metric] = None if likely is None or before is None else min(before, likely)
-    return found
+    return chances_of((i for i in spec.limits if i.hard and i.metric not in (item.measured or {})), known)
 
 
 def _continued(session: Any, tokenizer: Any, prompt: str, longest: int) -> str:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from chipwise.core import units
-from chipwise.hardware import datasheet
 from chipwise.run.spec import RunSpec
 from chipwise.run.trials import Candidate
 from chipwise.space import Constraint
-from chipwise.space.constraints import POWER_METRICS, broken, soft_limit_on_latency, total_penalty
-from chipwise.space.device_pricer import DevicePricer, design_costs
+from chipwise.space.constraints import broken, soft_limit_on_latency, total_penalty
 from chipwise.spec import Design
+from chipwise.targets.chance import Bounds, values_of
 
 HEADROOM = 0.85  # share of a P99 limit that a candidate may use before training; tails differ from day to day
 
@@ -38,25 +37,18 @@ def no_slower_than(
     return (Constraint(metric="tpot_p50", op="<=", limit=cap, text=text),)
 
 
-def penalty_factor(spec: RunSpec) -> Callable[[Candidate], float]:
+def penalty_factor(
+    spec: RunSpec, elsewhere: Callable[[Design], Mapping[str, Bounds]] = lambda design: {}
+) -> Callable[[Candidate], float]:
     """Factor on a candidate's bits per byte: 1, or more where soft limits are exceeded, here or on other devices.
 
-    Costs are as measured, else as predicted.
+    Costs are as measured, else as predicted; ``elsewhere`` predicts those on other devices.
     """
     here = [item for item in spec.limits if not item.hard]
-    elsewhere = [item for item in spec.limits_elsewhere if not item.hard]
-    needed = [item.metric.partition("@")[::2] for item in elsewhere]
-    with_energy = {name for metric, name in needed if metric in POWER_METRICS}
-    pricers = {name: DevicePricer(datasheet.load(name), joules=name in with_energy) for _, name in needed}
-    known: dict[Design, dict[str, float]] = {}
+    there = [item for item in spec.limits_elsewhere if not item.hard]
 
-    def costs_elsewhere(design: Design) -> dict[str, float]:
-        if design not in known:
-            known[design] = {
-                f"{metric}@{name}": value
-                for name, pricer in pricers.items()
-                for metric, value in design_costs(design, spec.workload, pricer).items()
-            }
-        return known[design]
+    def factor(item: Candidate) -> float:
+        more = total_penalty(there, values_of(elsewhere(item.design))) if there else 0.0
+        return 1.0 + total_penalty(here, item.costs) + more
 
-    return lambda item: 1.0 + total_penalty(here, item.costs) + total_penalty(elsewhere, costs_elsewhere(item.design))
+    return factor

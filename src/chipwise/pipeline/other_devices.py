@@ -7,29 +7,32 @@ device that a candidate suits least.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from chipwise.core.arrays import Float64Array
-from chipwise.core.errors import InputError
+from chipwise.core.errors import InputError, SpecError, Unsupported
 from chipwise.core.statistics import kendall_tau
-from chipwise.hardware import datasheet
-from chipwise.ops import Workload
+from chipwise.hardware.runtime import runtimes_for
 from chipwise.optim.pareto import hypervolume, non_dominated
 from chipwise.run.spec import RunSpec
-from chipwise.space import SearchSpace
-from chipwise.space.constraints import MORE_IS_BETTER, POWER_METRICS, SPENDING
-from chipwise.space.device_pricer import DevicePricer, device_metrics
+from chipwise.space import Constraint, SearchSpace
+from chipwise.space.constraints import MORE_IS_BETTER, SPENDING
 from chipwise.space.search_space import Rows
+from chipwise.spec import Design
+from chipwise.targets.chance import Bounds, chances_of, kept, tightened
+from chipwise.targets.representable import check_space
+from chipwise.targets.sheet import SheetTarget, needs_energy
+from chipwise.targets.target import spreads_in
 
 ACROSS = "across."  # prefix of a metric's name: its value across several devices
 How = Literal["worst", "weighted"]
 Metrics = Callable[[Rows], Mapping[str, Float64Array]]
-LOCAL = "local"  # the device that a run measures on
+LOCAL = "local"  # the device that a run is for
 _TYPICAL = 4_096  # candidates drawn for the typical cost of each device
 
 
@@ -134,57 +137,110 @@ class Targets:
         return Transfer(self.devices, ranks, carried)
 
 
-def sheet_metrics(
-    space: SearchSpace, workload: Workload, devices: Sequence[str], *, joules: Container[str] = ()
-) -> dict[str, Metrics]:
-    """Metrics of data sheets by device name; of those in ``joules`` power and energy too.
-
-    Raises:
-        UnknownName: There is no such device.
-        Unsupported: A device lacks a rate that the space needs.
-    """
-    found: dict[str, Metrics] = {}
-    for name in devices:
-        sheet = datasheet.load(name)
-        found[sheet.name] = device_metrics(space, workload, DevicePricer(sheet, joules=name in joules))
-    return found
-
-
-class RunTargets:
-    """The other devices of a run, next to the one that it measures on.
+class OtherDevices:
+    """The other devices of a run, each in the runtime that would serve there, predicted as ``chipwise estimate`` does.
 
     Args:
         spec: The run.
         space: Its space.
-        local: Predicted metrics on the device that is measured; they change as measurements correct them.
 
     Raises:
-        UnknownName: There is no such device.
-        Unsupported: A data sheet lacks a rate that the space needs.
+        SpecError: The runtime of a device cannot serve designs of the space; the field is named.
     """
 
-    def __init__(self, spec: RunSpec, space: SearchSpace, local: Metrics) -> None:
-        self._spec, self._local = spec, local
-        sought = {goal.metric for goal in spec.goals}
-        with_energy = [
-            item.device
-            for item in spec.targets
-            if {*POWER_METRICS} & (sought | {limit.metric for limit in item.limits})
-        ]
-        self._sheets = sheet_metrics(space, spec.workload, [item.device for item in spec.targets], joules=with_energy)
-        weights = {name: item.weight for name, item in zip(self._sheets, spec.targets, strict=True)}
-        self.targets = Targets(space, {LOCAL: local, **self._sheets}, weights=weights, seed=spec.seed)
+    def __init__(self, spec: RunSpec, space: SearchSpace) -> None:
+        self._space, self._seed, self._confidence = space, spec.seed, spec.confidence_share
+        self.weights: dict[str, float] = {}
+        self.runtimes: dict[str, str] = {}
+        self.sheets: dict[str, SheetTarget] = {}
+        self._limits: dict[str, tuple[Constraint, ...]] = {}
+        for i, item in enumerate(spec.targets):
+            served, sheet = item.target, item.sheet
+            try:
+                check_space(space, served.runtime)
+            except Unsupported as error:
+                able = ", ".join(name for name in runtimes_for(sheet) if name != served.runtime)
+                told = f"{error}; {served.runtime} is the runtime there, others that {sheet.name} has: {able}"
+                raise SpecError(told, field=f"targets[{i}].runtime") from None
+            self.sheets[sheet.name] = SheetTarget(
+                space,
+                sheet,
+                served=served,
+                workload=spec.workload,
+                seed=spec.seed,
+                energy=needs_energy((*item.limits, *spec.goals)),
+            )
+            self.weights[sheet.name], self.runtimes[sheet.name] = item.weight, served.runtime
+            self._limits[sheet.name] = (*item.limits, *self.sheets[sheet.name].limits)
+
+    def limits_on_rows(self) -> tuple[Constraint, ...]:
+        """The limits there and each device's own, on predicted values, so that each holds with the run's confidence."""
+        found: list[Constraint] = []
+        for name, target in self.sheets.items():
+            spreads = spreads_in(self._space, target, seed=self._seed)
+            found += [_there(limit, name) for limit in tightened(self._limits[name], spreads, self._confidence)]
+        return tuple(found)
+
+    def predict(self, design: Design) -> dict[str, Bounds]:
+        """Each metric there, called ``metric@device``, and the ends of its 90 % interval."""
+        return {
+            f"{metric}@{name}": bounds
+            for name, target in self.sheets.items()
+            for metric, bounds in target.predict(design).items()
+        }
+
+    def chances(self, design: Design) -> dict[str, float | None]:
+        """How likely each hard limit there holds, by metric; None where nobody can say."""
+        hard = [limit for limit in self._each_limit() if limit.hard]
+        return chances_of(hard, self.predict(design)) if hard else {}
+
+    def keeps_limits(self, design: Design) -> bool:
+        """Whether all hard limits there are predicted to hold, as surely as is wanted."""
+        limits = self._each_limit()
+        return not limits or kept(limits, self.predict(design), {}, self._confidence)
+
+    def shown(self, design: Design) -> str:
+        """What is predicted of the limited metrics there, for a message."""
+        predicted = self.predict(design)
+        return ", ".join(
+            f"{limit.metric} {limit.show(value)} as predicted (limit {limit.text})"
+            for limit in self._each_limit()
+            if limit.hard and (value := predicted[limit.metric][0]) is not None
+        )
+
+    def _each_limit(self) -> list[Constraint]:
+        return [_there(limit, name) for name, limits in self._limits.items() for limit in limits]
+
+
+def _there(limit: Constraint, device: str) -> Constraint:
+    return replace(limit, metric=f"{limit.metric}@{device}")
+
+
+class AcrossDevices:
+    """Predicted metrics of rows on all devices of a run.
+
+    Args:
+        spec: The run.
+        space: Its space.
+        others: Its other devices.
+        local: Predicted metrics on the device that it is for; they change as measurements correct them.
+    """
+
+    def __init__(self, spec: RunSpec, space: SearchSpace, others: OtherDevices, local: Metrics) -> None:
+        self._spec, self._local, self._others = spec, local, others
+        sheets = {name: target.metrics for name, target in others.sheets.items()}
+        self.targets = Targets(space, {LOCAL: local, **sheets}, weights=others.weights, seed=spec.seed)
 
     def metrics(self, rows: Rows) -> dict[str, Float64Array]:
-        """Predicted metrics of rows: on the measured device, on others, and what objectives count as across them.
+        """Predicted metrics of rows: on the run's own device, on others, and what objectives count as across them.
 
         An objective in seconds, tokens per second, watts, joules or dollars counts as the share across devices, in the
-        unit of the device that is measured.
+        unit of the device that the run is for.
         """
         known = dict(self._local(rows))
         self.targets.refresh_typical(LOCAL)
-        for name, sheet in self._sheets.items():
-            known |= {f"{metric}@{name}": values for metric, values in sheet(rows).items()}
+        for name, sheet in self._others.sheets.items():
+            known |= {f"{metric}@{name}": values for metric, values in sheet.metrics(rows).items()}
         for goal in self._spec.goals:
             if goal.metric in ("ttft_p50", "tpot_p50", "throughput", *SPENDING):
                 share = self.targets.across(rows, goal.metric, self._spec.across)

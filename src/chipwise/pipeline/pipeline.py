@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from chipwise.core.arrays import Float64Array
@@ -18,7 +19,7 @@ from chipwise.pipeline.kit_return import kit_notes, record
 from chipwise.pipeline.limits import no_slower_than, penalty_factor
 from chipwise.pipeline.measurement_choice import measure_front
 from chipwise.pipeline.measuring import CandidateMeasurer
-from chipwise.pipeline.other_devices import RunTargets
+from chipwise.pipeline.other_devices import AcrossDevices, OtherDevices
 from chipwise.pipeline.reference_design import largest_within, reference_designs
 from chipwise.pipeline.run_record import make_record
 from chipwise.pipeline.screening import Screened, screen
@@ -120,7 +121,8 @@ class Search:
                 ready.store,
                 ready.target,
                 tasks=ready.tasks,
-                penalty_factor=penalty_factor(self.spec),
+                others=self.others,
+                penalty_factor=penalty_factor(self.spec, self.others.predict),
                 on_phase=self._phase,
                 left_s=lambda: self._left_for_finals_s,
             )
@@ -155,7 +157,8 @@ class Search:
             self.folder,
             store,
             target,
-            penalty_factor=penalty_factor(self.spec),
+            others=self.others,
+            penalty_factor=penalty_factor(self.spec, self.others.predict),
             on_phase=self._phase,
         )
         number = self.study.memory["baseline"]
@@ -182,17 +185,19 @@ class Search:
         store = TokenStore(corpus, self.folder.corpus, self.spec.space.vocab_size)
         store.prepare()
         self.study.remember(data=corpus.summary())
+        others = self.others
         self._phase("calibrating")
         target = self.target = open_target(self.spec, self.space, self.folder, self._detail)
         spec = self.spec = target.restated(self.spec)
         measurer = CandidateMeasurer(self.trials, spec, self.folder, target, on_progress=self._detail)
         self._phase("screening")
-        metrics = RunTargets(spec, self.space, target.metrics).metrics if spec.targets else target.metrics
-        limits = (*limits_on_predictions(spec, self.space, target), *spec.limits_elsewhere)
+        across = AcrossDevices(spec, self.space, others, target.metrics) if spec.targets else None
+        metrics = target.metrics if across is None else across.metrics
+        limits = (*limits_on_predictions(spec, self.space, target), *others.limits_on_rows())
         screened = screen(self.space, metrics, limits, seed=spec.seed)
         self._remember_screened(screened)
         self._phase("choosing the reference design")
-        references = reference_designs(self.trials, spec, target, measurer=measurer)
+        references = reference_designs(self.trials, spec, target, measurer=measurer, others=others)
         limits = (*limits, *no_slower_than(references, spec.limits, measured=target.measures))
         chooser = Chooser(
             self.space,
@@ -250,7 +255,7 @@ class Search:
             propose=propose,
             on_phase=self._phase,
             score=self._supernet(chooser, ready.store, trainer),
-            penalty_factor=penalty_factor(spec),
+            penalty_factor=penalty_factor(spec, self.others.predict),
             allowance=self.allowance,
             left=lambda: self._left,
         )
@@ -308,7 +313,9 @@ class Search:
             self.trials.note(reference.number, within=False)
             self._phase("choosing the reference design")
             size = reference.design.arch.vocab_size
-            smaller = largest_within(self.trials, self.spec, ready.target, size, measurer=ready.measurer)
+            smaller = largest_within(
+                self.trials, self.spec, ready.target, size, measurer=ready.measurer, others=self.others
+            )
             if smaller is None:
                 break
             reference = halving.train_in_full(smaller)
@@ -422,7 +429,14 @@ class Search:
         return found
 
     def _record(self) -> RunRecord:
-        return make_record(self.spec, self.study, self.trials, self.space, self.folder, self._opened())
+        return make_record(
+            self.spec, self.study, self.trials, self.space, self.folder, self._opened(), others=self.others
+        )
+
+    @cached_property
+    def others(self) -> OtherDevices:
+        """The run's other devices."""
+        return OtherDevices(self.spec, self.space)
 
     def _opened(self) -> Target | None:
         """The run's target; one that takes no calibration is opened where it was not yet."""
@@ -435,10 +449,7 @@ class Search:
         """Writes the record of a search that stops early."""
         try:
             self.study.remember(spent=self.ledger.save())
-            save(
-                make_record(self.spec, self.study, self.trials, self.space, self.folder, self._opened()),
-                self.folder.record,
-            )
+            save(self._record(), self.folder.record)
         except (ChipwiseError, OSError):
             return  # the reason for which the search stopped is what the user must see
 

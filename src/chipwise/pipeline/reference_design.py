@@ -15,6 +15,7 @@ from typing import Any
 
 from chipwise.pipeline.limits import HEADROOM, within
 from chipwise.pipeline.measuring import Measurer
+from chipwise.pipeline.other_devices import OtherDevices
 from chipwise.run.budget_spec import Allowance
 from chipwise.run.spec import RunSpec
 from chipwise.run.trials import Candidate, Trials
@@ -45,28 +46,43 @@ def most_parameters(allowance: Allowance) -> float:
     return math.inf
 
 
-def reference_designs(trials: Trials, spec: RunSpec, target: Target, *, measurer: Measurer) -> list[Candidate]:
+def reference_designs(
+    trials: Trials, spec: RunSpec, target: Target, *, measurer: Measurer, others: OtherDevices | None = None
+) -> list[Candidate]:
     """The largest reference design of each vocabulary that is measured within the limits; begun ones are continued."""
     found = (
-        largest_within(trials, spec, target, vocab_size, measurer=measurer) for vocab_size in spec.space.vocab_size
+        largest_within(trials, spec, target, vocab_size, measurer=measurer, others=others)
+        for vocab_size in spec.space.vocab_size
     )
     return [item for item in found if item is not None]
 
 
 def largest_within(
-    trials: Trials, spec: RunSpec, target: Target, vocab_size: int, *, measurer: Measurer
+    trials: Trials,
+    spec: RunSpec,
+    target: Target,
+    vocab_size: int,
+    *,
+    measurer: Measurer,
+    others: OtherDevices | None = None,
 ) -> Candidate | None:
     """The largest reference design of one vocabulary that is measured within the limits, and that training can fill.
 
     It is given with what was measured of it just now, so that a search goes on alike when it is resumed.
 
-    One that broke a limit in an earlier measurement, also as an exported model at the end of a run, is passed over.
+    One that broke a limit in an earlier measurement, also as an exported model at the end of a run, is passed over, and
+    so is one that is predicted to break one on ``others``.
     """
     alive = [item for item in _tried(trials, vocab_size) if item.alive]
     good = next((trials[item.number] for item in alive if measurer.within_limits(item)), None)
     while good is None and len(_tried(trials, vocab_size)) < MEASURED_AT_MOST:
         done = [dict(item.notes.choices) for item in _tried(trials, vocab_size)]
-        fitting = (pair for pair in _largest_first(spec, target, vocab_size) if pair[0] not in done)
+        fitting = (
+            pair
+            for pair in _largest_first(spec, target, vocab_size)
+            if pair[0] not in done
+            and (others is None or others.keeps_limits(design_of(pair[0], spec=spec.space, name="baseline")))
+        )
         choices, predicted = next(fitting, (None, None))
         if choices is None or predicted is None:
             break

@@ -12,15 +12,13 @@ import numpy as np
 from chipwise.core.digest import plain
 from chipwise.core.files import build
 from chipwise.cost.model import CostEstimate, OpCost
-from chipwise.hardware import datasheet
 from chipwise.hardware.device import MachineProfile
-from chipwise.ops import Workload
 from chipwise.optim.pareto import hypervolume, knee, non_dominated
 from chipwise.optim.study import Study
 from chipwise.pipeline.finals import chances
 from chipwise.pipeline.findings import rankings
 from chipwise.pipeline.limits import penalty_factor, within
-from chipwise.pipeline.other_devices import LOCAL, RunTargets
+from chipwise.pipeline.other_devices import AcrossDevices, OtherDevices
 from chipwise.pipeline.trainings import charged
 from chipwise.reporting import record as rec
 from chipwise.run.folder import RunFolder
@@ -28,21 +26,28 @@ from chipwise.run.spec import RunSpec
 from chipwise.run.trials import Candidate, Trials, now
 from chipwise.space import SearchSpace
 from chipwise.space.designs import summary
-from chipwise.space.device_pricer import as_priced, design_costs
-from chipwise.spec import Design
+from chipwise.targets.chance import Bounds, values_of
 from chipwise.targets.target import Target
 
 Factor = Callable[[Candidate], float]  # what one bit per byte counts as
 
 
 def make_record(
-    spec: RunSpec, study: Study, trials: Trials, space: SearchSpace, folder: RunFolder, target: Target | None = None
+    spec: RunSpec,
+    study: Study,
+    trials: Trials,
+    space: SearchSpace,
+    folder: RunFolder,
+    target: Target | None = None,
+    *,
+    others: OtherDevices | None = None,
 ) -> rec.RunRecord:
     """The record of a run as it stands; ``target`` is what was opened of it, None before that."""
+    others = OtherDevices(spec, space) if others is None else others
     memory, items = study.memory, trials.all()
     winner, baseline = memory.get("winner"), memory.get("baseline")
     profile = MachineProfile.load(folder.profile) if folder.profile.exists() else None
-    factor = penalty_factor(spec)
+    factor = penalty_factor(spec, others.predict)
     front = _front(spec, items, factor)
     chosen = next((item for item in items if item.number == winner), None)
     cost = target.estimate(chosen.design) if target is not None and chosen is not None else None
@@ -68,7 +73,7 @@ def make_record(
             feasible_share=screened.get("feasible_share"),
         ),
         data=rec.DataSummary(**memory["data"]) if "data" in memory else None,
-        trials=tuple(_trial(spec, item) for item in items),
+        trials=tuple(_trial(spec, item, others) for item in items),
         cloud=_cloud(screened.get("cloud", [])),
         winner=winner,
         baseline=baseline,
@@ -89,7 +94,9 @@ def make_record(
         test=build(rec.TestScore, memory["test"], field="test") if "test" in memory else None,
         law=_law(memory),
         continuations=tuple(rec.Continuation(**item) for item in memory.get("continuations", ())),
-        elsewhere=() if target is None else tuple(_elsewhere(spec, space, items, target, (winner, baseline, knee))),
+        elsewhere=()
+        if target is None
+        else tuple(_elsewhere(spec, space, items, target, others, (winner, baseline, knee))),
         notes=(*_notes(spec, items, profile), *memory.get("kit_notes", ())),
     )
 
@@ -134,10 +141,11 @@ def _target(spec: RunSpec, items: list[Candidate], profile: MachineProfile | Non
         runtime_version=next((i.notes.runtime_version for i in items if i.measured), None)
         or (profile.runtime_version if profile is not None else None),
         threads=spec.target.threads,
+        confidence=spec.confidence_share if spec.targets else None,
     )
 
 
-def _trial(spec: RunSpec, item: Candidate) -> rec.Trial:
+def _trial(spec: RunSpec, item: Candidate, others: OtherDevices) -> rec.Trial:
     notes = item.notes
     last = item.rungs[-1] if item.rungs else None
     state: rec.State = "failed" if item.trial.state == "failed" else "measured" if item.measured else "priced"
@@ -171,8 +179,8 @@ def _trial(spec: RunSpec, item: Candidate) -> rec.Trial:
         measured_bounds={metric: (low, high) for metric, (low, high) in notes.measured_bounds.items()},
         tasks={name: score_of(result) for name, result in item.tasks.items()},
         clean=notes.clean,
-        chances=chances(spec, item),
-        feasible=within(spec.limits, item.known),
+        chances={**chances(spec, item), **others.chances(item.design)},
+        feasible=within(spec.limits, item.known) and others.keeps_limits(item.design),
         reason=reason,
         started=notes.started,
         ended=notes.ended,
@@ -243,31 +251,34 @@ def _elsewhere(
     space: SearchSpace,
     items: list[Candidate],
     target: Target,
+    others: OtherDevices,
     shown: tuple[int | None, ...],
 ) -> list[rec.Elsewhere]:
-    """The run's other devices: what its contenders are predicted to cost there, and the front of its trials."""
+    """The run's other devices: what its contenders are expected to cost there, and the front of its trials."""
     if not spec.targets:
         return []
     kept = [item for item in items if item.quality is not None and item.alive and item.row is not None]
     rows = space.canonical(np.array([item.row for item in kept], np.int64).reshape(len(kept), len(space.genes)))
     quality = np.array([item.quality for item in kept], float)
-    targets = RunTargets(spec, space, target.metrics).targets
+    targets = AcrossDevices(spec, space, others, target.metrics).targets
     fronts = targets.fronts(rows, quality, "tpot_p50")
     transfer = targets.transfer(rows, quality, "tpot_p50")
     here = f"{target.title} ({'calibrated' if target.measures else 'predicted'})"
     found = []
     for i, name in enumerate(targets.devices):
-        sheet = None if name == LOCAL else datasheet.load(name)
-        costs = {
-            str(item.number): item.known if sheet is None else _costs_there(item.design, spec.workload, sheet)
-            for item in items
-            if item.number in shown
-        }
+        sheet = others.sheets.get(name)
+        contenders = {str(item.number): item for item in items if item.number in shown}
+        predicted = {} if sheet is None else {key: sheet.predict(item.design) for key, item in contenders.items()}
         found.append(
             rec.Elsewhere(
                 device=name,
                 title=here if sheet is None else sheet.title,
-                costs=costs,
+                runtime=spec.target.runtime if sheet is None else others.runtimes[name],
+                costs={
+                    key: values_of(predicted[key]) if key in predicted else item.known
+                    for key, item in contenders.items()
+                },
+                bounds={key: _intervals(each) for key, each in predicted.items()},
                 front=tuple(kept[int(j)].number for j in fronts[name]),
                 carried={} if not kept else dict(zip(targets.devices, transfer.fronts[i].tolist(), strict=True)),
                 ranks=dict(zip(targets.devices, transfer.costs[i].tolist(), strict=True)),
@@ -276,8 +287,8 @@ def _elsewhere(
     return found
 
 
-def _costs_there(design: Design, workload: Workload, sheet: datasheet.DeviceProfile) -> dict[str, float]:
-    return as_priced(sheet, lambda pricer: design_costs(design, workload, pricer))
+def _intervals(predicted: Mapping[str, Bounds]) -> dict[str, tuple[float, ...]]:
+    return {metric: (low, high) for metric, (_, low, high) in predicted.items() if low is not None and high is not None}
 
 
 def _promises(items: list[Candidate]) -> list[rec.Promise]:

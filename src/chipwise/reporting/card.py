@@ -41,6 +41,8 @@ def card(record: RunRecord) -> str:
     parts += ["## Was it designed for this chip?", _designed(record, winner)]
     parts += ["## Promised and measured", _promises(record, winner)]
     parts += ["## Against the reference design", _reference(record, winner)]
+    if record.elsewhere:
+        parts += ["## On other devices", _elsewhere(record)]
     if record.continuations:
         parts += ["## What it writes", _continuations(record)]
     if record.tasks:
@@ -187,6 +189,11 @@ def _reference(record: RunRecord, winner: Trial | None) -> str:
         rows.append(("constraints", *(f"broken: {names}" if names else "none broken" for names in broken)))
     head = ("metric", f"winner (trial {winner.number})", f"reference design (trial {reference.number})")
     return f"{text}\n\n{_table(head, rows)}"
+
+
+def _elsewhere(record: RunRecord) -> str:
+    rows = [[line_of(cell) for cell in insights.elsewhere_row(record, device)] for device in record.elsewhere]
+    return f"{insights.ELSEWHERE_NOTE}\n\n{_table(insights.elsewhere_head(record), rows)}"
 
 
 def _continuations(record: RunRecord) -> str:

@@ -13,7 +13,7 @@ from typing import Literal
 from chipwise.core import units
 from chipwise.cost.request import price_shares, request_total, throughput
 from chipwise.reporting import words
-from chipwise.reporting.record import RunRecord, Trial
+from chipwise.reporting.record import Elsewhere, RunRecord, Trial
 from chipwise.space.constraints import Constraint, total_penalty
 
 Source = Literal["measured", "expected", "predicted", "trained", "counted", "unknown"]
@@ -159,18 +159,27 @@ def promised(record: RunRecord, trial: Trial, metric: str) -> Value:
     if metric in trial.predicted:
         guess = trial.predicted[metric]
         return Value(value=guess.value, low=guess.low, high=guess.high, source="predicted")
-    there = _elsewhere(record, trial, metric)
-    if there is not None:
-        return Value(value=there, source="predicted")
+    elsewhere = _elsewhere(record, trial, metric)
+    if elsewhere is not None:
+        return elsewhere
     known = value(trial, metric)
     return known if known.source in ("trained", "counted") else Value(value=None, source="unknown")
 
 
-def _elsewhere(record: RunRecord, trial: Trial, metric: str) -> float | None:
+def _elsewhere(record: RunRecord, trial: Trial, metric: str) -> Value | None:
     """The prediction of ``tpot_p50@l4`` by the data sheet; None for metrics of the machine itself."""
     name, _, device = metric.partition("@")
-    known = [item.costs.get(str(trial.number), {}) for item in record.elsewhere if item.device == device]
-    return known[0].get(name) if known else None
+    found = next((item for item in record.elsewhere if item.device == device), None)
+    return None if found is None else there(found, trial.number, name)
+
+
+def there(device: Elsewhere, trial: int | None, metric: str) -> Value | None:
+    """What a trial is predicted to cost on another device; None where that is not known."""
+    known = device.costs.get(str(trial), {})
+    if metric not in known:
+        return None
+    low, high = device.bounds.get(str(trial), {}).get(metric, (None, None))
+    return Value(value=known[metric], low=low, high=high, source="predicted")
 
 
 def checks(record: RunRecord, trial: Trial) -> tuple[Check, ...]:

@@ -13,6 +13,10 @@ from chipwise.reporting import facts, words
 from chipwise.reporting.record import Agreement, Answer, Elsewhere, Ranking, Relaxed, RunRecord, TaskScore, Trial
 from chipwise.space.constraints import SPENDING
 
+ELSEWHERE_NOTE: Final = (
+    "Expected on the other devices, not measured: predicted as chipwise estimate does, in the runtime that is named, "
+    "with 90 % intervals where they were validated."
+)
 WRITES_NOTE: Final = (
     "Each model continues the first words of ten test entries with its most likely tokens, by the exported graph."
 )
@@ -175,25 +179,28 @@ def growth(answer: Answer) -> str:
 
 
 def elsewhere_row(record: RunRecord, device: Elsewhere) -> list[str]:
-    """A table's row: the device, predicted costs of the contenders there, its own front."""
+    """A table's row: the device and its runtime, what the contenders cost there, its own front."""
     cells = []
-    for number in dict.fromkeys((record.winner, record.baseline, record.knee)):
-        costs = device.costs.get(str(number), {}) if number is not None else {}
+    for trial in _contenders(record):
         shown = ", ".join(
-            f"{words.short(metric)} {words.show(costs[metric], metric)}"
+            f"{words.short(metric)} {facts.promise_text(known, metric)}"
             for metric in ("ttft_p50", "tpot_p50", "peak_memory", *SPENDING)
-            if metric in costs
+            if (known := facts.there(device, trial.number, metric)) is not None
         )
-        if number is not None:
-            cells.append(shown or words.UNKNOWN)
+        cells.append(shown or words.UNKNOWN)
     front = ", ".join(str(number) for number in device.front) or "none"
-    return [device.title, *cells, front]
+    where = device.title if device.runtime is None else f"{device.title}, {device.runtime}"
+    return [where, *cells, front]
 
 
-def contenders(record: RunRecord) -> list[str]:
+def elsewhere_head(record: RunRecord) -> tuple[str, ...]:
     """Heads of the columns that :func:`elsewhere_row` fills."""
+    return ("device", *[facts.name(record, trial) for trial in _contenders(record)], "its own front (trials)")
+
+
+def _contenders(record: RunRecord) -> list[Trial]:
     numbers = dict.fromkeys((record.winner, record.baseline, record.knee))
-    return [facts.name(record, trial) for number in numbers if (trial := record.trial(number)) is not None]
+    return [trial for number in numbers if (trial := record.trial(number)) is not None]
 
 
 def explained(record: RunRecord) -> str:
@@ -222,7 +229,7 @@ def elsewhere(record: RunRecord) -> str:
     """Predictions for the run's other devices; nothing where there are none."""
     if not record.elsewhere:
         return ""
-    head = ("device", *[safe(name) for name in contenders(record)], "its own front (trials)")
+    head = tuple(safe(name) for name in elsewhere_head(record))
     rows = [[safe(cell) for cell in elsewhere_row(record, device)] for device in record.elsewhere]
     names = [device.device for device in record.elsewhere]
     carried = [
@@ -231,8 +238,8 @@ def elsewhere(record: RunRecord) -> str:
     ]
     transfer = table(("front of … on …", *[safe(device.title) for device in record.elsewhere]), carried)
     caption = (
-        "Predicted from data sheets, not measured. Below: how much of a device's front (hypervolume) the front found "
-        "for another device covers there, and the rank correlation of random candidates' costs on the two."
+        f"{ELSEWHERE_NOTE} Below: how much of a device's front (hypervolume) the front found for another device covers "
+        "there, and the rank correlation of random candidates' costs on the two."
     )
     return section("elsewhere", "On other devices", table(head, rows) + transfer, caption)
 

@@ -314,11 +314,13 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elsewhere:
-    """One more device of the run, by its data sheet: what trials are predicted to cost, and which are its front."""
+    """One more device of the run, by its data sheet: what trials are expected to cost, and which are its front."""
 
     device: str
     title: str
+    runtime: str | None = None
     costs: dict[str, dict[str, float]] = field(default_factory=dict)  # trial -> metric -> value
+    bounds: dict[str, dict[str, tuple[float, ...]]] = field(default_factory=dict)  # likewise, 90 % intervals
     front: tuple[int, ...] = ()
     carried: dict[str, float] = field(default_factory=dict)  # device -> share of its front that this one's reaches
     ranks: dict[str, float] = field(default_factory=dict)  # device -> rank correlation of costs

@@ -140,19 +140,19 @@ class TargetSpec:
 class AlsoOn:
     """One more device that the winner shall be good on, known by its data sheet: predicted there, not measured.
 
-    ``weight`` counts where costs are weighted. Limits are on what a data sheet tells: medians, memory, parameters, and
-    power, energy and price where it lists what they need.
+    Predictions are those of ``chipwise estimate`` in ``runtime``, which is the device's own unless given. ``weight``
+    counts where costs are weighted. Limits are on what a data sheet tells: medians, memory, parameters, and power,
+    energy and price where it lists what they need.
     """
 
     device: str
     weight: float = 1.0
     constraints: Mapping[str, Any] = field(default_factory=dict)
+    runtime: str = later(DEFAULT)
 
     def __post_init__(self) -> None:
-        try:
-            sheet = datasheet.load(self.device)
-        except UnknownName as error:
-            raise SpecError(str(error), field="device") from None
+        sheet = self.sheet
+        _ = self.target
         if not self.weight > 0:
             raise SpecError(f"must be above zero, not {self.weight}", field="weight")
         for limit in self.limits:
@@ -164,6 +164,19 @@ class AlsoOn:
                 _told(sheet, limit.metric, f"constraints.{limit.metric}")
 
     @property
+    def sheet(self) -> datasheet.DeviceProfile:
+        """The data sheet."""
+        try:
+            return datasheet.load(self.device)
+        except UnknownName as error:
+            raise SpecError(str(error), field="device") from None
+
+    @property
+    def target(self) -> TargetSpec:
+        """The device and its runtime as a target."""
+        return TargetSpec(device=self.device, runtime=self.runtime)
+
+    @property
     def limits(self) -> tuple[Constraint, ...]:
         """The constraints, parsed."""
         return parse_constraints(self.constraints)
@@ -171,8 +184,7 @@ class AlsoOn:
     @property
     def limits_there(self) -> tuple[Constraint, ...]:
         """The same as limits on metrics called ``metric@device``."""
-        name = datasheet.load(self.device).name
-        return tuple(replace(limit, metric=f"{limit.metric}@{name}") for limit in self.limits)
+        return tuple(replace(limit, metric=f"{limit.metric}@{self.sheet.name}") for limit in self.limits)
 
 
 def _told(sheet: datasheet.DeviceProfile, metric: str, field: str) -> None:

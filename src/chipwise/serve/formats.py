@@ -14,7 +14,7 @@ class Formats:
     """``weights`` is the format of every matrix except head, routers and token table, which keep the format of the
     activations; GGUF and MLX files define separate formats for head and table. ``experts`` is the format of a mixture's
     experts, where it is narrower. Layers numbered in ``wide_layers`` keep their matrices in the format of the
-    activations.
+    activations. ``layers`` names the format of each layer's matrices, where layers have formats of their own.
     """
 
     weights: str = "bf16"
@@ -22,6 +22,7 @@ class Formats:
     activations: str = "bf16"
     cache: str = "bf16"
     wide_layers: frozenset[int] = frozenset()
+    layers: tuple[str, ...] = ()
 
     @property
     def head(self) -> str:
@@ -33,14 +34,18 @@ class Formats:
         """Format of the token table."""
         return weight_format(self.weights).table or self.activations
 
-    @property
-    def wide(self) -> Formats:
-        """The formats of a layer in ``wide_layers``."""
-        return replace(self, weights=self.activations, experts=self.activations, wide_layers=frozenset())
+    def of_layer(self, number: int) -> Formats:
+        """The formats of one layer, which are the same for layers alike."""
+        if number in self.wide_layers:
+            return self._throughout(self.activations)
+        return self._throughout(self.layers[number]) if self.layers else self
+
+    def _throughout(self, name: str) -> Formats:
+        return replace(self, weights=name, experts=name, wide_layers=frozenset(), layers=())
 
     def __post_init__(self) -> None:
-        weight_format(self.weights)
-        weight_format(self.experts)
+        for name in (self.weights, self.experts, *self.layers):
+            weight_format(name)
         DType.named(self.activations)
         DType.named(self.cache)
 

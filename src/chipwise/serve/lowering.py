@@ -13,6 +13,7 @@ from typing import Any
 from chipwise.core.errors import Unsupported
 from chipwise.ops import CollectiveOp, EmbeddingOp, NormOp, SampleOp
 from chipwise.serve import feed_forward, mixers
+from chipwise.serve.formats import Formats
 from chipwise.serve.setting import Part, Setting, Step
 from chipwise.spec import Layer
 from chipwise.spec.feed_forward import FeedForward, MixtureOfExperts
@@ -42,7 +43,7 @@ def _parts(setting: Setting, step: Step) -> Iterator[Part]:
             yield part.inside("embedding")
     if arch.layer_inputs:
         yield from _layer_inputs(setting, step)
-    yield from _stack(arch.layers, setting, step, wide=setting.formats.wide_layers)
+    yield from _stack(arch.layers, setting, step, own_formats=True)
     rows = step.tokens if step.every_logit or arch.head == "none" else step.batch
     if arch.final_norm:
         for part in setting.norm(rows):
@@ -101,28 +102,25 @@ def _layer_inputs(setting: Setting, step: Step) -> Iterator[Part]:
         yield part.inside("layer_inputs", depth)
 
 
-def _stack(
-    layers: tuple[Layer, ...], setting: Setting, step: Step, *, wide: frozenset[int] = frozenset()
-) -> Iterator[Part]:
+def _stack(layers: tuple[Layer, ...], setting: Setting, step: Step, *, own_formats: bool = False) -> Iterator[Part]:
     for whole in alike(layers):
-        for group, asked in _by_format(whole, layers, setting, wide):
+        for group, asked in _by_format(whole, layers, setting) if own_formats else [(whole, setting)]:
             for name, parts in _layer(group.layer, asked, step):
                 for part in parts:
                     yield part.inside(f"{group.name}.{name}", group.count, group.owned)
 
 
-def _by_format(
-    group: Alike, layers: tuple[Layer, ...], setting: Setting, wide: frozenset[int]
-) -> Iterator[tuple[Alike, Setting]]:
-    """Splits a group of layers into those with narrow matrices and those in ``wide_layers``."""
-    kept = [i for i in group.numbers if i in wide]
-    if not kept:
+def _by_format(group: Alike, layers: tuple[Layer, ...], setting: Setting) -> Iterator[tuple[Alike, Setting]]:
+    """Splits a group of layers into those whose matrices have one format."""
+    formats = setting.formats
+    if not formats.wide_layers and not formats.layers:
         yield group, setting
         return
-    rest = [i for i in group.numbers if i not in wide]
-    if rest:
-        yield _group(rest, layers), setting
-    yield _group(kept, layers), replace(setting, formats=setting.formats.wide)
+    parts: dict[Formats, list[int]] = {}
+    for number in group.numbers:
+        parts.setdefault(formats.of_layer(number), []).append(number)
+    for found, numbers in parts.items():
+        yield _group(numbers, layers), setting if found == formats else replace(setting, formats=found)
 
 
 def _layer(layer: Layer, setting: Setting, step: Step) -> Iterator[tuple[str, Iterator[Part]]]:

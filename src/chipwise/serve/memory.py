@@ -80,11 +80,6 @@ def device_memory(
         rows: Requests that the parts' arrays stand for.
     """
     cache: Any = sum(part.count * cache_bytes(part.op, tokens) for part in decode)
-    stream = np.minimum(_rows(prefill), CHUNK_TOKENS) if setting.runtime.mixes else _rows(prefill)
-    live: Any = np.zeros(rows)
-    for part in (*prefill, *decode):
-        live = np.maximum(live, _live_bytes(part.op, chunk=CHUNK_TOKENS if setting.runtime.mixes else None))
-    stream_bytes = stream * setting.arch.d_model * DType(setting.formats.activations).size_bytes
 
     def spread(values: Any) -> Float64Array:
         return np.broadcast_to(np.asarray(values, dtype=np.float64), rows).copy()
@@ -92,9 +87,19 @@ def device_memory(
     return DeviceMemory(
         weights=spread(held(setting, prefill if setting.arch.encoder else decode, resident_bytes)),
         cache=spread(cache * microbatches * stage_share(setting)),
-        activations=spread(2 * stream_bytes + live),
+        activations=spread(activation_bytes(setting, prefill, decode)),
         runtime=spread(CONTEXT_BYTES[device.kind]),
     )
+
+
+def activation_bytes(setting: Setting, prefill: Sequence[Part], decode: Sequence[Part]) -> Any:
+    """Bytes of activations: two streams of a prompt's pass, and the inputs and outputs of the widest product."""
+    chunk = CHUNK_TOKENS if setting.runtime.mixes else None
+    stream = _rows(prefill) if chunk is None else np.minimum(_rows(prefill), chunk)
+    live: Any = 0
+    for part in (*prefill, *decode):
+        live = np.maximum(live, _live_bytes(part.op, chunk=chunk))
+    return 2 * stream * setting.arch.d_model * DType(setting.formats.activations).size_bytes + live
 
 
 def stage_share(setting: Setting) -> float:

@@ -20,6 +20,7 @@ from chipwise.serve.plan import Plan, whole_number
 from chipwise.serve.setting import Setting
 from chipwise.spec import ArchSpec, families
 from chipwise.spec.feed_forward import MixtureOfExperts
+from chipwise.spec.formats import mixed, read_formats
 from chipwise.spec.hf import default_weights, resolve
 
 MAX_TOKENS = 100_000_000
@@ -32,6 +33,7 @@ class Request:
 
     ``cached_tokens`` of each prompt are found in the cache and not computed again; memory is counted as if each request
     had its own copy. Layers numbered in ``wide_layers`` keep their matrices in the format of the activations.
+    ``weights`` names one format, or those of all layers and the head: ``int8/int4 head:int8`` (``spec/formats.py``).
     """
 
     model: str | Path | ArchSpec
@@ -109,12 +111,18 @@ def _resolved(
 ) -> Resolved:
     arch = _model(model, model_changed) if isinstance(model, str) else model
     found = _device(device, device_changed) if isinstance(device, str) else device
+    layers: tuple[str, ...] = ()
+    if weights is not None and mixed(weights):
+        each = read_formats(weights, len(arch.layers))
+        weights, layers = each.head, each.layers
     stored = weight_format(format_name(weights)) if weights else None
     named = default_runtime(found, stored) if runtime is None else runtime
     found_runtime = on_device(_runtime(named) if isinstance(named, str) else named, found)
     mixture = any(isinstance(layer.ffn, MixtureOfExperts) for layer in arch.layers)
     name = model if isinstance(model, str) else None
     formats = _formats(name, model_changed, weights, kv, found_runtime, wide_format(found, found_runtime), mixture)
+    if layers:
+        formats = replace(formats, layers=layers)
     if wide_layers:
         formats = _keeping(formats, wide_layers, arch)
     return Resolved(Setting(arch=arch, plan=plan, formats=formats, runtime=found_runtime), found)

@@ -35,7 +35,8 @@ class BlockPrices:
     ffn: Float64Array
     last_ffn: Float64Array
     cache: Float64Array | None  # like attention: another layer that shares weights; None where sharing is not possible
-    attention_room: Float64Array  # bytes of activations, without the columns
+    ends_room: Float64Array  # like ends: bytes of the head's activations, without the columns
+    attention_room: Float64Array  # of each block's, likewise
     ffn_room: Float64Array
 
 
@@ -54,6 +55,7 @@ class Lookup:
         parts = [prices.ends, *(part for pair in places for part in pair)]
         self._used = np.flatnonzero(np.any([part.reshape(-1, self._columns).any(axis=0) for part in parts], axis=0))
         self._ends = prices.ends[..., self._used].reshape(-1, len(self._used))
+        self._ends_room = prices.ends_room.ravel()
         self._rooms = prices.attention_room, prices.ffn_room
         attention, ffn = ([pair[i][..., self._used] for pair in places] for i in (0, 1))
         self._attentions, self._ffns = prices.attention_room.size, prices.ffn_room.size
@@ -79,15 +81,16 @@ class Lookup:
         return place.reshape(len(place), -1)
 
     def __call__(self, rows: Rows) -> tuple[Float64Array, Float64Array]:
-        """Summed columns, (columns, n), and the widest block's activations, (n,)."""
+        """Summed columns, (columns, n), and the activations of the widest block or head, (n,)."""
         spec, index = self._space.spec, self._space.index
         genes = np.ascontiguousarray(rows.T, dtype=np.intp)
         where = genes[index["sharing"]] * len(spec.depth) + genes[index["depth"]]
         d = genes[index["d_model"]]
         end = (d * len(spec.vocab_size) + genes[index["vocab_size"]]) * len(spec.tie_embeddings)
+        end += genes[index["tie_embeddings"]]
         total = np.zeros((len(rows), len(self._used) + 1))
-        total[:, :-1] = self._ends[end + genes[index["tie_embeddings"]]]
-        widest, cell = np.zeros(len(rows)), np.empty_like(total)
+        total[:, :-1] = self._ends[end]
+        widest, cell = self._ends_room[end], np.empty_like(total)
         _, _, convs, sizes, pairs = self._rooms[0].shape
         _, _, _, kinds, widths = self._rooms[1].shape
         of_format = [room[0].size for room in self._rooms]

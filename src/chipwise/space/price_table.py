@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from chipwise.blocks.lowering import lower
 from chipwise.core.arrays import Float64Array
@@ -48,16 +47,15 @@ class Pricer(Protocol):
         """
         ...
 
-    def energy_j(self, columns: Float64Array) -> Float64Array | None:
-        """Joules of passes whose operators' columns sum to ``columns``, (n, columns) -> (n,); None where not known."""
-        ...
-
     def stored_bytes(self, design: Design, workload: Workload) -> float:
         """Resident bytes of a design's weights and cache; layers add."""
         ...
 
-    def activation_bytes(self, block: Attention | FeedForward, d_model: int, workload: Workload) -> float:
-        """Bytes that a pass needs at once inside a block; of a model's blocks the widest counts."""
+    def activation_bytes(self, block: Attention | FeedForward | None, design: Design, workload: Workload) -> float:
+        """Bytes that a pass needs at once inside a block of models like ``design``, or in its head where it is None.
+
+        Of a model's blocks and its head the widest counts.
+        """
         ...
 
     def base_bytes(self) -> float:
@@ -105,18 +103,14 @@ class ProfilePricer(OperatorPricer):
             combine(decode, self.profile, Phase.DECODE, logits=logits),
         )
 
-    def energy_j(self, columns: Float64Array) -> Float64Array | None:
-        """None: calibration measures no energy."""
-        return None
-
     def stored_bytes(self, design: Design, workload: Workload) -> float:
         """Bytes of weights, in as many copies as the runtime holds, and of the cache."""
         parts, cost = memory_parts(design, workload), self.profile.memory
         return parts.peak_bytes(cost) - parts.activation_bytes - cost.base_bytes
 
-    def activation_bytes(self, block: Attention | FeedForward, d_model: int, workload: Workload) -> float:
-        """See :func:`chipwise.cost.memory.block_activation_bytes`."""
-        return block_activation_bytes(block, d_model, workload)
+    def activation_bytes(self, block: Attention | FeedForward | None, design: Design, workload: Workload) -> float:
+        """See :func:`chipwise.cost.memory.block_activation_bytes`; those of the head were in no calibration."""
+        return 0.0 if block is None else block_activation_bytes(block, design.arch.d_model, workload)
 
     def base_bytes(self) -> float:
         """Resident bytes without a model, as calibrated."""
@@ -125,14 +119,12 @@ class ProfilePricer(OperatorPricer):
 
 @dataclass(frozen=True)
 class Costs:
-    """Costs of n candidates; every field is (n,). Joules are None where they are not known."""
+    """Costs of n candidates; every field is (n,)."""
 
     ttft_s: Float64Array
     tpot_s: Float64Array
     peak_memory_bytes: Float64Array
     parameters: Float64Array
-    prefill_j: Float64Array | None = None
-    decode_j: Float64Array | None = None
 
 
 class PriceTable:
@@ -157,29 +149,22 @@ class PriceTable:
         column = self.space.index["weights"]
         order = np.argsort(rows[:, column], kind="stable")
         ends = np.searchsorted(rows[order, column], np.arange(len(self._lookups) + 1))
-        parts: list[tuple[NDArray[np.int64], tuple[Float64Array, ...]]] = []
+        found = np.empty((len(fields(Costs)), len(rows)))
         for lookup, begin, end in zip(self._lookups, ends[:-1], ends[1:], strict=True):
             for start in range(begin, end, BLOCK):
                 here = order[start : min(start + BLOCK, end)]
-                parts.append((here, self._costs(rows[here], lookup)))
-        if not parts:  # which costs are known does not depend on the rows
-            parts = [(order, self._costs(rows, self._lookups[0]))]
-        found = np.empty((len(parts[0][1]), len(rows)))
-        for here, costs in parts:
-            found[:, here] = costs
+                found[:, here] = self._costs(rows[here], lookup)
         return Costs(*found)
 
     def _costs(self, rows: Rows, lookup: Lookup) -> tuple[Float64Array, ...]:
-        """The fields of Costs that are known, for rows whose heads have one weight format."""
+        """The fields of Costs, for rows whose heads have one weight format."""
         sums, widest = lookup(rows)
         logits = self._workload.batch * self.space.values(rows, "vocab_size").astype(np.float64)
         prefill, decode = sums[: self._prefill_columns].T, sums[self._prefill_columns : -2].T
-        energy = [self._pricer.energy_j(columns) for columns in (prefill, decode)]
         return (
             *self._pricer.latencies_s(prefill, decode, logits=logits),
             self._pricer.base_bytes() + sums[-2] + widest,
             sums[-1],
-            *(joules for joules in energy if joules is not None),
         )
 
     def _prices(self, head: str) -> BlockPrices:
@@ -190,6 +175,7 @@ class PriceTable:
         spec = self.space.spec
         pairs, kinds, widths = spec.attention_choices(), spec.layer.ffn, spec.layer.ffn_width
         formats = (head,) if spec.layer.weights is None else spec.layer.weights
+        ends = (spec.d_model, spec.vocab_size, spec.tie_embeddings)
         attention = (formats, spec.d_model, spec.conv, spec.head_size, pairs)
         ffn = (formats, spec.d_model, spec.conv, kinds, widths)
         layer, some = self._layer, ffn_block(kinds[0], widths[0])
@@ -221,7 +207,7 @@ class PriceTable:
             return both - self._columns(d, head, [weights], own)
 
         return BlockPrices(
-            ends=_filled((spec.d_model, spec.vocab_size, spec.tie_embeddings), partial(self._end, head)),
+            ends=_filled(ends, partial(self._end, head)),
             bare=_filled((spec.d_model,), lambda d: beside(head, d, layer()))[None, :, None, None, None],
             attention=_filled(
                 attention, lambda w, d, c, size, pair: beside(w, d, layer(pair, size, conv=_before_attention(c)))
@@ -230,8 +216,12 @@ class PriceTable:
             ffn=_filled(ffn, lambda w, d, c, *f: beside(w, d, feed_forward(c, *f), layer())),
             last_ffn=_filled(ffn, lambda w, d, c, *f: alone(w, d, feed_forward(c, *f)) - alone(w, d, layer())),
             cache=_filled(attention, cache) if "pairs" in spec.sharing else None,
-            attention_room=_filled(attention, self._attention_activations)[..., 0],
-            ffn_room=_filled(ffn, self._ffn_activations)[..., 0],
+            ends_room=_filled(ends, lambda *end: self._activations(None, head, *end))[..., 0],
+            attention_room=_filled(
+                attention,
+                lambda w, d, c, size, pair: self._activations(layer(pair, size).attention, head, d),
+            )[..., 0],
+            ffn_room=_filled(ffn, lambda w, d, c, *f: self._activations(ffn_block(*f), head, d))[..., 0],
         )
 
     def _layer(
@@ -285,14 +275,11 @@ class PriceTable:
         """A model of one bare layer, from which the other prices are differences."""
         return self._columns(d_model, head, [head], self._layer(), vocab_size=vocab_size, tied=tied)
 
-    def _attention_activations(
-        self, weights: str, d_model: int, conv: str, head_size: int, pair: tuple[int, int]
+    def _activations(
+        self, block: Attention | FeedForward | None, head: str, d_model: int, vocab_size: int = 256, tied: bool = True
     ) -> Float64Array:
-        block = Attention(heads=pair[0], kv_heads=pair[1], head_size=head_size)
-        return np.array([self._pricer.activation_bytes(block, d_model, self._workload)], dtype=float)
-
-    def _ffn_activations(self, weights: str, d_model: int, conv: str, kind: str, width: int) -> Float64Array:
-        return np.array([self._pricer.activation_bytes(ffn_block(kind, width), d_model, self._workload)], dtype=float)
+        design = self._design(d_model, head, [head], [self._layer()], vocab_size, tied)
+        return np.array([self._pricer.activation_bytes(block, design, self._workload)], dtype=float)
 
 
 def _before_attention(conv: str) -> str:

@@ -6,7 +6,7 @@ head agree it is the name of their format, where all layers agree ``int4 head:in
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -33,6 +33,22 @@ class WeightFormats:
     def all(self) -> tuple[str, ...]:
         """Every format that occurs, the head's first."""
         return tuple(dict.fromkeys((self.head, *self.layers)))
+
+
+def mixed(text: str) -> bool:
+    """Whether ``text`` names formats of its own for layers or head."""
+    return _HEAD in text
+
+
+def renamed(text: str, rename: Callable[[str], str]) -> str:
+    """``text`` with every format in it renamed.
+
+    >>> renamed("int4/int8 head:int8", str.upper)
+    'INT4/INT8 head:INT8'
+    """
+    layers, different, head = text.partition(_HEAD)
+    named = "/".join(map(rename, layers.split("/"))) if different else rename(text)
+    return f"{named}{_HEAD}{rename(head)}" if different else named
 
 
 def formats_word(layers: Iterable[str], head: str) -> str:

@@ -64,6 +64,16 @@ def kept(
     return True
 
 
+def chances_of(limits: Iterable[Constraint], predicted: Mapping[str, Bounds]) -> dict[str, float | None]:
+    """How likely each limit holds, by metric, the least likely of several; None where nobody can say."""
+    found: dict[str, float | None] = {}
+    for limit in limits:
+        if limit.metric in predicted:
+            likely, before = chance(limit, predicted[limit.metric]), found.get(limit.metric, 1.0)
+            found[limit.metric] = None if likely is None or before is None else min(before, likely)
+    return found
+
+
 def margin(spread: float, confidence: float) -> float:
     """The factor by which a predicted value must stay on the right side of its limit to hold with ``confidence``."""
     return math.exp(NormalDist().inv_cdf(confidence) * spread)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from chipwise.core.errors import Unsupported
 from chipwise.hardware.runtime import runtime_named
+from chipwise.spec.formats import renamed
 
 _GGUF = {"fp32": "fp32", "fp16": "fp16", "bf16": "bf16", "int8": "q8_0_own", "int4": "q4_0_own"}
 _MLX = {"fp16": "fp16", "bf16": "bf16", "int8": "mlx_8bit", "int4": "mlx_4bit"}
@@ -24,18 +25,20 @@ STORED: Mapping[str, Mapping[str, str]] = {
 def format_there(weights: str, runtime: str) -> str:
     """The format in which ``runtime`` stores a design whose weights are ``weights``.
 
+    Layers may have formats of their own; see ``spec/formats.py``.
+
     Raises:
-        Unsupported: Layers have formats of their own, or the runtime has no such format.
+        Unsupported: The runtime has no such format.
     """
-    if " " in weights or "/" in weights:
-        raise Unsupported(
-            f"weights {weights!r} differ between layers, which is priced only on this machine; leave layer.weights out"
-        )
     name = runtime_named(runtime).name
     known = STORED.get(name, {})
-    if known in (_GGUF, _MLX) and weights not in known:
-        raise Unsupported(f"{name} has no file for weights in {weights}; it has {', '.join(known)}")
-    return known.get(weights, weights)
+
+    def stored(each: str) -> str:
+        if known in (_GGUF, _MLX) and each not in known:
+            raise Unsupported(f"{name} has no file for weights in {each}; it has {', '.join(known)}")
+        return known.get(each, each)
+
+    return renamed(weights, stored)
 
 
 def suffix_there(runtime: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 
-from chipwise.core.errors import MissingExtra, Unsupported
+from chipwise.core.errors import MissingExtra
 from chipwise.deploy.gguf import layout
 from chipwise.space import SearchSpace
 from chipwise.space.space_spec import FFN_KINDS
@@ -20,10 +20,8 @@ def check_space(space: SearchSpace, runtime: str) -> None:
         MissingExtra: The package that writes its files is not installed.
     """
     spec = space.spec
-    for name in spec.formats:
+    for name in (*spec.formats, *(spec.layer.weights or ())):
         format_there(name, runtime)
-    if spec.layer.weights is not None:
-        raise Unsupported("layer.weights is priced only on this machine; leave it out")
     if suffix_there(runtime) != ".gguf":
         return
     if importlib.util.find_spec("gguf") is None:

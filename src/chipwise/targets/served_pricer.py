@@ -9,17 +9,18 @@ import numpy as np
 from chipwise.core.arrays import Float64Array
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.hardware.runtime import CORES, Runtime, runtime_named
-from chipwise.ops import Op, Phase, Workload
+from chipwise.ops import EmbeddingOp, Op, Phase, Workload
 from chipwise.predict.kernels import cores
 from chipwise.predict.kernels.times import Situation
 from chipwise.serve.batching import constants, tpot_s
 from chipwise.serve.kernel_times import FIGURES, Call, time_kernels
 from chipwise.serve.lowering import lower_pass
-from chipwise.serve.memory import CONTEXT_BYTES, device_memory
+from chipwise.serve.memory import CONTEXT_BYTES, HEAD, activation_bytes, device_memory
 from chipwise.serve.request import Request, resolved
 from chipwise.serve.setting import Part, Setting, Step
 from chipwise.serve.steps import PassTimes
-from chipwise.spec import Attention, Design, FeedForward
+from chipwise.spec import Attention, Design, FeedForward, Layer
+from chipwise.spec.formats import mixed
 from chipwise.targets.formats import format_there
 
 
@@ -38,7 +39,7 @@ class ServedPricer:
     def __init__(self, template: Request, device: DeviceProfile) -> None:
         self._template, self.device = template, device
         self._known: dict[Op, tuple[Float64Array, Situation]] = {}
-        self._shared: dict[str, Setting] = {}  # by the format of the weights, of the first design that had it
+        self._shared: dict[tuple[str, int], Setting] = {}  # by weights and depth, of the first design that had them
         self._lowered: dict[tuple[Setting, Step], tuple[Part, ...]] = {}  # of the previous design
         self._constants = constants()
         self._in_flight = template.batch
@@ -51,12 +52,13 @@ class ServedPricer:
         """Setting of a served design.
 
         Raises:
-            Unsupported: Its layers have formats of their own, or the runtime is not written for the device.
+            Unsupported: The runtime has no such weight format, or is not written for the device.
             SpecError: The plan does not divide it.
         """
-        if design.weights not in self._shared:
-            self._shared[design.weights] = resolved(self.request(design)).setting
-        return replace(self._shared[design.weights], arch=design.arch)
+        key = (design.weights, len(design.arch.layers) if mixed(design.weights) else 0)
+        if key not in self._shared:
+            self._shared[key] = resolved(self.request(design)).setting
+        return replace(self._shared[key], arch=design.arch)
 
     def request(self, design: Design) -> Request:
         """The request whose estimate is that of ``design``."""
@@ -104,10 +106,6 @@ class ServedPricer:
             busy_s = busy_s - cores.saved_s(columns[:, 2], self.device)
         return self._constants.spaced_s(busy_s, columns[:, 1], runtime)
 
-    def energy_j(self, columns: Float64Array) -> Float64Array | None:
-        """Not priced by block: power depends on the whole pass."""
-        return None
-
     def stored_bytes(self, design: Design, workload: Workload) -> float:
         """Weights and cache on the fullest device."""
         setting = self.setting(design)
@@ -123,13 +121,18 @@ class ServedPricer:
         )
         return float(memory.weights[0] + memory.cache[0])
 
-    def activation_bytes(self, block: Attention | FeedForward, d_model: int, workload: Workload) -> float:
-        """Two streams of activations, and the inputs and outputs of a block's widest product."""
-        width = block.width * (2 if block.gated else 1) if isinstance(block, FeedForward) else 0
-        if isinstance(block, Attention):
-            width = (block.heads + 2 * block.kv_heads) * block.head_size
-        rows = max(self._template.prompt_tokens, self._replica_batch)
-        return 2.0 * rows * (2 * d_model + d_model + width)
+    def activation_bytes(self, block: Attention | FeedForward | None, design: Design, workload: Workload) -> float:
+        """See :func:`chipwise.serve.memory.activation_bytes`."""
+        setting = self.setting(design)
+        if block is not None:
+            feeds = isinstance(block, FeedForward)
+            layer = Layer(attention=None if feeds else block, ffn=block if feeds else None)
+            setting = replace(setting, arch=replace(design.arch, layers=(layer,)))
+        prefill, decode = (
+            [part for part in lower_pass(setting, step) if _belongs(part, block)]
+            for step in (self._prefill(1), self._decode())
+        )
+        return float(activation_bytes(setting, prefill, decode))
 
     def base_bytes(self) -> float:
         """Bytes of a serving process without a model."""
@@ -169,3 +172,10 @@ class ServedPricer:
         known = [self._known[part.op] for part in parts]
         figures = np.stack([each for each, _ in known], axis=1).reshape(len(FIGURES), len(parts), 1)
         return PassTimes.of(parts, figures, tuple(situation for _, situation in known))
+
+
+def _belongs(part: Part, block: Attention | FeedForward | None) -> bool:
+    """Whether a kernel of a one-layer model is the block's, or the head's where it is None; the embedding is both's."""
+    if block is None:
+        return part.place == HEAD or isinstance(part.op, EmbeddingOp)
+    return part.place != HEAD

@@ -18,12 +18,13 @@ from chipwise.cost.model import CostEstimate
 from chipwise.cost.spending import Rates, spent
 from chipwise.hardware.datasheet import DeviceProfile, with_cores
 from chipwise.hardware.runtime import CORES, on_device, runtime_named
+from chipwise.ops import Workload
 from chipwise.profile.measurement import Measurement
 from chipwise.run.folder import RunFolder
-from chipwise.run.spec import RunSpec
+from chipwise.run.spec import RunSpec, TargetSpec
 from chipwise.serve.estimate import capacity_bytes, cost_of, estimate_of
 from chipwise.serve.request import Request
-from chipwise.space import Constraint, SearchSpace
+from chipwise.space import Constraint, Objective, SearchSpace
 from chipwise.space.constraints import POWER_METRICS
 from chipwise.space.price_table import PriceTable
 from chipwise.space.search_space import Rows
@@ -44,32 +45,47 @@ class SheetTarget:
     """A device that is not here, in the runtime that will serve it.
 
     Args:
-        spec: The run.
-        space: Its space.
-        device: The data sheet, with what the run states of power and price.
+        space: The designs.
+        device: The data sheet, with what a run states of power and price.
+        served: Runtime, KV-cache format and plan.
+        workload: Of the requests.
+        seed: Of the designs to which energy, and times as they were taught, are fitted.
+        energy: Whether rows are priced in watts and joules too, where the device lists its board power.
+        source: What teaches it, for the profile.
         bench: What measures there; nothing where None.
 
     Raises:
-        Unsupported: The runtime cannot serve designs of the space, or the device lacks a rate that they need.
+        Unsupported: The runtime has no format for the space's weights, or the device lacks a rate that they need.
     """
 
-    def __init__(self, spec: RunSpec, space: SearchSpace, device: DeviceProfile, bench: Bench | None = None) -> None:
-        self._spec, self._space, self._sheet, self._bench = spec, space, device, bench
+    def __init__(
+        self,
+        space: SearchSpace,
+        device: DeviceProfile,
+        *,
+        served: TargetSpec,
+        workload: Workload,
+        seed: int,
+        energy: bool,
+        source: str = "a search",
+        bench: Bench | None = None,
+    ) -> None:
+        self._space, self._sheet, self._bench = space, device, bench
+        self._workload, self._seed, self._energy, self._source = workload, seed, energy, source
         self.device = device  # with what was taught
-        target, workload = spec.target, spec.workload
         template = Request(
             model="",
             device=device,
-            runtime=target.runtime,
-            kv=target.kv,
-            tp=target.tp,
-            pp=target.pp,
+            runtime=served.runtime,
+            kv=served.kv,
+            tp=served.tp,
+            pp=served.pp,
             batch=workload.batch,
             prompt_tokens=workload.prompt_tokens,
             new_tokens=workload.new_tokens,
         )
         self._pricer = ServedPricer(template, device)
-        self._rates = Rates(usd_per_s=None if device.price is None else device.price_usd_per_s * target.tp * target.pp)
+        self._rates = Rates(usd_per_s=None if device.price is None else device.price_usd_per_s * served.tp * served.pp)
         self._learnt = Learnt({})
         self._scale: Float64Array | None = None  # see _taught_scale
         self._estimates: dict[Design, CostEstimate] = {}
@@ -92,7 +108,7 @@ class SheetTarget:
 
     @cached_property
     def _table(self) -> PriceTable:
-        return PriceTable(self._space, self._spec.workload, self._pricer)
+        return PriceTable(self._space, self._workload, self._pricer)
 
     @cached_property
     def _joules(self) -> Float64Array | None:
@@ -101,21 +117,21 @@ class SheetTarget:
         None where the device lists no board power. Fitted to whole estimates of a sample of the space, as the device
         is known now; decisions on single designs use their own estimates.
         """
-        sample = self._space.sample(SAMPLE, np.random.default_rng([self._spec.seed, 17]))
+        sample = self._space.sample(SAMPLE, np.random.default_rng([self._seed, 17]))
         rows, joules = [], []
         for row in sample:
             found = self.estimate(self._space.design(row))
             energy = found.metrics.get("joules_per_token")
             if energy is None:
                 return None
-            rows.append([found.ttft_s / self._spec.workload.new_tokens, found.tpot_s])
+            rows.append([found.ttft_s / self._workload.new_tokens, found.tpot_s])
             joules.append(energy.value)
         scaled = np.array(rows) / np.array(joules)[:, None]  # relative errors count
         return nnls(scaled, np.ones(len(joules)))
 
     def metrics(self, rows: Rows) -> Mapping[str, Float64Array]:
         """Predicted metrics of canonical rows, each (n,)."""
-        costs, workload = self._table(rows), self._spec.workload
+        costs, workload = self._table(rows), self._workload
         ttft_s, tpot_s = costs.ttft_s, costs.tpot_s
         if self.device.taught is not None:
             layers = self._space.values(rows, "depth").astype(float)
@@ -134,7 +150,7 @@ class SheetTarget:
                 name: max(1.0, self._learnt.factor(name)) * found[median] for name, median in MEDIAN_OF_TAIL.items()
             }
         found |= spent(found["ttft_p50"], found["tpot_p50"], workload, self._rates)
-        if self._needs_power and self._joules is not None:
+        if self._energy and self._joules is not None:
             ttft_j, step_j = self._joules
             token_j = ttft_j * found["ttft_p50"] / workload.new_tokens + step_j * found["tpot_p50"]
             token_j = token_j * self._learnt.factor("joules_per_token")
@@ -143,14 +159,9 @@ class SheetTarget:
             found["power"] = token_j * workload.new_tokens * workload.batch / request_s
         return found
 
-    @property
-    def _needs_power(self) -> bool:
-        spec = self._spec
-        return bool({*POWER_METRICS} & {*(item.metric for item in spec.limits), *(goal.metric for goal in spec.goals)})
-
     def predict(self, design: Design) -> dict[str, Bounds]:
         """Each metric of the design's own estimate, corrected by what was measured there, with its 90 % interval."""
-        found, workload = self.estimate(design), self._spec.workload
+        found, workload = self.estimate(design), self._workload
         known: dict[str, Bounds] = {
             name: (item.value, item.low, item.high)
             for name, item in found.metrics.items()
@@ -188,7 +199,7 @@ class SheetTarget:
 
     def _power(self, known: Mapping[str, Bounds], tokens: int) -> Bounds:
         """Mean watts: joules over seconds. Both intervals hold the error of the time, so the energy's own is left."""
-        request_s = _value(known["ttft_p50"]) + (self._spec.workload.new_tokens - 1) * _value(known["tpot_p50"])
+        request_s = _value(known["ttft_p50"]) + (self._workload.new_tokens - 1) * _value(known["tpot_p50"])
         watts = _value(known["joules_per_token"]) * tokens / request_s
         whole, time = spread_of(known["joules_per_token"]), spread_of(known["tpot_p50"])
         if whole is None or time is None:
@@ -222,7 +233,7 @@ class SheetTarget:
         if not known:
             return
         rows = [self._row(i, design, values) for i, (design, values) in enumerate(known)]
-        taught = teach_rows(self._sheet, rows, name=self._sheet.name, source=f"the run {self._spec.name}")
+        taught = teach_rows(self._sheet, rows, name=self._sheet.name, source=self._source)
         self.device = replace(self._sheet, taught=taught)
         pairs: dict[str, list[tuple[Bounds, float]]] = {"peak_memory": [], "joules_per_token": []}
         for design, values in known:
@@ -261,7 +272,7 @@ class SheetTarget:
         Fitted to the estimates of a sample of the space; decisions on single designs use their own estimates.
         """
         if self._scale is None:
-            sample = self._space.sample(SAMPLE, np.random.default_rng([self._spec.seed, 23]))
+            sample = self._space.sample(SAMPLE, np.random.default_rng([self._seed, 23]))
             costs = self._table(sample)
             layers = self._space.values(sample, "depth").astype(float)
             found = [self.estimate(self._space.design(row)) for row in sample]
@@ -313,34 +324,53 @@ def open_sheet(spec: RunSpec, space: SearchSpace, folder: RunFolder, on_detail: 
     Raises:
         SpecError: The runtime cannot serve designs of the space; names the field.
     """
-    return SheetTarget(spec, space, stated(spec, space))
+    return sheet_target(spec, space)
 
 
 def open_ssh(spec: RunSpec, space: SearchSpace, folder: RunFolder, on_detail: Callable[[str], None]) -> SheetTarget:
     """A machine that is measured over ssh and predicted as the data sheet that the run says it is like."""
     host = spec.target.device.removeprefix("ssh:")
-    return SheetTarget(spec, space, stated(spec, space), Bench(spec, host=host))
+    return sheet_target(spec, space, Bench(spec, host=host))
 
 
-def stated(spec: RunSpec, space: SearchSpace) -> DeviceProfile:
-    """The run's data sheet with the power and price that the run states, and as many CPU cores as it has threads.
+def sheet_target(spec: RunSpec, space: SearchSpace, bench: Bench | None = None) -> SheetTarget:
+    """The target of a run that names a data sheet.
 
     Raises:
         SpecError: The runtime cannot serve designs of the space.
     """
-    from chipwise.hardware.datasheet import Power, PriceRate
-
-    sheet = spec.target.sheet
-    assert sheet is not None
     try:
         check_space(space, spec.target.runtime)
     except Unsupported as error:
         raise SpecError(str(error), field="space") from None
-    if on_device(runtime_named(spec.target.runtime), sheet).stack == CORES:
-        sheet = with_cores(sheet, spec.target.threads)
-    rates = spec.target.rates
+    return SheetTarget(
+        space,
+        stated(spec.target),
+        served=spec.target,
+        workload=spec.workload,
+        seed=spec.seed,
+        energy=needs_energy((*spec.limits, *spec.goals)),
+        source=f"the run {spec.name}",
+        bench=bench,
+    )
+
+
+def needs_energy(wanted: Iterable[Constraint | Objective]) -> bool:
+    """Whether a limit or an objective is one on watts or joules."""
+    return any(item.metric in POWER_METRICS for item in wanted)
+
+
+def stated(target: TargetSpec) -> DeviceProfile:
+    """A target's data sheet with the power and price that a run states, and as many CPU cores as it has threads."""
+    from chipwise.hardware.datasheet import Power, PriceRate
+
+    sheet = target.sheet
+    assert sheet is not None
+    if on_device(runtime_named(target.runtime), sheet).stack == CORES:
+        sheet = with_cores(sheet, target.threads)
+    rates = target.rates
     if rates.power_w is not None:
-        sheet = replace(sheet, board_power=Power(value=str(spec.target.power), source="stated in the run file"))
+        sheet = replace(sheet, board_power=Power(value=str(target.power), source="stated in the run file"))
     if rates.usd_per_s is not None:
-        sheet = replace(sheet, price=PriceRate(value=str(spec.target.price), source="stated in the run file"))
+        sheet = replace(sheet, price=PriceRate(value=str(target.price), source="stated in the run file"))
     return sheet

@@ -110,8 +110,13 @@ def limits_on_predictions(spec: RunSpec, space: SearchSpace, target: Target) -> 
     limits = (*spec.limits, *target.limits)
     if target.measures:
         return limits
-    sample = space.sample(SPREAD_DESIGNS, np.random.default_rng([spec.seed, 19]))
-    return tightened(limits, target.spreads([space.design(row) for row in sample]), spec.confidence_share)
+    return tightened(limits, spreads_in(space, target, seed=spec.seed), spec.confidence_share)
+
+
+def spreads_in(space: SearchSpace, target: Target, *, seed: int) -> Mapping[str, float]:
+    """The spreads that ``target`` has for a few designs of ``space``, by metric."""
+    sample = space.sample(SPREAD_DESIGNS, np.random.default_rng([seed, 19]))
+    return target.spreads([space.design(row) for row in sample])
 
 
 def kind_of(device: str) -> str:

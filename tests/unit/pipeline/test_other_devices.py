@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import chipwise
 from chipwise.core.digest import plain
 from chipwise.core.errors import InputError, SpecError
 from chipwise.core.files import build
-from chipwise.hardware import datasheet
-from chipwise.ops import Workload
-from chipwise.pipeline.other_devices import RunTargets, Targets, sheet_metrics
+from chipwise.pipeline.other_devices import AcrossDevices, OtherDevices, Targets
 from chipwise.run.spec import run_spec
 from chipwise.space import SearchSpace, SpaceSpec
-from chipwise.space.device_pricer import DevicePricer, design_costs, device_metrics
+from chipwise.spec.io import save
+from chipwise.targets.formats import format_there
 
 SPACE = SearchSpace(
     build(
@@ -77,26 +77,76 @@ def test_each_device_has_its_own_front_and_what_carries_over_is_measured() -> No
     assert abs(transfer.costs[0, 1]) < 0.1  # width and depth are drawn independently
 
 
-def test_data_sheets_price_the_space_and_no_device_is_refused() -> None:
-    found = sheet_metrics(SPACE, Workload(prompt_tokens=16, new_tokens=16), ["raspberry-pi-5", "h100-sxm"])
-    rows = SPACE.sample(50, np.random.default_rng(0))
-    slow, fast = (metrics(rows)["tpot_p50"] for metrics in found.values())
-    assert (slow > 0).all()
-    assert (fast > 0).all()
-    with pytest.raises(InputError, match="at least one device"):
-        Targets(SPACE, {}, seed=0)
+def run_for(*targets, **fields):
+    data = {"name": "two", "workload": {"prompt_tokens": 16, "new_tokens": 16}, "space": plain(SPACE.spec), "data": {}}
+    return run_spec(data | {"targets": list(targets)} | fields, file="two.yaml")
 
 
-def test_layers_of_several_formats_cost_on_a_data_sheet_what_the_whole_design_does() -> None:
-    spec = plain(SPACE.spec) | {"weights": ["int8", "bf16"], "sharing": ["none", "pairs"]}
-    space = SearchSpace(build(SpaceSpec, spec | {"layer": {**spec["layer"], "weights": ["int4", "bf16"]}}))
-    workload, pricer = Workload(prompt_tokens=16, new_tokens=16), DevicePricer(datasheet.load("h100-sxm"))
-    rows = space.sample(40, np.random.default_rng(0))
-    found = device_metrics(space, workload, pricer)(rows)
+@pytest.mark.parametrize(
+    ("device", "runtime", "batch"),
+    [
+        ("apple-m4", None, 1),
+        ("snapdragon-8-elite", None, 1),
+        ("h100-sxm", None, 1),
+        ("h100-sxm", "sglang", 16),
+        ("raspberry-pi-5", "onnxruntime", 1),
+        ("jetson-agx-orin", None, 4),
+    ],
+)
+def test_other_devices_cost_what_chipwise_estimate_answers(tmp_path, device, runtime, batch) -> None:
+    """The whole path of each: the public function on the design's own file, and the targets of a run."""
+    chosen = {} if runtime is None else {"runtime": runtime}
+    space = plain(SPACE.spec) | {"weights": ["int8"]} | {"layer": {**plain(SPACE.spec.layer), "ffn": ["swiglu"]}}
+    spec = run_for(
+        {"device": device, **chosen},
+        space=space,
+        workload={"prompt_tokens": 64, "new_tokens": 32, "batch": batch},
+        objectives={"bits_per_byte": "minimize", "tpot_p50": "minimize"},
+    )
+    space = SearchSpace(spec.space)
+    (target,) = OtherDevices(spec, space).sheets.values()
+    rows = space.sample(4, np.random.default_rng(0))
+    known = target.metrics(rows)
     for i, row in enumerate(rows):
         design = space.design(row)
-        for metric, value in design_costs(design, workload, pricer).items():
-            assert found[metric][i] == pytest.approx(value, rel=1e-9), (metric, design.weights)
+        path = tmp_path / f"{i}.json"
+        save(design.arch, path)
+        asked = {"weights": format_there(design.weights, spec.targets[0].target.runtime), "batch": batch, **chosen}
+        whole = chipwise.estimate(path, device=device, prompt=64, new=32, **asked)
+        assert known["ttft_p50"][i] == pytest.approx(whole.ttft_s, rel=1e-6)
+        assert known["tpot_p50"][i] == pytest.approx(whole.tpot_s, rel=1e-6)
+        assert known["peak_memory"][i] == pytest.approx(whole.peak_memory_bytes, rel=1e-6)
+        shown = whole.metrics["tpot_p50"]
+        assert target.predict(design)["tpot_p50"] == pytest.approx([shown.value, shown.low, shown.high], rel=1e-6)
+
+
+def test_no_device_is_refused_and_so_is_a_runtime_that_cannot_hold_the_space() -> None:
+    with pytest.raises(InputError, match="at least one device"):
+        Targets(SPACE, {}, seed=0)
+    with pytest.raises(
+        SpecError, match=r"targets\[0\]\.runtime: .*relu.*others that raspberry-pi-5 has: .*onnxruntime"
+    ):
+        OtherDevices(run_for("raspberry-pi-5"), SPACE)
+    with pytest.raises(SpecError, match=r"targets\[0\]\.runtime: vLLM does not run on raspberry-pi-5"):
+        run_for({"device": "raspberry-pi-5", "runtime": "vllm"})
+
+
+def test_a_limit_there_must_hold_with_the_runs_confidence() -> None:
+    """At the predicted value itself a limit holds with about a half, so it is kept at 50 % and not at 90 %."""
+    device = {"device": "jetson-agx-orin", "runtime": "onnxruntime"}
+    design = SPACE.design(SPACE.sample(1, np.random.default_rng(0))[0])
+    value, low, high = OtherDevices(run_for(device), SPACE).sheets["jetson-agx-orin"].predict(design)["tpot_p50"]
+    limited = device | {"constraints": {"tpot_p50": f"<= {(low * high) ** 0.5 * 1.001} s"}}
+    sure, even = (OtherDevices(run_for(limited, confidence=share), SPACE) for share in ("90 %", "50 %"))
+    assert (sure.keeps_limits(design), even.keeps_limits(design)) == (False, True)
+    assert sure.chances(design)["tpot_p50@jetson-agx-orin"] == pytest.approx(0.5, abs=0.01)
+    assert "tpot_p50@jetson-agx-orin" in sure.shown(design)
+    tight, wide = (
+        next(item.limit for item in others.limits_on_rows() if item.metric == "tpot_p50@jetson-agx-orin")
+        for others in (sure, even)
+    )
+    assert tight < wide <= value * 1.2
+    assert any(item.metric == "peak_memory@jetson-agx-orin" for item in sure.limits_on_rows())  # the device's own
 
 
 def test_a_run_counts_seconds_across_its_devices_and_keeps_their_limits() -> None:
@@ -106,14 +156,17 @@ def test_a_run_counts_seconds_across_its_devices_and_keeps_their_limits() -> Non
             "workload": {"prompt_tokens": 16, "new_tokens": 16},
             "space": plain(SPACE.spec),
             "data": {},
-            "targets": ["raspberry-pi-5", {"device": "jetson-agx-orin", "constraints": {"tpot_p50": "<= 1 ms"}}],
+            "targets": [
+                {"device": "raspberry-pi-5", "runtime": "onnxruntime"},
+                {"device": "jetson-agx-orin", "runtime": "onnxruntime", "constraints": {"tpot_p50": "<= 1 ms"}},
+            ],
         },
         file="two.yaml",
     )
     local = lambda rows: {  # noqa: E731
         name: SPACE.values(rows, "d_model") * 1e-6 for name in ("ttft_p50", "tpot_p50", "peak_memory", "parameters")
     }
-    targets = RunTargets(spec, SPACE, local)
+    targets = AcrossDevices(spec, SPACE, OtherDevices(spec, SPACE), local)
     (limit,) = spec.limits_elsewhere
     assert (limit.metric, limit.limit) == ("tpot_p50@jetson-agx-orin", 1e-3)
     assert "ms" in limit.show(1e-3)

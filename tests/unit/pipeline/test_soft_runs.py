@@ -183,15 +183,15 @@ def test_soft_limits_elsewhere_are_paid_for_by_what_the_data_sheet_predicts() ->
         },
         file="toy.yaml",
     )
-    from chipwise.hardware import datasheet
+    from chipwise.pipeline.other_devices import OtherDevices
     from chipwise.space import SearchSpace
-    from chipwise.space.device_pricer import DevicePricer, design_costs
 
     space = SearchSpace(spec.space)
+    others = OtherDevices(spec, space)
     design = space.design(space.sample(1, np.random.default_rng(0))[0])
-    watts = design_costs(design, spec.workload, DevicePricer(datasheet.load("l4"), joules=True))["power"]
+    watts = others.sheets["l4"].predict(design)["power"][0]
     item = SimpleNamespace(design=design, costs={})
-    assert penalty_factor(spec)(item) == pytest.approx(1 + 0.1 * (watts / 10 - 1))
+    assert penalty_factor(spec, others.predict)(item) == pytest.approx(1 + 0.1 * (watts / 10 - 1))
     assert watts > 10
 
 

@@ -8,15 +8,11 @@ import math
 import numpy as np
 import pytest
 
-from chipwise.core.errors import SpecError, Unsupported
+from chipwise.core.errors import SpecError
 from chipwise.core.files import build
-from chipwise.hardware import datasheet
-from chipwise.ops import EmbeddingOp, Matmul, Workload
-from chipwise.predict.kernels import times_of
 from chipwise.space import SearchSpace, SpaceSpec, parse_constraints, parse_objectives
 from chipwise.space.constraints import relative_excess, soft_limit_on_latency, unit_of
 from chipwise.space.designs import design_of, summary
-from chipwise.space.device_pricer import DevicePricer, as_priced
 from chipwise.space.search_space import Gene, _closest, _distance
 from chipwise.space.space_spec import MOST_BLOCKS, MOST_LAYERS, MOST_VALUES, Condition, _slot, listed
 from chipwise.spec import Attention, FeedForward, Layer
@@ -243,44 +239,6 @@ def test_a_soft_limit_beside_a_hard_one_must_be_the_tighter() -> None:
         with pytest.raises(SpecError, match="no effect"):
             parse_constraints({"tpot_p50": [soft, hard]})
     assert len(parse_constraints({"tpot_p50": [soft, "<= 3 ms", ">= 1 ms"]})) == 3
-
-
-def test_a_data_sheets_price_of_operators_and_memory() -> None:
-    """In BF16: tables and cache take half of FP32, matrices what the design chose; the token table moves BF16 too."""
-    sheet, workload = datasheet.load("l4"), Workload(prompt_tokens=4, new_tokens=4)
-    pricer = DevicePricer(sheet)
-    assert (pricer.activations, pricer.base_bytes(), pricer.energy_j(np.ones((2, 1)))) == ("bf16", 0.0, None)
-    op = Matmul(m=4, k=64, n=64, weights="int8")
-    expected = times_of(dataclasses.replace(op, activations="bf16"), sheet, stack="vllm").latency_s
-    assert pricer.op_columns(op).tolist() == [float(expected)]
-    table = EmbeddingOp(rows=100, tokens=4, width=64)
-    priced = dataclasses.replace(table, weights="bf16", activations="bf16")
-    assert pricer.op_columns(table).tolist() == [float(times_of(priced, sheet, stack="vllm").latency_s)]
-    both = DevicePricer(sheet, joules=True)
-    assert both.op_columns(op).shape == (2,)
-    assert both.energy_j(np.array([[1.0, 5.0]])).tolist() == [5.0]
-    passes = both.latencies_s(np.array([[1.0, 5.0]]), np.array([[2.0, 6.0]]), logits=np.zeros(1))
-    assert [seconds.tolist() for seconds in passes] == [[1.0], [2.0]]
-    space = SearchSpace(spec(weights=["int8"]))
-    design = space.design(np.zeros(len(space.genes), np.int64))
-    from chipwise.cost.memory import block_activation_bytes, memory_parts
-
-    parts = memory_parts(design, workload)
-    assert pricer.stored_bytes(design, workload) == parts.matrix_bytes + 0.5 * (parts.table_bytes + parts.kv_bytes)
-    block = FeedForward(width=64)
-    assert pricer.activation_bytes(block, 64, workload) == 0.5 * block_activation_bytes(block, 64, workload)
-    wide = DevicePricer(sheet, activations="fp32")
-    assert wide.stored_bytes(design, workload) == parts.matrix_bytes + parts.table_bytes + parts.kv_bytes
-
-
-def test_joules_are_left_out_where_a_sheet_cannot_tell_them() -> None:
-    def asked(pricer: DevicePricer) -> bool:
-        if pricer.joules:
-            raise Unsupported("no board power")
-        return pricer.joules
-
-    assert as_priced(datasheet.load("l4"), asked) is False
-    assert as_priced(datasheet.load("l4"), lambda pricer: pricer.joules) is True
 
 
 def test_one_odd_head_size_among_even_ones_is_refused() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from chipwise.run.spec import run_spec
 from chipwise.space import SearchSpace
-from chipwise.targets.sheet import SheetTarget, stated
+from chipwise.targets.sheet import sheet_target
 
 RUN = {
     "name": "board",
@@ -33,7 +33,7 @@ def test_energy_follows_what_was_measured() -> None:
     screening, which prices whole tables, says the same as single designs do, before and after."""
     run = run_spec(RUN, file="run.yaml")
     space = SearchSpace(run.space)
-    target = SheetTarget(run, space, stated(run, space))
+    target = sheet_target(run, space)
     rows = space.canonical(np.unique(space.sample(24, np.random.default_rng(0)), axis=0))
     designs = [space.design(row) for row in rows]
 

@@ -9,7 +9,7 @@ from chipwise.core.errors import SpecError
 from chipwise.run.spec import run_spec
 from chipwise.space import SearchSpace
 from chipwise.targets.bench import Bench
-from chipwise.targets.sheet import SheetTarget, stated
+from chipwise.targets.sheet import sheet_target
 from chipwise.testing.target_suite import TargetSuite
 
 
@@ -37,7 +37,7 @@ def spec(constraints, *, target=None, **fields):
 def reached():
     run = spec({"tpot_p99": "<= 50 ms"})
     space = SearchSpace(run.space)
-    return SheetTarget(run, space, stated(run, space), Bench(run, host="me@board")), space
+    return sheet_target(run, space, Bench(run, host="me@board")), space
 
 
 class TestOverSsh(TargetSuite):

@@ -9,7 +9,7 @@ from chipwise.hardware import datasheet
 from chipwise.run.spec import TargetSpec, run_spec
 from chipwise.space import SearchSpace
 from chipwise.targets.local import CalibratedTarget
-from chipwise.targets.sheet import SheetTarget, stated
+from chipwise.targets.sheet import sheet_target
 from chipwise.targets.target import TARGETS, kind_of
 from chipwise.testing.machines import core_like
 from chipwise.testing.target_suite import TargetSuite
@@ -36,20 +36,20 @@ def spec(device: str = "snapdragon-8-elite", *, constraints=None, space=None, **
     return run_spec(data, file="toy.yaml")
 
 
-def sheet_target(**fields):
+def target_of(**fields):
     run = spec(**fields)
     space = SearchSpace(run.space)
-    return SheetTarget(run, space, stated(run, space)), space
+    return sheet_target(run, space), space
 
 
 class TestDataSheet(TargetSuite):
     def make(self):
-        return sheet_target()
+        return target_of()
 
 
 class TestServer(TargetSuite):
     def make(self):
-        return sheet_target(device="h100-sxm", runtime="vllm", space={"weights": ["bf16"]})
+        return target_of(device="h100-sxm", runtime="vllm", space={"weights": ["bf16"]})
 
 
 class TestCalibration(TargetSuite):
@@ -68,7 +68,7 @@ def test_every_row_of_the_table_opens_and_each_name_has_its_kind() -> None:
 
 
 def test_power_is_what_the_run_states_and_rises_no_higher() -> None:
-    target, space = sheet_target(power="6 W", constraints={"power": "<= 6 W"})
+    target, space = target_of(power="6 W", constraints={"power": "<= 6 W"})
     watts = target.metrics(space.sample(20, __import__("numpy").random.default_rng(0)))["power"]
     assert (watts > 0).all()
     assert (watts <= 6.0).all()
@@ -101,7 +101,7 @@ def test_a_target_that_cannot_be_is_refused_with_its_field(fields, message) -> N
 def test_a_space_that_the_runtimes_files_cannot_hold_is_refused_before_the_search(space, message) -> None:
     pytest.importorskip("gguf")
     with pytest.raises(SpecError, match=message):
-        sheet_target(space=space)
+        target_of(space=space)
 
 
 def test_confidence_is_a_share_of_at_least_a_half() -> None:
@@ -117,7 +117,7 @@ def test_the_default_runtime_is_the_devices_own() -> None:
 
 
 def test_a_device_holds_no_more_than_its_memory() -> None:
-    target, _ = sheet_target()
+    target, _ = target_of()
     (limit,) = target.limits
     assert limit.limit == datasheet.load("snapdragon-8-elite").mem_capacity_bytes
 
