@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import yaml
 
+import chipwise
 from chipwise.api.overview import overview, overview_of
 from chipwise.core.errors import InputError, SpecError
 from chipwise.core.files import build
@@ -67,6 +68,26 @@ def test_a_data_sheet_prices_medians_and_memory(tmp_path) -> None:
         "parameters",
     }
     assert all(item.least.metrics[item.metric] < item.most.metrics[item.metric] for item in found.extremes)
+
+
+def test_shown_designs_have_the_values_and_intervals_of_their_estimates(tmp_path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(yaml.safe_dump({"space": SPACE, "workload": {"prompt_tokens": 16, "new_tokens": 8}}))
+    found = overview_of(path, device="apple-m4", draws=100, samples=2)
+    one = found.samples[0]
+    space = SearchSpace(build(SpaceSpec, SPACE))
+    genes = space.sample(20_000, np.random.default_rng(0))
+    design = space.design(next(row for row in genes if space.choices(row) == one.choices))
+    whole = chipwise.estimate(design.arch, device="apple-m4", weights="fp32", prompt=16, new=8)
+    for metric in ("ttft_p50", "tpot_p50", "joules_per_token"):
+        known = whole.metrics[metric]
+        assert one.metrics[metric] == pytest.approx(known.value, rel=1e-6)
+        assert one.intervals[metric] == pytest.approx((known.low, known.high), rel=1e-6)
+    assert one.metrics["peak_memory"] == pytest.approx(whole.peak_memory_bytes)
+    named = overview_of(path, device="raspberry-pi-5", runtime="onnxruntime", draws=100)
+    assert "onnxruntime" in str(named.priced_by)
+    with pytest.raises(InputError, match="name the device"):
+        overview_of(path, runtime="mlx")
 
 
 def test_an_empty_or_contradictory_space_names_file_and_field(tmp_path) -> None:

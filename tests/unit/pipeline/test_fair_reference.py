@@ -9,6 +9,7 @@ from toy_run import SPEC
 
 from chipwise.pipeline import pipeline
 from chipwise.pipeline.pipeline import Search
+from chipwise.space import SearchSpace
 
 
 class Run:
@@ -19,7 +20,7 @@ class Run:
         arch = SimpleNamespace(vocab_size=512)
         self.items = {n: SimpleNamespace(number=n, design=SimpleNamespace(arch=arch)) for n in range(6)}
         self.search = object.__new__(Search)
-        self.search.spec = SPEC
+        self.search.spec, self.search.space = SPEC, SearchSpace(SPEC.space)
         self.search.trials = self
         monkeypatch.setattr(Search, "_phase", lambda search, name: None)
         monkeypatch.setattr(Search, "_left", left_s)

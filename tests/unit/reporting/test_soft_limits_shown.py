@@ -93,6 +93,12 @@ def test_a_limit_on_another_device_is_told_as_its_data_sheet_predicts() -> None:
     assert status(record) == ["met", "expected"]
     assert "mean power on l4" in card(record)
     assert "power 28.7 W" in page(record)
+    assert "On other devices" in card(record)
+    sure = dataclasses.replace(there, runtime="vllm", bounds={str(record.winner): {"power": (25.0, 33.0)}})
+    record = dataclasses.replace(record, elsewhere=(sure,))
+    assert status(record) == ["met", "at risk"]  # the upper end of the interval breaks it
+    assert "power 28.7 W (25 to 33)" in card(record)
+    assert "NVIDIA L4, vllm" in card(record)
     over = dataclasses.replace(limit, limit=28.0)
     assert status(dataclasses.replace(record, constraints=(over,))) == ["at risk"]
 
