@@ -36,9 +36,10 @@ FLAGS = (
 
 @pytest.fixture(scope="session", autouse=True)
 def own_data_folder(tmp_path_factory):
-    """Tests keep profiles, reference models and measurements in a folder that goes with them."""
+    """Tests keep profiles and measurements in a folder that goes with them, and print as to a file."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CHIPWISE_HOME", str(tmp_path_factory.mktemp("home")))
+        patch.delenv("COLUMNS", raising=False)  # the width of whoever's terminal
         yield
 
 

@@ -112,8 +112,8 @@ class Search:
     def _search(self, trainer: Trainer) -> None:
         with trainer:
             ready = self._prepare()
-            halving = self._train_candidates(ready, trainer)
-            finalists, reference = halving.promote(ready.references)
+            halving = self._halving(ready, trainer)
+            finalists, reference = self._finalists(ready, halving)
             finals = Finals(
                 self.trials,
                 self.spec,
@@ -228,15 +228,28 @@ class Search:
             plan=self._plan(len(references)),
         )
 
-    def _train_candidates(self, ready: Prepared, trainer: Trainer) -> Halving:
-        """The supernet where the run wants one, the first trainings, and measurements along the front."""
+    def _finalists(self, ready: Prepared, halving: Halving) -> tuple[list[Candidate], Candidate | None]:
+        """The candidates and the reference design of which the winner is decided; a resumed search keeps its own."""
+        known = self.study.memory.get("finalists")
+        if known is not None:
+            finalists, reference = ([self.trials[number] for number in part] for part in known)
+            return finalists, reference[0] if reference else None
+        halving.explore(ready.references)
+        self._measure_candidates(ready)
+        finalists, best = halving.promote(ready.references)
+        kept = [item.number for item in finalists], [] if best is None else [best.number]
+        self.study.remember(finalists=kept)
+        return finalists, best
+
+    def _halving(self, ready: Prepared, trainer: Trainer) -> Halving:
+        """Chooses and trains candidates; the supernet is trained first where the run wants one."""
         spec, chooser, target = self.spec, ready.chooser, ready.target
         propose: Propose | None = None
         if spec.search.strategy != "auto":
             propose = StrategyProposer(spec.search.strategy, chooser, seed=spec.seed)
         elif spec.quality.chosen == "proxy":
             propose = chooser.propose_by_law
-        halving = Halving(
+        return Halving(
             self.trials,
             ready.plan,
             chooser=chooser,
@@ -259,10 +272,12 @@ class Search:
             allowance=self.allowance,
             left=lambda: self._left,
         )
-        halving.explore(ready.references)
-        candidates = self._candidates
-        if not target.measures:
-            return halving
+
+    def _measure_candidates(self, ready: Prepared) -> None:
+        """Measurements between first trainings and promotions: of all that was trained, or along the front."""
+        spec = self.spec
+        if not ready.target.measures:
+            return
         if spec.profiling == "measured":
             for item in self.trials.all():
                 if item.alive and item.rungs and item.measured is None:
@@ -270,13 +285,12 @@ class Search:
         if spec.profiling == "hybrid":
             self._phase("measuring along the front")
             measure_front(
-                candidates,
+                self._candidates,
                 ready.measurer.predict,
                 spec.goals,
                 ready.limits,
                 lambda item: ready.measurer.measure(item, because="it may move the front"),
             )
-        return halving
 
     def _supernet(self, chooser: Chooser, store: TokenStore, trainer: Trainer) -> Callable[[Rows], Float64Array] | None:
         """Trains a supernet where the run wants one and sets the chooser's prior; returns what scores rows with it."""
