@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -72,7 +72,7 @@ class RayTrainer(BaseTrainer):
             quiet: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
             try:
                 if on == "ray":
-                    ray.init(num_cpus=self._setup.workers, include_dashboard=False, **quiet)
+                    self._start(quiet)
                 else:
                     ray.init(address=on, **quiet)
             except Exception as error:  # where a start takes too long, the library raises nothing more special
@@ -82,6 +82,17 @@ class RayTrainer(BaseTrainer):
             self._mine = True
         needs = {"num_gpus": 1} if self._setup.device == "cuda" else {}
         self._task = ray.remote(num_cpus=1, max_retries=0, **needs)(train_task)
+
+    def _start(self, options: Mapping[str, Any]) -> None:
+        """Starts Ray on this machine, whatever else runs on it; tried twice, as its ports may be taken meanwhile."""
+        for last in (False, True):
+            try:
+                self._ray.init(address="local", num_cpus=self._setup.workers, include_dashboard=False, **options)
+                return
+            except Exception:  # where a start takes too long, the library raises nothing more special
+                if last:
+                    raise
+                self._ray.shutdown()
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Event]:
         """See :class:`~chipwise.trainers.protocol.Trainer`."""

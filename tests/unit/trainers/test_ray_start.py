@@ -24,3 +24,19 @@ def test_it_says_so(monkeypatch, tmp_path, error) -> None:
     trainer = RayTrainer(Setup(on="ray", folder=tmp_path))  # nothing is started before the first job
     with pytest.raises(Unsupported, match=r"Ray does not start here \(the node timed out\)"):
         list(trainer.run([toy_job(tmp_path)]))
+
+
+def test_a_start_that_fails_once_is_tried_again_and_no_other_ray_is_joined(monkeypatch, tmp_path) -> None:
+    starts = []
+
+    def start(**options) -> None:
+        starts.append(options["address"])
+        if len(starts) == 1:
+            raise ConnectionError("a port was taken")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", start)
+    with pytest.raises(KeyboardInterrupt):
+        list(RayTrainer(Setup(on="ray", folder=tmp_path)).run([toy_job(tmp_path)]))
+    assert starts == ["local", "local"]
