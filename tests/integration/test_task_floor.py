@@ -14,8 +14,8 @@ from chipwise import api
 from chipwise.core.errors import Infeasible
 from chipwise.pipeline import task_evaluation
 from chipwise.pipeline.finals import Finals
+from chipwise.pipeline.halving import Halving
 from chipwise.reporting.record import load
-from chipwise.run.ledger import Ledger
 from chipwise.training.tasks_classifier import Classifier
 from conftest import EXAMPLES
 
@@ -60,13 +60,17 @@ def run(smoke_run, tmp_path_factory) -> Path:
     assert load(folder / "record.json").status == "partial"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(task_evaluation, "COMMAND", ["false"])  # whoever is judged again fails
-        patch.setattr(Ledger, "total_s", property(lambda ledger: 0.0))  # there is budget for further trainings
+        patch.setattr(Halving, "explore", refuse)  # whatever budget is left, the finalists stay those judged
         api.search(file, out=folder, resume=True)
     return folder
 
 
 def interrupt(*_) -> None:
     raise KeyboardInterrupt
+
+
+def refuse(*_) -> None:
+    raise AssertionError("what was decided is open again")
 
 
 def test_finalist_and_baseline_were_judged_once_and_the_floor_is_kept(run) -> None:
