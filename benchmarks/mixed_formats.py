@@ -23,12 +23,12 @@ from chipwise.blocks.lowering import lower
 from chipwise.cost import estimate
 from chipwise.hardware import MachineProfile
 from chipwise.ops import Phase
-from chipwise.pipeline.measuring import exported_bits_per_byte
 from chipwise.reporting.record import load
 from chipwise.run.spec import run_spec
 from chipwise.space.designs import design_of, summary
 from chipwise.spec import Design
 from chipwise.spec.formats import formats_word
+from chipwise.tasks.text.exported import exported_bits_per_byte
 from chipwise.training.evaluate import read
 from chipwise.training.tokenizer import load_tokens
 from resumable_rows import Row

@@ -39,6 +39,7 @@ class Law:
     text: float
     size_exponent: float
     text_exponent: float
+    level_known: bool = True  # False: only the shape is believed; the level is that of the run's own trainings
 
     def bits_per_byte(self, layers: ArrayLike, head: ArrayLike, text_bytes: ArrayLike) -> Float64Array:
         """Expected bits per byte of models of these sizes after this much text, (n,)."""
@@ -50,15 +51,21 @@ class Law:
 START = Law(floor=0.5, layers=7.0, head=5.0, text=130.0, size_exponent=0.3, text_exponent=0.34)
 
 
-def fit_law(layers: ArrayLike, head: ArrayLike, text_bytes: ArrayLike, bits_per_byte: ArrayLike) -> Law:
-    """Fits the law to trainings by relative least squares, regularised towards ``START``; arguments (n,)."""
+def fit_law(
+    layers: ArrayLike, head: ArrayLike, text_bytes: ArrayLike, bits_per_byte: ArrayLike, *, start: Law = START
+) -> Law:
+    """Fits the law to trainings by relative least squares, regularised towards ``start``; arguments (n,).
+
+    Of a ``start`` whose level is not known, what is believed is scaled to these trainings first.
+    """
     n, h, d, y = (np.asarray(item, float) for item in (layers, head, text_bytes, bits_per_byte))
     if not len(y):
-        return START
+        return start
+    level = 1.0 if start.level_known else float(np.median(y / start.bits_per_byte(n, h, d)))
     grid = np.meshgrid(np.geomspace(1e5, 3e6, 3), np.geomspace(1e5, 3e6, 3), np.geomspace(1e6, 1e8, 3))
     some_n, some_h, some_d = (axis.ravel() for axis in grid)
     all_n, all_h, all_d = np.r_[n, some_n], np.r_[h, some_h], np.r_[d, some_d]
-    all_y = np.r_[y, START.bits_per_byte(some_n, some_h, some_d)]
+    all_y = np.r_[y, level * start.bits_per_byte(some_n, some_h, some_d)]
     weight = np.r_[np.ones(len(y)), np.full(len(some_n), BELIEF)] / all_y
     best: tuple[float, Law] | None = None
     for a, b in itertools.product(EXPONENTS, EXPONENTS):

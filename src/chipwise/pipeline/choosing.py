@@ -22,16 +22,19 @@ from chipwise.core.rows import distinct_rows
 from chipwise.optim.acquisition import expected_improvement, most_informative
 from chipwise.optim.encoding import Encoder
 from chipwise.optim.quality_model import QualityModel
-from chipwise.optim.scaling import fit_law, fit_pace
+from chipwise.optim.scaling import START, Law, fit_law, fit_pace
 from chipwise.optim.strategies import make_strategy
 from chipwise.optim.strategy import Goal, Limit, Problem, Strategy
 from chipwise.pipeline.other_devices import ACROSS
 from chipwise.pipeline.screening import Metrics, Screened, excess, mutate
 from chipwise.pipeline.supernet_prior import SupernetPrior
 from chipwise.space import Constraint, Objective, SearchSpace
-from chipwise.space.constraints import relative_excess
+from chipwise.space.constraints import is_cost, relative_excess
 from chipwise.space.search_space import Rows
 
+LOSS = "loss"  # the task's, among the goals of a problem; less is better
+SIZES = ("d_model", "depth", "vocab_size", "patch")  # choices that make candidates clearly different
+LEAST_LOSS = 1e-4  # a share of errors of which no fewer can be told apart; logarithms need it
 POOL = 4_000
 PARENTS, CHILDREN = 6, 150
 HOPEFUL = 4  # the first batch is spread over the best fourth of the pool by the scaling law
@@ -68,9 +71,10 @@ class Belief:
 def make_problem(
     space: SearchSpace, metrics: Metrics, goals: tuple[Objective, ...], limits: tuple[Constraint, ...]
 ) -> Problem:
-    """The search as a problem for strategies: only trainings reveal bits per byte, the cost model knows the rest."""
-    free_goals = [goal for goal in goals if goal.metric != "bits_per_byte"]
-    free_limits = [limit for limit in limits if limit.metric != "bits_per_byte" and limit.task is None]
+    """The search as a problem for strategies: only trainings reveal the task's loss, the cost model knows the rest."""
+    trained = next((goal.metric for goal in goals if not is_cost(goal.metric)), LOSS)
+    free_goals = [goal for goal in goals if is_cost(goal.metric)]
+    free_limits = [limit for limit in limits if is_cost(limit.metric)]
 
     def free(rows: Rows) -> tuple[Float64Array, Float64Array]:
         known = metrics(rows)
@@ -81,7 +85,7 @@ def make_problem(
     return Problem(
         cardinalities=space.cardinalities,
         goals=(
-            Goal(name="bits_per_byte"),
+            Goal(name=trained),
             *(Goal(name=goal.metric, direction=goal.direction, free=True) for goal in free_goals),
         ),
         limits=tuple(Limit(name=limit.metric, free=True, penalty=limit.penalty) for limit in free_limits),
@@ -108,7 +112,8 @@ class Chooser:
         limits: The constraints.
         final: Amount of the budget that a full training takes.
         in_tokens: Whether that is in tokens instead of seconds.
-        bytes_per_token: Of the training text, by vocabulary size.
+        bytes_per_token: Bytes of training data that one position stands for in designs of rows, (n,).
+        law: Expected loss by size and data, before anything was trained.
         seed: Random seed.
     """
 
@@ -122,11 +127,13 @@ class Chooser:
         *,
         final: float,
         in_tokens: bool = False,
-        bytes_per_token: Mapping[int, float],
+        bytes_per_token: Callable[[Rows], Float64Array],
+        law: Law = START,
         seed: int,
     ) -> None:
         self._space, self._metrics, self._limits, self._seed = space, metrics, limits, seed
         self._final, self._in_tokens, self._bytes_per_token = final, in_tokens, bytes_per_token
+        self._start = law
         self.problem = make_problem(space, metrics, goals, limits)
         self._counted = self._counted_problem()
         rng = np.random.default_rng([seed, 7])
@@ -171,8 +178,8 @@ class Chooser:
         return pool[self._in_turns(pool, (order, list(together)), count)]
 
     def _in_turns(self, pool: Rows, orders: Sequence[Sequence[int]], count: int) -> list[int]:
-        """Takes from the orders in turns; one candidate per width, depth and vocabulary, while there are others."""
-        shape = pool[:, [self._space.index[name] for name in ("d_model", "depth", "vocab_size")]].tolist()
+        """Takes from the orders in turns; one candidate per size (width, depth, vocabulary), while there are others."""
+        shape = pool[:, [self._space.index[name] for name in SIZES if name in self._space.index]].tolist()
         picks: list[int] = []
         for apart in (True, False):
             for turn in range(2 * count):
@@ -261,7 +268,7 @@ class Chooser:
         law = self._law(observations)
         expected = law(seen, np.array([item.tokens for item in observations], float))
         share = [min(1.0, item.spent / self._final) for item in observations]
-        residuals = np.log([item.bits_per_byte for item in observations] / expected)
+        residuals = np.log(self._losses(observations) / expected)
         trend = self._trend(seen, residuals)
         if self._fitted_on != list(observations):
             self._model = self._fresh()
@@ -292,7 +299,7 @@ class Chooser:
         def free(rows: Rows) -> tuple[Float64Array, Float64Array]:
             return np.stack(self._sizes(rows), axis=1), np.zeros((len(rows), 0))
 
-        goals = (Goal(name="bits_per_byte"), Goal(name="layers", free=True), Goal(name="head", free=True))
+        goals = (Goal(name=LOSS), Goal(name="layers", free=True), Goal(name="head", free=True))
         return replace(self.problem, goals=goals, limits=(), free=free)
 
     def _law(self, observations: Sequence[Observation]) -> Callable[..., Float64Array]:
@@ -301,27 +308,27 @@ class Chooser:
         tokens = np.array([item.tokens for item in observations], float)
         layers, head = self._sizes(seen)
         pace = fit_pace(layers, head, tokens / np.array([item.spent for item in observations]))
-        quality = [item.bits_per_byte for item in observations]
-        law = fit_law(layers, head, tokens * self._text(seen), quality)
+        law = fit_law(layers, head, tokens * self._bytes_per_token(seen), self._losses(observations), start=self._start)
 
         def bits_per_byte(rows: Rows, tokens: Float64Array | None = None) -> Float64Array:
             layers, head = self._sizes(rows)
             if tokens is None:
                 tokens = np.full(len(rows), self._final)
                 tokens = tokens if self._in_tokens else tokens * pace.tokens_per_s(layers, head)
-            return law.bits_per_byte(layers, head, tokens * self._text(rows))
+            return law.bits_per_byte(layers, head, tokens * self._bytes_per_token(rows))
 
         return bits_per_byte
 
     def _sizes(self, rows: Rows) -> tuple[Float64Array, Float64Array]:
         """Parameters of the layers and of the head, each (n,)."""
-        head = (self._space.values(rows, "vocab_size") * self._space.values(rows, "d_model")).astype(float)
+        head = (self._space.outputs(rows) * self._space.values(rows, "d_model")).astype(float)
         tables = np.where(self._space.values(rows, "tie_embeddings"), 1.0, 2.0)
         return np.maximum(self._metrics(rows)["parameters"] - tables * head, 1.0), head
 
-    def _text(self, rows: Rows) -> Float64Array:
-        """Bytes per token, (n,)."""
-        return np.array([self._bytes_per_token[int(size)] for size in self._space.values(rows, "vocab_size")])
+    @staticmethod
+    def _losses(observations: Sequence[Observation]) -> Float64Array:
+        """Losses, of which logarithms can be taken, (n,)."""
+        return np.maximum([item.bits_per_byte for item in observations], LEAST_LOSS)
 
     def _candidates(
         self, observations: Sequence[Observation], taken: Sequence[Sequence[int]], rng: np.random.Generator

@@ -19,15 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from chipwise.core.arrays import Float64Array
 from chipwise.core.digest import plain
 from chipwise.core.errors import Infeasible, InputError, MeasurementError
-from chipwise.core.files import storage, write_atomic
-from chipwise.deploy.gguf import export_if_possible
-from chipwise.deploy.hf import save_pretrained
+from chipwise.core.files import build, storage, write_atomic
 from chipwise.deploy.onnx import export
 from chipwise.pipeline.limits import within
-from chipwise.pipeline.measuring import exported_bits, exported_bits_per_byte, measurement_notes
+from chipwise.pipeline.measuring import measurement_notes
 from chipwise.pipeline.other_devices import OtherDevices
 from chipwise.pipeline.task_evaluation import SPARE, TaskEvaluation
 from chipwise.profile.exporting import export_for, suffix_of
@@ -40,11 +37,10 @@ from chipwise.spec.io import to_data
 from chipwise.targets.chance import chances_of, kept
 from chipwise.targets.formats import suffix_there
 from chipwise.targets.target import Target
-from chipwise.training.tokenizer import TokenStore
+from chipwise.tasks.protocol import Exported, Losses, TaskData
 
 ROUNDS = 5  # of measuring, while the machine is busy
 PAUSE_S = (0.0, 3.0, 10.0, 20.0)  # before each round after the first: a machine is rarely busy for ever
-CONTINUATIONS, PROMPT_WORDS, CONTINUED_TOKENS = 10, 8, 32
 
 
 class Finals:
@@ -54,7 +50,7 @@ class Finals:
         trials: The run's trials.
         spec: The run.
         folder: Its folder.
-        store: Tokenised text.
+        data: What the run asks of models, with its data.
         target: Where the winner will be served.
         tasks: Evaluates contenders on the run's tasks, if it has some.
         others: The run's other devices, if it has some.
@@ -69,7 +65,7 @@ class Finals:
         trials: Trials,
         spec: RunSpec,
         folder: RunFolder,
-        store: TokenStore,
+        data: TaskData,
         target: Target,
         *,
         tasks: TaskEvaluation | None = None,
@@ -79,7 +75,7 @@ class Finals:
         left_s: Callable[[], float] = lambda: math.inf,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._trials, self._spec, self._folder, self._store = trials, spec, folder, store
+        self._trials, self._spec, self._folder, self._data = trials, spec, folder, data
         self._tasks, self._penalty_factor, self._on_phase = tasks, penalty_factor, on_phase
         self._left_s, self._sleep = left_s, sleep
         self._target, self._others = target, others
@@ -129,9 +125,9 @@ class Finals:
         return min(left, key=lambda item: (self._counted(item), item.number))
 
     def _seconds(self, item: Candidate) -> float | None:
-        """Time per token as measured; as predicted where the target cannot measure."""
+        """Time per token, or of a request, as measured; as predicted where the target cannot measure."""
         known = item.measured if self._target.measures else item.costs
-        return (known or {}).get("tpot_p50")
+        return (known or {}).get(self._spec.asked.pace)
 
     def _counted(self, item: Candidate) -> float:
         bits = item.notes.exported_bits_per_byte
@@ -229,15 +225,14 @@ class Finals:
             if self._served(item).name != "model.onnx":
                 runtime = self._spec.target.runtime if self._target.measures else "llama.cpp"
                 export_for(runtime, item.design, folder, weights=weights)
-        data = self._store.tokens(item.design.arch.vocab_size)
-        quality = exported_bits_per_byte(item.design, weights, data, folder / "judged.onnx")
-        self._trials.note(item.number, exported_bits_per_byte=quality)
+        found = self._data.losses(Exported(design=item.design, weights=weights, folder=folder), split="validation")
+        self._trials.note(item.number, exported_bits_per_byte=found.loss)
 
     def _weights(self, item: Candidate) -> dict[str, Any]:
         """The trained weights of a candidate; a file that is missing or damaged is trained again."""
         from chipwise.nn.precision import kept_precision
         from chipwise.training.evaluate import read
-        from chipwise.training.trainer import trained_again
+        from chipwise.training.trainer import Recipe, trained_again
 
         arch = item.design.arch
         path = self._folder.training(arch) / str(item.rungs[-1].weights)
@@ -245,84 +240,60 @@ class Finals:
             return read(path)
         except InputError:
             precision = kept_precision(self._folder.path / "precision.json")
-            data = self._store.tokens(arch.vocab_size)
-            return read(trained_again(arch, data, path, seed=self._spec.seed, precision=precision))
+            data = self._data.data(arch).load()
+            recipe = build(Recipe, dict(self._data.recipe))
+            return read(trained_again(arch, data, path, seed=self._spec.seed, precision=precision, recipe=recipe))
+
+    def _exported(self, item: Candidate) -> Exported:
+        return Exported(design=item.design, weights=self._weights(item), folder=self._folder.trial(item.number))
 
     def test(self, winner: Candidate, reference: Candidate | None) -> dict[str, Any]:
-        """Scores winner and reference design on the test text; notes bits per byte, returns fields of a ``TestScore``.
+        """Scores winner and reference design on the test data; notes their losses, returns fields of a ``TestScore``.
 
         The standard error of the difference in logarithms is that over test entries, which both were scored on.
         """
-        self._on_phase("scoring on test text")
-        scored = [self._by_entry(item) for item in (winner, reference) if item is not None]
-        totals = []
-        for item, (bits, size_bytes) in zip((winner, reference), scored, strict=False):
-            assert item is not None
-            totals.append(float(bits.sum()))
-            self._trials.note(item.number, test_bits_per_byte=totals[-1] / size_bytes)
-        entries = len(scored[0][0])
+        self._on_phase("scoring on test data")
+        found: list[Losses] = []
+        for item in (winner, reference):
+            if item is not None:
+                found.append(self._data.losses(self._exported(item), split="test"))
+                self._trials.note(item.number, test_bits_per_byte=found[-1].loss)
+        entries = len(found[0].values)
         error = None
         if reference is not None and reference.number != winner.number and entries > 1:
-            ours, theirs = (bits / total for (bits, _), total in zip(scored, totals, strict=True))
+            ours, theirs = (each.values / max(each.values.sum(), 1e-300) for each in found)
             error = float(np.sqrt(entries / (entries - 1) * ((ours - theirs) ** 2).sum()))
-        return {"entries": entries, "bytes": scored[0][1], "difference_std_error": error}
+        return {
+            "entries": entries,
+            "bytes": int(found[0].sizes.sum()),
+            "difference_std_error": error,
+            "std_errors": [each.std_error for each in found],
+        }
 
-    def _by_entry(self, item: Candidate) -> tuple[Float64Array, int]:
-        """Bits of each test entry, its separator included, by the exported graph; and bytes of all."""
-        stream, size_bytes = self._store.tokens(item.design.arch.vocab_size).held_out("test")
-        path = self._folder.trial(item.number) / "judged.onnx"
-        bits = exported_bits(item.design, self._weights(item), stream, path)
-        ends = np.flatnonzero(stream[1:] == 0)
-        return np.add.reduceat(bits, np.r_[0, ends[:-1] + 1]), size_bytes
-
-    def continuations(self, winner: Candidate, reference: Candidate | None) -> list[dict[str, str]]:
-        """Greedy continuations of the beginnings of test entries by winner and reference design."""
-        texts = [text for text in self._store.corpus.test if len(text.split()) > PROMPT_WORDS + 4][:CONTINUATIONS]
-        prompts = [" ".join(text.split()[:PROMPT_WORDS]) for text in texts]
-        found = [{"prompt": prompt} for prompt in prompts]
-        for name, item in (("winner", winner), ("baseline", reference)):
-            if item is not None:
-                for one, text in zip(found, self._written(item, prompts), strict=True):
-                    one[name] = text
-        return found
-
-    def _written(self, item: Candidate, prompts: Sequence[str]) -> list[str]:
-        from chipwise.profile.backends.onnxruntime import OnnxRuntimeSession
-
-        tokenizer = self._store.tokenizer(item.design.arch.vocab_size)
-        longest = item.design.arch.max_tokens
-        session = OnnxRuntimeSession(self._folder.trial(item.number) / "model.onnx", capacity=longest)
-        return [_continued(session, tokenizer, prompt, longest) for prompt in prompts]
+    def samples(self, winner: Candidate, reference: Candidate | None) -> dict[str, Any]:
+        """What winner and reference design do with test data, for the report."""
+        return dict(
+            self._data.samples(self._exported(winner), None if reference is None else self._exported(reference))
+        )
 
     def write_winner(self, winner: Candidate) -> None:
-        """The Hugging Face folder, with the measured ``model.onnx`` and the promises beside it.
-
-        Where the ``gguf`` package is installed and GGUF can hold the winner, also ``model.gguf``.
-        """
+        """What the task's ecosystem loads, with the measured ``model.onnx`` and the promises beside it."""
         source = self._folder.trial(winner.number) / "model.onnx"
-        vocab_size = winner.design.arch.vocab_size
+        metric, notes = self._spec.asked.metric, winner.notes
+        tested = notes.exported_bits_per_byte if notes.test_bits_per_byte is None else notes.test_bits_per_byte
         promises = promises_of(self._spec, winner) | {
-            "bits_per_byte": winner.notes.test_bits_per_byte or winner.notes.exported_bits_per_byte,
-            "validation_bits_per_byte": winner.notes.exported_bits_per_byte,
+            metric.name: None if tested is None else metric.shown(tested),
+            f"validation_{metric.name}": None
+            if notes.exported_bits_per_byte is None
+            else metric.shown(notes.exported_bits_per_byte),
         }
         if self._tasks is not None:
             promises["tasks"] = self._tasks.ship(winner, self._folder.winner)
         with storage(self._folder.winner):
-            save_pretrained(
-                winner.design.arch,
-                self._weights(winner),
-                self._store.tokenizer_path(vocab_size),
-                self._folder.winner,
-                {PROMISES: json.dumps(promises, indent=1) + "\n"},
-            )
+            files = {PROMISES: json.dumps(promises, indent=1) + "\n"}
+            self._data.ship(self._exported(winner), self._folder.winner, files)
             for path in {source, self._served(winner)}:
                 write_atomic(self._folder.winner / path.name, path.read_bytes())
-            export_if_possible(
-                winner.design,
-                self._weights(winner),
-                self._folder.winner / "model.gguf",
-                tokenizer=self._store.tokenizer_path(vocab_size),
-            )
 
 
 def promises_of(spec: RunSpec, winner: Candidate) -> dict[str, Any]:
@@ -351,17 +322,3 @@ def chances(spec: RunSpec, item: Candidate) -> dict[str, float | None]:
     """How likely each hard limit on something predicted holds, by metric; None where nobody can say."""
     known = {**item.notes.predicted, **item.notes.believed_now}
     return chances_of((i for i in spec.limits if i.hard and i.metric not in (item.measured or {})), known)
-
-
-def _continued(session: Any, tokenizer: Any, prompt: str, longest: int) -> str:
-    """The most likely continuation of ``prompt``, token by token, up to the end of the entry."""
-    ids = tokenizer.encode(prompt, add_special_tokens=False).ids[: longest // 2]
-    written: list[int] = []
-    logits = session.prefill(np.array([[0, *ids]], np.int64))
-    for _ in range(min(CONTINUED_TOKENS, longest - len(ids) - 1)):
-        token = int(np.argmax(logits[0]))
-        if token == 0:  # the separator ends an entry
-            break
-        written.append(token)
-        logits = session.decode(np.array([[token]], np.int64))
-    return str(tokenizer.decode(written))

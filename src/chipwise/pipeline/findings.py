@@ -140,7 +140,7 @@ def _growth(
     }
 
 
-def rankings(items: Sequence[Candidate], workload: Workload) -> tuple[Ranking, ...]:
+def rankings(items: Sequence[Candidate], workload: Workload, *, pace: str = "tpot_p50") -> tuple[Ranking, ...]:
     """One table per length of training, longest first; empty where too few candidates had it."""
     found = []
     for rung in sorted({one.rung for item in items for one in item.rungs}, reverse=True):
@@ -150,7 +150,7 @@ def rankings(items: Sequence[Candidate], workload: Workload) -> tuple[Ranking, .
             found.append(Ranking(cpu_s=cpu_s, candidates=len(trained)))
             continue
         truth = np.array([_bits(item, rung) for item in trained])
-        latency = np.array([item.notes.predicted["tpot_p50"][0] for item in trained])
+        latency = np.array([item.notes.predicted[pace][0] for item in trained])
         judged = [(name, _column(trained, judge)) for name, judge in _judges(trained, rung, workload).items()]
         fidelities = tuple(
             Fidelity(

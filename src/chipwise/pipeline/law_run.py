@@ -22,7 +22,6 @@ from chipwise.optim.study import Study
 from chipwise.pipeline.by_law import LOSS, FoundByLaw, search_by_law
 from chipwise.pipeline.finals import promises_of
 from chipwise.pipeline.kit_return import kit_notes, record
-from chipwise.pipeline.reference_design import proportions
 from chipwise.pipeline.run_record import make_record
 from chipwise.pipeline.training_plan import training_plan, write_training_plan
 from chipwise.reporting import output
@@ -38,8 +37,9 @@ from chipwise.spec import Design, io
 from chipwise.spec.hf import to_config
 from chipwise.targets.chance import Bounds, kept
 from chipwise.targets.target import Target, limits_on_predictions, open_target
+from chipwise.tasks.text.references import proportions
 
-RATIOS = (24, 32, 48, 64, 96, 128)  # width over depth of reference designs; see reference_design.ASPECT
+RATIOS = (24, 32, 48, 64, 96, 128)  # width over depth of reference designs; see tasks/text/references.py
 MOST_TRIALS = 24  # designs of the front that are recorded, the best of them first
 
 

@@ -22,19 +22,23 @@ def within(limits: Iterable[Constraint], values: Mapping[str, float], *, headroo
 
 
 def no_slower_than(
-    references: Sequence[Candidate], limits: Sequence[Constraint], *, measured: bool = True
+    references: Sequence[Candidate],
+    limits: Sequence[Constraint],
+    *,
+    measured: bool = True,
+    pace: str = "tpot_p50",
 ) -> tuple[Constraint, ...]:
-    """The limit that a winner is no slower per token than the slowest of the reference designs.
+    """The limit that a winner is no slower than the slowest of the reference designs, by the metric ``pace``.
 
     There is none where a soft limit allows exceeding that time. Where nothing is
     ``measured``, predicted times are compared.
     """
-    times = [item.costs["tpot_p50"] for item in references if item.measured or not measured]
+    times = [item.costs[pace] for item in references if item.measured or not measured]
     if soft_limit_on_latency(limits) or not times:
         return ()
     cap = max(times)
     text = f"<= {units.show(cap, 'time')} (the reference design's)"
-    return (Constraint(metric="tpot_p50", op="<=", limit=cap, text=text),)
+    return (Constraint(metric=pace, op="<=", limit=cap, text=text),)
 
 
 def penalty_factor(

@@ -17,7 +17,7 @@ import numpy as np
 from chipwise.core.arrays import Float64Array
 from chipwise.optim.pareto import hypervolume, non_dominated
 from chipwise.run.trials import Candidate
-from chipwise.space.constraints import Constraint, Objective, total_penalty
+from chipwise.space.constraints import Constraint, Objective, is_cost, total_penalty
 from chipwise.targets.chance import Bounds
 
 UNSURE = 0.6  # share of the residual's whole spread; above it, few measured designs are similar
@@ -94,8 +94,8 @@ def next_of(
     if not items:
         return None
     bounds = [predict(item) for item in items]
-    sought = [goal for goal in goals if goal.metric == "bits_per_byte" or goal.metric in bounds[0]]
-    if all(goal.metric == "bits_per_byte" for goal in sought):
+    sought = [goal for goal in goals if not is_cost(goal.metric) or goal.metric in bounds[0]]
+    if not any(is_cost(goal.metric) for goal in sought):
         return None
     low, high, known = (np.full((len(items), len(sought)), np.nan) for _ in range(3))
     for i, item in enumerate(items):
@@ -116,7 +116,7 @@ def _ends(
 ) -> tuple[float, float]:
     """Both ends of a goal's interval, less being better; equal where it is known."""
     sign = 1.0 if goal.direction == "minimize" else -1.0
-    if goal.metric == "bits_per_byte":
+    if not is_cost(goal.metric):
         first = item.after(0)
         assert first is not None
         low, high = (
@@ -126,7 +126,7 @@ def _ends(
             )
             for end in (0, 1)
         )
-        return sign * first.quantised_bits_per_byte * low, sign * first.quantised_bits_per_byte * high
+        return first.quantised_bits_per_byte * low, first.quantised_bits_per_byte * high
     if item.measured is not None and goal.metric in item.measured:
         return sign * item.measured[goal.metric], sign * item.measured[goal.metric]
     low, high = _ends_of(predicted[goal.metric])

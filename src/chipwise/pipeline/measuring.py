@@ -5,20 +5,12 @@ Which candidates are measured is decided in ``measurement_choice.py``.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
-from chipwise.core.arrays import Float64Array
 from chipwise.core.digest import plain
 from chipwise.core.errors import MeasurementError
-from chipwise.core.files import storage
 from chipwise.cost.spending import Rates, spent
-from chipwise.deploy.onnx import export
 from chipwise.pipeline.limits import HEADROOM, no_slower_than, within
 from chipwise.pipeline.measurement_choice import worth_measuring
 from chipwise.profile.measurement import Measurement
@@ -28,10 +20,8 @@ from chipwise.run.trials import Candidate, Trials
 from chipwise.space import Constraint
 from chipwise.space.constraints import MEASURED_METRICS
 from chipwise.space.designs import summary
-from chipwise.spec import Design
 from chipwise.targets.chance import Bounds, kept, values_of
 from chipwise.targets.target import Target
-from chipwise.training.tokenizer import Split, TokenData, Tokens
 
 PERCENTILES = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99")
 
@@ -123,7 +113,8 @@ class CandidateMeasurer:
         if item.is_reference:
             return ()
         limits = (*self._spec.limits, *self._target.limits)
-        return no_slower_than(self._references(), limits, measured=self._target.measures)
+        pace = self._spec.asked.pace
+        return no_slower_than(self._references(), limits, measured=self._target.measures, pace=pace)
 
     def _references(self) -> list[Candidate]:
         """The reference design, once it is chosen; before that, all that were judged."""
@@ -171,7 +162,9 @@ def measurement_notes(measurement: Measurement, rates: Rates, *, final: bool) ->
     """
     measured = metrics_of(measurement, Measurement.metric if final else Measurement.corrected)
     metered = Rates(power_w=measured_w(measurement), usd_per_s=rates.usd_per_s)
-    costs = spent(measured["ttft_p50"], measured["tpot_p50"], measurement.workload, metered)
+    costs = {}
+    if not measurement.encodes:
+        costs = spent(measured["ttft_p50"], measured["tpot_p50"], measurement.workload, metered)
     return {
         "measured": measured | costs,
         "measured_bounds": bounds_of(measurement, final=final),
@@ -192,55 +185,3 @@ def measured_w(measurement: Measurement) -> float | None:
     if measurement.energy_j is None or None in walls:
         return None
     return measurement.energy_j / float(sum(walls))
-
-
-def exported_bits_per_byte(
-    design: Design,
-    weights: Mapping[str, Any],
-    data: TokenData,
-    path: Path,
-    *,
-    split: Split = "validation",
-    max_bytes: int | None = None,
-) -> float:
-    """Bits per byte of ``split`` by the exported graph, computed by ONNX Runtime with every position's logits.
-
-    The windows are those of :func:`chipwise.training.evaluate.evaluate`. ``path`` holds the graph meanwhile.
-    """
-    stream, size_bytes = data.held_out(split, max_bytes=max_bytes)
-    return float(exported_bits(design, weights, stream, path).sum()) / size_bytes
-
-
-def exported_bits(design: Design, weights: Mapping[str, Any], stream: Tokens, path: Path) -> Float64Array:
-    """Bits that each token of ``stream`` after the first costs by the exported graph.
-
-    Raises:
-        MeasurementError: The graph's logits are not finite.
-    """
-    from chipwise.profile.backends.onnxruntime import OnnxRuntimeSession
-    from chipwise.training.evaluate import WINDOW_TOKENS
-
-    with storage(path):
-        export(design, weights, path, logits="all")
-    try:
-        window = min(WINDOW_TOKENS, design.arch.max_tokens)
-        session = OnnxRuntimeSession(path, capacity=window)
-        parts = []
-        for start in range(0, len(stream) - 1, window):
-            tokens = stream[start : start + window + 1].astype(np.int64)
-            parts.append(nats_of(session.all_logits(tokens[None, :-1])[0], tokens[1:]))
-    finally:
-        path.unlink(missing_ok=True)
-    found = np.concatenate(parts) / math.log(2)
-    if not np.isfinite(found).all():
-        raise MeasurementError(f"{path}: the exported model's logits are not finite")
-    return found
-
-
-def nats_of(logits_TV: NDArray[np.floating], tokens_T: NDArray[np.integer]) -> Float64Array:
-    """The cross entropy of each token (T,) given the logits before it, in nats; within 1e-6 for logits in fp32."""
-    shifted = logits_TV - logits_TV.max(axis=1, keepdims=True)
-    picked = shifted[np.arange(len(shifted)), tokens_T].astype(np.float64)
-    np.exp(shifted, out=shifted)
-    found: Float64Array = np.log(shifted.sum(axis=1, dtype=np.float64)) - picked
-    return found

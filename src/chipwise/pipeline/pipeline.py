@@ -1,10 +1,11 @@
-"""One search, phase by phase: text, calibration, screening, trainings, measurements, the winner, the report."""
+"""One search, phase by phase: data, calibration, screening, trainings, measurements, the winner, the report."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from chipwise.core.arrays import Float64Array
@@ -38,10 +39,9 @@ from chipwise.space import SearchSpace
 from chipwise.space.designs import summary
 from chipwise.space.search_space import Rows
 from chipwise.targets.target import Target, limits_on_predictions, open_target
+from chipwise.tasks.protocol import TaskData
 from chipwise.trainers.protocol import Setup, Trainer, open_trainer
-from chipwise.training.data import load_corpus
 from chipwise.training.tasks_data import Task
-from chipwise.training.tokenizer import TokenStore
 
 MEASURING_S, MEASURING_SHARE = 5.0, 0.04  # CPU seconds and share of the budget for measuring the finalists
 FINALS_S = 60.0  # CPU seconds for the same, where the budget is of trainings alone
@@ -53,7 +53,7 @@ REMEMBERED_S = 1.0  # CPU seconds after which what was spent is written down
 class Prepared:
     """Results of the preparation of a search."""
 
-    store: TokenStore
+    data: TaskData
     tasks: TaskEvaluation | None
     target: Target
     measurer: CandidateMeasurer
@@ -118,7 +118,7 @@ class Search:
                 self.trials,
                 self.spec,
                 self.folder,
-                ready.store,
+                ready.data,
                 ready.target,
                 tasks=ready.tasks,
                 others=self.others,
@@ -128,7 +128,7 @@ class Search:
             )
             winner = finals.decide(finalists, reference, halving.spare(finalists))
             winner, reference = self._fair_reference(ready, halving, finals, winner, reference)
-        self.study.remember(test=finals.test(winner, reference), continuations=finals.continuations(winner, reference))
+        self._score(finals, winner, reference)
         finals.write_winner(self.trials[winner.number])
         for item in self.trials.all():
             if item.trial.state == "running":
@@ -147,15 +147,12 @@ class Search:
             return
         self._phase("reading the kit's results")
         record(self.trials, target, notes)
-        self._phase("reading text")
-        store = TokenStore(
-            load_corpus(self.spec.data, base=self.spec.folder), self.folder.corpus, self.spec.space.vocab_size
-        )
+        data = self._read_data()
         finals = Finals(
             self.trials,
             self.spec,
             self.folder,
-            store,
+            data,
             target,
             others=self.others,
             penalty_factor=penalty_factor(self.spec, self.others.predict),
@@ -172,19 +169,26 @@ class Search:
         if good:
             winner = finals.best(good, reference)
         if winner.number != self.study.memory["winner"]:
-            tested, said = finals.test(winner, reference), finals.continuations(winner, reference)
-            self.study.remember(test=tested, continuations=said)
+            self._score(finals, winner, reference)
         finals.write_winner(self.trials[winner.number])
         self.study.remember(winner=winner.number)
 
+    def _read_data(self) -> TaskData:
+        """What is asked of models, with its data."""
+        self._phase("reading data")
+        spec = self.spec
+        return spec.asked.open(spec.data, base=Path(spec.folder), folder=self.folder.corpus, space=spec.space)
+
+    def _score(self, finals: Finals, winner: Candidate, reference: Candidate | None) -> None:
+        """Scores winner and reference design on test data, and remembers what they do with it."""
+        self.study.remember(test=finals.test(winner, reference), samples=finals.samples(winner, reference))
+
     def _prepare(self) -> Prepared:
-        """Text, calibration, screening, reference designs, and the plan of trainings."""
-        self._phase("reading text")
+        """Data, calibration, screening, reference designs, and the plan of trainings."""
+        data = self._read_data()
         tasks = load_tasks(self.spec)
-        corpus = load_corpus(self.spec.data, base=self.spec.folder)
-        store = TokenStore(corpus, self.folder.corpus, self.spec.space.vocab_size)
-        store.prepare()
-        self.study.remember(data=corpus.summary())
+        data.prepare()
+        self.study.remember(data=dict(data.summary()))
         others = self.others
         self._phase("calibrating")
         target = self.target = open_target(self.spec, self.space, self.folder, self._detail)
@@ -198,7 +202,8 @@ class Search:
         self._remember_screened(screened)
         self._phase("choosing the reference design")
         references = reference_designs(self.trials, spec, target, measurer=measurer, others=others)
-        limits = (*limits, *no_slower_than(references, spec.limits, measured=target.measures))
+        pace = spec.asked.pace
+        limits = (*limits, *no_slower_than(references, spec.limits, measured=target.measures, pace=pace))
         chooser = Chooser(
             self.space,
             screened,
@@ -207,18 +212,19 @@ class Search:
             limits,
             final=self.allowance.final,
             in_tokens=self.allowance.unit == "tokens",
-            bytes_per_token={size: store.tokens(size).bytes_per_token for size in spec.space.vocab_size},
+            bytes_per_token=lambda rows: data.bytes_per_token(self.space, rows),
+            law=spec.asked.law,
             seed=spec.seed,
         )
         if spec.quality.chosen == "proxy":  # every training is a full one: the law alone chooses the reference design
             references = sorted(references, key=lambda item: chooser.law_of(item.notes.choices))[:1]
         self._reserve_s = self._set_aside_s(tasks)
-        evaluation = TaskEvaluation(spec, tasks, self.trials, self.folder, store, on_progress=self._detail)
+        evaluation = TaskEvaluation(spec, tasks, self.trials, self.folder, on_progress=self._detail)
         if tasks:
             self._phase("evaluating tasks")
             self.study.remember(bars=evaluation.baselines(self.study.memory.get("bars", {})))
         return Prepared(
-            store=store,
+            data=data,
             tasks=evaluation if tasks else None,
             target=target,
             measurer=measurer,
@@ -256,7 +262,7 @@ class Search:
             trainer=Trainings(
                 trainer,
                 self.folder,
-                ready.store,
+                ready.data,
                 seed=spec.seed,
                 allowance=self.allowance,
                 train=spec.train,
@@ -267,7 +273,7 @@ class Search:
             workers=spec.budget.workers,
             propose=propose,
             on_phase=self._phase,
-            score=self._supernet(chooser, ready.store, trainer),
+            score=self._supernet(chooser, ready.data, trainer),
             penalty_factor=penalty_factor(spec, self.others.predict),
             allowance=self.allowance,
             left=lambda: self._left,
@@ -292,7 +298,7 @@ class Search:
                 lambda item: ready.measurer.measure(item, because="it may move the front"),
             )
 
-    def _supernet(self, chooser: Chooser, store: TokenStore, trainer: Trainer) -> Callable[[Rows], Float64Array] | None:
+    def _supernet(self, chooser: Chooser, data: TaskData, trainer: Trainer) -> Callable[[Rows], Float64Array] | None:
         """Trains a supernet where the run wants one and sets the chooser's prior; returns what scores rows with it."""
         budget_s = self._supernet_s
         if not budget_s:
@@ -300,7 +306,7 @@ class Search:
         self._phase("training the supernet")
         trained, scored = chooser.spread(supernet_prior.TRAINED, designs_to_score(budget_s))
         archs = [self.space.design(row).arch for row in trained]
-        supernet = Supernet(self.folder, store, archs, budget_s=budget_s, seed=self.spec.seed)
+        supernet = Supernet(self.folder, data, archs, budget_s=budget_s, seed=self.spec.seed)
         supernet.train(trainer, lambda update: self._show_trainings({0: update}))
         self._phase("scoring with the supernet")
 
@@ -326,9 +332,9 @@ class Search:
                 break
             self.trials.note(reference.number, within=False)
             self._phase("choosing the reference design")
-            size = reference.design.arch.vocab_size
+            family = self.spec.asked.family(reference.notes.choices)
             smaller = largest_within(
-                self.trials, self.spec, ready.target, size, measurer=ready.measurer, others=self.others
+                self.trials, self.spec, ready.target, family, measurer=ready.measurer, others=self.others
             )
             if smaller is None:
                 break
@@ -424,11 +430,11 @@ class Search:
 
     def _close(self, item: Candidate) -> None:
         """Ends a trial that is still open: with its values where it was trained, as set aside where not."""
-        quality = item.notes.exported_bits_per_byte or item.quality
-        if quality is None:
+        if item.loss is None:
             self.trials.fail(item.number, "set aside before training")
             return
-        known = item.known | {"bits_per_byte": quality}
+        metric = self.spec.asked.metric
+        known = item.known | {metric.name: metric.shown(item.loss)}
         self.study.finish(item.number, tuple(known[goal.metric] for goal in self.spec.goals))
 
     def report(self) -> RunRecord:
@@ -490,7 +496,7 @@ class Search:
         trained = [item for item in items if item.rungs]
         status.trained, status.measured = len(trained), sum(item.measured is not None for item in items)
         status.failed = sum(item.trial.state == "failed" for item in items)
-        best = min((item for item in trained if item.alive), key=lambda item: item.quality or 1e9, default=None)
+        best = min((item for item in trained if item.alive), key=lambda item: item.quality or 0.0, default=None)
         if best is not None:
             status.best_bits_per_byte, status.best = best.quality, summary(best.design)
         self._show()

@@ -52,6 +52,8 @@ def make_record(
     chosen = next((item for item in items if item.number == winner), None)
     cost = target.estimate(chosen.design) if target is not None and chosen is not None else None
     screened = memory.get("screened", {})
+    samples = dict(memory.get("samples", {}))
+    said = samples.pop("continuations", memory.get("continuations", ()))
     answer = build(rec.Answer, memory.get("answer", {}), field="answer")
     knee = answer.knee if answer.knee is not None else _knee(spec, front, factor)
     return rec.RunRecord(
@@ -60,6 +62,7 @@ def make_record(
         version=version("chipwise"),
         status="finished" if winner is not None else "partial",
         seed=spec.seed,
+        task=spec.task,
         target=_target(spec, items, profile, target),
         workload=spec.workload,
         constraints=(*spec.limits, *spec.limits_elsewhere),
@@ -90,10 +93,11 @@ def make_record(
         history=tuple(_history(spec, items, factor)),
         answer=answer,
         tasks=tuple(_tasks(spec, items, memory.get("bars", {}))),
-        rankings=rankings(items, spec.workload),
+        rankings=rankings(items, spec.workload, pace=spec.asked.pace),
         test=build(rec.TestScore, memory["test"], field="test") if "test" in memory else None,
+        samples=samples,
         law=_law(memory),
-        continuations=tuple(rec.Continuation(**item) for item in memory.get("continuations", ())),
+        continuations=tuple(rec.Continuation(**item) for item in said),
         elsewhere=()
         if target is None
         else tuple(_elsewhere(spec, space, items, target, others, (winner, baseline, knee))),
@@ -164,7 +168,7 @@ def _trial(spec: RunSpec, item: Candidate, others: OtherDevices) -> rec.Trial:
         parameters=item.design.arch.parameters(),
         bits_per_byte=None if last is None else last.bits_per_byte,
         perplexity=None if last is None else last.perplexity,
-        quantised_bits_per_byte=notes.exported_bits_per_byte or item.quality,
+        quantised_bits_per_byte=item.loss,
         test_bits_per_byte=notes.test_bits_per_byte,
         train_cpu_s=None if last is None else last.cpu_s,
         curve=tuple(
@@ -216,19 +220,19 @@ def _points(spec: RunSpec, items: list[Candidate], factor: Factor) -> tuple[list
 
     Quality is what was trained, or where nothing was, the loss that the law expects.
     """
-    by_law = spec.quality.chosen == "law"
+    by_law, metric = spec.quality.chosen == "law", spec.asked.metric
     kept, rows = [], []
     for item in items:
-        if not (by_law or item.quality) or not item.alive or item.is_reference:
+        if (item.loss is None and not by_law) or not item.alive or item.is_reference:
             continue
         known = item.known
-        if not by_law:
-            known["bits_per_byte"] = item.notes.exported_bits_per_byte or item.quality or np.inf
+        if item.loss is not None:
+            known[metric.name] = metric.shown(item.loss)
         if not within(spec.limits, known):
             continue
         kept.append(item)
-        if not by_law:
-            known["bits_per_byte"] *= factor(item)
+        if item.loss is not None:
+            known[metric.name] = metric.shown(item.loss * factor(item))
         rows.append([known[g.metric] * (1 if g.direction == "minimize" else -1) for g in spec.goals])
     return kept, np.array(rows).reshape(len(rows), len(spec.goals))
 
@@ -261,8 +265,8 @@ def _elsewhere(
     rows = space.canonical(np.array([item.row for item in kept], np.int64).reshape(len(kept), len(space.genes)))
     quality = np.array([item.quality for item in kept], float)
     targets = AcrossDevices(spec, space, others, target.metrics).targets
-    fronts = targets.fronts(rows, quality, "tpot_p50")
-    transfer = targets.transfer(rows, quality, "tpot_p50")
+    fronts = targets.fronts(rows, quality, spec.asked.pace)
+    transfer = targets.transfer(rows, quality, spec.asked.pace)
     here = f"{target.title} ({'calibrated' if target.measures else 'predicted'})"
     found = []
     for i, name in enumerate(targets.devices):
@@ -352,7 +356,7 @@ def _history(spec: RunSpec, items: list[Candidate], factor: Factor) -> list[rec.
     history, elapsed, best = [], 0.0, np.inf
     for i, item in enumerate(kept):
         elapsed += item.rungs[-1].cpu_s
-        best = min(best, float(item.notes.exported_bits_per_byte or item.quality or np.inf) * factor(item))
+        best = min(best, (np.inf if item.loss is None else item.loss) * factor(item))
         volume = float(hypervolume((points[: i + 1] - low) / span, np.full(points.shape[1], 1.1)))
         history.append(
             rec.HistoryPoint(elapsed_cpu_s=elapsed, trial=item.number, best_bits_per_byte=best, hypervolume=volume)

@@ -26,8 +26,8 @@ from chipwise.optim.strategy import Problem
 from chipwise.run.folder import RunFolder
 from chipwise.space.search_space import Rows
 from chipwise.spec import ArchSpec
+from chipwise.tasks.protocol import TaskData
 from chipwise.trainers.protocol import Trainer
-from chipwise.training.tokenizer import TokenStore
 
 TRAINED = 512  # designs that share the supernet's weights, at most
 FEWEST_SCORED, MOST_SCORED = 12, 160  # of them, how many are scored before anything else is trained
@@ -44,16 +44,16 @@ class Supernet:
 
     Args:
         folder: The run's.
-        store: Tokenised text.
+        data: The run's text.
         archs: The designs that are trained together; one that is listed twice is trained twice as often.
         budget_s: CPU seconds of the training.
         seed: Of weights, text and steps.
     """
 
     def __init__(
-        self, folder: RunFolder, store: TokenStore, archs: Sequence[ArchSpec], *, budget_s: float, seed: int
+        self, folder: RunFolder, data: TaskData, archs: Sequence[ArchSpec], *, budget_s: float, seed: int
     ) -> None:
-        self._place, self._store, self._archs = folder.path / "supernet", store, tuple(archs)
+        self._place, self._data, self._archs = folder.path / "supernet", data, tuple(archs)
         self._budget_s, self._seed = budget_s, seed
         self._weights: str | None = None
 
@@ -65,10 +65,10 @@ class Supernet:
         """
         from chipwise.training.supernet.job import SupernetJob
 
-        sizes = sorted({arch.vocab_size for arch in self._archs})
+        one_each = {arch.vocab_size: arch for arch in self._archs}
         job = SupernetJob(
             archs=self._archs,
-            tokens=tuple(str(self._store.tokens_path(size)) for size in sizes),
+            tokens=tuple(self._data.data(one_each[size]).path for size in sorted(one_each)),
             folder=str(self._place),
             cpu_budget_s=self._budget_s,
             seed=self._seed,
@@ -95,7 +95,8 @@ class Supernet:
             if self._weights is None:
                 raise WorkerError("the supernet is scored before it is trained")
             whole, tensors, threads = whole_of(self._archs), read_weights(self._weights), torch.get_num_threads()
-            texts = {size: self._store.tokens(size) for size in {arch.vocab_size for arch in missing.values()}}
+            one_each = {arch.vocab_size: arch for arch in missing.values()}
+            texts: dict[int, Any] = {size: self._data.data(arch).load() for size, arch in one_each.items()}
             torch.set_num_threads(1)
             try:
                 for done, (name, arch) in enumerate(missing.items(), start=1):

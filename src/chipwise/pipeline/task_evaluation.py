@@ -23,7 +23,7 @@ from chipwise.space.constraints import Constraint, broken
 from chipwise.training.tasks_classifier import FOLDER, copy_classifier
 from chipwise.training.tasks_data import Task, load_task
 from chipwise.training.tasks_worker import TaskJob
-from chipwise.training.tokenizer import TokenStore
+from chipwise.training.tokenizer import tokenizer_path
 
 BAR_SHARE = 0.1  # CPU seconds of the bag of words beside those of one model's tuning
 CONTENDERS = 3  # two finalists and the baseline
@@ -66,7 +66,6 @@ class TaskEvaluation:
         tasks: See :func:`load_tasks`.
         trials: Where results are recorded.
         folder: The run's folder.
-        store: Tokenizers.
         on_progress: Called with what is being done.
     """
 
@@ -76,12 +75,11 @@ class TaskEvaluation:
         tasks: Mapping[str, Task],
         trials: Trials,
         folder: RunFolder,
-        store: TokenStore,
         *,
         on_progress: Callable[[str], None] = lambda detail: None,
     ) -> None:
         self._spec, self._tasks, self._trials = spec, tasks, trials
-        self._folder, self._store, self._on_progress = folder, store, on_progress
+        self._folder, self._on_progress = folder, on_progress
 
     def evaluate(self, contenders: Sequence[Candidate]) -> None:
         """Evaluates every contender on every task, where that is not known yet.
@@ -145,7 +143,7 @@ class TaskEvaluation:
             arch=arch,
             form=item.design.weights,
             weights=str(self._folder.training(arch) / str(item.rungs[-1].weights)),
-            tokenizer=str(self._store.tokenizer_path(arch.vocab_size)),
+            tokenizer=str(tokenizer_path(self._folder.corpus, arch.vocab_size)),
             folder=str(self._place(item, name)),
         )
 

@@ -11,12 +11,11 @@ from chipwise.pipeline.halving import Job
 from chipwise.run.budget_spec import Allowance
 from chipwise.run.folder import RunFolder
 from chipwise.run.trials import Candidate, TrainedRung
+from chipwise.tasks.protocol import TaskData
 from chipwise.trainers.protocol import Trainer
 from chipwise.trainers.train_spec import TrainSpec
-from chipwise.training.tokenizer import TokenStore
 from chipwise.training.worker import TrainJob
 
-QUICK_VALIDATION_BYTES = 100_000  # rungs before the last are judged on the first part of the validation text
 DISK_FULL = ("disk is full", "No space left on device", "Disk quota exceeded")
 
 
@@ -38,9 +37,9 @@ class Trainings:
     Args:
         trainer: Where they run.
         folder: The run's folder; what an architecture's trainings leave is kept in it and continued.
-        store: Tokenised text by vocabulary size.
+        data: What the run asks of models, with its data.
         seed: Of initialisation and data order, the same for all candidates.
-        allowance: What trainings are charged in; those of the full budget are judged on all of the validation text.
+        allowance: What trainings are charged in; those of the full budget are judged on all of the validation data.
         train: The run's choice of device and precision.
         on_progress: Called with the running trials and their progress, about once a second.
     """
@@ -49,14 +48,14 @@ class Trainings:
         self,
         trainer: Trainer,
         folder: RunFolder,
-        store: TokenStore,
+        data: TaskData,
         *,
         seed: int,
         allowance: Allowance,
         train: TrainSpec | None = None,
         on_progress: Callable[[dict[int, dict[str, Any]]], None],
     ) -> None:
-        self._trainer, self._folder, self._store = trainer, folder, store
+        self._trainer, self._folder, self._data = trainer, folder, data
         self._seed, self._allowance, self._on_progress = seed, allowance, on_progress
         self._train = train or TrainSpec()
 
@@ -97,17 +96,19 @@ class Trainings:
 
     def _train_job(self, job: Job) -> TrainJob:
         from chipwise.nn.precision import kept_precision
-        from chipwise.training.trainer import tokens_per_step
 
         design, on, unit = job.candidate.design, self._train.trains_on, self._allowance.unit
-        each = tokens_per_step(design.arch)
+        each = self._data.step_tokens(design.arch)
         steps = max(1, round(job.budget / each)) if unit == "tokens" else None
         precision = self._train.precision
         if precision is None and on == "cpu":
             precision = kept_precision(self._folder.path / "precision.json")
+        data = self._data.data(design.arch)
         return TrainJob(
             arch=design.arch,
-            tokens=str(self._store.tokens_path(design.arch.vocab_size)),
+            tokens=data.path,
+            dataset=data.kind,
+            recipe=dict(self._data.recipe),
             folder=str(self._folder.training(design.arch)),
             cpu_budget_s=job.budget if unit == "cpu" else None,
             gpu_budget_s=job.budget if unit == "gpu" else None,
@@ -116,7 +117,7 @@ class Trainings:
             seed=self._seed,
             formats=() if design.weights == "fp32" else (design.weights,),
             precision=precision,
-            max_validation_bytes=None if job.budget >= self._allowance.final else QUICK_VALIDATION_BYTES,
+            max_validation_bytes=None if job.budget >= self._allowance.final else self._data.quick,
         )
 
     def _result(self, job: Job, data: dict[str, Any]) -> dict[str, Any]:

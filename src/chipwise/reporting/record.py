@@ -344,6 +344,7 @@ class TestScore:
     entries: int
     bytes: int
     difference_std_error: float | None = None  # of the logarithm of their ratio, over entries
+    std_errors: tuple[float | None, ...] = ()  # of each one's own loss, over entries
 
     __test__ = False  # no test case, whatever its name looks like
 
@@ -386,6 +387,7 @@ class RunRecord(Result):
     budget: Budget
     space: SpaceSummary
     schema: str = SCHEMA
+    task: str = "text"  # what was asked of models; losses of another task than text are in fields named bits_per_byte
     constraints: tuple[Constraint, ...] = ()
     objectives: tuple[Objective, ...] = ()
     data: DataSummary | None = None
@@ -409,6 +411,7 @@ class RunRecord(Result):
     elsewhere: tuple[Elsewhere, ...] = ()
     test: TestScore | None = None
     continuations: tuple[Continuation, ...] = ()
+    samples: dict[str, Any] = field(default_factory=dict)  # what models do with test data, as their task shows it
     law: ByLaw | None = None  # where nothing was trained and a law of loss ranked the designs
     start: Start | None = None  # where the run started from a pretrained model
     notes: tuple[str, ...] = ()  # limits, and anything unclean

@@ -19,7 +19,9 @@ from chipwise.ops import Workload
 from chipwise.optim.strategies import STRATEGIES
 from chipwise.run.budget_spec import Allowance, BudgetSpec, allowance
 from chipwise.space import Constraint, Objective, SearchSpace, SpaceSpec, parse_constraints, parse_objectives
-from chipwise.space.constraints import SPENDING
+from chipwise.space.constraints import PER_TOKEN, SPENDING, is_cost
+from chipwise.tasks.protocol import TASKS as ASKED
+from chipwise.tasks.protocol import Task
 from chipwise.trainers.train_spec import TrainSpec
 from chipwise.training.tasks_data import TASKS, Kind
 
@@ -35,6 +37,7 @@ _LATER = {  # fields after the first release, as it did it
     "targets": [],
     "across": "worst",
     "profiling": "hybrid",
+    "task": "text",
     "tasks": [],
     "quality": {"method": "auto", "budget": None},
     "confidence": CONFIDENCE,
@@ -306,6 +309,7 @@ class RunSpec:
     name: str
     workload: Workload
     space: SpaceSpec
+    task: str = "text"  # what is asked of models: a row of the table in tasks/protocol.py
     data: Mapping[str, Any] = field(default_factory=dict)  # needed wherever something is trained
     target: TargetSpec = field(default_factory=TargetSpec)
     constraints: Mapping[str, Any] = field(default_factory=dict)
@@ -325,6 +329,10 @@ class RunSpec:
     def __post_init__(self) -> None:
         if not self.name or not self.name.isprintable() or set("/\\") & set(self.name) or self.name[0] == ".":
             raise SpecError(f"{self.name!r} cannot name a folder; use letters, digits and dashes", field="name")
+        if self.task not in ASKED:
+            raise SpecError(f"unknown task {self.task!r}; {nearest(self.task, ASKED.names())}", field="task")
+        if self.task != "text":
+            self._check_trained_task()
         try:
             SearchSpace(self.space)
         except SpecError as error:
@@ -351,17 +359,22 @@ class RunSpec:
             )
         self._require_known()
         by_law = self.quality.chosen == "law"
-        sought = EXPECTED_LOSS if by_law else "bits_per_byte"
-        if self.objectives.get(sought) not in ("minimize", "down"):
-            raise SpecError(f"{sought}: minimize must be among them", field="objectives")
+        metric = self.asked.metric
+        sought, direction = (EXPECTED_LOSS, "minimize") if by_law else (metric.name, metric.direction)
+        if [goal.direction for goal in self.goals if goal.metric == sought] != [direction]:
+            raise SpecError(f"{sought}: {direction} must be among them", field="objectives")
         if by_law:
             self._check_law()
-        needed = self.workload.total_tokens
-        if needed > self.space.max_tokens:
+        self.asked.require_fit(self.workload, self.space)
+
+    def _check_trained_task(self) -> None:
+        """Refuses what only text has."""
+        if self.quality.chosen in ("supernet", "law"):
             raise SpecError(
-                f"the workload needs {needed} tokens, models keep {self.space.max_tokens}; raise it",
-                field="space.max_tokens",
+                f"{self.quality.chosen} knows text alone; choose short-training or proxy", field="quality.method"
             )
+        if self.tasks:
+            raise SpecError("these are evaluations of text models; leave them out", field="tasks")
 
     def _require_known(self) -> None:
         """Refuses constraints and objectives that cannot be read, or whose facts nobody stated."""
@@ -394,11 +407,15 @@ class RunSpec:
                 field="search",
             )
         for limit in self.limits:
-            if limit.metric == "bits_per_byte" or not limit.hard:
+            if not limit.hard or not is_cost(limit.metric):
                 raise SpecError("a search by law has only hard limits on costs", field=f"constraints.{limit.metric}")
 
     def _require_told(self, metric: str, field: str) -> None:
-        """Refuses a metric that the target neither measures nor predicts."""
+        """Refuses a metric that the target neither measures nor predicts, or that requests of the task do not have."""
+        if self.asked.pace not in PER_TOKEN and metric in PER_TOKEN:
+            raise SpecError(
+                f"a request of {self.task} is one pass, no token is generated; use {self.asked.pace}", field=field
+            )
         rates, sheet = self.target.rates, self.target.sheet
         if metric in SPENDING:
             if (rates.usd_per_s if metric == "usd_per_1k_tokens" else rates.power_w) is not None:
@@ -436,6 +453,12 @@ class RunSpec:
         return allowance(self.budget, self.train)
 
     @property
+    def asked(self) -> Task:
+        """What is asked of models."""
+        found: Task = ASKED.load(self.task)
+        return found
+
+    @property
     def limits_elsewhere(self) -> tuple[Constraint, ...]:
         """The constraints on other devices, on metrics called ``metric@device``."""
         return tuple(limit for item in self.targets for limit in item.limits_there)
@@ -444,7 +467,7 @@ class RunSpec:
     def limits(self) -> tuple[Constraint, ...]:
         """The constraints, parsed."""
         tasks = [item.label for item in self.tasks]
-        return parse_constraints(self.constraints, tasks=tasks)
+        return parse_constraints(self.constraints, tasks=tasks, quality=self.asked.metric)
 
     @property
     def floors(self) -> tuple[Constraint, ...]:
@@ -454,7 +477,7 @@ class RunSpec:
     @property
     def goals(self) -> tuple[Objective, ...]:
         """The objectives, parsed."""
-        return parse_objectives(self.objectives)
+        return parse_objectives(self.objectives, quality=self.asked.metric)
 
     @property
     def identity(self) -> str:
@@ -504,6 +527,9 @@ def run_spec(data: object, *, file: str) -> RunSpec:
     if "start_from" in data:
         raise SpecError(NO_SPACE, file=file, field="start_from")
     fields = spelt_out(data)
+    name = fields.get("task", "text")
+    if isinstance(name, str) and name in ASKED:
+        fields = {**ASKED.load(name).defaults, **fields}
     found = build(RunSpec, fields, file=file)
     if found.quality.chosen != "law" and "data" not in fields:
         raise SpecError(

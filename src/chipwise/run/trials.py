@@ -159,6 +159,12 @@ class Candidate:
         return self.rungs[-1].quantised_bits_per_byte if self.rungs else None
 
     @property
+    def loss(self) -> float | None:
+        """The task's loss on validation data: of the exported graph, else :attr:`quality`."""
+        exported = self.notes.exported_bits_per_byte
+        return self.quality if exported is None else exported
+
+    @property
     def measured(self) -> dict[str, float] | None:
         """Metrics measured on the target; of the exported, trained model at the end."""
         return None if self.notes.measured is None else dict(self.notes.measured)

@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chipwise.deploy.onnx import export
-from chipwise.pipeline.measuring import nats_of
 from chipwise.profile.backends.onnxruntime import OnnxEncoder, OnnxRuntimeSession
 from chipwise.spec import Design
 from chipwise.spec.encoder import is_encoder
+from chipwise.tasks.text.exported import nats_of
 from chipwise.training.tasks_data import Method, Task
 from chipwise.training.tokenizer import load_tokenizer
 

@@ -17,8 +17,9 @@ from typing import Literal
 from chipwise.core import units
 from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import SpecError, UnitError, nearest
+from chipwise.space.metric import BITS_PER_BYTE, Metric
 
-METRICS: dict[str, str] = {  # name -> kind of unit
+METRICS: dict[str, str] = {  # costs: name -> kind of unit; a task's own metric is no cost
     "ttft_p50": "time",
     "ttft_p99": "time",
     "tpot_p50": "time",
@@ -27,7 +28,6 @@ METRICS: dict[str, str] = {  # name -> kind of unit
     "throughput": "rate",  # new tokens of all requests over the median seconds of a whole request
     "peak_memory": "bytes",
     "parameters": "count",
-    "bits_per_byte": "count",
     "expected_loss": "count",  # nats per token of a law's text
     "power": "power",  # mean watts while requests follow one another
     "joules_per_token": "energy",  # of a new token, including its share of prefill
@@ -35,6 +35,7 @@ METRICS: dict[str, str] = {  # name -> kind of unit
 }
 POWER_METRICS = ("power", "joules_per_token")
 SPENDING = (*POWER_METRICS, "usd_per_1k_tokens")
+PER_TOKEN = ("tpot_p50", "tpot_p99", "tpot_sustained", "throughput", "joules_per_token", "usd_per_1k_tokens")
 _LATENCY_METRICS = (
     "tpot_p50",
     "tpot_p99",
@@ -84,7 +85,7 @@ class Constraint:
     def task(self) -> str | None:
         """The task whose result it limits; None for all other limits."""
         metric, _, task = self.metric.partition("@")
-        return task if metric in TASK_METRICS else None
+        return (task or None) if metric in TASK_METRICS else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,11 +99,20 @@ class Objective:
 def unit_of(metric: str) -> str:
     """The kind of unit of a metric, with or without a device or task."""
     name = metric.partition("@")[0]
-    return TASK_METRICS.get(name) or METRICS[name]
+    return TASK_METRICS.get(name) or METRICS.get(name, "count")
+
+
+def is_cost(metric: str) -> bool:
+    """Whether a metric, with or without a device, is a cost that is known without training."""
+    return metric.partition("@")[0] in METRICS
 
 
 def parse_constraints(
-    data: Mapping[str, object], *, field: str = "constraints", tasks: Iterable[str] | None = ()
+    data: Mapping[str, object],
+    *,
+    field: str = "constraints",
+    tasks: Iterable[str] | None = (),
+    quality: Metric = BITS_PER_BYTE,
 ) -> tuple[Constraint, ...]:
     """Limits from ``metric -> "<= quantity"``, or ``{limit, penalty}`` for a soft one; a metric may carry a list.
 
@@ -110,6 +120,7 @@ def parse_constraints(
         data: The limits.
         field: Where they stand, for messages.
         tasks: Tasks that may have a limit. None: any.
+        quality: What trainings reveal.
 
     Raises:
         SpecError: An unknown metric or task, a limit that cannot be read, or limits that contradict each other.
@@ -122,13 +133,21 @@ def parse_constraints(
         limits = value if isinstance(value, list) else [value]
         if not limits:
             raise SpecError("the list is empty; write a limit, or leave the metric out", field=f"{field}.{metric}")
-        if metric.partition("@")[0] in TASK_METRICS:
+        if metric.partition("@")[0] in TASK_METRICS and metric != quality.name:
             _known_task(metric, where, tasks)
             found += [_floor(metric, item, where) for item in limits]
             continue
-        _known(metric, where)
+        _known(metric, where, quality)
+        kind = quality.unit if metric == quality.name else METRICS[metric]
+        if metric == quality.name and any(isinstance(item, Mapping) for item in limits):
+            raise SpecError(
+                f"penalties are added to the loss behind {quality.title}, so its own limit must be hard: write only "
+                "the text",
+                field=where,
+            )
         found += [
-            _soft(metric, item, where) if isinstance(item, Mapping) else _limit(metric, item, where) for item in limits
+            _soft(metric, item, kind, where) if isinstance(item, Mapping) else _limit(metric, item, kind, where)
+            for item in limits
         ]
     for metric in {item.metric for item in found}:
         upper = [item for item in found if item.metric == metric and item.op == "<="]
@@ -153,7 +172,7 @@ def parse_constraints(
     return tuple(found)
 
 
-def _soft(metric: str, data: Mapping[str, object], field: str) -> Constraint:
+def _soft(metric: str, data: Mapping[str, object], kind: str, field: str) -> Constraint:
     """A soft limit."""
     example = 'such as {limit: "<= 3 ms", penalty: 10 %}'
     for name in data:
@@ -161,10 +180,6 @@ def _soft(metric: str, data: Mapping[str, object], field: str) -> Constraint:
             raise SpecError(f"unknown field {name!r}; a soft limit has limit and penalty, {example}", field=field)
     if "limit" not in data or "penalty" not in data:
         raise SpecError(f"a soft limit has limit and penalty, {example}; a hard one is only its text", field=field)
-    if metric == "bits_per_byte":
-        raise SpecError(
-            "penalties are added to bits per byte, so its own limit must be hard: write only the text", field=field
-        )
     try:
         penalty = units.parse(data["penalty"], "share")
     except UnitError:
@@ -178,7 +193,7 @@ def _soft(metric: str, data: Mapping[str, object], field: str) -> Constraint:
             f"must be above zero, not {data['penalty']}: a limit without a penalty has no effect",
             field=f"{field}.penalty",
         )
-    hard = _limit(metric, data["limit"], f"{field}.limit")
+    hard = _limit(metric, data["limit"], kind, f"{field}.limit")
     return replace(hard, penalty=penalty, text=_text(hard.text, penalty))
 
 
@@ -199,10 +214,12 @@ def _require_payable(constraints: Iterable[Constraint], metric: str, field: str)
                 )
 
 
-def _known(metric: str, field: str) -> None:
-    if metric not in METRICS:
+def _known(metric: str, field: str, quality: Metric) -> None:
+    if metric not in METRICS and metric != quality.name:
         name, sign, _ = metric.partition("@")
-        raise SpecError(f"unknown metric; {nearest(name, TASK_METRICS if sign else METRICS)}", field=field)
+        raise SpecError(
+            f"unknown metric; {nearest(name, TASK_METRICS if sign else [quality.name, *METRICS])}", field=field
+        )
 
 
 def _known_task(metric: str, field: str, tasks: Iterable[str] | None) -> None:
@@ -242,13 +259,13 @@ def _floor(metric: str, value: object, field: str) -> Constraint:
     return Constraint(metric=metric, op=">=", limit=limit, text=f">= {match[2].strip()}")
 
 
-def _limit(metric: str, value: object, field: str) -> Constraint:
+def _limit(metric: str, value: object, kind: str, field: str) -> Constraint:
     match = _LIMIT.match(str(value))
     if not match:
         raise SpecError(f"{value!r} is not a limit; write one such as '<= 3 ms'", field=field)
     op: Literal["<=", ">="] = "<=" if match[1] in ("<=", "<", "≤") else ">="
     try:
-        limit = units.parse(match[2], METRICS[metric])
+        limit = units.parse(match[2], kind)
     except UnitError as error:
         raise SpecError(str(error), field=field) from None
     if limit <= 0:
@@ -256,14 +273,16 @@ def _limit(metric: str, value: object, field: str) -> Constraint:
     return Constraint(metric=metric, op=op, limit=limit, text=f"{op} {match[2].strip()}")
 
 
-def parse_objectives(data: Mapping[str, str], *, field: str = "objectives") -> tuple[Objective, ...]:
+def parse_objectives(
+    data: Mapping[str, str], *, field: str = "objectives", quality: Metric = BITS_PER_BYTE
+) -> tuple[Objective, ...]:
     """Objectives from ``metric -> minimize|maximize`` (or ``down`` and ``up``).
 
     Raises:
         SpecError: None at all, an unknown metric, or a direction that is neither or the wrong one.
     """
     if not data:
-        raise SpecError("name at least one, such as bits_per_byte: minimize", field=field)
+        raise SpecError(f"name at least one, such as {quality.name}: {quality.direction}", field=field)
     words: dict[str, Literal["minimize", "maximize"]] = {
         "minimize": "minimize",
         "down": "minimize",
@@ -271,7 +290,7 @@ def parse_objectives(data: Mapping[str, str], *, field: str = "objectives") -> t
         "up": "maximize",
     }
     for metric, direction in data.items():
-        _known(metric, f"{field}.{metric}")
+        _known(metric, f"{field}.{metric}", quality)
         if metric in LIMITS_ONLY:
             raise SpecError(
                 f"can only be a limit; as an objective use {LIMITS_ONLY[metric]}", field=f"{field}.{metric}"

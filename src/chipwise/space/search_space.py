@@ -94,6 +94,10 @@ class SearchSpace:
         column = self.index[name]
         return np.asarray(self.genes[column].values)[rows[:, column]]
 
+    def outputs(self, rows: Rows) -> NDArray[np.int64]:
+        """Rows of the head's matrix in each row's design, (n,)."""
+        return np.asarray(self.values(rows, "vocab_size"), np.int64)
+
     def active(self, rows: Rows) -> NDArray[np.bool_]:
         """Mask of active genes, (n, genes)."""
         mask = np.ones(rows.shape, dtype=bool)

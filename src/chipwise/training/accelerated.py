@@ -32,9 +32,8 @@ from chipwise.spec import ArchSpec
 from chipwise.spec.weights import weight_shapes
 from chipwise.training import checkpoint
 from chipwise.training.checkpoint import Progress
-from chipwise.training.evaluate import mean_loss
-from chipwise.training.tokenizer import TokenData
-from chipwise.training.trainer import Recipe, Run, TrainResult, Update, batch
+from chipwise.training.dataset import Dataset
+from chipwise.training.trainer import Recipe, Run, TrainResult, Update
 
 Sharing = Literal["ddp", "fsdp"]
 _PEAK_SIZE = {"cpu": 1024, "cuda": 8192}  # of the product that a measured peak is taken from
@@ -85,7 +84,7 @@ class TrainingProgress(Update):
 
 def train_accelerated(
     arch: ArchSpec,
-    data: TokenData,
+    data: Dataset,
     *,
     execution: Execution,
     steps: int | None = None,
@@ -132,8 +131,7 @@ def train_accelerated(
     budget = float(given[0])
     if not 0 < budget < float("inf"):
         raise InputError(f"the budget must be positive, not {budget:g}")
-    if data.vocab_size != arch.vocab_size:
-        raise InputError(f"the model has {arch.vocab_size} tokens, the text was encoded with {data.vocab_size}")
+    data.require_fit(arch)
     if cpu_budget_s is not None and (processes() > 1 or execution.device != "cpu"):
         raise InputError("--cpu-seconds is for one process without a GPU; give --steps or --tokens")
     if gpu_budget_s is not None and processes() > 1:
@@ -164,7 +162,7 @@ class AcceleratedRun(Run):
     def __init__(
         self,
         arch: ArchSpec,
-        data: TokenData,
+        data: Dataset,
         budget: float,
         seed: int,
         folder: Path,
@@ -211,7 +209,7 @@ class AcceleratedRun(Run):
         if self.execution.recompute:
             for layer in self.model.layers.values():
                 _recompute(layer)
-        self.loss: nn.Module = _Loss(self.model, lambda: torch_dtype(self.precision))
+        self.loss: nn.Module = _Loss(self.model, self.data, lambda: torch_dtype(self.precision))
         if self.execution.compiler is not None:
             self.loss = torch.compile(self.loss, backend=self.execution.compiler, dynamic=False)  # type: ignore[assignment]
         if self.world > 1:
@@ -260,22 +258,20 @@ class AcceleratedRun(Run):
 
     def backward(self) -> Tensor:
         """The gradient of this process's share of the step's batch, averaged over all shares."""
-        count, parts = self.recipe.batch_windows, self.execution.accumulate
+        parts = self.execution.accumulate
         total = torch.zeros((), device=self.execution.device)
         for part in range(parts):
             number = (self.at.steps * parts + part) * self.world + self.rank
-            inputs, targets = (
-                t.to(self.execution.device) for t in batch(self.data.train, self.window, count, number, self.seed)
-            )
+            batch = self.data.batch(self.arch, self.recipe, number, seed=self.seed)
             with self._without_exchange(part < parts - 1):
-                total += self._in_pieces(inputs, targets, 1 / parts)
+                total += self._in_pieces([tensor.to(self.execution.device) for tensor in batch], 1 / parts)
         if self.world > 1:
             dist.all_reduce(total)
             total /= self.world
         return total
 
-    def _in_pieces(self, inputs: Tensor, targets: Tensor, weight: float) -> Tensor:
-        """Adds ``weight`` times the gradient of one batch (windows, tokens); its mean loss times ``weight``.
+    def _in_pieces(self, batch: Sequence[Tensor], weight: float) -> Tensor:
+        """Adds ``weight`` times the gradient of one batch; its mean loss times ``weight``.
 
         Where memory runs out, the batch is computed in pieces half as large, and the next ones too.
 
@@ -284,20 +280,22 @@ class AcceleratedRun(Run):
         """
         before = [None if p.grad is None else p.grad.clone() for p in self.model.parameters()] if weight < 1 else None
         while True:
-            size = -(-len(inputs) // self.pieces)
+            count = len(batch[0])
+            size = -(-count // self.pieces)
             try:
                 total = torch.zeros((), device=self.execution.device)
-                for some, wanted in zip(torch.split(inputs, size), torch.split(targets, size), strict=True):
-                    loss = self.loss(some, wanted) * (weight * len(some) / len(inputs))
+                for some in zip(*(torch.split(part, size) for part in batch), strict=True):
+                    loss = self.loss(*some) * (weight * len(some[0]) / count)
                     loss.backward()
                     total += loss.detach()
                 return total
             except torch.OutOfMemoryError:
                 if size == 1 or self.world > 1:
+                    tokens = super().step_tokens // self.recipe.batch_windows
                     raise DoesNotFit(
-                        f"{self.execution.device} has too little memory to train on {size} x {inputs.shape[1]} tokens "
-                        f"at once ({self.model_bytes / 1e9:.2f} GB of weights); use a smaller window or batch, or a "
-                        "device with more memory"
+                        f"{self.execution.device} has too little memory to train on {size} x {tokens} tokens at once "
+                        f"({self.model_bytes / 1e9:.2f} GB of weights); use a smaller window or batch, or a device "
+                        "with more memory"
                     ) from None
             self._give_back(before)
             self.pieces *= 2
@@ -389,12 +387,12 @@ class AcceleratedRun(Run):
 class _Loss(nn.Module):
     """Model and loss in one forward pass, which is what is shared between processes."""
 
-    def __init__(self, model: Transformer, dtype: Callable[[], torch.dtype]) -> None:
+    def __init__(self, model: Transformer, data: Dataset, dtype: Callable[[], torch.dtype]) -> None:
         super().__init__()
-        self.model, self.dtype = model, dtype  # a checkpoint may change the format
+        self.model, self.data, self.dtype = model, data, dtype  # a checkpoint may change the format
 
-    def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        return mean_loss(self.model, inputs, targets, self.dtype())
+    def forward(self, *batch: Tensor) -> Tensor:
+        return self.data.loss(self.model, batch, self.dtype())
 
 
 def _recompute(layer: nn.Module) -> None:

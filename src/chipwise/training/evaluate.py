@@ -21,7 +21,8 @@ from chipwise.core.errors import InputError, Unsupported
 from chipwise.deploy.torch import Transformer
 from chipwise.nn.loss import head_loss
 from chipwise.spec import ArchSpec, Design
-from chipwise.training.tokenizer import Split, TokenData
+from chipwise.training.dataset import Split
+from chipwise.training.tokenizer import TokenData
 
 WINDOW_TOKENS = 128
 _ROWS = 32  # windows at a time

@@ -7,32 +7,42 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import re
 import zipfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from chipwise.core.errors import DataError, InputError, SpecError, StudyError
 from chipwise.core.files import read_text, storage, write_atomic
+from chipwise.spec import ArchSpec
 from chipwise.training.data import Corpus
+from chipwise.training.dataset import Judged, Split
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from chipwise.deploy.torch import Transformer
+    from chipwise.training.trainer import Recipe
 
 SEPARATOR = "<|endoftext|>"
 SMALLEST = 257  # the separator and the 256 bytes
 LARGEST = 65_536  # tokens are stored in 16 bits
 
 Tokens = NDArray[np.uint16]
-Split = Literal["validation", "test"]
+IDENTIFYING = 4096  # first tokens that tell one text from another
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenData:
-    """A corpus in the tokens of one vocabulary.
+    """A corpus in the tokens of one vocabulary, as a :class:`chipwise.training.dataset.Dataset` of windows.
 
     The arrays begin with a separator, which is context only; all that follows is predicted.
     """
@@ -67,6 +77,57 @@ class TokenData:
     def bytes_per_token(self) -> float:
         """UTF-8 bytes that one token of the training part stands for, separators counted as tokens."""
         return self.bytes_train / (len(self.train) - 1)
+
+    @property
+    def identity(self) -> Sequence[Any]:
+        """Sizes and first tokens."""
+        return [len(self.train), self.bytes_train, self.train[:IDENTIFYING].tolist()]
+
+    def require_fit(self, arch: ArchSpec) -> None:
+        """Raises InputError for a model of another vocabulary."""
+        if self.vocab_size != arch.vocab_size:
+            raise InputError(f"the model has {arch.vocab_size} tokens, the text was encoded with {self.vocab_size}")
+
+    def window(self, arch: ArchSpec, recipe: Recipe) -> int:
+        """Tokens of one window of a training: at most what the model keeps, less where there is little text."""
+        window = min(recipe.window_tokens, arch.max_tokens)
+        return window if len(self.train) > 2 * window else max(1, len(self.train) // 4)
+
+    def step_tokens(self, arch: ArchSpec, recipe: Recipe) -> int:
+        """Tokens of a batch of windows."""
+        return self.window(arch, recipe) * recipe.batch_windows
+
+    def batch(self, arch: ArchSpec, recipe: Recipe, number: int, *, seed: int) -> tuple[Tensor, ...]:
+        """Inputs and targets, each (windows, tokens); see :func:`chipwise.training.windows.batch`."""
+        from chipwise.training.windows import batch
+
+        return batch(self.train, self.window(arch, recipe), recipe.batch_windows, number, seed)
+
+    def loss(self, model: Any, batch: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+        """Mean cross entropy in nats per token."""
+        from chipwise.training.evaluate import mean_loss
+
+        inputs, targets = batch
+        return mean_loss(model, inputs, targets, dtype)
+
+    def shown_loss(self, loss: float) -> float:
+        """Bits per byte."""
+        return loss / math.log(2) / self.bytes_per_token
+
+    def judge(
+        self,
+        model: Transformer,
+        *,
+        split: Split = "validation",
+        most: int | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> Judged:
+        """Bits per byte of ``split``, or of its first ``most`` bytes; see ``training/evaluate.py``."""
+        from chipwise.training.evaluate import evaluate
+
+        more = {} if dtype is None else {"dtype": dtype}
+        found = evaluate(model, self, split=split, max_bytes=most, **more)
+        return Judged(loss=found.bits_per_byte, perplexity=found.perplexity)
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Any:
@@ -161,7 +222,7 @@ class TokenStore:
 
     def tokenizer_path(self, vocab_size: int) -> Path:
         """Path of the tokenizer of this size."""
-        return self.folder / f"tokenizer-{vocab_size}.json"
+        return tokenizer_path(self.folder, vocab_size)
 
     def tokens_path(self, vocab_size: int) -> Path:
         """Path of the token arrays of this size."""
@@ -215,6 +276,11 @@ class TokenStore:
             with storage(path):
                 write_atomic(path, stream.getvalue())
         return load_tokens(path)
+
+
+def tokenizer_path(folder: Path, vocab_size: int) -> Path:
+    """Where the store in ``folder`` keeps the tokenizer of this size."""
+    return folder / f"tokenizer-{vocab_size}.json"
 
 
 def load_tokenizer(path: str | Path) -> Any:

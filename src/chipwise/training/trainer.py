@@ -9,14 +9,12 @@ waiting time, not the result. A budget of steps gives the same weights on every 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -31,9 +29,9 @@ from chipwise.spec import ArchSpec
 from chipwise.spec.weights import weight_shapes
 from chipwise.training import checkpoint
 from chipwise.training.checkpoint import CurvePoint, Progress, fingerprint
-from chipwise.training.evaluate import WINDOW_TOKENS, Weights, evaluate, mean_loss, read
+from chipwise.training.dataset import Dataset
+from chipwise.training.evaluate import WINDOW_TOKENS, Weights, read
 from chipwise.training.optimiser import Optimiser
-from chipwise.training.tokenizer import TokenData, Tokens
 
 STEPS = "-steps"  # at the end of the budget in the names of files, where steps are counted
 
@@ -91,7 +89,7 @@ class TrainResult:
     """Result of a finished training."""
 
     bits_per_byte: float  # of the validation text
-    perplexity: float  # per token
+    perplexity: float | None = None  # per token, of text
     tokens: int
     steps: int
     cpu_s: float  # charged for the steps that lead to these weights
@@ -114,7 +112,7 @@ class Update:
 
 def train(
     arch: ArchSpec,
-    data: TokenData,
+    data: Dataset,
     *,
     cpu_budget_s: float | None = None,
     steps: int | None = None,
@@ -146,8 +144,7 @@ def train(
     if not (budget > 0 and math.isfinite(budget)):
         unit = "CPU seconds" if steps is None else "steps"
         raise InputError(f"a training needs a positive budget of {unit}, not {budget:g}")
-    if data.vocab_size != arch.vocab_size:
-        raise InputError(f"the model has {arch.vocab_size} tokens, the text was encoded with {data.vocab_size}")
+    data.require_fit(arch)
     given = read(start) if isinstance(start, str | Path) else start
     run = Run(
         arch,
@@ -166,7 +163,7 @@ def train(
 
 def trained_again(
     arch: ArchSpec,
-    data: TokenData,
+    data: Dataset,
     weights: Path,
     *,
     seed: int,
@@ -210,7 +207,7 @@ class Run:
     def __init__(
         self,
         arch: ArchSpec,
-        data: TokenData,
+        data: Dataset,
         budget: float,
         seed: int,
         folder: Path,
@@ -225,11 +222,7 @@ class Run:
         self.arch, self.data, self.budget, self.seed = arch, data, budget, seed
         self.folder, self.recipe, self.clock = folder, recipe, clock
         self.precision: Precision = precision or fastest_precision()
-        self.window = min(recipe.window_tokens, arch.max_tokens)
-        if len(data.train) <= 2 * self.window:
-            self.window = max(1, len(data.train) // 4)
-        text = [len(data.train), data.bytes_train, data.train[:4096].tolist()]
-        self.key = digest([arch.digest, text, seed, recipe, *([precision] if precision else [])])
+        self.key = digest([arch.digest, data.identity, seed, recipe, *([precision] if precision else [])])
         if given is not None:
             self.given = checked(given, arch)
             self.key = digest([self.key, fingerprint(given)])
@@ -407,14 +400,14 @@ class Run:
         return spent_s if self.counted else min(spent_s, self.budget * 0.5)
 
     def backward(self) -> Tensor:
-        """Adds the gradient of the next step's batch to the parameters'; the batch's mean loss in nats."""
-        inputs, targets = batch(self.data.train, self.window, self.recipe.batch_windows, self.at.steps, self.seed)
-        loss = mean_loss(self.model, inputs, targets, torch_dtype(self.precision))
+        """Adds the gradient of the next step's batch to the parameters'; the batch's mean loss."""
+        batch = self.data.batch(self.arch, self.recipe, self.at.steps, seed=self.seed)
+        loss = self.data.loss(self.model, batch, torch_dtype(self.precision))
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
     def _step(self) -> float:
-        """One step of the optimiser; the batch's loss in nats, NaN when loss or gradient are not finite."""
+        """One step of the optimiser; the batch's loss, NaN when loss or gradient are not finite."""
         loss = self.backward()
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip_norm)
         if not (torch.isfinite(norm) and torch.isfinite(loss)):
@@ -426,13 +419,13 @@ class Run:
     @property
     def step_tokens(self) -> int:
         """Tokens that one step learns from."""
-        return self.window * self.recipe.batch_windows
+        return self.data.step_tokens(self.arch, self.recipe)
 
     def _record(self, loss: float) -> None:
         at = self.at
         at.steps += 1
         at.tokens += self.step_tokens
-        now = loss / math.log(2) / self.data.bytes_per_token
+        now = self.data.shown_loss(loss)
         keep = min(0.95, 1 - 1 / at.steps)
         at.bits_per_byte = now if math.isnan(at.bits_per_byte) else keep * at.bits_per_byte + (1 - keep) * now
         last = at.curve[-1][0] if at.curve else -1.0
@@ -444,14 +437,14 @@ class Run:
         from safetensors.torch import save as to_bytes
 
         at = self.at
-        quality = evaluate(
-            self.whole_model().eval(), self.data, max_bytes=max_validation_bytes, dtype=torch_dtype(self.precision)
+        quality = self.data.judge(
+            self.whole_model().eval(), most=max_validation_bytes, dtype=torch_dtype(self.precision)
         )
-        if not math.isfinite(quality.bits_per_byte):
+        if not math.isfinite(quality.loss):
             raise TrainingDiverged(f"the weights after step {at.steps} give no finite loss; lower the recipe's rates")
-        curve = (*at.curve, (round(at.cpu_s, 3), at.tokens, round(at.bits_per_byte, 5), quality.bits_per_byte))
+        curve = (*at.curve, (round(at.cpu_s, 3), at.tokens, round(at.bits_per_byte, 5), quality.loss))
         result = TrainResult(
-            bits_per_byte=quality.bits_per_byte,
+            bits_per_byte=quality.loss,
             perplexity=quality.perplexity,
             tokens=at.tokens,
             steps=at.steps,
@@ -492,27 +485,3 @@ def checked(weights: Weights, arch: ArchSpec) -> Weights:
             f"model has {wanted.get(name, 'none')}"
         )
     return weights
-
-
-def batch(tokens: Tokens, window: int, count: int, step: int, seed: int) -> tuple[Tensor, Tensor]:
-    """The inputs and targets, each (count, window), of step number ``step``: a function of its arguments alone.
-
-    Each epoch has its own offset of the windows in the stream, and its own order.
-    """
-    windows = (len(tokens) - 1) // window - 1
-    if windows < 1:
-        raise InputError(f"{len(tokens)} tokens are too few for windows of {window}")
-    rows = []
-    for number in range(step * count, (step + 1) * count):
-        epoch, place = divmod(number, windows)
-        offset, order = _epoch(seed, epoch, windows, window)
-        start = offset + int(order[place]) * window
-        rows.append(tokens[start : start + window + 1])
-    block = torch.from_numpy(np.stack(rows).astype(np.int64))
-    return block[:, :-1], block[:, 1:]
-
-
-@functools.lru_cache(maxsize=2)
-def _epoch(seed: int, epoch: int, windows: int, window: int) -> tuple[int, np.ndarray[Any, Any]]:
-    random = np.random.default_rng([seed, epoch])
-    return int(random.integers(window)), random.permutation(windows)

@@ -6,7 +6,6 @@ import dataclasses
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -17,7 +16,7 @@ from chipwise.spec import ArchSpec
 from chipwise.spec.io import from_data, to_data
 
 if TYPE_CHECKING:
-    from chipwise.training.tokenizer import TokenData
+    from chipwise.training.dataset import Dataset
     from chipwise.training.trainer import TrainResult, Update
 
 
@@ -26,7 +25,7 @@ class TrainJob:
     """One training, and the quality of its weights in some formats. Its budget is CPU seconds, GPU seconds or steps."""
 
     arch: ArchSpec
-    tokens: str  # file that a TokenStore wrote
+    tokens: str  # file of the data set
     folder: str  # where the training keeps its state and leaves its weights
     cpu_budget_s: float | None = None
     seed: int
@@ -40,10 +39,13 @@ class TrainJob:
     device: str | None = None  # for torch, such as cuda:1; the plain loop on one core of this machine unless given
     compiler: str | None = None  # backend of torch.compile, on a device
     device_share: float = 1.0  # of the device, where several trainings are packed on it
+    dataset: str = "tokens"  # kind of the data set: a row of chipwise.training.dataset.DATASETS
 
     def to_data(self) -> dict[str, Any]:
         """The job as JSON can hold it."""
         fields = {f.name: plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
+        if self.dataset == "tokens":
+            del fields["dataset"]  # jobs of text are as they were before there were others
         return {**fields, "arch": to_data(self.arch)}
 
     @classmethod
@@ -62,17 +64,21 @@ class TrainJob:
 
     def run(self, on_progress: Callable[[Update], None]) -> dict[str, Any]:
         """Trains and evaluates; the result as JSON can hold it. ``on_progress`` is called about once a second."""
-        from chipwise.training.evaluate import quantised_bits_per_byte
-        from chipwise.training.tokenizer import load_tokens
+        from chipwise.training.dataset import DataFile
+        from chipwise.training.evaluate import load_model, quantised
 
-        data = load_tokens(Path(self.tokens))
+        data = DataFile(path=self.tokens, kind=self.dataset).load()
         result = self._train(data, on_progress)
         values: dict[str, Any] = plain(result)
-        rounded = partial(quantised_bits_per_byte, data=data, max_bytes=self.max_validation_bytes)
-        values["quantised"] = {form: rounded(self.arch, result.weights, form).bits_per_byte for form in self.formats}
+        values["quantised"] = {
+            form: data.judge(
+                quantised(load_model(self.arch, result.weights), form), most=self.max_validation_bytes
+            ).loss
+            for form in self.formats
+        }
         return values
 
-    def _train(self, data: TokenData, on_progress: Callable[[Update], None]) -> TrainResult:
+    def _train(self, data: Dataset, on_progress: Callable[[Update], None]) -> TrainResult:
         from chipwise.training.trainer import Recipe, train
 
         recipe = build(Recipe, self.recipe, field="recipe")

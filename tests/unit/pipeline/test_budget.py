@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from toy_run import PLAN, SPACE, SPEC, FakeTrainer, Limits, metrics
+from toy_run import PLAN, SPACE, SPEC, FakeTrainer, Limits, metrics, two_bytes
 
 from chipwise.core.errors import Infeasible
 from chipwise.optim.study import Study
@@ -36,7 +36,16 @@ def make(trainer, *, plan=PLAN, keeps=None, clock: Clock | None = None):
     study = Study(None, name="toy", directions=["minimize", "minimize"], identity="toy", choices=choice_labels(SPACE))
     trials = Trials(study, SPEC, SPACE)
     screened = screen(SPACE, metrics, SPEC.limits, seed=0, draws=500)
-    chooser = Chooser(SPACE, screened, metrics, SPEC.goals, SPEC.limits, final=9.0, bytes_per_token={512: 2.0}, seed=0)
+    chooser = Chooser(
+        SPACE,
+        screened,
+        metrics,
+        SPEC.goals,
+        SPEC.limits,
+        final=9.0,
+        bytes_per_token=two_bytes,
+        seed=0,
+    )
     limits = Limits(trials, keeps)
     options = {} if clock is None else {"left": lambda: clock.left_s}
     halving = Halving(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from toy_run import SPACE, SPEC, metrics
+from toy_run import SPACE, SPEC, metrics, two_bytes
 
 from chipwise.optim.encoding import Encoder
 from chipwise.optim.quality_model import QualityModel
@@ -15,7 +15,16 @@ from chipwise.pipeline.supernet_prior import TRUST, WEIGHT, SupernetPrior
 
 def make_chooser() -> Chooser:
     screened = screen(SPACE, metrics, SPEC.limits, seed=0, draws=500)
-    return Chooser(SPACE, screened, metrics, SPEC.goals, SPEC.limits, final=9.0, bytes_per_token={512: 2.0}, seed=0)
+    return Chooser(
+        SPACE,
+        screened,
+        metrics,
+        SPEC.goals,
+        SPEC.limits,
+        final=9.0,
+        bytes_per_token=two_bytes,
+        seed=0,
+    )
 
 
 def depth(rows) -> np.ndarray:

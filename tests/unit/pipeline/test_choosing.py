@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from toy_run import SPACE, SPEC, metrics
+from toy_run import SPACE, SPEC, metrics, two_bytes
 
 from chipwise.pipeline import choosing
 from chipwise.pipeline.choosing import Chooser, Observation
@@ -17,7 +17,16 @@ SOFT = dataclasses.replace(SPEC, constraints={"tpot_p99": {"limit": "<= 64 us", 
 
 def make_chooser(spec=SPEC) -> Chooser:
     screened = screen(SPACE, metrics, spec.limits, seed=0, draws=500)
-    return Chooser(SPACE, screened, metrics, spec.goals, spec.limits, final=9.0, bytes_per_token={512: 2.0}, seed=0)
+    return Chooser(
+        SPACE,
+        screened,
+        metrics,
+        spec.goals,
+        spec.limits,
+        final=9.0,
+        bytes_per_token=two_bytes,
+        seed=0,
+    )
 
 
 def trainings(chooser: Chooser, *, level: float = 2.0) -> list[Observation]:
@@ -117,7 +126,16 @@ def test_what_was_timed_does_not_move_proposals_that_no_time_decides() -> None:
 
     def batches(of) -> list[list[list[int]]]:
         screened = screen(SPACE, of, spec.limits, seed=0, draws=500)
-        chooser = Chooser(SPACE, screened, of, spec.goals, spec.limits, final=9.0, bytes_per_token={512: 2.0}, seed=0)
+        chooser = Chooser(
+            SPACE,
+            screened,
+            of,
+            spec.goals,
+            spec.limits,
+            final=9.0,
+            bytes_per_token=two_bytes,
+            seed=0,
+        )
         seen = trainings(make_chooser(spec))
         return [chooser.next(3, seen[:count], [item.row for item in seen[:count]]).tolist() for count in (0, 4, 8)]
 

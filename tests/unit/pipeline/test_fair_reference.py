@@ -18,7 +18,8 @@ class Run:
     def __init__(self, monkeypatch, broken: set[int], *, left_s: float = 1e9) -> None:
         self.broken, self.trained, self.noted, self.measured = broken, [], {}, []
         arch = SimpleNamespace(vocab_size=512)
-        self.items = {n: SimpleNamespace(number=n, design=SimpleNamespace(arch=arch)) for n in range(6)}
+        notes = SimpleNamespace(choices={"vocab_size": 512})
+        self.items = {n: SimpleNamespace(number=n, design=SimpleNamespace(arch=arch), notes=notes) for n in range(6)}
         self.search = object.__new__(Search)
         self.search.spec, self.search.space = SPEC, SearchSpace(SPEC.space)
         self.search.trials = self

@@ -17,6 +17,7 @@ from chipwise.pipeline.task_evaluation import SPARE, TaskEvaluation
 from chipwise.run.spec import run_spec
 from chipwise.run.trials import Trials, choice_labels
 from chipwise.space import SearchSpace
+from chipwise.training.trainer import Recipe
 
 SPEC = run_spec(
     {
@@ -42,7 +43,7 @@ class Judge(TaskEvaluation):
     """Knows what everybody reaches, and who was asked."""
 
     def __init__(self, trials: Trials, truth: list[float | None]) -> None:
-        super().__init__(SPEC, {}, trials, None, None)
+        super().__init__(SPEC, {}, trials, None)
         self.truth, self.asked = truth, []
 
     def evaluate(self, contenders) -> None:
@@ -135,12 +136,17 @@ def test_weights_that_are_lost_are_trained_again_with_the_runs_seed_and_precisio
 
     monkeypatch.setattr("chipwise.training.trainer.trained_again", train)
     folder = SimpleNamespace(training=lambda arch: tmp_path, path=tmp_path)
-    store = SimpleNamespace(tokens=lambda size: f"text in {size} tokens")
-    finals = Finals(None, SPEC, folder, store, MEASURED)
+    data = SimpleNamespace(
+        recipe={"batch_windows": 8},
+        data=lambda arch: SimpleNamespace(load=lambda: f"text in {arch.vocab_size} tokens"),
+    )
+    finals = Finals(None, SPEC, folder, data, MEASURED)
     arch = SimpleNamespace(name="a", vocab_size=300)
     item = SimpleNamespace(
         number=7, design=SimpleNamespace(arch=arch), rungs=[SimpleNamespace(weights="weights-2.safetensors")]
     )
     for _ in range(2):  # the second time they are there
         assert finals._weights(item)["w"].tolist() == [1, 1, 1]
-    assert asked == [("a", "text in 300 tokens", path, {"seed": SPEC.seed, "precision": "bf16"})]
+    assert asked == [
+        ("a", "text in 300 tokens", path, {"seed": SPEC.seed, "precision": "bf16", "recipe": Recipe(batch_windows=8)})
+    ]

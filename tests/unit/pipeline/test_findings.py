@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from toy_run import SPACE, SPEC, metrics
+from toy_run import SPACE, SPEC, metrics, two_bytes
 
 from chipwise.core.files import build
 from chipwise.pipeline.choosing import Chooser, Observation
@@ -25,7 +25,16 @@ class Trained:
 @pytest.fixture(scope="module")
 def made():
     screened = screen(SPACE, metrics, SPEC.limits, seed=0, draws=500)
-    chooser = Chooser(SPACE, screened, metrics, SPEC.goals, SPEC.limits, final=9.0, bytes_per_token={512: 2.0}, seed=0)
+    chooser = Chooser(
+        SPACE,
+        screened,
+        metrics,
+        SPEC.goals,
+        SPEC.limits,
+        final=9.0,
+        bytes_per_token=two_bytes,
+        seed=0,
+    )
     rows = screened.rows[np.random.default_rng(0).permutation(len(screened.rows))[:24]]
     seen = [Observation(row.tolist(), 9.0, 9_000, 1.0 + 20.0 / SPACE.values(row[None], "d_model")[0]) for row in rows]
     return chooser, seen, [Trained(i, row.tolist()) for i, row in enumerate(rows)]
@@ -61,7 +70,16 @@ def test_more_tokens_a_second_are_better_not_worse(made) -> None:
     goals = parse_objectives({"bits_per_byte": "minimize", "throughput": "maximize"})
     faster = lambda rows: metrics(rows) | {"throughput": 1 / metrics(rows)["tpot_p50"]}  # noqa: E731
     screened = screen(SPACE, faster, SPEC.limits, seed=0, draws=500)
-    chooser = Chooser(SPACE, screened, faster, goals, SPEC.limits, final=9.0, bytes_per_token={512: 2.0}, seed=0)
+    chooser = Chooser(
+        SPACE,
+        screened,
+        faster,
+        goals,
+        SPEC.limits,
+        final=9.0,
+        bytes_per_token=two_bytes,
+        seed=0,
+    )
     chosen = chooser.next(6, seen, [item.row for item in items])
     depth = SPACE.values(chosen, "depth")
     assert (depth == 1).mean() > 0.5  # deeper ones make fewer tokens a second at the same quality

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from toy_run import PLAN, SPEC, FakeTrainer, Limits, metrics
+from toy_run import PLAN, SPEC, FakeTrainer, Limits, metrics, two_bytes
 
 from chipwise.core.errors import Infeasible
 from chipwise.optim.study import Study
@@ -25,7 +25,16 @@ def make(path, trainer, *, measure=None, spec=SPEC, plan=PLAN):
     measurer = Limits(trials, measure)
 
     screened = screen(space, metrics, spec.limits, seed=0, draws=500)
-    chooser = Chooser(space, screened, metrics, spec.goals, spec.limits, final=9.0, bytes_per_token={512: 2.0}, seed=0)
+    chooser = Chooser(
+        space,
+        screened,
+        metrics,
+        spec.goals,
+        spec.limits,
+        final=9.0,
+        bytes_per_token=two_bytes,
+        seed=0,
+    )
     halving = Halving(
         trials,
         plan,

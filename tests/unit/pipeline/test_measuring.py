@@ -9,10 +9,11 @@ from toy_run import SPACE, SPEC
 
 from chipwise.optim.study import Study
 from chipwise.pipeline.limits import no_slower_than, within
-from chipwise.pipeline.measuring import CandidateMeasurer, nats_of
+from chipwise.pipeline.measuring import CandidateMeasurer
 from chipwise.pipeline.reference_design import reference_designs
 from chipwise.run.trials import Trials, choice_labels
 from chipwise.space import parse_constraints
+from chipwise.tasks.text.exported import nats_of
 
 LIMITS = parse_constraints({"tpot_p99": "<= 100 us", "tpot_p50": "<= 50 us", "peak_memory": "<= 80 MB"})
 

@@ -17,12 +17,13 @@ from chipwise.pipeline.choosing import _spread
 from chipwise.pipeline.halving import OVERHEAD, Rung, plan_finals, plan_rungs
 from chipwise.pipeline.limits import no_slower_than, within
 from chipwise.pipeline.measurement_choice import UNSURE, _ends, _tightest, next_to_measure, worth_measuring
-from chipwise.pipeline.reference_design import most_parameters, proportions
+from chipwise.pipeline.reference_design import most_parameters
 from chipwise.pipeline.screening import excess, mutate, screen
 from chipwise.run.budget_spec import Allowance
 from chipwise.run.trials import Candidate
 from chipwise.space import SearchSpace, parse_constraints
 from chipwise.space.constraints import Objective
+from chipwise.tasks.text.references import proportions
 
 NAN = np.nan
 

@@ -11,10 +11,15 @@ import pytest
 from toy_run import SPEC
 
 from chipwise.optim.study import Trial
-from chipwise.pipeline import finals, measuring, run_record
-from chipwise.pipeline.finals import CONTINUATIONS, CONTINUED_TOKENS, PROMPT_WORDS, Finals, _continued
+from chipwise.pipeline import run_record
+from chipwise.pipeline.finals import Finals
 from chipwise.pipeline.supernet_prior import designs_to_score, planned_cpu_s
 from chipwise.run.trials import Candidate
+from chipwise.tasks.protocol import Exported, Losses
+from chipwise.tasks.text import data as text_data
+from chipwise.tasks.text import exported
+from chipwise.tasks.text.data import CONTINUATIONS, PROMPT_WORDS, TextData
+from chipwise.tasks.text.exported import CONTINUED_TOKENS, continued
 
 
 def trial(number: int, bits: float | None, tpot_s: float, **notes: object) -> Candidate:
@@ -76,35 +81,47 @@ def test_promises_are_held_against_what_was_measured_and_nothing_else() -> None:
     assert (cloud.parameters, cloud.feasible) == ((7, 8), (True, False))
 
 
-def finals_of(**parts: object) -> Finals:
-    found = object.__new__(Finals)
+def text_of(**parts: object) -> TextData:
+    found = object.__new__(TextData)
     for name, value in parts.items():
         setattr(found, name, value)
     return found
+
+
+def exported_of(weights: object) -> Exported:
+    return Exported(design=SimpleNamespace(arch=SimpleNamespace(vocab_size=8)), weights=weights, folder=Path())
 
 
 def test_bits_are_summed_by_entry_and_differences_have_their_error(monkeypatch) -> None:
     """A stream 0 a b 0 c 0: entries of (a, b, separator) and (c, separator), as five predicted tokens."""
     stream = np.array([0, 5, 6, 0, 7, 0])
     given = {1: np.array([1.0, 2, 3, 4, 5]), 2: np.array([2.0, 2, 2, 2, 2])}
-    monkeypatch.setattr(finals, "exported_bits", lambda design, weights, *rest: given[weights])
-    tokens = SimpleNamespace(held_out=lambda part: (stream, 10))
+    monkeypatch.setattr(text_data, "exported_bits", lambda design, weights, *rest: given[weights])
+    tokens = SimpleNamespace(held_out=lambda part: (stream, 10), test_bytes=np.array([6, 4]))
+    data = text_of(store=SimpleNamespace(tokens=lambda size: tokens))
     noted: dict[int, float] = {}
-    run = finals_of(
-        _store=SimpleNamespace(tokens=lambda size: tokens),
-        _folder=SimpleNamespace(trial=lambda number: Path()),
-        _weights=lambda item: item.number,
-        _on_phase=lambda name: None,
-        _trials=SimpleNamespace(note=lambda number, **notes: noted.update({number: notes["test_bits_per_byte"]})),
-    )
-    items = [SimpleNamespace(number=n, design=SimpleNamespace(arch=SimpleNamespace(vocab_size=8))) for n in (1, 2)]
-    assert run._by_entry(items[0])[0].tolist() == [1 + 2 + 3, 4 + 5]
+    run = object.__new__(Finals)
+    run._data = data
+    run._exported = lambda item: exported_of(item.number)
+    run._on_phase = lambda name: None
+    run._trials = SimpleNamespace(note=lambda number, **notes: noted.update({number: notes["test_bits_per_byte"]}))
+    items = [SimpleNamespace(number=n) for n in (1, 2)]
+    assert data.losses(exported_of(1), split="test").values.tolist() == [1 + 2 + 3, 4 + 5]
     found = run.test(*items)
     assert noted == {1: 15 / 10, 2: 10 / 10}
     # shares of all bits by entry: 6/15 and 9/15 against 6/10 and 4/10, so ±0.2 each; n / (n - 1) = 2
+    assert found.pop("std_errors") == [pytest.approx(math.sqrt(2 * 2 * 0.3**2)), pytest.approx(0.0)]
     assert found == {"entries": 2, "bytes": 10, "difference_std_error": pytest.approx(math.sqrt(2 * 2 * 0.2**2))}
     assert run.test(items[0], None)["difference_std_error"] is None
     assert run.test(items[0], items[0])["difference_std_error"] is None
+
+
+def test_a_loss_has_the_error_of_a_mean_over_its_entries() -> None:
+    """Errors 0 1 1 0 of four images: a half, with the standard error √(.25 / 3) of a mean of four."""
+    found = Losses(values=np.array([0.0, 1, 1, 0]), sizes=np.ones(4))
+    assert found.loss == 0.5
+    assert found.std_error == pytest.approx(math.sqrt(0.25 / 3))
+    assert Losses(values=np.array([3.0]), sizes=np.array([2.0])).std_error is None
 
 
 class Session:
@@ -134,18 +151,18 @@ WORDS = SimpleNamespace(
 )
 def test_a_continuation_ends_with_the_entry_the_cache_or_thirty_two_tokens(most, longest, written) -> None:
     session = Session(most)
-    assert _continued(session, WORDS, "a b c d e f", longest).split() == ["3"] * written
+    assert continued(session, WORDS, "a b c d e f", longest).split() == ["3"] * written
     assert session.seen == [[[0, *[1] * min(6, longest // 2)]]]
 
 
 def test_prompts_are_the_beginnings_of_long_entries() -> None:
     words = [f"w{i}" for i in range(20)]
     corpus = SimpleNamespace(test=[" ".join(words[:n]) for n in (PROMPT_WORDS + 4, PROMPT_WORDS + 5, 20)] * 9)
-    run = finals_of(_store=SimpleNamespace(corpus=corpus), _written=lambda item, prompts: [item] * len(prompts))
-    found = run.continuations("w", None)  # type: ignore[arg-type]
+    data = text_of(store=SimpleNamespace(corpus=corpus), _written=lambda item, prompts: [item] * len(prompts))
+    found = data.samples("w", None)["continuations"]  # type: ignore[arg-type]
     assert len(found) == CONTINUATIONS
     assert all(item == {"prompt": " ".join(words[:PROMPT_WORDS]), "winner": "w"} for item in found)
-    assert run.continuations("w", "r")[0]["baseline"] == "r"  # type: ignore[arg-type]
+    assert data.samples("w", "r")["continuations"][0]["baseline"] == "r"  # type: ignore[arg-type]
 
 
 def test_scores_that_a_supernets_budget_allows() -> None:
@@ -169,8 +186,8 @@ def test_a_stream_is_scored_window_by_window_and_no_window_is_empty(length, wind
             return np.zeros((*tokens.shape, 8), np.float32)
 
     monkeypatch.setattr("chipwise.profile.backends.onnxruntime.OnnxRuntimeSession", Even)
-    monkeypatch.setattr(measuring, "export", lambda *args, **options: None)
+    monkeypatch.setattr(exported, "export", lambda *args, **options: None)
     design = SimpleNamespace(arch=SimpleNamespace(max_tokens=4))
-    found = measuring.exported_bits(design, {}, np.arange(length) % 8, tmp_path / "judged.onnx")  # type: ignore[arg-type]
+    found = exported.exported_bits(design, {}, np.arange(length) % 8, tmp_path / "judged.onnx")  # type: ignore[arg-type]
     assert seen == windows
     assert found.tolist() == pytest.approx([3.0] * (length - 1))

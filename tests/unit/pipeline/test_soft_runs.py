@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from test_findings import Trained
-from toy_run import MEASURED, PLAN, SPACE, SPEC, FakeTrainer, Limits, metrics
+from toy_run import MEASURED, PLAN, SPACE, SPEC, FakeTrainer, Limits, metrics, two_bytes
 
 from chipwise.core.files import build
 from chipwise.hardware.device import Thermal
@@ -36,7 +36,16 @@ def soft(penalty: float) -> RunSpec:
 
 def chooser_of(spec: RunSpec) -> Chooser:
     screened = screen(SPACE, metrics, spec.limits, seed=0, draws=500)
-    return Chooser(SPACE, screened, metrics, spec.goals, spec.limits, final=9.0, bytes_per_token={512: 2.0}, seed=0)
+    return Chooser(
+        SPACE,
+        screened,
+        metrics,
+        spec.goals,
+        spec.limits,
+        final=9.0,
+        bytes_per_token=two_bytes,
+        seed=0,
+    )
 
 
 def run(spec: RunSpec, name: str) -> list:

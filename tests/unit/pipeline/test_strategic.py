@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from toy_run import PLAN, SPACE, SPEC, FakeTrainer, Limits, metrics
+from toy_run import PLAN, SPACE, SPEC, FakeTrainer, Limits, metrics, two_bytes
 
 from chipwise.core.errors import SpecError
 from chipwise.optim.strategies import STRATEGIES
@@ -19,7 +19,16 @@ def make(path, trainer, name, seed=0):
     study = Study(path, name="toy", directions=["minimize", "minimize"], identity="toy", choices=choice_labels(SPACE))
     trials = Trials(study, SPEC, SPACE)
     screened = screen(SPACE, metrics, SPEC.limits, seed=0, draws=500)
-    own = Chooser(SPACE, screened, metrics, SPEC.goals, SPEC.limits, final=9.0, bytes_per_token={512: 2.0}, seed=seed)
+    own = Chooser(
+        SPACE,
+        screened,
+        metrics,
+        SPEC.goals,
+        SPEC.limits,
+        final=9.0,
+        bytes_per_token=two_bytes,
+        seed=seed,
+    )
     halving = Halving(
         trials,
         PLAN,

@@ -19,6 +19,7 @@ from chipwise.pipeline.supernet_prior import (
     planned_cpu_s,
 )
 from chipwise.spec import uniform
+from chipwise.tasks.text.data import TextData
 from chipwise.trainers.local import LocalTrainer
 from chipwise.trainers.protocol import Setup
 from chipwise.training.data import Corpus
@@ -42,7 +43,7 @@ def arch(width: int, ffn: int = 48):
 
 def weights(folder: Path, store: TokenStore, budget_s: float = 1.0) -> Supernet:
     run = SimpleNamespace(path=folder)
-    return Supernet(run, store, [arch(32), arch(16), arch(32, 32)], budget_s=budget_s, seed=0)
+    return Supernet(run, TextData(store), [arch(32), arch(16), arch(32, 32)], budget_s=budget_s, seed=0)
 
 
 def test_what_is_trained_is_asked_once_and_what_does_not_fit_is_not_known(store, tmp_path) -> None:

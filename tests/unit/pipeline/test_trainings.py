@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from toy_run import PLAN, SPACE, SPEC, FakeTrainer, Limits, metrics
+from toy_run import PLAN, SPACE, SPEC, FakeTrainer, Limits, metrics, two_bytes
 
 from chipwise.core.errors import StorageError, TrainingDiverged, WorkerError
 from chipwise.core.workers import Event
@@ -17,6 +17,7 @@ from chipwise.pipeline.trainings import Trainings
 from chipwise.run.trials import Trials, choice_labels
 from chipwise.trainers.local import LocalTrainer
 from chipwise.trainers.protocol import Setup
+from chipwise.training.dataset import DataFile
 
 FULL = [
     ("StorageError", "runs/x/stable.safetensors: the disk is full; free some space and go on with --resume"),
@@ -45,7 +46,16 @@ class FailingPool:
 
 def halving_of(trials: Trials, trainer) -> Halving:
     screened = screen(SPACE, metrics, SPEC.limits, seed=0, draws=500)
-    chooser = Chooser(SPACE, screened, metrics, SPEC.goals, SPEC.limits, final=9.0, bytes_per_token={512: 2.0}, seed=0)
+    chooser = Chooser(
+        SPACE,
+        screened,
+        metrics,
+        SPEC.goals,
+        SPEC.limits,
+        final=9.0,
+        bytes_per_token=two_bytes,
+        seed=0,
+    )
     return Halving(
         trials,
         PLAN,
@@ -66,9 +76,11 @@ def trials() -> Trials:
 
 def trainer(tmp_path, kind: str, message: str) -> Trainings:
     folder = SimpleNamespace(path=tmp_path, training=lambda arch: tmp_path / arch.digest)
-    store = SimpleNamespace(tokens_path=lambda size: tmp_path / "tokens")
+    data = SimpleNamespace(
+        data=lambda arch: DataFile(path=str(tmp_path / "tokens")), step_tokens=lambda arch: 8, recipe={}, quick=1000
+    )
     trainer = LocalTrainer(Setup(on="local", folder=tmp_path), pool=FailingPool(kind, message))
-    return Trainings(trainer, folder, store, seed=0, allowance=SPEC.allowance, on_progress=lambda running: None)
+    return Trainings(trainer, folder, data, seed=0, allowance=SPEC.allowance, on_progress=lambda running: None)
 
 
 @pytest.mark.parametrize(("kind", "message"), FULL)

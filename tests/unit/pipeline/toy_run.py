@@ -63,6 +63,11 @@ def metrics(rows):
     }
 
 
+def two_bytes(rows):
+    """Bytes of text that a token stands for."""
+    return 2.0 + 0.0 * rows[:, 0]
+
+
 class FakeTrainer:
     """Bits per byte that fall with width and with time; some widths diverge."""
 

@@ -10,9 +10,9 @@ import pytest
 from chipwise.core.digest import digest
 from chipwise.core.errors import SpecError
 from chipwise.core.files import build
-from chipwise.pipeline.reference_design import proportions
 from chipwise.space import SearchSpace, SpaceSpec
 from chipwise.space.designs import design_of, summary
+from chipwise.tasks.text.references import proportions
 
 LAYER = {"heads": [2], "kv_heads": [1], "ffn": ["relu"], "ffn_width": [64, 96]}
 

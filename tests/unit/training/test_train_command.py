@@ -32,6 +32,7 @@ from chipwise.core.errors import (
 from chipwise.deploy.hf import load_pretrained
 from chipwise.spec import ArchSpec, Layer, io
 from chipwise.training import accelerated
+from chipwise.training import evaluate as evaluation
 from chipwise.training.accelerated import Execution, TrainingProgress, measured_peak, multiplied, train_accelerated
 from chipwise.training.evaluate import evaluate, load_model
 from chipwise.training.origin import data_spec, read_origin
@@ -234,13 +235,13 @@ def test_a_larger_budget_pays_only_what_is_new(arch: ArchSpec, data: TokenData, 
 
 
 def fail_from(monkeypatch: pytest.MonkeyPatch, first: int) -> None:
-    real, calls = accelerated.mean_loss, iter(range(10**6))
+    real, calls = evaluation.mean_loss, iter(range(10**6))
 
     def loss(*args, **more) -> torch.Tensor:
         value = real(*args, **more)
         return value * math.nan if next(calls) >= first else value
 
-    monkeypatch.setattr(accelerated, "mean_loss", loss)
+    monkeypatch.setattr(evaluation, "mean_loss", loss)
 
 
 def test_divergence_is_one_clear_error_and_the_last_good_state_stays(

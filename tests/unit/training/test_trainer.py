@@ -13,7 +13,8 @@ from chipwise.spec import ArchSpec
 from chipwise.training import trainer
 from chipwise.training.evaluate import evaluate, load_model
 from chipwise.training.tokenizer import TokenData
-from chipwise.training.trainer import Recipe, TrainResult, batch, train, trained_again
+from chipwise.training.trainer import Recipe, TrainResult, train, trained_again
+from chipwise.training.windows import batch
 
 RECIPE = Recipe(window_tokens=24, batch_windows=4, warmup_steps=5)
 Clock = Callable[[], float]

@@ -36,7 +36,8 @@ from chipwise.training.checkpoint import CurvePoint
 from chipwise.training.supernet.sliced import add_gradients, part_of, with_weights
 from chipwise.training.supernet.whole import whole_of
 from chipwise.training.tokenizer import TokenData
-from chipwise.training.trainer import Recipe, Run, Update, batch
+from chipwise.training.trainer import Recipe, Run, Update
+from chipwise.training.windows import batch
 
 POOL = 1024  # designs drawn from a space
 
@@ -144,7 +145,9 @@ class SupernetRun(Run):
         missing = [size for size in self.sizes if size not in stores]
         if missing:
             raise InputError(f"there is no text in tokens of vocabulary {missing}; it is there in {sorted(stores)}")
-        super().__init__(whole, stores[self.sizes[-1]], budget, seed, folder, recipe, clock)
+        self.text = stores[self.sizes[-1]]
+        self.window = self.text.window(whole, recipe)
+        super().__init__(whole, self.text, budget, seed, folder, recipe, clock)
         self.key = digest([self.key, sorted(arch.digest for arch in designs), "shared weights"])
 
     def backward(self) -> Tensor:
@@ -163,7 +166,7 @@ class SupernetRun(Run):
             x, table, loss = with_weights(arch, parts, functools.partial(self._loss, inputs, targets, teacher))
             (loss / len(designs)).backward()  # type: ignore[no-untyped-call]
             add_gradients(arch, self.arch, parts, gradients)
-            total += loss.detach() / len(designs) * (self.data.bytes_per_token / data.bytes_per_token)
+            total += loss.detach() / len(designs) * (self.text.bytes_per_token / data.bytes_per_token)
             if self.recipe.distil and number == 0:
                 teacher = head_probabilities(x.detach(), table.detach())
         return total

@@ -1,0 +1,47 @@
+"""The metric of a task: what trainings alone reveal, minimised inside and shown in the task's words outside."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from chipwise.core import units
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """How well a model does what it is asked.
+
+    Inside a search it is a loss, of which less is better: bits per byte, or the share of errors. What is shown of a
+    metric of which more is better is 1 less the loss: an accuracy of 92 % is a loss of 0.08.
+    """
+
+    name: str  # in objectives and constraints
+    title: str  # in reports
+    unit: str = "count"  # kind of unit: count, share
+    more_is_better: bool = False  # of what is shown
+    digits: int = 4  # significant, in reports
+
+    @property
+    def direction(self) -> Literal["minimize", "maximize"]:
+        """In which direction it is better, as shown."""
+        return "maximize" if self.more_is_better else "minimize"
+
+    def shown(self, loss: float) -> float:
+        """What is shown of a loss.
+
+        >>> Metric(name="accuracy", title="accuracy", unit="share", more_is_better=True).shown(0.25)
+        0.75
+        """
+        return 1.0 - loss if self.more_is_better else loss
+
+    def text(self, loss: float) -> str:
+        """The same with its unit.
+
+        >>> Metric(name="accuracy", title="accuracy", unit="share", more_is_better=True).text(0.25)
+        '75 %'
+        """
+        return units.show(self.shown(loss), self.unit, digits=self.digits)
+
+
+BITS_PER_BYTE = Metric(name="bits_per_byte", title="bits per byte")
