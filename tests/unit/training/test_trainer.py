@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 
 from chipwise.core.errors import InputError, SpecError, TrainingDiverged
 from chipwise.spec import ArchSpec
-from chipwise.training import trainer
+from chipwise.training import evaluate as evaluation
 from chipwise.training.evaluate import evaluate, load_model
 from chipwise.training.tokenizer import TokenData
 from chipwise.training.trainer import Recipe, TrainResult, train, trained_again
@@ -172,13 +172,13 @@ def test_the_state_of_another_training_is_not_taken_up(
 
 
 def fail_at(monkeypatch: pytest.MonkeyPatch, steps: set[int]) -> None:
-    real, calls = trainer.mean_loss, iter(range(10**6))
+    real, calls = evaluation.mean_loss, iter(range(10**6))
 
     def loss(*args, **kwargs) -> torch.Tensor:
         value = real(*args, **kwargs)
         return value * math.nan if next(calls) in steps else value
 
-    monkeypatch.setattr(trainer, "mean_loss", loss)
+    monkeypatch.setattr(evaluation, "mean_loss", loss)
 
 
 def test_one_divergence_is_survived_at_a_lower_rate(
