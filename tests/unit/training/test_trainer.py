@@ -11,6 +11,7 @@ from safetensors.numpy import load_file
 from chipwise.core.errors import InputError, SpecError, TrainingDiverged
 from chipwise.spec import ArchSpec
 from chipwise.training import evaluate as evaluation
+from chipwise.training import trainer
 from chipwise.training.evaluate import evaluate, load_model
 from chipwise.training.tokenizer import TokenData
 from chipwise.training.trainer import Recipe, TrainResult, train, trained_again
