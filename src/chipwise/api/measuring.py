@@ -204,7 +204,7 @@ def exported_file(
         found = load_pretrained(folder)[1]
         return export_for(runtime, design, room, weights=found, external_data=external_data), design
     arch = resolve(model)
-    if (workload.prompt_tokens if is_encoder(arch) else workload.total_tokens) > arch.max_tokens:
+    if arch.stem is None and (workload.prompt_tokens if is_encoder(arch) else workload.total_tokens) > arch.max_tokens:
         raise InputError(
             f"{model} has {arch.max_tokens} positions; --prompt {workload.prompt_tokens} and --new "
             f"{workload.new_tokens} need {workload.total_tokens}"

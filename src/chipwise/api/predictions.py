@@ -206,8 +206,10 @@ def estimate_training(
     weights = wide_format(sheet) if weights is None else weights  # whatever format the checkpoint is kept in
     request = Request(model=model, device=sheet, runtime=runtime, weights=weights, tp=tp, pp=pp, ep=ep, dp=dp)
     found = resolved(request)
+    stem = found.setting.arch.stem
+    tokens = prompt if stem is None else stem.tokens
     return training_step(
-        found.setting, found.device, batch=batch, tokens=prompt, microbatches=microbatches, checkpoint=checkpoint
+        found.setting, found.device, batch=batch, tokens=tokens, microbatches=microbatches, checkpoint=checkpoint
     )
 
 

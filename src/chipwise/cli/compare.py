@@ -73,7 +73,8 @@ def _print(found: Comparison) -> None:
     from chipwise.core import units
     from chipwise.core.layout import Column, Table
 
-    right = {"TTFT": 0, "TPOT": 0, "tokens/s": 0, "energy/token": 2, "$/M in": 0, "$/M out": 0, "memory": 1}
+    each = "image" if any(cell.estimate and "image_s" in cell.estimate.metrics for cell in found.cells) else "token"
+    right = {"TTFT": 0, "TPOT": 0, f"{each}s/s": 0, f"energy/{each}": 2, "$/M in": 0, "$/M out": 0, "memory": 1}
     columns = [Column(head=head, right=True, drop=drop) for head, drop in right.items()]
     table = Table(columns=[Column(head="model"), *columns, Column(head="bound")])
     problems = []
@@ -87,7 +88,7 @@ def _print(found: Comparison) -> None:
                 problems.append(f"{cell.model} on {device}: {cell.problem}")
                 continue
             cost, values = cell.estimate, cell.estimate.metrics
-            energy = values.get("joules_per_token")
+            energy = values.get("joules_per_token", values.get("joules_per_image"))
             table.add(
                 f"  {cell.model}",
                 units.show(cost.ttft_s, "time"),

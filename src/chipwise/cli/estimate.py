@@ -189,11 +189,14 @@ def _print(model: str, found: CostEstimate) -> None:
     several = f"{found.devices} x " if found.devices > 1 else ""
     say(f"{model} on {several}{found.device}, {found.runtime}: {found.provenance}, 90 % intervals", bold=True)
     table = Table(columns=[Column(), Column(prose=True)])
-    generates = "tpot_p50" in found.metrics
+    generates, images = "tpot_p50" in found.metrics, "image_s" in found.metrics
+    rate = "image_rate" if images else "rate"
     for name, label, kind in (
-        ("ttft_p50", "TTFT of one prompt" if generates else "pass over all texts", "time"),
+        ("ttft_p50", "TTFT of one prompt" if generates else f"pass over all {'images' if images else 'texts'}", "time"),
         ("tpot_p50", "TPOT", "time"),
-        ("throughput", "throughput, all requests" if generates else "tokens read", "rate"),
+        ("image_s", "seconds per image", "time"),
+        ("throughput", "throughput, all requests" if generates else "images" if images else "tokens read", rate),
+        ("joules_per_image", "energy per image", "energy"),
         ("joules_per_token", "energy per token", "energy"),
         ("served_power_w", "power under steady load", "power"),
         ("served_joules_per_token", "energy per token, steady load", "energy"),
@@ -224,7 +227,16 @@ def _print_devices(model: str, answers: Sequence[DeviceAnswer]) -> None:
     found = [(row.device, row.estimate) for row in answers if row.estimate is not None]
     main = next((_main(cost) for _, cost in found), "tpot_p50")
     name = main.partition("_")[0].upper()
-    right = {"TTFT": 0, "TPOT": 0, f"90 % of {name}": 0, "tokens/s": 0, "energy/token": 3, "$/M in": 0, "$/M out": 0}
+    each = "image" if any("image_s" in cost.metrics for _, cost in found) else "token"
+    right = {
+        "TTFT": 0,
+        "TPOT": 0,
+        f"90 % of {name}": 0,
+        f"{each}s/s": 0,
+        f"energy/{each}": 3,
+        "$/M in": 0,
+        "$/M out": 0,
+    }
     columns = [Column(head=head, right=True, drop=drop) for head, drop in right.items()]
     table = Table(
         columns=[Column(head="device"), *columns, Column(head="bound", drop=2), Column(head="runtime", drop=1)],
@@ -232,7 +244,7 @@ def _print_devices(model: str, answers: Sequence[DeviceAnswer]) -> None:
     )
     for device, cost in found:
         values, best = cost.metrics, cost.metrics[main]
-        energy = values.get("joules_per_token")
+        energy = values.get("joules_per_token", values.get("joules_per_image"))
         table.add(
             device,
             units.show(cost.ttft_s, "time"),

@@ -29,11 +29,13 @@ def estimate(
     Raises:
         Unsupported: The profile lacks rates for an operator.
     """
-    logits = workload.batch * design.arch.vocab_size
+    logits = workload.batch * design.arch.outputs
     parts = memory_parts(design, workload)
     stored = float(parts.table_bytes + parts.matrix_bytes)
     metrics: dict[str, Predicted] = {}
-    for name, graph in (("ttft", prefill_graph), ("tpot", decode_graph)):
+    images = design.arch.stem is not None  # a request is one pass, and nothing is decoded
+    graphs = (("ttft", prefill_graph),) if images else (("ttft", prefill_graph), ("tpot", decode_graph))
+    for name, graph in graphs:
         price = total_price((placed.op for placed in graph), profile)
         median = float(combine(price, profile, graph.phase, logits=logits))
         tail = profile.tails[graph.phase.value]
@@ -41,21 +43,23 @@ def estimate(
         metrics[f"{name}_p99"] = interval(
             tail.ratio * median + tail.extra_s, profile.check(f"{graph.phase.value}_p99", stored)
         )
-    first, step = metrics["ttft_p50"], metrics["tpot_p50"]
+    first, step = metrics["ttft_p50"], metrics.get("tpot_p50", Predicted.around(0.0, 0.0))
     rates = [
-        float(throughput(ttft_s, tpot_s, workload.new_tokens, workload.batch))
+        float(throughput(ttft_s, tpot_s, 1 if images else workload.new_tokens, workload.batch))
         for ttft_s, tpot_s in ((first.value, step.value), (first.high, step.high), (first.low, step.low))
     ]
     metrics["throughput"] = Predicted(value=rates[0], low=rates[1], high=rates[2])
+    if images:
+        metrics["image_s"] = Predicted(value=1 / rates[0], low=1 / rates[2], high=1 / rates[1])
     metrics["peak_memory"] = interval(parts.peak_bytes(profile.memory), profile.check("memory", stored))
     return CostEstimate(
         ttft_s=metrics["ttft_p50"].value,
-        tpot_s=metrics["tpot_p50"].value,
+        tpot_s=step.value,
         peak_memory_bytes=metrics["peak_memory"].value,
         metrics=metrics,
         memory_bytes=parts.held_bytes(profile.memory),
         prefill=operator_costs(prefill_graph, profile, logits=logits),
-        decode=operator_costs(decode_graph, profile, logits=logits),
+        decode=() if images else operator_costs(decode_graph, profile, logits=logits),
         model=MODEL,
         profile=profile.digest,
         device=profile.machine.name,

@@ -6,7 +6,7 @@ Each part adds over blocks, except activations, of which the widest counts.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from chipwise.core.dtypes import weight_format
 from chipwise.hardware.device import MemoryCost
@@ -50,11 +50,17 @@ class MemoryParts:
 def memory_parts(design: Design, workload: Workload) -> MemoryParts:
     """The parts of ``design`` under ``workload``."""
     arch = design.arch
+    if arch.stem is not None:
+        workload = replace(workload, prompt_tokens=arch.stem.tokens, new_tokens=1)
     table = 4 * (arch.vocab_size * arch.d_model + arch.norm_parameters())
     if arch.positions == "learned":
         table += 4 * arch.max_tokens * arch.d_model
     formats = design.formats
     matrices = dict.fromkeys(formats.all, 0)
+    if arch.stem is not None:
+        patches = arch.stem.values * arch.d_model
+        matrices[formats.head] += int(weight_format(formats.head).matrix_bytes(arch.stem.values, arch.d_model))
+        table += 4 * (arch.stem.parameters(arch.d_model) - patches + arch.classes)
     matrices[formats.head] += head_bytes(arch, formats.head)
     kv = 0
     widest = 0
@@ -76,7 +82,7 @@ def head_bytes(arch: ArchSpec, weights: str) -> int:
     """Bytes of the head's own matrix; an FP32 tied head is the token table itself."""
     if arch.tie_embeddings and weights == "fp32":
         return 0
-    return int(weight_format(weights).matrix_bytes(arch.d_model, arch.vocab_size))
+    return int(weight_format(weights).matrix_bytes(arch.d_model, arch.outputs))
 
 
 def block_matrix_bytes(block: Attention | FeedForward, d_model: int, weights: str) -> int:
@@ -100,7 +106,7 @@ def block_vector_parameters(block: Attention | FeedForward, d_model: int) -> int
 
 def block_kv_bytes(block: Attention | FeedForward, workload: Workload) -> int:
     """Bytes of the cache, which holds every position (also of windowed attention) in FP32."""
-    if not isinstance(block, Attention):
+    if not isinstance(block, Attention) or not block.causal:
         return 0
     return 2 * workload.batch * workload.total_tokens * block.kv_width * 4
 

@@ -96,6 +96,6 @@ def calibrated_case(model: str | ArchSpec, profile: MachineProfile, **asked: Any
     asked["runtime"] = profile.runtime
     question = Question(arch=arch, **asked)
     total = question.prompt_tokens + question.new_tokens
-    if total > arch.max_tokens:
+    if total > arch.max_tokens and arch.stem is None:
         raise InputError(f"{arch.name} has {arch.max_tokens} positions; prompt and new tokens ask for {total}")
     return case_of(question, CalibratedPricer(profile=profile))

@@ -51,6 +51,9 @@ class Question:
     sensitivity: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.arch.stem is not None:  # a request is an image
+            object.__setattr__(self, "prompt_tokens", self.arch.stem.tokens)
+            object.__setattr__(self, "new_tokens", 1)
         if not 0 <= self.shared_tokens <= self.prompt_tokens:
             raise SpecError(
                 f"prompts of {self.prompt_tokens:,} tokens cannot have {self.shared_tokens:,} in common",
@@ -160,7 +163,11 @@ class Case:
         question = self.question
         if self.training:
             again = ", activations recomputed" if question.checkpoint else ""
-            return f"one optimiser step over {question.batch} x {question.prompt_tokens:,} tokens{again}"
+            what = "tokens" if self.arch.stem is None else "positions of an image"
+            return f"one optimiser step over {question.batch} x {question.prompt_tokens:,} {what}{again}"
+        if self.arch.stem is not None:
+            images = "an image" if question.batch == 1 else f"{question.batch} images"
+            return f"one pass over {images} of {question.prompt_tokens:,} positions"
         if not self.arch.causal:
             texts = "" if question.batch == 1 else f"{question.batch} x "
             return f"one pass over {texts}{question.prompt_tokens:,} tokens"

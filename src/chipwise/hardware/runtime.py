@@ -281,12 +281,18 @@ def runtimes_for(device: DeviceProfile) -> list[str]:
 _READER_OF = {"int8_own": "onnxruntime", "int4_own": "onnxruntime"}
 
 
-def default_runtime(device: DeviceProfile, weights: WeightFormat | None = None) -> str:
+def default_runtime(device: DeviceProfile, weights: WeightFormat | None = None, *, images: bool = False) -> str:
     """vLLM where servers run it, ONNX Runtime on Hailo's chips, llama.cpp on everything that people own.
 
-    Weights in a format of GGUF or MLX files name the runtime that reads these, where it exists.
+    Weights in a format of GGUF or MLX files name the runtime that reads these, where it exists. Models of ``images``
+    run in compiled PyTorch on GPUs, and in ONNX Runtime where there is one.
     """
     platform = platform_of(device)
+    if images:
+        compiled = device.kind == "gpu" and platform in RUNTIMES["torch-compile"].runs_on
+        for name in (*(["torch-compile"] if compiled else []), "onnxruntime", "torch-compile", "vllm"):
+            if platform in RUNTIMES[name].runs_on:
+                return name
     if weights is not None and weights.head is not None:
         reader = "mlx" if weights.name.startswith("mlx") else _READER_OF.get(weights.name, "llama.cpp")
         if platform in RUNTIMES[reader].runs_on:

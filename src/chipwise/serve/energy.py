@@ -57,7 +57,7 @@ def _token_j(cost: GroupCost, prefill_j: Float64Array, step_j: Float64Array) -> 
     waiting = floor_w(group.device) * (groups / np.minimum(groups, group.in_flight) - 1)
     prefill_j = prefill_j + waiting * cost.prefill_s
     if not group.generates:
-        return plan.tp * prefill_j / (group.replica_batch * group.prompt_tokens)
+        return plan.tp * prefill_j / (group.replica_batch * group.read)
     step_j = step_j + waiting * cost.step_s
     request_j = request_total(prefill_j, step_j / group.replica_batch, group.new_tokens)
     result: Float64Array = plan.tp * request_j / group.new_tokens

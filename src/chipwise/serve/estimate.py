@@ -194,16 +194,21 @@ def estimate_of(cost: GroupCost, i: int, energy: Energies | Unsupported | None =
     if group.generates:
         metrics["tpot_p50"] = Predicted.around(float(cost.tpot_s[i]), float(cost.log_halfwidth[i]))
     metrics["throughput"] = Predicted.around(tokens_per_s, request_halfwidth)
+    each = "token"
+    if setting.arch.stem is not None:
+        each = "image"
+        metrics["image_s"] = Predicted.around(1 / tokens_per_s, request_halfwidth)
     notes = []
     try:
-        metrics["joules_per_token"] = energy_j_per_token(cost, i, energies([cost])[0] if energy is None else energy)
+        metrics[f"joules_per_{each}"] = energy_j_per_token(cost, i, energies([cost])[0] if energy is None else energy)
     except Unsupported as error:
         notes.append(f"no energy: {error}")
     try:
         usd_per_s = setting.plan.devices * device.price_usd_per_s
-        metrics["usd_per_1k_tokens"] = Predicted.around(1000 * usd_per_s / tokens_per_s, request_halfwidth)
+        metrics[f"usd_per_1k_{each}s"] = Predicted.around(1000 * usd_per_s / tokens_per_s, request_halfwidth)
         read, written = (1000 * float(usd[i]) for usd in cost.usd_per_token(usd_per_s))
-        metrics["usd_per_1k_input_tokens"] = Predicted.around(read, first)
+        if each == "token":
+            metrics["usd_per_1k_input_tokens"] = Predicted.around(read, first)
         if group.generates:
             metrics["usd_per_1k_output_tokens"] = Predicted.around(written, float(cost.log_halfwidth[i]))
     except Unsupported as error:
@@ -245,6 +250,8 @@ def misaligned(*passes: Sequence[OpCost]) -> list[str]:
 def _positions(group: Group, i: int) -> list[str]:
     """A note where a request needs more positions than the model's context."""
     arch = group.setting.arch
+    if arch.stem is not None:
+        return []
     longest = int(group.prompt_tokens[i] + (group.new_tokens[i] if group.generates else 0))
     if longest <= arch.max_tokens:
         return []

@@ -16,7 +16,7 @@ from chipwise.cost.request import price_shares, request_total, throughput
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.hardware.runtime import CORES
 from chipwise.predict.taught_pass import deviation
-from chipwise.serve import intervals, stack_law
+from chipwise.serve import image_law, intervals, stack_law
 from chipwise.serve.batching import Constants, constants, tpot_s
 from chipwise.serve.lowering import lower_pass
 from chipwise.serve.memory import DeviceMemory, device_memory
@@ -24,6 +24,7 @@ from chipwise.serve.request import Request, Resolved, resolved
 from chipwise.serve.setting import Part, Setting, Step
 from chipwise.serve.steps import Pass, PassTimes, time_passes
 from chipwise.serve.taught_times import corrected
+from chipwise.spec import ArchSpec
 
 MODEL = "serving@1"
 UNCHECKED_PROMPT = 1.0  # least log half-width of prefill on a listed machine whose class was not validated
@@ -46,6 +47,11 @@ class Group:
     def generates(self) -> bool:
         """Whether the model generates tokens one by one; a text encoder does not."""
         return self.setting.arch.causal
+
+    @property
+    def read(self) -> npt.NDArray[np.int64]:
+        """What a request reads, by which throughput, energy and price are told: tokens of its prompt, or an image."""
+        return self.prompt_tokens if self.setting.arch.stem is None else np.ones_like(self.prompt_tokens)
 
     @property
     def sequences(self) -> npt.NDArray[np.int64]:
@@ -131,6 +137,8 @@ class GroupCost:
         fitted = runtime.served or runtime.local or runtime.stack == CORES
         if (where := stack_law.served_where(self.group.setting, self.group.device)) is not None:
             return f"predicted ({self.situation} device; rates of whole runs of {where.stack}, 2024)"
+        if image_law.answers(self.group.setting):
+            return f"predicted ({self.situation} device; rates of image models in PyTorch)"
         borrowed = "" if fitted else f"; {runtime.title} priced with vLLM's kernels and host time"
         return f"predicted ({self.situation} device{borrowed})"
 
@@ -161,14 +169,14 @@ class GroupCost:
         group, step_s = self.group, self.step_s if self.group.generates else 0.0 * self.step_s
         read_s, written_s = price_shares(self.request_s, step_s, group.new_tokens)
         each = usd_per_s / group.in_flight
-        return each * read_s / group.prompt_tokens, each * written_s / group.new_tokens
+        return each * read_s / group.read, each * written_s / group.new_tokens
 
     @property
     def tokens_per_s(self) -> Float64Array:
-        """New tokens per second of all requests in flight, prefill included; for a text encoder, tokens read."""
+        """New tokens per second of all requests in flight, prefill included; else tokens read, or images."""
         group = self.group
         if not group.generates:
-            return group.in_flight * group.prompt_tokens / self.request_s
+            return group.in_flight * group.read / self.request_s
         result: Float64Array = throughput(self.prefill_s, self.tpot_s, group.new_tokens, group.in_flight)
         return result
 
@@ -187,7 +195,7 @@ def grouped(requests: Sequence[Request]) -> tuple[list[Group], dict[int, Chipwis
     groups = []
     for found, rows in together.values():
         plan = found.setting.plan
-        sizes = np.array([_sizes(requests[i]) for i in rows], dtype=np.int64)
+        sizes = np.array([_sizes(requests[i], found.setting.arch) for i in rows], dtype=np.int64)
         groups.append(
             Group(
                 setting=found.setting,
@@ -203,7 +211,10 @@ def grouped(requests: Sequence[Request]) -> tuple[list[Group], dict[int, Chipwis
     return groups, errors
 
 
-def _sizes(request: Request) -> tuple[int, int, int, int]:
+def _sizes(request: Request, arch: ArchSpec) -> tuple[int, int, int, int]:
+    """Requests, prompt tokens, new tokens, cached tokens; a request of an image has the positions of that image."""
+    if arch.stem is not None:
+        return request.batch, arch.stem.tokens, 1, 0
     return request.batch, request.prompt_tokens, request.new_tokens, request.cached_tokens
 
 
@@ -291,6 +302,9 @@ class Seconds:
     def of(cls, group: Group, kernels: Kernels, known: Constants, fold: str | None = None) -> Seconds:
         """The times that the data sheet predicts, with the rates of whole runs where the kernels were not timed."""
         setting = group.setting
+        if image_law.answers(setting):
+            passed = image_law.pass_times(setting, group.device, group.replica_batch, fold)[0]
+            return cls(prefill=passed, step=passed, waited=passed)
         where = stack_law.served_where(setting, group.device)
         if where is not None:
             law = functools.partial(stack_law.pass_seconds, where=where, rows=len(group.rows), fold=fold)
@@ -332,6 +346,8 @@ def _cost(group: Group, kernels: Kernels, known: Constants, fold: str | None) ->
     whole_runs = setting.runtime.local or stack_law.served_where(setting, group.device) is not None
     if whole_runs and setting.arch.causal and least is not None:
         width = np.full(len(group.rows), least.tpot)
+    if image_law.answers(setting):
+        width = image_law.pass_times(setting, group.device, group.replica_batch, fold)[1]
     whole = None
     first = None if least is None or least.ttft is None else np.full(len(group.rows), least.ttft)
     teaching = group.device.taught

@@ -12,7 +12,7 @@ from typing import Any
 
 from chipwise.core.errors import Unsupported
 from chipwise.ops import CollectiveOp, EmbeddingOp, NormOp, SampleOp
-from chipwise.serve import feed_forward, mixers
+from chipwise.serve import feed_forward, images, mixers
 from chipwise.serve.formats import Formats
 from chipwise.serve.setting import Part, Setting, Step
 from chipwise.spec import Layer
@@ -37,19 +37,26 @@ def _parts(setting: Setting, step: Step) -> Iterator[Part]:
         yield _embedding(reader, encoding).inside("encoder")
         for part in (*_stack(arch.encoder, reader, encoding), *reader.norm(encoding.tokens)):
             yield part.inside("encoder")
-    yield _embedding(setting, step)
+    if arch.stem is None:
+        yield _embedding(setting, step)
+    else:
+        for part in images.patches(arch.stem, setting, step):
+            yield part.inside("stem")
     if arch.embedding_norm:
         for part in setting.norm(step.tokens):
             yield part.inside("embedding")
     if arch.layer_inputs:
         yield from _layer_inputs(setting, step)
     yield from _stack(arch.layers, setting, step, own_formats=True)
-    rows = step.tokens if step.every_logit or arch.head == "none" else step.batch
+    rows = step.tokens if step.every_logit or arch.head == "none" or arch.stem is not None else step.batch
     if arch.final_norm:
         for part in setting.norm(rows):
             yield part.inside("head")
     if arch.head == "pooler":
         yield setting.plain_matmul("pooler", step.batch, arch.d_model, arch.d_model, bias=True).inside("head")
+    if arch.stem is not None:
+        for part in images.ends(setting, step):
+            yield part.inside("head")
     if arch.head != "lm":
         return
     multiple = setting.runtime.vocabulary_multiple
@@ -134,6 +141,8 @@ def _layer(layer: Layer, setting: Setting, step: Step) -> Iterator[tuple[str, It
             yield "attention", iter([mixers.conv(setting, step, setting.arch.d_model, layer.attention_conv)])
         mixed = _mixer(layer.attention, setting, step)
         yield "attention", (part for part in mixed if part.op.kind != "all_reduce") if joined else mixed
+        if layer.scale:
+            yield "attention", iter([setting.elementwise("scale", "mul", step.tokens * setting.arch.d_model)])
         if both:
             yield "attention", setting.norm(step.tokens)
     if layer.cross is not None:
@@ -150,6 +159,8 @@ def _layer(layer: Layer, setting: Setting, step: Step) -> Iterator[tuple[str, It
             yield "ffn", feed_forward.mixture(layer.ffn, setting, step.tokens)
         elif isinstance(layer.ffn, FeedForward):
             yield "ffn", feed_forward.feed_forward(layer.ffn, setting, step.tokens)
+        if layer.scale:
+            yield "ffn", iter([setting.elementwise("scale", "mul", step.tokens * setting.arch.d_model)])
         if both:
             yield "ffn", setting.norm(step.tokens)
 

@@ -16,6 +16,7 @@ from chipwise.core.dtypes import DType, values_bytes, weight_format
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.ops import (
     AttentionOp,
+    ConvOp,
     EmbeddingOp,
     ExpertsOp,
     GroupedMatmul,
@@ -142,6 +143,8 @@ def resident_bytes(op: Any) -> Any:
     if isinstance(op, Matmul):
         bias = op.n * values_bytes(1, op.activations) if op.bias else 0
         return weight_format(op.weights).matrix_bytes(op.k, op.n) + bias
+    if isinstance(op, ConvOp) and op.groups == 1:
+        return op.work().weight_bytes
     if isinstance(op, ExpertsOp):
         stored = weight_format(op.weights)
         matrices = (2 if op.gated else 1) * stored.matrix_bytes(op.d_model, op.width)

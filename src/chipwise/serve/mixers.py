@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from chipwise.core.dtypes import Size
-from chipwise.ops import AttentionOp, ConvOp, GroupedMatmul, LatentAttentionOp, NormOp, ScanOp
+from chipwise.ops import AttentionOp, ConvOp, EmbeddingOp, GroupedMatmul, LatentAttentionOp, NormOp, ScanOp
 from chipwise.serve.setting import Part, Setting, Step, shard
 from chipwise.spec.mixers import Attention, GatedDelta, LatentAttention, Mamba2, ShortConv
 
@@ -76,9 +76,24 @@ def cross_attention(block: Attention, setting: Setting, step: Step) -> Iterator[
 
 
 def _attend(block: Attention, setting: Setting, step: Step, *, heads: int, kv_heads: int) -> Iterator[Part]:
+    batch, tokens = step.batch, step.query_tokens
+    if block.square is not None:  # positions are brought together by squares, and back
+        tokens = block.square**2
+        batch = step.tokens // tokens
+        yield setting.elementwise("squares", "transpose", 2 * step.tokens * heads * block.head_size)
+    if block.relative_buckets and setting.arch.stem is not None:  # a bias for each pair of patches and each head
+        formats = setting.formats
+        table = EmbeddingOp(
+            tokens=tokens**2,
+            width=heads,
+            rows=block.relative_buckets,
+            weights=formats.activations,
+            activations=formats.activations,
+        )
+        yield Part(place="position_bias", op=table)
     op = AttentionOp(
-        batch=step.batch,
-        query_tokens=step.query_tokens,
+        batch=batch,
+        query_tokens=tokens,
         past_tokens=step.past_tokens,
         heads=heads,
         kv_heads=kv_heads,

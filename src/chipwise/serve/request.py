@@ -116,7 +116,7 @@ def _resolved(
         each = read_formats(weights, len(arch.layers))
         weights, layers = each.head, each.layers
     stored = weight_format(format_name(weights)) if weights else None
-    named = default_runtime(found, stored) if runtime is None else runtime
+    named = default_runtime(found, stored, images=arch.stem is not None) if runtime is None else runtime
     found_runtime = on_device(_runtime(named) if isinstance(named, str) else named, found)
     mixture = any(isinstance(layer.ffn, MixtureOfExperts) for layer in arch.layers)
     name = model if isinstance(model, str) else None

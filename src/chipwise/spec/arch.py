@@ -231,6 +231,11 @@ class ArchSpec(Result):
         return all(layer.attention.causal for layer in self.layers if isinstance(layer.attention, Attention))
 
     @property
+    def outputs(self) -> int:
+        """Rows of the head's matrix: the vocabulary, or the classes."""
+        return self.classes or self.vocab_size
+
+    @property
     def encoder_width(self) -> int:
         """Width of the encoder, and of what the decoder's layers attend to."""
         return self.encoder_d_model or self.d_model

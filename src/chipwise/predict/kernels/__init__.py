@@ -31,6 +31,7 @@ MODELS: dict[str, str] = {
     "LatentAttentionOp": "latent",
     "Matmul": "gemm",
     "NormOp": "stream",
+    "PoolOp": "stream",
     "RouteOp": "routing",
     "SampleOp": "stream",
     "ScanOp": "scan",
