@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
+from chipwise.space.images import ImageSpace, square_of, stem_name
 from chipwise.space.space_spec import FFN_KINDS, SpaceSpec, ffn_block
 from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer
 from chipwise.spec.feed_forward import MixtureOfExperts
@@ -14,6 +16,8 @@ from chipwise.spec.formats import formats_word
 
 def design_of(choices: Mapping[str, Any], *, spec: SpaceSpec, name: str = "candidate") -> Design:
     """The design that ``choices`` describe; values outside the space's lists are allowed."""
+    if spec.image is not None:
+        return _classifier(choices, spec, spec.image, name)
     paired = choices["sharing"] == "pairs"
     conv = choices.get("conv", "none")
     layers = []
@@ -40,6 +44,59 @@ def design_of(choices: Mapping[str, Any], *, spec: SpaceSpec, name: str = "candi
     return Design(arch=arch, weights=formats_word((layer.get("weights", head) for layer in choices["layers"]), head))
 
 
+def image_layer(
+    *, heads: int, head_size: int, ffn: tuple[str, int] | None, square: str
+) -> Layer:
+    """A layer of an image classifier, with the biases that ViT has."""
+    attention = Attention(
+        heads=heads,
+        kv_heads=heads,
+        head_size=head_size,
+        qkv_bias=True,
+        out_bias=True,
+        rope=False,
+        causal=False,
+        square=square_of(square),
+    )
+    return Layer(attention=attention, ffn=None if ffn is None else replace(ffn_block(*ffn), bias=True))
+
+
+def image_arch(
+    choices: Mapping[str, Any], layers: Iterable[Layer], *, spec: SpaceSpec, image: ImageSpace, d_model: int, name: str
+) -> ArchSpec:
+    """The classifier of ``layers`` with the stem and the pooling of ``choices``."""
+    stem = image.stem_of(choices)
+    return ArchSpec(
+        name=name,
+        vocab_size=0,
+        d_model=d_model,
+        layers=tuple(layers),
+        max_tokens=stem.tokens,
+        norm=spec.norm,
+        norm_bias=spec.norm == "layernorm",
+        positions="learned",
+        head="classes",
+        classes=image.classes,
+        stem=stem,
+        pooling=choices["pooling"],
+    )
+
+
+def _classifier(choices: Mapping[str, Any], spec: SpaceSpec, image: ImageSpace, name: str) -> Design:
+    layers = [
+        image_layer(
+            heads=layer["heads"],
+            head_size=choices["head_size"],
+            ffn=(layer["ffn"], layer["ffn_width"]),
+            square=choices["square"],
+        )
+        for layer in choices["layers"]
+    ]
+    arch = image_arch(choices, layers, spec=spec, image=image, d_model=choices["d_model"], name=name)
+    head = choices["weights"]
+    return Design(arch=arch, weights=formats_word((layer.get("weights", head) for layer in choices["layers"]), head))
+
+
 def summary(design: Design) -> str:
     """One line to compare designs by: width, depth, convolutions, heads, FFN, vocabulary, formats."""
     arch = design.arch
@@ -47,6 +104,13 @@ def summary(design: Design) -> str:
     ffn = [layer.ffn for layer in arch.layers if layer.ffn]
     heads = _joined([f"{a.heads}/{a.kv_heads}" for a in attention])
     feed = _joined([_feed(block) for block in ffn])
+    if arch.stem is not None:
+        squares = [a.square for a in attention if a.square]
+        inside = f" in {squares[0]}x{squares[0]}" if squares else ""
+        pooling = "class token" if arch.pooling == "first" else arch.pooling
+        stem = f"p{arch.stem.patch} {stem_name(arch.stem)} {pooling}"
+        heads = _joined([str(a.heads) for a in attention])
+        return f"{stem} d{arch.d_model} L{len(arch.layers)} h{heads}{inside} {feed} {design.weights}"
     tied = "tied" if arch.tie_embeddings else "untied"
     shared = " shared" if any(layer.shares is not None for layer in arch.layers) else ""
     blocks = "both" if arch.layers[0].ffn_conv else "attention" if arch.layers[0].attention_conv else ""

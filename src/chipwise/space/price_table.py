@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -22,6 +22,8 @@ from chipwise.cost.memory import block_activation_bytes, memory_parts
 from chipwise.cost.pricing import combine, op_price
 from chipwise.hardware.device import MachineProfile
 from chipwise.ops import Op, Phase, Workload
+from chipwise.space.designs import image_arch, image_layer
+from chipwise.space.images import IMAGE_CHOICES
 from chipwise.space.lookup import BlockPrices, Lookup
 from chipwise.space.search_space import Rows, SearchSpace
 from chipwise.space.space_spec import ffn_block
@@ -142,19 +144,38 @@ class PriceTable:
         self._prefill_columns = 0
         spec = space.spec
         self._first = (spec.head_size[0], spec.attention_choices()[0])
-        self._lookups = [Lookup(space, self._prices(head)) for head in spec.weights]
+        # Prices of blocks depend on the head's weight format, and of images on how many positions a stem makes.
+        self._apart = ("weights", *(IMAGE_CHOICES if spec.image is not None else ()))
+        self._chosen: dict[str, Any] = {}  # of these, while blocks are priced
+        self._lookups: dict[int, Lookup] = {}
 
     def __call__(self, rows: Rows) -> Costs:
         """Costs of canonical rows, (n, genes)."""
-        column = self.space.index["weights"]
-        order = np.argsort(rows[:, column], kind="stable")
-        ends = np.searchsorted(rows[order, column], np.arange(len(self._lookups) + 1))
+        index = self.space.index
+        number = np.zeros(len(rows), np.int64)
+        for name in self._apart:
+            number = number * len(self.space.spec.values(name)) + rows[:, index[name]]
+        order = np.argsort(number, kind="stable")
+        kinds, begins = np.unique(number[order], return_index=True)
         found = np.empty((len(fields(Costs)), len(rows)))
-        for lookup, begin, end in zip(self._lookups, ends[:-1], ends[1:], strict=True):
+        for kind, begin, end in zip(kinds.tolist(), begins, [*begins[1:], len(rows)], strict=True):
+            lookup = self._lookup(kind)
             for start in range(begin, end, BLOCK):
                 here = order[start : min(start + BLOCK, end)]
                 found[:, here] = self._costs(rows[here], lookup)
         return Costs(*found)
+
+    def _lookup(self, kind: int) -> Lookup:
+        """The lookup of one combination of the choices that prices depend on, by its number."""
+        if kind not in self._lookups:
+            rest, chosen = kind, dict[str, Any]()
+            for name in reversed(self._apart):
+                values = self.space.spec.values(name)
+                rest, place = divmod(rest, len(values))
+                chosen[name] = values[place]
+            self._chosen = chosen
+            self._lookups[kind] = Lookup(self.space, self._prices(chosen["weights"]))
+        return self._lookups[kind]
 
     def _costs(self, rows: Rows, lookup: Lookup) -> tuple[Float64Array, ...]:
         """The fields of Costs, for rows whose heads have one weight format."""
@@ -235,6 +256,11 @@ class PriceTable:
         """A layer with convolutions before ``attention``, ``ffn``, ``both`` or ``none``."""
         heads, kv_heads = pair or self._first[1]
         taps = self.space.spec.conv_taps
+        if self.space.spec.image is not None:
+            bare = image_layer(
+                heads=heads, head_size=head_size or self._first[0], ffn=None, square=self._chosen["square"]
+            )
+            return replace(bare, ffn=None if ffn is None else replace(ffn, bias=True))
         return Layer(
             attention=Attention(heads=heads, kv_heads=kv_heads, head_size=head_size or self._first[0]),
             ffn=ffn,
@@ -247,6 +273,9 @@ class PriceTable:
         self, d_model: int, head: str, formats: list[str], layers: list[Layer], vocab_size: int, tied: bool
     ) -> Design:
         spec = self.space.spec
+        if spec.image is not None:
+            arch = image_arch(self._chosen, layers, spec=spec, image=spec.image, d_model=d_model, name="model")
+            return Design(arch=arch, weights=formats_word(formats, head))
         arch = ArchSpec(
             vocab_size=vocab_size,
             d_model=d_model,
@@ -279,7 +308,15 @@ class PriceTable:
         self, block: Attention | FeedForward | None, head: str, d_model: int, vocab_size: int = 256, tied: bool = True
     ) -> Float64Array:
         design = self._design(d_model, head, [head], [self._layer()], vocab_size, tied)
-        return np.array([self._pricer.activation_bytes(block, design, self._workload)], dtype=float)
+        return np.array([self._pricer.activation_bytes(block, design, self._request)], dtype=float)
+
+    @property
+    def _request(self) -> Workload:
+        """The workload; of images with the positions that the stem makes of one."""
+        image = self.space.spec.image
+        if image is None:
+            return self._workload
+        return replace(self._workload, prompt_tokens=image.stem_of(self._chosen).tokens, new_tokens=1)
 
 
 def _before_attention(conv: str) -> str:

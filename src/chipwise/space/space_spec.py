@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from chipwise.core.dtypes import weight_format
 from chipwise.core.errors import ChipwiseError, SpecError, nearest, short
 from chipwise.core.fields import MOST, check_fields, later, positive
+from chipwise.space.images import IMAGE_CHOICES, ImageSpace
 from chipwise.spec.arch import Activation, AnyFeedForward
 from chipwise.spec.feed_forward import FeedForward, MixtureOfExperts
 
@@ -61,7 +62,7 @@ class LayerSpace:
     """Choices of each layer. Without ``weights``, layers have the head's format."""
 
     heads: tuple[int, ...]
-    kv_heads: tuple[int, ...]
+    kv_heads: tuple[int, ...] = ()  # of images as many as heads
     ffn: tuple[FfnName, ...] = ("swiglu",)
     ffn_width: tuple[int, ...]
     weights: tuple[str, ...] | None = later(None)
@@ -111,7 +112,7 @@ class SpaceSpec:
 
     d_model: tuple[int, ...]
     depth: tuple[int, ...]
-    vocab_size: tuple[int, ...]
+    vocab_size: tuple[int, ...] = ()  # of images the number of classes
     layer: LayerSpace
     head_size: tuple[int, ...] = (32,)
     tie_embeddings: tuple[bool, ...] = (True,)
@@ -123,9 +124,12 @@ class SpaceSpec:
     conditions: tuple[Condition, ...] = field(default=())
     norm: Literal["rmsnorm", "layernorm"] = "rmsnorm"
     max_tokens: int = 512
+    image: ImageSpace | None = later(None)  # noqa: RUF009  (what images are, and the choices that only they have)
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.image is not None:
+            self._read_images(self.image)
         positive(self, "max_tokens")
         for name in (*GLOBALS, "conv"):
             _checked(name, getattr(self, name))
@@ -133,7 +137,7 @@ class SpaceSpec:
             raise SpecError(f"at most {MOST_LAYERS} layers, not {short(max(self.depth))}", field="depth")
         if self.conv_taps < 2:
             raise SpecError(f"a convolution sees at least 2 positions, not {self.conv_taps}", field="conv_taps")
-        for name in ("heads", "kv_heads", "ffn", "ffn_width"):
+        for name in ("heads", *(() if self.image else ("kv_heads",)), "ffn", "ffn_width"):
             _checked(f"layer.{name}", getattr(self.layer, name))
         _known_formats("weights", self.weights)
         if self.layer.weights is not None:
@@ -159,6 +163,28 @@ class SpaceSpec:
             if word not in TIES:
                 raise SpecError(f"{word!r} is not one of these; {nearest(word, TIES)}", field=where)
 
+    def _read_images(self, image: ImageSpace) -> None:
+        """Fills in what images leave no choice of, and the conditions that follow from their sizes."""
+        if self.vocab_size not in ((), (image.classes,)):
+            raise SpecError("images have classes, not a vocabulary; leave it out", field="vocab_size")
+        if self.layer.kv_heads:
+            raise SpecError("images have as many KV heads as heads; leave it out", field="layer.kv_heads")
+        for name, only in (("sharing", ("none",)), ("conv", ("none",))):
+            if getattr(self, name) != only:
+                raise SpecError("is not possible for images; leave it out", field=name)
+        if any(kind in EXPERTS for kind in self.layer.ffn):
+            raise SpecError("experts are not possible for images", field="layer.ffn")
+        for name in IMAGE_CHOICES:
+            _checked(f"image.{name}", getattr(image, name))
+        implied = tuple(Condition(when=when, only=only) for when, only in image.conditions())
+        rest = tuple(item for item in self.conditions if item not in implied)
+        for name, value in (
+            ("vocab_size", (image.classes,)),
+            ("tie_embeddings", (False,)),
+            ("conditions", (*rest, *implied)),
+        ):
+            object.__setattr__(self, name, value)
+
     def _blocks(self) -> int:
         """Number of distinct attention and feed-forward blocks, over all widths and formats."""
         attention = len(self.head_size) * len(self.attention_choices())
@@ -167,13 +193,16 @@ class SpaceSpec:
 
     def attention_choices(self) -> tuple[tuple[int, int], ...]:
         """The (heads, KV heads) pairs in which KV heads divide heads."""
+        if self.image is not None:
+            return tuple((heads, heads) for heads in self.layer.heads)
         pairs = itertools.product(self.layer.heads, self.layer.kv_heads)
         return tuple((heads, kv) for heads, kv in pairs if heads % kv == 0)
 
     @property
     def globals(self) -> tuple[str, ...]:
-        """Choices for the whole model; convolutions only where the file lists them."""
-        return GLOBALS if self.conv == ("none",) else (*GLOBALS, "conv")
+        """Choices for the whole model; convolutions and those of images only where the file lists them."""
+        images = () if self.image is None else IMAGE_CHOICES
+        return (*GLOBALS, *(() if self.conv == ("none",) else ("conv",)), *images)
 
     @property
     def layer_choices(self) -> tuple[str, ...]:
@@ -191,6 +220,8 @@ class SpaceSpec:
             return self.attention_choices()
         if name == LAYER_WEIGHTS:
             return self.layer.weights or ()
+        if self.image is not None and name in IMAGE_CHOICES:
+            return tuple(getattr(self.image, name))
         return tuple(getattr(self.layer if name in LAYER_CHOICES else self, name))
 
     def tie(self, choice: str) -> str:
