@@ -44,9 +44,7 @@ def design_of(choices: Mapping[str, Any], *, spec: SpaceSpec, name: str = "candi
     return Design(arch=arch, weights=formats_word((layer.get("weights", head) for layer in choices["layers"]), head))
 
 
-def image_layer(
-    *, heads: int, head_size: int, ffn: tuple[str, int] | None, square: str
-) -> Layer:
+def image_layer(*, heads: int, head_size: int, ffn: tuple[str, int] | None, square: str) -> Layer:
     """A layer of an image classifier, with the biases that ViT has."""
     attention = Attention(
         heads=heads,

@@ -1,4 +1,4 @@
-"""The choices of a space of image classifiers that come before and after the layers: patches, stem, pooling, squares."""
+"""Choices that only spaces of image classifiers have: patches, the stem, pooling, squares of patches."""
 
 from __future__ import annotations
 
