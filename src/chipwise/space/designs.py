@@ -107,7 +107,7 @@ def summary(design: Design) -> str:
         inside = f" in {squares[0]}x{squares[0]}" if squares else ""
         pooling = "class token" if arch.pooling == "first" else arch.pooling
         stem = f"p{arch.stem.patch} {stem_name(arch.stem)} {pooling}"
-        heads = _joined([str(a.heads) for a in attention])
+        heads = _joined([f"{a.heads}x{a.head_size}" for a in attention])
         return f"{stem} d{arch.d_model} L{len(arch.layers)} h{heads}{inside} {feed} {design.weights}"
     tied = "tied" if arch.tie_embeddings else "untied"
     shared = " shared" if any(layer.shares is not None for layer in arch.layers) else ""

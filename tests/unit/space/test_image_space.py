@@ -1,0 +1,136 @@
+"""Spaces of image classifiers: every row is a design, prices of blocks add up to those of whole models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from chipwise.blocks.lowering import lower
+from chipwise.core.arrays import Float64Array
+from chipwise.core.errors import SpecError
+from chipwise.core.fields import build
+from chipwise.cost.memory import block_activation_bytes, memory_parts
+from chipwise.ops import Op, Phase, Workload
+from chipwise.space import SearchSpace
+from chipwise.space.designs import summary
+from chipwise.space.price_table import OperatorPricer, PriceTable
+from chipwise.space.space_spec import SpaceSpec
+from chipwise.spec import Design
+from chipwise.spec.vision import is_classifier
+
+IMAGE: dict[str, Any] = {
+    "size": 28,
+    "classes": 10,
+    "patch": [2, 7, 14],
+    "stem": ["patches", "conv8"],
+    "pooling": ["first", "mean"],
+    "square": ["none", "7x7"],
+}
+FIELDS: dict[str, Any] = {
+    "image": IMAGE,
+    "d_model": [32, 64],
+    "depth": [1, 3],
+    "head_size": [16, 32],
+    "weights": ["fp32", "int8"],
+    "norm": "layernorm",
+    "layers": "alike",
+    "layer": {"heads": [1, 2], "ffn": ["gelu", "swiglu"], "ffn_width": [64, 96]},
+}
+
+
+class CountingPricer(OperatorPricer):
+    """Prices that are counts: seconds are FLOPs, and a thousand a node."""
+
+    def op_columns(self, op: Op) -> Float64Array:
+        work = op.work()
+        return np.array([work.flops, work.bytes, 1.0], float)
+
+    def latencies_s(self, prefill: Float64Array, decode: Float64Array, *, logits: Float64Array) -> Any:
+        return prefill @ [1, 0, 1e3], decode @ [1, 0, 1e3]
+
+    def stored_bytes(self, design: Design, workload: Workload) -> float:
+        parts = memory_parts(design, workload)
+        return float(parts.table_bytes + parts.matrix_bytes)
+
+    def activation_bytes(self, block: Any, design: Design, workload: Workload) -> float:
+        return 0.0 if block is None else block_activation_bytes(block, design.arch.d_model, workload)
+
+    def base_bytes(self) -> float:
+        return 0.0
+
+
+def space_of(**changes: Any) -> SearchSpace:
+    return SearchSpace(build(SpaceSpec, FIELDS | changes))
+
+
+def test_prices_of_blocks_add_up_to_those_of_whole_models() -> None:
+    """FLOPs, nodes, parameters and memory of 60 designs, each lowered alone: exactly the sums of the table."""
+    space, workload = space_of(), Workload(batch=1)
+    rows = space.sample(60, np.random.default_rng(0))
+    pricer = CountingPricer()
+    costs = PriceTable(space, workload, pricer)(rows)
+    for i, row in enumerate(rows):
+        design = space.design(row)
+        columns = sum(pricer.op_columns(placed.op) for placed in lower(design, workload, Phase.PREFILL))
+        memory = memory_parts(design, workload)
+        assert costs.ttft_s[i] == pytest.approx(columns @ [1, 0, 1e3], rel=1e-12), summary(design)
+        assert costs.parameters[i] == design.arch.parameters()
+        held = memory.table_bytes + memory.matrix_bytes + memory.activation_bytes
+        assert costs.peak_memory_bytes[i] == pytest.approx(held, abs=1)
+
+
+def test_every_row_is_a_design_that_is_built_and_comes_back() -> None:
+    space = space_of()
+    for row in space.sample(80, np.random.default_rng(1)):
+        arch = space.design(row).arch
+        assert is_classifier(arch)
+        assert arch.classes == 10
+        np.testing.assert_array_equal(space.row(space.choices(row)), row)
+
+
+def test_what_cannot_go_together_is_never_drawn() -> None:
+    """Patches of 7 cannot be halved; squares need the mean, and a grid that is larger and that they divide."""
+    space = space_of()
+    for row in space.sample(200, np.random.default_rng(2)):
+        chosen = space.choices(row)
+        assert chosen["patch"] != 7 or chosen["stem"] == "patches"
+        assert chosen["square"] == "none" or (chosen["pooling"] == "mean" and chosen["patch"] == 2)
+
+
+def test_the_number_of_designs_by_pencil() -> None:
+    """Patch, stem, pooling and square together: 2 has 2·(1 + 2), 7 has 2, 14 has 2·2; the rest 2·2·2·2 and 2·2·2."""
+    assert space_of().size() == (6 + 2 + 4) * 16 * 8
+
+
+def test_a_line_tells_designs_apart() -> None:
+    space = space_of()
+    rows = np.unique(space.sample(100, np.random.default_rng(3)), axis=0)
+    assert len({summary(space.design(row)) for row in rows}) == len(rows)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"vocab_size": [256]}, "vocab_size"),
+        ({"sharing": ["pairs"]}, "sharing"),
+        ({"layer": FIELDS["layer"] | {"kv_heads": [1]}}, "layer.kv_heads"),
+        ({"image": IMAGE | {"patch": [5]}}, "image.patch"),
+        ({"image": IMAGE | {"stem": ["resnet"]}}, "image.stem"),
+        ({"image": IMAGE | {"square": ["7"]}}, "image.square"),
+        ({"image": IMAGE | {"patch": []}}, "image.patch"),
+    ],
+)
+def test_mistakes_are_named(changes: dict[str, Any], field: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        space_of(**changes)
+    assert field in str(caught.value)
+
+
+def test_a_space_of_text_needs_a_vocabulary_and_kv_heads() -> None:
+    text = {name: value for name, value in FIELDS.items() if name != "image"}
+    with pytest.raises(SpecError, match="vocab_size"):
+        build(SpaceSpec, text)
+    with pytest.raises(SpecError, match="kv_heads"):
+        build(SpaceSpec, text | {"vocab_size": [256]})
