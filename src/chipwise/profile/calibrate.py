@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from chipwise.core.errors import InputError
+from chipwise.core.errors import InputError, Unsupported
 from chipwise.hardware.detect import detect
 from chipwise.hardware.device import LARGE_BYTES, MachineProfile, MemoryCost, PassCost, Tail
 from chipwise.ops import Phase, Workload
@@ -29,7 +29,7 @@ from chipwise.profile.measurement import Measurement
 from chipwise.profile.microbench import cases
 from chipwise.profile.model_rates import best_rates, fit_model_rates
 from chipwise.profile.node_rates import bandwidths, fit_terms, time_cases
-from chipwise.profile.random_models import WEIGHTS, export_nearest, large_designs, random_designs
+from chipwise.profile.random_models import WEIGHTS, export_nearest, large_designs, random_classifiers, random_designs
 from chipwise.spec import Design
 
 Progress = Callable[[str, float], None]
@@ -43,6 +43,7 @@ PROMPTS = (64, 64, 24, 128)  # in turns, where whole models are all there is
 NEW_TOKENS = 64
 LARGE_WORKLOAD = Workload(prompt_tokens=32, new_tokens=24)
 NODES_TIMED = ("onnxruntime", "fake")  # runtimes for which ONNX Runtime's nodes are timed (the fake one stands for any)
+IMAGES_TIMED = ("onnxruntime", "fake")  # runtimes whose files hold image classifiers
 LOADING_COPIES = 5  # of a model's weights that exporting and loading it may hold at once
 
 
@@ -55,6 +56,7 @@ def calibrate(
     on_progress: Progress | None = None,
     base: MachineProfile | None = None,
     on_nodes: Callable[[MachineProfile], None] | None = None,
+    images: bool = False,
 ) -> MachineProfile:
     """Measures this machine and returns its profile.
 
@@ -67,6 +69,7 @@ def calibrate(
         on_progress: Called with the name of the step and the share that is done.
         base: A profile of this machine whose node rates are used instead of timing nodes.
         on_nodes: Called with the node rates as an unfinished profile, which may be the ``base`` of another calibration.
+        images: Calibrate for image classifiers: their nodes too, and whole models that read images instead of tokens.
 
     Raises:
         InputError: ``seconds`` is no positive number, or there are more threads than cores.
@@ -80,18 +83,21 @@ def calibrate(
         raise InputError(f"seconds: calibration takes a positive, finite time, not {seconds}")
     tell = on_progress or (lambda step, share: None)
     nodes = base is not None or runtime in NODES_TIMED
-    large = seconds >= LARGE_FROM_S and runtime != "fake"
+    large = seconds >= LARGE_FROM_S and runtime != "fake" and not images
+    if images and runtime not in IMAGES_TIMED:
+        raise Unsupported(f"image classifiers are measured in {IMAGES_TIMED[0]}, not in {runtime}")
     blank = blank_profile(runtime, threads)
     if base is not None:
         blank = replace(blank, terms=base.terms, curves=base.curves)
     elif nodes:
-        terms, curves = fit_terms(time_cases(cases(large=large), threads=threads, on_progress=tell))
+        terms, curves = fit_terms(time_cases(cases(large=large, images=images), threads=threads, on_progress=tell))
         blank = replace(blank, terms=terms, curves=curves)
         if on_nodes is not None:
             on_nodes(blank)
     left_s = seconds - (CASES_S if nodes and base is None else 0.0) - (LARGE_S if large else 0.0)
     least, most = MODELS["with nodes" if nodes else "alone"]
-    designs = random_designs(min(most, max(least, round(left_s / MODEL_S))), seed=seed)
+    draw = random_classifiers if images else random_designs
+    designs = draw(min(most, max(least, round(left_s / MODEL_S))), seed=seed)
     if large:
         designs += [design for design in large_designs() if _has_room(design)]
     measured = measure_models(designs, runtime=runtime, threads=threads, vary=not nodes, on_progress=tell)
@@ -177,7 +183,9 @@ def measure_models(
             design, path = export_nearest(runtime, wanted, Path(folder))
             prompt = PROMPTS[i % len(PROMPTS)] if vary else PROMPTS[0]
             workload, repeats, prefills = Workload(prompt_tokens=prompt, new_tokens=NEW_TOKENS), 126, 12
-            if stored_bytes(design, workload) > LARGE_BYTES:
+            if design.arch.stem is not None:
+                workload, repeats, prefills = Workload(prompt_tokens=design.arch.stem.tokens, new_tokens=1), 200, 200
+            elif stored_bytes(design, workload) > LARGE_BYTES:
                 workload, repeats, prefills = LARGE_WORKLOAD, 46, 5
             found = measure(
                 path,

@@ -97,7 +97,8 @@ class Sample:
 
     def seconds(self, phase: Phase, share: float) -> float:
         """The percentile ``share`` of a pass, corrected for drift, in processor time where the machine was busy."""
-        return self.measured.settled(f"{'ttft' if phase is Phase.PREFILL else 'tpot'}_p{share * 100:.0f}")
+        one_pass = phase is Phase.PREFILL or self.design.arch.stem is not None
+        return self.measured.settled(f"{'ttft' if one_pass else 'tpot'}_p{share * 100:.0f}")
 
 
 def fit_relative(features: Any, seconds: Any, *, rounds: int = 6) -> Float64Array:
@@ -198,7 +199,7 @@ def _phase_table(profile: MachineProfile, observed: Sequence[Observed], phase: P
     rows = []
     for item in observed:
         price = total_price((placed.op for placed in lower(item.design, item.workload, phase)), profile)
-        logits = item.workload.batch * item.design.arch.vocab_size
+        logits = item.workload.batch * item.design.arch.outputs
         priced = anatomy(price, profile, phase, logits=logits)
         rows.append((*priced, item.seconds(phase, 0.5), item.seconds(phase, 0.99)))
     return PhaseTable(*(np.array(column, np.float64) for column in zip(*rows, strict=True)))
@@ -214,7 +215,7 @@ def fit_passes(profile: MachineProfile, observed: Sequence[Observed]) -> dict[st
         [[predict_seconds(profile, o.design, phase, o.workload, logits=0) for o in observed] for phase in phases]
     )
     measured = np.array([[item.seconds(phase, 0.5) for item in observed] for phase in phases])
-    logits = [item.workload.batch * item.design.arch.vocab_size for item in observed]
+    logits = [item.workload.batch * item.design.arch.outputs for item in observed]
     shared = np.array([[1.0, count] for count in logits] * len(phases))
     by_phase = np.zeros((len(phases), len(observed), len(phases)))
     for i in range(len(phases)):
@@ -322,7 +323,7 @@ def predict_seconds(
 ) -> float:
     """Predicted median of a pass. ``logits`` is batch times vocabulary size unless given."""
     price = total_price((placed.op for placed in lower(design, workload, phase)), profile)
-    count = workload.batch * design.arch.vocab_size if logits is None else logits
+    count = workload.batch * design.arch.outputs if logits is None else logits
     return float(combine(price, profile, phase, logits=count))
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from chipwise.blocks.conv.lower import lower as lower_conv
 from chipwise.core.arrays import AnyArray
 from chipwise.core.workers import Message, Report, serve
-from chipwise.ops import AttentionOp, Elementwise, EmbeddingOp, Matmul, NormOp, Op
+from chipwise.ops import AttentionOp, ConvOp, Elementwise, EmbeddingOp, Matmul, NormOp, Op, PoolOp
 from chipwise.profile import sensors
 
 STORED_BYTES = {"fp32": 4.0, "int8": 1.0, "int4": 0.625}  # of one weight, scales included
@@ -27,7 +27,7 @@ LARGE_CASE_BYTES = 1e8
 class Case:
     """``count`` nodes of one kind. Matrix products alternate between (k, n) and (n, k)."""
 
-    kind: str  # matmul, attention, rmsnorm, skip_rmsnorm, layernorm, gather, conv, or an elementwise function
+    kind: str  # matmul, attention, rmsnorm, skip_rmsnorm, layernorm, gather, conv, one of IMAGE_KINDS, or elementwise
     count: int
     rows: int = 1
     k: int = 0
@@ -67,6 +67,8 @@ class Case:
                 made.append(NormOp(rows=self.rows, width=self.k, norm="layernorm", bias=True))
             elif self.kind == "gather":
                 made.append(EmbeddingOp(tokens=self.rows, width=self.k, rows=self.n))
+            elif self.kind in IMAGE_KINDS:
+                made.append(self._image_op())
             elif self.kind == "conv":
                 made.append(lower_conv(self.n, d_model=self.k, batch=1, query_tokens=self.rows))
             else:
@@ -75,10 +77,68 @@ class Case:
                 made.append(Elementwise(function=function, elements=self.rows * self.k, inputs=inputs))
         return made
 
+    def _image_op(self) -> Op:
+        """An operator of image classifiers: ``rows`` positions of ``k`` values; convolutions give ``n`` channels."""
+        if self.kind == "attention.full":
+            return AttentionOp(
+                batch=1,
+                query_tokens=self.rows,
+                past_tokens=0,
+                heads=self.heads,
+                kv_heads=self.heads,
+                head_size=self.head_size,
+                rope=False,
+                causal=False,
+            )
+        if self.kind == "conv.image":
+            return ConvOp(
+                batch=1, positions=(self.rows // 2) ** 2, in_channels=self.k, out_channels=self.n, taps=9, bias=True
+            )
+        if self.kind == "pool":
+            return PoolOp(batch=1, positions=self.rows, width=self.k)
+        function: Any = self.kind
+        return Elementwise(function=function, elements=self.rows * self.k)
 
-def cases(*, large: bool = False) -> list[Case]:
-    """All cases of one calibration, small sizes first; with ``large``, also matrices that exceed the caches."""
-    return [*_matmul_cases(), *_attention_cases(), *_other_cases(), *(_large_cases() if large else ())]
+
+IMAGE_KINDS = ("attention.full", "conv.image", "pool", "split", "transpose", "pad")
+
+
+def cases(*, large: bool = False, images: bool = False) -> list[Case]:
+    """All cases of one calibration, small sizes first.
+
+    Args:
+        large: Also matrices that exceed the caches.
+        images: Also the nodes that only image classifiers have.
+    """
+    own = _image_cases() if images else ()
+    return [*_matmul_cases(), *_attention_cases(), *_other_cases(), *own, *(_large_cases() if large else ())]
+
+
+def _image_cases() -> Iterator[Case]:
+    for rows, heads, head_size in (
+        (5, 1, 16), (5, 4, 16), (17, 1, 32), (17, 4, 16), (17, 2, 64), (50, 1, 16), (50, 2, 32), (50, 4, 64),
+        (50, 8, 16), (16, 2, 16), (65, 4, 32), (101, 2, 16), (197, 1, 16), (197, 2, 32), (197, 4, 64),
+    ):  # fmt: skip
+        yield Case(kind="attention.full", count=4, rows=rows, heads=heads, kv_heads=heads, head_size=head_size)
+    for side, into, out in ((28, 1, 8), (28, 1, 32), (14, 8, 16), (14, 32, 64), (32, 3, 16), (64, 3, 8), (16, 16, 16)):
+        yield Case(kind="conv.image", count=2, rows=side, k=into, n=out)
+    for kind in ("pool", "split", "transpose", "pad"):
+        for rows, width in ((4, 96), (16, 192), (17, 48), (50, 96), (50, 384), (197, 60), (197, 384)):
+            yield Case(kind=kind, count=8, rows=rows, k=width)
+    for rows, k, n in (
+        (4, 196, 64),
+        (16, 49, 48),
+        (49, 16, 96),
+        (5, 64, 192),
+        (17, 48, 96),
+        (50, 64, 256),
+        (197, 96, 96),
+    ):
+        for weights in STORED_BYTES:
+            yield Case(kind="matmul", weights=weights, count=4, rows=rows, k=k, n=n)
+    for kind in ("layernorm", "gelu", "add"):
+        for rows, k in ((5, 64), (17, 48), (17, 192), (50, 96), (197, 128)):
+            yield Case(kind=kind, count=16, rows=rows, k=k)
 
 
 def _large_cases() -> Iterator[Case]:
@@ -223,6 +283,8 @@ class Bench:
         outputs: dict[str, AnyArray] = {}
         if case.kind == "attention":
             self._attention(graph, case, feeds, outputs)
+        elif case.kind in IMAGE_KINDS:
+            self._image_nodes(graph, case, feeds, outputs)
         elif case.kind == "conv":
             self._conv(graph, case, feeds, outputs)
         elif case.kind == "gather":
@@ -325,6 +387,53 @@ class Bench:
         for i in range(case.count):
             name = graph.node("Gather", [table, tokens], f"y{i}", axis=0)
             self._output(graph, outputs, name, np.empty((1, case.rows, case.k), np.float32))
+
+    def _image_nodes(self, graph: Any, case: Case, feeds: dict[str, AnyArray], outputs: dict[str, AnyArray]) -> None:
+        """Nodes of image classifiers side by side, each with the same input, as exported graphs have them."""
+        from chipwise.blocks.onnx_graph import MICROSOFT
+
+        def given(name: str, *shape: int) -> str:
+            return self._input(graph, feeds, name, self._generator.standard_normal(shape, dtype=np.float32))
+
+        width = case.heads * case.head_size
+        if case.kind == "conv.image":
+            x = given("x", 1, case.k, case.rows, case.rows)
+        elif case.kind == "transpose":
+            x = given("x", 1, 1, case.rows, case.k // 4, 4)
+        elif case.kind == "attention.full":
+            x, keys, values = (given(name, 1, case.rows, width) for name in ("x", "keys", "values"))
+        else:
+            x = given("x", 1, case.rows, case.k)
+        for i in range(case.count):
+            y = f"y{i}"
+            if case.kind == "attention.full":
+                graph.node("MultiHeadAttention", [x, keys, values], y, domain=MICROSOFT, num_heads=case.heads)
+                self._output(graph, outputs, y, np.empty((1, case.rows, width), np.float32))
+            elif case.kind == "conv.image":
+                shape = (case.n, case.k, 3, 3)
+                weight = self._generator.standard_normal(shape, dtype=np.float32)
+                stored = graph.store(f"w{i}", lambda weight=weight: weight)
+                bias = graph.store("bias", lambda: np.zeros(case.n, np.float32))
+                sizes = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1] * 4}
+                graph.node("Conv", [x, stored, bias], y, **sizes)
+                self._output(graph, outputs, y, np.empty((1, case.n, case.rows // 2, case.rows // 2), np.float32))
+            elif case.kind == "pool":
+                graph.node("ReduceMean", [x, graph.store("axis", lambda: np.array([1], np.int64))], y, keepdims=0)
+                self._output(graph, outputs, y, np.empty((1, case.k), np.float32))
+            elif case.kind == "split":
+                thirds = graph.store("thirds", lambda: np.full(3, case.k // 3, np.int64))
+                names = [f"{y}.{part}" for part in "qkv"]
+                graph.node("Split", [x, thirds], names, axis=-1)
+                for name in names:
+                    self._output(graph, outputs, name, np.empty((1, case.rows, case.k // 3), np.float32))
+            elif case.kind == "transpose":
+                graph.node("Transpose", [x], y, perm=[0, 2, 1, 3, 4] if i % 2 else [0, 3, 2, 1, 4])
+                turned = (1, case.rows, 1, case.k // 4, 4) if i % 2 else (1, case.k // 4, case.rows, 1, 4)
+                self._output(graph, outputs, y, np.empty(turned, np.float32))
+            else:
+                room = graph.store("room", lambda: np.array([0, 1, 0, 0, 0, 0], np.int64))
+                graph.node("Pad", [x, room], y)
+                self._output(graph, outputs, y, np.empty((1, case.rows + 1, case.k), np.float32))
 
     def _prestore(self, graph: Any, number: int, k: int, n: int, weights: str) -> None:
         """Stores a (k, n) matrix under the names that ``projection`` would use.

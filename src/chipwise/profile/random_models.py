@@ -10,7 +10,7 @@ from pathlib import Path
 
 from chipwise.core.errors import Unsupported
 from chipwise.profile.exporting import export_for
-from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer, uniform
+from chipwise.spec import ArchSpec, Attention, Design, FeedForward, ImageStem, Layer, uniform
 from chipwise.spec.arch import Activation
 
 WEIGHTS = ("fp32", "int8", "int4")
@@ -49,6 +49,50 @@ def _layer(generator: random.Random, attention_conv: int, ffn_conv: int) -> Laye
         gated=generator.random() < 0.5,
     )
     return Layer(attention=attention, ffn=ffn, attention_conv=attention_conv, ffn_conv=ffn_conv)
+
+
+def random_classifiers(count: int, *, seed: int) -> list[Design]:
+    """``count`` different image classifiers of 1 to 6 layers, 32 to 192 wide, with each weight format in turn."""
+    generator = random.Random(seed)
+    return [_classifier(generator, i) for i in range(count)]
+
+
+def _classifier(generator: random.Random, number: int) -> Design:
+    size, patch = generator.choice(((28, 14), (28, 7), (28, 7), (28, 4), (28, 4), (32, 8), (32, 4), (28, 2)))
+    channels = generator.choice((4, 8, 16))
+    convs = generator.choice(
+        [(), (), *([(channels,)] if patch % 2 == 0 else []), *([(4, channels)] if patch % 4 == 0 else [])]
+    )
+    first = generator.random() < 0.5
+    stem = ImageStem(
+        image_size=size, patch=patch, channels=generator.choice((1, 3)), convs=convs, prefix_tokens=int(first)
+    )
+    heads, head_size = generator.choice((1, 2, 4)), generator.choice((16, 32, 64))
+    square = generator.choice((None, 7)) if not first and stem.grid == 14 else None
+    attention = Attention(
+        heads=heads, kv_heads=heads, head_size=head_size, qkv_bias=True, out_bias=True, rope=False, causal=False,
+        square=square,
+    )  # fmt: skip
+    ffn = FeedForward(
+        width=generator.choice((32, 64, 96, 128, 192, 256, 384, 512)),
+        activation=generator.choice(ACTIVATIONS),
+        gated=generator.random() < 0.4,
+        bias=True,
+    )
+    arch = ArchSpec(
+        name=f"classifier-{number}",
+        vocab_size=0,
+        d_model=generator.choice(range(32, 193, 16)),
+        layers=(Layer(attention=attention, ffn=ffn),) * generator.randint(1, 6),
+        max_tokens=stem.tokens,
+        norm="layernorm" if generator.random() < 0.8 else "rmsnorm",
+        positions="learned",
+        head="classes",
+        classes=generator.choice((10, 10, 100)),
+        stem=stem,
+        pooling="first" if first else "mean",
+    )
+    return Design(arch=arch, weights=WEIGHTS[number % len(WEIGHTS)])
 
 
 def large_designs() -> list[Design]:

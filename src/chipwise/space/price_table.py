@@ -158,7 +158,8 @@ class PriceTable:
         order = np.argsort(number, kind="stable")
         kinds, begins = np.unique(number[order], return_index=True)
         found = np.empty((len(fields(Costs)), len(rows)))
-        for kind, begin, end in zip(kinds.tolist(), begins, [*begins[1:], len(rows)], strict=True):
+        ends = [*begins.tolist(), len(rows)][1:]
+        for kind, begin, end in zip(kinds.tolist(), begins.tolist(), ends, strict=True):
             lookup = self._lookup(kind)
             for start in range(begin, end, BLOCK):
                 here = order[start : min(start + BLOCK, end)]
