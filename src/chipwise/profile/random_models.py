@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,6 +26,40 @@ def random_designs(count: int, *, seed: int, max_tokens: int = 256) -> list[Desi
 
 def _design(generator: random.Random, number: int, max_tokens: int) -> Design:
     d_model = generator.choice(range(64, 513, 32))
+    convs = generator.choice(CONVS)
+    arch = ArchSpec(
+        name=f"random-{number}",
+        vocab_size=generator.choice((512, 1024, 2048, 4096, 8192)),
+        d_model=d_model,
+        layers=tuple(_layer(generator, *convs) for _ in range(generator.randint(1, 8))),
+        max_tokens=max_tokens,
+        tie_embeddings=generator.random() < 0.75,
+        norm="rmsnorm" if generator.random() < 0.8 else "layernorm",
+    )
+    return Design(arch=arch, weights=WEIGHTS[number % len(WEIGHTS)])
+
+
+def _layer(generator: random.Random, attention_conv: int, ffn_conv: int) -> Layer:
+    heads = generator.choice((1, 2, 4, 8))
+    groups: Sequence[int] = [h for h in (1, 2, 4, 8) if h <= heads]
+    attention = Attention(heads=heads, kv_heads=generator.choice(groups), head_size=generator.choice((16, 32, 64)))
+    ffn = FeedForward(
+        width=generator.choice((64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)),
+        activation=generator.choice(ACTIVATIONS),
+        gated=generator.random() < 0.5,
+    )
+    return Layer(attention=attention, ffn=ffn, attention_conv=attention_conv, ffn_conv=ffn_conv)
+
+
+def random_classifiers(count: int, *, seed: int) -> list[Design]:
+    """``count`` different image classifiers of 1 to 6 layers, 32 to 192 wide, with each weight format in turn."""
+    generator = random.Random(seed)
+    return [_classifier(generator, i) for i in range(count)]
+
+
+def _classifier(generator: random.Random, number: int) -> Design:
+    size, patch = generator.choice(((28, 14), (28, 7), (28, 7), (28, 4), (28, 4), (32, 8), (32, 4), (28, 2)))
+    channels = generator.choice((4, 8, 16))
     halved = [(channels,)] * (patch % 2 == 0) + [(4, channels)] * (patch % 4 == 0)
     convs: tuple[int, ...] = generator.choice([(), (), *halved])
     first = generator.random() < 0.5
