@@ -1,0 +1,228 @@
+"""Images in the folder of a run: one file of arrays for all trainings; exported graphs are judged image by image."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chipwise.core.arrays import Float64Array
+from chipwise.core.digest import digest
+from chipwise.core.errors import DataError, MeasurementError, SpecError, StudyError
+from chipwise.core.extras import optional_imports
+from chipwise.core.files import read_mapping, storage, write_atomic, write_json
+from chipwise.deploy.hf import save_pretrained
+from chipwise.deploy.hf_vision import labels_of
+from chipwise.deploy.onnx import export
+from chipwise.space import SearchSpace
+from chipwise.space.images import ImageSpace
+from chipwise.space.search_space import Rows
+from chipwise.spec import ArchSpec
+from chipwise.tasks.protocol import Exported, Losses
+from chipwise.tasks.vision.sources import ImagesSpec, LabelledPixels, read_pixels
+from chipwise.training.arrays import LabelledArrays, errors_of, load_arrays, save_arrays
+from chipwise.training.dataset import DataFile, Split
+
+QUICK = 2_000  # images that short trainings are judged on
+FEWEST = 20  # images of the smallest class
+SHOWN = 20  # test images in the report
+BATCH = 64
+
+
+class VisionData:
+    """See :class:`chipwise.tasks.protocol.TaskData`.
+
+    Args:
+        spec: Where images come from.
+        base: Where its paths start.
+        folder: Where the file of arrays is kept.
+        image: The size, channels and classes that the space is for.
+    """
+
+    recipe: Mapping[str, Any] = {"batch_windows": BATCH}
+    quick = QUICK
+
+    def __init__(self, spec: ImagesSpec, base: Path, folder: Path, image: ImageSpace) -> None:
+        self.spec, self.base, self.folder, self.image = spec, base, folder, image
+
+    @property
+    def path(self) -> Path:
+        """The file of arrays."""
+        return self.folder / "images.npz"
+
+    @property
+    def facts(self) -> Path:
+        """What the file was made of: source, licence, counts."""
+        return self.folder / "images.json"
+
+    def prepare(self) -> None:
+        """Reads the images, divides them and writes them once."""
+        wanted = digest([self.spec, self.image.size, self.image.channels, self.image.classes])
+        if self.facts.exists():
+            if read_mapping(self.facts).get("identity") != wanted:
+                raise StudyError(f"{self.folder}: holds other images; start again with --restart")
+            return
+        found = read_pixels(self.spec, self.base, size=self.image.size, channels=self.image.channels)
+        parts = divided(found, share=self.spec.validation_share)
+        if len(found.classes) != self.image.classes:
+            raise SpecError(
+                f"the images have {len(found.classes)} classes, not {self.image.classes}", field="space.image.classes"
+            )
+        pixels = parts["train"][0].astype(np.float32)
+        axes = (0, 2, 3)
+        data = LabelledArrays(
+            **parts,
+            classes=found.classes,
+            mean=pixels.mean(axes)[:, None, None],
+            std=np.maximum(pixels.std(axes), 1.0)[:, None, None],
+        )
+        with storage(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        save_arrays(self.path, data)
+        flip = found.flip if self.spec.flip is None else self.spec.flip
+        facts = {"source": found.source, "licence": found.licence, "flip": flip, "identity": wanted}
+        write_json(self.facts, facts)  # last: the file of arrays is whole
+
+    @cached_property
+    def arrays(self) -> LabelledArrays:
+        """The images of all parts."""
+        return load_arrays(self.path)
+
+    def summary(self) -> Mapping[str, Any]:
+        """Images and bytes of each part, source and licence."""
+        facts = read_mapping(self.facts)
+        found = {"name": self.spec.source, "source": facts["source"], "licence": facts["licence"]}
+        for name, (inputs, labels) in (
+            ("train", self.arrays.train),
+            ("val", self.arrays.validation),
+            ("test", self.arrays.test),
+        ):
+            found |= {f"entries_{name}": len(labels), f"bytes_{name}": int(inputs.nbytes)}
+        return found
+
+    def data(self, arch: ArchSpec) -> DataFile:
+        """The images, shifted while they are learnt, and mirrored where that keeps their labels."""
+        flip = read_mapping(self.facts)["flip"]
+        return DataFile(path=str(self.path), kind="flipped-images" if flip else "images")
+
+    def step_tokens(self, arch: ArchSpec) -> int:
+        """Positions of a batch of images."""
+        return BATCH * arch.max_tokens
+
+    def bytes_per_token(self, space: SearchSpace, rows: Rows) -> Float64Array:
+        """Bytes of an image over the positions that a stem makes of it."""
+        each = self.image.size**2 * self.image.channels
+        grid = self.image.size // space.values(rows, "patch").astype(np.int64)
+        first = (space.values(rows, "pooling") == "first").astype(np.int64)
+        return np.asarray(each / (grid**2 + first), np.float64)
+
+    def losses(self, item: Exported, *, split: Split) -> Losses:
+        """1 for each image that the exported graph gets wrong, one image at a time as it serves them."""
+        logits = self._logits(item, split)
+        values = errors_of(logits, self.arrays.part(split)[1])
+        if not np.isfinite(values).all():
+            raise MeasurementError(f"{item.folder}: the exported model's logits are not finite")
+        return Losses(values=values, sizes=np.ones(len(values)))
+
+    def _logits(self, item: Exported, split: Split) -> NDArray[np.float32]:
+        """Logits (n, classes) by the exported graph."""
+        from chipwise.profile.backends.onnxruntime import OnnxClassifier
+
+        path = item.folder / "judged.onnx"
+        with storage(path):
+            export(item.design, item.weights, path)
+        try:
+            session = OnnxClassifier(path)
+            inputs, _ = self.arrays.part(split)
+            return np.stack([session.prefill(image[None])[0].copy() for image in inputs])
+        finally:
+            path.unlink(missing_ok=True)
+
+    def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, Any]:
+        """Some test images with labels and answers, and the winner's confusion matrix over all of them."""
+        inputs, labels = self.arrays.test
+        classes = self.arrays.classes
+        said = {"winner": self._logits(winner, "test").argmax(1)}
+        if reference is not None:
+            said["baseline"] = self._logits(reference, "test").argmax(1)
+        images = [
+            {"image": _png(inputs[i]), "label": classes[labels[i]]} | {who: classes[a[i]] for who, a in said.items()}
+            for i in chosen(labels, said["winner"])
+        ]
+        counts = np.zeros((len(classes), len(classes)), np.int64)
+        np.add.at(counts, (labels, said["winner"]), 1)
+        return {"images": images, "confusion": counts.tolist(), "classes": list(classes)}
+
+    def ship(self, item: Exported, folder: Path, files: Mapping[str, str]) -> None:
+        """The Hugging Face folder with the names of the classes, and how an image is prepared for it."""
+        arch, arrays = item.design.arch, self.arrays
+        save_pretrained(arch, item.weights, None, folder, dict(files))
+        write_json(folder / "config.json", read_mapping(folder / "config.json") | labels_of(arch, arrays.classes))
+        write_json(folder / "preprocessor_config.json", _preprocessor(arrays, self.image))
+
+
+def divided(found: LabelledPixels, *, share: float) -> dict[str, tuple[NDArray[np.uint8], NDArray[np.int64]]]:
+    """Training, validation and test parts, (n, C, Y, X) with labels; each class is divided alike.
+
+    Raises:
+        DataError: A class has too few images.
+    """
+    counts = np.bincount(found.labels, minlength=len(found.classes))
+    if counts.min() < FEWEST:
+        name = found.classes[int(counts.argmin())]
+        raise DataError(f"class {name!r} has {counts.min()} images; each needs at least {FEWEST}")
+    generator, held = np.random.default_rng(0), {"train": [], "validation": [], "test": []}  # type: ignore[var-annotated]
+    for label, count in enumerate(counts):
+        rows = generator.permutation(np.flatnonzero(found.labels == label))
+        size = max(1, round(share * count))
+        ends = (size, size if found.tests is not None else 2 * size)
+        for name, part in zip(("validation", "test", "train"), np.split(rows, ends), strict=True):
+            held[name].append(part)
+    rows_of = {name: np.concatenate(parts) for name, parts in held.items()}
+
+    def part(pixels: NDArray[np.uint8], labels: NDArray[np.int64]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        return np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)), labels
+
+    parts = {}
+    for name, rows in rows_of.items():
+        rows = generator.permutation(rows)
+        parts[name] = part(found.pixels[rows], found.labels[rows])
+    return parts if found.tests is None else parts | {"test": part(*found.tests)}
+
+
+def chosen(labels: NDArray[np.int64], said: NDArray[np.int64]) -> list[int]:
+    """Test images to show: half of them the first of each class in turn, half the first that are wrong."""
+    turns = [np.flatnonzero(labels == label) for label in np.unique(labels)]
+    first = [int(rows[turn]) for turn in range(SHOWN) for rows in turns if turn < len(rows)][: SHOWN // 2]
+    wrong = [int(i) for i in np.flatnonzero(labels != said) if int(i) not in first][: SHOWN - len(first)]
+    return first + wrong
+
+
+def _png(pixels: NDArray[np.uint8]) -> str:
+    """An image (C, Y, X) as a data URI."""
+    with optional_imports():
+        from PIL import Image
+
+    stream = io.BytesIO()
+    Image.fromarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0)).save(stream, "PNG")
+    return f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode()}"
+
+
+def _preprocessor(arrays: LabelledArrays, image: ImageSpace) -> dict[str, Any]:
+    """The settings of a ``ViTImageProcessor`` that prepares images as they were learnt."""
+    return {
+        "image_processor_type": "ViTImageProcessor",
+        "do_resize": True,
+        "size": {"height": image.size, "width": image.size},
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": (arrays.mean.ravel() / 255).tolist(),
+        "image_std": (arrays.std.ravel() / 255).tolist(),
+    }
