@@ -6,6 +6,7 @@ Axes: B batch, T tokens, D model width, V vocabulary.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +16,7 @@ from chipwise.blocks.attention.module import AttentionModule
 from chipwise.blocks.conv.module import ShortConv
 from chipwise.blocks.ffn.module import FeedForwardModule
 from chipwise.blocks.norm.module import make_norm
+from chipwise.deploy import torch_vision
 from chipwise.nn import rotary
 from chipwise.spec import ArchSpec, Layer
 from chipwise.spec.plain import require_plain
@@ -139,6 +141,13 @@ def initialise(model: Transformer, *, seed: int) -> Transformer:
     return model
 
 
-def build(arch: ArchSpec, *, seed: int) -> Transformer:
-    """A freshly initialised model of ``arch``."""
+def module_of(arch: ArchSpec) -> Any:
+    """The torch module of ``arch`` without its weights: a decoder, or a classifier where it reads images."""
+    return Transformer(arch) if arch.stem is None else torch_vision.ImageClassifier(arch)
+
+
+def build(arch: ArchSpec, *, seed: int) -> Any:
+    """A freshly initialised model of ``arch``, a module as of :func:`module_of`."""
+    if arch.stem is not None:
+        return torch_vision.build(arch, seed=seed)
     return initialise(Transformer(arch), seed=seed)

@@ -29,6 +29,7 @@ TASKS = Table(
     "chipwise.domains",
     {
         "text": "chipwise.tasks.text.task:TEXT",
+        "vision": "chipwise.tasks.vision.task:VISION",
     },
 )
 """Tasks by the name that a run file gives as ``task``; ``chipwise.tasks`` are evaluations of text models."""

@@ -29,6 +29,8 @@ DATASETS = Table(
     {
         "tokens": "chipwise.training.tokenizer:load_tokens",
         "arrays": "chipwise.training.arrays:load_arrays",
+        "images": "chipwise.training.images:load_images",
+        "flipped-images": "chipwise.training.images:load_flipped",
     },
 )
 """``load(path) -> Dataset`` by kind."""

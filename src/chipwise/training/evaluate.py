@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 
 from chipwise.blocks.quantize import dequantize_int4, quantize_int4, quantize_int8
 from chipwise.core.errors import InputError, Unsupported
-from chipwise.deploy.torch import Transformer
+from chipwise.deploy.torch import Transformer, module_of
 from chipwise.nn.loss import head_loss
 from chipwise.spec import ArchSpec, Design
 from chipwise.training.dataset import Split
@@ -87,10 +88,10 @@ def _nats(model: Transformer, inputs: Tensor, targets: Tensor) -> float:
     return float(nn.functional.cross_entropy(logits, targets.reshape(-1), reduction="sum"))
 
 
-def load_model(arch: ArchSpec, weights: Weights | str | Path) -> Transformer:
+def load_model(arch: ArchSpec, weights: Weights | str | Path) -> Any:
     """The torch module of ``arch`` with these weights, in FP32."""
     arrays = read(weights) if isinstance(weights, str | Path) else weights
-    model = Transformer(arch)
+    model = module_of(arch)
     model.load_state_dict({name: torch.from_numpy(np.array(value, np.float32)) for name, value in arrays.items()})
     return model.eval()
 
@@ -110,7 +111,7 @@ def read(path: str | Path) -> dict[str, NDArray[np.floating]]:
         raise InputError(f"{path}: cannot be read as weights: {error}") from None
 
 
-def quantised(model: Transformer, form: str) -> Transformer:
+def quantised(model: Any, form: str) -> Any:
     """A copy of ``model`` whose projections and head hold the values that ``form`` can store.
 
     ``form`` is a format or the name of a mixture (:mod:`chipwise.spec.formats`). A tied head becomes a separate table,
@@ -118,12 +119,13 @@ def quantised(model: Transformer, form: str) -> Transformer:
     """
     arch = dataclasses.replace(model.arch, tie_embeddings=False)
     state = dict(model.state_dict())
-    state["head.weight"] = model.head_table
+    if arch.stem is None:
+        state["head.weight"] = model.head_table
     design = Design(arch=arch, weights=form)
     for name, value in state.items():
         if (stored := design.format_of(name)) != "fp32":
             state[name] = rounded(value, stored)
-    copy = Transformer(arch)
+    copy = module_of(arch)
     copy.load_state_dict({name: value.clone() for name, value in state.items()})
     return copy.eval()
 

@@ -16,7 +16,7 @@ from chipwise.core.arrays import Float64Array
 from chipwise.core.digest import digest
 from chipwise.core.errors import DataError, MeasurementError, SpecError, StudyError
 from chipwise.core.extras import optional_imports
-from chipwise.core.files import read_mapping, storage, write_atomic, write_json
+from chipwise.core.files import read_mapping, storage, write_json
 from chipwise.deploy.hf import save_pretrained
 from chipwise.deploy.hf_vision import labels_of
 from chipwise.deploy.onnx import export

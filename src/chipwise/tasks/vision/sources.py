@@ -49,7 +49,9 @@ class ImagesSpec:
         check_fields(self)
         named = self.source in ("folder", "idx", "numpy", "parquet")
         if named != bool(self.path):
-            raise SpecError(f"source: {self.source} needs a path" if named else f"{self.source} reads none", field="path")
+            raise SpecError(
+                f"source: {self.source} needs a path" if named else f"{self.source} reads none", field="path"
+            )
         if (self.source == "idx") != bool(self.labels):
             raise SpecError("the IDX file of the labels; source: idx alone has one", field="labels")
         if not 0.001 <= self.validation_share <= 0.4:

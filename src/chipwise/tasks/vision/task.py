@@ -30,7 +30,11 @@ class VisionTask:
     pace: str = "ttft_p50"
     words: Words = field(
         default_factory=lambda: Words(
-            data="images", entry=("image", "images"), token="patch", pace="time per image", curve="nats per image"
+            data="images",
+            entry=("image", "images"),
+            token="patch",
+            pace="time per image",
+            training_loss="nats per image",
         )
     )
     law: Law = LAW
