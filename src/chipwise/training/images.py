@@ -31,7 +31,7 @@ class LabelledImages(LabelledArrays):
             raise InputError(f"the model reads images of {shape}, the data has {self.train[0].shape[1:]}")
 
     def changed(self, inputs: NDArray[np.float32], random: np.random.Generator) -> NDArray[np.float32]:
-        """Every image shifted by up to two pixels each way (its edge repeated), and mirrored by chance with ``flip``."""
+        """Images shifted by up to two pixels each way (edges repeated), and mirrored by chance with ``flip``."""
         padded = np.pad(inputs, ((0, 0), (0, 0), (SHIFT, SHIFT), (SHIFT, SHIFT)), mode="edge")
         rows, columns = inputs.shape[2:]
         views = np.lib.stride_tricks.sliding_window_view(padded, (rows, columns), axis=(2, 3))

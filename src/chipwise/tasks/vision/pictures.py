@@ -15,7 +15,7 @@ def drawn(samples: Mapping[str, Any]) -> Sequence[Picture]:
     """The sections ``images`` and ``confusion``, as far as the samples hold them."""
     found = []
     if samples.get("images"):
-        note = "<p>Test images with their labels, and what winner and reference design say of them; wrong answers in bold.</p>"
+        note = "<p>Test images, their labels, and the answers of winner and reference design; wrong ones in bold.</p>"
         shown = "".join(_figure(item) for item in samples["images"])
         style = "display:flex;flex-wrap:wrap;gap:12px"
         html = f'{note}<div style="{style}">{shown}</div>'

