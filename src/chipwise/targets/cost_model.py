@@ -50,7 +50,8 @@ class NotedMeasurement:
 
     def seconds(self, phase: Phase, share: float) -> float:
         """The percentile ``share`` of a pass; P50 and P99 are noted."""
-        return self.values[f"{'ttft' if phase is Phase.PREFILL else 'tpot'}_p{share * 100:.0f}"]
+        one_pass = phase is Phase.PREFILL or self.design.arch.stem is not None
+        return self.values[f"{'ttft' if one_pass else 'tpot'}_p{share * 100:.0f}"]
 
 
 def _check_name(metric: str) -> str:
@@ -71,6 +72,8 @@ class CostModel:
     ) -> None:
         self.profile, self._calibrated, self._workload = profile, profile, workload
         self._rates = rates
+        self._one_pass = space.spec.image is not None  # an image is classified in one pass; nothing follows it
+        self._measured = {name for name in MEASURED_METRICS if not (self._one_pass and name.startswith("tpot"))}
         self._pricer = ProfilePricer(profile)
         self._table = PriceTable(space, workload, self._pricer)
         self._corrections: dict[str, Correction] = {}
@@ -80,13 +83,13 @@ class CostModel:
 
     def learn(self, measured: Iterable[tuple[Design, Mapping[str, float]]]) -> None:
         """Learns from all measurements of the run so far; replaces what was learnt before."""
-        known = [(design, values) for design, values in measured if values.keys() >= MEASURED_METRICS - {"peak_memory"}]
+        known = [(design, values) for design, values in measured if values.keys() >= self._measured - {"peak_memory"}]
         joint = self._joint(known)
         self.profile = self._pricer.profile = self._calibrated if joint is None else learn(self._calibrated, joint)
         self._medians = {}
         # Errors of tails and memory are of models that the fit excluded.
         excluded = {} if joint is None else held_out_predictions(self._calibrated, joint, memory=False)
-        for metric in MEASURED_METRICS:
+        for metric in self._measured:
             pairs = []
             if not metric.endswith("_p50") and joint is not None:
                 predicted = excluded[_check_name(metric)]
@@ -128,6 +131,8 @@ class CostModel:
             extra = math.sqrt(max(0.0, here**2 - usual**2))
             predicted[metric] = list(known.interval(cost[metric], extra=extra))
         count = float(design.arch.parameters())
+        if self._one_pass:
+            return {**predicted, "parameters": [count, count, count]}
         ends = zip(predicted["ttft_p50"], predicted["tpot_p50"], strict=True)
         each = [spent(ttft_s, tpot_s, self._workload, self._rates) for ttft_s, tpot_s in ends]
         costs = {name: [spans[0], *sorted(spans[1:])] for name in each[0] if (spans := [x[name] for x in each])}
@@ -146,9 +151,13 @@ class CostModel:
         costs = self._table(rows)
         values = {"peak_memory": costs.peak_memory_bytes}
         for quantity, median in (("ttft", costs.ttft_s), ("tpot", costs.tpot_s)):
+            if quantity == "tpot" and self._one_pass:
+                continue
             tail = self.profile.tails[_PHASE[quantity].value]
             values[f"{quantity}_p50"] = median
             values[f"{quantity}_p99"] = tail.ratio * median + tail.extra_s
         corrected = {metric: value * self._corrections[metric].factor for metric, value in values.items()}
+        if self._one_pass:
+            return {**corrected, "parameters": costs.parameters}
         costs_of = spent(corrected["ttft_p50"], corrected["tpot_p50"], self._workload, self._rates)
         return {**corrected, "parameters": costs.parameters, **costs_of}
