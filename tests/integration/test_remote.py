@@ -2,67 +2,31 @@
 
 from __future__ import annotations
 
-import getpass
 import json
-import shutil
-import socket
-import subprocess
 import sys
-import time
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from daemon import free_port, ssh_daemon
 
-from chipwise.core.errors import InputError, MeasurementError
+from chipwise.core.errors import InputError, MeasurementError, Unreachable
 from chipwise.hardware.detect import detect
 from chipwise.ops import Workload
 from chipwise.profile.harness import measure
 
-SSHD = shutil.which("sshd") or shutil.which("sshd", path="/usr/sbin")
 WORKLOAD = Workload(prompt_tokens=4, new_tokens=9)
 SETTINGS = {"runtime": "fake", "seconds": 0.1, "attempts": 1}
 
 
-def free_port() -> int:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        return int(held.getsockname()[1])
-
-
 @pytest.fixture
-def host(tmp_path: Path, monkeypatch):
-    """``user@127.0.0.1`` of a daemon with keys of its own."""
-    if SSHD is None or shutil.which("ssh") is None:
-        pytest.skip("needs an ssh client and sshd (apt install openssh-server)")
-    for name in ("host", "user"):
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / name)], check=True)
-    tmp_path.chmod(0o700)
-    shutil.copy(tmp_path / "user.pub", tmp_path / "authorized")
-    port = free_port()
-    config = tmp_path / "sshd_config"
-    config.write_text(
-        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {tmp_path}/host\nAuthorizedKeysFile {tmp_path}/authorized\n"
-        f"StrictModes no\nUsePAM no\nPidFile {tmp_path}/pid\nPasswordAuthentication no\nPermitRootLogin yes\n"
-    )
-    Path("/run/sshd").mkdir(exist_ok=True)  # where its unprivileged part lives
-    log = (tmp_path / "log").open("w")
-    daemon = subprocess.Popen([SSHD, "-D", "-e", "-f", str(config)], stderr=log)
-    client = f"ssh -p {port} -i {tmp_path}/user -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null"
-    monkeypatch.setenv("CHIPWISE_SSH", f"{client} -o LogLevel=ERROR")
-    monkeypatch.setenv("CHIPWISE_REMOTE_PYTHON", sys.executable)
-    try:
-        for _ in range(600):
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.1)
-        else:
-            pytest.skip(f"sshd does not start here: {(tmp_path / 'log').read_text()[-200:]}")
-        yield f"{getpass.getuser()}@127.0.0.1"
-    finally:
-        daemon.terminate()
-        daemon.wait()
-        log.close()
+def host(tmp_path: Path, monkeypatch) -> Iterator[str]:
+    """``user@127.0.0.1``, reached by the daemon's keys."""
+    with ssh_daemon(tmp_path) as daemon:
+        monkeypatch.setenv("CHIPWISE_SSH", daemon.client)
+        monkeypatch.setenv("CHIPWISE_REMOTE_PYTHON", sys.executable)
+        yield daemon.host
 
 
 def model(folder: Path, **facts) -> Path:
@@ -88,8 +52,42 @@ def test_what_fails_there_is_said_here(host: str, tmp_path) -> None:
 
 def test_a_machine_that_is_not_there(host: str, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("CHIPWISE_SSH", f"ssh -p {free_port()} -o ConnectTimeout=5")
-    with pytest.raises(MeasurementError, match=r"127\.0\.0\.1.*refused"):
+    with pytest.raises(Unreachable, match=r"127\.0\.0\.1.*refused"):
         measure(model(tmp_path), WORKLOAD, remote=host, **SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("python", "message"),
+    [
+        ("no-such-python", r"there is no no-such-python there; measuring needs Python 3\.11"),
+        ("old", r"cannot measure .*its Python is 3\.8"),
+        ("bare", r"cannot measure .*No module named 'numpy'"),
+    ],
+)
+def test_a_machine_without_a_python_that_can_measure(host: str, tmp_path, monkeypatch, python, message) -> None:
+    """The old one says that it is 3.8; the bare one has no packages."""
+    changed = {"old": "import sys; sys.version_info = (3, 8)", "bare": "import sys; sys.path[:] = sys.path[:3]"}
+    if python in changed:
+        path = tmp_path / python
+        flags = "-I -S" if python == "bare" else ""
+        path.write_text(
+            f'#!/bin/sh\nshift\nprogram="{changed[python]}\n$1"\nexec {sys.executable} {flags} -c "$program"\n'
+        )
+        path.chmod(0o700)
+    monkeypatch.setenv("CHIPWISE_REMOTE_PYTHON", str(tmp_path / python) if python in changed else python)
+    with pytest.raises(Unreachable, match=message):
+        measure(model(tmp_path), WORKLOAD, remote=host, **SETTINGS)
+
+
+def test_a_connection_that_drops_while_measuring_is_not_the_models_fault(tmp_path, monkeypatch) -> None:
+    with ssh_daemon(tmp_path) as daemon:
+        monkeypatch.setenv("CHIPWISE_SSH", daemon.client)
+        monkeypatch.setenv("CHIPWISE_REMOTE_PYTHON", sys.executable)
+        timer = threading.Timer(0.2, daemon.drop_when, args=("chipwise.profile.worker",))
+        timer.start()
+        with pytest.raises(Unreachable, match=r"@127\.0\.0\.1: the connection was lost while measuring"):
+            measure(model(tmp_path), WORKLOAD, remote=daemon.host, **{**SETTINGS, "seconds": 20})
+        timer.join()
 
 
 def test_an_option_is_no_machine(tmp_path) -> None:

@@ -13,6 +13,7 @@ ChipwiseError
 ├── StudyError            a run folder that cannot be used (locked, corrupt, of another spec)
 ├── StorageError          the disk refused (full, read-only)
 ├── WorkerError           a child process died, hung or sent an unreadable answer
+├── Unreachable           a machine that cannot be reached, or lacks what measuring needs
 ├── TrainingDiverged      loss or weights are no longer finite
 └── MeasurementError      a measurement that cannot be trusted or made
 """
@@ -113,7 +114,13 @@ class StorageError(ChipwiseError):
 
 
 class WorkerError(ChipwiseError):
-    """A child process died, hung, or sent an unreadable answer."""
+    """A child process died, hung, or sent an unreadable answer; ``ended_with`` is its exit code, where it ended."""
+
+    ended_with: int | None = None
+
+
+class Unreachable(ChipwiseError):
+    """A machine cannot be reached, or lacks what measuring needs. No model is at fault, so what asked for it ends."""
 
 
 class TrainingDiverged(ChipwiseError):

@@ -40,6 +40,7 @@ from chipwise.targets.target import Target
 from chipwise.tasks.protocol import Exported, Losses, TaskData
 
 ROUNDS = 5  # of measuring, while the machine is busy
+ROUNDS_S = 120.0  # seconds by the clock after which no further round begins, also where another machine measures
 PAUSE_S = (0.0, 3.0, 10.0, 20.0)  # before each round after the first: a machine is rarely busy for ever
 
 
@@ -58,6 +59,7 @@ class Finals:
         on_phase: Called with the name of each phase.
         left_s: CPU seconds of the budget that are left for measuring; no limit unless given.
         sleep: Waits, in seconds.
+        clock: Seconds by the clock.
     """
 
     def __init__(
@@ -74,10 +76,11 @@ class Finals:
         on_phase: Callable[[str], None] = lambda phase: None,
         left_s: Callable[[], float] = lambda: math.inf,
         sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._trials, self._spec, self._folder, self._data = trials, spec, folder, data
         self._tasks, self._penalty_factor, self._on_phase = tasks, penalty_factor, on_phase
-        self._left_s, self._sleep = left_s, sleep
+        self._left_s, self._sleep, self._clock = left_s, sleep, clock
         self._target, self._others = target, others
         self.contenders: list[Candidate] = []  # those that keep limits and floors, once it is decided
 
@@ -176,7 +179,7 @@ class Finals:
         """Exports the contenders and measures them in turns where the target can, again while the machine is busy.
 
         Of several rounds the quietest measurement of each contender counts. There are at most ``ROUNDS``, and after the
-        first only as many as the budget allows; what stays unclean is marked so.
+        first only as many as the budget and ``ROUNDS_S`` allow; what stays unclean is marked so.
         """
         self._on_phase("measuring the finalists" if self._target.measures else "exporting the finalists")
         for item in contenders:
@@ -185,11 +188,13 @@ class Finals:
                 self._trials.note(item.number, believed_now=self._target.predict(item.design))
         if not self._target.measures:
             return
-        round_s = 0.0  # CPU time of the last round
+        round_s, began_s = 0.0, self._clock()  # CPU time of the last round
         for number in range(ROUNDS):
             before_s = self._left_s()
             running = [item for item in (self._trials[c.number] for c in contenders) if item.alive]
             if all(item.notes.final for item in running) or before_s < round_s:
+                return
+            if number and self._clock() - began_s > ROUNDS_S:
                 return
             if number and PAUSE_S[number - 1]:
                 self._sleep(PAUSE_S[number - 1])

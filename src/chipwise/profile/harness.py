@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 import psutil
 
-from chipwise.core.errors import InputError, MeasurementError, UnknownName, WorkerError
+from chipwise.core.errors import InputError, MeasurementError, UnknownName, Unreachable, WorkerError
 from chipwise.core.statistics import two_speeds
 from chipwise.core.workers import ask_once
 from chipwise.hardware.detect import detect
@@ -23,7 +23,7 @@ from chipwise.profile.drift import Drift, drift
 from chipwise.profile.exporting import reference_model
 from chipwise.profile.measurement import Measurement
 from chipwise.profile.reference_work import medians
-from chipwise.profile.remote import prepare_remote
+from chipwise.profile.remote import check_connection, prepare_remote
 from chipwise.profile.verdict import Verdict, judge, spread
 
 T = TypeVar("T")
@@ -288,6 +288,7 @@ def ask_worker(
 
     Raises:
         MeasurementError: The process hung, died, gave no valid reply or reported an error.
+        Unreachable: The other machine cannot be reached, or lacks the runtime.
     """
     threads_of = {name: str(threads) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
     command, model = [sys.executable, "-m", "chipwise.profile.worker"], request["model"]
@@ -296,7 +297,11 @@ def ask_worker(
     try:
         reply = ask_once(command, request, timeout_s=timeout_s, name="measuring process", environment=threads_of)
     except WorkerError as error:
+        if remote is not None:
+            check_connection(remote, error.ended_with, str(error))
         raise MeasurementError(f"{model}: {error}") from None
+    if remote is not None and reply.get("lacks"):
+        raise Unreachable(f"{remote}: {reply['error']}")
     if "error" in reply:
         message, name = str(reply["error"]), f"{model}: "
         raise MeasurementError(name + message.removeprefix(name))

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from chipwise.core.arrays import AnyArray
-from chipwise.core.errors import ChipwiseError, MeasurementError
+from chipwise.core.errors import ChipwiseError, MeasurementError, MissingExtra
 from chipwise.profile import sensors
 from chipwise.profile.backends import RUNTIMES, Session, clock_of
 from chipwise.profile.reference_work import REFERENCE_PROMPT, REFERENCE_STEPS, ReferenceWork
@@ -41,7 +41,7 @@ def main() -> int:
         limit = request["memory_limit_bytes"]
         reply = {"error": "out of memory" + (f" (limit {limit / 1e6:.0f} MB)" if limit else "")}
     except ChipwiseError as error:
-        reply = {"error": str(error)}
+        reply = {"error": str(error), "lacks": isinstance(error, MissingExtra)}
     with os.fdopen(reply_to, "w") as stream:
         json.dump(reply, stream)
     return 0

@@ -77,7 +77,7 @@ class Found:
 class Rounds(Finals):
     """Measures from a script of noise levels, one a round and contender; a round takes ten CPU seconds."""
 
-    def __init__(self, script, *, budget_s: float = 1e9) -> None:
+    def __init__(self, script, *, budget_s: float = 1e9, round_s: float = 0.0) -> None:
         blank = {"alive": True, "measured": None}
         self.items = Store(
             (number, SimpleNamespace(number=number, notes=SimpleNamespace(final=False, loudness=None), **blank))
@@ -92,6 +92,7 @@ class Rounds(Finals):
             MEASURED,
             left_s=lambda: budget_s - 10.0 * self.rounds,
             sleep=self.waited.append,
+            clock=lambda: 100.0 + round_s * self.rounds,
         )
 
     def _export(self, item) -> None: ...
@@ -133,5 +134,13 @@ def test_a_machine_that_stays_busy_ends_with_the_quietest_round() -> None:
 def test_rounds_end_where_the_budget_does(budget_s, rounds) -> None:
     """A round of ten CPU seconds is repeated where ten are left; the first is always taken."""
     finals = Rounds([(3.0, 3.0)] * ROUNDS, budget_s=budget_s)
+    finals.run()
+    assert finals.rounds == rounds
+
+
+@pytest.mark.parametrize(("round_s", "rounds"), [(10.0, ROUNDS), (50.0, 3), (200.0, 1)])
+def test_no_round_begins_after_two_minutes_also_where_measuring_takes_no_time_of_this_machine(round_s, rounds) -> None:
+    """Rounds of 50 s: the third begins after 100 s, a fourth would after 150."""
+    finals = Rounds([(3.0, 3.0)] * ROUNDS, round_s=round_s)
     finals.run()
     assert finals.rounds == rounds
