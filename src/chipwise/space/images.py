@@ -63,7 +63,8 @@ class ImageSpace:
 
     def _halves(self, patch: int, times: int) -> bool:
         """Whether patch and image can be halved so many times."""
-        return patch % CONV_STRIDE**times == 0 and self.size % CONV_STRIDE**times == 0
+        each = int(CONV_STRIDE**times)
+        return patch % each == 0 and self.size % each == 0
 
     def stem_of(self, choices: Mapping[str, Any]) -> ImageStem:
         """The stem that ``choices`` describe."""

@@ -74,7 +74,7 @@ class BlockSuite:
 
 def shaken(arch: ArchSpec, *, seed: int) -> Transformer:
     """A random model in which norms, biases and convolutions are not ones and zeros, so that forgetting one shows."""
-    model = build(arch, seed=seed).eval()
+    model: Transformer = build(arch, seed=seed).eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -177,13 +177,14 @@ def divided(found: LabelledPixels, *, share: float) -> dict[str, tuple[NDArray[n
     if counts.min() < FEWEST:
         name = found.classes[int(counts.argmin())]
         raise DataError(f"class {name!r} has {counts.min()} images; each needs at least {FEWEST}")
-    generator, held = np.random.default_rng(0), {"train": [], "validation": [], "test": []}  # type: ignore[var-annotated]
+    generator = np.random.default_rng(0)
+    held: dict[str, list[NDArray[np.intp]]] = {"train": [], "validation": [], "test": []}
     for label, count in enumerate(counts):
         rows = generator.permutation(np.flatnonzero(found.labels == label))
         size = max(1, round(share * count))
         ends = (size, size if found.tests is not None else 2 * size)
-        for name, part in zip(("validation", "test", "train"), np.split(rows, ends), strict=True):
-            held[name].append(part)
+        for name, some in zip(("validation", "test", "train"), np.split(rows, ends), strict=True):
+            held[name].append(some)
     rows_of = {name: np.concatenate(parts) for name, parts in held.items()}
 
     def part(pixels: NDArray[np.uint8], labels: NDArray[np.int64]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
