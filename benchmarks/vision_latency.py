@@ -1,0 +1,99 @@
+"""Predicted against measured seconds of random image classifiers on this machine, in ONNX Runtime with one thread.
+
+    python benchmarks/vision_latency.py [--designs 40] [--calibration 90] [--out FILE]
+
+Calibrates for image classifiers (nodes and random whole models), then draws other designs from the space of
+``examples/vision.yaml``, predicts each before it is measured, and prints the median error and Kendall's tau of P50 by
+weight format. The profile's own designs are of another seed and another family of sizes. Beside it stands the plain
+rival: the best single rate of multiply-adds a second with a cost per node, fitted to the measured designs themselves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from chipwise.blocks.lowering import lower
+from chipwise.core.statistics import kendall_tau
+from chipwise.ops import Phase, Workload
+from chipwise.profile.calibrate import calibrate
+from chipwise.profile.exporting import export_for
+from chipwise.profile.harness import measure
+from chipwise.profile.learning import fit_relative, predict_seconds
+from chipwise.run.spec import load_run
+from chipwise.space import SearchSpace
+from chipwise.space.designs import summary
+from chipwise.spec import Design
+
+EXAMPLE = Path(__file__).parent.parent / "examples" / "vision.yaml"
+SEED = 2_026
+
+
+def main() -> None:
+    """Runs the comparison."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--designs", type=int, default=40)
+    parser.add_argument("--calibration", type=float, default=90.0, help="seconds")
+    parser.add_argument("--out", type=Path)
+    asked = parser.parse_args()
+    profile = calibrate(seconds=asked.calibration, images=True)
+    print(f"calibrated: {profile.checks['prefill']}; {'; '.join(profile.notes) or 'machine quiet'}")
+    space, workload = SearchSpace(load_run(EXAMPLE).space), Workload(prompt_tokens=1, new_tokens=1)
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for number, row in enumerate(space.sample(asked.designs, np.random.default_rng(SEED))):
+            arch = space.design(row).arch
+            design = Design(arch=arch, weights=("fp32", "int8")[number % 2])
+            predicted = predict_seconds(profile, design, Phase.PREFILL, workload)
+            found = measure(
+                export_for("onnxruntime", design, Path(folder)),
+                workload,
+                repeats=300,
+                prefills=300,
+                seconds=0.4,
+                attempts=3,
+                calibrated=profile.reference_s,
+            )
+            works = [placed.op.work() for placed in lower(design, workload, Phase.PREFILL)]
+            rows.append(
+                {
+                    "design": summary(design),
+                    "weights": design.weights,
+                    "predicted_s": predicted,
+                    "measured_s": found.settled("ttft_p50"),
+                    "wall_s": float(np.median(found.ttft_s)),
+                    "clean": found.clean,
+                    "flops": sum(work.flops for work in works),
+                    "nodes": len(works),
+                }
+            )
+            print(
+                f"{number:3} {rows[-1]['measured_s'] * 1e6:8.1f} µs, predicted {predicted * 1e6:8.1f}: {summary(design)}"
+            )
+    for weights in ("fp32", "int8", None):
+        _print([row for row in rows if weights in (None, row["weights"])], weights or "both")
+    if asked.out:
+        asked.out.write_text(json.dumps(rows, indent=1))
+
+
+def _print(rows: list[dict[str, object]], name: str) -> None:
+    predicted, measured, flops, nodes = (
+        np.array([row[key] for row in rows], float) for key in ("predicted_s", "measured_s", "flops", "nodes")
+    )
+    error = np.abs(predicted / measured - 1)
+    features = np.stack([flops, nodes, np.ones(len(rows))], axis=1)
+    rival = features @ fit_relative(features, measured)
+    print(
+        f"{name}: {len(rows)} designs, {np.mean([bool(row['clean']) for row in rows]):.0%} clean: median error "
+        f"{np.median(error):.1%} (P90 {np.quantile(error, 0.9):.1%}), tau {kendall_tau(predicted, measured):.3f}; "
+        f"rival (fitted to these rows) {np.median(np.abs(rival / measured - 1)):.1%}, "
+        f"tau {kendall_tau(rival, measured):.3f}"
+    )
+
+
+if __name__ == "__main__":
+    main()
