@@ -71,9 +71,8 @@ def main() -> None:
                     "nodes": len(works),
                 }
             )
-            print(
-                f"{number:3} {rows[-1]['measured_s'] * 1e6:8.1f} µs, predicted {predicted * 1e6:8.1f}: {summary(design)}"
-            )
+            seconds = f"{rows[-1]['measured_s'] * 1e6:8.1f} µs, predicted {predicted * 1e6:8.1f}"
+            print(f"{number:3} {seconds}: {summary(design)}", flush=True)
     for weights in ("fp32", "int8", None):
         _print([row for row in rows if weights in (None, row["weights"])], weights or "both")
     if asked.out:
