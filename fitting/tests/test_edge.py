@@ -24,7 +24,7 @@ DEVICES = ("rtx-3060", "rtx-3090", "rtx-4090", "rtx-4070")
 
 def write_table(path: Path, rows: list[dict[str, object]]) -> Path:
     with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, (*NEEDED, "device_class", "prompt_tokens", "gen_tokens"))
+        writer = csv.DictWriter(file, (*NEEDED, "device_class", "prompt_tokens", "gen_tokens", "notes"))
         writer.writeheader()
         writer.writerows(rows)
     return path
@@ -235,3 +235,34 @@ def test_a_table_that_is_none_and_a_kind_without_vendors_are_named(tmp_path: Pat
         api.validate("gemm", table, tmp_path / "out.csv", leave_out="vendor")
     with pytest.raises(InputError, match="edge is fitted to a table of measured runs"):
         api.fit(kinds=["edge"])
+
+
+def test_a_prompt_asked_again_of_a_server_that_caches_is_read_from_its_cache(tmp_path: Path) -> None:
+    """Rates of 100,000 tokens/s are no arithmetic: all but a prompt's last tokens are found in the cache."""
+    told = "median run of 3 at prompt 'code'; server measurement"
+    rows = [
+        row("apple-m3-max", "Qwen/Qwen3-8B", "Q4_K_M", prefill_tokens_per_s=9e4, **{"prompt_tokens": 4000, **changes})
+        for changes in (
+            {"notes": told, "runtime": "ollama"},
+            {"notes": told, "runtime": "mlx-vlm"},  # keeps none
+            {"notes": "llama-bench", "runtime": "ollama"},
+            {"notes": told, "runtime": "ollama", "model": "google/gemma-2-2b-it", "prompt_tokens": 8192},  # its context
+        )
+    ]
+    runs = read_runs(write_table(tmp_path / "edge.csv", rows))
+    assert [run.cached for run in runs] == [True, False, False, False]
+    again, first = runs[0], runs[2]
+    assert again.interval_class == "cached prompt"
+    assert not again.plausible
+    assert again.kernels is not None
+    assert first.kernels is not None
+    compute_s = [float(each.kernels.counts @ each.kernels.compute_s) for each in (again, first) if each.kernels]
+    assert compute_s[0] < 0.05 * compute_s[1]
+
+
+def test_a_short_prompt_is_a_sentence(tmp_path: Path) -> None:
+    rows = [
+        row("apple-m4", "Qwen/Qwen3-8B", "Q4_K_M", prefill_tokens_per_s=50, prompt_tokens="", notes=notes)
+        for notes in ("the prompt is short", "")
+    ]
+    assert [run.tokens for run in read_runs(write_table(tmp_path / "edge.csv", rows))] == [8.0, 512.0]

@@ -45,11 +45,11 @@ def half_widths(runs: Sequence[Run], found: Mapping[str, Float64Array]) -> dict[
     """
     widths: dict[str, float] = {}
     kin = kin_of(runs)
-    fair = [i for i, run in enumerate(runs) if run.plausible]
+    fair = [i for i, run in enumerate(runs) if run.plausible or run.cached]
     for phase in ("decode", "prefill"):
         for kind in ("*", *sorted({run.interval_class for run in runs})):
             least = 0.0
-            alike = [i for i in fair if runs[i].phase == phase and kind in ("*", runs[i].interval_class)]
+            alike = [i for i in fair if runs[i].phase == phase and kind in _kinds(runs[i])]
             for distance in local.DISTANCES:
                 chosen = [i for i in alike if distance not in ("kin", "sibling") or kin[i] == (distance == "kin")]
                 if len(chosen) < LEAST or len({runs[i].chip for i in chosen}) < LEAST_DEVICES:
@@ -62,6 +62,11 @@ def half_widths(runs: Sequence[Run], found: Mapping[str, Float64Array]) -> dict[
                 least = max(least, weighted_quantile(values, weights, min(1.0, SHARE * (1 + 1 / len(values)))))
                 widths[f"{phase}|{distance}|{kind}"] = round(least, 4)
     return widths
+
+
+def _kinds(run: Run) -> tuple[str, ...]:
+    """The classes of intervals that a run counts for: its own and, unless its prompt was cached, that of all."""
+    return (run.interval_class,) if run.cached else ("*", run.interval_class)
 
 
 def constants(runs: Sequence[Run]) -> dict[str, Any]:
@@ -81,6 +86,7 @@ def constants(runs: Sequence[Run]) -> dict[str, Any]:
         "devices": sorted({f"{run.chip}|{run.part}" for run in fair}),
         "architectures": sorted({run.architecture for run in fair}),
         "classes": sorted({run.engine for run in fair}),
+        "stacks": sorted({f"{run.engine}|{run.stack}" for run in fair}),
     }
 
 

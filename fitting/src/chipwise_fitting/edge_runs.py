@@ -43,6 +43,12 @@ from chipwise.spec.hf import resolve
 Phase = Literal["decode", "prefill"]
 EPOCHS = ("2025",)  # runs from before have terms that no prediction of today's versions has
 NEW_TOKENS = 128  # where a row does not say how many were made
+PROMPT = 512.0  # tokens, where a row does not say: what llama-bench takes
+SHORT_PROMPT = 8.0  # tokens of a prompt that a row calls short and does not count: a sentence
+CACHED_PROMPT = 8  # tokens that are read again of a prompt found in the cache: the end of a chat template
+ASKED_AGAIN = re.compile(r"median run of (\d+) at prompt")
+CACHING = ("llama.cpp", "ollama", "mlx-lm")
+"""Servers that keep the last prompt's cache and find the next one in it, as they come."""
 FILES = {
     "f16": "fp16", "bf16": "bf16", "fp16": "fp16", "f32": "fp32",
     "q2_k_s": "q2_k", "ud-q2_k_xl": "q2_k", "q3_k_xl": "q3_k_l", "q3_k_p": "q3_k_m", "q4_k_p": "q4_k_m",
@@ -50,6 +56,8 @@ FILES = {
     "q6_k_xl": "q6_k", "ud-q6_k_xl": "q6_k", "q8_k_xl": "q8_0", "mxfp4_moe": "mxfp4",
     "4bit": "mlx_4bit", "mlx-4bit": "mlx_4bit", "8bit": "mlx_8bit", "mlx-8bit": "mlx_8bit",
     "awq-int4-g128": "int4_g128", "gptq g128": "int4_g128", "w4a16": "q4_0", "w4": "q4_0", "mlc-q4f16_1": "q4_0",
+    "int4 (dynamic)": "int4_g128", "int4 (mixed, blockwise gs32)": "int4_g32", "int4 (qat)": "int4_g128",
+    "4-bit palettized (uniform g32)": "int4_g32", "int4 palettized": "int4_g128", "int8 palettized": "int8",
     "ov-int4-mixed": "int4_g128", "int8-channel": "int8", "int8": "int8", "exl2 4.0 bpw": "int4_g128",
     "exl2 2.5 bpw": "q2_k_block", "exl2 3.0 bpw": "iq3_xxs", "exl2 5.0 bpw": "q5_k",
 }  # fmt: skip
@@ -58,10 +66,13 @@ RUNTIMES = {
     "ollama": "llama.cpp",
     "ik_llama.cpp": "ik-llama.cpp",
     "mlx-lm": "mlx",
-    "vllm-mlx": "mlx",
     "autoawq": "awq",
     "tinychat": "awq",
     "tinychat (fp16)": "awq",
+    "cactus (llama.cpp)": "llama.cpp",
+    "core-ai": "coreml",
+    "coreml-llm": "coreml",
+    "litert": "litert-lm",
     "genie (genie)": "genie",
     "genie (qnn_context_binary)": "genie",
 }
@@ -98,6 +109,7 @@ class Run:
     part: str = ""
     stack: str = ""
     kernels: Kernels | None = None
+    cached: bool = False  # whether the prompt had been read before, and was found in the cache
     problem: str = ""  # why nothing can be predicted
 
     @property
@@ -120,14 +132,16 @@ class Run:
     def interval_class(self) -> str:
         """The class that its interval is measured on."""
         assert self.device is not None
-        return interval_class(self.device, self.part)
+        return "cached prompt" if self.cached else interval_class(self.device, self.part)
 
     @property
     def plausible(self) -> bool:
-        """Whether the pass computed what it says: a prompt found in a cache is faster than any arithmetic.
+        """Whether the pass is learnt from: it computed what it says, faster than its arithmetic as no prompt is.
 
         Makers of NPUs publish no rate of their arithmetic, so nothing there is too fast.
         """
+        if self.cached:
+            return False
         if self.kernels is None or self.device is None or self.phase == "decode" or self.part == "npu":
             return True
         least = float(self.kernels.counts @ self.kernels.compute_s) / (2 * matrix_advantage(self.device, self.part))
@@ -153,12 +167,16 @@ def read_runs(path: Path) -> list[Run]:
 
 
 def _runs(row: dict[str, str]) -> Iterator[Run]:
-    prompt = _number(row.get("prompt_tokens")) or 512.0
+    told = row.get("notes") or ""
+    prompt = _number(row.get("prompt_tokens")) or (SHORT_PROMPT if "the prompt is short" in told else PROMPT)
+    again = ASKED_AGAIN.search(told)
+    cached = again is not None and int(again[1]) > 1 and row["runtime"].strip().lower() in CACHING
+    cached = cached and not _fills_context(row["model"], prompt)
     made = _number(row.get("gen_tokens")) or float(NEW_TOKENS)
     past = (_number(row.get("decode_context")) or 0.0) + made / 2
     for phase, tokens, step in (
         ("decode", 1.0, (1, round(past))),
-        ("prefill", prompt, (round(prompt), 0)),
+        ("prefill", prompt, (CACHED_PROMPT, round(prompt)) if cached else (round(prompt), 0)),
     ):
         rate = _number(row.get(f"{phase}_tokens_per_s"))
         if not rate or rate <= 0:
@@ -169,8 +187,17 @@ def _runs(row: dict[str, str]) -> Iterator[Run]:
             subset=row.get("device_class") or row["device"],
             measured_s=tokens / rate,
             tokens=tokens,
+            cached=cached and phase == "prefill",
         )
         yield _asked(run, row, *step)
+
+
+def _fills_context(model: str, prompt: float) -> bool:
+    """Whether a prompt is as long as the model's context: it is cut, so that its cache does not fit the next one."""
+    try:
+        return prompt >= resolve(stand_in(model) or model).max_tokens
+    except ChipwiseError:
+        return False
 
 
 def _asked(run: Run, row: dict[str, str], query_tokens: int, past_tokens: int) -> Run:

@@ -62,6 +62,7 @@ class Runtime:
     vocabulary_multiple: int = 1
     aliases: tuple[str, ...] = ()
     runs_on: frozenset[Platform] = frozenset()
+    checked: bool = True  # whether any of its runs was seen; where none was, its interval is the widest
     replayed_as: str = "a captured graph"  # what a decode step is submitted as where ``graphs`` holds
 
     @property
@@ -89,6 +90,44 @@ _VLLM: frozenset[Platform] = frozenset({"cuda", "rocm", "xpu", "cpu", "tpu", "ne
 _TORCH: frozenset[Platform] = frozenset(
     {"cuda", "old cuda", "rocm", "old rocm", "xpu", "metal", "cpu", "board", "tpu", "neuron", "gaudi", "other"}
 )
+
+_ON_LLAMA_CPP = ("ollama", "lm-studio", "lmstudio", "koboldcpp", "gpt4all", "jan", "llamafile", "cactus")
+"""Programs whose kernels are llama.cpp's."""
+
+
+def _for_one_user(
+    name: str, title: str, runs_on: set[Platform], aliases: tuple[str, ...] = (), *, checked: bool = True
+) -> Runtime:
+    """A runtime with kernels of its own, fused where all such are, that serves one user at a time."""
+    return Runtime(
+        name=name,
+        title=title,
+        stack=name,
+        fused=frozenset({"attention", "experts"}),
+        graphs=False,
+        mixes=False,
+        python=False,
+        aliases=aliases,
+        runs_on=frozenset(runs_on),
+        checked=checked,
+    )
+
+
+def _onnx_runtime(name: str, title: str, runs_on: set[Platform], aliases: tuple[str, ...], *, checked: bool) -> Runtime:
+    return Runtime(
+        name=name,
+        title=title,
+        stack="vllm",
+        fused=frozenset({"qkv", "skip_norm", "rope_cache", "attention", "experts"}),
+        graphs=False,
+        mixes=False,
+        python=False,
+        dispatch_s=1e-6,
+        aliases=aliases,
+        runs_on=frozenset(runs_on),
+        checked=checked,
+    )
+
 
 RUNTIMES: Mapping[str, Runtime] = {
     runtime.name: runtime
@@ -141,7 +180,7 @@ RUNTIMES: Mapping[str, Runtime] = {
             graphs=False,
             mixes=False,
             python=False,
-            aliases=("llamacpp", "llama-cpp", "gguf", "ollama"),
+            aliases=("llamacpp", "llama-cpp", "gguf", *_ON_LLAMA_CPP),
             runs_on=frozenset(
                 {"cuda", "old cuda", "rocm", "old rocm", "xpu", "metal", "cpu", "board", "phone", "other"}
             ),
@@ -190,17 +229,51 @@ RUNTIMES: Mapping[str, Runtime] = {
             aliases=("qnn",),
             runs_on=frozenset({"phone"}),
         ),
+        _onnx_runtime(
+            "onnxruntime",
+            "ONNX Runtime",
+            {"cuda", "old cuda", "rocm", "xpu", "metal", "cpu", "board", "phone", "hailo", "other"},
+            ("ort", "onnx", "onnxruntime-cuda"),
+            checked=True,
+        ),
+        _onnx_runtime(
+            "onnxruntime-directml",
+            "ONNX Runtime, DirectML",
+            {"cuda", "old cuda", "rocm", "xpu"},
+            ("directml", "dml", "windows-ml"),
+            checked=False,
+        ),
+        _onnx_runtime(
+            "onnxruntime-web",
+            "ONNX Runtime Web",
+            {"cuda", "old cuda", "rocm", "xpu", "metal"},
+            ("ort-web", "transformers.js", "webgpu"),
+            checked=False,
+        ),
+        _for_one_user("ik-llama.cpp", "ik_llama.cpp", {"cpu", "board", "cuda", "metal"}, ("ik_llama.cpp", "ik-llama")),
+        _for_one_user("mlx-vlm", "MLX-VLM", {"metal"}),
+        _for_one_user("vllm-mlx", "vllm-mlx", {"metal"}),
+        _for_one_user("awq", "AutoAWQ, TinyChat", {"cuda"}, ("autoawq", "tinychat", "llm-awq")),
+        _for_one_user(
+            "mlc",
+            "MLC LLM",
+            {"cuda", "rocm", "xpu", "metal", "phone"},
+            ("mlc-llm", "web-llm", "webllm"),
+        ),
+        _for_one_user("litert-lm", "LiteRT-LM", {"phone", "metal", "board"}, ("litert", "tflite", "mediapipe")),
+        _for_one_user("coreml", "Core ML", {"metal"}, ("core-ml", "core-ai", "coreml-llm", "coremltools", "ane")),
+        _for_one_user("executorch", "ExecuTorch", {"phone", "metal", "board", "cpu"}, checked=False),
+        _for_one_user("rkllm", "RKLLM", {"board"}, ("rknn", "rknn-llm"), checked=False),
         Runtime(
-            name="onnxruntime",
-            title="ONNX Runtime",
+            name="deepspeed",
+            title="DeepSpeed",
             stack="vllm",
-            fused=frozenset({"qkv", "skip_norm", "rope_cache", "attention", "experts"}),
+            fused=frozenset({"qkv", "act_mul", "skip_norm", "rope_cache", "attention", "experts"}),
             graphs=False,
             mixes=False,
-            python=False,
-            dispatch_s=1e-6,
-            aliases=("ort", "onnx"),
-            runs_on=frozenset({"cuda", "old cuda", "rocm", "xpu", "metal", "cpu", "board", "phone", "hailo", "other"}),
+            dispatch_s=5e-6,
+            aliases=("deepspeed-mii", "optimum-habana"),
+            runs_on=frozenset({"cuda", "rocm", "gaudi", "xpu"}),
         ),
         Runtime(
             name="openvino",
@@ -221,12 +294,55 @@ def runtime_named(name: str) -> Runtime:
 
     Raises:
         UnknownName: There is none.
+        Unsupported: It is a runtime that exists and is not modelled; the message names the nearest that is.
     """
     key = name.strip().lower()
     for runtime in RUNTIMES.values():
         if key == runtime.name or key in runtime.aliases:
             return runtime
+    if key in INSTEAD:
+        near = INSTEAD[key]
+        raise Unsupported(f"the runtime {name} is not modelled; the nearest that is: --runtime {near}")
     raise UnknownName("runtime", name, RUNTIMES)
+
+
+INSTEAD: Mapping[str, str] = {
+    "tgi": "vllm",
+    "text-generation-inference": "vllm",
+    "lmdeploy": "vllm",
+    "aphrodite": "vllm",
+    "ray-serve": "vllm",
+    "xinference": "vllm",
+    "jetstream": "vllm",
+    "maxtext": "vllm",
+    "neuronx-distributed": "vllm",
+    "tensorrt": "trtllm",
+    "triton": "trtllm",
+    "nim": "trtllm",
+    "fastertransformer": "trtllm",
+    "ctranslate2": "torch-compile",
+    "candle": "torch-eager",
+    "mistral.rs": "llama.cpp",
+    "tensorflow": "torch-compile",
+    "jax": "torch-compile",
+    "keras": "torch-compile",
+    "accelerate": "torch-eager",
+    "bitsandbytes": "torch-eager",
+    "powerinfer": "llama.cpp",
+    "bitnet.cpp": "llama.cpp",
+    "t-mac": "llama.cpp",
+    "ktransformers": "llama.cpp",
+    "mnn": "llama.cpp",
+    "ncnn": "llama.cpp",
+    "paddle": "onnxruntime",
+    "winml": "onnxruntime-directml",
+    "hailort": "onnxruntime",
+    "nnapi": "litert-lm",
+    "snpe": "genie",
+    "geniex": "genie",
+    "sambaflow": "vllm",
+}
+"""Runtimes that people name and that are not modelled, with the nearest that is."""
 
 
 _OLD_CUDA = frozenset({"kepler", "maxwell", "pascal", "jetson"})  # families below compute capability 7.0, or near it

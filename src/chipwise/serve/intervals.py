@@ -141,6 +141,8 @@ def class_width(
     if (where := stack_law.served_where(setting, device)) is not None:
         width = stack_law.held_situation(where, fold)[1]
         return ClassWidth(width, width)
+    if not runtime.checked:
+        return ClassWidth(UNCHECKED.tpot, UNCHECKED.tpot)
     if runtime.served:
         if platform == "cuda":
             like_served = device.family in SERVED.values() and device.level("dram").technology.startswith("HBM")
@@ -148,7 +150,7 @@ def class_width(
         return UNCHECKED
     if runtime.local:
         held, part = local.shipped(), local_engines.part_of(device, runtime.stack)
-        tpot, ttft = (held.halfwidth(phase, device, part) for phase in ("decode", "prefill"))
+        tpot, ttft = (held.halfwidth(phase, device, part, runtime.stack) for phase in ("decode", "prefill"))
         if setting.plan.devices > 1:
             return ClassWidth(max(SPLIT_LAYERS, tpot))
         return ClassWidth(max(SEVERAL.get(platform, UNCHECKED.tpot), tpot)) if several else ClassWidth(tpot, ttft)

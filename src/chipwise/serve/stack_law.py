@@ -40,7 +40,7 @@ WORKSPACE_BYTES = 1e9
 MEAN_HELD = 1.8  # positions that a sequence holds while it waits for none, over its prompt's, where half are made
 BATCHES = (1, 16, 32, 64, 128, 256)
 LENGTHS = (128, 256, 512, 1024, 2048)
-BUILT_ALIKE = {"vllm": "vllm", "sglang": "vllm"}
+BUILT_ALIKE = {"vllm": "vllm", "sglang": "vllm", "deepspeed": "deepspeed"}
 """Engines, and those that were run whose terms they take."""
 ONE_REQUEST = ("llama.cpp",)  # batches of its runs are positions of the prompt that one pass takes
 UNLISTED_LINK = 50e9  # bytes/s between devices whose sheet lists no link

@@ -10,7 +10,7 @@ import pytest
 from chipwise import api
 from chipwise.core.errors import Unsupported
 from chipwise.hardware import datasheet
-from chipwise.hardware.runtime import RUNTIMES, default_runtime, platform_of, runtimes_for
+from chipwise.hardware.runtime import RUNTIMES, default_runtime, platform_of, runtime_named, runtimes_for
 from chipwise.predict.kernels import local
 from chipwise.serve import intervals, stack_law
 from chipwise.serve.batching import constants
@@ -72,8 +72,10 @@ def test_no_device_and_runtime_is_surer_than_a_seen_one() -> None:
         setting, device = cost.group.setting, cost.group.device
         if setting.runtime.local:  # widths of its own measured runs; see test_local.py for how they grow
             part = local.part_of(device, setting.runtime.stack)
-            assert cost.log_halfwidth == pytest.approx(held.halfwidth("decode", device, part))
-            assert cost.situation == held.situation(device, part)
+            stack = setting.runtime.stack
+            known = held.halfwidth("decode", device, part, stack)
+            assert cost.log_halfwidth == pytest.approx(known if setting.runtime.checked else intervals.UNCHECKED.tpot)
+            assert cost.situation == held.situation(device, part, stack)
             continue
         if (
             where := stack_law.served_where(setting, device)
@@ -203,3 +205,44 @@ def test_explaining_and_comparing_use_the_devices_default_too(device: str, runti
     cell = api.compare(["gpt2"], devices=[device]).cells[0]
     assert cell.estimate is not None
     assert cell.estimate.runtime == runtime
+
+
+@pytest.mark.parametrize(
+    ("name", "runtime", "device"),
+    [
+        ("AutoAWQ", "awq", "rtx-4090"),
+        ("mlc-llm", "mlc", "snapdragon-8-elite"),
+        ("ExecuTorch", "executorch", "snapdragon-8-elite"),
+        ("rkllm", "rkllm", "rk3588"),
+        ("core-ml", "coreml", "apple-m4"),
+        ("DirectML", "onnxruntime-directml", "rx-7900-xtx"),
+        ("ort-web", "onnxruntime-web", "rtx-4090"),
+        ("litert-lm", "litert-lm", "snapdragon-8-elite"),
+        ("ik_llama.cpp", "ik-llama.cpp", "ryzen-9-7950x"),
+        ("LM-Studio", "llama.cpp", "apple-m4"),
+        ("deepspeed", "deepspeed", "gaudi2"),
+    ],
+)
+def test_runtimes_by_the_names_that_people_use(name: str, runtime: str, device: str) -> None:
+    found = api.estimate("Qwen/Qwen3-0.6B", device=device, runtime=name)
+    assert found.runtime == runtime
+    tpot = found.metrics["tpot_p50"]
+    assert tpot.low is not None
+    usual = api.estimate("Qwen/Qwen3-0.6B", device=device).metrics["tpot_p50"]
+    if not runtime_named(name).checked:  # no run of it was seen
+        assert (tpot.log_halfwidth or 0) > (usual.log_halfwidth or 0)
+
+
+def test_a_stack_that_is_new_to_a_class_is_as_unknown_as_a_new_vendor() -> None:
+    held, phone = local.shipped(), datasheet.load("snapdragon-8-elite")
+    assert held.distance(phone, "npu", "genie") != "unseen"
+    assert held.distance(phone, "npu", "rkllm") == "unseen"
+    assert held.halfwidth("decode", phone, "npu", "rkllm") >= held.halfwidth("decode", phone, "npu", "genie")
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"), [("TGI", "vllm"), ("tensorflow", "torch-compile"), ("hailort", "onnxruntime")]
+)
+def test_runtimes_that_are_not_modelled_say_what_to_use(name: str, instead: str) -> None:
+    with pytest.raises(Unsupported, match=rf"not modelled.*--runtime {instead}"):
+        runtime_named(name)

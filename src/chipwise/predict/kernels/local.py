@@ -34,6 +34,7 @@ from chipwise.ops import Op
 from chipwise.predict.kernels.local_engines import (
     clock_hz,
     cores,
+    engine_architecture,
     engine_class,
     format_group,
     format_layout,
@@ -64,15 +65,20 @@ STACKS = (
     "ik-llama.cpp",
     "mlx",
     "mlx-vlm",
+    "vllm-mlx",
     "exllamav2",
     "awq",
     "mlc",
     "openvino",
     "genie",
+    "litert-lm",
+    "coreml",
+    "executorch",
+    "rkllm",
 )  # fmt: skip
 
 
-BUILT_ON = {"llama.cpp-vulkan": "llama.cpp", "ik-llama.cpp": "llama.cpp", "mlx-vlm": "mlx"}
+BUILT_ON = {"llama.cpp-vulkan": "llama.cpp", "ik-llama.cpp": "llama.cpp", "mlx-vlm": "mlx", "vllm-mlx": "mlx"}
 """Stacks whose terms are added to those of another, which they share most code with."""
 DISTANCES = ("seen", "kin", "sibling", "unseen")
 """What the fit had seen: the chip, another of its architecture, of its engine's class, none of these."""
@@ -93,7 +99,7 @@ class Constants:
     """Fitted terms, and the half-widths of 90 % intervals in logarithms.
 
     ``halfwidths`` is keyed ``PHASE|DISTANCE|CLASS`` with the class ``*`` for those that too few runs were seen of.
-    ``devices``, ``architectures`` and ``classes`` are those that the fit had seen.
+    ``devices``, ``architectures``, ``classes`` and ``stacks`` are those that the fit had seen.
     """
 
     terms: Mapping[str, float]
@@ -101,27 +107,30 @@ class Constants:
     devices: frozenset[str]
     architectures: frozenset[str]
     classes: frozenset[str]
+    stacks: frozenset[str]  # ``CLASS|STACK``
 
     def sum(self, terms: Iterable[tuple[str, float]]) -> float:
         """The sum of the terms, each times what it is multiplied by; one that no run spoke of is 0."""
         return sum(self.terms.get(name, 0.0) * times for name, times in terms)
 
-    def distance(self, device: DeviceProfile, part: str) -> str:
-        """The nearest chip that the fit had seen, one of ``DISTANCES``."""
+    def distance(self, device: DeviceProfile, part: str, stack: str = "") -> str:
+        """The nearest chip that the fit had seen, one of ``DISTANCES``; none, where ``stack`` is new to its class."""
+        if stack and f"{engine_class(device, part)}|{stack}" not in self.stacks:
+            return "unseen"
         if f"{device.name.partition(':')[0]}|{part}" in self.devices:
             return "seen"
         if f"{part}|{device.architecture}" in self.architectures:
             return "kin"
         return "sibling" if engine_class(device, part) in self.classes else "unseen"
 
-    def situation(self, device: DeviceProfile, part: str) -> Situation:
+    def situation(self, device: DeviceProfile, part: str, stack: str = "") -> Situation:
         """What the fit had seen: the device, others of its class, or none."""
-        found = self.distance(device, part)
+        found = self.distance(device, part, stack)
         return "seen" if found == "seen" else "unseen" if found == "unseen" else "sibling"
 
-    def halfwidth(self, phase: str, device: DeviceProfile, part: str) -> float:
-        """Half of the 90 % interval of a pass; never less for a device of which less is known."""
-        return self.class_halfwidth(phase, self.distance(device, part), interval_class(device, part))
+    def halfwidth(self, phase: str, device: DeviceProfile, part: str, stack: str = "") -> float:
+        """Half of the 90 % interval of a pass; never less for a device or a stack of which less is known."""
+        return self.class_halfwidth(phase, self.distance(device, part, stack), interval_class(device, part))
 
     def class_halfwidth(self, phase: str, distance: str, kind: str) -> float:
         """The half-width of an engine class, or of all where too few of its runs were seen."""
@@ -139,14 +148,15 @@ def terms_of(device: DeviceProfile, part: str, stack: str, op: Op | Sort, *, few
         op: The operator, or its sort: of its sizes nothing is read.
         few: Whether at most ``FEW_ROWS`` rows are multiplied.
     """
-    kind, chip, weights = engine_class(device, part), f"{part}|{device.architecture}", weights_of(op)
+    kind, weights = engine_class(device, part), weights_of(op)
+    chip, units = f"{part}|{device.architecture}", f"{part}|{engine_architecture(device, part)}"
     group, market = content_of(op), market_of(device, part)
     stacks = (stack, BUILT_ON[stack]) if stack in BUILT_ON else (stack,)
     phase = "few" if few else "many"
     layout = f"{stack} {format_layout(weights)}" if stack == "ik-llama.cpp" else format_layout(weights)
     own = "pass" if op.kind == "sample" else "kernel"
     read = [f"bytes|{kind}", f"bytes|{kind}|{group}", f"bytes|{chip}", *(f"bytes|{kind}|{name}" for name in stacks)]
-    done = [f"{phase}|{kind}", f"{phase}|{kind}|{layout}", f"{phase}|{chip}"]
+    done = [f"{phase}|{kind}", f"{phase}|{kind}|{layout}", f"{phase}|{units}"]
     done += [f"{phase}|{kind}|{name}" for name in stacks]
     cost = [f"{own}|{kind}", *(f"{own}|{kind}|{name}" for name in stacks)]
     if own == "kernel":
@@ -285,7 +295,7 @@ def times(op: Op, device: DeviceProfile, *, stack: str, constants: Constants | N
         slower, harder, launch = factors(device, part, stack, Sort.of(op), phase)
         launch_s[chosen] = launch * pieces[chosen]
         found[chosen] = launch_s[chosen] + joined(memory_s[chosen] * slower, compute_s[chosen] * harder)
-        width[chosen] = constants.halfwidth("decode" if phase else "prefill", device, part)
+        width[chosen] = constants.halfwidth("decode" if phase else "prefill", device, part, stack)
     work = op.work()
     flops, moved = (
         np.broadcast_to(np.asarray(each, dtype=np.float64), found.shape) for each in (work.flops, work.bytes)
@@ -297,7 +307,7 @@ def times(op: Op, device: DeviceProfile, *, stack: str, constants: Constants | N
         compute_s=flops / _fastest(device, part),
         memory_s=least_s,
         launch_s=launch_s,
-        situation=constants.situation(device, part),
+        situation=constants.situation(device, part, stack),
     )
 
 
@@ -375,4 +385,5 @@ def constants_of(plain: Mapping[str, Any]) -> Constants:
         devices=frozenset(plain["devices"]),
         architectures=frozenset(plain["architectures"]),
         classes=frozenset(plain["classes"]),
+        stacks=frozenset(plain["stacks"]),
     )

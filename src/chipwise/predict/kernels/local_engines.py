@@ -6,6 +6,8 @@ is, and how many cores and watts it has for it.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Literal
 
 from chipwise.core.dtypes import weight_format
@@ -13,8 +15,27 @@ from chipwise.core.errors import Unsupported
 from chipwise.hardware.datasheet import DeviceProfile, Engine
 
 NPU_FLOPS_A_BYTE = 200.0  # the unit in which the work of NPUs is counted
+NPU_USUAL = 84.8e9 * NPU_FLOPS_A_BYTE  # of a Snapdragon 8 Elite
+NPU_SLOWER: Mapping[str, float] = {
+    "snapdragon-8-elite": 1.0,
+    "snapdragon-8-elite-gen5": 0.89,
+    "snapdragon-x2-elite": 0.92,
+    "snapdragon-x-elite": 1.77,
+    "snapdragon-x-plus": 1.77,
+    "qcs9075": 1.6,
+    "snapdragon-8-gen-3": 1.26,
+    "snapdragon-8-gen-2": 1.72,
+    "qcs8550": 1.72,
+    "snapdragon-8-gen-1": 2.3,
+    "snapdragon-8-plus-gen-1": 2.3,
+    "snapdragon-888": 1.5,
+}
+"""Time to the first token of language models on NPUs over that of a Snapdragon 8 Elite (qai-hub-models 0.65.0, Genie;
+the last six from parts of other models there, whose ratios are the power 1.6 of these)."""
 LAPTOP_W = 55.0  # processors with at most this power are laptops' and small machines'
 Part = Literal["gpu", "npu", "cpu", "tpu"]
+NPU_STACKS = ("genie", "rkllm", "coreml")  # that run on a chip's NPU, where it has one
+GPU_STACKS = ("mlc", "litert-lm")  # that run on a phone's GPU
 INTEGER_STACKS = ("llama.cpp", "ik-llama.cpp", "openvino")
 """Stacks that multiply quantised weights as int8, not as the fp16 that they are unpacked to."""
 
@@ -28,6 +49,46 @@ def engine_class(device: DeviceProfile, part: str) -> str:
     if part == "gpu" and device.vendor in ("NVIDIA", "AMD", "Intel", "Apple"):
         return f"{device.vendor.lower()} gpu"
     return "other gpu" if part == "gpu" else part
+
+
+_ALIKE: Mapping[str, str] = {
+    "Alder Lake": "Golden Cove",
+    "Raptor Lake": "Golden Cove",
+    "Alder Lake-N": "Gracemont",
+    "Twin Lake": "Gracemont",
+    "Coffee Lake": "Skylake",
+    "Comet Lake": "Skylake",
+    "Emerald Rapids": "Sapphire Rapids",
+    "RDNA 3.5": "RDNA 3",
+    "Xe2-HPG": "Xe2",
+    "Xe2-LPG": "Xe2",
+}
+_GPU_OF = {"Meteor Lake": "Xe-LPG", "Lunar Lake": "Xe2"}
+_GPU_WORDS = ("Adreno", "Mali", "Immortalis", "Xclipse", "RDNA")
+
+
+def engine_architecture(device: DeviceProfile, part: str) -> str:
+    """The architecture of a part of the chip, by the name that its kin share.
+
+    Processors whose cores are another's under a new name (Intel's ARK lists the cores), graphics of one instruction
+    set, and the same cores or graphics in chips of several makers are kin.
+    """
+    whole = device.architecture
+    if part == "npu":
+        return f"{device.vendor} NPU"
+    if device.vendor == "Apple":  # a phone's graphics are cooled otherwise than those of the Mac of its year
+        return whole
+    if "(Cortex" in whole:
+        whole = whole.partition("(")[2].rstrip(")")
+    pieces = [piece.strip() for piece in re.split(r",| and ", re.sub(r"\s*\(.*?\)", "", whole))]
+    graphics = [piece for piece in pieces if piece.startswith(_GPU_WORDS)]
+    if part == "gpu":
+        piece = graphics[0] if graphics else pieces[0]
+        piece = re.sub(r"^(Adreno (?:\d|X1))(?:\d\d|-\d+)$", r"\1", piece)
+        piece = _GPU_OF.get(piece, piece)
+    else:
+        piece = next((each for each in pieces if each not in graphics), pieces[0])
+    return _ALIKE.get(piece, piece)
 
 
 def interval_class(device: DeviceProfile, part: str) -> str:
@@ -49,10 +110,11 @@ def _market(device: DeviceProfile) -> str:
 def part_of(device: DeviceProfile, stack: str) -> Part:
     """The part of a system on a chip that ``stack`` runs on unless another is asked for."""
     parts = {engine.part for engine in device.engines}
-    if stack == "genie" and "npu" in parts:
+    if stack in NPU_STACKS and "npu" in parts:
         return "npu"
     mobile = device.kind == "soc" and device.vendor not in ("Apple", "NVIDIA", "AMD")
     on_cpu = mobile or device.kind == "cpu"
+    on_cpu = on_cpu and not (mobile and stack in GPU_STACKS)
     order: tuple[Part, ...] = ("cpu", "gpu", "tpu", "npu") if on_cpu else ("gpu", "tpu", "cpu", "npu")
     return next(part for part in order if part in parts)
 
@@ -60,14 +122,15 @@ def part_of(device: DeviceProfile, stack: str) -> Part:
 def vector_flops_per_s(device: DeviceProfile, part: str) -> float:
     """FP32 rate of the part's vector units, of all cores together; of another format, scaled, where it lists no FP32.
 
-    Makers of phones publish no rates of NPUs: theirs are counted as ``NPU_FLOPS_A_BYTE`` times the
-    bandwidth of the memory.
+    Makers of phones publish no rates of NPUs: theirs are counted as measured against each other, or as
+    ``NPU_FLOPS_A_BYTE`` times the bandwidth of the memory.
 
     Raises:
         Unsupported: The part has no rate at all.
     """
     if part == "npu":
-        return NPU_FLOPS_A_BYTE * device.mem_bandwidth_bytes_per_s
+        slower = NPU_SLOWER.get(device.name.partition(":")[0])
+        return NPU_USUAL / slower if slower else NPU_FLOPS_A_BYTE * device.mem_bandwidth_bytes_per_s
     engines = [engine for engine in device.engines if engine.part == part]
     for chosen in ([engine for engine in engines if engine.kind == "vector"], engines):
         for name, share in (("fp32", 1.0), ("fp16", 0.5), ("bf16", 0.5), ("int8", 0.25)):

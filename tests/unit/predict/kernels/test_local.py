@@ -16,6 +16,7 @@ from chipwise.ops import ExpertsOp, Matmul
 from chipwise.predict.kernels import local, local_engines
 
 NOTHING = local.Constants(
+    stacks=frozenset(),
     terms={"kernel": np.log(1e-6), "pass": np.log(1e-5), "bytes": 0.0, "few": -50.0, "many": 0.0},
     halfwidths={f"{phase}|{known}|*": 0.5 for phase in ("decode", "prefill") for known in local.DISTANCES},
     devices=frozenset(),
@@ -221,3 +222,33 @@ def test_experts_that_get_few_rows_take_longer_than_their_arithmetic() -> None:
     _, compute_s, _ = local.demands(op, device, "gpu", "llama.cpp")
     exact = op.work().flops / local.vector_flops_per_s(device, "gpu")
     assert compute_s == pytest.approx(exact * (64 + 8) / 64)
+
+
+@pytest.mark.parametrize(
+    ("kin", "part"),
+    [
+        (("ryzen-ai-max-395", "rx-7600", "radeon-890m"), "gpu"),  # RDNA 3 and 3.5 have one set of matrix instructions
+        (("core-ultra-7-155h", "core-ultra-meteor-lake"), "gpu"),
+        (("raspberry-pi-5", "rk3588"), "cpu"),  # both Cortex-A76
+        (("snapdragon-8-elite", "snapdragon-8-elite-gen5"), "gpu"),
+        (("ryzen-9-7950x", "epyc-9654"), "cpu"),
+    ],
+)
+def test_parts_of_one_architecture_are_kin_in_arithmetic(kin: tuple[str, ...], part: str) -> None:
+    assert len({local_engines.engine_architecture(datasheet.load(name), part) for name in kin}) == 1
+
+
+def test_a_phones_graphics_are_not_those_of_the_mac_of_its_year() -> None:
+    phone, mac = (
+        local_engines.engine_architecture(datasheet.load(name), "gpu") for name in ("apple-a19-pro", "apple-m5")
+    )
+    assert phone != mac
+
+
+def test_npus_are_counted_as_fast_as_they_were_measured_against_each_other() -> None:
+    rates = [
+        local_engines.vector_flops_per_s(datasheet.load(name), "npu")
+        for name in ("snapdragon-8-gen-1", "snapdragon-8-gen-2", "snapdragon-8-gen-3", "snapdragon-8-elite")
+    ]
+    assert rates == sorted(rates)
+    assert rates[-1] / rates[0] == pytest.approx(2.3)
