@@ -241,7 +241,7 @@ def test_a_prompt_asked_again_of_a_server_that_caches_is_read_from_its_cache(tmp
     """Rates of 100,000 tokens/s are no arithmetic: all but a prompt's last tokens are found in the cache."""
     told = "median run of 3 at prompt 'code'; server measurement"
     rows = [
-        row("apple-m3-max", "Qwen/Qwen3-8B", "Q4_K_M", prefill_tokens_per_s=9e4, **{"prompt_tokens": 4000, **changes})
+        row("apple-m3-max", "Qwen/Qwen3-8B", "Q4_K_M", prefill_tokens_per_s=9e4) | {"prompt_tokens": 4000} | changes
         for changes in (
             {"notes": told, "runtime": "ollama"},
             {"notes": told, "runtime": "mlx-vlm"},  # keeps none
