@@ -89,7 +89,7 @@ def test_names_complete_as_they_are_typed() -> None:
     assert completion.models("HuggingFaceTB/SmolLM3") == ["HuggingFaceTB/SmolLM3-3B"]
     assert completion.models("smollm3") == ["smollm3-3B"]
     assert chipwise.resolve("smollm3-3B").name
-    assert completion.runtimes("vl") == ["vllm"]
+    assert completion.runtimes("vl") == ["vllm", "vllm-mlx"]
 
 
 def test_a_run_file_that_is_missing_is_named_before_torch_is_loaded() -> None:
