@@ -129,7 +129,8 @@ def _own_config(arch: ArchSpec, modelling: str) -> dict[str, Any]:
     if modelling == ENCODER_MODELLING:
         auto, name = ("AutoModel", "ChipwiseEncoder")
     if modelling == VISION_MODELLING:
-        auto, name = ("AutoModelForImageClassification", "ChipwiseForImageClassification")
+        kind = "Audio" if arch.stem is not None and arch.stem.axes == 1 else "Image"
+        auto, name = (f"AutoModelFor{kind}Classification", f"ChipwiseFor{kind}Classification")
     return {
         "architectures": [name],
         "model_type": OWN_TYPE,

@@ -45,6 +45,8 @@ def is_vit(arch: ArchSpec) -> bool:
         return False
     if not isinstance(attention, Attention) or not isinstance(ffn, FeedForward):
         return False
+    if arch.stem.axes != 2:
+        return False
     stem = not arch.stem.convs and arch.stem.bias and arch.stem.prefix_tokens == 1 and arch.pooling == "first"
     alike = all(layer == first for layer in arch.layers) and attention.square is None
     biases = attention.out_bias and ffn.bias and arch.norm == "layernorm" and arch.norm_bias

@@ -56,8 +56,10 @@ class Patches(nn.Module):
         convs = list(stem["convs"])
         self.edge = stem["patch"] // 2 ** len(convs)
         shapes = zip([stem["channels"], *convs], convs, strict=False)
-        self.convs = nn.ModuleList(nn.Conv2d(into, out, 3, stride=2, padding=1) for into, out in shapes)
-        values = self.edge**2 * (convs[-1] if convs else stem["channels"])
+        axes = stem.get("axes", 2)
+        conv = nn.Conv2d if axes == 2 else nn.Conv1d
+        self.convs = nn.ModuleList(conv(into, out, 3, stride=2, padding=1) for into, out in shapes)
+        values = self.edge**axes * (convs[-1] if convs else stem["channels"])
         self.projection = nn.Linear(values, d_model, bias=stem["bias"])
         prefix = stem["prefix_tokens"]
         self.prefix = nn.Embedding(prefix, d_model) if prefix else None
@@ -66,13 +68,19 @@ class Patches(nn.Module):
         """The inputs of the first layer without their positions, (B, T, D)."""
         for conv in self.convs:
             x_BCYX = F.gelu(conv(x_BCYX))
-        batch, channels, rows, columns = x_BCYX.shape
-        edge = self.edge
-        parts = x_BCYX.reshape(batch, channels, rows // edge, edge, columns // edge, edge)
-        x_BTD = self.projection(parts.permute(0, 2, 4, 1, 3, 5).reshape(batch, -1, channels * edge * edge))
+        x_BTD = self.projection(self.cut(x_BCYX))
         if self.prefix is not None:
-            x_BTD = torch.cat((self.prefix.weight.expand(batch, -1, -1), x_BTD), dim=1)
+            x_BTD = torch.cat((self.prefix.weight.expand(len(x_BTD), -1, -1), x_BTD), dim=1)
         return x_BTD
+
+    def cut(self, x_BCYX: Tensor) -> Tensor:
+        """The values of each patch of images (B, C, Y, X), or of each slice of signals (B, C, X)."""
+        edge = self.edge
+        if x_BCYX.ndim == 3:
+            return x_BCYX.unflatten(2, (-1, edge)).transpose(1, 2).flatten(2)
+        batch, channels, rows, columns = x_BCYX.shape
+        parts = x_BCYX.reshape(batch, channels, rows // edge, edge, columns // edge, edge)
+        return parts.permute(0, 2, 4, 1, 3, 5).reshape(batch, -1, channels * edge * edge)
 
 
 class AttentionBlock(nn.Module):
@@ -180,3 +188,15 @@ class ChipwiseForImageClassification(PreTrainedModel):
         loss = None if labels is None else F.cross_entropy(logits, labels)
         output = ImageClassifierOutput(loss=loss, logits=logits)
         return output.to_tuple() if return_dict is False else output
+
+
+class ChipwiseForAudioClassification(ChipwiseForImageClassification):
+    """The classifier of signals: log-mel spectrograms."""
+
+    main_input_name = "input_values"
+
+    def forward(
+        self, input_values: Tensor, labels: Tensor | None = None, return_dict: bool | None = None, **kwargs: Any
+    ) -> ImageClassifierOutput | tuple[Any, ...]:
+        """Logits (B, classes) of signals (B, C, X), and the loss where there are ``labels``."""
+        return super().forward(input_values, labels=labels, return_dict=return_dict, **kwargs)

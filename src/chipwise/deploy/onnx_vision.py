@@ -61,5 +61,5 @@ def _attend(graph: GraphBuilder, block: Attention, stem: ImageStem, *, layer: in
 
 
 def classifier_metadata(arch: ArchSpec, stem: ImageStem) -> dict[str, Any]:
-    """The metadata of a classifier's file beyond that of every file: the image that it takes, (C, Y, X)."""
-    return {"encodes": "classes", "image": [stem.channels, stem.image_size, stem.image_size], "kv": []}
+    """The metadata of a classifier's file beyond that of every file: the image that it takes, (C, Y, X) or (C, X)."""
+    return {"encodes": "classes", "image": list(stem.shape), "kv": []}

@@ -103,7 +103,7 @@ def plain(arch: ArchSpec) -> VisionTransformer | None:
     """``arch`` as a plain vision transformer; None if it is none: layers alike, attention over the whole image."""
     first, stem = arch.layers[0], arch.stem
     attention, ffn = first.attention, first.ffn
-    alike = stem is not None and not stem.convs and all(layer == first for layer in arch.layers)
+    alike = stem is not None and stem.axes == 2 and not stem.convs and all(layer == first for layer in arch.layers)
     if stem is None or not alike or not isinstance(attention, Attention) or not isinstance(ffn, FeedForward):
         return None
     if attention.square is not None or attention.query_width != arch.d_model:

@@ -8,26 +8,25 @@ from chipwise.ops import AttentionOp, ConvOp, EmbeddingOp, PoolOp
 from chipwise.serve import feed_forward
 from chipwise.serve.setting import Part, Setting, Step
 from chipwise.spec import ImageStem
-from chipwise.spec.stem import CONV_EDGE
 
 
 def patches(stem: ImageStem, setting: Setting, step: Step) -> Iterator[Part]:
     """Convolutions, the matrix of patches, and one kernel that puts the class token and adds the positions."""
     arch, formats = setting.arch, setting.formats
-    for i, ((into, out), side) in enumerate(zip(stem.conv_shapes(), stem.sides[1:], strict=True)):
+    for i, ((into, out), area) in enumerate(zip(stem.conv_shapes(), stem.areas[1:], strict=True)):
         op = ConvOp(
             batch=step.batch,
-            positions=side**2,
+            positions=area,
             in_channels=into,
             out_channels=out,
-            taps=CONV_EDGE**2,
-            input_positions=stem.sides[i] ** 2,
+            taps=stem.taps,
+            input_positions=stem.areas[i],
             weights=formats.activations,
             activations=formats.activations,
             bias=True,
         )
         yield Part(place=f"convs.{i}", op=op)
-        yield setting.elementwise(f"activations.{i}", "gelu", step.batch * side**2 * out)
+        yield setting.elementwise(f"activations.{i}", "gelu", step.batch * area * out)
     yield setting.plain_matmul("patches", step.batch * stem.patches, stem.values, arch.d_model, bias=stem.bias)
     table = EmbeddingOp(
         tokens=step.tokens,

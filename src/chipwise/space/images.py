@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from chipwise.core.errors import SpecError
-from chipwise.core.fields import check_fields, positive
+from chipwise.core.fields import check_fields, later, positive
 from chipwise.spec import ImageStem
 from chipwise.spec.stem import CONV_STRIDE
 
@@ -34,6 +34,7 @@ class ImageSpace:
     stem: tuple[str, ...] = (PATCHES,)
     pooling: tuple[Literal["first", "mean"], ...] = ("first",)
     square: tuple[str, ...] = (EVERYWHERE,)
+    axes: int = later(2)  # 1: a signal of ``size`` frames in slices of ``patch``, with ``channels`` bands
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -44,6 +45,10 @@ class ImageSpace:
         for stem in self.stem:
             if stem != PATCHES and not _STEM.fullmatch(stem):
                 raise SpecError(f"{stem!r} is no stem; write patches, conv16 or conv8-16", field="stem")
+        if self.axes not in (1, 2):
+            raise SpecError(f"must be 2 (images) or 1 (signals in time), not {self.axes}", field="axes")
+        if self.axes == 1 and self.square != (EVERYWHERE,):
+            raise SpecError("a signal has no squares; leave it out", field="square")
         for square in self.square:
             if square != EVERYWHERE and not _SQUARE.fullmatch(square):
                 raise SpecError(f"{square!r} is no square; write none or 7x7", field="square")
@@ -74,6 +79,7 @@ class ImageSpace:
             channels=self.channels,
             convs=convs_of(choices["stem"]),
             prefix_tokens=int(choices["pooling"] == "first"),
+            axes=self.axes,
         )
 
 

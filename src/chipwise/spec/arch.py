@@ -214,7 +214,7 @@ class ArchSpec(Result):
             )
 
     def _check_square(self, square: int, place: str) -> None:
-        if self.stem is None or self.stem.prefix_tokens:
+        if self.stem is None or self.stem.axes != 2 or self.stem.prefix_tokens:
             raise SpecError("needs an image's patches, and no positions before them", field=place)
         if self.stem.grid % square:
             raise SpecError(

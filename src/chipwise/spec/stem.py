@@ -1,8 +1,13 @@
 """Stems: how something that is no text becomes the positions of a transformer. Images are cut into patches.
 
+A signal in time is an image with one axis: its pixels are frames, its channels the bands of each frame, and its patches
+slices of time.
+
 References:
     Patches and class token: Dosovitskiy et al. 2021, An Image is Worth 16x16 Words, arXiv:2010.11929.
     Convolutions before them: Xiao et al. 2021, Early Convolutions Help Transformers See Better, arXiv:2106.14881.
+    Slices of a spectrogram: Berg et al. 2021, Keyword Transformer, arXiv:2104.00769; convolutions over its frames with
+        stride 2: Radford et al. 2022 (Whisper), arXiv:2212.04356.
     Registers: Darcet et al. 2024, Vision Transformers Need Registers, arXiv:2309.16588.
 """
 
@@ -21,6 +26,8 @@ CONV_EDGE, CONV_STRIDE = 3, 2  # of the convolutions that come first
 class ImageStem:
     """Square images in patches of ``patch`` by ``patch`` pixels, each multiplied with one matrix.
 
+    With one axis a signal of ``image_size`` frames in slices of ``patch`` frames.
+
     ``convs`` are the output channels of 3x3 convolutions with stride 2, each followed by a GELU, that come first; the
     matrix then takes patches of what they leave, ``patch / 2**len(convs)`` on each side.
     """
@@ -32,10 +39,13 @@ class ImageStem:
     bias: bool = True  # of the matrix
     prefix_tokens: int = 1  # positions before the patches: the class token and registers
     mask_token: bool = later(False)  # a vector for hidden patches, which only training uses (DINOv2)
+    axes: int = later(2)  # of an image; 1 of a signal in time
 
     def __post_init__(self) -> None:
         check_fields(self)
         positive(self, "image_size", "patch", "channels", most=1_000_000)
+        if self.axes not in (1, 2):
+            raise SpecError(f"must be 2 (an image) or 1 (a signal in time), not {self.axes}", field="axes")
         if self.prefix_tokens < 0:
             raise SpecError(f"must be at least 0, not {self.prefix_tokens}", field="prefix_tokens")
         if any(channels < 1 for channels in self.convs):
@@ -48,6 +58,21 @@ class ImageStem:
                 f"multiple of {self.halved}",
                 field="patch",
             )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Channels and pixels of an image along each axis."""
+        return (self.channels, *([self.image_size] * self.axes))
+
+    @property
+    def taps(self) -> int:
+        """Pixels that a convolution sees."""
+        return int(CONV_EDGE**self.axes)
+
+    @property
+    def areas(self) -> tuple[int, ...]:
+        """Pixels of the image, and of what each convolution leaves of it."""
+        return tuple(side**self.axes for side in self.sides)
 
     @property
     def sides(self) -> tuple[int, ...]:
@@ -70,7 +95,7 @@ class ImageStem:
     @property
     def values(self) -> int:
         """Values of a patch, which the matrix takes."""
-        return self.edge**2 * (self.convs[-1] if self.convs else self.channels)
+        return int(self.edge**self.axes) * (self.convs[-1] if self.convs else self.channels)
 
     @property
     def grid(self) -> int:
@@ -80,7 +105,7 @@ class ImageStem:
     @property
     def patches(self) -> int:
         """Patches of an image."""
-        return self.grid**2
+        return int(self.grid**self.axes)
 
     @property
     def tokens(self) -> int:
@@ -93,6 +118,6 @@ class ImageStem:
 
     def parameters(self, d_model: int) -> int:
         """The convolutions with biases, the matrix, and the vectors before the patches; positions are counted apart."""
-        convs = sum((CONV_EDGE**2 * into + 1) * out for into, out in self.conv_shapes())
+        convs = sum((self.taps * into + 1) * out for into, out in self.conv_shapes())
         vectors = self.prefix_tokens + self.mask_token + self.bias
         return convs + (self.values + vectors) * d_model

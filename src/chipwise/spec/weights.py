@@ -73,7 +73,7 @@ def _classifier(arch: ArchSpec, stem: ImageStem) -> Iterator[tuple[str, Shape]]:
     """Name and shape of every weight of an image classifier, in the order of its torch module."""
     d = arch.d_model
     for i, (into, out) in enumerate(stem.conv_shapes()):
-        yield f"stem.convs.{i}.weight", (out, into, CONV_EDGE, CONV_EDGE)
+        yield f"stem.convs.{i}.weight", (out, into, *([CONV_EDGE] * stem.axes))
         yield f"stem.convs.{i}.bias", (out,)
     yield from _linear("stem.projection", d, stem.values, bias=stem.bias)
     if stem.prefix_tokens:

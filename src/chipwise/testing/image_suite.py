@@ -5,6 +5,7 @@ Subclass it in a test module, and return the models to try from ``archs``; pytes
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from chipwise.blocks.lowering_images import lower_classifier
-from chipwise.blocks.slicing import cuts
+from chipwise.blocks.slicing import cuts, kept_layers
 from chipwise.deploy.torch_vision import ImageClassifier, build
 from chipwise.ops import AttentionOp, ConvOp, Matmul, OpGraph, PoolOp
 from chipwise.spec import ArchSpec, Attention, Design, FeedForward, ImageStem, Layer
@@ -70,12 +71,13 @@ class ImageSuite:
 
 @st.composite
 def image_archs(draw: st.DrawFn) -> ArchSpec:
-    """Small classifiers of 16 x 16 images: every patch, stem, pooling, window and feed-forward that is built."""
+    """Small classifiers of 16 x 16 pixels or 16 frames: every stem, pooling, window and feed-forward that is built."""
     patch = draw(st.sampled_from((2, 4, 8)))
     convs = tuple(draw(st.lists(st.sampled_from((3, 5)), max_size={2: 1, 4: 2, 8: 2}[patch])))
     pooling: Literal["first", "mean"] = draw(st.sampled_from(("first", "mean")))
     first = pooling == "first" or draw(st.booleans())
     stem = ImageStem(
+        axes=draw(st.sampled_from((1, 2))),
         image_size=16,
         patch=patch,
         channels=draw(st.sampled_from((1, 3))),
@@ -83,7 +85,7 @@ def image_archs(draw: st.DrawFn) -> ArchSpec:
         bias=draw(st.booleans()),
         prefix_tokens=int(first),
     )
-    squares = [None] if first else [None, *(size for size in (1, 2, 4) if stem.grid % size == 0)]
+    squares = [None] if first or stem.axes == 1 else [None, *(size for size in (1, 2, 4) if stem.grid % size == 0)]
     bias = draw(st.booleans())
     layers = []
     for _ in range(draw(st.integers(1, 3))):
@@ -132,10 +134,9 @@ def shaken(arch: ArchSpec, *, seed: int) -> ImageClassifier:
 
 
 def random_images(arch: ArchSpec, *, batch: int, seed: int = 0) -> torch.Tensor:
-    """Random images (batch, C, Y, X)."""
+    """Random images (batch, C, Y, X), or signals (batch, C, X)."""
     assert arch.stem is not None
-    side = arch.stem.image_size
-    return torch.randn((batch, arch.stem.channels, side, side), generator=torch.Generator().manual_seed(seed))
+    return torch.randn((batch, *arch.stem.shape), generator=torch.Generator().manual_seed(seed))
 
 
 def check_parameters(arch: ArchSpec) -> None:
@@ -217,6 +218,8 @@ def check_slice(arch: ArchSpec, *, tolerance: float = TOLERANCE) -> None:
 def wider(arch: ArchSpec) -> ArchSpec:
     """A classifier of the same images and patches that is larger in everything else that has a size."""
     assert arch.stem is not None
+    kept = kept_layers(len(arch.layers), 2 * len(arch.layers))  # the others repeat the one before
+    repeated = [arch.layers[bisect(kept, i) - 1] for i in range(2 * len(arch.layers))]
     layers = tuple(
         replace(
             layer,
@@ -229,7 +232,7 @@ def wider(arch: ArchSpec) -> ArchSpec:
             ),
             ffn=layer.ffn and replace(layer.ffn, width=layer.ffn.width + 12),
         )
-        for layer in (*arch.layers, *arch.layers)
+        for layer in repeated
     )
     stem = replace(arch.stem, convs=tuple(channels + 2 for channels in arch.stem.convs))
     return replace(arch, d_model=arch.d_model + 8, stem=stem, layers=layers)

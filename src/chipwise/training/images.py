@@ -26,7 +26,7 @@ class LabelledImages(LabelledArrays):
         """Raises InputError for a model of other images or of another number of classes."""
         if arch.classes != len(self.classes):
             raise InputError(f"the model tells {arch.classes} classes apart, the data has {len(self.classes)}")
-        shape = None if arch.stem is None else (arch.stem.channels, arch.stem.image_size, arch.stem.image_size)
+        shape = None if arch.stem is None else arch.stem.shape
         if shape != self.train[0].shape[1:]:
             raise InputError(f"the model reads images of {shape}, the data has {self.train[0].shape[1:]}")
 

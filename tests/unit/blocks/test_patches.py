@@ -49,6 +49,54 @@ def test_patches_are_cut_row_by_row_as_a_convolution_takes_them() -> None:
     torch.testing.assert_close(found, expected)
 
 
+def test_slices_of_a_signal_are_cut_as_a_convolution_over_time_takes_them() -> None:
+    torch.manual_seed(0)
+    conv = torch.nn.Conv1d(3, 5, 4, stride=4)
+    signal = torch.randn(2, 3, 12)
+    found = cut_patches(signal, 4) @ conv.weight.flatten(1).T + conv.bias
+    torch.testing.assert_close(found, conv(signal).transpose(1, 2))
+
+
+def test_a_signal_by_pencil() -> None:
+    """98 frames of 40 bands in slices of 7: 14 positions; one convolution to 8 channels leaves 49 frames."""
+    plain = ImageStem(image_size=98, patch=7, channels=40, axes=1)
+    assert (plain.shape, plain.values, plain.patches, plain.tokens) == ((40, 98), 280, 14, 15)
+    assert plain.parameters(16) == 280 * 16 + 16 + 16  # the matrix, its bias, the class token
+    stem = ImageStem(image_size=98, patch=14, channels=40, convs=(8,), axes=1)
+    assert (stem.taps, stem.areas, stem.values, stem.patches) == (3, (98, 49), 7 * 8, 7)
+    assert stem.parameters(16) == (3 * 40 + 1) * 8 + 56 * 16 + 16 + 16
+
+
+def test_keyword_transformers_have_their_published_sizes() -> None:
+    """KWT-1, 2 and 3 (Berg et al. 2021, table 1): 607k, 2,394k and 5,361k parameters, 12 layers, heads of 64."""
+    for count, published in ((1, 607e3), (2, 2_394e3), (3, 5_361e3)):
+        stem = ImageStem(image_size=98, patch=1, channels=40, axes=1)
+        attention = Attention(heads=count, kv_heads=count, head_size=64, rope=False, causal=False, out_bias=True)
+        ffn = FeedForward(width=256 * count, gated=False, activation="gelu", bias=True)
+        arch = ArchSpec(
+            vocab_size=0,
+            d_model=64 * count,
+            layers=(Layer(attention=attention, ffn=ffn),) * 12,
+            max_tokens=stem.tokens,
+            norm="layernorm",
+            norm_bias=True,
+            positions="learned",
+            head="classes",
+            classes=35,
+            stem=stem,
+        )
+        assert arch.parameters() == pytest.approx(published, rel=0.005)
+
+
+def test_a_signal_has_one_axis_and_no_squares() -> None:
+    with pytest.raises(SpecError, match="a signal in time"):
+        ImageStem(image_size=98, patch=7, axes=3)
+    stem = ImageStem(image_size=16, patch=4, prefix_tokens=0, axes=1)
+    square = Attention(heads=1, kv_heads=1, head_size=8, rope=False, causal=False, square=2)
+    with pytest.raises(SpecError, match="needs an image's patches"):
+        replace(classifier(), stem=stem, max_tokens=4, pooling="mean", layers=(Layer(attention=square, ffn=None),))
+
+
 def test_squares_of_an_image_and_back() -> None:
     """Positions 0 1 / 4 5 of a 4 x 4 grid are the first square of 2."""
     positions = torch.arange(2 * 16).view(2, 16, 1)

@@ -36,6 +36,7 @@ VIT = ArchSpec(
     stem=PATCHES,
 )
 CONVS = ImageStem(image_size=16, patch=4, convs=(6,), prefix_tokens=0)
+SIGNAL = ImageStem(image_size=16, patch=4, channels=6, convs=(5,), axes=1)
 OTHERS = {
     "convolutions and the mean": replace(VIT, stem=CONVS, max_tokens=CONVS.tokens, pooling="mean"),
     "squares": replace(
@@ -45,6 +46,7 @@ OTHERS = {
         pooling="mean",
         layers=(Layer(attention=replace(HEADS, square=2), ffn=FFN), Layer(attention=HEADS, ffn=FFN)),
     ),
+    "a signal": replace(VIT, stem=SIGNAL, max_tokens=SIGNAL.tokens),
     "gated": replace(VIT, layers=(Layer(attention=HEADS, ffn=replace(FFN, gated=True)),)),
     "a layer without attention": replace(VIT, layers=(Layer(attention=None, ffn=FFN), VIT.layers[0])),
     "rmsnorm": replace(VIT, norm="rmsnorm", norm_bias=False),
@@ -75,7 +77,10 @@ def test_a_vit_is_loaded_by_transformers_own_class(activation: str, tmp_path: Pa
 def test_any_other_classifier_brings_its_modelling_file(arch: ArchSpec, tmp_path: Path) -> None:
     weights, images = weights_of(arch), random_images(arch, batch=2)
     save_pretrained(arch, weights, None, tmp_path)
-    model = transformers.AutoModelForImageClassification.from_pretrained(tmp_path, trust_remote_code=True)
+    auto = transformers.AutoModelForImageClassification
+    if arch.stem is not None and arch.stem.axes == 1:
+        auto = transformers.AutoModelForAudioClassification
+    model = auto.from_pretrained(tmp_path, trust_remote_code=True)
     with torch.no_grad():
         theirs, ours = model.eval()(images).logits, load(arch, weights)(images)
     torch.testing.assert_close(theirs, ours, atol=1e-5, rtol=1e-5)

@@ -134,3 +134,20 @@ def test_a_space_of_text_needs_a_vocabulary_and_kv_heads() -> None:
         build(SpaceSpec, text)
     with pytest.raises(SpecError, match="kv_heads"):
         build(SpaceSpec, text | {"vocab_size": [256]})
+
+
+def test_signals_have_one_axis_in_spaces_too() -> None:
+    """28 frames of 5 bands in slices of 14 are two positions; a convolution halves the frames alone."""
+    signal = {**IMAGE, "axes": 1, "channels": 5, "square": ["none"]}
+    spec = build(SpaceSpec, {**FIELDS, "image": signal})
+    space = SearchSpace(spec)
+    for row in space.sample(20, np.random.default_rng(0)):
+        arch = space.design(row).arch
+        assert is_classifier(arch)
+        assert arch.stem is not None
+        assert arch.stem.shape == (5, 28)
+        assert arch.stem.patches == 28 // arch.stem.patch
+    with pytest.raises(SpecError, match="a signal has no squares"):
+        build(SpaceSpec, {**FIELDS, "image": {**signal, "square": ["none", "7x7"]}})
+    with pytest.raises(SpecError, match="must be 2"):
+        build(SpaceSpec, {**FIELDS, "image": {**signal, "axes": 3}})

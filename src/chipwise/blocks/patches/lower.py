@@ -4,29 +4,28 @@ from __future__ import annotations
 
 from chipwise.ops import ConvOp, Elementwise, Matmul, Op, PoolOp
 from chipwise.spec import ArchSpec, ImageStem
-from chipwise.spec.stem import CONV_EDGE
 
 
 def lower_patches(arch: ArchSpec, stem: ImageStem, *, weights: str, batch: int) -> list[tuple[str, Op]]:
     """From ``batch`` images to the residual stream. Biases, class token and positions are one table that is added."""
     d, patches, rows = arch.d_model, batch * stem.patches, batch * stem.tokens
     ops: list[tuple[str, Op]] = []
-    for i, ((into, out), side) in enumerate(zip(stem.conv_shapes(), stem.sides[1:], strict=True)):
+    for i, ((into, out), area) in enumerate(zip(stem.conv_shapes(), stem.areas[1:], strict=True)):
         ops.append(
             (
                 f"convs.{i}",
                 ConvOp(
                     batch=batch,
-                    positions=side**2,
+                    positions=area,
                     in_channels=into,
                     out_channels=out,
-                    taps=CONV_EDGE**2,
-                    input_positions=stem.sides[i] ** 2,
+                    taps=stem.taps,
+                    input_positions=stem.areas[i],
                     bias=True,
                 ),
             )
         )
-        ops.append((f"activations.{i}", Elementwise(function="gelu", elements=batch * side**2 * out)))
+        ops.append((f"activations.{i}", Elementwise(function="gelu", elements=batch * area * out)))
     ops.append(("patches", Elementwise(function="transpose", elements=patches * stem.values)))
     ops.append(("projection", Matmul(m=patches, k=stem.values, n=d, weights=weights)))
     if stem.prefix_tokens:

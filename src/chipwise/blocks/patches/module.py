@@ -17,9 +17,9 @@ class Patches(nn.Module):
     def __init__(self, stem: ImageStem, d_model: int) -> None:
         super().__init__()
         self.stem = stem
+        conv = nn.Conv2d if stem.axes == 2 else nn.Conv1d
         self.convs = nn.ModuleList(
-            nn.Conv2d(into, out, CONV_EDGE, stride=CONV_STRIDE, padding=CONV_EDGE // 2)
-            for into, out in stem.conv_shapes()
+            conv(into, out, CONV_EDGE, stride=CONV_STRIDE, padding=CONV_EDGE // 2) for into, out in stem.conv_shapes()
         )
         self.projection = nn.Linear(stem.values, d_model, bias=stem.bias)
         self.prefix = nn.Embedding(stem.prefix_tokens, d_model) if stem.prefix_tokens else None
@@ -37,7 +37,12 @@ class Patches(nn.Module):
 
 
 def cut_patches(x_BCYX: Tensor, edge: int) -> Tensor:
-    """Patches of ``edge`` by ``edge`` pixels row by row, each (C, edge, edge) flattened: (B, P, C · edge²)."""
+    """Patches of ``edge`` by ``edge`` pixels row by row, each (C, edge, edge) flattened: (B, P, C · edge²).
+
+    Of a signal (B, C, X) slices of ``edge`` frames: (B, P, C · edge).
+    """
+    if x_BCYX.ndim == 3:
+        return x_BCYX.unflatten(2, (-1, edge)).transpose(1, 2).flatten(2)
     batch, channels, rows, columns = x_BCYX.shape
     parts = x_BCYX.view(batch, channels, rows // edge, edge, columns // edge, edge)
     return parts.permute(0, 2, 4, 1, 3, 5).reshape(batch, -1, channels * edge * edge)

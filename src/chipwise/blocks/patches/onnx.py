@@ -20,24 +20,24 @@ from chipwise.spec.stem import CONV_EDGE, CONV_STRIDE
 
 
 def add_patches(graph: GraphBuilder, arch: ArchSpec, stem: ImageStem) -> str:
-    """The residual stream (B, T, D) of the input ``image`` (B, C, Y, X)."""
-    d, side = arch.d_model, stem.image_size
-    x = graph.input("image", TensorProto.FLOAT, ["batch", stem.channels, side, side])
+    """The residual stream (B, T, D) of the input ``image`` (B, C, Y, X), or (B, C, X) of a signal."""
+    d, axes = arch.d_model, stem.axes
+    x = graph.input("image", TensorProto.FLOAT, ["batch", *stem.shape])
     edge, pad = CONV_EDGE, CONV_EDGE // 2
     for i, (into, out) in enumerate(stem.conv_shapes()):
-        key, shape = f"stem.convs.{i}", (out, into, edge, edge)
+        key, shape = f"stem.convs.{i}", (out, into, *([edge] * axes))
         weight = graph.store(f"{key}.weight", partial(graph.weight, f"{key}.weight", shape))
         bias = graph.vector(f"{key}.bias", out)
-        sizes = {"kernel_shape": [edge, edge], "strides": [CONV_STRIDE] * 2, "pads": [pad] * 4}
+        sizes = {"kernel_shape": [edge] * axes, "strides": [CONV_STRIDE] * axes, "pads": [pad] * 2 * axes}
         x = graph.node("Conv", [x, weight, bias], key, **sizes)
         x = graph.node("Gelu", [x], f"stem.activations.{i}", domain=MICROSOFT)
-    channels = stem.values // stem.edge**2
+    channels = stem.values // stem.edge**axes
     if stem.edge == 1:
         x = _reshape(graph, x, [0, channels, stem.patches], "stem.rows")
         x = graph.node("Transpose", [x], "stem.patches", perm=[0, 2, 1])
     else:
-        x = _reshape(graph, x, [0, channels, stem.grid, stem.edge, stem.grid, stem.edge], "stem.rows")
-        x = graph.node("Transpose", [x], "stem.cut", perm=[0, 2, 4, 1, 3, 5])
+        x = _reshape(graph, x, [0, channels, *([stem.grid, stem.edge] * axes)], "stem.rows")
+        x = graph.node("Transpose", [x], "stem.cut", perm=[0, 2, 4, 1, 3, 5] if axes == 2 else [0, 2, 1, 3])
         x = _reshape(graph, x, [0, stem.patches, stem.values], "stem.patches")
     x = graph.projection(
         "stem.projected", x, parts=["stem.projection"], key="stem.projection", k=stem.values, widths=[d]

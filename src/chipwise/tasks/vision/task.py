@@ -47,6 +47,8 @@ class VisionTask:
         """Raises SpecError for a space that says nothing of images."""
         if space.image is None:
             raise SpecError("says what images are: {size: 28, classes: 10, patch: [4, 7, 14]}", field="space.image")
+        if space.image.axes != 2:
+            raise SpecError("images have two axes; leave it out", field="space.image.axes")
 
     def references(self, space: SpaceSpec) -> Iterator[dict[str, Any]]:
         """DeiT-proportioned designs; see :mod:`chipwise.tasks.vision.references`."""
