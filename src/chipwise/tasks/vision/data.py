@@ -32,7 +32,7 @@ from chipwise.training.dataset import DataFile, Split
 QUICK = 2_000  # images that short trainings are judged on
 FEWEST = 20  # images of the smallest class
 SHOWN = 20  # test images in the report
-BATCH = 64
+BATCH = 128
 
 
 class VisionData:
