@@ -39,11 +39,14 @@ def measurement_table(
     """
     request = found.workload
     tokens = "tokens per text" if found.encodes else f"prompt tokens, {request.new_tokens} new tokens"
+    asked = f"batch {request.batch}, {request.prompt_tokens} {tokens}"
+    if image := found.environment.get("image"):
+        asked = f"{request.batch} image{'s' if request.batch > 1 else ''} of {' x '.join(map(str, image))}"
     quantities: tuple[Literal["ttft", "tpot"], ...] = ("ttft",) if found.encodes else ("ttft", "tpot")
     threads = f"{found.threads} thread{'s' if found.threads > 1 else ''}"
     table = Table(
         title=f"{found.name} · measured on {found.device}, {found.runtime} {found.runtime_version}, {threads} · "
-        f"batch {request.batch}, {request.prompt_tokens} {tokens}",
+        f"{asked}",
         columns=[
             Column(head="metric"),
             Column(head="measured (95 %)", right=True),
@@ -76,6 +79,8 @@ def _throughput_row(
 ) -> tuple[str, ...]:
     """New tokens of all requests per second of a whole request, by medians; for an encoder, the tokens it reads."""
     request, ttft_s = found.workload, found.percentile("ttft", 0.5)
+    if found.environment.get("image"):
+        return "images", units.show(request.batch / ttft_s, "image_rate"), "", "", ""
     if found.encodes:
         return "tokens read", units.show(request.batch * request.prompt_tokens / ttft_s, "rate"), "", "", ""
     value = float(throughput(ttft_s, found.percentile("tpot", 0.5), request.new_tokens, request.batch))

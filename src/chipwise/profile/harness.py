@@ -356,6 +356,7 @@ def measurement_of(
             **{name: reply[name] for name in ("clock_hz_before", "clock_hz_after", "temperature_c")},
             **({"python": sys.version.split()[0], "kernel": os.uname().release} if here else {}),
             **({"energy_from": source} if (source := reply.get("energy_from")) else {}),
+            **({"image": image} if (image := reply["facts"].get("image")) else {}),
             **reply.get("settings", {}),
         },
     )

@@ -386,11 +386,13 @@ class _Onnx:
         facts = json.loads(self._session.get_modelmeta().custom_metadata_map.get("chipwise", "null"))
         if facts is None:
             raise KitError(f"{request['model']}: this ONNX file is not one that chipwise wrote")
-        self.vocab_size, self.encodes, self._facts = facts["vocab_size"], "encodes" in facts, facts
+        self.vocab_size, self.encodes, self._facts = facts["vocab_size"] or 1, "encodes" in facts, facts
         batch, prompt = request["batch"], request["prompt_tokens"]
         room = prompt if self.encodes else prompt + request["new_tokens"]
         if room > facts["max_tokens"]:
             raise KitError(f"{request['model']}: it has {facts['max_tokens']} positions; the workload needs {room}")
+        if "image" in facts:
+            self._image = np.random.default_rng(0).standard_normal((batch, *facts["image"]), dtype=np.float32)
         if not self.encodes:
             self._bind_all(batch, prompt, room)
 
@@ -434,6 +436,8 @@ class _Onnx:
 
     def prefill(self, tokens: Any) -> Any:
         """The last position's logits of a new prompt; an encoder's output."""
+        if "image" in self._facts:
+            return self._session.run(None, {"image": self._image})[0]
         if self.encodes:
             inputs = {"tokens": tokens}
             if self._facts["padded"]:

@@ -89,7 +89,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         "cpus": list(cpus),
         **({"machine": _machine()} if request.get("describe") else {}),
         "runtime_version": runtime.version(),
-        "facts": {"design": session.facts.get("design", ""), "name": session.facts.get("name", "")},
+        "facts": {name: session.facts.get(name, "") for name in ("design", "name", "image")},
         "ttft_s": loop.ttft_s,
         "tpot_s": loop.tpot_s,
         "ttft_cpu_s": loop.ttft_cpu_s,
