@@ -30,6 +30,7 @@ TASKS = Table(
     {
         "text": "chipwise.tasks.text.task:TEXT",
         "vision": "chipwise.tasks.vision.task:VISION",
+        "series": "chipwise.tasks.series.task:SERIES",
     },
 )
 """Tasks by the name that a run file gives as ``task``; ``chipwise.tasks`` are evaluations of text models."""
@@ -43,7 +44,7 @@ class Words:
     entry: tuple[str, str] = ("entry", "entries")  # one piece of it, and several
     token: str = "token"  # what ``tokens`` of a training count
     pace: str = "time per token"  # the metric of time that designs are compared by
-    training_loss: str = "bits per byte"  # unit of a training's curve
+    curve: str = "bits per byte"  # unit of a training's curve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
