@@ -16,7 +16,7 @@ from chipwise.tasks.series.task import SERIES
 from chipwise.testing.task_suite import TaskSuite
 
 SPACE = {
-    "d_model": [32],
+    "d_model": [64],
     "depth": [1],
     "vocab_size": [17],
     "head_size": [16],

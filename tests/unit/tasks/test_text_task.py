@@ -10,7 +10,7 @@ from chipwise.tasks.text.task import TEXT
 from chipwise.testing.task_suite import TaskSuite
 
 SPACE = {
-    "d_model": [32],
+    "d_model": [64],
     "depth": [1],
     "vocab_size": [300],
     "head_size": [16],
@@ -27,8 +27,6 @@ class TestText(TaskSuite):
     @pytest.fixture(autouse=True)
     def text(self, tmp_path_factory) -> None:
         folder: Path = tmp_path_factory.mktemp("text")
-        lines = (
-            f"{i}: pass {i % 7} of core {i % 3} takes {i * 7 % 13} steps and ends {i * i % 97}." for i in range(1500)
-        )
+        lines = (f"{i}: pass {i % 7} of core {i % 3} takes {i * 7 % 13} steps, ends {i * i % 97}." for i in range(1500))
         (folder / "text.txt").write_text("\n".join(lines))
         type(self).base = folder

@@ -96,7 +96,8 @@ class SeriesStore:
 class SeriesData(TextData):
     """See :class:`chipwise.tasks.protocol.TaskData`; trainings and losses are those of a text of so many tokens."""
 
-    store: Any
+    def __init__(self, store: SeriesStore) -> None:
+        self.store: Any = store
 
     def summary(self) -> Mapping[str, Any]:
         """Series and values of each part; a value counts 8 bytes."""
