@@ -59,12 +59,16 @@ class _Lines:
 def _line(status: Status) -> str:
     if not status.priced and not status.trained:
         return f"{_clock(status)} {status.phase}" + (f": {status.detail}" if status.detail else "")
-    best = f"best {status.best_bits_per_byte:.3f} bits/byte" if status.best_bits_per_byte is not None else "no best yet"
+    best = "no best yet" if status.best_bits_per_byte is None else f"best {_best(status.best_bits_per_byte, status)}"
     return (
         f"{_clock(status)} {status.phase}: {status.priced:,} priced, "
         f"{status.trained} trained, {status.measured} measured, {best}"
         + (f"; {status.detail}" if status.detail else "")
     )
+
+
+def _best(loss: float, status: Status) -> str:
+    return f"{status.metric.text(loss)} {status.metric.short or status.metric.title}"
 
 
 def _clock(status: Status) -> str:
@@ -100,7 +104,7 @@ def _screen(status: Status) -> Group:
     if status.failed:
         table.add_row("", f"{status.failed} failed", "")
     if status.best_bits_per_byte is not None:
-        table.add_row("best so far", f"{status.best_bits_per_byte:.3f} bits/byte", status.best)
+        table.add_row("best so far", _best(status.best_bits_per_byte, status), status.best)
     return Group(table, bar)
 
 

@@ -87,7 +87,9 @@ class Search:
         self.trials = Trials(self.study, spec, self.space)
         self.ledger = Ledger(self.study.memory.get("spent", {}), file=folder.spent)
         allowed = self.allowance
-        self.status = Status(unit=allowed.unit, budget=allowed.total, workers=spec.budget.workers)
+        self.status = Status(
+            unit=allowed.unit, budget=allowed.total, workers=spec.budget.workers, metric=spec.asked.metric
+        )
         self.target: Target | None = None  # once it is open
         self._reserve_s = 0.0  # of a budget that counts everything, what is set aside for the end of the run
 

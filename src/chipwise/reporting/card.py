@@ -5,17 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from chipwise.core import units
+from chipwise.core.statistics import Z95
 from chipwise.reporting import facts, insights, law_text, words
 from chipwise.reporting.record import ByLaw, RunRecord, Trial
 
-_WITH_TRANSFORMERS = """\
-```python
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-# trust_remote_code is needed only where config.json names a modelling file of its own (layers that differ)
-model = AutoModelForCausalLM.from_pretrained("winner", trust_remote_code=True)
-tokenizer = AutoTokenizer.from_pretrained("winner", trust_remote_code=True)
-```"""
 _ONNX = """
 ```python
 import onnxruntime
@@ -29,6 +23,7 @@ llama-cli -m winner/model.gguf -p "The beginning of a text"
 ```"""
 
 
+@words.in_its_words
 def card(record: RunRecord) -> str:
     """The card as Markdown; without a winner, the reason why there is none."""
     winner = record.trial(record.winner)
@@ -37,7 +32,8 @@ def card(record: RunRecord) -> str:
         parts.append("The run has not finished; this is what is known so far.")
     parts += ["## What chip?", _chip(record)]
     parts += ["## How fast?", _speed(winner)]
-    parts += ["## What do 1,000 tokens cost?", _per_thousand(record)]
+    each = words.entries() if words.one_pass() else f"{words.asked().words.token}s"
+    parts += [f"## What do 1,000 {each} cost?", _per_thousand(record)]
     parts += ["## Was it designed for this chip?", _designed(record, winner)]
     parts += ["## Promised and measured", _promises(record, winner)]
     parts += ["## Against the reference design", _reference(record, winner)]
@@ -68,25 +64,36 @@ def _opening(record: RunRecord, winner: Trial | None) -> str:
         return line_of(facts.no_winner(record))
     metric, text = facts.reported_quality(winner)
     quality = facts.value(winner, metric)
-    known = law_text.opening(record) or "bits per byte unknown"
+    known = law_text.opening(record) or f"{words.asked().metric.title} unknown"
     if quality.value is not None and not facts.by_law(record):
-        known = f"{quality.value:.3f} bits per byte of the {text} ({line_of(facts.quality_of(winner))})"
+        error = _interval(record, quality.value)
+        known = f"{words.quality(quality.value)}{error} of the {text} ({line_of(facts.quality_of(winner))})"
     return (
         f"Trial {winner.number}, `{winner.summary.replace('`', '')}`: {words.count(winner.parameters)} parameters, "
         f"weights {line_of(winner.weights)}, {known}."
     )
 
 
+def _interval(record: RunRecord, loss: float) -> str:
+    """The 95 % interval of the winner's test result over entries, where it is a share."""
+    error = record.test.std_errors[0] if record.test is not None and record.test.std_errors else None
+    if error is None or words.asked().metric.unit != "share":
+        return ""
+    ends = sorted((words.asked().metric.shown(loss - Z95 * error), words.asked().metric.shown(loss + Z95 * error)))
+    return f" ({units.show(max(ends[0], 0.0), 'share')} to {units.show(min(ends[1], 1.0), 'share')})"
+
+
 def _load(record: RunRecord) -> str:
     """Instructions to load the winner's files: by transformers, and by the runtime that serves them."""
     runtime, winner = record.target.runtime, record.trial(record.winner)
+    with_library = f"```python\n{words.asked().words.load}\n```"
     file, how = ("model.gguf", _GGUF) if runtime.startswith("llama.cpp") else ("model.onnx", _ONNX)
     if runtime in ("vllm", "sglang", "trtllm"):
-        return f"{_WITH_TRANSFORMERS}\n\n{line_of(runtime)} serves this folder too."
+        return f"{with_library}\n\n{line_of(runtime)} serves this folder too."
     measured = winner is not None and winner.measured is not None
     what = "was measured" if measured else f"{line_of(runtime)} loads"
     again = "\n\n`chipwise measure winner` measures it again." if measured and record.target.measures else ""
-    return f"{_WITH_TRANSFORMERS}\n\nThe artefact that {what} is `winner/{file}`:\n{how}{again}"
+    return f"{with_library}\n\nThe artefact that {what} is `winner/{file}`:\n{how}{again}"
 
 
 def _chip(record: RunRecord) -> str:
@@ -103,10 +110,9 @@ def _speed(winner: Trial | None) -> str:
     if winner is None:
         return "Unknown: there is no winner."
     sentences = []
-    for first, last, text in (
-        ("ttft_p50", "ttft_p99", "Time to first token"),
-        ("tpot_p50", "tpot_p99", "Time per output token"),
-    ):
+    once = words.asked().words.pace.capitalize() if words.one_pass() else "Time to first token"
+    of_tokens = () if words.one_pass() else (("tpot_p50", "tpot_p99", "Time per output token"),)
+    for first, last, text in (("ttft_p50", "ttft_p99", once), *of_tokens):
         half, most = facts.value(winner, first), facts.value(winner, last)
         sentences.append(
             f"{text}: P50 {words.show(half.value, first)} ({half.source}), "
@@ -151,7 +157,7 @@ def _promises(record: RunRecord, winner: Trial | None) -> str:
         return "Nothing was promised yet: there is no winner."
     checks = {item.constraint.metric: facts.status_text(item) for item in facts.checks(record, winner)}
     rows = []
-    for metric in dict.fromkeys((*words.SERVED, *limits)):
+    for metric in dict.fromkeys((*words.served(), *limits)):
         promise, known = facts.promised(record, winner, metric), facts.value(winner, metric)
         real = known.value if known.source in ("measured", "trained", "counted") else None
         if promise.value is None and real is None:
@@ -181,7 +187,7 @@ def _reference(record: RunRecord, winner: Trial | None) -> str:
     rows: list[tuple[str, ...]] = []
     quality = ("test_bits_per_byte", "bits_per_byte") if winner.test_bits_per_byte is not None else ("bits_per_byte",)
     quality = (facts.LOSS,) if facts.by_law(record) else quality
-    for metric in (*quality, *words.SERVED, "parameters"):
+    for metric in (*quality, *words.served(), "parameters"):
         ours, theirs = facts.value(winner, metric), facts.value(reference, metric)
         rows.append((words.label(metric), _sourced(ours, metric), _sourced(theirs, metric)))
     if record.constraints:
@@ -248,7 +254,8 @@ def _training(record: RunRecord, winner: Trial | None) -> str:
     whole = f"The whole search used {record.budget.usage}, with seed {record.seed}."
     if winner is None or winner.train_cpu_s is None:
         return whole
-    tokens = f" on {words.count(winner.curve[-1].tokens)} tokens" if winner.curve else ""
+    token = words.asked().words.token
+    tokens = f" on {words.count(winner.curve[-1].tokens)} {token}s" if winner.curve else ""
     took = f"{words.quantity(winner.train_cpu_s, 'time')} of {record.budget.device.upper()} time"
     return f"The winner trained for {took}{tokens}. {whole}"
 
@@ -261,6 +268,9 @@ def _limits(record: RunRecord, winner: Trial | None) -> str:
     if facts.by_law(record):
         return "\n".join(f"- {line_of(line)}" for line in [*lines, law_text.QUALITY])
     other = "the tasks above were evaluated too" if record.tasks else "nothing else was evaluated"
-    text = "test text, which selected nothing" if record.test else "validation text, which also selected the winner"
-    lines.append(f"Quality is bits per byte of the {text}; {other}.")
+    data = words.asked().words.data
+    text = (
+        f"test {data}, which selected nothing" if record.test else f"validation {data}, which also selected the winner"
+    )
+    lines.append(f"Quality is {words.asked().metric.title} of the {text}; {other}.")
     return "\n".join(f"- {line_of(line)}" for line in lines)

@@ -33,7 +33,7 @@ def columns(record: RunRecord) -> list[str]:
 
 def _metrics(record: RunRecord) -> list[str]:
     found = {metric for trial in record.trials for metric in (*trial.predicted, *(trial.measured or {}))}
-    return [*words.SERVED, *sorted(found - set(words.SERVED))]
+    return [*words.served(), *sorted(found - set(words.served()))]
 
 
 def trials_csv(record: RunRecord) -> str:

@@ -28,9 +28,6 @@ STATUS: dict[Status, str] = {
     "at risk": "at risk, not measured",
     "unknown": "unknown",
 }
-SEED_SD = (
-    0.0056  # of the logarithm of bits per byte, by seed alone: benchmarks/{claims-quality,winner-vs-baseline-*}.csv
-)
 LOSS = "expected_loss"  # nats per token of a law's text
 _Z95 = 1.96
 DEFAULT_CONFIDENCE = 0.9
@@ -94,6 +91,8 @@ def where(record: RunRecord) -> str:
 def workload(record: RunRecord) -> str:
     """The request that was measured."""
     request = record.workload
+    if words.one_pass():
+        return f"{words.entries(request.batch)} at once"
     return (
         f"{words.times(request.prompt_tokens, 'prompt token')}, {words.times(request.new_tokens, 'new token')}, "
         f"batch {request.batch}"
@@ -109,7 +108,7 @@ def name(record: RunRecord, trial: Trial) -> str:
 
 
 def quality(trial: Trial) -> Value:
-    """What candidates are compared by: bits per byte, or where a law ranked them, the loss that it expects."""
+    """What candidates are compared by: the loss of their task, or where a law ranked them, the loss that it expects."""
     return value(trial, LOSS if LOSS in trial.predicted else "bits_per_byte")
 
 
@@ -133,6 +132,9 @@ def value(trial: Trial, metric: str) -> Value:
     """The best known value of a metric: measured before predicted."""
     if metric == "bits_per_byte":
         return _bits_per_byte(trial)
+    if metric == words.asked().metric.name:
+        loss = _bits_per_byte(trial)
+        return loss if loss.value is None else Value(value=words.asked().metric.shown(loss.value), source=loss.source)
     if metric == "test_bits_per_byte":
         known = trial.test_bits_per_byte
         return Value(value=known, source="unknown" if known is None else "trained")
@@ -193,10 +195,13 @@ def checks(record: RunRecord, trial: Trial) -> tuple[Check, ...]:
 
 
 def paid(record: RunRecord, trial: Trial) -> str:
-    """A sentence on the penalised bits per byte of the trial where it exceeds soft limits; empty where none is soft."""
+    """A sentence on the penalised loss of the trial where it exceeds soft limits; empty where none is soft."""
     if all(item.hard for item in record.constraints):
         return ""
-    soft = "Soft limits may be broken: for each 100 % past one, bits per byte count as more by its share."
+    loss = (
+        "the share of errors counts" if words.asked().metric.more_is_better else f"{words.asked().metric.title} count"
+    )
+    soft = f"Soft limits may be broken: for each 100 % past one, {loss} as more by its share."
     values = {item.constraint.metric: _believed(item) for item in checks(record, trial)}
     share = total_penalty(record.constraints, {metric: known for metric, known in values.items() if known is not None})
     bits = quality(trial).value
@@ -257,7 +262,7 @@ def measured_text(known: Value, metric: str) -> str:
 
 def latency_metric(record: RunRecord) -> str:
     """The metric of speed: the first objective that is not quality, else TPOT P50."""
-    return next((item.metric for item in record.objectives if item.metric in words.SERVED), "tpot_p50")
+    return next((item.metric for item in record.objectives if item.metric in words.served()), words.asked().pace)
 
 
 def comparison(record: RunRecord) -> str:
@@ -274,13 +279,18 @@ def comparison(record: RunRecord) -> str:
     ours, theirs = value(winner, metric).value, value(reference, metric).value
     if ours is not None and theirs is not None:
         verdict = _verdict(record, ours, theirs)
+        asked = words.asked().metric
         against = f"({ours:.3f} against {theirs:.3f}; lower is better)"
         change = words.change(ours, theirs) if verdict != "same" else "about the same, within noise"
         if metric == LOSS:
             parts.append(f"expected loss {against[1:-1]}{_change_by_law(record)}")
+        elif asked.more_is_better:
+            parts.append(
+                f"{asked.title} of the {text} {asked.text(ours)} against {asked.text(theirs)} (errors {change})"
+            )
         else:
-            parts.append(f"bits per byte of the {text} {change} {against}")
-    for metric in dict.fromkeys((latency_metric(record), "tpot_p99", "peak_memory")):
+            parts.append(f"{asked.title} of the {text} {change} {against}")
+    for metric in dict.fromkeys((latency_metric(record), words.asked().pace.replace("p50", "p99"), "peak_memory")):
         a, b = value(winner, metric), value(reference, metric)
         if a.value is not None and b.value is not None and a.source == b.source:
             parts.append(
@@ -291,11 +301,11 @@ def comparison(record: RunRecord) -> str:
         return "Winner and reference design cannot be compared yet: no number is known of both."
     opening = ""
     if ours is not None and theirs is not None:
-        does = "is expected to predict" if by_law(record) else "predicts"
+        does = "is expected to predict the text" if by_law(record) else words.asked().words.does
         opening = {
-            "better": f"The winner {does} the text better than the reference design. ",
-            "worse": f"The winner {does} the text worse than the reference design. ",
-            "same": f"The winner {does} the text about as well as the reference design. ",
+            "better": f"The winner {does} better than the reference design. ",
+            "worse": f"The winner {does} worse than the reference design. ",
+            "same": f"The winner {does} about as well as the reference design. ",
         }[verdict]
     return f"{opening}{caveats(record)}Winner against reference design: {'; '.join(parts)}."
 
@@ -326,13 +336,15 @@ def reported_quality(*trials: Trial) -> tuple[str, str]:
     if all(LOSS in trial.predicted for trial in trials):
         return LOSS, "law's text"
     if all(trial.test_bits_per_byte is not None for trial in trials):
-        return "test_bits_per_byte", "test text"
-    return "bits_per_byte", "validation text, which also selected the winner"
+        return "test_bits_per_byte", f"test {words.asked().words.data}"
+    return "bits_per_byte", f"validation {words.asked().words.data}, which also selected the winner"
 
 
 def quality_verdict(ours: float, theirs: float, std_error: float | None) -> Literal["better", "worse", "same"]:
-    """Whether a difference in bits per byte exceeds the noise of seeds and of test entries."""
-    noise = _Z95 * math.sqrt(2 * SEED_SD**2 + (std_error or 0.0) ** 2)
+    """Whether a difference of two losses exceeds the noise of seeds and of test entries."""
+    if ours <= 0 or theirs <= 0:  # no errors at all: logarithms have no scatter
+        return "same" if ours == theirs else "better" if ours < theirs else "worse"
+    noise = _Z95 * math.sqrt(2 * words.asked().metric.seed_sd ** 2 + (std_error or 0.0) ** 2)
     difference = math.log(ours / theirs)
     return "same" if abs(difference) <= noise else "better" if difference < 0 else "worse"
 
@@ -397,7 +409,9 @@ def per_thousand(record: RunRecord) -> dict[str, str]:
     seconds = words.UNKNOWN
     if trial is not None:
         first, each = value(trial, "ttft_p50"), value(trial, "tpot_p50")
-        if first.value is not None and each.value is not None and first.source == each.source:
+        if words.one_pass() and first.value is not None:
+            seconds = f"{words.quantity(1000 * first.value / request.batch, 'time')} (from {first.source} P50)"
+        elif first.value is not None and each.value is not None and first.source == each.source:
             per_1000_s = 1000 / throughput(first.value, each.value, request.new_tokens, request.batch)
             seconds = f"{words.quantity(per_1000_s, 'time')} (from {first.source} P50, prompts included)"
     cost = record.per_thousand

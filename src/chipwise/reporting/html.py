@@ -9,6 +9,7 @@ from chipwise.page.markup import empty, safe, section, table
 from chipwise.reporting import facts, insights, law_text, words
 from chipwise.reporting.plots import Plot, draw
 from chipwise.reporting.record import RunRecord, Trial
+from chipwise.tasks.protocol import Picture
 
 _BADGES: dict[facts.Status, str] = {  # in the order of certainty
     "met": "met",
@@ -21,6 +22,7 @@ _BADGES: dict[facts.Status, str] = {  # in the order of certainty
 }
 
 
+@words.in_its_words
 def page(record: RunRecord) -> str:
     """The report of the record as one self-contained HTML document.
 
@@ -35,6 +37,7 @@ def page(record: RunRecord) -> str:
         constraints(record),
         _contenders(record),
         insights.continuations(record),
+        *[section(item.name, item.title, item.html) for item in pictures(record)],
         insights.tasks(record),
         law_text.section_of(record),
     ]
@@ -51,12 +54,23 @@ def page(record: RunRecord) -> str:
     return document(f"{record.name} · chipwise", body, figures=figures)
 
 
+def pictures(record: RunRecord) -> Sequence[Picture]:
+    """What the task shows of its data and of what models do with it."""
+    return words.asked().pictures(record.samples)
+
+
+def _costs() -> tuple[str, ...]:
+    """Costs in the order of the table of trials."""
+    return tuple(sorted(words.served(), key=lambda name: ("tpot", "ttft", "peak").index(name[:4])))
+
+
 def _head(record: RunRecord) -> str:
     state = "" if record.status == "finished" else _partial()
     links = (
         ("constraints", "Constraints"),
         ("contenders", "Winner and reference design"),
         *([("writes", "What it writes")] if record.continuations else []),
+        *[(item.name, item.title) for item in pictures(record)],
         *([("tasks", "Tasks")] if record.tasks else []),
         ("front", "Front"),
         ("promised", "Promised and measured"),
@@ -98,7 +112,7 @@ def _answer(record: RunRecord) -> str:
 
 
 _TILES = (
-    ("Bits per byte", ("quality",)),
+    ("", ("quality",)),
     ("Time per output token", ("tpot_p50", "tpot_p99")),
     ("Time to first token", ("ttft_p50", "ttft_p99")),
     ("Peak memory", ("peak_memory",)),
@@ -111,7 +125,10 @@ def _tile(record: RunRecord, trial: Trial, metrics: Sequence[str], title: str) -
     if metrics[0] == "quality":
         pair = [trial] if baseline is None else [trial, baseline]
         metrics = (facts.reported_quality(*pair)[0],)
-        title = "Expected loss, nats per token" if metrics[0] == facts.LOSS else title
+        metric = words.asked().metric.title
+        title = "Expected loss, nats per token" if metrics[0] == facts.LOSS else metric[0].upper() + metric[1:]
+    elif words.one_pass() and metrics[0] == "ttft_p50":
+        title = words.asked().words.pace.capitalize()
     known = facts.value(trial, metrics[0])
     shown = safe(words.show(known.value, metrics[0]))
     if len(metrics) > 1:
@@ -127,6 +144,8 @@ def _tile(record: RunRecord, trial: Trial, metrics: Sequence[str], title: str) -
         if other.value and other.source == known.source:
             which = " P50" if len(metrics) > 1 else ""
             difference = words.signed(known.value, other.value)
+            if metrics[0] in words.QUALITY and words.asked().metric.more_is_better:
+                difference = f"errors {difference}"
             lines.append(safe(f"reference design{which} {words.show(other.value, metrics[0])} ({difference})"))
     return (
         f'<div class="tile"><div class="label">{safe(title)}</div><div class="value">{shown}</div>'
@@ -135,7 +154,7 @@ def _tile(record: RunRecord, trial: Trial, metrics: Sequence[str], title: str) -
 
 
 def _text_of(metric: str) -> str:
-    return "test text" if metric.startswith("test_") else "validation text"
+    return f"{'test' if metric.startswith('test_') else 'validation'} {words.asked().words.data}"
 
 
 def constraints(record: RunRecord) -> str:
@@ -201,9 +220,12 @@ def _contenders(record: RunRecord) -> str:
         return section("contenders", "Winner and reference design", empty("No winner is known yet."))
     head = ["", *[safe(_contender(record, trial)) for trial in trials]]
     rows = [["design", *[f"<small>{safe(trial.summary)}</small>" for trial in trials]]]
+    known = any(trial.perplexity is not None for trial in trials)
     tested = ["test_bits_per_byte"] if any(trial.test_bits_per_byte is not None for trial in trials) else []
-    quality = ("expected_loss",) if facts.by_law(record) else (*tested, "bits_per_byte", "perplexity")
-    shown = (*quality, *words.SERVED, "parameters")
+    quality = (
+        ("expected_loss",) if facts.by_law(record) else (*tested, "bits_per_byte", *(["perplexity"] if known else []))
+    )
+    shown = (*quality, *words.served(), "parameters")
     rows += [[safe(words.label(metric)), *[_cell(trial, metric) for trial in trials]] for metric in shown]
     if not facts.by_law(record):
         rows.append(["training", *[safe(_training(trial)) for trial in trials]])
@@ -211,7 +233,7 @@ def _contenders(record: RunRecord) -> str:
         rows.append(["constraints", *[_kept(record, trial) for trial in trials]])
     found = "was measured" if record.target.measures else "is predicted"
     caption = (
-        f"The reference design is the largest Llama-style transformer that {found} within the same constraints "
+        f"The reference design is the largest {words.asked().words.reference} that {found} within the same constraints "
         "before its training, trained with the same budget. The knee is where the front bends most."
     )
     if facts.by_law(record):
@@ -240,7 +262,7 @@ def _contender(record: RunRecord, trial: Trial) -> str:
 def _cell(trial: Trial, metric: str) -> str:
     known = facts.value(trial, metric)
     if known.value is None:
-        return words.NOT_MEASURED if metric in words.SERVED else words.UNKNOWN
+        return words.NOT_MEASURED if metric in words.served() else words.UNKNOWN
     source = facts.quality_of(trial) if "bits_per_byte" in metric else known.source
     if known.source == "measured" and trial.clean is False:
         source += ", busy machine"
@@ -344,7 +366,7 @@ def _trials(record: RunRecord) -> str:
         ]
         if not facts.by_law(record):
             cells.append((safe(words.quantity(trial.train_cpu_s, "time", missing="not trained")), trial.train_cpu_s))
-        for metric in ("tpot_p50", "tpot_p99", "ttft_p50", "ttft_p99", "peak_memory"):
+        for metric in _costs():
             guess, real = trial.predicted.get(metric), (trial.measured or {}).get(metric)
             cells.append((safe(words.show(guess.value if guess else None, metric)), guess.value if guess else None))
             cells.append((safe(words.show(real, metric, missing=words.NOT_MEASURED)), real))
@@ -359,8 +381,12 @@ def _trials(record: RunRecord) -> str:
         rows.append(cells)
         classes.append(record.role(trial))
     head = ["#", "role", "state", "design", "parameters"]
-    head += ["loss (expected)"] if facts.by_law(record) else ["bits per byte (trained)", "training CPU time"]
-    for metric in ("tpot_p50", "tpot_p99", "ttft_p50", "ttft_p99", "peak_memory"):
+    head += (
+        ["loss (expected)"]
+        if facts.by_law(record)
+        else [f"{words.asked().metric.title} (trained)", "training CPU time"]
+    )
+    for metric in _costs():
         head += [f"{words.short(metric)} predicted", f"{words.short(metric)} measured"]
     head += ["meets the constraints", "reason"]
     body = _sortable(head, rows, numbers={0, *range(4, len(head) - 2)}, classes=classes)
@@ -373,7 +399,7 @@ def _trials(record: RunRecord) -> str:
 
 
 def _about(record: RunRecord) -> str:
-    space, data = record.space, record.data
+    space, data, what = record.space, record.data, words.asked().words.data
     parts = ["<h3>Search space</h3>"]
     parts.append(
         facts_list(
@@ -396,15 +422,16 @@ def _about(record: RunRecord) -> str:
             facts_list(
                 {
                     "name": data.name,
-                    "training text": _text(data.entries_train, data.bytes_train),
-                    "validation text": _text(data.entries_val, data.bytes_val),
-                    "test text": _text(data.entries_test, data.bytes_test),
+                    f"training {what}": _text(data.entries_train, data.bytes_train),
+                    f"validation {what}": _text(data.entries_val, data.bytes_val),
+                    f"test {what}": _text(data.entries_test, data.bytes_test),
                     "licence": data.licence or words.UNKNOWN,
                     "source": data.source or words.UNKNOWN,
                 }
             )
         )
     target = record.target
+    thousand = f"1,000 {words.entries()}" if words.one_pass() else f"1,000 generated {words.asked().words.token}s"
     parts.append("<h3>Machine and run</h3>")
     parts.append(
         facts_list(
@@ -418,9 +445,9 @@ def _about(record: RunRecord) -> str:
                 "workload": facts.workload(record),
                 "objectives": ", ".join(f"{words.label(item.metric)} ({item.direction})" for item in record.objectives)
                 or "none stated",
-                "time of 1,000 generated tokens": facts.per_thousand(record)["time"],
-                "energy of 1,000 generated tokens": facts.per_thousand(record)["energy"],
-                "price of tokens": facts.per_thousand(record)["price"],
+                f"time of {thousand}": facts.per_thousand(record)["time"],
+                f"energy of {thousand}": facts.per_thousand(record)["energy"],
+                **({} if words.one_pass() else {"price of tokens": facts.per_thousand(record)["price"]}),
                 "seed": str(record.seed),
                 "status": record.status,
             }
@@ -430,7 +457,7 @@ def _about(record: RunRecord) -> str:
 
 
 def _text(entries: int | None, size: int | None) -> str:
-    return f"{words.count(entries)} entries, {words.quantity(size, 'bytes')}"
+    return f"{words.count(entries)} {words.entries()}, {words.quantity(size, 'bytes')}"
 
 
 def _listed(values: object) -> str:
@@ -457,8 +484,8 @@ def notes(record: RunRecord) -> str:
 def _foot(record: RunRecord) -> str:
     return (
         f"<footer>Made by chipwise {safe(record.version)}, seed {record.seed}. Predicted: by the cost model, with its "
-        "interval. Expected: predicted, and not measured. Measured: on the target, in its runtime. Trained: bits per "
-        "byte of held-out text.</footer>\n"
+        "interval. Expected: predicted, and not measured. Measured: on the target, in its runtime. Trained: "
+        f"{safe(words.asked().metric.title)} of held-out {safe(words.asked().words.data)}.</footer>\n"
     )
 
 

@@ -27,7 +27,7 @@ TASK_NOTE: Final = (
 )
 RANKING_HEAD: Final = ("predictor", "τ, all pairs", "pairs", "τ, equal latency", "pairs")
 RANKING_NOTE: Final = (
-    "Kendall's τ between an early prediction and the bits per byte after longer training: 1 is the same order, 0 "
+    "Kendall's τ between an early prediction and the quality after longer training: 1 is the same order, 0 "
     "chance. Brackets: 95 % interval over candidates (bootstrap). Equal latency: pairs whose predicted time per token "
     "lies within 5 % of one value. More parameters and FLOPs count as better. Longer trainings went to candidates that "
     "looked good, which makes them harder to rank than candidates in general. Scaling law and quality model always "
@@ -127,7 +127,7 @@ def trained(record: RunRecord, trial: Trial) -> str:
     if spent >= 0.9 * longest > 0:
         return "It was trained in full."
     expected = record.answer.knee_expected
-    believed = f"; {expected:.3f} bits per byte are expected after a full training" if expected else ""
+    believed = f"; {words.quality(expected)} are expected after a full training" if expected else ""
     return (
         f"It was trained for only {words.quantity(spent, 'time')} of {words.quantity(longest, 'time')}{believed}; "
         "it is a suggestion, not a result."
@@ -139,14 +139,20 @@ def relaxed(item: Relaxed) -> list[str]:
     name = words.label(item.limit)
     gain = "a first candidate" if item.gain is None else f"{units.signed_percent(item.gain)} of the front"
     changes = [
-        f"{words.short(goal)} {words.show(before, goal)} → {words.show(after, goal)}"
+        f"{words.short(goal)} {_goal(before, goal)} → {_goal(after, goal)}"
         for goal, (before, after) in item.best.items()
         if before != after and after is not None
     ]
     if item.summary is None:
         return [name, "nothing", "no change", ""]
-    doubt = f"predicted with ± {item.std:.3f} bits per byte" if item.std is not None else ""
+    unit = "" if words.asked().metric.more_is_better else f" {words.asked().metric.title}"
+    doubt = f"predicted with ± {item.std:.3f}{unit}" if item.std is not None else ""
     return [name, gain, "; ".join([*(changes or ["best values unchanged"]), *([doubt] if doubt else [])]), item.summary]
+
+
+def _goal(value: float | None, goal: str) -> str:
+    """An objective's value; that of the task's metric is held as a loss."""
+    return words.show(value, words.QUALITY[0] if goal == words.asked().metric.name else goal)
 
 
 def importance(answer: Answer) -> list[list[str]]:

@@ -8,6 +8,7 @@ from chipwise.reporting.record import RunRecord, Trial
 from chipwise.space.constraints import SPENDING
 
 
+@words.in_its_words
 def final_table(record: RunRecord) -> Table:
     """Winner, reference design and knee side by side: quality, measured and predicted cost, constraints.
 
@@ -23,7 +24,7 @@ def final_table(record: RunRecord) -> Table:
     spent = [metric for metric in rated if any(facts.value(trial, metric).value is not None for trial in trials)]
     quality = ["test_bits_per_byte"] if any(trial.test_bits_per_byte is not None for trial in trials) else []
     quality += ["expected_loss"] if facts.by_law(record) else ["bits_per_byte"]
-    for metric in (*quality, *words.SERVED, "parameters", *spent):
+    for metric in (*quality, *words.served(), "parameters", *spent):
         table.add(words.short(metric), *[_cell(record, trial, metric) for trial in trials])
     table.add("weights", *[trial.weights for trial in trials])
     if not facts.by_law(record):
@@ -51,6 +52,7 @@ def contenders(record: RunRecord) -> list[Trial]:
     return [trial for number in numbers if (trial := record.trial(number))]
 
 
+@words.in_its_words
 def constraint_table(record: RunRecord) -> Table:
     """Every constraint against the winner (the reference design where there is none): promised, measured, limit."""
     trial = record.trial(record.winner) or record.trial(record.baseline)
@@ -86,7 +88,7 @@ def _head(record: RunRecord, trial: Trial) -> str:
 def _cell(record: RunRecord, trial: Trial, metric: str) -> str:
     known = facts.value(trial, metric)
     if known.value is None:
-        return words.NOT_MEASURED if metric in words.SERVED else words.UNKNOWN
+        return words.NOT_MEASURED if metric in words.served() else words.UNKNOWN
     shown = words.show(known.value, metric)
     promise = facts.promised(record, trial, metric)
     if known.source == "measured" and promise.value is not None:

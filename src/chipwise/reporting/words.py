@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from functools import wraps
+from typing import Any, Final, TypeVar
 
 from chipwise.core import units
-from chipwise.space.constraints import METRICS, TASK_METRICS
+from chipwise.space.constraints import METRICS, PER_TOKEN, TASK_METRICS
+from chipwise.tasks.protocol import Task, task_named
 
 UNKNOWN: Final = "unknown"
 NOT_MEASURED: Final = "not measured"
@@ -22,9 +25,7 @@ LABELS: Final = {
     "power": "mean power",
     "joules_per_token": "energy of a new token",
     "usd_per_1k_tokens": "price of new tokens",
-    "bits_per_byte": "bits per byte, validation text",
     "expected_loss": "expected loss, nats per token of the law's text",
-    "test_bits_per_byte": "bits per byte, test text",
     "perplexity": "perplexity per token",
 }
 SHORT: Final = {
@@ -38,14 +39,58 @@ SHORT: Final = {
     "power": "power",
     "joules_per_token": "energy/token",
     "usd_per_1k_tokens": "price",
-    "bits_per_byte": "bits/byte",
     "expected_loss": "loss, nats/token",
-    "test_bits_per_byte": "bits/byte, test",
     "perplexity": "perplexity",
 }
 SERVED: Final = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "peak_memory")  # what a measurement may hold
+QUALITY: Final = ("bits_per_byte", "test_bits_per_byte")  # losses of whatever task, by the names that records store
+
+T = TypeVar("T")
+_TASK: ContextVar[str] = ContextVar("task", default="text")
 
 
+def asked() -> Task:
+    """The task in whose words numbers are told; like a locale, it is that of the record that is shown."""
+    return task_named(_TASK.get())
+
+
+def in_its_words(show: Callable[..., T]) -> Callable[..., T]:
+    """Decorates a function whose first argument is a record: what it shows is told in the words of its task."""
+
+    @wraps(show)
+    def shown(record: Any, *args: Any, **more: Any) -> T:
+        token = _TASK.set(record.task)
+        try:
+            return show(record, *args, **more)
+        finally:
+            _TASK.reset(token)
+
+    return shown
+
+
+def one_pass() -> bool:
+    """Whether a request of the task is one pass, so that no token is generated."""
+    return asked().pace not in PER_TOKEN
+
+
+def served() -> tuple[str, ...]:
+    """What a measurement of the task's requests may hold."""
+    return tuple(name for name in SERVED if not (one_pass() and name in PER_TOKEN))
+
+
+def quality(loss: float) -> str:
+    """A loss in the task's words: ``1.234 bits per byte``, ``92 % accuracy``."""
+    metric = asked().metric
+    return f"{metric.text(loss)} {metric.title}"
+
+
+def entries(count: int | None = None) -> str:
+    """The task's word for pieces of data, with their number where it is given."""
+    one, several = asked().words.entry
+    return several if count is None else f"{count:,} {one if count == 1 else several}"
+
+
+_OF_PASS: Final = ("ttft_p50", "ttft_p99")  # where it is the time of a request
 _OF_TASKS: Final = {"accuracy": "accuracy", "spearman": "rank correlation"}
 
 
@@ -57,7 +102,7 @@ def role(name: str) -> str:
 def of_task(metric: str) -> tuple[str, str] | None:
     """Metric and task of ``accuracy@organ-system``; None for other metrics."""
     name, _, task = metric.partition("@")
-    return (name, task) if name in TASK_METRICS else None
+    return (name, task) if task and name in TASK_METRICS else None
 
 
 def label(metric: str) -> str:
@@ -66,6 +111,10 @@ def label(metric: str) -> str:
         if found[1] == "original":
             return "rank correlation with the original's cosines, held-out pairs"
         return f"{_OF_TASKS[found[0]]} on {found[1]}, held-out items"
+    if metric in QUALITY:
+        return f"{asked().metric.title}, {'test' if metric.startswith('test_') else 'validation'} {asked().words.data}"
+    if one_pass() and metric in _OF_PASS:
+        return f"{asked().words.pace}, {metric[-3:].upper()}"
     return _named(metric, LABELS)
 
 
@@ -73,6 +122,11 @@ def short(metric: str) -> str:
     """The metric for a table's head."""
     if (found := of_task(metric)) is not None:
         return f"{found[0]} on {found[1]}"
+    if metric in QUALITY:
+        name = asked().metric.short or asked().metric.title
+        return f"{name}, test" if metric.startswith("test_") else name
+    if one_pass() and metric in _OF_PASS:
+        return f"time {metric[-3:].upper()}"
     return _named(metric, SHORT)
 
 
@@ -96,7 +150,9 @@ def show(value: float | None, metric: str, *, missing: str = UNKNOWN) -> str:
     """The metric's value in a human unit, or ``missing``."""
     if value is None or not math.isfinite(value):
         return missing
-    if metric in ("bits_per_byte", "test_bits_per_byte", "perplexity", "expected_loss"):
+    if metric in QUALITY:
+        return asked().metric.text(value)
+    if metric in ("perplexity", "expected_loss", asked().metric.name) and kind(metric) == "count":
         return f"{value:.3f}" if abs(value) < 100 else f"{value:.0f}"
     if (found := of_task(metric)) is not None:
         return units.show(value, "share") if found[0] == "accuracy" else f"{value:.3f}"

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from chipwise.run.budget_spec import Charged
+from chipwise.space.metric import BITS_PER_BYTE, Metric
 
 
 @dataclass
@@ -20,7 +21,8 @@ class Status:
     training: int = 0
     measured: int = 0
     failed: int = 0
-    best_bits_per_byte: float | None = None
+    best_bits_per_byte: float | None = None  # the least loss so far
+    metric: Metric = BITS_PER_BYTE  # in whose words it is told
     best: str = ""
     unit: Charged = "cpu"  # of the two that follow: CPU or GPU seconds, or tokens
     spent: float = 0.0

@@ -20,7 +20,8 @@ class Metric:
     title: str  # in reports
     unit: str = "count"  # kind of unit: count, share
     more_is_better: bool = False  # of what is shown
-    digits: int = 4  # significant, in reports
+    short: str = ""  # in tables; the title unless given
+    seed_sd: float = 0.03  # standard deviation of the logarithm of losses by seed alone; where unknown, a large one
 
     @property
     def direction(self) -> Literal["minimize", "maximize"]:
@@ -41,7 +42,15 @@ class Metric:
         >>> Metric(name="accuracy", title="accuracy", unit="share", more_is_better=True).text(0.25)
         '75 %'
         """
-        return units.show(self.shown(loss), self.unit, digits=self.digits)
+        value = self.shown(loss)
+        if self.unit != "count":
+            return units.show(value, self.unit)
+        return f"{value:.3f}" if abs(value) < 100 else f"{value:.0f}"
 
 
-BITS_PER_BYTE = Metric(name="bits_per_byte", title="bits per byte")
+BITS_PER_BYTE = Metric(
+    name="bits_per_byte",
+    title="bits per byte",
+    short="bits/byte",
+    seed_sd=0.0056,  # benchmarks/{claims-quality,winner-vs-baseline-*}.csv
+)

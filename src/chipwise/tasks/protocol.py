@@ -36,6 +36,14 @@ TASKS = Table(
 """Tasks by the name that a run file gives as ``task``; ``chipwise.tasks`` are evaluations of text models."""
 
 
+LOAD_TEXT = """\
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+# trust_remote_code is needed only where config.json names a modelling file of its own (layers that differ)
+model = AutoModelForCausalLM.from_pretrained("winner", trust_remote_code=True)
+tokenizer = AutoTokenizer.from_pretrained("winner", trust_remote_code=True)"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Words:
     """What things are called in reports and messages."""
@@ -45,6 +53,9 @@ class Words:
     token: str = "token"  # what ``tokens`` of a training count
     pace: str = "time per token"  # the metric of time that designs are compared by
     curve: str = "bits per byte"  # unit of a training's curve
+    does: str = "predicts the text"  # what a good model does better
+    reference: str = "Llama-style transformer"  # what reference designs are
+    load: str = LOAD_TEXT  # Python that loads ``winner/`` in its ecosystem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from chipwise.reporting.card import card
 from chipwise.reporting.html import page
 from chipwise.reporting.record import Continuation, RunRecord, TestScore
 from chipwise.reporting.tables import constraint_table, final_table
+from chipwise.space.metric import BITS_PER_BYTE
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 
@@ -90,7 +91,7 @@ def test_the_noise_of_seeds_is_that_of_the_repeated_trainings() -> None:
     several = [values for values in groups.values() if len(values) > 1]
     squares = sum(sum((value - sum(v) / len(v)) ** 2 for value in v) for v in several)
     freedom = sum(len(values) - 1 for values in several)
-    assert math.sqrt(squares / freedom) == pytest.approx(facts.SEED_SD, rel=0.05)
+    assert math.sqrt(squares / freedom) == pytest.approx(BITS_PER_BYTE.seed_sd, rel=0.05)
 
 
 def test_the_headline_states_the_test_text_where_it_is_known(record) -> None:

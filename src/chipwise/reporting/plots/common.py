@@ -74,14 +74,15 @@ def detail(record: RunRecord, trial: Trial) -> str:
         loss = words.span(quality.value, quality.low, quality.high, facts.LOSS)
         lines.append(f"loss <b>{loss}</b> nats per token (expected)")
     elif quality.value is not None:
-        lines.append(f"bits per byte <b>{quality.value:.3f}</b> ({escape(facts.quality_of(trial))})")
+        title, shown = words.asked().metric.title, words.show(quality.value, "bits_per_byte")
+        lines.append(f"{escape(title)} <b>{shown}</b> ({escape(facts.quality_of(trial))})")
         if trial.quantised_bits_per_byte is not None and trial.bits_per_byte is not None:
-            lines.append(f"before export {trial.bits_per_byte:.3f}")
+            lines.append(f"before export {words.show(trial.bits_per_byte, 'bits_per_byte')}")
     else:
-        lines.append("bits per byte unknown (not trained)")
+        lines.append(f"{escape(words.asked().metric.title)} unknown (not trained)")
     if trial.train_cpu_s is not None:
         lines.append(f"trained {words.quantity(trial.train_cpu_s, 'time')} of CPU time")
-    lines += [text for metric in words.SERVED if (text := _both(trial, metric))]
+    lines += [text for metric in words.served() if (text := _both(trial, metric))]
     if trial.measured:
         lines.append(f"measured on {escape(facts.where(record))}")
     if trial.feasible is not None:

@@ -11,13 +11,14 @@ from chipwise.reporting.record import CurvePoint, RunRecord, Trial
 
 def draw(record: RunRecord) -> Plot:
     """Bits per byte over CPU seconds of training, and over tokens."""
+    metric, data = words.asked().metric.title, words.asked().words.data
+    dotted = f"Dotted lines are {metric} of the training {data}, for winner and reference design. " if _alike() else ""
     plot = Plot(
         key="curves",
         title="Training curves",
         caption=(
-            "Dots are validation bits per byte of the trained weights, large for winner and reference design; most "
-            "trainings are scored once, at their end. Dotted lines are bits per byte of the training text, for winner "
-            "and reference design. Trainings that end early were stopped by successive halving."
+            f"Dots are validation {metric} of the trained weights, large for winner and reference design; most trainings "
+            f"are scored once, at their end. {dotted}Trainings that end early were stopped by successive halving."
         ),
     )
     trained = [trial for trial in record.trials if _points(trial, "val_bits_per_byte")]
@@ -25,9 +26,19 @@ def draw(record: RunRecord) -> Plot:
         return no_data(plot, "No validation point of any training was recorded yet.")
     views = (
         View(label="CPU time", figure=_figure(record, trained, "cpu_s", "time", "CPU time of the trial's training")),
-        View(label="tokens", figure=_figure(record, trained, "tokens", "count", "tokens trained on")),
+        View(label=_tokens(), figure=_figure(record, trained, "tokens", "count", f"{_tokens()} trained on")),
     )
     return Plot(key=plot.key, title=plot.title, caption=plot.caption, views=views)
+
+
+def _alike() -> bool:
+    """Whether the curve of a training has the unit of the metric, so that both can be drawn on one axis."""
+    asked = words.asked()
+    return asked.words.curve == asked.metric.title
+
+
+def _tokens() -> str:
+    return f"{words.asked().words.token}s"
 
 
 def _points(trial: Trial, field: str) -> list[CurvePoint]:
@@ -44,12 +55,14 @@ def _figure(record: RunRecord, trials: list[Trial], across: str, unit_kind: str,
         role = record.role(trial)
         traces.append(_line(record, trial, across, "val_bits_per_byte", first=role not in seen))
         seen.add(role)
-        if role != "candidate" and _points(trial, "train_bits_per_byte"):
+        if role != "candidate" and _alike() and _points(trial, "train_bits_per_byte"):
             traces.append(_line(record, trial, across, "train_bits_per_byte", first=True))
     xs = [value for trace in traces for value in trace["x"]]
-    values = [point.val_bits_per_byte or 0.0 for trial in trials for point in _points(trial, "val_bits_per_byte")]
+    asked = words.asked().metric
+    losses = [point.val_bits_per_byte or 0.0 for trial in trials for point in _points(trial, "val_bits_per_byte")]
+    values = [asked.shown(loss) for loss in losses]
     x = axis(xs, unit_kind, title, pad=0.03)
-    y = axis(values, "count", "bits per byte", pad=0.05)
+    y = axis(values, asked.unit, asked.title, pad=0.05)
     return figure(traces, height=460, xaxis=x, yaxis=y)
 
 
@@ -57,7 +70,7 @@ def _line(record: RunRecord, trial: Trial, across: str, field: str, *, first: bo
     role = record.role(trial)
     points = _points(trial, field)
     training = field == "train_bits_per_byte"
-    kind = "training text" if training else "validation"
+    kind = f"training {words.asked().words.data}" if training else "validation"
     name = f"{words.role(role)}, trial {trial.number}" if role != "candidate" else "other candidates"
     width = 1 if training else (3 if role != "candidate" else 1.2)
     tail = detail(record, trial)
@@ -68,13 +81,13 @@ def _line(record: RunRecord, trial: Trial, across: str, field: str, *, first: bo
         "legendgroup": f"{role}{field}",
         "showlegend": first,
         "x": [getattr(point, across) for point in points],
-        "y": [getattr(point, field) for point in points],
+        "y": [words.asked().metric.shown(getattr(point, field)) for point in points],
         "line": {"color": "@faintline" if role == "candidate" else colour(record, trial), "width": width}
         | ({"dash": "dot"} if training else {}),
         "marker": {"size": 5 if role == "candidate" else 9},
         "hovertext": [
-            f"<b>{getattr(point, field):.3f} bits per byte</b> ({kind}) after "
-            f"{words.quantity(point.cpu_s, 'time')} of CPU time, {words.count(point.tokens)} tokens"
+            f"<b>{words.quality(getattr(point, field))}</b> ({kind}) after "
+            f"{words.quantity(point.cpu_s, 'time')} of CPU time, {words.count(point.tokens)} {_tokens()}"
             for point in points
         ],
         # the candidate is described once per curve; "%{" in a name must not be read as a template

@@ -56,7 +56,7 @@ def _by_law(record: RunRecord) -> str:
 
 def _figure(record: RunRecord, metric: str, trials: list[Trial]) -> dict[str, Any]:
     costs = [facts.value(trial, metric).value or 0.0 for trial in trials]
-    qualities = [facts.quality(trial).value or 0.0 for trial in trials]
+    qualities = [_shown(record, trial) or 0.0 for trial in trials]
     limits = _limits(record, metric)
     counted = "measured where filled, predicted where open"
     if metric == "parameters":
@@ -65,8 +65,9 @@ def _figure(record: RunRecord, metric: str, trials: list[Trial]) -> dict[str, An
         counted = "predicted"
     x = axis(costs + [item.limit for item in limits], words.kind(metric), f"{words.label(metric)} ({counted})")
     by_law = facts.by_law(record)
-    loss = "loss, nats per token (expected)" if by_law else "validation bits per byte (trained)"
-    y = axis(qualities, "count", loss, log=False, pad=0.1)
+    asked = words.asked().metric
+    loss = "loss, nats per token (expected)" if by_law else f"validation {asked.title} (trained)"
+    y = axis(qualities, "count" if by_law else asked.unit, loss, log=False, pad=0.1)
     special = {record.winner, record.baseline, record.knee}
     plain = [trial for trial in trials if trial.number not in special]
     groups = (
@@ -95,6 +96,12 @@ def _figure(record: RunRecord, metric: str, trials: list[Trial]) -> dict[str, An
     return figure(traces, height=500, xaxis=x, yaxis=y)
 
 
+def _shown(record: RunRecord, trial: Trial) -> float | None:
+    """The trial's quality as the axis shows it."""
+    loss = facts.quality(trial).value
+    return loss if loss is None or facts.by_law(record) else words.asked().metric.shown(loss)
+
+
 def _limits(record: RunRecord, metric: str) -> list[Constraint]:
     """The limits shown on this axis; a limit on P99 also limits P50, which is never above it."""
     names = {metric, metric.replace("_p50", "_p99")} if metric.endswith("_p50") else {metric}
@@ -110,7 +117,7 @@ def _points(
         "mode": "markers",
         "name": name,
         "x": [item.value for item in known],
-        "y": [facts.quality(trial).value for trial in trials],
+        "y": [_shown(record, trial) for trial in trials],
         "error_x": {
             "type": "data",
             "symmetric": False,
@@ -160,7 +167,7 @@ def _staircase(record: RunRecord, metric: str, x: dict[str, Any], trials: list[T
     front = [trial for trial in trials if trial.number in record.front]
     if not front or metric != facts.latency_metric(record):
         return []
-    points = sorted((facts.value(trial, metric).value or 0.0, facts.quality(trial).value or 0.0) for trial in front)
+    points = sorted((facts.value(trial, metric).value or 0.0, _shown(record, trial) or 0.0) for trial in front)
     return [
         {
             "type": "scatter",
@@ -176,13 +183,15 @@ def _staircase(record: RunRecord, metric: str, x: dict[str, Any], trials: list[T
 
 def _region(record: RunRecord, metric: str, x: dict[str, Any], y: dict[str, Any]) -> list[Trace]:
     limits = _limits(record, metric)
-    floors = [item for item in record.constraints if item.metric in ("bits_per_byte", facts.LOSS) and item.op == "<="]
+    known = (words.asked().metric.name, facts.LOSS)
+    floors = [item for item in record.constraints if item.metric in known]
     if not limits and not floors:
         return []
     (left, right), (bottom, top) = span(x), span(y)
     right = min([right, *(item.limit for item in limits if item.op == "<=")])
     left = max([left, *(item.limit for item in limits if item.op == ">=")])
-    top = min([top, *(item.limit for item in floors)])
+    top = min([top, *(item.limit for item in floors if item.op == "<=")])
+    bottom = max([bottom, *(item.limit for item in floors if item.op == ">=")])
     if right <= left or top <= bottom:
         return []
     text = ", ".join(f"{words.short(item.metric)} {words.limit(item.text)}" for item in [*limits, *floors])

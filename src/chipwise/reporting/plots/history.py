@@ -11,23 +11,30 @@ from chipwise.reporting.record import HistoryPoint, RunRecord
 
 def draw(record: RunRecord) -> Plot:
     """Best bits per byte, and hypervolume, over CPU seconds."""
+    metric = words.asked().metric
     plot = Plot(
         key="history",
         title="History of the search",
-        caption="A point per trial that ended. The best bits per byte counts candidates that meet the constraints.",
+        caption=f"A point per trial that ended. The best {metric.title} counts candidates that meet the constraints.",
     )
     best = [point for point in record.history if point.best_bits_per_byte is not None]
     volume = [point for point in record.history if point.hypervolume is not None]
     views = []
     if best:
-        figure = _figure(record, best, "best_bits_per_byte", "lowest bits per byte so far (trained)", "@winner")
-        views.append(View(label="bits per byte", figure=figure))
+        better = "highest" if metric.more_is_better else "lowest"
+        title = f"{better} {metric.title} so far (trained)"
+        figure = _figure(record, best, "best_bits_per_byte", title, "@winner")
+        views.append(View(label=metric.title, figure=figure))
     if volume:
         figure = _figure(record, volume, "hypervolume", "hypervolume of the front", "@accent")
         views.append(View(label="hypervolume", figure=figure))
     if not views:
         return no_data(plot, "No trial with a known quality has ended yet.")
     return Plot(key=plot.key, title=plot.title, caption=plot.caption, views=tuple(views))
+
+
+def _shown(value: float, field: str) -> float:
+    return value if field == "hypervolume" else words.asked().metric.shown(value)
 
 
 def draw_budget(record: RunRecord) -> Plot:
@@ -48,7 +55,7 @@ def _figure(record: RunRecord, points: list[HistoryPoint], field: str, title: st
         "name": title,
         "showlegend": False,
         "x": [point.elapsed_cpu_s for point in points],
-        "y": [getattr(point, field) for point in points],
+        "y": [_shown(getattr(point, field), field) for point in points],
         "line": {"shape": "hv", "color": colour, "width": 2},
         "marker": {"size": 6},
         "hovertext": [_hover(record, point, field, title) for point in points],
