@@ -17,8 +17,9 @@ def draw(record: RunRecord) -> Plot:
         key="curves",
         title="Training curves",
         caption=(
-            f"Dots are validation {metric} of the trained weights, large for winner and reference design; most trainings "
-            f"are scored once, at their end. {dotted}Trainings that end early were stopped by successive halving."
+            f"Dots are validation {metric} of the trained weights, large for winner and reference design; most "
+            f"trainings are scored once, at their end. {dotted}Trainings that end early were stopped by successive "
+            "halving."
         ),
     )
     trained = [trial for trial in record.trials if _points(trial, "val_bits_per_byte")]
