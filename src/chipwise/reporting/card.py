@@ -32,7 +32,7 @@ def card(record: RunRecord) -> str:
         parts.append("The run has not finished; this is what is known so far.")
     parts += ["## What chip?", _chip(record)]
     parts += ["## How fast?", _speed(winner)]
-    each = words.entries() if words.one_pass() else f"{words.asked().words.token}s"
+    each = words.entries() if words.one_pass() else words.asked().words.tokens
     parts += [f"## What do 1,000 {each} cost?", _per_thousand(record)]
     parts += ["## Was it designed for this chip?", _designed(record, winner)]
     parts += ["## Promised and measured", _promises(record, winner)]
@@ -254,8 +254,8 @@ def _training(record: RunRecord, winner: Trial | None) -> str:
     whole = f"The whole search used {record.budget.usage}, with seed {record.seed}."
     if winner is None or winner.train_cpu_s is None:
         return whole
-    token = words.asked().words.token
-    tokens = f" on {words.count(winner.curve[-1].tokens)} {token}s" if winner.curve else ""
+    kind = words.asked().words.tokens
+    tokens = f" on {words.count(winner.curve[-1].tokens)} {kind}" if winner.curve else ""
     took = f"{words.quantity(winner.train_cpu_s, 'time')} of {record.budget.device.upper()} time"
     return f"The winner trained for {took}{tokens}. {whole}"
 

@@ -431,7 +431,7 @@ def _about(record: RunRecord) -> str:
             )
         )
     target = record.target
-    thousand = f"1,000 {words.entries()}" if words.one_pass() else f"1,000 generated {words.asked().words.token}s"
+    thousand = f"1,000 {words.entries()}" if words.one_pass() else f"1,000 generated {words.asked().words.tokens}"
     parts.append("<h3>Machine and run</h3>")
     parts.append(
         facts_list(

@@ -50,7 +50,7 @@ class Words:
 
     data: str = "text"  # what is learnt: "trained on this text", "the test text"
     entry: tuple[str, str] = ("entry", "entries")  # one piece of it, and several
-    token: str = "token"  # what ``tokens`` of a training count
+    tokens: str = "tokens"  # what the tokens of a training are
     pace: str = "time per token"  # the metric of time that designs are compared by
     curve: str = "bits per byte"  # unit of a training's curve
     does: str = "predicts the text"  # what a good model does better

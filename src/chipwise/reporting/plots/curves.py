@@ -39,7 +39,7 @@ def _alike() -> bool:
 
 
 def _tokens() -> str:
-    return f"{words.asked().words.token}s"
+    return words.asked().words.tokens
 
 
 def _points(trial: Trial, field: str) -> list[CurvePoint]:

@@ -19,7 +19,7 @@ from chipwise.tasks.text.task import TextTask
 
 WIDTH, HEIGHT = 480, 120  # of a picture, in pixels
 COLOURS = {"true": "#999999", "baseline": "#e69f00", "winner": "#0072b2"}
-WORDS = Words(data="series", entry=("series",) * 2, token="value", curve="bits per value", does="forecasts")
+WORDS = Words(data="series", entry=("series",) * 2, tokens="values", curve="bits per value", does="forecasts")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,8 +22,20 @@ LAW = Law(
 )  # error share of Fashion-MNIST at sizes of a CPU, about; the level is that of the run's own trainings
 
 ACCURACY = Metric(name="accuracy", title="accuracy", unit="share", more_is_better=True)
+LOAD = """\
+from transformers import AutoModelForImageClassification
+
+# trust_remote_code is needed only where config.json names a modelling file of its own
+model = AutoModelForImageClassification.from_pretrained("winner", trust_remote_code=True)"""
 WORDS = Words(
-    data="images", entry=("image", "images"), token="patch", pace="time per image", training_loss="nats per image"
+    data="images",
+    entry=("image", "images"),
+    tokens="patches",
+    pace="time per image",
+    curve="nats per image",
+    does="tells images apart",
+    reference="vision transformer in the proportions of DeiT",
+    load=LOAD,
 )
 
 
