@@ -279,9 +279,9 @@ def ask_once(
             _kill(process)
             process.communicate()
     if process.returncode:
-        error = WorkerError(f"the {name} died ({_death(process.returncode)}){_last(complaint)}")
-        error.ended_with = process.returncode
-        raise error
+        died = WorkerError(f"the {name} died ({_death(process.returncode)}){_last(complaint)}")
+        died.ended_with = process.returncode
+        raise died
     reply = _parsed(answer)
     if not reply:
         raise WorkerError(f"the {name} gave an unreadable answer: {answer[:100]!r}")
