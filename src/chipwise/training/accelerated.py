@@ -349,7 +349,6 @@ class AcceleratedRun(Run):
         done, seconds = at.steps - from_step, max(time.perf_counter() - since, 1e-9)
         per_s = done * self.step_tokens / seconds
         peak = self.execution.peak_flops_per_s
-        share = self.spent(at) / self.budget
         pace = (self.spent(at) - self._from) / seconds
         base = super()._update()
         return TrainingProgress(
@@ -361,7 +360,7 @@ class AcceleratedRun(Run):
             steps=at.steps,
             tokens_per_s=per_s,
             mfu=None if peak is None else 6 * multiplied(self.arch) * per_s / (peak * self.world),
-            left_s=self.budget * (1 - share) / pace if pace > 0 else 0.0,
+            left_s=self.budget * (1 - base.share) / pace if pace > 0 else 0.0,
         )
 
     def loop(self, report: Callable[[Update], None] | None, checkpoint_every_s: float) -> None:

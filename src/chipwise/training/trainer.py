@@ -374,7 +374,7 @@ class Run:
             cpu_budget_s=None if self.counted else self.budget,
             tokens=at.tokens,
             bits_per_byte=None if math.isnan(at.bits_per_byte) else at.bits_per_byte,
-            share=self.spent(at) / self.budget,
+            share=min(1.0, self.spent(at) / self.budget),  # the last step ends where it ends
         )
 
     def _keep_stable(self) -> None:

@@ -39,6 +39,16 @@ def test_a_budget_of_half_a_second_is_32_steps_of_a_64th(
     assert result.cpu_s == result.spent_cpu_s == 0.5
 
 
+def test_a_last_step_that_ends_late_is_not_more_than_all_of_the_budget(
+    arch: ArchSpec, data: TokenData, tmp_path: Path, clock: Clock
+) -> None:
+    """A budget of a step and a half: two steps of 1/64 s are made."""
+    shares: list[float] = []
+    result = run(arch, data, tmp_path, clock, budget=1.5 / 64, on_progress=lambda update: shares.append(update.share))
+    assert result.steps == 2
+    assert shares == [1.0]
+
+
 def test_training_learns_and_its_weights_give_the_reported_quality(
     arch: ArchSpec, data: TokenData, tmp_path: Path, clock: Clock
 ) -> None:
