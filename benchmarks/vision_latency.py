@@ -39,8 +39,11 @@ def main() -> None:
     parser.add_argument("--designs", type=int, default=40)
     parser.add_argument("--calibration", type=float, default=90.0, help="seconds")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--profile", type=Path, help="where the calibration goes")
     asked = parser.parse_args()
     profile = calibrate(seconds=asked.calibration, images=True)
+    if asked.profile:
+        profile.save(asked.profile)
     print(f"calibrated: {profile.checks['prefill']}; {'; '.join(profile.notes) or 'machine quiet'}")
     space, workload = SearchSpace(load_run(EXAMPLE).space), Workload(prompt_tokens=1, new_tokens=1)
     rows = []
