@@ -70,6 +70,11 @@ class SheetTarget:
         source: str = "a search",
         bench: Bench | None = None,
     ) -> None:
+        if space.spec.image is not None:
+            raise Unsupported(
+                f"spaces of image classifiers are priced on a calibrated machine alone, not on {device.title}; price a "
+                "single model there with `chipwise estimate`, or search with target: {device: local}"
+            )
         self._space, self._sheet, self._bench = space, device, bench
         self._workload, self._seed, self._energy, self._source = workload, seed, energy, source
         self.device = device  # with what was taught
