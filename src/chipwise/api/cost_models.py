@@ -14,7 +14,7 @@ from chipwise.core.files import check_output, storage
 from chipwise.hardware.device import MachineProfile
 from chipwise.profile.backends import NEEDS, table_name
 from chipwise.profile.learning import Learned
-from chipwise.profile.store import profile_path, save_profile, saved_profile
+from chipwise.profile.store import for_images, profile_path, save_profile, saved_profile
 
 if TYPE_CHECKING:
     from chipwise_fitting import Score
@@ -122,6 +122,7 @@ def calibrate(
     seconds: float = 75.0,
     out: str | Path | None = None,
     on_progress: Callable[[str, float], None] | None = None,
+    images: bool = False,
 ) -> tuple[MachineProfile, Path]:
     """Measures what this machine can do in a runtime; returns the profile and the file that holds it.
 
@@ -131,6 +132,7 @@ def calibrate(
         seconds: About how long it may take.
         out: The profile's file; by default where every command finds it.
         on_progress: Called with what is being measured and the share that is done.
+        images: Calibrate for image classifiers; this profile is kept beside that for models of tokens.
 
     Raises:
         InputError: ``seconds`` is not a positive, finite number, or there are more threads than cores.
@@ -141,19 +143,20 @@ def calibrate(
     needs = NEEDS.get(runtime)
     if needs is not None and find_spec(needs.module) is None:
         raise MissingExtra(needs.module, needs.extra)
-    path = Path(out) if out is not None else profile_path(runtime, threads)
+    kept = for_images(runtime) if images else runtime
+    path = Path(out) if out is not None else profile_path(kept, threads)
     try:
-        before = saved_profile(runtime, threads)
+        before = saved_profile(kept, threads)
     except SpecError:  # damaged: calibrating is the remedy
         before = None
     if out is None:
         with storage(path):
             path.parent.mkdir(parents=True, exist_ok=True)
     check_output(path)
-    profile = profile_machine(runtime=runtime, threads=threads, seconds=seconds, on_progress=on_progress)
+    profile = profile_machine(runtime=runtime, threads=threads, seconds=seconds, on_progress=on_progress, images=images)
     if before is not None and before.thermal is not None:  # calibration does not measure it
         profile = replace(profile, thermal=before.thermal)
     if out is None:
-        return profile, save_profile(profile, runtime=runtime, threads=threads)
+        return profile, save_profile(profile, runtime=kept, threads=threads)
     profile.save(path)
     return profile, path

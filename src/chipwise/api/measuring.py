@@ -19,7 +19,7 @@ from chipwise.ops import Phase, Workload
 from chipwise.profile.backends import table_name
 from chipwise.profile.efficiency import Efficiency, efficiency
 from chipwise.profile.measurement import Measurement
-from chipwise.profile.store import save_thermal, saved_profile
+from chipwise.profile.store import for_images, save_thermal, saved_profile
 from chipwise.profile.sustained import Sustained
 from chipwise.run.winner import read_winner
 from chipwise.space.constraints import Constraint
@@ -235,7 +235,8 @@ def _design_inside(path: Path) -> Design | None:
 
 def predict(design: Design, workload: Workload, *, runtime: str, threads: int) -> CostEstimate | None:
     """The prediction of this machine's own profile, or None where it has not been calibrated in this runtime."""
-    profile = saved_profile(runtime, threads)
+    images = design.arch.stem is not None
+    profile = saved_profile(for_images(runtime) if images else runtime, threads)
     if profile is None:
         return None
     graphs = [lower(design, workload, phase) for phase in (Phase.PREFILL, Phase.DECODE)]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from chipwise.core.errors import InputError
 from chipwise.cost.model import CostEstimate
 from chipwise.spec import ArchSpec
+from chipwise.spec.hf import resolve
 
 if TYPE_CHECKING:
     from chipwise.hardware.device import MachineProfile
@@ -28,23 +29,28 @@ def weights_of_winner(model: str | ArchSpec) -> str | None:
     return None if winner is None else winner.design.weights
 
 
-def profile_here(runtime: str, threads: int = 1) -> MachineProfile:
-    """This machine's profile.
+def profile_here(runtime: str, threads: int = 1, *, images: bool = False) -> MachineProfile:
+    """This machine's profile, for models of tokens or for image classifiers.
 
     Raises:
         InputError: There is none.
     """
-    from chipwise.profile.store import saved_profile
+    from chipwise.profile.store import for_images, saved_profile
 
     if threads < 1:
         raise InputError(f"threads: must be at least 1, not {threads}")
-    profile = saved_profile(runtime, threads)
+    profile = saved_profile(for_images(runtime) if images else runtime, threads)
     if profile is None:
         raise InputError(
             f"this machine was not calibrated in {runtime} with {threads} thread{'s' if threads > 1 else ''}; "
-            f"run: chipwise calibrate --runtime {runtime} --threads {threads}"
+            f"run: chipwise calibrate --runtime {runtime} --threads {threads}{' --images' if images else ''}"
         )
     return profile
+
+
+def reads_images(model: str | Path | ArchSpec) -> bool:
+    """Whether a model reads images, for which this machine has a profile of its own."""
+    return (model if isinstance(model, ArchSpec) else resolve(model)).stem is not None
 
 
 def estimate_here(model: str | Path | ArchSpec, *, runtime: str | None, **asked: Any) -> CostEstimate:
@@ -63,4 +69,5 @@ def estimate_here(model: str | Path | ArchSpec, *, runtime: str | None, **asked:
 
     name = model if isinstance(model, ArchSpec) else str(model)
     asked["weights"] = asked.get("weights") or weights_of_winner(name)
-    return calibrated_case(name, profile_here(runtime or "onnxruntime"), **asked).estimate
+    profile = profile_here(runtime or "onnxruntime", images=reads_images(name))
+    return calibrated_case(name, profile, **asked).estimate

@@ -26,6 +26,7 @@ def command(
         str | None, typer.Option(help="Data sheet to compare with, such as h100-sxm (see chipwise devices).")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="File for the profile. Default: in the user's data folder.")] = None,
+    images: Annotated[bool, typer.Option("--images", help="For image classifiers.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the profile as JSON.")] = False,
 ) -> None:
     """Measure this machine in a runtime and write its profile (in about 75 seconds).
@@ -43,7 +44,7 @@ def command(
     sheet = None if against is None else datasheet.load(against)  # a wrong name is reported before anything is timed
     with show.bar("calibrating", quiet=as_json) as progress:
         profile, path = api.calibrate(
-            runtime=runtime, threads=threads, seconds=60 * minutes, out=out, on_progress=progress
+            runtime=runtime, threads=threads, seconds=60 * minutes, out=out, on_progress=progress, images=images
         )
     if as_json:
         show.json_of({"profile": profile, "against": compared(profile, sheet)} if sheet is not None else profile)

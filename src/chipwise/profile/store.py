@@ -247,6 +247,11 @@ class MeasurementStore:
                 database.close()
 
 
+def for_images(runtime: str) -> str:
+    """The name under which the profile for image classifiers is kept, beside that for models of tokens."""
+    return f"{runtime}-images"
+
+
 def profile_path(runtime: str, threads: int) -> Path:
     """The file of this machine's profile. Machines that share a data folder have profiles of their own.
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from chipwise.api.this_machine import profile_here
 from chipwise.blocks.lowering import lower
-from chipwise.core.errors import Unsupported
+from chipwise.core.errors import InputError, Unsupported
 from chipwise.cost.estimate import estimate
 from chipwise.cost.terms import terms
 from chipwise.hardware.device import CheckError, MachineProfile
@@ -19,6 +20,7 @@ from chipwise.profile.harness import measure
 from chipwise.profile.kit_script import _Onnx
 from chipwise.profile.microbench import IMAGE_KINDS, Bench, cases
 from chipwise.profile.random_models import random_classifiers
+from chipwise.profile.store import for_images, save_profile, saved_profile
 from chipwise.spec.vision import is_classifier
 
 
@@ -109,3 +111,14 @@ def test_an_estimate_of_images_has_no_time_per_token() -> None:
     assert found.decode == ()
     assert "tpot_p50" not in found.metrics
     assert found.metrics["image_s"].value == pytest.approx(found.ttft_s / 2)
+
+
+def test_the_profile_for_images_is_kept_beside_that_for_tokens(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A model that reads images asks for it, and says how to make it; models of tokens do not see it."""
+    monkeypatch.setattr("chipwise.profile.store.data_folder", lambda: tmp_path)
+    profile = blank_profile("onnxruntime", 1)
+    save_profile(profile, runtime=for_images("onnxruntime"), threads=1)
+    assert saved_profile("onnxruntime", 1) is None
+    assert saved_profile(for_images("onnxruntime"), 1) is not None
+    with pytest.raises(InputError, match="--images"):
+        profile_here("openvino", images=True)
