@@ -277,7 +277,7 @@ def _cell_here(model: str, **asked: Any) -> Cell:
         found = estimate_here(model, **asked)
     except ChipwiseError as error:
         return Cell(model=model, device="here", estimate=None, problem=str(error))
-    return Cell(model=model, device="here", estimate=found)
+    return Cell(model=model, device="here", estimate=found, generates="tpot_p50" in found.metrics)
 
 
 @public
