@@ -77,7 +77,9 @@ class Patches(nn.Module):
         """The values of each patch of images (B, C, Y, X), or of each slice of signals (B, C, X)."""
         edge = self.edge
         if x_BCYX.ndim == 3:
-            return x_BCYX.unflatten(2, (-1, edge)).transpose(1, 2).flatten(2)
+            batch, channels, frames = x_BCYX.shape
+            parts = x_BCYX.reshape(batch, channels, frames // edge, edge)
+            return parts.transpose(1, 2).reshape(batch, -1, channels * edge)
         batch, channels, rows, columns = x_BCYX.shape
         parts = x_BCYX.reshape(batch, channels, rows // edge, edge, columns // edge, edge)
         return parts.permute(0, 2, 4, 1, 3, 5).reshape(batch, -1, channels * edge * edge)
@@ -195,7 +197,7 @@ class ChipwiseForAudioClassification(ChipwiseForImageClassification):
 
     main_input_name = "input_values"
 
-    def forward(
+    def forward(  # type: ignore[override]
         self, input_values: Tensor, labels: Tensor | None = None, return_dict: bool | None = None, **kwargs: Any
     ) -> ImageClassifierOutput | tuple[Any, ...]:
         """Logits (B, classes) of signals (B, C, X), and the loss where there are ``labels``."""

@@ -31,6 +31,7 @@ TASKS = Table(
         "text": "chipwise.tasks.text.task:TEXT",
         "vision": "chipwise.tasks.vision.task:VISION",
         "series": "chipwise.tasks.series.task:SERIES",
+        "speech": "chipwise.tasks.speech.task:SPEECH",
     },
 )
 """Tasks by the name that a run file gives as ``task``; ``chipwise.tasks`` are evaluations of text models."""

@@ -42,7 +42,8 @@ def cut_patches(x_BCYX: Tensor, edge: int) -> Tensor:
     Of a signal (B, C, X) slices of ``edge`` frames: (B, P, C · edge).
     """
     if x_BCYX.ndim == 3:
-        return x_BCYX.unflatten(2, (-1, edge)).transpose(1, 2).flatten(2)
+        batch, channels, frames = x_BCYX.shape
+        return x_BCYX.view(batch, channels, frames // edge, edge).transpose(1, 2).reshape(batch, -1, channels * edge)
     batch, channels, rows, columns = x_BCYX.shape
     parts = x_BCYX.view(batch, channels, rows // edge, edge, columns // edge, edge)
     return parts.permute(0, 2, 4, 1, 3, 5).reshape(batch, -1, channels * edge * edge)

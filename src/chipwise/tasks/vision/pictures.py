@@ -21,7 +21,7 @@ def drawn(samples: Mapping[str, Any]) -> Sequence[Picture]:
         html = f'{note}<div style="{style}">{shown}</div>'
         found.append(Picture(name="images", title="What it sees", html=html))
     if samples.get("confusion"):
-        html = _confusion(samples["confusion"], samples["classes"])
+        html = confusion_table(samples["confusion"], samples["classes"])
         found.append(Picture(name="confusion", title="Which classes it confuses", html=html))
     return found
 
@@ -41,7 +41,7 @@ def _figure(item: Mapping[str, Any]) -> str:
     return f'<figure style="margin:0;width:9em;font-size:.85em">{image}<figcaption>{caption}</figcaption></figure>'
 
 
-def _confusion(counts: Sequence[Sequence[int]], classes: Sequence[str]) -> str:
+def confusion_table(counts: Sequence[Sequence[int]], classes: Sequence[str], *, entries: str = "test images") -> str:
     """Rows are labels, columns what the winner says; shades are shares of the row."""
     head = "".join(f"<th scope='col'>{escape(name)}</th>" for name in classes)
     rows = []
@@ -53,5 +53,5 @@ def _confusion(counts: Sequence[Sequence[int]], classes: Sequence[str]) -> str:
             colour = f"rgba(0,114,178,{share:.2f})" if said == name else f"rgba(213,94,0,{min(1.0, 3 * share):.2f})"
             cells.append(f'<td style="background:{colour};text-align:right">{count or ""}</td>')
         rows.append(f"<tr><th scope='row'>{escape(name)}</th>{''.join(cells)}</tr>")
-    note = "<p>Rows: the label. Columns: what the winner says. Counts of test images.</p>"
+    note = f"<p>Rows: the label. Columns: what the winner says. Counts of {entries}.</p>"
     return f"{note}<table><thead><tr><th></th>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"

@@ -1,0 +1,230 @@
+"""Spoken words in the folder of a run: spectrograms for all trainings; exported graphs are judged clip by clip."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chipwise.core.arrays import Float64Array
+from chipwise.core.digest import digest
+from chipwise.core.errors import MeasurementError, SpecError, StudyError
+from chipwise.core.files import read_mapping, storage, write_json
+from chipwise.deploy.hf import save_pretrained
+from chipwise.deploy.hf_vision import labels_of
+from chipwise.deploy.onnx import export
+from chipwise.space import SearchSpace
+from chipwise.space.images import ImageSpace
+from chipwise.space.search_space import Rows
+from chipwise.spec import ArchSpec
+from chipwise.tasks.protocol import Exported, Losses
+from chipwise.tasks.speech.front_end import BINS, HOP, HOP_S, RATE_HZ, WINDOW, log_mel
+from chipwise.tasks.speech.pictures import spectrogram
+from chipwise.tasks.speech.sources import WordsSpec, parts_of, words_of
+from chipwise.training.arrays import LabelledArrays, errors_of, load_arrays, save_arrays
+from chipwise.training.dataset import DataFile, Split
+
+QUICK = 1_000  # clips that short trainings are judged on
+SHOWN = 12  # test clips in the report
+BATCH = 64
+SAMPLE_BYTES = 2  # of a recording
+FRONT_ENDS = 21  # spectrograms that are timed
+
+
+class SpeechData:
+    """See :class:`chipwise.tasks.protocol.TaskData`.
+
+    Args:
+        spec: Where words come from.
+        base: Where its paths start.
+        folder: Where the file of spectrograms is kept.
+        image: Frames, bands and words that the space is for.
+    """
+
+    recipe: Mapping[str, Any] = {"batch_windows": BATCH}
+    quick = QUICK
+
+    def __init__(self, spec: WordsSpec, base: Path, folder: Path, image: ImageSpace) -> None:
+        self.spec, self.base, self.folder, self.image = spec, base, folder, image
+
+    @property
+    def path(self) -> Path:
+        """The file of spectrograms."""
+        return self.folder / "spectrograms.npz"
+
+    @property
+    def facts(self) -> Path:
+        """What the file was made of: source, licence, noise."""
+        return self.folder / "spectrograms.json"
+
+    @property
+    def clip_s(self) -> float:
+        """Seconds of audio in a clip."""
+        return self.image.size * HOP_S
+
+    def prepare(self) -> None:
+        """Reads or speaks the words, divides their speakers, and writes the spectrograms once."""
+        wanted = digest([self.spec, self.image.size, self.image.channels])
+        if self.facts.exists():
+            if read_mapping(self.facts).get("identity") != wanted:
+                raise StudyError(f"{self.folder}: holds other clips; start again with --restart")
+            return
+        words = words_of(self.spec, self.base)
+        if len(words) != self.image.classes:
+            raise SpecError(f"there are {len(words)} words, not {self.image.classes}", field="space.image.classes")
+        parts = parts_of(self.spec, self.base, bands=self.image.channels, length=self.image.size * HOP)
+        learnt = parts["train"].inputs.astype(np.float32)
+        data = LabelledArrays(
+            train=(parts["train"].inputs, parts["train"].labels),
+            validation=(parts["validation"].inputs, parts["validation"].labels),
+            test=(parts["test"].inputs, parts["test"].labels),
+            classes=words,
+            mean=learnt.mean((0, 2))[:, None],
+            std=np.maximum(learnt.std((0, 2)), 1e-2)[:, None],
+        )
+        with storage(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        save_arrays(self.path, data)
+        synthetic = self.spec.source == "espeak"
+        source = "synthetic speech: espeak-ng" if synthetic else f"recordings of the user ({self.spec.path})"
+        noise = f", noise at {', '.join(f'{ratio:g}' for ratio in self.spec.snr_db)} dB" if self.spec.snr_db else ""
+        facts = {
+            "source": source + noise,
+            "licence": "made by this run" if synthetic else self.spec.licence,
+            "synthetic": synthetic,
+            "test_snr_db": parts["test"].snr_db.tolist() if self.spec.snr_db else [],
+            "identity": wanted,
+        }
+        write_json(self.facts, facts)  # last: the file of spectrograms is whole
+
+    @cached_property
+    def arrays(self) -> LabelledArrays:
+        """The spectrograms of all parts."""
+        return load_arrays(self.path)
+
+    def summary(self) -> Mapping[str, Any]:
+        """Clips and bytes of each part, source and licence."""
+        facts = read_mapping(self.facts)
+        name = "espeak-ng (synthetic)" if facts["synthetic"] else self.spec.source
+        found = {"name": name, "source": facts["source"], "licence": facts["licence"]}
+        for part, (inputs, labels) in (
+            ("train", self.arrays.train),
+            ("val", self.arrays.validation),
+            ("test", self.arrays.test),
+        ):
+            found |= {f"entries_{part}": len(labels), f"bytes_{part}": int(inputs.nbytes)}
+        return found
+
+    def data(self, arch: ArchSpec) -> DataFile:
+        """The spectrograms, shifted and partly hidden while they are learnt."""
+        return DataFile(path=str(self.path), kind="spectrograms")
+
+    def step_tokens(self, arch: ArchSpec) -> int:
+        """Positions of a batch of clips."""
+        return BATCH * arch.max_tokens
+
+    def bytes_per_token(self, space: SearchSpace, rows: Rows) -> Float64Array:
+        """Bytes of a clip's 16-bit samples over the positions that a stem makes of it."""
+        slices = self.image.size // space.values(rows, "patch").astype(np.int64)
+        first = (space.values(rows, "pooling") == "first").astype(np.int64)
+        return np.asarray(self.image.size * HOP * SAMPLE_BYTES / (slices + first), np.float64)
+
+    def losses(self, item: Exported, *, split: Split) -> Losses:
+        """1 for each clip that the exported graph gets wrong, one clip at a time as it serves them."""
+        logits, _ = self._logits(item, split)
+        values = errors_of(logits, self.arrays.part(split)[1])
+        if not np.isfinite(values).all():
+            raise MeasurementError(f"{item.folder}: the exported model's logits are not finite")
+        return Losses(values=values, sizes=np.ones(len(values)))
+
+    def _logits(self, item: Exported, split: Split) -> tuple[NDArray[np.float32], float]:
+        """Logits (n, classes) by the exported graph, and the median seconds of a pass."""
+        from chipwise.profile.backends.onnxruntime import OnnxClassifier
+
+        path = item.folder / "judged.onnx"
+        with storage(path):
+            export(item.design, item.weights, path)
+        try:
+            session = OnnxClassifier(path)
+            found, seconds = [], []
+            for clip in self.arrays.part(split)[0]:
+                start = time.perf_counter()
+                found.append(session.prefill(clip[None])[0].copy())
+                seconds.append(time.perf_counter() - start)
+            return np.stack(found), float(np.median(seconds))
+        finally:
+            path.unlink(missing_ok=True)
+
+    def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, Any]:
+        """Some test clips with what was recognised, accuracy by noise, times, and the winner's confusion matrix."""
+        inputs, labels = self.arrays.test
+        classes, facts = self.arrays.classes, read_mapping(self.facts)
+        said, pass_s = {}, {}
+        for who, item in (("winner", winner), ("baseline", reference)):
+            if item is not None:
+                logits, pass_s[who] = self._logits(item, "test")
+                said[who] = logits.argmax(1)
+        ratios = facts["test_snr_db"]
+        clips = [
+            {"image": spectrogram(inputs[i].astype(np.float32)), "label": classes[labels[i]]}
+            | {who: classes[answers[i]] for who, answers in said.items()}
+            | ({"snr_db": ratios[i]} if ratios else {})
+            for i in _chosen(labels, said["winner"])
+        ]
+        counts = np.zeros((len(classes), len(classes)), np.int64)
+        np.add.at(counts, (labels, said["winner"]), 1)
+        return {
+            "clips": clips,
+            "synthetic": facts["synthetic"],
+            "noise": [
+                {"snr_db": ratio, "clips": int(held.sum())}
+                | {who: float((answers == labels)[held].mean()) for who, answers in said.items()}
+                for ratio in sorted(set(ratios), reverse=True)
+                if (held := np.array(ratios) == ratio).any()
+            ],
+            "times": {"clip_s": self.clip_s, "front_end_s": self._front_end_s(), **pass_s},
+            "confusion": counts.tolist(),
+            "classes": list(classes),
+        }
+
+    def _front_end_s(self) -> float:
+        """Median seconds of a clip's spectrogram on this machine."""
+        clip = np.random.default_rng(0).standard_normal((1, self.image.size * HOP))
+        seconds = []
+        for _ in range(FRONT_ENDS):
+            start = time.perf_counter()
+            log_mel(clip, bands=self.image.channels)
+            seconds.append(time.perf_counter() - start)
+        return float(np.median(seconds))
+
+    def ship(self, item: Exported, folder: Path, files: Mapping[str, str]) -> None:
+        """The Hugging Face folder with the words' names, and what the front end must compute before it."""
+        arch, arrays = item.design.arch, self.arrays
+        save_pretrained(arch, item.weights, None, folder, dict(files))
+        write_json(folder / "config.json", read_mapping(folder / "config.json") | labels_of(arch, arrays.classes))
+        front_end = {
+            "what": "log10 of mel power, then (x - mean) / std of each band; chipwise.tasks.speech.front_end.log_mel",
+            "sampling_rate": RATE_HZ,
+            "samples": self.image.size * HOP,
+            "hop_length": HOP,
+            "window": "periodic hann",
+            "win_length": WINDOW,
+            "n_fft": BINS,
+            "mel_scale": "htk",
+            "num_mel_bins": self.image.channels,
+            "mean": arrays.mean.ravel().tolist(),
+            "std": arrays.std.ravel().tolist(),
+        }
+        write_json(folder / "front_end.json", front_end)
+
+
+def _chosen(labels: NDArray[np.int64], said: NDArray[np.int64]) -> list[int]:
+    """Test clips to show: half of them the first of different words, half the first that are wrong."""
+    first = [int(np.flatnonzero(labels == label)[0]) for label in np.unique(labels)[: SHOWN // 2]]
+    wrong = [int(i) for i in np.flatnonzero(labels != said) if int(i) not in first]
+    return first + wrong[: SHOWN - len(first)]
