@@ -1,6 +1,6 @@
 """Predicted against measured seconds of random image classifiers on this machine, in ONNX Runtime with one thread.
 
-    python benchmarks/vision_latency.py [--designs 40] [--calibration 90] [--out FILE]
+    python benchmarks/vision_latency.py [--designs 40] [--calibration 90] [--profile FILE] [--out FILE]
 
 Calibrates for image classifiers (nodes and random whole models), then draws other designs from the space of
 ``examples/vision.yaml``, predicts each before it is measured, and prints the median error and Kendall's tau of P50 by
@@ -19,6 +19,7 @@ import numpy as np
 
 from chipwise.blocks.lowering import lower
 from chipwise.core.statistics import kendall_tau
+from chipwise.hardware.device import MachineProfile
 from chipwise.ops import Phase, Workload
 from chipwise.profile.calibrate import calibrate
 from chipwise.profile.exporting import export_for
@@ -39,11 +40,14 @@ def main() -> None:
     parser.add_argument("--designs", type=int, default=40)
     parser.add_argument("--calibration", type=float, default=90.0, help="seconds")
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--profile", type=Path, help="where the calibration goes")
+    parser.add_argument("--profile", type=Path, help="where the calibration is kept; read if it is there")
     asked = parser.parse_args()
-    profile = calibrate(seconds=asked.calibration, images=True)
-    if asked.profile:
-        profile.save(asked.profile)
+    if asked.profile and asked.profile.exists():
+        profile = MachineProfile.load(asked.profile)
+    else:
+        profile = calibrate(seconds=asked.calibration, images=True)
+        if asked.profile:
+            profile.save(asked.profile)
     print(f"calibrated: {profile.checks['prefill']}; {'; '.join(profile.notes) or 'machine quiet'}")
     space, workload = SearchSpace(load_run(EXAMPLE).space), Workload(prompt_tokens=1, new_tokens=1)
     rows = []
