@@ -138,6 +138,7 @@ def _of_csv(
     rows: list[MeasuredRow] = []
     problems: dict[int, str] = {}
     unknown: set[str] = set()
+    rate, length, without = columns.fields.get("prefill_rate", ""), columns.fields.get("prompt", ""), 0
     for number, cells in lines:
         if any(DOUBTFUL.match(value) for value in cells.values()):
             problems[number] = "marked doubtful in the table"
@@ -148,11 +149,14 @@ def _of_csv(
             problems[number] = " ".join(str(error).split())
             continue
         rows.append(row)
+        without += bool(cells.get(rate)) and not cells.get(length)
         unknown |= {strange} - {""}
     if not rows:
         first = next(iter(problems.items()))
         raise SpecError(f"none of {counted(len(lines), 'row')} can be used; line {first[0]}: {first[1]}", file=file)
     notes = [f"no runtime is called {name!r}: priced as the device's own, and set apart" for name in sorted(unknown)]
+    if without:
+        notes.append(f"{counted(without, 'rate')} of prompts left out: no column says how long the prompts were")
     return TableRead(rows=tuple(rows), problems=problems, columns=columns, machines=tuple(machines), notes=tuple(notes))
 
 
@@ -230,13 +234,15 @@ def _timed(row: MeasuredRow, cells: Mapping[str, str], columns: Columns) -> Meas
     rates = {field: _rate(cells[field], field) for field in RATES if cells.get(field)}
     if "encoder_time" in times and "decoder_time" in times:
         times.setdefault("total", times["encoder_time"] + times["decoder_time"])
-    if "prefill_rate" in rates:
+    if "prefill_rate" in rates and cells.get("prompt"):  # short prompts are read at other rates than long ones
         times.setdefault("ttft", row.batch * row.prompt_tokens / rates["prefill_rate"])
     if "decode_rate" in rates:
         times.setdefault("tpot", row.batch / rates["decode_rate"])
     if "total_rate" in rates:
         times.setdefault("total", row.batch * row.new_tokens / rates["total_rate"])
     if not any(field in times for field in ("total", "ttft", "tpot")):
+        if "prefill_rate" in rates:
+            raise SpecError("gives a rate of prompts and not their length; add a column prompt_tokens", field="prompt")
         raise SpecError("holds no time and no rate: half a row teaches nothing")
     return replace(row, total_s=times.get("total"), ttft_s=times.get("ttft"), tpot_s=times.get("tpot"))
 

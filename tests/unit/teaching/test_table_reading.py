@@ -29,6 +29,16 @@ def test_rates_and_times_become_seconds_of_one_request(tmp_path: Path) -> None:
     assert (row.weights, row.prompt_tokens, row.new_tokens, row.batch) == ("q4_0", 100, 20, 2)
 
 
+def test_a_rate_of_prompts_needs_their_length(tmp_path: Path) -> None:
+    """How fast a prompt is read depends on how long it is, so a rate alone is no time."""
+    text = "model,prompt_tokens,prefill_tokens_per_s,decode_tokens_per_s\ngpt2,100,50,\ngpt2,,20,10\ngpt2,,20,\n"
+    found = read_table(table(tmp_path, text))
+    stated, unstated = found.rows
+    assert (stated.ttft_s, unstated.ttft_s, unstated.tpot_s) == (pytest.approx(2.0), None, pytest.approx(0.1))
+    assert found.notes == ("1 rate of prompts left out: no column says how long the prompts were",)
+    assert "not their length; add a column prompt_tokens" in found.problems[4]
+
+
 def test_gzip_and_units_in_cells(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv.gz"
     path.write_bytes(gzip.compress(b"model,latency\ngpt2,35 ms\ngpt2,0.07 s\n"))
