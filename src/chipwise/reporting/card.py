@@ -243,9 +243,9 @@ def _data(record: RunRecord) -> str:
         return "No data was read yet."
     source = line_of(data.source or "an unknown source")
     return (
-        f"{line_of(data.name)}, from {source}: {words.count(data.entries_train)} training entries "
-        f"({words.quantity(data.bytes_train, 'bytes')}), {words.count(data.entries_val)} validation entries "
-        f"({words.quantity(data.bytes_val, 'bytes')}) and {words.count(data.entries_test)} test entries "
+        f"{line_of(data.name)}, from {source}: {words.count(data.entries_train)} training {words.entries()} "
+        f"({words.quantity(data.bytes_train, 'bytes')}), {words.count(data.entries_val)} validation {words.entries()} "
+        f"({words.quantity(data.bytes_val, 'bytes')}) and {words.count(data.entries_test)} test {words.entries()} "
         f"({words.quantity(data.bytes_test, 'bytes')}). Licence: {line_of(data.licence or words.UNKNOWN)}."
     )
 

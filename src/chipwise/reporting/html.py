@@ -103,7 +103,8 @@ def _answer(record: RunRecord) -> str:
     if winner is None:
         reason = safe(facts.no_winner(record))
         return f'<div class="answer open"><h2>No winner yet</h2><p class="verdict">{reason}</p></div>'
-    tiles = "".join(_tile(record, winner, metrics, title) for title, metrics in _TILES)
+    known = ("quality", "parameters", *words.served())
+    tiles = "".join(_tile(record, winner, metrics, title) for title, metrics in _TILES if metrics[0] in known)
     return (
         f'<div class="answer"><h2>The winner is trial {winner.number}</h2>'
         f'<p class="summary">{safe(winner.summary)}</p><div class="tiles">{tiles}</div>'
@@ -277,7 +278,7 @@ def _cell(trial: Trial, metric: str) -> str:
 def _training(trial: Trial) -> str:
     if trial.train_cpu_s is None:
         return "not trained"
-    tokens = f", {words.count(trial.curve[-1].tokens)} tokens" if trial.curve else ""
+    tokens = f", {words.count(trial.curve[-1].tokens)} {words.asked().words.tokens}" if trial.curve else ""
     return f"{words.quantity(trial.train_cpu_s, 'time')} of CPU time{tokens}"
 
 
