@@ -24,7 +24,7 @@ RUN = {
         "vocab_size": [17],
         "head_size": [32],
         "layer": {"heads": [2], "kv_heads": [2], "ffn": ["swiglu"], "ffn_width": [64, 128]},
-        "weights": ["fp16"],
+        "weights": ["int8"],
         "layers": "alike",
         "max_tokens": 64,
     },
