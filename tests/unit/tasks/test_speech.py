@@ -5,17 +5,19 @@ from __future__ import annotations
 import base64
 import io
 import wave
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
-from chipwise.core.errors import DataError, SpecError
+from chipwise.core.errors import DataError, SpecError, StudyError
 from chipwise.core.fields import build
 from chipwise.space import SpaceSpec
 from chipwise.tasks.protocol import task_named
 from chipwise.tasks.speech import synthesis
+from chipwise.tasks.speech.data import SpeechData
 from chipwise.tasks.speech.pictures import grey_png, spectrogram
 from chipwise.tasks.speech.references import proportions
 from chipwise.tasks.speech.sources import WordsSpec, parts_of, recordings
@@ -197,3 +199,36 @@ def test_pictures_are_png_files() -> None:
     uri = spectrogram(np.array([[1.0, 0.0], [0.0, 0.0]]))
     shown = np.asarray(image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))))
     assert shown.tolist() == [[255, 255], [0, 255]]
+
+
+def test_synthetic_speech_is_called_so_wherever_it_is_shown() -> None:
+    samples = {
+        "synthetic": True,
+        "clips": [{"image": "data:,", "label": "<yes>", "winner": "no", "snr_db": 5.0}],
+        "noise": [{"snr_db": 5.0, "clips": 4, "winner": 0.75}],
+        "times": {"clip_s": 1.0, "front_end_s": 3e-4, "winner": 1e-4},
+        "confusion": [[1, 0], [2, 1]],
+        "classes": ["no", "yes"],
+    }
+    found = {picture.name: picture.html for picture in SPEECH.pictures(samples)}
+    assert list(found) == ["spectrograms", "noise", "real_time", "confusion"]
+    assert all("synthetic" in html for name, html in found.items() if name != "real_time")
+    assert not any("synthetic" in each.html for each in SPEECH.pictures({**samples, "synthetic": False}))
+    assert "<yes>" not in found["spectrograms"]
+    assert "75.0 %" in found["noise"]
+    assert "0.0004" in found["real_time"]  # (100 + 300) µs for a second of audio
+
+
+def test_the_same_recordings_give_the_same_clips_anywhere(folder: Path, tmp_path: Path) -> None:
+    """Spectrograms are made again, in another folder, to the last bit; other settings are refused in the same one."""
+    spec, image = build(WordsSpec, dict(TestSpeech.data)), build(SpaceSpec, SPACE).image
+    assert image is not None
+    first, again = (SpeechData(spec, folder, tmp_path / name, image) for name in ("a", "b"))
+    first.prepare()
+    again.prepare()
+    for one, other in zip(first.arrays.test, again.arrays.test, strict=True):
+        np.testing.assert_array_equal(one, other)
+    with pytest.raises(StudyError, match="--restart"):
+        SpeechData(replace(spec, snr_db=()), folder, tmp_path / "a", image).prepare()
+    with pytest.raises(SpecError, match="3 words, not 4"):
+        SpeechData(spec, folder, tmp_path / "c", replace(image, classes=4)).prepare()
