@@ -311,6 +311,7 @@ def promises_of(spec: RunSpec, winner: Candidate) -> dict[str, Any]:
     here = spec.target.local and bool(measured)
     return {
         "schema": "chipwise.winner/1",
+        **({} if spec.task == "text" else {"task": spec.task}),
         "arch": to_data(winner.design.arch),
         "weights": winner.design.weights,
         "target": plain(spec.target),

@@ -14,6 +14,7 @@ from chipwise.run.folder import PROMISES
 from chipwise.space.constraints import Constraint, parse_constraints
 from chipwise.spec import Design
 from chipwise.spec.io import from_data
+from chipwise.tasks.protocol import task_named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +63,8 @@ def read_winner(folder: Path) -> WinnerFile | None:
         promised[metric] = (values[0], values[1], values[2])
     arch = from_data(data["arch"], file=name)
     try:
-        limits = parse_constraints(stored.constraints, tasks=None)
+        quality = task_named(str(data.get("task", "text"))).metric
+        limits = parse_constraints(stored.constraints, tasks=None, quality=quality)
         return WinnerFile(
             design=Design(arch=arch, weights=stored.weights),
             workload=stored.workload,

@@ -12,6 +12,7 @@ from chipwise.api import search
 from chipwise.core.errors import SpecError
 from chipwise.reporting.record import load
 from chipwise.run.spec import run_spec
+from chipwise.run.winner import read_winner
 
 RUN = {
     "name": "tiny-series",
@@ -53,6 +54,8 @@ def test_a_search_ends_with_a_winner_in_the_words_of_its_task(tmp_path: Path) ->
     promises = json.loads((tmp_path / "run" / "winner" / "chipwise.json").read_text())
     assert promises["bits_per_value"] == pytest.approx(winner.test_bits_per_byte)
     assert (tmp_path / "run" / "winner" / "quantiles.json").exists()
+    shipped = read_winner(tmp_path / "run" / "winner")  # as chipwise measure and evaluate read it
+    assert [limit.metric for limit in shipped.limits] == ["peak_memory", "bits_per_value"]
     assert search(RUN, out=tmp_path / "run", resume=True).winner == found.winner
 
 
