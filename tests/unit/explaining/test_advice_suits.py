@@ -73,10 +73,10 @@ def test_at_most_five_pieces_of_advice_are_shown_and_the_rest_on_request() -> No
 
 
 def test_explain_and_estimate_agree_on_batches_that_do_not_fit() -> None:
-    asked = {"device": "a100-sxm-80gb", "batch": 4, "prompt": 32_000}
+    asked = {"device": "a100-sxm-80gb", "batch": 5, "prompt": 32_000}
     found, cost = (ask("meta-llama/Llama-2-7b-hf", **asked) for ask in (api.explain, api.estimate))
     assert found.estimate.tpot_s == pytest.approx(cost.tpot_s)
-    assert any("of 4 requests at once" in note for note in found.notes)
+    assert any("of 5 requests at once" in note for note in found.notes)
 
 
 def test_the_figures_have_intervals() -> None:

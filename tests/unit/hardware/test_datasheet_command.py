@@ -28,7 +28,7 @@ def test_the_table_has_a_row_a_device_and_dashes_for_what_is_not_published() -> 
     assert set(rows) == set(names())
     assert "…" not in text, "nothing is cut off"
     cells = rows["h100-sxm"]
-    assert cells[:6] == ["h100-sxm", "80 GB", "3.35 TB/s", "66.9 T", "989 T", "989 T"]
+    assert cells[:6] == ["h100-sxm", "85.5 GB", "3.35 TB/s", "66.9 T", "989 T", "989 T"]
     assert cells[8] == "–", "Hopper has no fp4"
 
 
@@ -54,3 +54,10 @@ def test_one_device_shows_every_fact_with_its_source_and_what_follows_from_them(
 def test_an_unknown_device_offers_the_nearest() -> None:
     with pytest.raises(UnknownName, match="did you mean 'h100-sxm'"):
         runner.invoke(devices.app, ["show", "h100-smx"], catch_exceptions=False)
+
+
+def test_a_makers_gigabytes_of_gpu_memory_are_powers_of_two() -> None:
+    """nvidia-smi shows 81,559 MiB on an H100 "80 GB" and 46,068 on an L40S, whose error correction takes a sixteenth."""
+    for name, marketed in (("h100-sxm", 80), ("l40s", 48), ("rtx-4090", 24), ("rx-7900-xtx", 24), ("mi300x", 192)):
+        held = load(name).mem_capacity_bytes
+        assert 0.93 * marketed * 2**30 < held <= marketed * 2**30

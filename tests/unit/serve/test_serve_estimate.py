@@ -100,7 +100,7 @@ def test_price_is_devices_times_rate_over_throughput() -> None:
 
 def test_what_does_not_fit_says_by_how_much_and_what_would() -> None:
     with pytest.raises(
-        DoesNotFit, match=r"needs 1\d\d GB .* has 80 GB: .* too much; --weights fp8 or --tp 2 would fit"
+        DoesNotFit, match=r"needs 1\d\d GB .* has 85\.5 GB: .* too much; --weights fp8 or --tp 2 would fit"
     ):
         api.estimate("meta-llama/Llama-2-70b-hf", device="h100-sxm", weights="bf16")
 
