@@ -51,7 +51,7 @@ def test_unknown_names_are_refused() -> None:
 
 
 def test_where_part_of_a_batch_fits_the_cell_is_of_that_part_and_says_so() -> None:
-    """Llama-2-7B keeps 0.5 MB a token: five prompts of 32,000 need 84 GB beside 13.5 GB of weights; four fit in 85.9."""
+    """Llama-2-7B keeps 0.5 MB a token: five prompts of 32,000 need 84 GB beside 13.5 GB of weights; four fit."""
     asked = {"prompt": 32_000, "batch": 5}
     found = api.compare(["meta-llama/Llama-2-7b-hf"], devices=["a100-sxm-80gb", "l4"], **asked)
     part, none = (found.at("meta-llama/Llama-2-7b-hf", device) for device in ("a100-sxm-80gb", "l4"))

@@ -57,7 +57,7 @@ def test_an_unknown_device_offers_the_nearest() -> None:
 
 
 def test_a_makers_gigabytes_of_gpu_memory_are_powers_of_two() -> None:
-    """nvidia-smi shows 81,559 MiB on an H100 "80 GB" and 46,068 on an L40S, whose error correction takes a sixteenth."""
+    """nvidia-smi: 81,559 MiB on an H100 "80 GB"; 46,068 on an L40S, whose error correction takes a sixteenth."""
     for name, marketed in (("h100-sxm", 80), ("l40s", 48), ("rtx-4090", 24), ("rx-7900-xtx", 24), ("mi300x", 192)):
         held = load(name).mem_capacity_bytes
         assert 0.93 * marketed * 2**30 < held <= marketed * 2**30

@@ -122,7 +122,7 @@ def test_operators_of_a_table() -> None:
 
 
 def test_where_memory_holds_fewer_requests_the_others_wait() -> None:
-    # 128 requests of 32,768 tokens x 36 layers x 2 x 8 heads x 128 x 2 bytes are 618 GB of cache; an H100 holds 85.5 GB.
+    # 128 requests of 32,768 tokens x 36 layers x 2 x 8 heads x 128 x 2 bytes are 618 GB of cache; an H100 has 85.5 GB.
     found = estimate_rows([row(batch=128, isl=32_000, osl=768)])[0]
     assert found["error"] == ""
     assert "of 128 requests at once" in str(found["provenance"])
