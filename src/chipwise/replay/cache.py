@@ -16,12 +16,6 @@ from chipwise.serve.request import Request
 UTILISATION = 0.9
 """Part of the memory that a server takes (vLLM's gpu_memory_utilization, TensorRT-LLM's free_gpu_memory_fraction)."""
 
-GPU_GB = 1.06
-"""What drivers report of a GPU's memory over the data sheet's GB, which are GiB of which a little is kept back.
-
-nvidia-smi says 81,559 MiB of an H100's 80 GB, 24,564 MiB of an RTX 4090's 24 GB, 97,887 MiB of an RTX PRO 6000's 96 GB.
-"""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cache:
@@ -53,8 +47,9 @@ def cache_of(request: Request, *, most_tokens: int, length: int, utilisation: fl
         raise next(iter(errors.values()))
     group = groups[0]
     memory = memory_of(group)
-    reported = capacity_bytes(group.device) * (GPU_GB if group.device.kind == "gpu" else 1.0)
-    free = utilisation * reported - float(memory.weights[0] + memory.activations[0] + memory.runtime[0])
+    free = utilisation * capacity_bytes(group.device) - float(
+        memory.weights[0] + memory.activations[0] + memory.runtime[0]
+    )
     each = float(memory.cache[1]) / longest
     if not group.generates:
         if free < 0:
