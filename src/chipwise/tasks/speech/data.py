@@ -91,7 +91,7 @@ class SpeechData:
             self.folder.mkdir(parents=True, exist_ok=True)
         save_arrays(self.path, data)
         synthetic = self.spec.source == "espeak"
-        source = "synthetic speech: espeak-ng" if synthetic else f"recordings of the user ({self.spec.path})"
+        source = "espeak-ng" if synthetic else f"recordings of the user ({self.spec.path})"
         noise = f", noise at {', '.join(f'{ratio:g}' for ratio in self.spec.snr_db)} dB" if self.spec.snr_db else ""
         facts = {
             "source": source + noise,
@@ -110,7 +110,7 @@ class SpeechData:
     def summary(self) -> Mapping[str, Any]:
         """Clips and bytes of each part, source and licence."""
         facts = read_mapping(self.facts)
-        name = "espeak-ng (synthetic)" if facts["synthetic"] else self.spec.source
+        name = "synthetic speech" if facts["synthetic"] else self.spec.source
         found = {"name": name, "source": facts["source"], "licence": facts["licence"]}
         for part, (inputs, labels) in (
             ("train", self.arrays.train),
