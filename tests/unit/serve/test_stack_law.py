@@ -50,10 +50,10 @@ def test_whole_batches_take_about_what_was_measured(
 
 
 def test_what_waits_for_memory() -> None:
-    """Llama 2 7B holds 2 · 32 · 4,096 · 2 bytes a token; what does not fit in an A100 of 40 GB waits."""
+    """Llama 2 7B holds 2 · 32 · 4,096 · 2 bytes a token; what does not fit in an A100 of 40,960 MiB waits."""
     setting = resolved(Request(model="meta-llama/Llama-2-7b-hf", device="h100-sxm", runtime="vllm")).setting
     found = sequences_held(setting, datasheet.load("a100-sxm-40gb"), np.array([4, 64]), np.array([128, 2048]))
-    free = 0.9 * 40e9 - 2 * (6.74e9 - 32000 * 4096) - 1e9
+    free = 0.9 * 40_960 * 2**20 - 2 * (6.74e9 - 32000 * 4096) - 1e9
     assert found[0] == 4
     assert found[1] == pytest.approx(free / (2 * 32 * 4096 * 2 * 1.8 * 2048), rel=0.03)
 
