@@ -63,6 +63,8 @@ class Words:
 class Losses:
     """What an exported model loses on each entry of a part of the data, with the entries' sizes, each (n,).
 
+    Entries that are alike, such as clips of one speaker, stand together as one.
+
     The loss of all is ``values.sum() / sizes.sum()``: bits and bytes of each text, or 0 and 1 for each image.
     """
 

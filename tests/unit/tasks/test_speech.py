@@ -113,6 +113,8 @@ def test_nobody_is_in_two_parts(folder: Path) -> None:
     assert parts["test"].inputs.shape == (6, 16, 40)
     assert np.bincount(parts["train"].labels).tolist() == [32, 32, 32]
     assert set(parts["train"].snr_db) == {20.0, 10.0, 5.0, 0.0}
+    assert np.bincount(parts["train"].speakers).tolist() == [6] * 16
+    assert np.bincount(parts["test"].speakers).tolist() == [3, 3]
 
 
 def test_noise_is_as_loud_as_stated() -> None:

@@ -98,6 +98,7 @@ class SpeechData:
             "licence": "made by this run" if synthetic else self.spec.licence,
             "synthetic": synthetic,
             "test_snr_db": parts["test"].snr_db.tolist() if self.spec.snr_db else [],
+            "speakers": {name: part.speakers.tolist() for name, part in parts.items() if name != "train"},
             "identity": wanted,
         }
         write_json(self.facts, facts)  # last: the file of spectrograms is whole
@@ -135,12 +136,18 @@ class SpeechData:
         return np.asarray(self.image.size * HOP * SAMPLE_BYTES / (slices + first), np.float64)
 
     def losses(self, item: Exported, *, split: Split) -> Losses:
-        """1 for each clip that the exported graph gets wrong, one clip at a time as it serves them."""
+        """Clips of each speaker that the exported graph gets wrong, one clip at a time as it serves them.
+
+        Clips of one voice are alike: speakers are what the uncertainty counts.
+        """
         logits, _ = self._logits(item, split)
         values = errors_of(logits, self.arrays.part(split)[1])
         if not np.isfinite(values).all():
             raise MeasurementError(f"{item.folder}: the exported model's logits are not finite")
-        return Losses(values=values, sizes=np.ones(len(values)))
+        speakers = np.array(read_mapping(self.facts)["speakers"][split])
+        return Losses(
+            values=np.bincount(speakers, values).astype(np.float64), sizes=np.bincount(speakers).astype(np.float64)
+        )
 
     def _logits(self, item: Exported, split: Split) -> tuple[NDArray[np.float32], float]:
         """Logits (n, classes) by the exported graph, and the median seconds of a pass."""

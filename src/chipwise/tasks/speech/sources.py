@@ -67,11 +67,12 @@ class Spoken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Spectrograms (n, bands, frames) in FP16, labels (n,), and the ratio of each to its noise, NaN without."""
+    """Spectrograms (n, bands, frames) in FP16, labels (n,), ratios to noise (NaN without), and speakers."""
 
     inputs: NDArray[np.float16]
     labels: NDArray[np.int64]
     snr_db: NDArray[np.float64]
+    speakers: NDArray[np.int64]  # numbers from 0, (n,)
 
 
 def words_of(spec: WordsSpec, base: Path) -> tuple[str, ...]:
@@ -147,4 +148,5 @@ def _part(
             clips.append(clip if np.isnan(ratio) else noisy(clip, float(ratio), random))
         spectra.append(log_mel(np.stack(clips), bands=bands).astype(np.float16))
     labels = np.array([heard[index].label for index in order], np.int64)
-    return Part(inputs=np.concatenate(spectra), labels=labels, snr_db=ratios)
+    _, speakers = np.unique([heard[index].speaker for index in order], return_inverse=True)
+    return Part(inputs=np.concatenate(spectra), labels=labels, snr_db=ratios, speakers=speakers.astype(np.int64))
