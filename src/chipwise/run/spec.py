@@ -31,6 +31,7 @@ MOST_THREADS = 1024  # more than any machine's cores that this was tried on
 MOST_DEVICES = 1024
 MOST_PLANNED = 1_000_000
 EXPECTED_LOSS = "expected_loss"
+FORMATS = ("fp32", "int8", "int4")  # that trained weights are rounded to and judged in
 CONFIDENCE = "90 %"
 SHARED_SHARE = 0.25  # of budget.cpu, for the training of the supernet
 _LATER = {  # fields after the first release, as it did it
@@ -365,6 +366,12 @@ class RunSpec:
             raise SpecError(f"{sought}: {direction} must be among them", field="objectives")
         if by_law:
             self._check_law()
+        elif unknown := [form for form in self.space.formats if form not in FORMATS]:
+            raise SpecError(
+                f"trained models are judged and exported in {', '.join(FORMATS)}, not in {unknown[0]}; choose of these "
+                "(a data sheet's runtime stores them in its own formats), or quality: law, which trains nothing",
+                field="space.weights",
+            )
         self.asked.require_fit(self.workload, self.space)
 
     def _check_trained_task(self) -> None:

@@ -18,7 +18,7 @@ from chipwise.core.errors import SpecError, nearest
 from chipwise.core.files import build, read_yaml
 from chipwise.ops import Workload
 from chipwise.run.budget_spec import BudgetSpec
-from chipwise.run.spec import QualitySpec, RunSpec, TargetSpec, TaskSpec, load_run, run_spec, spelt_out
+from chipwise.run.spec import FORMATS, QualitySpec, RunSpec, TargetSpec, TaskSpec, load_run, run_spec, spelt_out
 from chipwise.space.constraints import TASK_METRICS, Constraint, parse_constraints
 from chipwise.spec import ArchSpec
 from chipwise.spec.encoder import is_encoder
@@ -26,7 +26,6 @@ from chipwise.spec.encoder import is_encoder
 TIMES = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99")
 STEERING = (*TIMES, "peak_memory", "parameters")  # limits that a cut is chosen by
 ORIGINAL = "original"  # the task that an encoder's cut is judged on: to find texts as alike as the original does
-FORMATS = ("fp32", "int8", "int4")
 _MAY_GIVE = "widths (shares of the stream's width, with search: shared) and weights (the format it is served in)"
 _NOT_HERE = {
     "space": f"what can be cut follows from the model of start_from; leave it out. What may be given: {_MAY_GIVE}",

@@ -32,6 +32,7 @@ def spec_with(path: str, value: object) -> Any:
         ("space.depth", [10**6], "at most 128 layers"),
         ("space.depth", [1, 1], "a value is listed twice"),
         ("space.d_model", list(range(8, 16_008, 8)), "lists 2,000 values; at most 1,000 may be listed"),
+        ("space.weights", ["fp32", "fp16"], "judged and exported in fp32, int8, int4, not in fp16"),
         ("space.d_model", [10**40], "at most 1,000,000,000"),
     ],
 )
