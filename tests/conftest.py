@@ -17,6 +17,7 @@ from chipwise.nn.amx import avoid_broken_amx
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
+os.environ.pop("COLUMNS", None)  # the width of whoever's terminal, which consoles keep from when they are made
 avoid_broken_amx()  # before any test puts torch to work: oneDNN reads the limit once
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
@@ -39,7 +40,6 @@ def own_data_folder(tmp_path_factory):
     """Tests keep profiles and measurements in a folder that goes with them, and print as to a file."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CHIPWISE_HOME", str(tmp_path_factory.mktemp("home")))
-        patch.delenv("COLUMNS", raising=False)  # the width of whoever's terminal
         yield
 
 

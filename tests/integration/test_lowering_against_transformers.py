@@ -173,4 +173,20 @@ def test_a_pass_of_many_tokens_reads_every_weight_once(name: str) -> None:
         looked_up += arch.vocab_size * arch.d_model
     if arch.positions == "learned":
         looked_up += (arch.max_tokens + arch.extra_positions) * arch.d_model
+    if arch.stem is not None:
+        looked_up += vectors_of_images(arch)
     assert read == pytest.approx(arch.parameters() - looked_up, rel=1e-4)
+
+
+def vectors_of_images(arch: ArchSpec) -> int:
+    """What is no matrix of a model that reads images: class tokens, position biases, factors of blocks, a head's bias.
+
+    Queries, keys and values are one product: keys without a bias are given one of zeros there.
+    """
+    assert arch.stem is not None
+    found = (arch.stem.prefix_tokens + arch.stem.mask_token) * arch.d_model + arch.classes
+    for layer in arch.layers:
+        attention = layer.attention
+        found += 2 * layer.scale * arch.d_model + attention.heads * attention.relative_buckets
+        found -= (attention.qkv_bias and not attention.key_bias) * attention.kv_heads * attention.head_size
+    return int(found)

@@ -7,7 +7,7 @@ import pytest
 
 from chipwise import api
 from chipwise.cost.request import price_shares, request_total
-from chipwise.cost.spending import rates_of, spent
+from chipwise.cost.spending import Rates, spent
 from chipwise.hardware import datasheet
 from chipwise.ops import Workload
 from chipwise.serve.energy import energies
@@ -29,7 +29,7 @@ def test_tokens_per_second_and_price_are_the_same_in_estimates_tables_and_run_fi
     usd = found.metrics["usd_per_1k_tokens"].value
     assert found.metrics["throughput"].value == pytest.approx(new / request_s)
     workload = Workload(prompt_tokens=1024, new_tokens=new, batch=1)
-    limits = spent(found.ttft_s, found.tpot_s, workload, rates_of(datasheet.load("l4")))
+    limits = spent(found.ttft_s, found.tpot_s, workload, Rates(usd_per_s=datasheet.load("l4").price_usd_per_s))
     assert usd == pytest.approx(limits["usd_per_1k_tokens"])
     (row,) = estimate_rows([{"model": "gpt2", "device": "l4", "isl": "1024", "osl": str(new)}])
     assert float(str(row["usd_per_1k_tokens"])) == pytest.approx(usd, rel=1e-3)

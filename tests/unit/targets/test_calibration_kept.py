@@ -13,7 +13,9 @@ from chipwise.targets import local
 from chipwise.testing.machines import core_like
 from chipwise.trainers.train_spec import TrainSpec
 
-SPEC = SimpleNamespace(target=TargetSpec(), allowance=allowance(BudgetSpec(), TrainSpec()))
+SPEC = SimpleNamespace(
+    target=TargetSpec(), allowance=allowance(BudgetSpec(), TrainSpec()), space=SimpleNamespace(image=None)
+)
 
 
 class Killed(Exception):

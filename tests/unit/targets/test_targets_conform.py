@@ -49,7 +49,7 @@ class TestDataSheet(TargetSuite):
 
 class TestServer(TargetSuite):
     def make(self):
-        return target_of(device="h100-sxm", runtime="vllm", space={"weights": ["bf16"]})
+        return target_of(device="h100-sxm", runtime="vllm", space={"weights": ["int8"]})
 
 
 class TestCalibration(TargetSuite):
