@@ -22,7 +22,7 @@ class Status:
     measured: int = 0
     failed: int = 0
     best_bits_per_byte: float | None = None  # the least loss so far
-    metric: Metric = BITS_PER_BYTE  # in whose words it is told
+    metric: Metric = BITS_PER_BYTE  # that progress is shown in
     best: str = ""
     unit: Charged = "cpu"  # of the two that follow: CPU or GPU seconds, or tokens
     spent: float = 0.0

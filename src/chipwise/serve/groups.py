@@ -50,7 +50,7 @@ class Group:
 
     @property
     def read(self) -> npt.NDArray[np.int64]:
-        """What a request reads, by which throughput, energy and price are told: tokens of its prompt, or an image."""
+        """What a request reads, the unit of its throughput, energy and price: tokens of its prompt, or an image."""
         return self.prompt_tokens if self.setting.arch.stem is None else np.ones_like(self.prompt_tokens)
 
     @property

@@ -13,20 +13,20 @@ from numpy.typing import NDArray
 
 from chipwise.core.arrays import Float64Array
 from chipwise.core.digest import digest
-from chipwise.core.errors import MeasurementError, SpecError, StudyError
+from chipwise.core.errors import SpecError, StudyError
 from chipwise.core.files import read_mapping, storage, write_json
 from chipwise.deploy.hf import save_pretrained
 from chipwise.deploy.hf_vision import labels_of
-from chipwise.deploy.onnx import export
 from chipwise.space import SearchSpace
 from chipwise.space.images import ImageSpace
 from chipwise.space.search_space import Rows
 from chipwise.spec import ArchSpec
+from chipwise.tasks.exported_classifier import confusion, errors_in, logits_of
 from chipwise.tasks.protocol import Exported, Losses
 from chipwise.tasks.speech.front_end import BINS, HOP, HOP_S, RATE_HZ, WINDOW, log_mel
 from chipwise.tasks.speech.pictures import spectrogram
 from chipwise.tasks.speech.sources import WordsSpec, parts_of, words_of
-from chipwise.training.arrays import LabelledArrays, errors_of, load_arrays, save_arrays
+from chipwise.training.arrays import LabelledArrays, load_arrays, save_arrays
 from chipwise.training.dataset import DataFile, Split
 
 QUICK = 1_000  # clips that short trainings are judged on
@@ -140,32 +140,11 @@ class SpeechData:
 
         Clips of one voice are alike: speakers are what the uncertainty counts.
         """
-        logits, _ = self._logits(item, split)
-        values = errors_of(logits, self.arrays.part(split)[1])
-        if not np.isfinite(values).all():
-            raise MeasurementError(f"{item.folder}: the exported model's logits are not finite")
+        values = errors_in(item, self.arrays, split)
         speakers = np.array(read_mapping(self.facts)["speakers"][split])
         return Losses(
             values=np.bincount(speakers, values).astype(np.float64), sizes=np.bincount(speakers).astype(np.float64)
         )
-
-    def _logits(self, item: Exported, split: Split) -> tuple[NDArray[np.float32], float]:
-        """Logits (n, classes) by the exported graph, and the median seconds of a pass."""
-        from chipwise.profile.backends.onnxruntime import OnnxClassifier
-
-        path = item.folder / "judged.onnx"
-        with storage(path):
-            export(item.design, item.weights, path)
-        try:
-            session = OnnxClassifier(path)
-            found, seconds = [], []
-            for clip in self.arrays.part(split)[0]:
-                start = time.perf_counter()
-                found.append(session.prefill(clip[None])[0].copy())
-                seconds.append(time.perf_counter() - start)
-            return np.stack(found), float(np.median(seconds))
-        finally:
-            path.unlink(missing_ok=True)
 
     def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, Any]:
         """Some test clips with what was recognised, accuracy by noise, times, and the winner's confusion matrix."""
@@ -174,7 +153,7 @@ class SpeechData:
         said, pass_s = {}, {}
         for who, item in (("winner", winner), ("baseline", reference)):
             if item is not None:
-                logits, pass_s[who] = self._logits(item, "test")
+                logits, pass_s[who] = logits_of(item, self.arrays, "test")
                 said[who] = logits.argmax(1)
         ratios = facts["test_snr_db"]
         clips = [
@@ -183,8 +162,6 @@ class SpeechData:
             | ({"snr_db": ratios[i]} if ratios else {})
             for i in _chosen(labels, said["winner"])
         ]
-        counts = np.zeros((len(classes), len(classes)), np.int64)
-        np.add.at(counts, (labels, said["winner"]), 1)
         return {
             "clips": clips,
             "synthetic": facts["synthetic"],
@@ -195,7 +172,7 @@ class SpeechData:
                 if (held := np.array(ratios) == ratio).any()
             ],
             "times": {"clip_s": self.clip_s, "front_end_s": self._front_end_s(), **pass_s},
-            "confusion": counts.tolist(),
+            "confusion": confusion(labels, said["winner"], len(classes)),
             "classes": list(classes),
         }
 

@@ -23,7 +23,7 @@ RATE_HZ = 16_000
 WINDOW_S, HOP_S = 0.025, 0.010
 WINDOW, HOP = round(RATE_HZ * WINDOW_S), round(RATE_HZ * HOP_S)  # samples
 BINS = 512  # values of a frame's Fourier transform; the window is padded with zeros on both sides
-FLOOR = 1e-10  # power below which nothing is told apart
+FLOOR = 1e-10  # least power; quieter bands count as this loud
 ROWS = 64  # clips at a time
 
 

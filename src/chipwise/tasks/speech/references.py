@@ -13,36 +13,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from chipwise.space import SpaceSpec
-from chipwise.space.images import EVERYWHERE, PATCHES
+from chipwise.tasks.vision import references
 
-STEP = 16
-HEAD_SIZES = (16, 32, 64)  # KWT has 64; narrower models have narrower heads
+HEAD_SIZES = (64, 32, 16)  # KWT has 64; narrower models have narrower heads
 ASPECT = (5, 32)  # width over depth: 5.3 in KWT-1, 10.7 in KWT-2, 16 in KWT-3; shallower ones up to twice that
-FFN = 4  # widths of the model
 
 
 def proportions(spec: SpaceSpec) -> Iterator[dict[str, Any]]:
-    """KWT-proportioned designs around a space, as choices; up to half as wide and deep again as its largest."""
-    assert spec.image is not None
-    for weights in spec.formats:
-        for patch in spec.image.patch:
-            for d_model in range(STEP, int(max(spec.d_model) * 1.5) + 1, STEP):
-                for depth in range(1, int(max(spec.depth) * 1.5) + 1):
-                    if not ASPECT[0] <= d_model / depth <= ASPECT[1]:
-                        continue
-                    for heads in sorted({d_model // size for size in HEAD_SIZES if d_model % size == 0}):
-                        layer = {"heads": heads, "kv_heads": heads, "ffn": "gelu", "ffn_width": FFN * d_model}
-                        yield {
-                            "d_model": d_model,
-                            "depth": depth,
-                            "vocab_size": spec.image.classes,
-                            "head_size": d_model // heads,
-                            "tie_embeddings": False,
-                            "weights": weights,
-                            "sharing": "none",
-                            "patch": patch,
-                            "stem": PATCHES,
-                            "pooling": "first",
-                            "square": EVERYWHERE,
-                            "layers": [layer] * depth,
-                        }
+    """KWT-proportioned designs around a space, as choices: those of images but for the aspect."""
+    return references.proportions(spec, aspect=ASPECT, head_sizes=HEAD_SIZES)

@@ -58,7 +58,7 @@ class WordsSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spoken:
-    """One recording: samples at 16 kHz, its word's number, and who speaks."""
+    """One recording: samples at 16 kHz, the number of its word, and the speaker."""
 
     samples: NDArray[np.float32]
     label: int

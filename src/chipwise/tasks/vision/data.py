@@ -14,19 +14,19 @@ from numpy.typing import NDArray
 
 from chipwise.core.arrays import Float64Array
 from chipwise.core.digest import digest
-from chipwise.core.errors import DataError, MeasurementError, SpecError, StudyError
+from chipwise.core.errors import DataError, SpecError, StudyError
 from chipwise.core.extras import optional_imports
 from chipwise.core.files import read_mapping, storage, write_json
 from chipwise.deploy.hf import save_pretrained
 from chipwise.deploy.hf_vision import labels_of
-from chipwise.deploy.onnx import export
 from chipwise.space import SearchSpace
 from chipwise.space.images import ImageSpace
 from chipwise.space.search_space import Rows
 from chipwise.spec import ArchSpec
+from chipwise.tasks.exported_classifier import confusion, errors_in, logits_of
 from chipwise.tasks.protocol import Exported, Losses
 from chipwise.tasks.vision.sources import ImagesSpec, LabelledPixels, read_pixels
-from chipwise.training.arrays import LabelledArrays, errors_of, load_arrays, save_arrays
+from chipwise.training.arrays import LabelledArrays, load_arrays, save_arrays
 from chipwise.training.dataset import DataFile, Split
 
 QUICK = 2_000  # images that short trainings are judged on
@@ -124,40 +124,25 @@ class VisionData:
 
     def losses(self, item: Exported, *, split: Split) -> Losses:
         """1 for each image that the exported graph gets wrong, one image at a time as it serves them."""
-        logits = self._logits(item, split)
-        values = errors_of(logits, self.arrays.part(split)[1])
-        if not np.isfinite(values).all():
-            raise MeasurementError(f"{item.folder}: the exported model's logits are not finite")
+        values = errors_in(item, self.arrays, split)
         return Losses(values=values, sizes=np.ones(len(values)))
-
-    def _logits(self, item: Exported, split: Split) -> NDArray[np.float32]:
-        """Logits (n, classes) by the exported graph."""
-        from chipwise.profile.backends.onnxruntime import OnnxClassifier
-
-        path = item.folder / "judged.onnx"
-        with storage(path):
-            export(item.design, item.weights, path)
-        try:
-            session = OnnxClassifier(path)
-            inputs, _ = self.arrays.part(split)
-            return np.stack([session.prefill(image[None])[0].copy() for image in inputs])
-        finally:
-            path.unlink(missing_ok=True)
 
     def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, Any]:
         """Some test images with labels and answers, and the winner's confusion matrix over all of them."""
         inputs, labels = self.arrays.test
         classes = self.arrays.classes
-        said = {"winner": self._logits(winner, "test").argmax(1)}
+        said = {"winner": logits_of(winner, self.arrays, "test")[0].argmax(1)}
         if reference is not None:
-            said["baseline"] = self._logits(reference, "test").argmax(1)
+            said["baseline"] = logits_of(reference, self.arrays, "test")[0].argmax(1)
         images = [
             {"image": _png(inputs[i]), "label": classes[labels[i]]} | {who: classes[a[i]] for who, a in said.items()}
             for i in chosen(labels, said["winner"])
         ]
-        counts = np.zeros((len(classes), len(classes)), np.int64)
-        np.add.at(counts, (labels, said["winner"]), 1)
-        return {"images": images, "confusion": counts.tolist(), "classes": list(classes)}
+        return {
+            "images": images,
+            "confusion": confusion(labels, said["winner"], len(classes)),
+            "classes": list(classes),
+        }
 
     def ship(self, item: Exported, folder: Path, files: Mapping[str, str]) -> None:
         """The Hugging Face folder with the names of the classes, and how an image is prepared for it."""

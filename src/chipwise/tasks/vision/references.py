@@ -9,7 +9,7 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from chipwise.space import SpaceSpec
@@ -21,16 +21,24 @@ ASPECT = (12, 64)  # width over depth: 16 in DeiT-Ti, 32 in DeiT-S, 64 in DeiT-B
 FFN = 4  # widths of the model
 
 
-def proportions(spec: SpaceSpec) -> Iterator[dict[str, Any]]:
-    """DeiT-proportioned designs around a space, as choices; up to half as wide and deep again as its largest."""
+def proportions(
+    spec: SpaceSpec, *, aspect: tuple[int, int] = ASPECT, head_sizes: Sequence[int] = HEAD_SIZES
+) -> Iterator[dict[str, Any]]:
+    """DeiT-proportioned designs around a space, as choices; up to half as wide and deep again as its largest.
+
+    Args:
+        spec: The space.
+        aspect: Least and largest width over depth.
+        head_sizes: To try, in this order.
+    """
     assert spec.image is not None
     for weights in spec.formats:
         for patch in spec.image.patch:
             for d_model in range(STEP, int(max(spec.d_model) * 1.5) + 1, STEP):
                 for depth in range(1, int(max(spec.depth) * 1.5) + 1):
-                    if not ASPECT[0] <= d_model / depth <= ASPECT[1]:
+                    if not aspect[0] <= d_model / depth <= aspect[1]:
                         continue
-                    for head_size in HEAD_SIZES:
+                    for head_size in head_sizes:
                         if d_model % head_size:
                             continue
                         heads = d_model // head_size
