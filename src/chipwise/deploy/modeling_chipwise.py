@@ -196,6 +196,10 @@ class ChipwiseForCausalLM(PreTrainedModel, GenerationMixin):
         self.positions = nn.Embedding(arch["max_tokens"], arch["d_model"]) if learned else None
         self.layers = nn.ModuleDict({str(i): DecoderLayer(layer, arch) for i, layer in owners.items()})
         self.order = [str(i if layer["shares"] is None else layer["shares"]) for i, layer in enumerate(arch["layers"])]
+        self.remembers = any(
+            layer["attention"] is not None or layer.get("attention_conv") or layer.get("ffn_conv")
+            for layer in arch["layers"]
+        )
         self.norm = make_norm(arch)
         self.head = None if arch["tie_embeddings"] else nn.Linear(arch["d_model"], arch["vocab_size"], bias=False)
         self.post_init()
@@ -244,6 +248,9 @@ class ChipwiseForCausalLM(PreTrainedModel, GenerationMixin):
         real_BT = None if attention_mask is None else attention_mask[:, past:total]
         at = Places(position=position_ids, visible=visible, real=real_BT)
         slots = count()  # of the cache, in the order of use: an attention, a convolution; shared weights' each use anew
+        if past_key_values is not None and not self.remembers:
+            one_B1T1 = x_BTD[:, None, :, :1]  # kept for its length alone, which counts the positions
+            past_key_values.update(one_B1T1, one_B1T1, 0)
         for owner in self.order:
             x_BTD = self.layers[owner](x_BTD, at, past_key_values, slots)
         x_BTD = self.norm(x_BTD)[:, -logits_to_keep:]

@@ -6,6 +6,7 @@ Axes: B batch, T tokens, D model width, V vocabulary.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,6 +23,14 @@ from chipwise.spec import ArchSpec, Layer
 from chipwise.spec.plain import require_plain
 
 Cache = tuple[Tensor, ...]  # of a layer: keys and values (B, kv_heads, S, H), then what its convolutions saw last
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """What passes so far left: how many tokens they read, and each layer's cache."""
+
+    tokens: int
+    caches: list[Cache | None]
 
 
 class LayerModule(nn.Module):
@@ -80,9 +89,9 @@ class Transformer(nn.Module):
         self.head = None if arch.tie_embeddings else nn.Linear(arch.d_model, arch.vocab_size, bias=False)
         self._angles: dict[tuple[int, torch.device], tuple[Tensor, Tensor]] = {}
 
-    def forward(self, tokens_BT: Tensor, caches: list[Cache | None] | None = None) -> tuple[Tensor, list[Cache | None]]:
-        """Logits (B, T, V) of every position, and each layer's keys and values so far."""
-        x_BTD, new = self.hidden(tokens_BT, caches)
+    def forward(self, tokens_BT: Tensor, past: Past | None = None) -> tuple[Tensor, Past]:
+        """Logits (B, T, V) of every position, and what the next pass must know."""
+        x_BTD, new = self.hidden(tokens_BT, past)
         return F.linear(x_BTD, self.head_table), new
 
     @property
@@ -90,24 +99,22 @@ class Transformer(nn.Module):
         """The head's matrix (V, D): the token table where they are tied."""
         return self.embedding.weight if self.head is None else self.head.weight
 
-    def hidden(self, tokens_BT: Tensor, caches: list[Cache | None] | None = None) -> tuple[Tensor, list[Cache | None]]:
-        """Inputs of the head (B, T, D), after the final norm, and each layer's keys and values so far."""
-        caches = caches or [None] * len(self.order)
-        caching = zip(self.arch.layers, caches, strict=True)
-        past = next((cache[0].shape[2] for layer, cache in caching if cache is not None and layer.attention), 0)
-        tokens = tokens_BT.shape[1]
+    def hidden(self, tokens_BT: Tensor, past: Past | None = None) -> tuple[Tensor, Past]:
+        """Inputs of the head (B, T, D), after the final norm, and what the next pass must know."""
+        past = past or Past(tokens=0, caches=[None] * len(self.order))
+        start, end = past.tokens, past.tokens + tokens_BT.shape[1]
         x_BTD = self.embedding(tokens_BT)
         if self.positions is not None:
-            x_BTD = x_BTD + self.positions(torch.arange(past, past + tokens, device=tokens_BT.device))
+            x_BTD = x_BTD + self.positions(torch.arange(start, end, device=tokens_BT.device))
         new: list[Cache | None] = []
-        for owner, layer, cache in zip(self.order, self.arch.layers, caches, strict=True):
+        for owner, layer, cache in zip(self.order, self.arch.layers, past.caches, strict=True):
             angles = None
             if layer.attention is not None and layer.attention.rope:
                 cos, sin = self._rotary(layer.attention.head_size, tokens_BT.device)
-                angles = (cos[past : past + tokens], sin[past : past + tokens])
+                angles = (cos[start:end], sin[start:end])
             x_BTD, cache = self.layers[owner](x_BTD, angles, cache)
             new.append(cache)
-        return self.norm(x_BTD), new
+        return self.norm(x_BTD), Past(tokens=end, caches=new)
 
     def _rotary(self, head_size: int, device: torch.device) -> tuple[Tensor, Tensor]:
         key = (head_size, device)

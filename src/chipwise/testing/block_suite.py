@@ -16,7 +16,6 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
@@ -27,7 +26,7 @@ from chipwise.deploy.torch import Transformer, build
 from chipwise.ops import AttentionOp, Matmul, OpGraph, Phase, Workload
 from chipwise.spec import ArchSpec, Attention, Design
 from chipwise.spec.weights import weight_shapes
-from chipwise.testing.specs import arch_specs
+from chipwise.testing.specs import arch_specs, check_each
 from chipwise.training.supernet import extract, whole_of
 from chipwise.training.supernet.sliced import add_gradients, part_of, with_weights
 
@@ -45,11 +44,7 @@ class BlockSuite:
         return arch_specs()
 
     def _each(self, check: Callable[[ArchSpec], None]) -> None:
-        slow = [HealthCheck.too_slow]
-        every = settings(
-            max_examples=self.examples, deadline=None, derandomize=True, suppress_health_check=slow, database=None
-        )
-        every(given(arch=self.archs())(lambda arch: check(arch)))()  # hypothesis wants no further arguments
+        check_each(check, self.archs(), examples=self.examples)
 
     def test_parameters_agree(self) -> None:
         """The count of the spec is that of the module, weight by weight."""
@@ -105,16 +100,16 @@ def check_flops(arch: ArchSpec, *, prompt: int = PROMPT, past: int = 5, batch: i
     """
     design = Design(arch=arch)
     model = shaken(arch, seed=0)
-    caches = None
+    so_far = None
     for phase, workload, tokens in (
         (Phase.PREFILL, Workload(prompt_tokens=past, new_tokens=1, batch=batch), past),
         (Phase.DECODE, Workload(prompt_tokens=past, new_tokens=1, batch=batch), 1),
         (Phase.PREFILL, Workload(prompt_tokens=prompt, new_tokens=1, batch=batch), prompt),
     ):
         graph = lower(design, workload, phase, logits="all")
-        given_caches = caches if phase is Phase.DECODE else None
+        before = so_far if phase is Phase.DECODE else None
         with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-            _, caches = model(random_tokens(arch, length=tokens, batch=batch), given_caches)
+            _, so_far = model(random_tokens(arch, length=tokens, batch=batch), before)
         assert dense_flops(graph) == counter.get_total_flops()
         assert lower(design, workload, phase).work().flops <= graph.work().flops
 
@@ -137,9 +132,9 @@ def check_cache(arch: ArchSpec, *, tolerance: float = TOLERANCE) -> None:
     tokens = random_tokens(arch, length=PROMPT + STEPS, batch=2)
     with torch.no_grad():
         expected = model(tokens)[0]
-        caches, parts, start = None, [], 0
+        past, parts, start = None, [], 0
         for length in (PROMPT, *(1,) * (STEPS - 3), 3):
-            logits, caches = model(tokens[:, start : start + length], caches)
+            logits, past = model(tokens[:, start : start + length], past)
             parts.append(logits)
             start += length
     torch.testing.assert_close(torch.cat(parts, dim=1), expected, atol=tolerance, rtol=tolerance)

@@ -14,7 +14,6 @@ from typing import Literal
 
 import numpy as np
 import torch
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
@@ -27,6 +26,7 @@ from chipwise.spec import ArchSpec, Attention, Design, FeedForward, ImageStem, L
 from chipwise.spec.arch import NormKind
 from chipwise.spec.weights import weight_shapes
 from chipwise.testing.block_suite import TOLERANCE
+from chipwise.testing.specs import check_each
 
 NODES = {
     Matmul: {"MatMul"},
@@ -46,11 +46,7 @@ class ImageSuite:
         return image_archs()
 
     def _each(self, check: Callable[[ArchSpec], None]) -> None:
-        slow = [HealthCheck.too_slow]
-        every = settings(
-            max_examples=self.examples, deadline=None, derandomize=True, suppress_health_check=slow, database=None
-        )
-        every(given(arch=self.archs())(lambda arch: check(arch)))()  # hypothesis wants no further arguments
+        check_each(check, self.archs(), examples=self.examples)
 
     def test_parameters_agree(self) -> None:
         """The count of the spec is that of the module, weight by weight."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, Literal
 
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from chipwise.core.dtypes import values_bytes
@@ -21,6 +23,13 @@ HEAD_SIZES: dict[Positions, tuple[bool, tuple[int, ...]]] = {
     "learned": (False, (8, 16, 24)),
     "none": (False, (8, 16, 24)),
 }
+
+
+def check_each(check: Callable[[ArchSpec], None], archs: st.SearchStrategy[ArchSpec], *, examples: int) -> None:
+    """Runs ``check`` on ``examples`` of ``archs``, always the same ones; the smallest that fails is shown."""
+    slow = [HealthCheck.too_slow]
+    every = settings(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=slow, database=None)
+    every(given(arch=archs)(lambda arch: check(arch)))()  # hypothesis wants no further arguments
 
 
 def toy_arch(**changes: Any) -> ArchSpec:

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 from hypothesis import strategies as st
 
-from chipwise.spec import ArchSpec, Layer
+from chipwise.spec import ArchSpec, FeedForward, Layer
 from chipwise.spec.hf import resolve
 from chipwise.testing import block_suite
 from chipwise.testing.block_suite import BlockSuite
@@ -31,6 +31,14 @@ class TestAttentionAlone(BlockSuite):
 class TestFeedForwardAlone(BlockSuite):
     def archs(self) -> st.SearchStrategy[ArchSpec]:
         return feed_forwards().map(lambda block: toy_arch(layers=(Layer(attention=None, ffn=block),)))
+
+
+def test_learned_positions_go_on_where_no_layer_attends() -> None:
+    """Nothing is kept of each token then, so the cache itself must know how many there were."""
+    layer = Layer(attention=None, ffn=FeedForward(width=24))
+    arch = toy_arch(layers=(layer,), positions="learned")
+    block_suite.check_cache(arch)
+    block_suite.check_export(arch)
 
 
 def test_a_wrong_count_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,6 +54,18 @@ def agrees(arch: ArchSpec, folder) -> None:
         np.testing.assert_array_equal(weights[name], value.numpy())
 
 
+def test_learned_positions_go_on_where_no_layer_attends(tmp_path) -> None:
+    """Nothing is kept of each token then, so the cache itself must know how many there were."""
+    arch = toy_arch(layers=(Layer(attention=None, ffn=FeedForward(width=24)),), positions="learned")
+    agrees(arch, tmp_path)
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path, trust_remote_code=True).eval()
+    tokens = random_tokens(arch, length=9)
+    with torch.no_grad():
+        first = theirs(tokens[:, :5])
+        rest = theirs(tokens[:, 5:], past_key_values=first.past_key_values)
+        torch.testing.assert_close(rest.logits, theirs(tokens).logits[:, 5:], atol=1e-5, rtol=1e-5)
+
+
 HYPOTHESIS = settings(
     max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True
 )
