@@ -96,7 +96,7 @@ def compare(
             if isinstance(cost, ChipwiseError):
                 cells[row] = Cell(model=model, device=device, estimate=None, problem=str(cost))
             elif (fitting := int(fitting_requests(group, cost.memory)[i])) == 0:
-                problem = f"{shortage(group, cost.memory, i)}; {remedies(requests[row])}"
+                problem = f"{shortage(group, cost.memory, i)}; {remedies([requests[row]])[0]}"
                 cells[row] = Cell(model=model, device=device, estimate=None, problem=problem)
             elif fitting < group.in_flight[i]:
                 cells[row] = Cell(

@@ -67,4 +67,4 @@ def _too_large(request: Request, group: Group, memory: DeviceMemory) -> str:
         f"{group.setting.arch.name} leaves no room for a cache on {group.device.label}, of whose memory a server takes "
         f"{units.show(UTILISATION, 'share')}"
     )
-    return f"{said}; {remedies(least)}"
+    return f"{said}; {remedies([least])[0]}"

@@ -64,6 +64,7 @@ def estimates(requests: Sequence[Request], *, fold: str | None = None) -> list[C
     """Estimates of many requests, priced together, in their order; what :func:`estimate` would raise in its place."""
     groups, errors = grouped(requests)
     answers: dict[int, CostEstimate | ChipwiseError] = dict(errors)
+    short: dict[int, str | None] = {}
     fitting = []
     for group in groups:
         try:
@@ -73,10 +74,11 @@ def estimates(requests: Sequence[Request], *, fold: str | None = None) -> list[C
             continue
         held = fitting_requests(group, memory)
         for i in np.flatnonzero(held == 0).tolist():
-            row = group.rows[i]
-            answers[row] = DoesNotFit(f"{shortage(group, memory, i)}; {remedies(requests[row])}")
+            short[group.rows[i]] = shortage(group, memory, i)
         if held.any():
             fitting.append(group.served(held))
+    for (row, said), change in zip(short.items(), remedies([requests[row] for row in short]), strict=True):
+        answers[row] = DoesNotFit(f"{said}; {change}")
     costs: list[GroupCost] = []
     for group, cost in zip(fitting, cost_groups(fitting, fold=fold), strict=True):
         if isinstance(cost, Unsupported):
@@ -151,28 +153,51 @@ def capacity_bytes(device: DeviceProfile) -> float:
     return device.mem_capacity_bytes
 
 
-def remedies(request: Request) -> str:
-    """The smallest changes that make the request fit: narrower weights, more devices, fewer requests in flight."""
-    sorts = remedies_of(weights=request.weights, tp=request.tp, batch=request.batch)
-    found = [remedy.option for sort in sorts if (remedy := _first_that_fits(request, sort)) is not None]
-    if not found:
+def remedies(requests: Sequence[Request]) -> list[str]:
+    """The smallest changes that make each request fit: narrower weights, more devices, fewer requests in flight."""
+    sorts = [remedies_of(weights=each.weights, tp=each.tp, batch=each.batch) for each in requests]
+    found: dict[tuple[int, int], Remedy] = {}
+    left = {(row, i): sort for row, each in enumerate(sorts) for i, sort in enumerate(each)}
+    while left:
+        tried: dict[tuple[int, int], tuple[Remedy, Group]] = {}
+        for place, sort in left.items():
+            if (fitting := _first_that_fits(requests[place[0]], sort)) is not None:
+                tried[place] = fitting
+        # the device may lack a rate for a weight format, which pricing tells; all of them are priced together
+        doubtful = [place for place, (remedy, group) in tried.items() if _may_lack_a_rate(remedy, group)]
+        priced = dict(zip(doubtful, cost_groups([tried[place][1] for place in doubtful]), strict=True))
+        found |= {place: each for place, (each, _) in tried.items() if not isinstance(priced.get(place), Unsupported)}
+        left = {place: _after(left[place], tried[place][0]) for place in tried.keys() - found.keys()}
+    return [
+        _would_fit([found[row, i].option for i in range(len(each)) if (row, i) in found])
+        for row, each in enumerate(sorts)
+    ]
+
+
+def _after(sort: Sequence[Remedy], tried: Remedy) -> Sequence[Remedy]:
+    return sort[sort.index(tried) + 1 :]
+
+
+def _would_fit(options: Sequence[str]) -> str:
+    if not options:
         return "neither 4-bit weights, nor 8 devices, nor one request at a time would fit"
-    return f"{' or '.join(found)} would fit"
+    return f"{' or '.join(options)} would fit"
 
 
-def _first_that_fits(request: Request, sort: Sequence[Remedy]) -> Remedy | None:
+def _first_that_fits(request: Request, sort: Sequence[Remedy]) -> tuple[Remedy, Group] | None:
+    """The first change that memory allows, and the request with it."""
     for remedy in sort:
-        changed = replace(request, **{remedy.field: remedy.value})
         try:
-            group = group_of(changed)
-            if shortage(group, memory_of(group), 0) is not None:
-                continue
-            if remedy.field == "weights" and not group.setting.runtime.local:
-                cost_of(changed)  # the device may lack a rate for the format
-            return remedy
+            group = group_of(replace(request, **{remedy.field: remedy.value}))
+            if shortage(group, memory_of(group), 0) is None:
+                return remedy, group
         except ChipwiseError:
             continue
     return None
+
+
+def _may_lack_a_rate(remedy: Remedy, group: Group) -> bool:
+    return remedy.field == "weights" and not group.setting.runtime.local
 
 
 def estimate_of(cost: GroupCost, i: int, energy: Energies | Unsupported | None = None) -> CostEstimate:

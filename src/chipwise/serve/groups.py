@@ -20,7 +20,7 @@ from chipwise.serve import image_law, intervals, stack_law
 from chipwise.serve.batching import Constants, constants, tpot_s
 from chipwise.serve.lowering import lower_pass
 from chipwise.serve.memory import DeviceMemory, device_memory
-from chipwise.serve.request import Request, Resolved, resolved
+from chipwise.serve.request import Request, Resolved, names_of, resolved
 from chipwise.serve.setting import Part, Setting, Step
 from chipwise.serve.steps import Pass, PassTimes, time_passes
 from chipwise.serve.taught_times import corrected
@@ -183,15 +183,21 @@ class GroupCost:
 
 def grouped(requests: Sequence[Request]) -> tuple[list[Group], dict[int, ChipwiseError]]:
     """Groups of requests that share a setting and a device, and the errors of requests that cannot be answered."""
+    named: dict[tuple[object, ...], Resolved | ChipwiseError] = {}  # files are looked at once, not for every row
     together: dict[int, tuple[Resolved, list[int]]] = {}
     errors: dict[int, ChipwiseError] = {}
     for i, request in enumerate(requests):
-        try:
-            found = resolved(request)
-        except ChipwiseError as error:
-            errors[i] = error
-            continue
-        together.setdefault(id(found), (found, []))[1].append(i)
+        names = names_of(request)
+        if names not in named:
+            try:
+                named[names] = resolved(request)
+            except ChipwiseError as error:
+                named[names] = error
+        found = named[names]
+        if isinstance(found, ChipwiseError):
+            errors[i] = found
+        else:
+            together.setdefault(id(found), (found, []))[1].append(i)
     groups = []
     for found, rows in together.values():
         plan = found.setting.plan

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import os
 import stat
 from dataclasses import dataclass, replace
@@ -65,6 +66,10 @@ class Request:
                 f"must be from 0 to one less than the prompt's {self.prompt_tokens:,}, not {self.cached_tokens}",
                 field="cached_tokens",
             )
+
+
+names_of = operator.attrgetter("model", "device", "runtime", "weights", "kv", "tp", "pp", "ep", "dp", "wide_layers")
+"""All of a request that :func:`resolved` looks at."""
 
 
 @dataclass(frozen=True, slots=True)
