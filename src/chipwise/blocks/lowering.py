@@ -1,6 +1,6 @@
 """A whole design as an OpGraph: the same nodes, in the same order, as the graph that ``deploy`` builds.
 
-Decoders are lowered here, image classifiers in ``lowering_images.py``.
+Decoders are lowered here, image classifiers in ``lowering_images.py``, ranking models in ``lowering_ranking.py``.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from chipwise.blocks.conv.lower import lower as lower_conv
 from chipwise.blocks.embedding.lower import lower_cut, lower_embedding, lower_head
 from chipwise.blocks.ffn.lower import lower as lower_ffn
 from chipwise.blocks.lowering_images import lower_classifier
+from chipwise.blocks.lowering_ranking import lower_ranker
 from chipwise.blocks.norm.lower import lower as lower_norm
 from chipwise.ops import Op, OpGraph, Phase, Placed, Workload
-from chipwise.spec import ArchSpec, Attention, Design, FeedForward
+from chipwise.spec import ArchSpec, Attention, Design, FeedForward, RankingStem
 from chipwise.spec.plain import require_plain
 
 BlockKind = Literal["attention", "ffn"]
@@ -42,6 +43,8 @@ def lower(design: Design, workload: Workload, phase: Phase, *, logits: Literal["
         Unsupported: A model that is not built, so that there is no graph to mirror.
     """
     arch = design.arch
+    if isinstance(arch.stem, RankingStem):
+        return lower_ranker(design, batch=workload.batch, phase=phase)
     if arch.stem is not None:
         return lower_classifier(design, batch=workload.batch, phase=phase)
     require_plain(arch, work="lowered as the graph that is exported")

@@ -12,7 +12,19 @@ from typing import Any
 
 from chipwise.core.dtypes import values_bytes
 from chipwise.core.errors import Unsupported
-from chipwise.ops import AttentionOp, ConvOp, Elementwise, EmbeddingOp, Matmul, NormOp, Op, PoolOp
+from chipwise.ops import (
+    AttentionOp,
+    ConvOp,
+    Elementwise,
+    EmbeddingBagOp,
+    EmbeddingOp,
+    Matmul,
+    NormOp,
+    Op,
+    PoolOp,
+    RequestAttentionOp,
+    RowDotOp,
+)
 
 ROW_STEPS = {"fp32": 64, "int4": 128}
 """Values of a weight row that a kernel takes at once; those left over may cost more. llama.cpp's FP32 product of one
@@ -118,6 +130,31 @@ def _pool(op: PoolOp) -> list[Term]:
     return [Term(model="pool", amounts={"node": 1, "value": op.batch * op.positions * op.width})]
 
 
+def _bag(op: EmbeddingBagOp) -> list[Term]:
+    rows = op.bags * op.ids
+    return [Term(model="bag", amounts={"node": 1, "row": rows, "value": rows * op.width})]
+
+
+def _request_attention(op: RequestAttentionOp) -> list[Term]:
+    """Its nodes together: those that move positions to heads and back, and those over the scores."""
+    rows, width = op.batch * op.queries, op.heads * op.head_size
+    scores = rows * op.heads * (op.history + 1)
+    amounts = {
+        "node": 1,
+        "row": rows * op.heads,
+        "score": scores,
+        "product": scores * op.head_size,
+        "value": rows * width,
+        "moved": op.batch * op.positions * width,
+    }
+    kind = "pointwise" if op.pointwise else "softmax"
+    return [Term(model=f"attention.{kind}.{'whole' if op.whole else 'last'}", amounts=amounts)]
+
+
+def _row_dot(op: RowDotOp) -> list[Term]:
+    return [Term(model="dot", amounts={"node": 1, "row": op.rows, "value": op.rows * op.width})]
+
+
 _KINDS: dict[type, Callable[[Any], list[Term]]] = {
     Matmul: _matmul,
     AttentionOp: _attention,
@@ -126,4 +163,7 @@ _KINDS: dict[type, Callable[[Any], list[Term]]] = {
     EmbeddingOp: _embedding,
     ConvOp: _conv,
     PoolOp: _pool,
+    EmbeddingBagOp: _bag,
+    RequestAttentionOp: _request_attention,
+    RowDotOp: _row_dot,
 }

@@ -29,8 +29,9 @@ from chipwise.core.dtypes import dtype_of
 from chipwise.core.errors import Unsupported
 from chipwise.core.files import storage, write_atomic
 from chipwise.deploy.onnx_encoder import Output, encoder_graph, encoder_metadata
+from chipwise.deploy.onnx_ranking import ranker_graph, ranker_metadata
 from chipwise.deploy.onnx_vision import classifier_graph, classifier_metadata
-from chipwise.spec import ArchSpec, Design
+from chipwise.spec import ArchSpec, Design, RankingStem
 from chipwise.spec.encoder import is_encoder
 from chipwise.spec.io import to_data
 from chipwise.spec.plain import require_plain
@@ -99,6 +100,9 @@ def build(
     if is_encoder(design.arch):
         nodes = encoder_graph(design, weights, output=output, padded=padded)
         return _model(nodes, design, metadata(design, "all") | encoder_metadata(output, padded=padded))
+    if isinstance(design.arch.stem, RankingStem):
+        nodes = ranker_graph(design, weights)
+        return _model(nodes, design, metadata(design, "last") | ranker_metadata(design.arch.stem))
     if design.arch.stem is not None:
         nodes = classifier_graph(design, weights)
         return _model(nodes, design, metadata(design, "last") | classifier_metadata(design.arch, design.arch.stem))

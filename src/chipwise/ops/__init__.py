@@ -9,6 +9,7 @@ from chipwise.ops.matmul import ConvOp, GroupedMatmul, Matmul
 from chipwise.ops.norm import NormOp
 from chipwise.ops.op import Op
 from chipwise.ops.pool import PoolOp
+from chipwise.ops.ranking import EmbeddingBagOp, RequestAttentionOp, RowDotOp
 from chipwise.ops.routing import ExpertsOp, RouteOp
 from chipwise.ops.scan import ScanOp
 from chipwise.ops.work import Work
@@ -19,6 +20,7 @@ __all__ = [
     "CollectiveOp",
     "ConvOp",
     "Elementwise",
+    "EmbeddingBagOp",
     "EmbeddingOp",
     "ExpertsOp",
     "GroupedMatmul",
@@ -30,7 +32,9 @@ __all__ = [
     "Phase",
     "Placed",
     "PoolOp",
+    "RequestAttentionOp",
     "RouteOp",
+    "RowDotOp",
     "SampleOp",
     "ScanOp",
     "Work",

@@ -89,7 +89,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         "cpus": list(cpus),
         **({"machine": _machine()} if request.get("describe") else {}),
         "runtime_version": runtime.version(),
-        "facts": {name: session.facts.get(name, "") for name in ("design", "name", "image")},
+        "facts": {name: session.facts.get(name, "") for name in ("design", "name", "image", "request")},
         "ttft_s": loop.ttft_s,
         "tpot_s": loop.tpot_s,
         "ttft_cpu_s": loop.ttft_cpu_s,
@@ -110,9 +110,13 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def requested(session: Session, generator: np.random.Generator, *, batch: int, prompt: int) -> AnyArray:
-    """What a request asks of the model: tokens (batch, prompt), or images (batch, C, Y, X) where it reads images."""
+    """What a request asks of the model: tokens (batch, prompt), images (batch, C, Y, X), or items to rank."""
     if image := session.facts.get("image"):
         return generator.standard_normal((batch, *image), dtype=np.float32)
+    if request := session.facts.get("request"):
+        shape = (batch, request["history"] + request["candidates"], 1)
+        items = generator.integers(1, request["items"] + 1, shape)
+        return np.concatenate((items, generator.integers(0, request["tags"] + 1, (*shape[:2], request["bag"]))), axis=2)
     return generator.integers(0, session.vocab_size, (batch, prompt))
 
 

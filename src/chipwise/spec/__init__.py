@@ -3,6 +3,7 @@
 from chipwise.spec.arch import ArchSpec, Design, Layer, uniform
 from chipwise.spec.feed_forward import FeedForward, MixtureOfExperts
 from chipwise.spec.mixers import Attention, GatedDelta, LatentAttention, Mamba2, ShortConv
+from chipwise.spec.candidates import RankingStem
 from chipwise.spec.stem import ImageStem
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "FeedForward",
     "GatedDelta",
     "ImageStem",
+    "RankingStem",
     "LatentAttention",
     "Layer",
     "Mamba2",

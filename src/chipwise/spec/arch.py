@@ -17,6 +17,7 @@ from chipwise.core.digest import digest, plain
 from chipwise.core.errors import SpecError, short
 from chipwise.core.fields import check_fields, later, positive, whole_number
 from chipwise.core.results import Result
+from chipwise.spec.candidates import RankingStem
 from chipwise.spec.feed_forward import Activation, FeedForward, FeedForwardBlock, MixtureOfExperts
 from chipwise.spec.formats import WeightFormats, read_formats
 from chipwise.spec.mixers import Attention, GatedDelta, LatentAttention, Mamba2, Mixer, ShortConv
@@ -29,9 +30,11 @@ if TYPE_CHECKING:
     # its fields: to a type checker a layer's blocks are Any; at run time they are exactly these.
     AnyMixer = Any
     AnyFeedForward = Any
+    AnyStem = Any
 else:
     AnyMixer = Mixer
     AnyFeedForward = FeedForwardBlock
+    AnyStem = ImageStem | RankingStem
 
 __all__ = [
     "Activation",
@@ -49,6 +52,7 @@ __all__ = [
     "Mixer",
     "MixtureOfExperts",
     "NormKind",
+    "RankingStem",
     "ShortConv",
     "uniform",
 ]
@@ -120,7 +124,9 @@ class Layer:
 class ArchSpec(Result):
     """A transformer: a decoder, an encoder (attention that is not causal), or both. Layers may all differ.
 
-    It reads tokens, or images where it has a ``stem``; ``vocab_size`` is then 0.
+    It reads tokens, or images or items where it has a ``stem``; ``vocab_size`` is then 0. Of the heads, ``pooler`` is a
+    square matrix on the first position; candidates to rank are scored by a matrix of one row (``scores``), or by the
+    product of what the layers made of a candidate with what went into them (``similarity``).
     """
 
     vocab_size: int
@@ -138,14 +144,14 @@ class ArchSpec(Result):
     norm_weight: bool = later(True)  # a norm without weights only divides
     final_norm: bool = later(True)
     embedding_norm: bool = later(False)
-    head: Literal["lm", "pooler", "classes", "none"] = later("lm")  # pooler: a square matrix on the first position
+    head: Literal["lm", "pooler", "classes", "scores", "similarity", "none"] = later("lm")
     head_bias: bool = later(False)
     token_types: int = later(0)  # rows of a table of segments (BERT)
     extra_positions: int = later(0)  # rows of the learned table beyond max_tokens (OPT has two)
     layer_inputs: int = later(0)  # values of a second table that each token gives each layer (Gemma 4 E2B)
     encoder: tuple[Layer, ...] = later(())  # what ``cross`` attends to; norms and embedding as in the decoder
     encoder_d_model: int = later(0)  # an encoder of another width has a token table of its own; 0 is d_model
-    stem: ImageStem | None = later(None)  # noqa: RUF009  (images in patches; None is a table of tokens)
+    stem: AnyStem | None = later(None)  # images in patches, or items to rank; None is a table of tokens
     classes: int = later(0)  # rows of the matrix of a ``classes`` head, which has a bias
     pooling: Literal["first", "mean", "attention"] = later("first")  # of positions into what the head reads
     projection: int = later(0)  # columns of a last matrix without bias, into a space shared with text (CLIP)
@@ -179,11 +185,14 @@ class ArchSpec(Result):
             raise SpecError(f"{self.classes} classes do not go with a head that is {self.head}", field="classes")
         if self.projection < 0:
             raise SpecError(f"must be at least 0, not {self.projection}", field="projection")
+        ranks = self.head in ("scores", "similarity")
+        if ranks != isinstance(self.stem, RankingStem):
+            raise SpecError("candidates are ranked by a head of scores or similarity, and nothing else is", field="head")
         if self.stem is None:
             return
         object.__setattr__(self, "tie_embeddings", False)  # there is no table to tie the head to
         if self.vocab_size:
-            raise SpecError("a model that reads images has no vocabulary; it must be 0", field="vocab_size")
+            raise SpecError("a model that reads no tokens has no vocabulary; it must be 0", field="vocab_size")
         if self.head == "lm":
             raise SpecError("a model that reads images has no head over a vocabulary; use head: classes", field="head")
         if self.head == "classes" and self.pooling == "first" and not self.stem.prefix_tokens:
@@ -214,7 +223,7 @@ class ArchSpec(Result):
             )
 
     def _check_square(self, square: int, place: str) -> None:
-        if self.stem is None or self.stem.axes != 2 or self.stem.prefix_tokens:
+        if not isinstance(self.stem, ImageStem) or self.stem.axes != 2 or self.stem.prefix_tokens:
             raise SpecError("needs an image's patches, and no positions before them", field=place)
         if self.stem.grid % square:
             raise SpecError(
@@ -259,6 +268,7 @@ class ArchSpec(Result):
         if self.stem is not None:
             tables += self.stem.parameters(self.d_model)
         pooler = self.d_model * (self.d_model + 1) if self.head == "pooler" else 0
+        pooler += self.d_model + 1 if self.head == "scores" else 0
         pooler += self.classes * (self.d_model + 1) + self.projection * self.d_model + self._pooling_parameters()
         return tables + pooler + (self.vocab_size if self.head_bias else 0) + self.layer_input_parameters()
 

@@ -40,6 +40,7 @@ class Attention:
     reuses_cache: bool = later(False)  # no keys and values of its own: reads those of an earlier layer (Gemma 4)
     square: int | None = later(None)  # patches see those of their own square of this many on each side (Swin, ViTDet)
     key_bias: bool = later(True)  # with ``qkv_bias``: whether keys have one (BEiT's have none)
+    pointwise: bool = later(False)  # SiLU of each score instead of a softmax; results normed and gated (HSTU)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -59,6 +60,8 @@ class Attention:
             raise SpecError(f"must be at least 0, not {self.relative_buckets}", field="relative_buckets")
         if self.window is not None and self.chunk is not None:
             raise SpecError("attention has a window or chunks, not both", field="chunk")
+        if self.pointwise and self.gate:
+            raise SpecError("pointwise attention has a gate of its own", field="gate")
 
     @property
     def query_width(self) -> int:
@@ -78,17 +81,18 @@ class Attention:
     def parameters(self, d_model: int) -> int:
         """Weights and biases of the projections, the q/k norms, gate, sinks and position biases."""
         q, new = self.query_width, self.projected_kv_width
-        weights = d_model * (q + new) + q * d_model + (d_model * q if self.gate else 0)
-        biases = (q + new if self.qkv_bias else 0) + (d_model if self.out_bias else 0)
+        weights = d_model * (q + new) + q * d_model + (d_model * q if self.gate or self.pointwise else 0)
+        biases = (q + new + (q if self.pointwise else 0) if self.qkv_bias else 0) + (d_model if self.out_bias else 0)
         if self.qkv_bias and not self.key_bias:
             biases -= self.kv_width
         return weights + biases + self._norm_parameters() + self.heads * (self.sinks + self.relative_buckets)
 
     def _norm_parameters(self) -> int:
+        own = self.query_width if self.pointwise else 0  # of the results
         if not self.qk_norm:
-            return 0
+            return own
         query, key = (self.head_size,) * 2 if self.qk_norm_over == "head" else (self.query_width, self.kv_width)
-        return query + (0 if self.reuses_cache else key)
+        return own + query + (0 if self.reuses_cache else key)
 
     def cache_values(self, tokens: int) -> int:
         """Keys and values of ``tokens`` positions, of the last window or chunk where there is one."""

@@ -20,7 +20,7 @@ _FREE = {"stem", "classes", "pooling", "head", "causal", "square"}  # later fiel
 
 def is_classifier(arch: ArchSpec) -> bool:
     """Whether ``arch`` is an image classifier that chipwise can build."""
-    return arch.stem is not None and next(_departures(arch, arch.stem), None) is None
+    return isinstance(arch.stem, ImageStem) and next(_departures(arch, arch.stem), None) is None
 
 
 def require_classifier(arch: ArchSpec, *, work: str) -> ImageStem:
@@ -29,12 +29,13 @@ def require_classifier(arch: ArchSpec, *, work: str) -> ImageStem:
     Raises:
         Unsupported: It is not; names the block or field, and where it stands.
     """
-    if arch.stem is None:
+    stem: Any = arch.stem
+    if not isinstance(stem, ImageStem):
         raise Unsupported(f"{arch.name} cannot be {work}: it does not read images")
-    found = next(_departures(arch, arch.stem), None)
+    found = next(_departures(arch, stem), None)
     if found is not None:
         raise Unsupported(f"{arch.name} cannot be {work}: {found}; its costs can be estimated all the same")
-    return arch.stem
+    return stem
 
 
 def _departures(arch: ArchSpec, stem: ImageStem) -> Iterator[str]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from chipwise.spec.arch import ArchSpec, Attention, FeedForward
+from chipwise.spec.candidates import RankingStem
 from chipwise.spec.encoder import is_encoder
 from chipwise.spec.plain import require_plain
+from chipwise.spec.ranking import require_ranker
 from chipwise.spec.stem import CONV_EDGE, ImageStem
 from chipwise.spec.vision import require_classifier
 
@@ -21,6 +23,8 @@ def weight_shapes(arch: ArchSpec) -> dict[str, Shape]:
     """
     if is_encoder(arch):
         return dict(_encoder(arch))
+    if isinstance(arch.stem, RankingStem):
+        return dict(_ranker(arch, require_ranker(arch, work="given weights by name")))
     if arch.stem is not None:
         return dict(_classifier(arch, require_classifier(arch, work="given weights by name")))
     require_plain(arch, work="given weights by name")
@@ -90,6 +94,29 @@ def _classifier(arch: ArchSpec, stem: ImageStem) -> Iterator[tuple[str, Shape]]:
     yield from _linear("head", arch.classes, d, bias=True)
 
 
+def _ranker(arch: ArchSpec, stem: RankingStem) -> Iterator[tuple[str, Shape]]:
+    """Name and shape of every weight of a ranking model, in the order of its torch module."""
+    d = arch.d_model
+    yield "stem.items.weight", (stem.items + 1, stem.table_width(d))
+    if stem.bag:
+        yield "stem.tags.weight", (stem.tags + 1, stem.table_width(d))
+    if stem.width:
+        yield from _linear("stem.projection", d, stem.values, bias=stem.bias)
+    for i, layer in enumerate(arch.layers):
+        if layer.attention is not None:
+            yield f"positions.{i}.weight", (layer.attention.relative_buckets, layer.attention.heads)
+    for i, layer in enumerate(arch.layers):
+        if layer.attention is not None:
+            yield from _norm(arch, f"layers.{i}.attention_norm")
+            yield from _attention(layer.attention, d, f"layers.{i}.attention")
+        if layer.ffn is not None:
+            yield from _norm(arch, f"layers.{i}.ffn_norm")
+            yield from _feed_forward(layer.ffn, d, f"layers.{i}.ffn")
+    yield from _norm(arch, "norm")
+    if arch.head == "scores":
+        yield from _linear("head", 1, d, bias=True)
+
+
 def _norm(arch: ArchSpec, place: str) -> Iterator[tuple[str, Shape]]:
     yield f"{place}.weight", (arch.d_model,)
     if arch.norm_bias:
@@ -111,6 +138,9 @@ def _attention(block: Attention, d_model: int, place: str) -> Iterator[tuple[str
     yield from _linear(f"{place}.q", block.query_width, d_model, bias=block.qkv_bias)
     yield from _linear(f"{place}.k", block.kv_width, d_model, bias=block.qkv_bias)
     yield from _linear(f"{place}.v", block.kv_width, d_model, bias=block.qkv_bias)
+    if block.pointwise:
+        yield from _linear(f"{place}.gate", block.query_width, d_model, bias=block.qkv_bias)
+        yield f"{place}.norm.weight", (block.query_width,)
     yield from _linear(f"{place}.out", d_model, block.query_width, bias=block.out_bias)
     if block.qk_norm:
         yield f"{place}.q_norm.weight", (block.head_size,)

@@ -255,6 +255,59 @@ class OnnxClassifier:
         raise MeasurementError(f"{self.facts['name']}: an image classifier does not generate")
 
 
+class OnnxRanker:
+    """One loaded ranking model. To the harness it is a model with prefill alone, whose prompt is the requests' items."""
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        batch: int = 1,
+        candidates: int | None = None,
+        threads: int = 1,
+        loaded: tuple[Any, dict[str, Any]] | None = None,
+    ) -> None:
+        """Loads the file, unless ``loaded`` holds its session and metadata already.
+
+        ``batch`` requests come at once, of ``candidates`` each (those of its design unless given).
+        """
+        self._session, self.facts = loaded or load(path, threads=threads)
+        if "request" not in self.facts:
+            raise MeasurementError(f"{path}: this model does not rank candidates")
+        request = self.facts["request"]
+        self.vocab_size, self._history = 0, request["history"]
+        count = request["candidates"] if candidates is None else candidates
+        sizes = {"history": self._history, "candidates": count}
+        self._ids = {name: np.zeros((batch, size), np.int64) for name, size in sizes.items()}
+        self._tags: dict[str, AnyArray] = {}
+        if request["bag"]:
+            tagged = {"history_tags": self._history, "candidate_tags": count}
+            self._tags = {name: np.zeros((batch, size, request["bag"]), np.int64) for name, size in tagged.items()}
+        self._scores = np.empty((batch, count), np.float32)
+        self._binding = self._session.io_binding()
+        for name, value in (self._ids | self._tags).items():
+            self._binding.bind_input(name, "cpu", 0, value.dtype, value.shape, value.ctypes.data)
+        self._binding.bind_output("scores", "cpu", 0, np.float32, self._scores.shape, self._scores.ctypes.data)
+
+    def prefill(self, requests: AnyArray) -> AnyArray:
+        """Scores (batch, C) of requests (batch, S + C, 1 + bag): the history, then the candidates, with their tags."""
+        for part, where in ((self._ids, 0), (self._tags, slice(1, None))):
+            for value, places in zip(
+                part.values(), (slice(0, self._history), slice(self._history, None)), strict=False
+            ):
+                value[:] = requests[:, places, where]
+        self._session.run_with_iobinding(self._binding)
+        return self._scores
+
+    def decode(self, tokens: AnyArray) -> AnyArray:
+        """Raises: a ranking model does not generate.
+
+        Raises:
+            MeasurementError: Always.
+        """
+        raise MeasurementError(f"{self.facts['name']}: a ranking model does not generate")
+
+
 class OnnxRuntime:
     """ONNX Runtime's CPU provider. See :class:`chipwise.profile.backends.Runtime`."""
 
@@ -280,6 +333,8 @@ class OnnxRuntime:
         loaded = (session, facts)
         if "image" in facts:
             return OnnxClassifier(path, batch=batch, loaded=loaded)
+        if "request" in facts:
+            return OnnxRanker(path, batch=batch, loaded=loaded)
         if "encodes" in facts:
             return OnnxEncoder(path, loaded=loaded)
         return OnnxRuntimeSession(path, capacity=capacity, batch=batch, threads=threads, loaded=loaded)

@@ -1,0 +1,1 @@
+"""Items as positions, attention of a request's positions, and the scores of candidates."""

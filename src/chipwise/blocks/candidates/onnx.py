@@ -1,0 +1,197 @@
+"""Items, a request's attention and the scores of candidates as ONNX nodes.
+
+All positions, the history's and the candidates', go through every product together: one node where two streams would
+take two. The number of candidates is free.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from onnx import TensorProto
+
+from chipwise.blocks.onnx_graph import MICROSOFT, GraphBuilder
+from chipwise.spec import ArchSpec, Attention, RankingStem
+
+HIDDEN = -1e9  # added to the scores of what a position may not see
+END = np.iinfo(np.int64).max
+
+
+def add_items(graph: GraphBuilder, arch: ArchSpec, stem: RankingStem) -> str:
+    """The residual stream (B, T, D) of the inputs ``history`` (B, S) and ``candidates`` (B, C).
+
+    Where items have tags, those are the inputs ``history_tags`` (B, S, bag) and ``candidate_tags`` (B, C, bag).
+    """
+    d, width = arch.d_model, stem.table_width(arch.d_model)
+
+    def gathered(table: str, rows: int, names: Sequence[str], shape: Sequence[int]) -> str:
+        given = [
+            graph.input(name, TensorProto.INT64, ["batch", size, *shape])
+            for name, size in zip(names, (stem.history, "count"), strict=True)
+        ]
+        ids = graph.node("Concat", given, f"{table}.ids", axis=1)
+        stored = graph.store(f"{table}.weight", lambda: graph.weight(f"{table}.weight", (rows, width)))
+        return graph.node("Gather", [stored, ids], f"{table}.rows", axis=0)
+
+    x = gathered("stem.items", stem.items + 1, ("history", "candidates"), ())
+    if stem.bag:
+        rows = gathered("stem.tags", stem.tags + 1, ("history_tags", "candidate_tags"), (stem.bag,))
+        tags = graph.node("ReduceSum", [rows, _ints(graph, 2)], "stem.tags", keepdims=0)
+        joined = {"op": "Concat", "axis": -1} if stem.width else {"op": "Add"}
+        x = graph.node(joined.pop("op"), [x, tags], "stem.features", **joined)  # type: ignore[arg-type]
+    if stem.width:
+        x = graph.projection(
+            "stem.out", x, parts=["stem.projection"], key="stem.projection", k=stem.values, widths=[d], bias=stem.bias
+        )
+    return x
+
+
+def add_candidates(graph: GraphBuilder, x: str, place: str, history: int, *, axis: int = 1) -> str:
+    """``x`` without the positions of the history, as ``place``."""
+    inputs = [x, _ints(graph, history), _ints(graph, END), _ints(graph, axis)]
+    return graph.node("Slice", inputs, place)
+
+
+def add_request_attention(
+    graph: GraphBuilder, block: Attention, stem: RankingStem, *, layer: int, x: str, d_model: int, eps: float, last: bool
+) -> str:
+    """The block's output of ``x`` (B, T, D) before the output projection; of candidates alone where it is the last."""
+    place, width = f"layers.{layer}.attention", block.query_width
+    names = ["q", "k", "v", *(["gate"] if block.pointwise else [])]
+    packed = graph.projection(
+        f"{place}.qkv",
+        x,
+        parts=[f"{place}.{name}" for name in names],
+        key=f"{place}.qkv",
+        k=d_model,
+        widths=[width] * len(names),
+        bias=block.qkv_bias,
+    )
+    if block.pointwise:
+        packed = graph.node("QuickGelu", [packed], f"{place}.activation", domain=MICROSOFT, alpha=1.0)
+    bias = _position_bias(graph, f"positions.{layer}.weight", stem.history, block.heads)
+    heads, gate = add_heads(graph, block, stem.history, place=place, packed=packed, bias=bias, last=last)
+    if block.pointwise:
+        weight = graph.vector(f"{place}.norm.weight", width)
+        norm = {"axis": -1, "epsilon": eps, "stash_type": 1}
+        normed = graph.node("SimplifiedLayerNormalization", [heads, weight], f"{place}.norm", **norm)
+        heads = graph.node("Mul", [normed, gate], f"{place}.gate")
+    return heads
+
+
+def add_heads(
+    graph: GraphBuilder,
+    block: Attention,
+    history: int,
+    *,
+    place: str,
+    packed: str,
+    bias: Callable[[], npt.NDArray[Any]],
+    last: bool,
+) -> tuple[str, str]:
+    """What attention makes of ``packed`` (B, T, parts · width) and, of pointwise attention, the gate's values.
+
+    Both are (B, asking, width). ``bias`` gives (heads, S + 1, S + 1): rows are places in the history, the last that of
+    the candidates; columns the history, and the position itself.
+    """
+    size, width, parts = block.head_size, block.query_width, 4 if block.pointwise else 3
+    split = _reshape(graph, packed, [0, 0, parts, block.heads, size], f"{place}.parts")
+    turned = graph.node("Transpose", [split], f"{place}.turned", perm=[2, 0, 3, 1, 4])
+    each = [f"{place}.{name}" for name in ("query", "keys", "values", "gates")[:parts]]
+    graph.node("Split", [turned, graph.store(f"ones.{parts}", lambda: np.ones(parts, np.int64))], each, axis=0)
+
+    def seen(name: str) -> str:
+        inputs = [name, _ints(graph, 0), _ints(graph, history), _ints(graph, 3)]
+        return graph.node("Slice", inputs, f"{name}.seen")
+
+    keys, values = seen(each[1]), seen(each[2])
+    asking = [add_candidates(graph, name, f"{name}.asking", history, axis=3) for name in each] if last else each
+    scale = graph.store(f"scale.{size}", lambda: np.array(1 / math.sqrt(size), np.float32))
+    query = graph.node("Mul", [asking[0], scale], f"{place}.scaled")
+    scores = graph.node("FusedMatMul", [query, keys], f"{place}.scores", domain=MICROSOFT, transB=1)
+    product = graph.node("Mul", [query, asking[1]], f"{place}.product")
+    own = graph.node("ReduceSum", [product, _ints(graph, -1)], f"{place}.own", keepdims=1)
+    joined = graph.node("Concat", [scores, own], f"{place}.joined", axis=-1)
+    biased = graph.node("Add", [joined, _rows(graph, f"{place}.bias", bias, history, last=last)], f"{place}.biased")
+    if block.pointwise:
+        active = graph.node("QuickGelu", [biased], f"{place}.active", domain=MICROSOFT, alpha=1.0)
+        mask = _rows(graph, "seen", lambda: _seen(history), history, last=last)
+        shares = graph.node("Mul", [active, mask], f"{place}.shares")
+    else:
+        shares = graph.node("Softmax", [biased], f"{place}.shares", axis=-1)
+    halves = [f"{place}.share.{name}" for name in ("history", "own")]
+    graph.node("Split", [shares, graph.store("halves", lambda: np.array([history, 1], np.int64))], halves, axis=-1)
+    others = graph.node("MatMul", [halves[0], values], f"{place}.others")
+    itself = graph.node("Mul", [halves[1], asking[2]], f"{place}.itself")
+    both = graph.node("Add", [others, itself], f"{place}.both")
+
+    def positions(name: str, result: str) -> str:
+        back = graph.node("Transpose", [name], f"{result}.back", perm=[1, 3, 0, 2, 4])
+        return _reshape(graph, back, [0, 0, width], result)
+
+    return positions(both, f"{place}.attend"), positions(asking[3], f"{place}.gating") if block.pointwise else ""
+
+
+def add_scores(graph: GraphBuilder, arch: ArchSpec, stem: RankingStem, *, x: str, first: str) -> None:
+    """``scores`` (B, C) of the normed states ``x`` (B, C, D); ``first`` (B, T, D) is what went into the layers."""
+    if arch.head == "scores":
+        widths = [1]
+        graph.projection("head.scores", x, parts=["head"], key="head", k=arch.d_model, widths=widths, bias=True)
+        graph.node("Squeeze", ["head.scores", _ints(graph, -1)], "scores")
+    else:
+        product = graph.node("Mul", [x, add_candidates(graph, first, "head.candidates", stem.history)], "head.product")
+        graph.node("ReduceSum", [product, _ints(graph, -1)], "scores", keepdims=0)
+    graph.output("scores", ["batch", "count"])
+
+
+def _rows(
+    graph: GraphBuilder, name: str, make: Callable[[], npt.NDArray[Any]], history: int, *, last: bool
+) -> str:
+    """Rows of the table ``make()`` (heads, S + 1, S + 1) for all positions: the last row is that of each candidate."""
+    if last:
+        return graph.store(f"{name}.last", lambda: make()[:, history:])
+    padded = f"{name}.rows"
+    if not any(padded in node.output for node in graph.nodes):
+        table = graph.store(name, make)
+        if "further" not in graph.stored:
+            graph.store("further", lambda: np.array([0, 0, 0, 0], np.int64))
+            count = graph.node("Shape", ["candidates"], "count.candidates", start=1, end=2)
+            more = graph.node("Sub", [count, _ints(graph, 1)], "count.further")
+            zero = _ints(graph, 0)
+            graph.node("Concat", ["further", more, zero], "count.pads", axis=0)
+        graph.node("Pad", [table, "count.pads"], padded, mode="edge")
+    return padded
+
+
+def _position_bias(graph: GraphBuilder, name: str, history: int, heads: int) -> Callable[[], npt.NDArray[Any]]:
+    """The bias by distance, and what hides later items; see :func:`add_heads`."""
+
+    def make() -> npt.NDArray[Any]:
+        table = graph.weight(name, (history + 1, heads))
+        distance = np.arange(history + 1)[:, None] - np.arange(history + 1)  # of each row to each of the history
+        distance[:, -1] = 0
+        found = np.where(distance[..., None] > 0, table[np.maximum(distance, 0)], np.float32(HIDDEN))
+        found[:, -1] = table[0]
+        return np.ascontiguousarray(found.transpose(2, 0, 1).astype(np.float32))
+
+    return make
+
+
+def _seen(history: int) -> npt.NDArray[np.float32]:
+    """What pointwise attention multiplies its scores with, (1, S + 1, S + 1)."""
+    table = np.tril(np.ones((history + 1, history + 1), np.float32), -1)
+    table[:, -1] = 1
+    return table[None] / np.float32(history + 1)
+
+
+def _ints(graph: GraphBuilder, value: int) -> str:
+    return graph.store(f"int.{value}", lambda: np.array([value], np.int64))
+
+
+def _reshape(graph: GraphBuilder, x: str, shape: Sequence[int], place: str) -> str:
+    name = f"shape.{'x'.join(map(str, shape))}"
+    return graph.node("Reshape", [x, graph.store(name, lambda: np.array(shape, np.int64))], place)
