@@ -22,8 +22,7 @@ def lower_ranker(design: Design, *, batch: int, phase: Phase = Phase.PREFILL) ->
     arch, formats = design.arch, design.formats
     stem = require_ranker(arch, work="lowered as the graph that is exported")
     placed = [
-        Placed(place=f"stem.{name}", op=op)
-        for name, op in lower_items(arch, stem, weights=formats.head, batch=batch)
+        Placed(place=f"stem.{name}", op=op) for name, op in lower_items(arch, stem, weights=formats.head, batch=batch)
     ]
     last, rows, skip = last_attention(arch), batch * stem.tokens, False
     for i, (layer, weights) in enumerate(zip(arch.layers, formats.layers, strict=True)):

@@ -14,7 +14,7 @@ from chipwise.blocks.attention.slicing import slice_attention
 from chipwise.blocks.cut import Cut, Index, first
 from chipwise.blocks.ffn.slicing import slice_feed_forward
 from chipwise.core.errors import SpecError
-from chipwise.spec import ArchSpec, Attention, FeedForward, Layer
+from chipwise.spec import ArchSpec, Attention, FeedForward, Layer, RankingStem
 from chipwise.spec.weights import weight_shapes
 
 
@@ -46,11 +46,22 @@ def cuts(sub: ArchSpec, whole: ArchSpec) -> dict[str, Cut]:
 
 
 def _check_stems(sub: ArchSpec, whole: ArchSpec) -> None:
-    """Stems agree in all but the channels of their convolutions: a patch of another size has other pixels."""
-    for name in ("classes", "pooling"):
+    """Stems agree in all but the channels of their convolutions: a patch of another size has other pixels.
+
+    Those of ranking models agree in all but the candidates of a request and the width of tables before a matrix.
+    """
+    for name in ("classes", "pooling", "head") if sub.stem is not None else ("classes", "pooling"):
         if getattr(sub, name) != getattr(whole, name):
             raise SpecError(f"{getattr(sub, name)} differs from the whole's {getattr(whole, name)}", field=name)
     small, large = (arch.stem for arch in (sub, whole))
+    if isinstance(small, RankingStem) and isinstance(large, RankingStem):
+        if bool(small.width) != bool(large.width) or small.width > large.width:
+            raise SpecError(
+                f"rows of {small.width} values do not fit into the whole's {large.width}", field="stem.width"
+            )
+        if replace(small, candidates=large.candidates, width=large.width) != large:
+            raise SpecError("requests hold other items than the whole's", field="stem")
+        return
     alike = small is None or large is None or replace(small, convs=large.convs) == large
     if (
         (small is None) != (large is None)
@@ -82,10 +93,10 @@ def _owners(sub: ArchSpec, whole: ArchSpec) -> dict[int, int]:
 
 def _source(name: str, owners: dict[int, int]) -> str:
     stack, _, rest = name.partition(".")
-    if stack != "layers":
-        return name
     number, _, rest = rest.partition(".")
-    return f"layers.{owners[int(number)]}.{rest}"
+    if stack not in ("layers", "positions") or not number.isdecimal():
+        return name
+    return f"{stack}.{owners[int(number)]}.{rest}"
 
 
 def _axes(sub: ArchSpec, whole: ArchSpec) -> dict[str, dict[int, Index]]:
@@ -95,7 +106,8 @@ def _axes(sub: ArchSpec, whole: ArchSpec) -> dict[str, dict[int, Index]]:
     for i, layer in sub.owned_layers():
         try:
             for name, chosen in _layer(layer, whole.layers[owners[i]]).items():
-                axes[f"layers.{i}.{name}"] = chosen
+                place = f"positions.{i}.weight" if name == "attention.positions" else f"layers.{i}.{name}"
+                axes[place] = chosen
         except SpecError as error:
             raise error.inside(field=f"layers[{i}]") from None
     return axes

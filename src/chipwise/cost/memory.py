@@ -59,7 +59,8 @@ def memory_parts(design: Design, workload: Workload) -> MemoryParts:
     matrices = dict.fromkeys(formats.all, 0)
     if arch.stem is not None:
         patches = arch.stem.values * arch.d_model
-        matrices[formats.head] += int(weight_format(formats.head).matrix_bytes(arch.stem.values, arch.d_model))
+        if arch.stem.values:
+            matrices[formats.head] += int(weight_format(formats.head).matrix_bytes(arch.stem.values, arch.d_model))
         table += 4 * (arch.stem.parameters(arch.d_model) - patches + arch.classes)
     matrices[formats.head] += head_bytes(arch, formats.head)
     kv = 0
@@ -73,7 +74,7 @@ def memory_parts(design: Design, workload: Workload) -> MemoryParts:
             if layer.shares is None:
                 matrices[weights] += block_matrix_bytes(block, arch.d_model, weights)
                 table += 4 * (arch.norm_parameters() + block_vector_parameters(block, arch.d_model))
-            kv += block_kv_bytes(block, workload)
+            kv += block_kv_bytes(block, workload) if arch.stem is None else 0
             widest = max(widest, block_activation_bytes(block, arch.d_model, workload))
     return MemoryParts(table_bytes=table, matrices=matrices, kv_bytes=kv, activation_bytes=widest)
 
@@ -89,7 +90,7 @@ def block_matrix_bytes(block: Attention | FeedForward, d_model: int, weights: st
     """Bytes of a block's projections, scales included."""
     stored = weight_format(weights)
     if isinstance(block, Attention):
-        into = block.query_width + 2 * block.kv_width
+        into = block.query_width * (1 + block.pointwise) + 2 * block.kv_width
         return int(stored.matrix_bytes(d_model, into) + stored.matrix_bytes(block.query_width, d_model))
     count = 2 if block.gated else 1
     return int(count * stored.matrix_bytes(d_model, block.width) + stored.matrix_bytes(block.width, d_model))
@@ -98,7 +99,7 @@ def block_matrix_bytes(block: Attention | FeedForward, d_model: int, weights: st
 def block_vector_parameters(block: Attention | FeedForward, d_model: int) -> int:
     """Parameters of a block that are no matrix: biases and head norms, kept in FP32."""
     if isinstance(block, Attention):
-        matrices = d_model * (block.query_width + 2 * block.kv_width) + block.query_width * d_model
+        matrices = d_model * (block.query_width * (2 + block.pointwise) + 2 * block.kv_width)
     else:
         matrices = (3 if block.gated else 2) * d_model * block.width
     return block.parameters(d_model) - matrices
@@ -116,7 +117,8 @@ def block_activation_bytes(block: Attention | FeedForward, d_model: int, workloa
     rows = workload.batch * workload.prompt_tokens
     if isinstance(block, Attention):
         own = rows * (2 * block.query_width + 2 * block.kv_width)
-        own += workload.batch * block.heads * workload.prompt_tokens * workload.total_tokens
+        seen = min(block.relative_buckets or workload.total_tokens, workload.total_tokens)
+        own += workload.batch * block.heads * workload.prompt_tokens * seen
     else:
         own = rows * block.width * (3 if block.gated else 2)
     return 4 * (own + 2 * rows * d_model)

@@ -80,8 +80,8 @@ class Ranker(nn.Module):
         for name, layer in self.layers.items():
             bias = None
             if name in self.positions:
-                table = self.positions[name].weight
-                bias = (table[nearest_TS].permute(2, 0, 1), table[0])
+                table = self.positions[name]
+                bias = (table(nearest_TS).permute(2, 0, 1), table(nearest_TS[0, 0]))  # the first sees but itself
             x_BTD = layer(x_BTD, bias, hidden_TS)
         x_BCD = self.norm(x_BTD[:, history:])
         if self.head is not None:

@@ -1,9 +1,9 @@
 """Models: architectures as values, with readers and writers."""
 
 from chipwise.spec.arch import ArchSpec, Design, Layer, uniform
+from chipwise.spec.candidates import RankingStem
 from chipwise.spec.feed_forward import FeedForward, MixtureOfExperts
 from chipwise.spec.mixers import Attention, GatedDelta, LatentAttention, Mamba2, ShortConv
-from chipwise.spec.candidates import RankingStem
 from chipwise.spec.stem import ImageStem
 
 __all__ = [
@@ -13,11 +13,11 @@ __all__ = [
     "FeedForward",
     "GatedDelta",
     "ImageStem",
-    "RankingStem",
     "LatentAttention",
     "Layer",
     "Mamba2",
     "MixtureOfExperts",
+    "RankingStem",
     "ShortConv",
     "uniform",
 ]

@@ -151,7 +151,7 @@ class ArchSpec(Result):
     layer_inputs: int = later(0)  # values of a second table that each token gives each layer (Gemma 4 E2B)
     encoder: tuple[Layer, ...] = later(())  # what ``cross`` attends to; norms and embedding as in the decoder
     encoder_d_model: int = later(0)  # an encoder of another width has a token table of its own; 0 is d_model
-    stem: AnyStem | None = later(None)  # images in patches, or items to rank; None is a table of tokens
+    stem: AnyStem | None = later(None)  # noqa: RUF009  (images in patches, items to rank; None is a table of tokens)
     classes: int = later(0)  # rows of the matrix of a ``classes`` head, which has a bias
     pooling: Literal["first", "mean", "attention"] = later("first")  # of positions into what the head reads
     projection: int = later(0)  # columns of a last matrix without bias, into a space shared with text (CLIP)
@@ -187,7 +187,7 @@ class ArchSpec(Result):
             raise SpecError(f"must be at least 0, not {self.projection}", field="projection")
         ranks = self.head in ("scores", "similarity")
         if ranks != isinstance(self.stem, RankingStem):
-            raise SpecError("candidates are ranked by a head of scores or similarity, and nothing else is", field="head")
+            raise SpecError("candidates, and only they, are ranked by a head of scores or similarity", field="head")
         if self.stem is None:
             return
         object.__setattr__(self, "tie_embeddings", False)  # there is no table to tie the head to
@@ -241,8 +241,8 @@ class ArchSpec(Result):
 
     @property
     def outputs(self) -> int:
-        """Rows of the head's matrix: the vocabulary, or the classes."""
-        return self.classes or self.vocab_size
+        """Rows of the head's matrix: the vocabulary, the classes, or one for scores."""
+        return self.classes or self.vocab_size or int(self.head == "scores")
 
     @property
     def encoder_width(self) -> int:

@@ -1,7 +1,7 @@
 """The stem of a ranking model: items that a person met, and candidates, as rows of embedding tables.
 
-A request is a history of items and a number of candidates. Each position is the row of its item in a table, with the sum
-of the rows of its tags (an embedding bag) where items have tags.
+A request is a history of items and a number of candidates. Each position is the row of its item in a table, with the
+sum of the rows of its tags (an embedding bag) where items have tags.
 
 References:
     Self-attention over a history: Kang and McAuley 2018, Self-Attentive Sequential Recommendation, arXiv:1808.09781.

@@ -24,9 +24,11 @@ def slice_attention(sub: Attention, whole: Attention) -> dict[str, dict[int, Ind
     queries, keys = chosen_heads(sub, whole)
     within = chosen_values(sub, whole)
     q, kv = (rows([head * whole.head_size + i for head in heads for i in within]) for heads in (queries, keys))
-    inner = {"q": q, "k": kv, "v": kv}
+    inner = {"q": q, "k": kv, "v": kv, "gate": q}
     axes: dict[str, dict[int, Index]] = {f"{name}.{kind}": {0: i} for name, i in inner.items() for kind in _KINDS}
     axes["out.weight"] = {1: q}
+    axes["norm.weight"] = {0: q}
+    axes["positions"] = {1: rows(queries)}  # biases by distance, a column a head
     return axes | {f"{name}.weight": {0: rows(within)} for name in ("q_norm", "k_norm")}
 
 

@@ -57,7 +57,15 @@ def add_candidates(graph: GraphBuilder, x: str, place: str, history: int, *, axi
 
 
 def add_request_attention(
-    graph: GraphBuilder, block: Attention, stem: RankingStem, *, layer: int, x: str, d_model: int, eps: float, last: bool
+    graph: GraphBuilder,
+    block: Attention,
+    stem: RankingStem,
+    *,
+    layer: int,
+    x: str,
+    d_model: int,
+    eps: float,
+    last: bool,
 ) -> str:
     """The block's output of ``x`` (B, T, D) before the output projection; of candidates alone where it is the last."""
     place, width = f"layers.{layer}.attention", block.query_width
@@ -148,9 +156,7 @@ def add_scores(graph: GraphBuilder, arch: ArchSpec, stem: RankingStem, *, x: str
     graph.output("scores", ["batch", "count"])
 
 
-def _rows(
-    graph: GraphBuilder, name: str, make: Callable[[], npt.NDArray[Any]], history: int, *, last: bool
-) -> str:
+def _rows(graph: GraphBuilder, name: str, make: Callable[[], npt.NDArray[Any]], history: int, *, last: bool) -> str:
     """Rows of the table ``make()`` (heads, S + 1, S + 1) for all positions: the last row is that of each candidate."""
     if last:
         return graph.store(f"{name}.last", lambda: make()[:, history:])

@@ -256,7 +256,7 @@ class OnnxClassifier:
 
 
 class OnnxRanker:
-    """One loaded ranking model. To the harness it is a model with prefill alone, whose prompt is the requests' items."""
+    """One loaded ranking model. To the harness it is a model with prefill alone, whose prompt is items."""
 
     def __init__(
         self,

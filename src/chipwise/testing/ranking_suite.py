@@ -1,0 +1,256 @@
+"""RankingSuite: proof that the forms of a ranking model agree, as ``BlockSuite`` proves it of decoders.
+
+Subclass it in a test module, and return the models to try from ``archs``; pytest then runs every check on them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Literal
+
+import numpy as np
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch.utils.flop_counter import FlopCounterMode
+
+from chipwise.blocks.lowering_ranking import lower_ranker
+from chipwise.blocks.slicing import cuts, kept_layers
+from chipwise.deploy.torch_ranking import Ranker, build
+from chipwise.ops import EmbeddingBagOp, EmbeddingOp, Matmul, NormOp, OpGraph, RequestAttentionOp
+from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer, RankingStem
+from chipwise.spec.ranking import with_candidates
+from chipwise.spec.weights import weight_shapes
+from chipwise.testing.block_suite import TOLERANCE
+
+ITEMS, TAGS = 30, 7
+INT8_TOLERANCE = 0.1  # of the scores' spread: their kernel rounds activations too
+
+
+class RankingSuite:
+    """The checks; each draws ``examples`` models from :meth:`archs`."""
+
+    examples = 12
+
+    def archs(self) -> st.SearchStrategy[ArchSpec]:
+        """The models to try; any small one unless overridden."""
+        return ranking_archs()
+
+    def _each(self, check: Callable[[ArchSpec], None]) -> None:
+        slow = [HealthCheck.too_slow]
+        every = settings(
+            max_examples=self.examples, deadline=None, derandomize=True, suppress_health_check=slow, database=None
+        )
+        every(given(arch=self.archs())(lambda arch: check(arch)))()  # hypothesis wants no further arguments
+
+    def test_parameters_agree(self) -> None:
+        """The count of the spec is that of the module, weight by weight."""
+        self._each(check_parameters)
+
+    def test_flops_agree(self) -> None:
+        """The operators' products are those that torch runs, where the last attention carries all positions on."""
+        self._each(check_flops)
+
+    def test_candidates_do_not_see_one_another(self) -> None:
+        """A candidate's score is what it is alone; a history does not see its candidates."""
+        self._each(check_alone)
+
+    def test_exported_graphs_agree(self) -> None:
+        """The ONNX graph gives the module's scores for any number of candidates, and has lowering's operators."""
+        self._each(check_export)
+
+    def test_slices_agree(self) -> None:
+        """Cut from a larger model's weights, the model is whole and computes finite scores."""
+        self._each(check_slice)
+
+
+@st.composite
+def ranking_archs(draw: st.DrawFn) -> ArchSpec:
+    """Small ranking models: every table, attention, feed-forward and head that is built."""
+    bag = draw(st.sampled_from((0, 0, 1, 3)))
+    stem = RankingStem(
+        items=ITEMS,
+        history=draw(st.sampled_from((1, 2, 5))),
+        candidates=draw(st.sampled_from((1, 4))),
+        width=draw(st.sampled_from((0, 6))),
+        tags=TAGS if bag else 0,
+        bag=bag,
+        bias=draw(st.booleans()),
+    )
+    bias = draw(st.booleans())
+    layers = []
+    for number in range(draw(st.integers(1, 3))):
+        heads = draw(st.sampled_from((1, 2)))
+        attention = Attention(
+            heads=heads,
+            kv_heads=heads,
+            head_size=8,
+            qkv_bias=bias,
+            out_bias=bias,
+            rope=False,
+            relative_buckets=stem.history + 1,
+            pointwise=draw(st.booleans()),
+        )
+        ffn = FeedForward(
+            width=draw(st.sampled_from((8, 20))),
+            activation=draw(st.sampled_from(("relu", "gelu", "silu"))),
+            gated=draw(st.booleans()),
+            bias=bias,
+        )
+        kept = draw(st.sampled_from(("both", "both", "attention", "ffn"))) if number else "both"
+        layers.append(Layer(attention=attention if kept != "ffn" else None, ffn=ffn if kept != "attention" else None))
+    head: Literal["scores", "similarity"] = draw(st.sampled_from(("scores", "similarity")))
+    return ArchSpec(
+        vocab_size=0,
+        d_model=draw(st.sampled_from((8, 16))),
+        layers=tuple(layers),
+        max_tokens=stem.history + 1,
+        norm=draw(st.sampled_from(("rmsnorm", "layernorm"))),
+        positions="none",
+        head=head,
+        stem=stem,
+    )
+
+
+def shaken(arch: ArchSpec, *, seed: int) -> Ranker:
+    """A random model in which norms, biases and distances are not ones and zeros, so that forgetting one shows."""
+    model = build(arch, seed=seed).eval()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.3)
+    return model
+
+
+def random_requests(arch: ArchSpec, *, batch: int, seed: int = 0) -> torch.Tensor:
+    """Random requests (batch, S + C, 1 + bag); 0, which stands for nothing, is among items and tags."""
+    stem = arch.stem
+    assert isinstance(stem, RankingStem)
+    generator = torch.Generator().manual_seed(seed)
+    items = torch.randint(stem.items + 1, (batch, stem.tokens, 1), generator=generator)
+    tags = torch.randint(stem.tags + 1, (batch, stem.tokens, stem.bag), generator=generator)
+    return torch.cat((items, tags), dim=2)
+
+
+def check_parameters(arch: ArchSpec) -> None:
+    """Asserts that the module of ``arch`` has the parameters, names and shapes that its spec says."""
+    with torch.device("meta"):
+        model = Ranker(arch)
+    shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    assert shapes == weight_shapes(arch)
+    assert arch.parameters() == sum(parameter.numel() for parameter in model.parameters())
+
+
+def check_flops(arch: ArchSpec, *, batch: int = 2) -> None:
+    """Asserts that lowering counts the products that torch runs, less those of the history after the last attention.
+
+    Torch carries all positions to the end. So an attention is put after the layers: of its products the history's
+    scores, values and output are all that lowering leaves out.
+    """
+    stem, last = arch.stem, next(layer.attention for layer in reversed(arch.layers) if layer.attention is not None)
+    assert isinstance(stem, RankingStem)
+    longer = replace(arch, layers=(*arch.layers, Layer(attention=last, ffn=None)))
+    left_out = batch * stem.history * last.query_width * (4 * stem.history + 2 * arch.d_model)
+    model = shaken(longer, seed=0)
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        model(random_requests(arch, batch=batch))
+    assert counter.get_total_flops() == product_flops(lower_ranker(Design(arch=longer), batch=batch)) + left_out
+
+
+def product_flops(graph: OpGraph) -> int:
+    """FLOPs of the matrix products in ``graph``: projections, and scores and values over the history; no biases."""
+    total = 0
+    for placed in graph:
+        if isinstance(op := placed.op, Matmul):
+            total += 2 * op.m * op.k * op.n
+        elif isinstance(op, RequestAttentionOp):
+            total += 4 * op.batch * op.heads * op.head_size * op.queries * op.history
+    return total
+
+
+def check_alone(arch: ArchSpec, *, tolerance: float = TOLERANCE) -> None:
+    """Asserts that candidates are scored as they would be one by one."""
+    model, requests = shaken(arch, seed=0), random_requests(arch, batch=2)
+    history = model.history
+    with torch.no_grad():
+        together = model(requests)
+        for number in range(together.shape[1]):
+            one = torch.cat((requests[:, :history], requests[:, history + number, None]), dim=1)
+            torch.testing.assert_close(model(one)[:, 0], together[:, number], atol=tolerance, rtol=tolerance)
+
+
+def check_export(arch: ArchSpec, *, tolerance: float = TOLERANCE) -> None:
+    """Asserts that the exported graph gives the module's scores, for one request and three, of 1, 4 or 9 candidates.
+
+    Also that it has a node for each product, gathered table and norm that lowering lists, and an int8 graph near it.
+    """
+    import onnx
+
+    from chipwise.deploy.onnx import export
+    from chipwise.profile.backends.onnxruntime import OnnxRanker
+
+    model = shaken(arch, seed=0)
+    weights = {name: value.numpy() for name, value in model.state_dict().items()}
+    requests = random_requests(with_candidates(arch, 9), batch=3)
+    with torch.no_grad():
+        expected = model(requests).numpy()
+    with TemporaryDirectory() as folder:
+        paths = {
+            weight: export(Design(arch=arch, weights=weight), weights, Path(folder) / f"{weight}.onnx")
+            for weight in ("fp32", "int8")
+        }
+        for batch, count in ((1, 9), (3, 4), (3, 1)):
+            given_ids = requests[:batch, : model.history + count].numpy()
+            for weight, path in paths.items():
+                found = OnnxRanker(path, batch=batch, candidates=count).prefill(given_ids)
+                near = tolerance if weight == "fp32" else INT8_TOLERANCE * max(1.0, float(np.abs(expected).max()))
+                np.testing.assert_allclose(found, expected[:batch, :count], atol=near, rtol=tolerance)
+        nodes = [node.op_type for node in onnx.load(paths["fp32"]).graph.node]
+    graph = lower_ranker(Design(arch=arch), batch=1)
+    listed = {kind: sum(isinstance(placed.op, kind) for placed in graph) for kind in (Matmul, RequestAttentionOp)}
+    assert nodes.count("FusedMatMul") == listed[RequestAttentionOp]
+    assert nodes.count("MatMul") == listed[Matmul] + listed[RequestAttentionOp]
+    assert nodes.count("Gather") == sum(isinstance(placed.op, EmbeddingOp | EmbeddingBagOp) for placed in graph)
+    assert sum("LayerNormalization" in node for node in nodes) == sum(isinstance(p.op, NormOp) for p in graph)
+
+
+def check_slice(arch: ArchSpec) -> None:
+    """Asserts that the weights cut from a larger model are a model of ``arch``, with the larger's values."""
+    whole = wider(arch)
+    weights = dict(shaken(whole, seed=0).state_dict())
+    found = {name: cut.of(weights) for name, cut in cuts(arch, whole).items()}
+    assert {name: tuple(value.shape) for name, value in found.items()} == weight_shapes(arch)
+    alone = Ranker(arch)
+    alone.load_state_dict(found)
+    assert all(torch.equal(cut.of(weights), weights[name]) for name, cut in cuts(whole, whole).items())
+    with torch.no_grad():
+        assert torch.isfinite(alone.eval()(random_requests(arch, batch=2))).all()
+    assert arch.parameters() < whole.parameters()
+
+
+def wider(arch: ArchSpec) -> ArchSpec:
+    """A model of the same requests that is larger in everything else that has a size."""
+    kept = kept_layers(len(arch.layers), 2 * len(arch.layers))  # the others repeat the one before
+    repeated = [arch.layers[bisect(kept, i) - 1] for i in range(2 * len(arch.layers))]
+    layers = tuple(
+        replace(
+            layer,
+            attention=layer.attention
+            and replace(
+                layer.attention,
+                heads=2 * layer.attention.heads,
+                kv_heads=2 * layer.attention.kv_heads,
+                head_size=layer.attention.head_size + 8,
+            ),
+            ffn=layer.ffn and replace(layer.ffn, width=layer.ffn.width + 12),
+        )
+        for layer in repeated
+    )
+    stem = arch.stem
+    assert isinstance(stem, RankingStem)
+    wide = replace(stem, width=stem.width + 2 if stem.width else 0)
+    return replace(arch, d_model=arch.d_model + 8, stem=wide, layers=layers)
