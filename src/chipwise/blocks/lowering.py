@@ -1,6 +1,7 @@
 """A whole design as an OpGraph: the same nodes, in the same order, as the graph that ``deploy`` builds.
 
-Decoders are lowered here, image classifiers in ``lowering_images.py``, ranking models in ``lowering_ranking.py``.
+Decoders are lowered here, image classifiers in ``lowering_images.py``, ranking models in ``lowering_ranking.py``,
+denoisers in ``lowering_denoisers.py``.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from chipwise.blocks.attention.lower import lower as lower_attention
 from chipwise.blocks.conv.lower import lower as lower_conv
 from chipwise.blocks.embedding.lower import lower_cut, lower_embedding, lower_head
 from chipwise.blocks.ffn.lower import lower as lower_ffn
+from chipwise.blocks.lowering_denoisers import lower_denoiser
 from chipwise.blocks.lowering_images import lower_classifier
 from chipwise.blocks.lowering_ranking import lower_ranker
 from chipwise.blocks.norm.lower import lower as lower_norm
@@ -45,6 +47,8 @@ def lower(design: Design, workload: Workload, phase: Phase, *, logits: Literal["
     arch = design.arch
     if isinstance(arch.stem, RankingStem):
         return lower_ranker(design, batch=workload.batch, phase=phase)
+    if arch.denoiser is not None:
+        return lower_denoiser(design, batch=workload.batch, phase=phase)
     if arch.stem is not None:
         return lower_classifier(design, batch=workload.batch, phase=phase)
     require_plain(arch, work="lowered as the graph that is exported")

@@ -13,9 +13,10 @@ from dataclasses import replace
 from chipwise.blocks.attention.slicing import slice_attention
 from chipwise.blocks.cut import Cut, Index, first
 from chipwise.blocks.ffn.slicing import slice_feed_forward
+from chipwise.blocks.modulation.slicing import slice_modulation
 from chipwise.core.errors import SpecError
 from chipwise.spec import ArchSpec, Attention, FeedForward, Layer, RankingStem
-from chipwise.spec.weights import weight_shapes
+from chipwise.spec.weights import modulation_widths, weight_shapes
 
 
 def cuts(sub: ArchSpec, whole: ArchSpec) -> dict[str, Cut]:
@@ -50,8 +51,9 @@ def _check_stems(sub: ArchSpec, whole: ArchSpec) -> None:
 
     Those of ranking models agree in all but the candidates of a request and the width of tables before a matrix.
     """
-    for name in ("classes", "pooling", "head") if sub.stem is not None else ("classes", "pooling"):
-        if getattr(sub, name) != getattr(whole, name):
+    small_one, large_one = sub.as_trained(), whole.as_trained()  # steps are no matter of weights
+    for name in ("classes", "pooling", "denoiser", *(("head",) if sub.stem is not None else ())):
+        if getattr(small_one, name) != getattr(large_one, name):
             raise SpecError(f"{getattr(sub, name)} differs from the whole's {getattr(whole, name)}", field=name)
     small, large = (arch.stem for arch in (sub, whole))
     if isinstance(small, RankingStem) and isinstance(large, RankingStem):
@@ -94,7 +96,7 @@ def _owners(sub: ArchSpec, whole: ArchSpec) -> dict[int, int]:
 def _source(name: str, owners: dict[int, int]) -> str:
     stack, _, rest = name.partition(".")
     number, _, rest = rest.partition(".")
-    if stack not in ("layers", "positions") or not number.isdecimal():
+    if stack not in ("layers", "positions", "modulations") or not number.isdecimal():
         return name
     return f"{stack}.{owners[int(number)]}.{rest}"
 
@@ -110,6 +112,9 @@ def _axes(sub: ArchSpec, whole: ArchSpec) -> dict[str, dict[int, Index]]:
                 axes[place] = chosen
         except SpecError as error:
             raise error.inside(field=f"layers[{i}]") from None
+    if sub.denoiser is not None:
+        for name in modulation_widths(sub):
+            axes |= slice_modulation(sub, whole, name=name, source=_source(name + ".weight", owners).rpartition(".")[0])
     return axes
 
 

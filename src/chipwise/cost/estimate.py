@@ -37,11 +37,11 @@ def estimate(
     graphs = (("ttft", prefill_graph),) if images else (("ttft", prefill_graph), ("tpot", decode_graph))
     for name, graph in graphs:
         price = total_price((placed.op for placed in graph), profile)
-        median = float(combine(price, profile, graph.phase, logits=logits))
+        median = design.arch.passes * float(combine(price, profile, graph.phase, logits=logits))
         tail = profile.tails[graph.phase.value]
         metrics[f"{name}_p50"] = interval(median, profile.check(graph.phase.value, stored))
         metrics[f"{name}_p99"] = interval(
-            tail.ratio * median + tail.extra_s, profile.check(f"{graph.phase.value}_p99", stored)
+            tail.ratio * median + design.arch.passes * tail.extra_s, profile.check(f"{graph.phase.value}_p99", stored)
         )
     first, step = metrics["ttft_p50"], metrics.get("tpot_p50", Predicted.around(0.0, 0.0))
     rates = [
@@ -58,7 +58,7 @@ def estimate(
         peak_memory_bytes=metrics["peak_memory"].value,
         metrics=metrics,
         memory_bytes=parts.held_bytes(profile.memory),
-        prefill=operator_costs(prefill_graph, profile, logits=logits),
+        prefill=operator_costs(prefill_graph, profile, logits=logits, passes=design.arch.passes),
         decode=() if images else operator_costs(decode_graph, profile, logits=logits),
         model=MODEL,
         profile=profile.digest,
@@ -73,11 +73,13 @@ def interval(value: float, check: CheckError) -> Predicted:
     return Predicted(value=value, low=value / factor, high=value * factor)
 
 
-def operator_costs(graph: OpGraph, profile: MachineProfile, *, logits: int) -> tuple[OpCost, ...]:
-    """Each operator's part of the pass. The parts and the pass's own overhead add up to the pass."""
+def operator_costs(graph: OpGraph, profile: MachineProfile, *, logits: int, passes: int = 1) -> tuple[OpCost, ...]:
+    """Each operator's part of so many passes. The parts and the passes' own overhead add up to them."""
     prices = np.array([op_price(placed.op, profile) for placed in graph])
     working_set = float(working_set_bytes(prices.sum(axis=0)))
-    scale = profile.passes[graph.phase.value].scale * _correction(prices.sum(axis=0), profile, graph.phase, logits)
+    scale = (
+        passes * profile.passes[graph.phase.value].scale * _correction(prices.sum(axis=0), profile, graph.phase, logits)
+    )
     costs = []
     for placed in graph:
         launch, compute, memory = _split(placed.op, profile, working_set)

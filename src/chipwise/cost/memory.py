@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from chipwise.core.dtypes import weight_format
 from chipwise.hardware.device import MemoryCost
 from chipwise.ops import Workload
-from chipwise.spec import ArchSpec, Attention, Design, FeedForward
+from chipwise.spec import ArchSpec, Attention, Denoiser, Design, FeedForward, ImageStem
+from chipwise.spec.denoiser import END_PARTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +63,13 @@ def memory_parts(design: Design, workload: Workload) -> MemoryParts:
         if arch.stem.values:
             matrices[formats.head] += int(weight_format(formats.head).matrix_bytes(arch.stem.values, arch.d_model))
         table += 4 * (arch.stem.parameters(arch.d_model) - patches + arch.classes)
+    if arch.denoiser is not None and isinstance(arch.stem, ImageStem):
+        modulations, pixels = denoiser_matrices(arch, arch.denoiser, arch.stem)
+        for outputs in (modulations, pixels):
+            matrices[formats.head] += int(weight_format(formats.head).matrix_bytes(arch.d_model, outputs))
+        end = END_PARTS * arch.d_model
+        own = arch.denoiser.parameters(arch.d_model, arch.stem) - (pixels + end) * arch.d_model
+        table += 4 * (own + modulations - end)
     matrices[formats.head] += head_bytes(arch, formats.head)
     kv = 0
     widest = 0
@@ -77,6 +85,12 @@ def memory_parts(design: Design, workload: Workload) -> MemoryParts:
             kv += block_kv_bytes(block, workload) if arch.stem is None else 0
             widest = max(widest, block_activation_bytes(block, arch.d_model, workload))
     return MemoryParts(table_bytes=table, matrices=matrices, kv_bytes=kv, activation_bytes=widest)
+
+
+def denoiser_matrices(arch: ArchSpec, denoiser: Denoiser, stem: ImageStem) -> tuple[int, int]:
+    """Rows of the matrix that modulates all blocks and the end, and of the one back to pixels."""
+    layers = sum(arch.modulation_width(layer) for layer in arch.layers)
+    return layers + END_PARTS * arch.d_model, denoiser.values(stem)
 
 
 def head_bytes(arch: ArchSpec, weights: str) -> int:

@@ -28,6 +28,7 @@ from chipwise.core import units
 from chipwise.core.dtypes import dtype_of
 from chipwise.core.errors import Unsupported
 from chipwise.core.files import storage, write_atomic
+from chipwise.deploy.onnx_denoiser import denoiser_graph, denoiser_metadata
 from chipwise.deploy.onnx_encoder import Output, encoder_graph, encoder_metadata
 from chipwise.deploy.onnx_ranking import ranker_graph, ranker_metadata
 from chipwise.deploy.onnx_vision import classifier_graph, classifier_metadata
@@ -103,6 +104,9 @@ def build(
     if isinstance(design.arch.stem, RankingStem):
         nodes = ranker_graph(design, weights)
         return _model(nodes, design, metadata(design, "last") | ranker_metadata(design.arch.stem))
+    if design.arch.denoiser is not None:
+        nodes = denoiser_graph(design, weights)
+        return _model(nodes, design, metadata(design, "last") | denoiser_metadata(design.arch))
     if design.arch.stem is not None:
         nodes = classifier_graph(design, weights)
         return _model(nodes, design, metadata(design, "last") | classifier_metadata(design.arch, design.arch.stem))

@@ -37,7 +37,7 @@ def classifier_graph(design: Design, weights: Mapping[str, npt.NDArray[Any]]) ->
         if layer.attention is not None:
             place = f"layers.{i}.attention"
             normed, x = add_norm(graph, arch, f"{place}_norm", f"{place}_norm", x, skip)
-            heads = _attend(graph, layer.attention, stem, layer=i, x=normed, d_model=arch.d_model)
+            heads = add_attend(graph, layer.attention, stem, layer=i, x=normed, d_model=arch.d_model)
             if i == cut:
                 x, heads, positions = add_first(graph, x), add_first(graph, heads), 1
             skip = add_output(graph, layer.attention, layer=i, key=place, x=heads, d_model=arch.d_model)
@@ -50,7 +50,8 @@ def classifier_graph(design: Design, weights: Mapping[str, npt.NDArray[Any]]) ->
     return graph
 
 
-def _attend(graph: GraphBuilder, block: Attention, stem: ImageStem, *, layer: int, x: str, d_model: int) -> str:
+def add_attend(graph: GraphBuilder, block: Attention, stem: ImageStem, *, layer: int, x: str, d_model: int) -> str:
+    """Scores and values of ``x`` over all positions, or within squares, before the output projection."""
     place, square = f"layers.{layer}.attention", block.square
     if square is None:
         return add_heads(graph, block, layer=layer, x=x, d_model=d_model, mask=None)

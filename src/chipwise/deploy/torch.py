@@ -17,7 +17,7 @@ from chipwise.blocks.attention.module import AttentionModule
 from chipwise.blocks.conv.module import ShortConv
 from chipwise.blocks.ffn.module import FeedForwardModule
 from chipwise.blocks.norm.module import make_norm
-from chipwise.deploy import torch_ranking, torch_vision
+from chipwise.deploy import torch_denoiser, torch_ranking, torch_vision
 from chipwise.nn import rotary
 from chipwise.spec import ArchSpec, Layer, RankingStem
 from chipwise.spec.plain import require_plain
@@ -149,9 +149,11 @@ def initialise(model: Transformer, *, seed: int) -> Transformer:
 
 
 def module_of(arch: ArchSpec) -> Any:
-    """The torch module of ``arch`` without its weights: a decoder, a classifier of images, or a ranking model."""
+    """The torch module of ``arch`` without its weights: a decoder, a classifier of images, a denoiser or a ranker."""
     if isinstance(arch.stem, RankingStem):
         return torch_ranking.Ranker(arch)
+    if arch.denoiser is not None:
+        return torch_denoiser.DenoisingTransformer(arch)
     return Transformer(arch) if arch.stem is None else torch_vision.ImageClassifier(arch)
 
 
@@ -159,6 +161,8 @@ def build(arch: ArchSpec, *, seed: int) -> Any:
     """A freshly initialised model of ``arch``, a module as of :func:`module_of`."""
     if isinstance(arch.stem, RankingStem):
         return torch_ranking.build(arch, seed=seed)
+    if arch.denoiser is not None:
+        return torch_denoiser.build(arch, seed=seed)
     if arch.stem is not None:
         return torch_vision.build(arch, seed=seed)
     return initialise(Transformer(arch), seed=seed)

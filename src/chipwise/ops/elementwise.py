@@ -10,7 +10,7 @@ from chipwise.ops.work import Work
 
 Function = Literal[
     "relu", "relu2", "gelu", "gelu_tanh", "silu", "sigmoid", "mul", "add", "silu_mul", "gelu_mul", "gelu_tanh_mul",
-    "sigmoid_mul", "softmax", "rope", "kv_write", "copy", "split", "transpose", "pad", "quantise", "dequantise",
+    "sigmoid_mul", "sin", "softmax", "rope", "kv_write", "copy", "split", "transpose", "pad", "quantise", "dequantise",
 ]  # fmt: skip
 
 FLOPS: dict[str, tuple[int, int]] = {
@@ -27,6 +27,7 @@ FLOPS: dict[str, tuple[int, int]] = {
     "gelu_mul": (9, 2),
     "gelu_tanh_mul": (10, 2),
     "sigmoid_mul": (5, 2),
+    "sin": (1, 1),
     "softmax": (5, 1),  # scale, compare, subtract, exponential, sum
     "rope": (3, 1),  # two products and a sum; the table of angles stays on chip
     "kv_write": (0, 1),

@@ -9,6 +9,7 @@ where they are an objective or a limit: the quality model sees choices and count
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -205,12 +206,16 @@ class Chooser:
         return [int(i) for i in self._space.nearest(choices)]
 
     def in_other_formats(self, row: Sequence[int]) -> Rows:
-        """``row`` in every other weight format in which it is predicted within the limits."""
-        column = self._space.index["weights"]
-        rows = np.repeat(np.array([row], dtype=np.int64), self._space.cardinalities[column], axis=0)
-        rows[:, column] = np.arange(len(rows))
+        """``row`` in every other weight format, and number of steps, in which it is predicted within the limits.
+
+        All of them are weights of one training.
+        """
+        columns = [self._space.index[name] for name in ("weights", "steps") if name in self._space.index]
+        values = np.array(list(itertools.product(*(range(self._space.cardinalities[column]) for column in columns))))
+        rows = np.repeat(np.array([row], dtype=np.int64), len(values), axis=0)
+        rows[:, columns] = values
         rows = distinct_rows(self._space.canonical(rows))[0]
-        rows = np.asarray(rows[rows[:, column] != row[column]], dtype=np.int64)
+        rows = np.asarray(rows[(rows != np.asarray(row)).any(axis=1)], dtype=np.int64)
         return rows[excess(self._limits, self._metrics(rows)) <= 0] if len(rows) else rows
 
     def penalty_factor(self, rows: Rows) -> Float64Array:

@@ -62,7 +62,7 @@ class Trainings:
     def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, dict[str, Any] | ChipwiseError]]:
         """Each job with its result, or with why it failed, in the order in which they finish.
 
-        Jobs that differ only in weight format share one training: the second finds it done.
+        Jobs that differ only in weight format, or in a denoiser's steps, share one training: the second finds it done.
 
         Raises:
             StorageError: The disk is full.
@@ -70,7 +70,7 @@ class Trainings:
         """
         seen: dict[str, Job] = {}
         for job in jobs:
-            seen.setdefault(job.candidate.design.arch.digest, job)
+            seen.setdefault(job.candidate.design.arch.as_trained().digest, job)
         first = list(seen.values())
         yield from self._together(first)
         again = [job for job in jobs if all(job is not other for other in first)]
@@ -138,7 +138,7 @@ def trained(items: Iterable[Candidate]) -> tuple[float, int]:
     """Seconds of their devices and tokens of the trainings of these trials; those that share one count once."""
     longest: dict[str, TrainedRung] = {}
     for item in items:
-        arch = item.design.arch.digest
+        arch = item.design.arch.as_trained().digest
         for rung in item.rungs:
             if arch not in longest or rung.tokens > longest[arch].tokens:
                 longest[arch] = rung

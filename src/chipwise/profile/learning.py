@@ -98,7 +98,8 @@ class Sample:
     def seconds(self, phase: Phase, share: float) -> float:
         """The percentile ``share`` of a pass, corrected for drift, in processor time where the machine was busy."""
         one_pass = phase is Phase.PREFILL or self.design.arch.stem is not None
-        return self.measured.settled(f"{'ttft' if one_pass else 'tpot'}_p{share * 100:.0f}")
+        settled = self.measured.settled(f"{'ttft' if one_pass else 'tpot'}_p{share * 100:.0f}")
+        return settled / self.design.arch.passes
 
 
 def fit_relative(features: Any, seconds: Any, *, rounds: int = 6) -> Float64Array:

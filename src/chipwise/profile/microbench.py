@@ -136,7 +136,9 @@ def _image_cases() -> Iterator[Case]:
     ):
         for weights in STORED_BYTES:
             yield Case(kind="matmul", weights=weights, count=4, rows=rows, k=k, n=n)
-    for kind in ("layernorm", "gelu", "add"):
+    for rows, k in ((1, 32), (1, 64), (1, 256)):
+        yield Case(kind="sin", count=8, rows=rows, k=k)
+    for kind in ("layernorm", "gelu", "add", "mul"):
         for rows, k in ((5, 64), (17, 48), (17, 192), (50, 96), (197, 128)):
             yield Case(kind=kind, count=16, rows=rows, k=k)
 
@@ -333,6 +335,8 @@ class Bench:
                 graph.node("LayerNormalization", [x, unit, unit], y, axis=-1, epsilon=1e-5)
             elif case.kind in ("mul", "add"):
                 graph.node(case.kind.capitalize(), [x, start], y)
+            elif case.kind == "sin":
+                graph.node("Sin", [x], y)
             else:
                 op, attributes = ACTIVATIONS[case.kind]
                 graph.node(op, [x], y, **attributes)

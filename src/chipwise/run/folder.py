@@ -229,7 +229,7 @@ class RunFolder:
 
     def training(self, arch: ArchSpec) -> Path:
         """Where an architecture's trainings are kept, whatever trial they are for."""
-        return self.path / "trainings" / arch.digest
+        return self.path / "trainings" / arch.as_trained().digest
 
     def trial(self, number: int) -> Path:
         """The folder of one trial."""

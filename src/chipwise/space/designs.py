@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
-from chipwise.space.images import ImageSpace, square_of, stem_name
+from chipwise.space.images import ImageSpace, denoiser_of, square_of, stem_name
 from chipwise.space.space_spec import FFN_KINDS, SpaceSpec, ffn_block
 from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer
 from chipwise.spec.feed_forward import MixtureOfExperts
@@ -62,8 +62,24 @@ def image_layer(*, heads: int, head_size: int, ffn: tuple[str, int] | None, squa
 def image_arch(
     choices: Mapping[str, Any], layers: Iterable[Layer], *, spec: SpaceSpec, image: ImageSpace, d_model: int, name: str
 ) -> ArchSpec:
-    """The classifier of ``layers`` with the stem and the pooling of ``choices``."""
+    """The classifier, or the denoiser, of ``layers`` with the stem and the pooling of ``choices``."""
     stem = image.stem_of(choices)
+    denoiser = denoiser_of(choices, image)
+    if denoiser is not None:
+        return ArchSpec(
+            name=name,
+            vocab_size=0,
+            d_model=d_model,
+            layers=tuple(layers),
+            max_tokens=stem.tokens,
+            norm="layernorm",
+            norm_weight=False,
+            norm_eps=1e-6,
+            positions="learned",
+            head="none",
+            stem=stem,
+            denoiser=denoiser,
+        )
     return ArchSpec(
         name=name,
         vocab_size=0,
@@ -107,6 +123,9 @@ def summary(design: Design) -> str:
         inside = f" in {squares[0]}x{squares[0]}" if squares else ""
         pooling = "class token" if arch.pooling == "first" else arch.pooling
         stem = f"p{arch.stem.patch} {stem_name(arch.stem)} {pooling}"
+        if arch.denoiser is not None:
+            told = " of shortcuts" if arch.denoiser.shortcut else ""
+            stem = f"{arch.denoiser.steps} steps{told} p{arch.stem.patch}"
         heads = _joined([f"{a.heads}x{a.head_size}" for a in attention])
         return f"{stem} d{arch.d_model} L{len(arch.layers)} h{heads}{inside} {feed} {design.weights}"
     tied = "tied" if arch.tie_embeddings else "untied"

@@ -1,4 +1,4 @@
-"""Choices that only spaces of image classifiers have: patches, the stem, pooling, squares of patches."""
+"""Choices that only spaces of models that read images have: patches, the stem, pooling, squares of patches; steps."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import Any, Literal
 
 from chipwise.core.errors import SpecError
 from chipwise.core.fields import check_fields, later, positive
-from chipwise.spec import ImageStem
+from chipwise.spec import Denoiser, ImageStem
 from chipwise.spec.stem import CONV_STRIDE
 
 IMAGE_CHOICES = ("patch", "stem", "pooling", "square")
+DENOISER_CHOICES = ("steps", "training")  # of spaces that list steps
+FREQUENCIES = 64  # values that times are written in; DiT's 256 are for models ten times as wide
 PATCHES, EVERYWHERE = "patches", "none"
 _STEM, _SQUARE = re.compile(r"conv\d+(-\d+)*"), re.compile(r"(\d+)x\1")
 
@@ -25,6 +27,9 @@ class ImageSpace:
     which halves the image; ``pooling`` is a class token (``first``) or the mean of all positions; ``square`` is
     ``none``, or ``7x7`` where positions see those of their own square of so many patches. Which of them go together
     follows from the sizes: a forbidden value is replaced by the nearest allowed one, as by any condition.
+
+    With ``steps`` the models are denoisers. ``training`` is ``flow``, or ``shortcut``: distilled while it is trained to
+    take large steps, of which it is told the size. Such a model takes 1, 2, 4, 8 … steps.
     """
 
     size: int  # pixels on each side; images are scaled to it
@@ -34,6 +39,8 @@ class ImageSpace:
     stem: tuple[str, ...] = (PATCHES,)
     pooling: tuple[Literal["first", "mean"], ...] = ("first",)
     square: tuple[str, ...] = (EVERYWHERE,)
+    steps: tuple[int, ...] = later(())  # passes in which a denoiser makes an image; without any, images are classified
+    training: tuple[Literal["flow", "shortcut"], ...] = later(("flow",))  # of denoisers; see the class
     axes: int = later(2)  # 1: a signal of ``size`` frames in slices of ``patch``, with ``channels`` bands
 
     def __post_init__(self) -> None:
@@ -49,9 +56,27 @@ class ImageSpace:
             raise SpecError(f"must be 2 (images) or 1 (signals in time), not {self.axes}", field="axes")
         if self.axes == 1 and self.square != (EVERYWHERE,):
             raise SpecError("a signal has no squares; leave it out", field="square")
+        if self.steps:
+            self._check_denoisers()
+        elif self.training != ("flow",):
+            raise SpecError("is for denoisers; list their steps too", field="training")
         for square in self.square:
             if square != EVERYWHERE and not _SQUARE.fullmatch(square):
                 raise SpecError(f"{square!r} is no square; write none or 7x7", field="square")
+
+    def _check_denoisers(self) -> None:
+        if self.stem != (PATCHES,) or self.axes != 2:
+            raise SpecError("a denoiser's stem is patches of an image; leave it out", field="stem")
+        object.__setattr__(self, "pooling", ("mean",))  # nothing is pooled, and there is no class token
+        if any(steps < 1 for steps in self.steps):
+            raise SpecError(f"must be at least 1, not {min(self.steps)}", field="steps")
+        if "shortcut" in self.training and not any(_doubled(steps) for steps in self.steps):
+            raise SpecError("shortcuts take 1, 2, 4, 8 … steps; list one of them", field="steps")
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The choices that these models have beside those of all."""
+        return (*IMAGE_CHOICES, *(DENOISER_CHOICES if self.steps else ()))
 
     def conditions(self) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
         """What follows from the sizes: pairs of ``when`` and ``only``."""
@@ -63,6 +88,9 @@ class ImageSpace:
             squares = [s for s in self.square if (edge := square_of(s)) is None or (grid % edge == 0 and edge < grid)]
             if len(squares) < len(self.square):
                 yield {"patch": [patch]}, {"square": squares}
+        doubled = [steps for steps in self.steps if _doubled(steps)]
+        if "shortcut" in self.training and len(doubled) < len(self.steps):
+            yield {"training": ["shortcut"]}, {"steps": doubled}
         if "first" in self.pooling and self.square != (EVERYWHERE,):
             yield {"pooling": ["first"]}, {"square": [EVERYWHERE]}
 
@@ -81,6 +109,20 @@ class ImageSpace:
             prefix_tokens=int(choices["pooling"] == "first"),
             axes=self.axes,
         )
+
+
+def _doubled(steps: int) -> bool:
+    """Whether ``steps`` is a power of two."""
+    return steps & (steps - 1) == 0
+
+
+def denoiser_of(choices: Mapping[str, Any], image: ImageSpace) -> Denoiser | None:
+    """What the denoiser of ``choices`` has beyond a classifier; None where images are classified."""
+    if not image.steps:
+        return None
+    shortcut = choices["training"] == "shortcut"
+    steps = choices.get("steps", 1)  # prices of blocks do not depend on them
+    return Denoiser(labels=image.classes, frequencies=FREQUENCIES, steps=steps, shortcut=shortcut)
 
 
 def convs_of(stem: str) -> tuple[int, ...]:

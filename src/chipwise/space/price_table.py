@@ -23,7 +23,6 @@ from chipwise.cost.pricing import combine, op_price
 from chipwise.hardware.device import MachineProfile
 from chipwise.ops import Op, Phase, Workload
 from chipwise.space.designs import image_arch, image_layer
-from chipwise.space.images import IMAGE_CHOICES
 from chipwise.space.lookup import BlockPrices, Lookup
 from chipwise.space.search_space import Rows, SearchSpace
 from chipwise.space.space_spec import ffn_block
@@ -145,7 +144,8 @@ class PriceTable:
         spec = space.spec
         self._first = (spec.head_size[0], spec.attention_choices()[0])
         # Prices of blocks depend on the head's weight format, and of images on how many positions a stem makes.
-        self._apart = ("weights", *(IMAGE_CHOICES if spec.image is not None else ()))
+        images = () if spec.image is None else spec.image.choices
+        self._apart = ("weights", *(name for name in images if name != "steps"))  # steps multiply a pass
         self._chosen: dict[str, Any] = {}  # of these, while blocks are priced
         self._lookups: dict[int, Lookup] = {}
 
@@ -181,10 +181,14 @@ class PriceTable:
     def _costs(self, rows: Rows, lookup: Lookup) -> tuple[Float64Array, ...]:
         """The fields of Costs, for rows whose heads have one weight format."""
         sums, widest = lookup(rows)
-        logits = self._workload.batch * self.space.values(rows, "vocab_size").astype(np.float64)
+        image = self.space.spec.image
+        chosen = self.space.outputs(rows) if image is None or not image.steps else np.zeros(len(rows))  # of these one
+        logits = self._workload.batch * chosen.astype(np.float64)
         prefill, decode = sums[: self._prefill_columns].T, sums[self._prefill_columns : -2].T
+        ttft_s, tpot_s = self._pricer.latencies_s(prefill, decode, logits=logits)
         return (
-            *self._pricer.latencies_s(prefill, decode, logits=logits),
+            ttft_s * self.space.passes(rows),
+            tpot_s,
             self._pricer.base_bytes() + sums[-2] + widest,
             sums[-1],
         )

@@ -96,7 +96,15 @@ class SearchSpace:
 
     def outputs(self, rows: Rows) -> NDArray[np.int64]:
         """Rows of the head's matrix in each row's design, (n,)."""
+        image = self.spec.image
+        if image is not None and image.steps:
+            return np.asarray(self.values(rows, "patch"), np.int64) ** image.axes * image.channels
         return np.asarray(self.values(rows, "vocab_size"), np.int64)
+
+    def passes(self, rows: Rows) -> NDArray[np.int64]:
+        """Passes that answer a request in each row's design, (n,): the steps of denoisers, else 1."""
+        steps = self.spec.image is not None and self.spec.image.steps
+        return np.asarray(self.values(rows, "steps"), np.int64) if steps else np.ones(len(rows), np.int64)
 
     def active(self, rows: Rows) -> NDArray[np.bool_]:
         """Mask of active genes, (n, genes)."""

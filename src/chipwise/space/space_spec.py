@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from chipwise.core.dtypes import weight_format
 from chipwise.core.errors import ChipwiseError, SpecError, nearest, short
 from chipwise.core.fields import MOST, check_fields, later, positive
-from chipwise.space.images import IMAGE_CHOICES, ImageSpace
+from chipwise.space.images import ImageSpace
 from chipwise.spec.arch import Activation, AnyFeedForward
 from chipwise.spec.feed_forward import FeedForward, MixtureOfExperts
 
@@ -174,7 +174,9 @@ class SpaceSpec:
                 raise SpecError("is not possible for images; leave it out", field=name)
         if any(kind in EXPERTS for kind in self.layer.ffn):
             raise SpecError("experts are not possible for images", field="layer.ffn")
-        for name in IMAGE_CHOICES:
+        if image.steps and self.norm != "layernorm":
+            raise SpecError("denoisers have LayerNorm; write norm: layernorm", field="norm")
+        for name in image.choices:
             _checked(f"image.{name}", getattr(image, name))
         implied = tuple(Condition(when=when, only=only) for when, only in image.conditions())
         rest = tuple(item for item in self.conditions if item not in implied)
@@ -201,7 +203,7 @@ class SpaceSpec:
     @property
     def globals(self) -> tuple[str, ...]:
         """Choices for the whole model; convolutions and those of images only where the file lists them."""
-        images = () if self.image is None else IMAGE_CHOICES
+        images = () if self.image is None else self.image.choices
         return (*GLOBALS, *(() if self.conv == ("none",) else ("conv",)), *images)
 
     @property
@@ -220,7 +222,7 @@ class SpaceSpec:
             return self.attention_choices()
         if name == LAYER_WEIGHTS:
             return self.layer.weights or ()
-        if self.image is not None and name in IMAGE_CHOICES:
+        if self.image is not None and name in self.image.choices:
             return tuple(getattr(self.image, name))
         return tuple(getattr(self.layer if name in LAYER_CHOICES else self, name))
 

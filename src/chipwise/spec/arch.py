@@ -18,6 +18,7 @@ from chipwise.core.errors import SpecError, short
 from chipwise.core.fields import check_fields, later, positive, whole_number
 from chipwise.core.results import Result
 from chipwise.spec.candidates import RankingStem
+from chipwise.spec.denoiser import BLOCK_PARTS, Denoiser
 from chipwise.spec.feed_forward import Activation, FeedForward, FeedForwardBlock, MixtureOfExperts
 from chipwise.spec.formats import WeightFormats, read_formats
 from chipwise.spec.mixers import Attention, GatedDelta, LatentAttention, Mamba2, Mixer, ShortConv
@@ -41,6 +42,7 @@ __all__ = [
     "ArchSpec",
     "Attention",
     "Block",
+    "Denoiser",
     "Design",
     "FeedForward",
     "FeedForwardBlock",
@@ -155,6 +157,7 @@ class ArchSpec(Result):
     classes: int = later(0)  # rows of the matrix of a ``classes`` head, which has a bias
     pooling: Literal["first", "mean", "attention"] = later("first")  # of positions into what the head reads
     projection: int = later(0)  # columns of a last matrix without bias, into a space shared with text (CLIP)
+    denoiser: Denoiser | None = later(None)  # noqa: RUF009  (it makes images in steps; its blocks are modulated)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -189,7 +192,10 @@ class ArchSpec(Result):
         if ranks != isinstance(self.stem, RankingStem):
             raise SpecError("candidates, and only they, are ranked by a head of scores or similarity", field="head")
         if self.stem is None:
+            if self.denoiser is not None:
+                raise SpecError("a denoiser reads images; give it a stem", field="denoiser")
             return
+        self._check_denoiser(self.stem)
         object.__setattr__(self, "tie_embeddings", False)  # there is no table to tie the head to
         if self.vocab_size:
             raise SpecError("a model that reads no tokens has no vocabulary; it must be 0", field="vocab_size")
@@ -197,6 +203,14 @@ class ArchSpec(Result):
             raise SpecError("a model that reads images has no head over a vocabulary; use head: classes", field="head")
         if self.head == "classes" and self.pooling == "first" and not self.stem.prefix_tokens:
             raise SpecError("without a class token the positions are pooled; use pooling: mean", field="pooling")
+
+    def _check_denoiser(self, stem: ImageStem | RankingStem) -> None:
+        if self.denoiser is None:
+            return
+        if not isinstance(stem, ImageStem) or stem.axes != 2 or stem.prefix_tokens or stem.convs:
+            raise SpecError("a denoiser's stem is patches of an image, with no positions before them", field="stem")
+        if self.head != "none":
+            raise SpecError("a denoiser's head follows from its stem; use head: none", field="head")
 
     def _check_layer(self, layer: Layer, layers: tuple[Layer, ...], number: int, place: str) -> None:
         if isinstance(layer.attention, Attention) and layer.attention.rope and self.positions != "rope":
@@ -267,6 +281,8 @@ class ArchSpec(Result):
             tables += self.vocab_size * self.encoder_width
         if self.stem is not None:
             tables += self.stem.parameters(self.d_model)
+        if self.denoiser is not None and isinstance(self.stem, ImageStem):
+            tables += self.denoiser.parameters(self.d_model, self.stem)
         pooler = self.d_model * (self.d_model + 1) if self.head == "pooler" else 0
         pooler += self.d_model + 1 if self.head == "scores" else 0
         pooler += self.classes * (self.d_model + 1) + self.projection * self.d_model + self._pooling_parameters()
@@ -328,6 +344,7 @@ class ArchSpec(Result):
         """Parameters of one layer with its norms; ``active`` leaves out the experts that a token does not meet."""
         total = layer.norms() * self.norm_parameters() * (2 if self.norm_place == "both" else 1)
         total += (layer.convs + layer.scale * len(tuple(layer.blocks()))) * self.d_model
+        total += self.modulation_width(layer) * (self.d_model + 1)
         for block in layer.blocks():
             if active and isinstance(block, MixtureOfExperts):
                 total += block.active_parameters(self.d_model)
@@ -336,6 +353,19 @@ class ArchSpec(Result):
         if layer.cross is not None:  # its keys and values are made from what the encoder gives
             total += 2 * layer.cross.kv_width * (self.encoder_width - self.d_model)
         return total
+
+    def modulation_width(self, layer: Layer) -> int:
+        """Values with which a denoiser shifts, scales and gates the blocks of ``layer``; 0 of other models."""
+        return 0 if self.denoiser is None else BLOCK_PARTS * self.d_model * len(tuple(layer.blocks()))
+
+    @property
+    def passes(self) -> int:
+        """Passes that answer a request of one image: the steps of a denoiser, else 1."""
+        return 1 if self.denoiser is None else self.denoiser.steps
+
+    def as_trained(self) -> ArchSpec:
+        """The model without what its training does not depend on: a denoiser takes one step."""
+        return self if self.denoiser is None else replace(self, denoiser=replace(self.denoiser, steps=1))
 
     @property
     def digest(self) -> str:
@@ -383,7 +413,7 @@ class Design:
             return self.formats.layers[int(place[1])] if place[2] in ("attention", "ffn") else "fp32"
         if place[0] == "stem":
             return self.formats.head if place[1] == "projection" else "fp32"
-        return self.formats.head if place[0] in ("head", "pooler") else "fp32"
+        return self.formats.head if place[0] in ("head", "pooler", "modulations") else "fp32"
 
     @property
     def digest(self) -> str:

@@ -5,7 +5,7 @@ Patches, perhaps after convolutions; a class token or pooled positions; pre-norm
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import fields
 from typing import Any
 
@@ -39,7 +39,7 @@ def require_classifier(arch: ArchSpec, *, work: str) -> ImageStem:
 
 
 def _departures(arch: ArchSpec, stem: ImageStem) -> Iterator[str]:
-    yield from _departed(arch)
+    yield from departed(arch)
     if arch.head != "classes":
         yield f"head = {arch.head!r} is not built for images"
     if arch.pooling == "attention":
@@ -54,8 +54,13 @@ def _departures(arch: ArchSpec, stem: ImageStem) -> Iterator[str]:
         yield f"{arch.max_tokens} positions for {stem.tokens} tokens are not built"
     if any(side % 2 for side in stem.sides[:-1]):
         yield f"convolutions that halve {stem.image_size} pixels unevenly are not built"
+    yield from layer_departures(arch)
+
+
+def layer_departures(arch: ArchSpec) -> Iterator[str]:
+    """What of the layers is not built for models that read images."""
     for i, layer in enumerate(arch.layers):
-        for name in _departed(layer):
+        for name in departed(layer):
             yield f"layers[{i}].{name}"
         if layer.shares is not None:
             yield f"layers[{i}].shares is not built for images"
@@ -69,7 +74,7 @@ def _departures(arch: ArchSpec, stem: ImageStem) -> Iterator[str]:
 
 
 def _departed_attention(block: Attention) -> Iterator[str]:
-    yield from _departed(block)
+    yield from departed(block)
     if block.causal:
         yield "causal = True is not built for images"
     if block.kv_heads != block.heads:
@@ -79,9 +84,10 @@ def _departed_attention(block: Attention) -> Iterator[str]:
             yield f"{name} is not built for images"
 
 
-def _departed(value: ArchSpec | Layer | Attention) -> Iterator[str]:
-    """Later fields that are not at their default and that classifiers may not set."""
+def departed(value: ArchSpec | Layer | Attention, *, free: Collection[str] = ()) -> Iterator[str]:
+    """Later fields that are not at their default and that no classifier sets, but for those that are ``free``."""
     for field in fields(value):
         found: Any = getattr(value, field.name)
-        if field.metadata.get("later") and field.name not in _FREE and found != field.default:
+        bound = field.metadata.get("later") and field.name not in _FREE and field.name not in free
+        if bound and found != field.default:
             yield f"{field.name} = {found!r:.60} is not built"

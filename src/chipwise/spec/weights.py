@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 from chipwise.spec.arch import ArchSpec, Attention, FeedForward
 from chipwise.spec.candidates import RankingStem
+from chipwise.spec.denoiser import END_PARTS, Denoiser
+from chipwise.spec.diffusion import require_denoiser
 from chipwise.spec.encoder import is_encoder
 from chipwise.spec.plain import require_plain
 from chipwise.spec.ranking import require_ranker
@@ -25,6 +27,8 @@ def weight_shapes(arch: ArchSpec) -> dict[str, Shape]:
         return dict(_encoder(arch))
     if isinstance(arch.stem, RankingStem):
         return dict(_ranker(arch, require_ranker(arch, work="given weights by name")))
+    if arch.denoiser is not None:
+        return dict(_denoiser(arch, *require_denoiser(arch, work="given weights by name")))
     if arch.stem is not None:
         return dict(_classifier(arch, require_classifier(arch, work="given weights by name")))
     require_plain(arch, work="given weights by name")
@@ -115,6 +119,31 @@ def _ranker(arch: ArchSpec, stem: RankingStem) -> Iterator[tuple[str, Shape]]:
     yield from _norm(arch, "norm")
     if arch.head == "scores":
         yield from _linear("head", 1, d, bias=True)
+
+
+def _denoiser(arch: ArchSpec, stem: ImageStem, denoiser: Denoiser) -> Iterator[tuple[str, Shape]]:
+    """Name and shape of every weight of a denoiser, in the order of its torch module."""
+    d = arch.d_model
+    yield from _linear("stem.projection", d, stem.values, bias=stem.bias)
+    yield "positions.weight", (stem.tokens, d)
+    yield "labels.weight", (denoiser.labels, d)
+    for name in denoiser.told:
+        yield from _linear(f"told.{name}.up", d, denoiser.frequencies, bias=True)
+        yield from _linear(f"told.{name}.down", d, d, bias=True)
+    for i, layer in enumerate(arch.layers):
+        if layer.attention is not None:
+            yield from _attention(layer.attention, d, f"layers.{i}.attention")
+        if layer.ffn is not None:
+            yield from _feed_forward(layer.ffn, d, f"layers.{i}.ffn")
+    for name, width in modulation_widths(arch).items():
+        yield from _linear(name, width, d, bias=True)
+    yield from _linear("head", denoiser.values(stem), d, bias=True)
+
+
+def modulation_widths(arch: ArchSpec) -> dict[str, int]:
+    """Rows of each matrix that modulates a denoiser, by name: of every layer with blocks, and of the last norm."""
+    widths = {f"modulations.{i}": arch.modulation_width(layer) for i, layer in enumerate(arch.layers)}
+    return {name: width for name, width in widths.items() if width} | {"modulations.end": END_PARTS * arch.d_model}
 
 
 def _norm(arch: ArchSpec, place: str) -> Iterator[tuple[str, Shape]]:

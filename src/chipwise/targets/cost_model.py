@@ -51,7 +51,7 @@ class NotedMeasurement:
     def seconds(self, phase: Phase, share: float) -> float:
         """The percentile ``share`` of a pass; P50 and P99 are noted."""
         one_pass = phase is Phase.PREFILL or self.design.arch.stem is not None
-        return self.values[f"{'ttft' if one_pass else 'tpot'}_p{share * 100:.0f}"]
+        return self.values[f"{'ttft' if one_pass else 'tpot'}_p{share * 100:.0f}"] / self.design.arch.passes
 
 
 def _check_name(metric: str) -> str:
@@ -71,7 +71,7 @@ class CostModel:
         self, space: SearchSpace, workload: Workload, profile: MachineProfile, *, rates: Rates = UNSTATED
     ) -> None:
         self.profile, self._calibrated, self._workload = profile, profile, workload
-        self._rates = rates
+        self._rates, self._space = rates, space
         self._one_pass = space.spec.image is not None  # an image is classified in one pass; nothing follows it
         self._measured = {name for name in MEASURED_METRICS if not (self._one_pass and name.startswith("tpot"))}
         self._pricer = ProfilePricer(profile)
@@ -93,7 +93,11 @@ class CostModel:
             pairs = []
             if not metric.endswith("_p50") and joint is not None:
                 predicted = excluded[_check_name(metric)]
-                pairs = [(float(p), v[metric]) for p, (_, v) in zip(predicted, known, strict=True) if metric in v]
+                pairs = [
+                    (float(p) * (1 if metric == "peak_memory" else design.arch.passes), v[metric])
+                    for p, (design, v) in zip(predicted, known, strict=True)
+                    if metric in v
+                ]
             self._corrections[metric] = correction(pairs, error=self._error(metric))
 
     def _joint(self, known: list[tuple[Design, Mapping[str, float]]]) -> Prepared | None:
@@ -155,7 +159,7 @@ class CostModel:
                 continue
             tail = self.profile.tails[_PHASE[quantity].value]
             values[f"{quantity}_p50"] = median
-            values[f"{quantity}_p99"] = tail.ratio * median + tail.extra_s
+            values[f"{quantity}_p99"] = tail.ratio * median + tail.extra_s * self._space.passes(rows)
         corrected = {metric: value * self._corrections[metric].factor for metric, value in values.items()}
         if self._one_pass:
             return {**corrected, "parameters": costs.parameters}

@@ -30,7 +30,7 @@ from chipwise.spec.weights import weight_shapes
 from chipwise.training import checkpoint
 from chipwise.training.checkpoint import CurvePoint, Progress, fingerprint
 from chipwise.training.dataset import Dataset
-from chipwise.training.evaluate import WINDOW_TOKENS, Weights, read
+from chipwise.training.evaluate import WINDOW_TOKENS, Weights, load_model, read
 from chipwise.training.optimiser import Optimiser
 
 STEPS = "-steps"  # at the end of the budget in the names of files, where steps are counted
@@ -222,7 +222,7 @@ class Run:
         self.arch, self.data, self.budget, self.seed = arch, data, budget, seed
         self.folder, self.recipe, self.clock = folder, recipe, clock
         self.precision: Precision = precision or fastest_precision()
-        self.key = digest([arch.digest, data.identity, seed, recipe, *([precision] if precision else [])])
+        self.key = digest([arch.as_trained().digest, data.identity, seed, recipe, *([precision] if precision else [])])
         if given is not None:
             self.given = checked(given, arch)
             self.key = digest([self.key, fingerprint(given)])
@@ -247,7 +247,7 @@ class Run:
         self, report: Callable[[Update], None] | None, checkpoint_every_s: float, max_validation_bytes: int | None
     ) -> TrainResult:
         """The result that is kept, or that of training on from what is kept."""
-        finished = self.finished()
+        finished = self.finished(max_validation_bytes)
         if finished is not None:
             return finished
         self.resume()
@@ -274,13 +274,19 @@ class Run:
             momentum=recipe.momentum,
         )
 
-    def finished(self) -> TrainResult | None:
-        """The result that an earlier call of the same training left, if any."""
+    def finished(self, max_validation_bytes: int | None = None) -> TrainResult | None:
+        """The result that an earlier call of the same training left, if any.
+
+        What was judged in other steps (``ArchSpec.as_trained``) is judged again.
+        """
         if not (self.result_path.exists() and self.weights_path.exists()):
             return None
         kept = read_mapping(self.result_path)
         if kept.pop("key", None) != self.key or not self.weights_are_whole():
             return None
+        if kept.pop("judged", self.arch.digest) != self.arch.digest:
+            model = load_model(self.arch, self.weights_path)
+            kept["bits_per_byte"] = self.data.judge(model, most=max_validation_bytes).loss
         curve = tuple((p[0], p[1], p[2], p[3]) for p in kept.pop("curve"))
         return TrainResult(**{**kept, "curve": curve, "weights": str(self.weights_path), "spent_cpu_s": 0.0})
 
@@ -465,7 +471,8 @@ class Run:
         """Writes weights and result; the checkpoint of the decay is no longer needed."""
         with storage(self.weights_path):
             write_atomic(self.weights_path, weights)
-        write_json(self.result_path, {"key": self.key, **dataclasses.asdict(result)})
+        judged = {} if self.arch.denoiser is None else {"judged": self.arch.digest}
+        write_json(self.result_path, {"key": self.key, **judged, **dataclasses.asdict(result)})
         self.branch_path.unlink(missing_ok=True)
 
 

@@ -331,6 +331,10 @@ class OnnxRuntime:
             settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
             return HuggingFaceOnnx(path, _open(path, settings), capacity=capacity, batch=batch)
         loaded = (session, facts)
+        if "steps" in facts:
+            from chipwise.profile.backends.onnxruntime_denoiser import OnnxDenoiser
+
+            return OnnxDenoiser(path, batch=batch, loaded=loaded)
         if "image" in facts:
             return OnnxClassifier(path, batch=batch, loaded=loaded)
         if "request" in facts:

@@ -1,0 +1,73 @@
+"""Denoisers in ONNX Runtime: an image in as many passes as its file says, from noise. Needs numpy and onnxruntime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chipwise.core.arrays import AnyArray
+from chipwise.core.errors import MeasurementError
+from chipwise.profile.backends.onnxruntime import load
+
+
+class OnnxDenoiser:
+    """One loaded denoiser. To the harness it is a model with prefill alone, whose prompt is noise.
+
+    Args:
+        path: The file of a pass.
+        batch: Images at once.
+        threads: Of the runtime.
+        steps: Passes of an image; those of the file unless given.
+        loaded: The file's session and metadata, where they are at hand.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        batch: int = 1,
+        threads: int = 1,
+        steps: int | None = None,
+        loaded: tuple[Any, dict[str, Any]] | None = None,
+    ) -> None:
+        self._session, self.facts = loaded or load(path, threads=threads)
+        if "steps" not in self.facts:
+            raise MeasurementError(f"{path}: this model does not make images in steps")
+        self.vocab_size = 0
+        self.steps: int = self.facts["steps"] if steps is None else steps
+        self._image = np.zeros((batch, *self.facts["image"]), np.float32)
+        self._velocity = np.empty_like(self._image)
+        self._numbers = {name: np.zeros((batch, 1), np.float32) for name in self.facts["told"]}
+        self._label = np.arange(batch, dtype=np.int64) % self.facts["labels"]
+        self._binding = self._session.io_binding()
+        for name, value in {"image": self._image, "label": self._label, **self._numbers}.items():
+            self._binding.bind_input(name, "cpu", 0, value.dtype, value.shape, value.ctypes.data)
+        velocity = self._velocity
+        self._binding.bind_output("velocity", "cpu", 0, np.float32, velocity.shape, velocity.ctypes.data)
+
+    def prefill(self, noise: AnyArray) -> AnyArray:
+        """Images (batch, C, Y, X) of noise of that shape, with the labels of the last :meth:`draw`."""
+        self._image[:] = noise
+        for i in range(self.steps):
+            self._numbers["time"].fill(i / self.steps)
+            if "step" in self._numbers:
+                self._numbers["step"].fill(1 / self.steps)
+            self._session.run_with_iobinding(self._binding)
+            self._velocity /= self.steps
+            self._image += self._velocity
+        return self._image
+
+    def draw(self, noise: AnyArray, labels: AnyArray) -> AnyArray:
+        """Images (batch, C, Y, X) of these labels (batch,)."""
+        self._label[:] = labels
+        return self.prefill(noise)
+
+    def decode(self, tokens: AnyArray) -> AnyArray:
+        """Raises: a denoiser writes no tokens.
+
+        Raises:
+            MeasurementError: Always.
+        """
+        raise MeasurementError(f"{self.facts['name']}: a denoiser makes images, not tokens")

@@ -1,0 +1,55 @@
+"""Denoisers: transformers that turn noise into images in steps, told how far they are and what to draw.
+
+The inputs are an image, a time from 0 (noise) to 1 (image) and a label; the output is how the image moves (its
+velocity), one value for each of the input's. What was told becomes one vector; from it a matrix makes, for each block,
+a shift, a scale and a gate (adaLN-zero), and for the last norm a shift and a scale.
+
+References:
+    Peebles and Xie 2023, Scalable Diffusion Models with Transformers (DiT), arXiv:2212.09748, section 3.2.
+    Straight paths from noise to images: Liu et al. 2023, Flow Straight and Fast (rectified flow), arXiv:2209.03003.
+    Steps of any size in one model: Frans et al. 2024, One Step Diffusion via Shortcut Models, arXiv:2410.12557.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chipwise.core.errors import SpecError
+from chipwise.core.fields import check_fields, positive
+from chipwise.spec.stem import ImageStem
+
+BLOCK_PARTS, END_PARTS = 3, 2  # vectors that each block is given (shift, scale, gate), and the last norm (shift, scale)
+MOST_STEPS = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Denoiser:
+    """What a denoiser has beyond a stem and layers, and in how many steps it makes an image."""
+
+    labels: int  # rows of the table of labels
+    frequencies: int = 256  # values that a time is written in, before two matrices read it
+    steps: int = 8  # passes that make an image; training does not depend on them
+    shortcut: bool = False  # told the size of its steps too, and taught that two small ones make a large one
+    outputs: int = 1  # tensors as large as the image that a pass gives; DiT gives a variance too
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        positive(self, "labels", "frequencies", "outputs")
+        positive(self, "steps", most=MOST_STEPS)
+        if self.shortcut and self.steps & (self.steps - 1):
+            raise SpecError(f"a model of shortcuts takes 1, 2, 4, 8 … steps, not {self.steps}", field="steps")
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """What is told as a number: the time, and the size of the step."""
+        return ("time", "step") if self.shortcut else ("time",)
+
+    def values(self, stem: ImageStem) -> int:
+        """Values of a patch in the output."""
+        return self.outputs * stem.patch**stem.axes * stem.channels
+
+    def parameters(self, d_model: int, stem: ImageStem) -> int:
+        """The matrices that read numbers, the table of labels, the last modulation and the matrix back to pixels."""
+        number = (self.frequencies + 1) * d_model + (d_model + 1) * d_model
+        end = END_PARTS * d_model * (d_model + 1) + self.values(stem) * (d_model + 1)
+        return len(self.told) * number + self.labels * d_model + end
