@@ -16,7 +16,7 @@ Parts = dict[str, list[str]]  # by matrix: the names of its vectors (B, 1, D), b
 
 
 def add_told(graph: GraphBuilder, arch: ArchSpec, denoiser: Denoiser) -> Parts:
-    """Every shift, scale and gate of the inputs ``label`` (B,), ``time`` (B, 1) and, with shortcuts, ``step`` (B, 1)."""
+    """Every shift, scale and gate of the inputs ``label`` (B,), ``time`` and, with shortcuts, ``step`` (B, 1)."""
     d = arch.d_model
     turns, phases = wave_tables(denoiser.frequencies)
     found: list[str] = []
