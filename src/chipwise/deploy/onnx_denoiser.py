@@ -23,8 +23,8 @@ from chipwise.spec.diffusion import require_denoiser
 def denoiser_graph(design: Design, weights: Mapping[str, npt.NDArray[Any]]) -> GraphBuilder:
     """The nodes of a pass.
 
-    Inputs are ``image`` (B, C, Y, X), ``time`` (B, 1) from 0 to 1, ``label`` (B,) and, of a model of shortcuts, ``step``
-    (B, 1); the output is ``velocity`` (B, C, Y, X).
+    Inputs are ``image`` (B, C, Y, X), ``time`` (B, 1) from 0 to 1, ``label`` (B,) and, of a model of shortcuts,
+    ``step`` (B, 1); the output is ``velocity`` (B, C, Y, X).
 
     Raises:
         SpecError: A weight is missing or has the wrong shape.

@@ -68,7 +68,7 @@ SMALL = {"d_model": 16, "depth": 2, "heads": 2, "patch": 4, "size": 8, "channels
 @pytest.mark.parametrize(
     ("name", "d_model", "depth", "heads", "patch", "count"),
     [
-        # What facebookresearch/DiT's train.py prints for 1,000 classes and latents of 32 x 32 x 4 (675,129,632 of XL/2);
+        # What facebookresearch/DiT's train.py prints for 1,000 classes and latents of 32 x 32 x 4;
         # arXiv:2212.09748, table 1, rounds them to 33 M, 130 M, 458 M and 675 M.
         ("DiT-S/2", 384, 12, 6, 2, 32_963_360),
         ("DiT-B/2", 768, 12, 12, 2, 130_512_416),
@@ -174,6 +174,6 @@ def test_what_is_no_denoiser_is_refused_with_its_reason() -> None:
         replace(arch, stem=None, vocab_size=8)
     with pytest.raises(SpecError, match="head"):
         replace(arch, head="classes", classes=3)
+    bare = replace(arch, layers=(replace(arch.layers[0], ffn=None),) * 2)
     with pytest.raises(SpecError, match="vectors"):
-        bare = replace(arch.layers[0], ffn=None)
-        cuts(replace(arch, layers=(bare,) * 2), arch)
+        cuts(bare, arch)
