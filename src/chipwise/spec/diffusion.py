@@ -45,6 +45,8 @@ def _departures(arch: ArchSpec) -> Iterator[str]:
         yield f"positions = {arch.positions!r} is not built for images"
     if denoiser is not None and denoiser.outputs != 1:
         yield "a denoiser that gives a variance too is not built"
-    if isinstance(stem, ImageStem) and (stem.image_size % stem.patch or stem.mask_token or arch.max_tokens != stem.tokens):
+    if isinstance(stem, ImageStem) and (
+        stem.image_size % stem.patch or stem.mask_token or arch.max_tokens != stem.tokens
+    ):
         yield "patches that do not divide the image, or a mask token, are not built for denoisers"
     yield from layer_departures(arch)
