@@ -144,14 +144,7 @@ def simulate(
     if not generates and batching == "requests":
         policy = replace(policy, padded=True, most_tokens=2**20, most_sequences=32)
     if drafted:
-        draft_s = 0.0
-        if draft is not None:
-            from chipwise.serve.estimate import estimate as estimate_request
-
-            draft_s = estimate_request(
-                replace(base, model=draft, weights=None, batch=12, tp=1, pp=1, ep=1, dp=1)
-            ).tpot_s
-        policy = replace(policy, speculation=Speculation(drafted=drafted, acceptance=acceptance, draft_s=draft_s))
+        policy = replace(policy, speculation=Speculation(drafted=drafted, acceptance=acceptance, draft=draft))
     policy = replace(
         policy,
         most_tokens=policy.most_tokens if max_tokens is None else max_tokens,
@@ -255,6 +248,11 @@ def plan(
     weights: Sequence[str] | None = None,
     tp: Sequence[int] = (1, 2, 4, 8),
     pp: Sequence[int] = (1,),
+    ep: Sequence[int] | None = None,
+    dp: Sequence[int] = (1,),
+    speculation: Sequence[Mapping[str, Any]] = (),
+    fleets: Sequence[str] | str = ("together",),
+    link: str | None = None,
     prices: Mapping[str, object] | None = None,
     max_devices: int = 1024,
     power: str | None = None,
@@ -294,6 +292,14 @@ def plan(
         weights: Formats to choose from; default: bf16, and fp8 where the device multiplies it.
         tp: Tensor-parallel degrees to choose from.
         pp: Pipeline-parallel degrees to choose from.
+        ep: Expert-parallel degrees to choose from; default, of mixtures: 1, and one group on every device.
+        dp: Data-parallel degrees of mixtures' attention to choose from.
+        speculation: Ways of speculative decoding that may be used, beside none: mappings with ``drafted`` tokens a
+            step, ``acceptance`` (probability that one is accepted) and ``draft``, the model that drafts; without it
+            they are copied from the text (n-grams).
+        fleets: ``together``; also ``apart``, prefill and decode on pools of their own, and ``mixed``, two sorts of
+            devices behind one router.
+        link: Bandwidth from prefill to decode, such as ``"50 GB/s"``; default: that of the prefill devices' links.
         prices: By device, in place of the data sheets': ``{"h100-sxm": "1.9 USD/h"}``, spot or reserved.
         max_devices: In one plan.
         power: Of all boards together, at most: ``"20 kW"``.
@@ -337,11 +343,13 @@ def plan(
             "model": str(model), "classes": [dict(each) for each in classes] if classes else [one],
             "limits": dict(limits or {}), "degrees": list(tp), "stages": list(pp), "most_devices": max_devices,
             "confidence": confidence, "arrivals": arrivals, "burstiness": burstiness, "requests": requests,
-            "seed": seed,
+            "seed": seed, "copies": list(dp), "speculation": [dict(each) for each in speculation],
+            "fleets": fleets if isinstance(fleets, str) else list(fleets),
         }  # fmt: skip
         optional = {
             "rate": rate, "trace": None if trace is None else str(trace), "devices": devices, "runtimes": runtimes,
-            "weights": weights, "prices": prices, "power": power, "budget": budget, "kv": kv,
+            "weights": weights, "prices": prices, "power": power, "budget": budget, "kv": kv, "link": link,
+            "experts": None if ep is None else list(ep),
         }  # fmt: skip
         given |= {name: value for name, value in optional.items() if value is not None}
         for name in ("devices", "runtimes", "weights"):

@@ -51,6 +51,19 @@ def command(
     kv: Annotated[str | None, typer.Option(help="KV-cache dtype.")] = None,
     tp: Annotated[str, typer.Option(help="Tensor-parallel degrees to choose from.")] = "1,2,4,8",
     pp: Annotated[str, typer.Option(help="Pipeline-parallel degrees to choose from.")] = "1",
+    ep: Annotated[
+        str | None, typer.Option(help="Expert-parallel degrees. Default, of mixtures: 1, and all devices.")
+    ] = None,
+    dp: Annotated[str, typer.Option(help="Data-parallel degrees of mixtures' attention.")] = "1",
+    draft: Annotated[
+        list[str] | None,
+        typer.Option(help="Speculative decoding that may be used, MODEL:TOKENS:ACCEPTANCE; `ngram` needs no model."),
+    ] = None,
+    fleets: Annotated[
+        str,
+        typer.Option(help="together; also apart (prefill and decode on own pools), mixed (two sorts of chips)."),
+    ] = "together",
+    link: Annotated[str | None, typer.Option(help="Bandwidth from prefill to decode, such as 50 GB/s.")] = None,
     price: Annotated[list[str] | None, typer.Option(help="DEVICE=PRICE, such as h100-sxm='1.9 USD/h'.")] = None,
     max_devices: Annotated[int, typer.Option(help="In one plan.", min=1)] = 1024,
     power: Annotated[str | None, typer.Option(help="Of all boards together, such as 20kW.")] = None,
@@ -69,6 +82,10 @@ def command(
     """Find the cheapest fleet that serves a load within limits on percentiles.
 
     chipwise plan meta-llama/Llama-3.1-8B --rate 20/s --prompt 1500 --new 250 --ttft-p99 500ms --tpot-p99 40ms
+
+    Prefill and decode apart, and two sorts of chips: chipwise plan MODEL --rate 20/s --fleets together,apart,mixed
+
+    Speculative decoding: chipwise plan Qwen/Qwen3-32B --rate 2/s --draft Qwen/Qwen3-0.6B:4:0.7 --draft ngram:4:0.4
 
     A question in a file: chipwise plan question.yaml
 
@@ -100,7 +117,9 @@ def command(
         found = api.plan(
             model, rate=rate, trace=trace, prompt=prompt, new=new, spread=spread, shared_tokens=shared_tokens,
             prefixes=prefixes, limits=limits, devices=_names(device), runtimes=_names(runtime), weights=_names(weights),
-            tp=_numbers(tp, "--tp"), pp=_numbers(pp, "--pp"), prices=_prices(price or []), max_devices=max_devices,
+            tp=_numbers(tp, "--tp"), pp=_numbers(pp, "--pp"), ep=None if ep is None else _numbers(ep, "--ep"),
+            dp=_numbers(dp, "--dp"), speculation=[_draft(each) for each in draft or []], fleets=_names(fleets) or [],
+            link=link, prices=_prices(price or []), max_devices=max_devices,
             power=power, budget=budget, confidence=confidence, arrivals=arrivals.value, burstiness=burstiness,
             requests=requests, kv=kv, seed=seed, out=out, resume=resume, on_progress=advance,
         )  # fmt: skip
@@ -134,6 +153,17 @@ def _numbers(text: str, option: str) -> list[int]:
         return [int(part) for part in text.split(",") if part.strip()]
     except ValueError:
         raise typer.BadParameter(f"{option}: must be whole numbers, such as 1,2,4, not {text!r}") from None
+
+
+def _draft(text: str) -> dict[str, object]:
+    name, *rest = text.rsplit(":", 2)
+    try:
+        drafted, acceptance = int(rest[0]), float(rest[1])
+    except (IndexError, ValueError):
+        raise typer.BadParameter(
+            f"--draft: must be MODEL:TOKENS:ACCEPTANCE, such as Qwen/Qwen3-0.6B:4:0.7 or ngram:4:0.4, not {text!r}"
+        ) from None
+    return {"draft": None if name == "ngram" else name, "drafted": drafted, "acceptance": acceptance}
 
 
 def _prices(given: list[str]) -> dict[str, object]:
@@ -233,7 +263,7 @@ def _print(found: Plan) -> None:
     for each in found.limit_prices:
         if each.saved_usd_per_h:
             say(f"without {each.limit}: {each.without}, ${each.saved_usd_per_h:,.2f}/h less")
-    for line in found.best.commands:
+    for line in (*found.best.commands, *found.best.deployment.splitlines()):
         put(line)
     unknown = [option.device for option in found.options if option.usd_per_h is None]
     if unknown:

@@ -13,9 +13,13 @@ from chipwise.core.errors import ChipwiseError, Infeasible, counted
 from chipwise.core.results import Result
 from chipwise.core.statistics import Z90
 from chipwise.cost.model import Predicted
+from chipwise.planning.arrangements import Arrangement
 from chipwise.planning.evaluating import NODES
-from chipwise.planning.finding import Finder, Fleet, limits_of, price_order
-from chipwise.planning.question import Question
+from chipwise.planning.finding import Finder
+from chipwise.planning.holding import Fleet, limits_of, price_order
+from chipwise.planning.question import FleetKind, Question
+from chipwise.replay.outcome import MEASURES
+from chipwise.replay.policy import Speculation
 from chipwise.serve.energy import energies
 from chipwise.serve.estimate import cost_of
 
@@ -23,12 +27,27 @@ SUREST = NormalDist().cdf(max(NODES)) - 1e-9  # no replay was made further out
 SHOWN = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "e2e_p50", "e2e_p99")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecondPool:
+    """The other pool of a fleet of two: how a replica of it is arranged, how many there are, of how many devices.
+
+    ``share`` is the part of the requests that the router gives it; 1 where it writes all that the first pool reads.
+    """
+
+    arrangement: Arrangement
+    replicas: int
+    devices: int
+    share: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Option(Result):
     """One fleet that meets the limits. Times are predicted, in seconds, with 90 % intervals; dollars are list prices.
 
-    ``chance`` is the probability that all limits hold; ``saturation_per_s`` the requests per second that it serves when
-    it never lacks any, and ``bottleneck`` what it lacks then. Prices and energies that are unknown are None.
+    Of a fleet of two pools, ``device`` to ``devices`` are those of the first, which reads prompts where prefill and
+    decode are ``apart``; ``second`` is the other. ``chance`` is the probability that all limits hold;
+    ``saturation_per_s`` the requests per second that it serves when it never lacks any, and ``bottleneck`` what it
+    lacks then. Prices and energies that are unknown are None.
     """
 
     device: str
@@ -36,8 +55,13 @@ class Option(Result):
     weights: str
     tp: int
     pp: int
+    ep: int
+    dp: int
+    speculation: Speculation | None
     replicas: int
     devices: int
+    kind: FleetKind
+    second: SecondPool | None
     usd_per_h: float | None
     usd_per_million_input_tokens: float | None
     usd_per_million_output_tokens: float | None
@@ -52,13 +76,25 @@ class Option(Result):
     bottleneck: str
     provenance: str
     commands: tuple[str, ...] = ()
+    deployment: str = ""  # of prefill and decode apart, as YAML for NVIDIA Dynamo
+
+    @property
+    def arrangement(self) -> Arrangement:
+        """How one replica of the first pool is arranged."""
+        return Arrangement(
+            device=self.device, runtime=self.runtime, weights=self.weights, tp=self.tp, pp=self.pp, ep=self.ep,
+            dp=self.dp, speculation=self.speculation,
+        )  # fmt: skip
 
     @property
     def label(self) -> str:
-        """Such as ``2 x l40s, TP 1, fp8``."""
-        spread = f"TP {self.tp}" + (f", PP {self.pp}" if self.pp > 1 else "")
-        several = f", {self.replicas} replicas" if self.replicas > 1 and self.devices != self.replicas else ""
-        return f"{self.devices} x {self.device}, {spread}{several}, {self.weights.upper()}, {self.runtime}"
+        """Such as ``2 x l40s, TP 1, FP8, vllm``."""
+        pools = [_pool_label(self.arrangement, self.replicas, self.devices)]
+        if self.second is not None:
+            pools.append(_pool_label(self.second.arrangement, self.second.replicas, self.second.devices))
+        if self.kind == "apart":
+            pools = [f"prefill {pools[0]}", f"decode {pools[1]}"]
+        return f"{' + '.join(pools)}, {self.weights.upper()}, {self.runtime}"
 
     def headline(self) -> str:
         """The option in a sentence."""
@@ -79,7 +115,8 @@ class Option(Result):
         """One row."""
         return [
             {
-                "option": self.label, "devices": self.devices, "usd_per_h": self.usd_per_h,
+                "option": self.label, "devices": self.devices + (self.second.devices if self.second else 0),
+                "usd_per_h": self.usd_per_h,
                 **{name: item.value for name, item in self.times.items() if name in SHOWN},
                 "chance": self.chance, "saturation_per_s": self.saturation_per_s, "bottleneck": self.bottleneck,
             }
@@ -157,6 +194,11 @@ class Plan(Result):
         return {"headline": self.headline(), **found}
 
 
+def _pool_label(where: Arrangement, replicas: int, devices: int) -> str:
+    several = f", {replicas} replicas" if replicas > 1 and devices != replicas else ""
+    return f"{devices} x {where.device}, {where.spread}{several}"
+
+
 def _by_price(option: Option) -> float:
     return option.usd_per_h or 0.0
 
@@ -188,9 +230,10 @@ def planned(
     def progress(done: int, total: int) -> None:
         if on_progress is not None:
             on_progress(done, total)
-        if on_known is not None and done % 10 == 0:
+        if on_known is not None and finder is not None and done % 10 == 0:
             on_known(finder.evaluator.known)
 
+    finder: Finder | None = None
     finder = Finder(question, known=known, on_progress=progress)
     limits = limits_of(question)
     if not finder.candidates:
@@ -226,7 +269,7 @@ def _nothing_holds(finder: Finder, limits: Mapping[str, float]) -> str:
     closest = finder.closest(limits)
     if closest is None:
         needed = min(
-            (finder.least_replicas(each, finder.z) * each.arrangement.devices, each.arrangement.device)
+            (finder.holding.least_replicas(each, finder.z) * each.arrangement.devices, each.arrangement.device)
             for each in finder.candidates
         )
         allowed = []
@@ -245,28 +288,20 @@ def _nothing_holds(finder: Finder, limits: Mapping[str, float]) -> str:
         for name, limit in limits.items()
         if metrics.get(name, 0.0) > limit
     ]
-    where = fleet.candidate.arrangement
-    label = f"{fleet.devices} x {where.device}, TP {where.tp}, {where.weights}, {where.runtime}"
+    label = fleet.label
     if not broken:
         return f"no arrangement meets the limits {sure} within the devices, power and budget allowed; closest: {label}"
     return f"no arrangement meets {' and '.join(broken)} {sure}; the closest is {label}"
 
 
 def _option(finder: Finder, fleet: Fleet, limits: Mapping[str, float]) -> Option:
-    from chipwise.planning.serving_commands import commands_of
-
-    candidate, evaluator = fleet.candidate, finder.evaluator
+    candidate, evaluator, holding = fleet.candidate, finder.evaluator, finder.holding
     where = candidate.arrangement
-    middle, low, high = (evaluator.metrics(candidate, fleet.replicas, z) for z in (0.0, -Z90, Z90))
-    times = {
+    middle, low, high = (holding.metrics(fleet, z) for z in (0.0, -Z90, Z90))
+    predicted = {
         name: Predicted(value=value, low=min(low[name], value), high=max(high[name], value))
         for name, value in middle.items()
-        if name.partition("_")[0] in ("ttft", "tpot", "e2e", "queue") and ":" not in name
-    }
-    class_times = {
-        name: Predicted(value=value, low=min(low[name], value), high=max(high[name], value))
-        for name, value in middle.items()
-        if ":" in name
+        if ":" in name or name.partition("_")[0] in MEASURES
     }
     load = evaluator.load(1)
     rate = evaluator.rate_per_s
@@ -274,47 +309,107 @@ def _option(finder: Finder, fleet: Fleet, limits: Mapping[str, float]) -> Option
     price = fleet.usd_per_s
     inputs = outputs = None
     if price is not None:
-        share = middle["reading"]
+        share = _reading_share(fleet, middle["reading"])
         inputs = 1e6 * price * share / (rate * read)
         outputs = 1e6 * price * (1 - share) / (rate * written) if written else None
-    power = candidate.device.board_power
+    full, bottleneck = _saturation(finder, fleet)
+    commands, deployment = _serving(finder, fleet)
     return Option(
         device=where.device,
         runtime=where.runtime,
         weights=where.weights,
         tp=where.tp,
         pp=where.pp,
+        ep=where.ep,
+        dp=where.dp,
+        speculation=where.speculation,
         replicas=fleet.replicas,
-        devices=fleet.devices,
+        devices=fleet.replicas * where.devices,
+        kind=fleet.kind,
+        second=_second(fleet),
         usd_per_h=None if price is None else 3600 * price,
         usd_per_million_input_tokens=inputs,
         usd_per_million_output_tokens=outputs,
         joules_per_output_token=_joules(fleet, finder, middle["in_flight"]),
-        board_power_w=None if power is None else power.number * fleet.devices,
-        chance=finder.chance(fleet, limits),
-        times=times,
-        class_times=class_times,
+        board_power_w=fleet.power_w,
+        chance=holding.chance(fleet, limits),
+        times={name: value for name, value in predicted.items() if ":" not in name},
+        class_times={name: value for name, value in predicted.items() if ":" in name},
         in_flight=middle["in_flight"],
         busy_share=middle["busy"],
-        saturation_per_s=candidate.capacity_per_s * fleet.replicas,
-        bottleneck=candidate.bottleneck,
-        provenance=candidate.copy.table.provenance,
-        commands=commands_of(finder.question.model, where, fleet.replicas, candidate.copy.policy, finder.longest),
+        saturation_per_s=full,
+        bottleneck=bottleneck,
+        provenance="; ".join(dict.fromkeys(each.copy.table.provenance for each, _ in fleet.pools)),
+        commands=commands,
+        deployment=deployment,
     )
 
 
-def _joules(fleet: Fleet, finder: Finder, in_flight: float) -> float | None:
-    """Joules of all devices for one output token, the prompt's share included; None where watts are unknown."""
-    where = fleet.candidate.arrangement
-    request = replace(
-        where.request(finder.question), batch=max(round(in_flight * fleet.candidate.copy.lanes), 1)
-    )  # fmt: skip
-    try:
-        cost = cost_of(request)
-        found = energies([cost])[0]
-    except ChipwiseError:
+def _reading_share(fleet: Fleet, share: float) -> float:
+    """The part of a fleet's price that reading prompts takes: of pools apart, that of the pool that reads."""
+    if fleet.kind != "apart":
+        return share
+    return fleet.replicas * (fleet.candidate.usd_per_s or 0.0) / (fleet.usd_per_s or 1.0)
+
+
+def _second(fleet: Fleet) -> SecondPool | None:
+    if fleet.second is None:
         return None
-    return None if isinstance(found, ChipwiseError) else float(found.token_j[0])
+    full = [count * each.capacity_per_s for each, count in fleet.pools]
+    where = fleet.second.arrangement
+    share = 1.0 if fleet.kind == "apart" else full[1] / sum(full)
+    return SecondPool(arrangement=where, replicas=fleet.seconds, devices=fleet.seconds * where.devices, share=share)
+
+
+def _saturation(finder: Finder, fleet: Fleet) -> tuple[float, str]:
+    """Requests per second that a fleet serves when it never lacks any, and what it lacks then."""
+    if fleet.kind == "apart":
+        assert fleet.second is not None
+        assert fleet.candidate.reading is not None
+        assert fleet.second.writing is not None
+        reads = fleet.replicas * fleet.candidate.reading.requests_per_s
+        writes = fleet.seconds * fleet.second.writing.requests_per_s
+        if reads <= writes:
+            return reads, f"prefill: {fleet.candidate.reading.bottleneck}"
+        return writes, f"decode: {fleet.second.writing.bottleneck}"
+    return sum(count * each.capacity_per_s for each, count in fleet.pools), fleet.candidate.full.bottleneck
+
+
+def _serving(finder: Finder, fleet: Fleet) -> tuple[tuple[str, ...], str]:
+    """The commands that serve a fleet; of prefill and decode apart a deployment."""
+    from chipwise.planning.serving_commands import commands_of, dynamo_yaml
+
+    model = finder.question.model
+    pools = [(candidate.arrangement, count) for candidate, count in fleet.pools]
+    if fleet.kind == "apart":
+        return (), dynamo_yaml(model, *pools)
+    found = [
+        line
+        for candidate, count in fleet.pools
+        for line in commands_of(model, candidate.arrangement, count, candidate.copy.policy, finder.longest)
+    ]
+    return tuple(found), ""
+
+
+def _joules(fleet: Fleet, finder: Finder, in_flight: float) -> float | None:
+    """Joules of all devices for one output token, the prompt's share included; None where watts are unknown.
+
+    With prefill and decode apart nothing says how they differ in watts: unknown.
+    """
+    if fleet.kind == "apart":
+        return None
+    full = [count * candidate.capacity_per_s for candidate, count in fleet.pools]
+    total = 0.0
+    for (candidate, _), part in zip(fleet.pools, full, strict=True):
+        request = candidate.arrangement.request(finder.question)
+        try:
+            found = energies([cost_of(replace(request, batch=max(round(in_flight * candidate.copy.lanes), 1)))])[0]
+        except ChipwiseError:
+            return None
+        if isinstance(found, ChipwiseError):
+            return None
+        total += float(found.token_j[0]) * part / sum(full)
+    return total
 
 
 def _limit_prices(finder: Finder, best: Fleet, limits: Mapping[str, float]) -> list[LimitPrice]:
@@ -324,17 +419,16 @@ def _limit_prices(finder: Finder, best: Fleet, limits: Mapping[str, float]) -> l
         rest = {other: value for other, value in limits.items() if other != name}
         cheapest = best
         for candidate in finder.candidates:
-            bound = finder.bound_usd_per_s(candidate)
+            bound = finder.holding.bound_usd_per_s(candidate)
             if candidate.usd_per_s is None or bound >= price_order(cheapest):
                 continue
             most = int(price_order(cheapest) / candidate.usd_per_s - 1e-9)
-            replicas = finder.fewest(candidate, finder.z, rest, most=min(most, finder.most_replicas(candidate)))
+            most = min(most, finder.holding.most_replicas(candidate))
+            replicas = finder.fewest(candidate, finder.z, rest, most=most)
             if replicas is not None and replicas * candidate.usd_per_s < price_order(cheapest):
                 cheapest = Fleet(candidate=candidate, replicas=replicas)
         saved = None
         if best.usd_per_s is not None and cheapest.usd_per_s is not None:
             saved = 3600 * (best.usd_per_s - cheapest.usd_per_s)
-        where = cheapest.candidate.arrangement
-        label = f"{cheapest.devices} x {where.device}, TP {where.tp}, {where.weights}"
-        found.append(LimitPrice(limit=name, without=label, saved_usd_per_h=saved))
+        found.append(LimitPrice(limit=name, without=cheapest.label, saved_usd_per_h=saved))
     return found

@@ -21,8 +21,8 @@ from chipwise.core.results import Result
 from chipwise.core.statistics import Z90
 from chipwise.cost.model import Predicted
 from chipwise.planning.answer import Plan, planned
-from chipwise.planning.evaluating import Arrangement, Candidate, Evaluator, deviations
-from chipwise.planning.finding import exceeded
+from chipwise.planning.evaluating import Candidate, Evaluator, deviations
+from chipwise.planning.holding import exceeded
 from chipwise.planning.question import Question, limits_of, question_from
 from chipwise.replay.fleet import Pool, serve_stages
 from chipwise.replay.load import made
@@ -31,7 +31,7 @@ from chipwise.replay.outcome import metrics_of, steady
 MOST_ADDED = 64  # replicas, beyond those that each model's own limits ask for
 SIZES = ("prompt", "new", "spread", "shared", "prefixes")
 PER_MODEL = ("model", "classes", "prompt", "new", "spread", "shared", "prefixes", "limits", "devices", "runtimes",
-             "weights", "degrees", "stages", "kv")  # fmt: skip
+             "weights", "degrees", "stages", "experts", "copies", "speculation", "kv")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -46,7 +46,7 @@ class Chain(Result):
     def headline(self) -> str:
         """The fleets and the whole chain's P99."""
         fleets = [
-            f"{plan.question.model} on {count * plan.best.tp * plan.best.pp} x {plan.best.device}"
+            f"{plan.question.model} on {count * plan.best.arrangement.devices} x {plan.best.device}"
             for plan, count in zip(self.plans, self.replicas, strict=True)
         ]
         whole = self.times["e2e_p99"]
@@ -74,6 +74,8 @@ def read_chain(path: Path) -> tuple[list[Question], dict[str, float]] | None:
         return None
     if not isinstance(models, list) or not models or not all(isinstance(each, Mapping) for each in models):
         raise SpecError("must be a list of models with their tokens", file=str(path), field="models")
+    if data.get("fleets", "together") not in ("together", ["together"]):
+        raise SpecError("models that follow one another each have a fleet of one pool", file=str(path), field="fleets")
     limits = limits_of(data.pop("limits", None) or {})
     questions = []
     for i, each in enumerate(models):
@@ -148,9 +150,7 @@ def planned_chain(
 
 
 def _candidate(evaluator: Evaluator, plan: Plan) -> Candidate:
-    best = plan.best
-    where = Arrangement(device=best.device, runtime=best.runtime, weights=best.weights, tp=best.tp, pp=best.pp)
-    return evaluator.candidates([where])[0][0]
+    return evaluator.candidates([plan.best.arrangement])[0][0]
 
 
 def _metrics(

@@ -13,17 +13,30 @@ from statistics import NormalDist
 
 import numpy as np
 
-from chipwise.core.errors import ChipwiseError, Unsupported
+from chipwise.core.errors import ChipwiseError, DoesNotFit, Unsupported
 from chipwise.core.statistics import Z90
 from chipwise.hardware.datasheet import DeviceProfile
-from chipwise.planning.question import Question
+from chipwise.planning.arrangements import Arrangement
+from chipwise.planning.question import FleetKind, Question
+from chipwise.replay.cache import cache_of
 from chipwise.replay.engine import Served
-from chipwise.replay.fleet import Pool, Replica, replica, serve
+from chipwise.replay.fleet import (
+    Pool,
+    Replica,
+    draft_of,
+    link_of,
+    parts_apart,
+    parts_mixed,
+    replica,
+    serve,
+    serve_apart,
+    serve_mixed,
+)  # fmt: skip
 from chipwise.replay.load import Load, made
 from chipwise.replay.outcome import metrics_of, outcome, steady
 from chipwise.replay.policy import Policy, policy_of
-from chipwise.replay.saturation import saturation
-from chipwise.replay.step_times import step_times
+from chipwise.replay.saturation import Saturation, saturation
+from chipwise.replay.step_times import StepTimes, step_times
 from chipwise.replay.traces import read_trace
 from chipwise.serve.request import Request, resolved
 from chipwise.spec.hf import resolve
@@ -32,39 +45,7 @@ UNCHECKED_PROMPT = 0.35
 """Least half-width of reading prompts, in logarithms, where no own one was validated: nine of ten TTFT means of runs
 under load lie within 0.21 on H100 (``chipwise validate load``), and devices not checked are less sure."""
 NODES = (-Z90, -0.8, 0.0, 0.8, Z90)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arrangement:
-    """One way to run one replica; everything that :class:`Request` needs except its sizes."""
-
-    device: str
-    runtime: str
-    weights: str
-    tp: int = 1
-    pp: int = 1
-
-    @property
-    def devices(self) -> int:
-        """Devices of one replica."""
-        return self.tp * self.pp
-
-    def request(self, question: Question) -> Request:
-        """A typical request of ``question`` to this arrangement, a dozen of them in flight."""
-        shares = np.array([each.share for each in question.classes])
-        prompt, new = (
-            round(float(np.average([getattr(each, name) for each in question.classes], weights=shares)))
-            for name in ("prompt_tokens", "new_tokens")
-        )
-        return Request(
-            model=question.model, device=self.device, runtime=self.runtime, weights=self.weights, kv=question.kv,
-            tp=self.tp, pp=self.pp, batch=12 * self.pp, prompt_tokens=max(prompt, 1), new_tokens=max(new, 1),
-        )  # fmt: skip
-
-    @property
-    def key(self) -> str:
-        """Its name in files."""
-        return f"{self.device}/{self.runtime}/{self.weights}/tp{self.tp}/pp{self.pp}"
+MOST_LANES = 2  # of each pool of two that are replayed, to stand for all
 
 
 @dataclass(slots=True, kw_only=True)
@@ -74,10 +55,15 @@ class Candidate:
     arrangement: Arrangement
     device: DeviceProfile
     copy: Replica
-    capacity_per_s: float  # requests per second of one replica that never lacks any
-    reading_share: float  # of a step's time, at that capacity
-    bottleneck: str
+    full: Saturation  # of one replica that never lacks requests
+    reading: Saturation | None  # the same of one that only reads prompts; None of models that generate nothing
+    writing: Saturation | None  # of one that is handed their caches
     usd_per_s: float | None  # of one replica
+
+    @property
+    def capacity_per_s(self) -> float:
+        """Requests per second of one replica that never lacks any."""
+        return self.full.requests_per_s
 
     @property
     def widths(self) -> tuple[float, float]:
@@ -134,67 +120,73 @@ class Evaluator:
 
     def candidates(self, arrangements: Sequence[Arrangement]) -> tuple[list[Candidate], dict[str, str]]:
         """The arrangements that fit, and why the others do not, by key. Step times of all are priced together."""
-        requests, kept, problems = [], [], {}
+        asked: list[tuple[Arrangement, Request, Policy, Request | None]] = []
+        problems: dict[str, str] = {}
         for each in arrangements:
             request = each.request(self.question)
             try:
-                resolved(request)
+                policy = _policy(request, each)
+                draft = draft_of(request, policy)
+                self._fits(request, policy, draft)
             except ChipwiseError as error:
                 problems[each.key] = str(error)
                 continue
-            requests.append(request)
-            kept.append(each)
-        fitting, problems_of_memory = self._fitting(kept, requests)
-        problems |= problems_of_memory
+            asked.append((each, request, policy, draft))
+        tables = self._tables([(request, policy, policy.width) for _, request, policy, _ in asked])
+        drafts = {request: policy for _, _, policy, request in asked if request is not None}
+        drafting = self._tables([(request, policy, 1) for request, policy in drafts.items()])
         found = []
-        by_policy: dict[tuple[int, int], list[int]] = {}
-        for i in fitting:
-            policy = _policy(requests[i])
-            by_policy.setdefault((policy.most_tokens, policy.most_sequences), []).append(i)
-        for (tokens, sequences), members in by_policy.items():
-            tables = step_times(
-                [requests[i] for i in members], most_tokens=tokens, most_sequences=sequences, longest=self.longest
-            )
-            for i, table in zip(members, tables, strict=True):
-                if isinstance(table, Unsupported):
-                    problems[kept[i].key] = str(table)
-                    continue
-                try:
-                    copy = replica(requests[i], table=table)
-                    found.append(self._candidate(kept[i], copy))
-                except ChipwiseError as error:
-                    problems[kept[i].key] = str(error)
+        for arrangement, request, policy, draft in asked:
+            table = tables[request, policy.width]
+            own = None if draft is None else drafting[draft, 1]
+            failed = next((each for each in (table, own) if isinstance(each, Unsupported)), None)
+            if failed is not None:
+                problems[arrangement.key] = str(failed)
+                continue
+            assert isinstance(table, StepTimes)
+            assert own is None or isinstance(own, StepTimes)
+            try:
+                copy = replica(request, policy=policy, table=table, draft=own)
+                found.append(self._candidate(arrangement, copy))
+            except ChipwiseError as error:
+                problems[arrangement.key] = str(error)
         return found, problems
 
-    def _fitting(
-        self, arrangements: Sequence[Arrangement], requests: Sequence[Request]
-    ) -> tuple[list[int], dict[str, str]]:
-        from chipwise.replay.cache import cache_of
+    def _tables(
+        self, asked: Sequence[tuple[Request, Policy, int]]
+    ) -> dict[tuple[Request, int], StepTimes | Unsupported]:
+        """Step times by request and width; those of one size are priced together."""
+        sizes: dict[tuple[int, int, int], dict[Request, None]] = {}
+        for request, policy, width in asked:
+            tokens = max(policy.most_tokens, policy.most_sequences * width)
+            sizes.setdefault((tokens, policy.most_sequences, width), {})[request] = None
+        found: dict[tuple[Request, int], StepTimes | Unsupported] = {}
+        for (tokens, sequences, width), members in sizes.items():
+            requests = list(members)
+            tables = step_times(
+                requests, most_tokens=tokens, most_sequences=sequences, longest=self.longest, width=width
+            )
+            found |= {(request, width): table for request, table in zip(requests, tables, strict=True)}
+        return found
 
-        fitting, problems = [], {}
-        for i, request in enumerate(requests):
-            policy = _policy(request)
-            try:
-                cache = cache_of(
-                    request, most_tokens=policy.most_tokens, length=request.prompt_tokens + request.new_tokens
-                )
-            except ChipwiseError as error:
-                problems[arrangements[i].key] = str(error)
-                continue
-            if cache.tokens / request.pp < self.longest:
-                problems[arrangements[i].key] = (
-                    f"the cache holds {cache.tokens:,.0f} positions and the longest request has {self.longest:,}"
-                )
-                continue
-            fitting.append(i)
-        return fitting, problems
+    def _fits(self, request: Request, policy: Policy, draft: Request | None) -> None:
+        """Checks that weights and the longest request fit.
+
+        Raises:
+            DoesNotFit: They do not.
+        """
+        length = request.prompt_tokens + request.new_tokens
+        cache = cache_of(request, most_tokens=policy.most_tokens, length=length, draft=draft)
+        if cache.tokens / request.pp < self.longest:
+            raise DoesNotFit(
+                f"the cache holds {cache.tokens:,.0f} positions and the longest request has {self.longest:,}"
+            )
 
     def _candidate(self, arrangement: Arrangement, copy: Replica) -> Candidate:
         load = self.load(1)
         cached = np.where(load.prefix >= 0, load.prefix_tokens, 0).mean() if copy.policy.prefix_cache else 0.0
-        full = saturation(
-            copy, prompt=float(load.prompt_tokens.mean()), new=float(load.new_tokens.mean()), cached=float(cached)
-        )
+        prompt, new = float(load.prompt_tokens.mean()), float(load.new_tokens.mean())
+        apart = "apart" in self.question.fleets and new > 0
         device = resolved(copy.request).device
         price = self.question.prices.get(arrangement.device)
         if price is None and device.price is not None:
@@ -203,9 +195,9 @@ class Evaluator:
             arrangement=arrangement,
             device=device,
             copy=copy,
-            capacity_per_s=full.requests_per_s,
-            reading_share=full.reading_share,
-            bottleneck=full.bottleneck,
+            full=saturation(copy, prompt=prompt, new=new, cached=float(cached)),
+            reading=saturation(copy, prompt=prompt, new=0.0, cached=float(cached)) if apart else None,
+            writing=saturation(copy, prompt=prompt, new=new, prefilled=True) if apart else None,
             usd_per_s=None if price is None else price * arrangement.devices,
         )
 
@@ -220,39 +212,90 @@ class Evaluator:
         key = f"{candidate.arrangement.key}/x{replicas}/z{z:.4f}"
         found = self.known.get(key)
         if found is None:
-            served = self.served(candidate, replicas, z)
-            part = served if self._trace is not None else steady(served)
-            found = metrics_of(part)
-            for number, each in enumerate(self.question.classes):
-                if each.name in self.question.class_limits and len(self.question.classes) > 1:
-                    rows = np.flatnonzero(part.load.kind == number)
-                    if len(rows):
-                        found |= {f"{each.name}:{name}": value for name, value in metrics_of(_rows(part, rows)).items()}
-                elif each.name in self.question.class_limits:
-                    found |= {f"{each.name}:{name}": value for name, value in metrics_of(part).items()}
-            figures = outcome(served)
-            found |= {
-                "in_flight": figures.mean_in_flight,
-                "busy": figures.busy_share,
-                "reading": figures.reading_share,
-                "preemptions": float(figures.preemptions),
-            }
-            self.known[key] = found
+            found = self.known[key] = self._metrics(self.served(candidate, replicas, z), 1)
         return found
+
+    def served_by_two(
+        self, kind: FleetKind, pools: Sequence[tuple[Candidate, int]], z: float, *, timeline: bool = False
+    ) -> Served:
+        """The replay of some lanes of two pools, both of whose step times are ``z`` deviations off."""
+        self.replays += 1
+        slow = [candidate.slow(z) for candidate, _ in pools]
+        if kind == "apart":
+            reading, writing = (Pool(replica=candidate.copy, replicas=count) for candidate, count in pools)
+            link = self.question.link_bytes_per_s or link_of(reading.replica)
+            return serve_apart(
+                self.load(max(reading.lanes, writing.lanes)), reading, writing, link_bytes_per_s=link, slow=slow,
+                most_lanes=MOST_LANES, timeline=timeline,
+            )  # fmt: skip
+        mixed = [
+            Pool(replica=candidate.copy, replicas=count, weight=count * candidate.capacity_per_s)
+            for candidate, count in pools
+        ]
+        load = self.load(sum(pool.lanes for pool in mixed))
+        return serve_mixed(load, mixed, slow=slow, most_lanes=2 * MOST_LANES, timeline=timeline)
+
+    def metrics_of_two(self, kind: FleetKind, pools: Sequence[tuple[Candidate, int]], z: float) -> dict[str, float]:
+        """The same as :meth:`metrics` of two pools."""
+        key = f"{kind}/" + " + ".join(f"{each.arrangement.key}/x{count}" for each, count in pools) + f"/z{z:.4f}"
+        found = self.known.get(key)
+        if found is None:
+            lanes = [candidate.copy.lanes * count for candidate, count in pools]
+            if kind == "mixed":
+                replayed = parts_mixed(lanes, 2 * MOST_LANES)
+            else:
+                replayed = list(parts_apart(lanes[0], lanes[1], MOST_LANES)[:2])
+            found = self.known[key] = self._metrics(self.served_by_two(kind, pools, z), sum(replayed))
+        return found
+
+    def _metrics(self, served: Served, lanes: int) -> dict[str, float]:
+        part = served if self._trace is not None else steady(served)
+        found = metrics_of(part)
+        for number, each in enumerate(self.question.classes):
+            if each.name in self.question.class_limits and len(self.question.classes) > 1:
+                rows = np.flatnonzero(part.load.kind == number)
+                if len(rows):
+                    found |= {f"{each.name}:{name}": value for name, value in metrics_of(_rows(part, rows)).items()}
+            elif each.name in self.question.class_limits:
+                found |= {f"{each.name}:{name}": value for name, value in metrics_of(part).items()}
+        figures = outcome(served, lanes=lanes)
+        return found | {
+            "in_flight": figures.mean_in_flight,
+            "busy": figures.busy_share,
+            "reading": figures.reading_share,
+            "preemptions": float(figures.preemptions),
+        }
 
     def capacity_per_s(self, candidate: Candidate, z: float) -> float:
         """Requests per second of one replica that never lacks any, its step times ``z`` deviations off."""
-        slow, reading = candidate.slow(z), candidate.reading_share
-        return candidate.capacity_per_s / (slow[0] * (1 - reading) + slow[1] * reading)
+        return _capacity(candidate, candidate.full, z)
+
+    def reading_per_s(self, candidate: Candidate, z: float) -> float:
+        """The same of one that only reads prompts; 0 of models that generate nothing."""
+        return 0.0 if candidate.reading is None else _capacity(candidate, candidate.reading, z)
+
+    def writing_per_s(self, candidate: Candidate, z: float) -> float:
+        """The same of one that is handed the caches of prompts."""
+        return 0.0 if candidate.writing is None else _capacity(candidate, candidate.writing, z)
 
     def overloaded(self, candidate: Candidate, replicas: int, z: float) -> bool:
         """Whether more arrives than so many replicas can serve, for whatever time they have."""
         return self.rate_per_s > replicas * self.capacity_per_s(candidate, z) * (1 + 1e-9)
 
 
-def _policy(request: Request) -> Policy:
+def _capacity(candidate: Candidate, full: Saturation, z: float) -> float:
+    slow = candidate.slow(z)
+    return full.requests_per_s / (slow[0] * (1 - full.reading_share) + slow[1] * full.reading_share)
+
+
+def _policy(request: Request, arrangement: Arrangement) -> Policy:
     setting = resolved(request).setting
-    return policy_of(setting.runtime, generates=setting.arch.causal)
+    policy = policy_of(setting.runtime, generates=setting.arch.causal)
+    if arrangement.speculation is None:
+        return policy
+    if not setting.arch.causal:
+        raise Unsupported(f"{setting.arch.name} generates nothing that could be drafted")
+    return replace(policy, speculation=arrangement.speculation)
 
 
 def _rows(served: Served, rows: np.ndarray) -> Served:

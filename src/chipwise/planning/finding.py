@@ -1,82 +1,29 @@
 """Finds the cheapest arrangements that hold: each sort with the fewest replicas, cheapest sorts first, rest pruned.
 
-Errors of a chip's step times are drawn once for a chip, the same in all of its arrangements, and independent between
-chips. All times of an arrangement rise with its error, so that limits hold with probability ``confidence`` where they
-hold at that quantile of the error: one replay answers whether a number of replicas is enough.
+Every arrangement is looked at where they are few; of many, one of the project's search strategies chooses which are
+priced. Fleets of two pools are put together from those that fit.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from statistics import NormalDist
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from chipwise.core.dtypes import DType
-from chipwise.hardware import datasheet
-from chipwise.hardware.runtime import default_runtime
-from chipwise.planning.evaluating import NODES, Arrangement, Candidate, Evaluator, deviations
+from chipwise.optim.strategies import make_strategy
+from chipwise.optim.strategy import Goal, Limit, Problem
+from chipwise.planning.arrangements import Arrangement, ArrangementSpace
+from chipwise.planning.evaluating import NODES, Candidate, Evaluator
+from chipwise.planning.holding import Fleet, Holding, Times, exceeded, limits_of, price_order
 from chipwise.planning.question import Question
+from chipwise.planning.two_pools import TwoPools
 
 DRAWS = 4000  # of rank confidence
-ONE_BY_ONE = 6  # numbers of replicas that are tried before steps grow
-RUNTIMES = ("vllm", "sglang", "trtllm")
-Times = Mapping[str, float]
-
-
-def limits_of(question: Question) -> dict[str, float]:
-    """All limits on times, those of classes as ``class:metric``."""
-    limits = dict(question.limits)
-    for name, own in question.class_limits.items():
-        limits |= {f"{name}:{metric}": value for metric, value in own.items()}
-    return limits
-
-
-def arrangements(question: Question) -> Iterable[Arrangement]:
-    """Every arrangement of one replica that the question allows.
-
-    Raises:
-        UnknownName: A device that no data sheet describes.
-    """
-    if question.devices:
-        devices = [datasheet.load(name) for name in question.devices]
-    else:
-        devices = [sheet for name in datasheet.names() if (sheet := datasheet.load(name)).price is not None]
-        devices += [datasheet.load(name) for name in question.prices if name not in {each.name for each in devices}]
-    for device in devices:
-        formats = question.weights or ("bf16", *(("fp8",) if DType.FP8 in device.peak_flops_per_s else ()))
-        for runtime in question.runtimes or (default_runtime(device),):
-            for weights in formats:
-                for tp in question.degrees:
-                    for pp in question.stages:
-                        if tp * pp <= question.most_devices:
-                            yield Arrangement(device=device.name, runtime=runtime, weights=weights, tp=tp, pp=pp)
-
-
-def exceeded(metrics: Times, limits: Times) -> float:
-    """The largest ratio of a time to its limit; a limit on what no request has is met."""
-    return max((metrics.get(name, 0.0) / limit for name, limit in limits.items()), default=0.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fleet:
-    """So many replicas of an arrangement."""
-
-    candidate: Candidate
-    replicas: int
-
-    @property
-    def devices(self) -> int:
-        """Devices of all replicas."""
-        return self.replicas * self.candidate.arrangement.devices
-
-    @property
-    def usd_per_s(self) -> float | None:
-        """Of all devices; None where the price is unknown."""
-        price = self.candidate.usd_per_s
-        return None if price is None else self.replicas * price
+MOST_LISTED = 1000  # arrangements that are all priced; of more, a strategy chooses as many
+BATCH = 100  # that a strategy proposes together
+STRATEGY = "evolution"
+NEAR = 1.25  # fleets of two pools are told of up to this multiple of the cheapest fleet's price
 
 
 class Finder:
@@ -86,6 +33,9 @@ class Finder:
         question: What is asked.
         known: Of replays made before, see :class:`Evaluator`.
         on_progress: Called with arrangements looked at and their number.
+
+    Raises:
+        UnknownName: A device that no data sheet describes.
     """
 
     def __init__(
@@ -95,139 +45,127 @@ class Finder:
         known: Mapping[str, Mapping[str, float]] | None = None,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        self.question, self.on_progress = question, on_progress
+        self.on_progress = on_progress
+        space = ArrangementSpace(question)
         self.evaluator = Evaluator(question, known)
-        self.z = deviations(question.confidence)
-        asked = list(arrangements(question))
         self.longest = self.evaluator.longest
         self.question = self.evaluator.question
-        self.candidates, self.problems = self.evaluator.candidates(asked)
+        self.holding = Holding(self.question, self.evaluator)
+        self.z = self.holding.z
+        asked = list(space)
+        if len(asked) > MOST_LISTED:
+            self.candidates, self.problems = self._chosen(space)
+        else:
+            self.candidates, self.problems = self.evaluator.candidates(asked)
 
-    def most_replicas(self, candidate: Candidate) -> int:
-        """Replicas that devices, power and budget allow; 0 where they allow none."""
-        question = self.question
-        most = question.most_devices // candidate.arrangement.devices
-        if question.power_w is not None:
-            power = candidate.device.board_power
-            if power is None:
-                return 0  # unknown watts hold no limit on watts
-            most = min(most, int(question.power_w / (power.number * candidate.arrangement.devices) + 1e-9))
-        if question.usd_per_s is not None:
-            if candidate.usd_per_s is None:
-                return 0
-            most = min(most, int(question.usd_per_s / candidate.usd_per_s + 1e-9))
-        return most
+    def _chosen(self, space: ArrangementSpace) -> tuple[list[Candidate], dict[str, str]]:
+        """The arrangements that a strategy chooses to price, and why others do not fit."""
+        limits = limits_of(self.question)
 
-    def least_replicas(self, candidate: Candidate, z: float) -> int:
-        """Replicas without which more arrives than can be served."""
-        return max(1, math.ceil(self.evaluator.rate_per_s / self.evaluator.capacity_per_s(candidate, z) - 1e-9))
+        def absent(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            missing = np.array([space.arrangement(row) is None for row in rows], float)
+            return np.zeros((len(rows), 0)), missing[:, None]
 
-    def holds(self, candidate: Candidate, replicas: int, z: float, limits: Times) -> bool:
-        """Whether all limits hold with so many replicas, at this deviation of the step times."""
-        if self.evaluator.overloaded(candidate, replicas, z):
-            return False
-        return exceeded(self.evaluator.metrics(candidate, replicas, z), limits) <= 1.0
+        problem = Problem(
+            cardinalities=space.cardinalities,
+            goals=(Goal(name="usd_per_s"),),
+            limits=(Limit(name="no such arrangement", free=True), Limit(name="limits on times")),
+            free=absent,
+        )
+        strategy = make_strategy(STRATEGY, problem, seed=self.question.seed)
+        found: dict[Arrangement, Candidate] = {}
+        problems: dict[str, str] = {}
+        tried = 0
+        while tried < MOST_LISTED:
+            rows = strategy.ask(min(BATCH, MOST_LISTED - tried))
+            if not len(rows):
+                break
+            asked = [space.arrangement(row) for row in rows]
+            fitting, reasons = self.evaluator.candidates([each for each in asked if each is not None])
+            problems |= reasons
+            found |= {each.arrangement: each for each in fitting}
+            prices, broken = [], []
+            for number, each in enumerate(asked):
+                candidate = None if each is None else found.get(each)
+                price = self._usd_per_s(candidate, limits)
+                prices.append(1e9 if price is None else price)
+                broken.append([float(each is None), 1.0 if price is None else 0.0])
+                self._progress(tried + number, MOST_LISTED)
+            strategy.tell(rows, np.array(prices)[:, None], np.array(broken))
+            tried += len(rows)
+        return list(found.values()), problems
+
+    def _usd_per_s(self, candidate: Candidate | None, limits: Times) -> float | None:
+        """Dollars a second of the cheapest fleet of an arrangement that holds; devices where no price is known."""
+        if candidate is None:
+            return None
+        replicas = self.fewest(candidate, self.z, limits)
+        if replicas is None:
+            return None
+        return replicas * (candidate.usd_per_s or 1e3 * candidate.arrangement.devices)
+
+    def _progress(self, done: int, total: int) -> None:
+        if self.on_progress is not None:
+            self.on_progress(done, total)
 
     def fewest(self, candidate: Candidate, z: float, limits: Times, *, most: int | None = None) -> int | None:
-        """The fewest replicas that hold; None where not even ``most`` do.
-
-        A few numbers are tried one by one; beyond, steps grow, and the last step is halved until the border is found.
-        """
-        most = self.most_replicas(candidate) if most is None else most
-        replicas = self.least_replicas(candidate, z)
-        if most < replicas or not self._can(candidate, z, limits):
-            return None
-        failed, tries = replicas - 1, 0
-        while not self.holds(candidate, replicas, z, limits):
-            if replicas == most:
-                return None
-            failed, tries = replicas, tries + 1
-            replicas = min(replicas + (1 if tries < ONE_BY_ONE else max(1, replicas // 3)), most)
-        while replicas - failed > 1:
-            middle = (replicas + failed) // 2
-            if self.holds(candidate, middle, z, limits):
-                replicas = middle
-            else:
-                failed = middle
-        return replicas
-
-    def _can(self, candidate: Candidate, z: float, limits: Times) -> bool:
-        """Whether a request alone meets the limits: if it does not, no number of replicas does."""
-        slow = candidate.slow(z)
-        table, request = candidate.copy.table, candidate.arrangement.request(self.question)
-        kinds = self.question.classes
-        if self.question.trace is not None or any(each.spread or each.shared_tokens for each in kinds):
-            return True
-        shortest = min(each.prompt_tokens for each in kinds)
-        first_s = slow[1] * table.mixed_s(0, 0, [(min(shortest, candidate.copy.policy.most_tokens), 0)])
-        step_s = slow[0] * table.decode_s(1, request.prompt_tokens)
-        least = {"ttft": first_s, "tpot": 0.98 * step_s}
-        return all(
-            least.get(name.rpartition(":")[2].split("_")[0], 0.0) <= limit for name, limit in limits.items()
-        )  # fmt: skip
-
-    def bound_usd_per_s(self, candidate: Candidate) -> float:
-        """Dollars a second without which more arrives than can be served; infinite where the price is unknown."""
-        if candidate.usd_per_s is None:
-            return math.inf
-        return self.least_replicas(candidate, self.z) * candidate.usd_per_s
+        """The fewest replicas of one arrangement that hold, see :meth:`Holding.fewest`."""
+        return self.holding.fewest(candidate, z, limits, most=most)
 
     def found(self, limits: Times | None = None) -> list[Fleet]:
-        """The cheapest fleet of every device that holds, cheapest first; those of unknown price last."""
+        """The cheapest fleet of every device that holds, and of every kind of two pools, cheapest first.
+
+        Those of unknown price come last. Fleets of two pools are told of where they cost at most ``NEAR`` times as much
+        as the cheapest of one.
+        """
         limits = limits_of(self.question) if limits is None else limits
+        fleets = self._of_one(limits)
+        cheapest = min(map(price_order, fleets), default=math.inf)
+        for kind in dict.fromkeys(self.question.fleets):
+            if kind == "together":
+                continue
+            pools = TwoPools(self.holding, kind, self.candidates, limits, on_progress=self.on_progress)
+            fleet = pools.found(NEAR * cheapest)
+            if fleet is not None:
+                fleets.append(fleet)
+        return sorted(fleets, key=lambda each: (price_order(each), each.devices))
+
+    def _of_one(self, limits: Times) -> list[Fleet]:
+        """The cheapest fleet of every device that holds."""
+        if "together" not in self.question.fleets:
+            return []
         best: dict[str, Fleet] = {}
-        ordered = sorted(self.candidates, key=lambda each: (self.bound_usd_per_s(each), each.arrangement.devices))
+        holding = self.holding
+        ordered = sorted(
+            self.candidates, key=lambda each: (holding.bound_usd_per_s(each), each.arrangement.devices)
+        )  # fmt: skip
         for number, candidate in enumerate(ordered):
-            if self.on_progress is not None:
-                self.on_progress(number, len(ordered))
+            self._progress(number, len(ordered))
             held = best.get(candidate.arrangement.device)
-            most = self.most_replicas(candidate)
-            if held is not None:
-                most = min(most, self._fewer_than(held, candidate))
+            most = holding.most_replicas(candidate)
+            if held is not None:  # that cost less than the fleet of the same device, whose price is known or not
+                most = min(most, (held.devices - 1) // candidate.arrangement.devices)
             replicas = self.fewest(candidate, self.z, limits, most=most)
             if replicas is not None:
                 best[candidate.arrangement.device] = Fleet(candidate=candidate, replicas=replicas)
-        if self.on_progress is not None:
-            self.on_progress(len(ordered), len(ordered))
-        return sorted(best.values(), key=lambda each: (price_order(each), each.devices))
-
-    def _fewer_than(self, held: Fleet, candidate: Candidate) -> int:
-        """Replicas that cost less than a fleet of the same device, whose price is known or not."""
-        return (held.devices - 1) // candidate.arrangement.devices
+        self._progress(len(ordered), len(ordered))
+        return list(best.values())
 
     def closest(self, limits: Times) -> tuple[Fleet, float, dict[str, float]] | None:
-        """Of fleets that do not hold: the one that exceeds the limits least, by how much, and its times."""
+        """Of fleets of one pool that do not hold: the one that exceeds the limits least, by how much, and its times."""
         best: tuple[Fleet, float, dict[str, float]] | None = None
         for candidate in self.candidates:
-            replicas = min(self.most_replicas(candidate), 4 * self.least_replicas(candidate, self.z))
-            if replicas < 1 or self.evaluator.overloaded(candidate, replicas, self.z):
+            replicas = min(self.holding.most_replicas(candidate), 4 * self.holding.least_replicas(candidate, self.z))
+            if replicas < 1:
                 continue
-            metrics = self.evaluator.metrics(candidate, replicas, self.z)
+            fleet = Fleet(candidate=candidate, replicas=replicas)
+            if self.holding.overloaded(fleet, self.z):
+                continue
+            metrics = self.holding.metrics(fleet, self.z)
             ratio = exceeded(metrics, limits)
             if best is None or ratio < best[1]:
-                best = (Fleet(candidate=candidate, replicas=replicas), ratio, metrics)
+                best = (fleet, ratio, metrics)
         return best
-
-    def chance(self, fleet: Fleet, limits: Times) -> float:
-        """The probability that all limits hold, from replays at several quantiles of the step times' error."""
-        ratios = []
-        for z in (*NODES, self.z):
-            over = self.evaluator.overloaded(fleet.candidate, fleet.replicas, z)
-            metrics = {} if over else self.evaluator.metrics(fleet.candidate, fleet.replicas, z)
-            ratios.append((z, math.inf if over else exceeded(metrics, limits)))
-        ratios.sort()
-        held = [z for z, ratio in ratios if ratio <= 1.0]
-        if len(held) == len(ratios):
-            return NormalDist().cdf(ratios[-1][0])
-        if not held:
-            return 1 - NormalDist().cdf(-ratios[0][0])
-        last = held[-1]
-        following = next((each for each in ratios if each[0] > last), None)
-        if following is None:
-            return NormalDist().cdf(last)
-        low = dict(ratios)[last]
-        share = (1 - low) / (following[1] - low) if math.isfinite(following[1]) else 0.0
-        return NormalDist().cdf(last + share * (following[0] - last))
 
     def rank_confidence(self, first: Fleet, second: Fleet, limits: Times, *, seed: int) -> float | None:
         """The probability that ``first`` is the cheaper of two, each with as many replicas as its own errors need.
@@ -237,11 +175,7 @@ class Finder:
         if first.usd_per_s is None or second.usd_per_s is None:
             return None
         nodes = np.array(NODES)
-        costs = []
-        for fleet in (first, second):
-            needed = [self.fewest(fleet.candidate, z, limits, most=4 * fleet.replicas + 4) for z in NODES]
-            price = fleet.candidate.usd_per_s or 0.0
-            costs.append(np.array([np.inf if each is None else each * price for each in needed]))
+        costs = [np.array([self._needed(fleet, z, limits) for z in NODES]) for fleet in (first, second)]
         draws = np.random.default_rng(seed).standard_normal((2, DRAWS))
         if first.candidate.device.name == second.candidate.device.name:
             draws[1] = draws[0]
@@ -254,23 +188,43 @@ class Finder:
         ties = own[0] == own[1]
         return float(((own[0] < own[1]) | (ties & (draws[0] < draws[1])))[known].mean())
 
-
-def price_order(fleet: Fleet) -> float:
-    """Dollars a second; infinite where unknown, so that it comes last and is never called cheapest."""
-    return math.inf if fleet.usd_per_s is None else fleet.usd_per_s
+    def _needed(self, fleet: Fleet, z: float, limits: Times) -> float:
+        """Dollars a second of the fleet's arrangements at this error; the number of a first pool of two stays."""
+        if fleet.second is None:
+            replicas = self.fewest(fleet.candidate, z, limits, most=4 * fleet.replicas + 4)
+            return np.inf if replicas is None else replicas * (fleet.candidate.usd_per_s or 0.0)
+        pools = TwoPools(self.holding, fleet.kind, (), limits)
+        pools.z = z
+        seconds = pools.fewest_seconds(fleet, most=4 * fleet.seconds + 4)
+        if seconds is None:
+            return np.inf
+        first, second = fleet.candidate.usd_per_s or 0.0, fleet.second.usd_per_s or 0.0
+        return fleet.replicas * first + seconds * second
 
 
 def cheapest_by_force(question: Question, *, most_replicas: int) -> Fleet | None:
-    """The cheapest fleet that holds, of every arrangement with every number of replicas.
+    """The cheapest fleet that holds, of every arrangement with every number of replicas, of one pool and of two.
 
     What :class:`Finder` must find, without its pruning; for small spaces.
     """
     finder = Finder(question)
     limits = limits_of(question)
+    priced = [each for each in finder.candidates if each.usd_per_s is not None]
+    numbers = range(1, most_replicas + 1)
+    fleets = []
+    if "together" in question.fleets:
+        fleets += [Fleet(candidate=each, replicas=count) for each in priced for count in numbers]
+    for kind in question.fleets:
+        if kind == "together":
+            continue
+        pools = TwoPools(finder.holding, kind, priced, limits)
+        fleets += [
+            Fleet(candidate=pair.first, replicas=count, kind=kind, second=pair.second, seconds=seconds)
+            for pair in pools.pairs()
+            for count in numbers
+            for seconds in numbers
+        ]
     held = [
-        Fleet(candidate=candidate, replicas=replicas)
-        for candidate in finder.candidates
-        for replicas in range(1, min(most_replicas, finder.most_replicas(candidate)) + 1)
-        if candidate.usd_per_s is not None and finder.holds(candidate, replicas, finder.z, limits)
+        fleet for fleet in fleets if finder.holding.allowed(fleet) and finder.holding.holds(fleet, finder.z, limits)
     ]
     return min(held, key=lambda each: (price_order(each), each.devices), default=None)

@@ -60,7 +60,7 @@ def known_of(path: Path, question: Question) -> dict[str, dict[str, float]]:
     before = dict(held["answer"].get("question", {}).items())
     now = json.loads(json.dumps(plain(question)))
     free = {"limits", "class_limits", "confidence", "prices", "most_devices", "power_w", "usd_per_s", "devices",
-            "degrees", "stages", "weights", "runtimes"}  # fmt: skip
+            "degrees", "stages", "weights", "runtimes", "experts", "copies", "speculation", "fleets"}  # fmt: skip
     other = sorted(name for name in now if name not in free and before.get(name) != now[name])
     if other:
         raise SpecError(f"is a plan of another question ({', '.join(other)}); name another file", file=str(path))
@@ -92,7 +92,8 @@ def differences(first: Path, second: Path) -> list[tuple[str, str, str]]:
         if old != new:
             rows.append((f"question.{name}", _shown(old), _shown(new)))
     options = [(each.get("options") or [{}])[0] for each in (before, after)]
-    for name in ("device", "runtime", "weights", "tp", "pp", "replicas", "devices", "usd_per_h", "chance",
+    for name in ("device", "runtime", "weights", "tp", "pp", "ep", "dp", "speculation", "replicas", "devices", "kind",
+                 "second", "usd_per_h", "chance",
                  "saturation_per_s", "bottleneck", "joules_per_output_token"):  # fmt: skip
         old, new = (each.get(name) for each in options)
         if old != new:

@@ -12,7 +12,7 @@ from chipwise.core.statistics import Z90
 from chipwise.page.document import document
 from chipwise.page.figures import Figure, axis, escape, figure
 from chipwise.page.markup import safe, section, table
-from chipwise.planning.evaluating import Arrangement, Evaluator
+from chipwise.planning.evaluating import Evaluator
 from chipwise.planning.question import Question
 from chipwise.replay.fleet import Pool, serve
 from chipwise.replay.outcome import metrics_of, over_time, steady
@@ -41,13 +41,14 @@ def write_plan_page(plan: Plan, path: Path) -> None:
         figures["front"] = [front]
         parts.append(section("front", "Price against P99 end to end", _plot("front"), "Each point is a fleet."))
     evaluator = Evaluator(plan.question)
-    curves = [_curve(evaluator, option) for option in plan.options[:BEST]]
-    figures["rate"] = [_rates(plan.question, curves)]
+    curves = [_curve(evaluator, option) for option in [each for each in plan.options if each.second is None][:BEST]]
     caption = (
         "P99 of the time to first token by requests per second, predicted; the band holds it in nine of ten cases. The "
         "dotted line is where the fleet saturates."
     )
-    parts.append(section("rate", "Latency against rate", _plot("rate"), caption))
+    if curves:
+        figures["rate"] = [_rates(plan.question, curves)]
+        parts.append(section("rate", "Latency against rate", _plot("rate"), caption))
     figures["life"] = [_life(plan.best.times)]
     parts.append(
         section("life", "The life of a request", _plot("life"), "Medians and P99 of waiting, reading, writing.")
@@ -118,10 +119,7 @@ def _front(plan: Plan) -> Figure | None:
 
 def _curve(evaluator: Evaluator, option: Option) -> tuple[str, float, list[tuple[float, float, float, float]]]:
     """An option's label, its saturation, and (rate, P99 TTFT, its low and high) at shares of that."""
-    where = Arrangement(
-        device=option.device, runtime=option.runtime, weights=option.weights, tp=option.tp, pp=option.pp
-    )
-    candidates, _ = evaluator.candidates([where])
+    candidates, _ = evaluator.candidates([option.arrangement])
     candidate = candidates[0]
     pool = Pool(replica=candidate.copy, replicas=option.replicas)
     load = evaluator.load(pool.lanes)
@@ -202,10 +200,9 @@ def _life(times: Any) -> Figure:
 
 
 def _state_of(evaluator: Evaluator, option: Option) -> dict[str, list[float]]:
-    where = Arrangement(
-        device=option.device, runtime=option.runtime, weights=option.weights, tp=option.tp, pp=option.pp
-    )
-    candidates, _ = evaluator.candidates([where])
+    if option.second is not None:
+        return {}
+    candidates, _ = evaluator.candidates([option.arrangement])
     served = evaluator.served(candidates[0], option.replicas, 0.0, timeline=True)
     if served.timeline is None:
         return {}

@@ -7,15 +7,17 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from chipwise.core import units
 from chipwise.core.errors import SpecError, UnitError, nearest, short
 from chipwise.core.files import build, read_yaml
 from chipwise.replay.load import Arrivals, RequestClass
 from chipwise.replay.outcome import METRICS
+from chipwise.replay.policy import Speculation
 
 MOST_RATE = 1e7
+FleetKind = Literal["together", "apart", "mixed"]
 _RATE = re.compile(r"^\s*([0-9][0-9_]*(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*(?:/\s*(s|min|h))?\s*$")
 
 
@@ -86,6 +88,12 @@ class Question:
         weights: Formats to choose from; empty for bf16 and fp8, where the device multiplies it.
         degrees: Tensor-parallel degrees to choose from.
         stages: Pipeline-parallel degrees to choose from.
+        experts: Expert-parallel degrees to choose from; empty: of mixtures 1, and one group on every device.
+        copies: Data-parallel degrees of mixtures' attention to choose from.
+        speculation: Ways of speculative decoding that may be used; none is always among the choices.
+        fleets: ``together``; also ``apart``, prefill and decode on pools of their own, and ``mixed``, two sorts of
+            devices behind one router.
+        link_bytes_per_s: Between prefill and decode; that of the prefill devices' links unless given.
         prices: Dollars an hour of a device, in place of the data sheet's: spot or reserved prices.
         most_devices: In one plan.
         power_w: Of all boards together, at most.
@@ -109,6 +117,11 @@ class Question:
     weights: tuple[str, ...] = ()
     degrees: tuple[int, ...] = (1, 2, 4, 8)
     stages: tuple[int, ...] = (1,)
+    experts: tuple[int, ...] = ()
+    copies: tuple[int, ...] = (1,)
+    speculation: tuple[Speculation, ...] = ()
+    fleets: tuple[FleetKind, ...] = ("together",)
+    link_bytes_per_s: float | None = None
     prices: Mapping[str, float] = field(default_factory=dict)
     most_devices: int = 1024
     power_w: float | None = None
@@ -129,6 +142,13 @@ class Question:
             raise SpecError(f"must be from 1 to 100,000, not {self.most_devices}", field="most_devices")
         if not 50 <= self.requests <= 1_000_000:
             raise SpecError(f"must be from 50 to 1,000,000, not {self.requests}", field="requests")
+        for name in ("degrees", "stages", "copies", "experts"):
+            wrong = [each for each in getattr(self, name) if not 1 <= each <= 1024]
+            if wrong:
+                raise SpecError(f"must be degrees from 1 to 1,024, not {wrong[0]}", field=name)
+        for name in ("degrees", "stages", "copies", "fleets"):
+            if not getattr(self, name):
+                raise SpecError("must name at least one", field=name)
         names = [each.name for each in self.classes]
         for name in self.class_limits:
             if name not in names:
@@ -159,11 +179,16 @@ def question_from(data: Mapping[str, Any], *, file: str | None = None) -> Questi
         if isinstance(classes, list):
             given["classes"], limits = _classes(classes)
             given["class_limits"] = {**_mapping(given.get("class_limits", {}), "class_limits"), **limits}
-        for name in ("devices", "runtimes", "weights"):
+        for name in ("devices", "runtimes", "weights", "fleets"):
             if isinstance(given.get(name), str):
                 given[name] = [part.strip() for part in given[name].split(",") if part.strip()]
         prices = _mapping(given.get("prices", {}), "prices")
         given["prices"] = {name: _price(value, f"prices.{name}") for name, value in prices.items()}
+        for kind in given.get("fleets", ()):
+            if kind not in get_args(FleetKind):
+                raise SpecError(f"no fleet is called this; {nearest(str(kind), get_args(FleetKind))}", field="fleets")
+        if "link" in given:
+            given["link_bytes_per_s"] = units.parse_field(given.pop("link"), "bandwidth", "link")
         if "power" in given:
             given["power_w"] = units.parse_field(given.pop("power"), "power", "power")
         if "budget" in given:

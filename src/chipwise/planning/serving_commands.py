@@ -6,13 +6,14 @@ nvidia.github.io/TensorRT-LLM (trtllm-serve), docs.nvidia.com/dynamo (DynamoGrap
 
 from __future__ import annotations
 
+import json
 import shlex
 from typing import TYPE_CHECKING
 
 from chipwise.replay.policy import Policy
 
 if TYPE_CHECKING:
-    from chipwise.planning.evaluating import Arrangement
+    from chipwise.planning.arrangements import Arrangement
 
 
 def commands_of(model: str, where: Arrangement, replicas: int, policy: Policy, longest: int) -> tuple[str, ...]:
@@ -21,42 +22,110 @@ def commands_of(model: str, where: Arrangement, replicas: int, policy: Policy, l
     name = shlex.quote(model)
     narrow = where.weights in ("fp8", "fp8_block")
     if where.runtime == "vllm":
-        parts = [f"vllm serve {name} --max-model-len {length}"]
-        parts += [f"--tensor-parallel-size {where.tp}"] * (where.tp > 1)
-        parts += [f"--pipeline-parallel-size {where.pp}"] * (where.pp > 1)
+        parts = [f"vllm serve {name} --max-model-len {length}", *_vllm(where)]
         parts += ["--quantization fp8"] * narrow
         parts += [f"--max-num-batched-tokens {policy.most_tokens} --max-num-seqs {policy.most_sequences}"]
         parts += ["--enable-prefix-caching"] * policy.prefix_cache
     elif where.runtime == "sglang":
-        parts = [f"python -m sglang.launch_server --model-path {name} --context-length {length}"]
-        parts += [f"--tp {where.tp}"] * (where.tp > 1)
-        parts += [f"--pp-size {where.pp}"] * (where.pp > 1)
+        parts = [f"python -m sglang.launch_server --model-path {name} --context-length {length}", *_sglang(where)]
         parts += ["--quantization fp8"] * narrow
         parts += [f"--chunked-prefill-size {policy.most_tokens} --max-running-requests {policy.most_sequences}"]
     elif where.runtime == "trtllm":
-        parts = [f"trtllm-serve {name} --max_seq_len {length}"]
-        parts += [f"--tp_size {where.tp}"] * (where.tp > 1)
-        parts += [f"--pp_size {where.pp}"] * (where.pp > 1)
+        parts = [f"trtllm-serve {name} --max_seq_len {length}", *_trtllm(where)]
         parts += [f"--max_num_tokens {policy.most_tokens} --max_batch_size {policy.most_sequences}"]
+        options = _trtllm_options(where)
+        if options:
+            parts = [f"echo {shlex.quote(json.dumps(options))} > options.yaml;", *parts]
+            parts += ["--extra_llm_api_options options.yaml"]
     elif where.runtime.startswith("llama.cpp"):
-        parts = [
-            f"llama-server -m {shlex.quote(model.rpartition('/')[2] + '.gguf')} -c {length * policy.most_sequences}"
-        ]
+        parts = [f"llama-server -m {_gguf(model)} -c {length * policy.most_sequences}"]
         parts += [f"-np {policy.most_sequences} -ub {policy.most_tokens}"]
+        if where.speculation is not None:
+            drafts = where.speculation
+            parts += [f"-md {_gguf(drafts.draft)}" if drafts.draft else "--spec-type ngram-simple"]
+            parts += [f"--draft-max {drafts.drafted}"]
     else:
         return ()
     note = f"  # {replicas} of them, behind a router" if replicas > 1 else ""
     return (" ".join(parts) + note,)
 
 
+def _gguf(model: str) -> str:
+    return shlex.quote(model.rpartition("/")[2] + ".gguf")
+
+
+def _vllm(where: Arrangement) -> list[str]:
+    """Parallelism and drafts; experts are dealt out to all devices of a stage or to none."""
+    parts = [f"--tensor-parallel-size {where.tp}"] * (where.tp > 1)
+    parts += [f"--pipeline-parallel-size {where.pp}"] * (where.pp > 1)
+    parts += [f"--data-parallel-size {where.dp}"] * (where.dp > 1)
+    parts += ["--enable-expert-parallel"] * (where.ep > 1)
+    if where.speculation is not None:
+        drafts = where.speculation
+        how: dict[str, object] = {"num_speculative_tokens": drafts.drafted}
+        if drafts.draft:
+            how = {"method": "draft_model", "model": drafts.draft, **how}
+        else:
+            how = {"method": "ngram", "prompt_lookup_max": drafts.drafted, **how}
+        parts.append(f"--speculative-config {shlex.quote(json.dumps(how))}")
+    return parts
+
+
+def _sglang(where: Arrangement) -> list[str]:
+    """Parallelism and drafts; ``--tp`` counts all devices of a stage, those of attention's copies included."""
+    devices = where.tp * where.dp
+    parts = [f"--tp {devices}"] * (devices > 1)
+    parts += [f"--dp {where.dp} --enable-dp-attention"] * (where.dp > 1)
+    parts += [f"--ep {where.ep}"] * (where.ep > 1)
+    parts += [f"--pp-size {where.pp}"] * (where.pp > 1)
+    if where.speculation is not None:
+        drafts = where.speculation
+        if drafts.draft:
+            parts += [f"--speculative-algorithm STANDALONE --speculative-draft-model-path {shlex.quote(drafts.draft)}"]
+            parts += [f"--speculative-num-steps {drafts.drafted} --speculative-eagle-topk 1"]
+        else:
+            parts += ["--speculative-algorithm NGRAM"]
+        parts += [f"--speculative-num-draft-tokens {drafts.drafted + 1}"]
+    return parts
+
+
+def _trtllm(where: Arrangement) -> list[str]:
+    devices = where.tp * where.dp
+    parts = [f"--tp_size {devices}"] * (devices > 1)
+    parts += [f"--ep_size {where.ep}"] * (where.ep > 1)
+    parts += [f"--pp_size {where.pp}"] * (where.pp > 1)
+    return parts
+
+
+def _trtllm_options(where: Arrangement) -> dict[str, object]:
+    """What only TensorRT-LLM's file of options says; JSON is YAML."""
+    options: dict[str, object] = {"enable_attention_dp": True} if where.dp > 1 else {}
+    if where.speculation is not None:
+        drafts = where.speculation
+        how: dict[str, object] = {"max_draft_len": drafts.drafted}
+        if drafts.draft:
+            how = {"decoding_type": "DraftTarget", "speculative_model": drafts.draft, **how}
+        else:
+            how = {"decoding_type": "NGram", **how}
+        options["speculative_config"] = how
+    return options
+
+
+DYNAMO = {"vllm": "Vllm", "sglang": "Sglang", "trtllm": "TRTLLM"}
+"""What NVIDIA Dynamo calls the workers of a runtime."""
+
+
 def dynamo_yaml(model: str, reading: tuple[Arrangement, int], writing: tuple[Arrangement, int]) -> str:
-    """A deployment of prefill and decode workers in NVIDIA Dynamo, as YAML.
+    """A deployment of prefill and decode workers in NVIDIA Dynamo, as YAML; empty for runtimes that it does not run.
 
     Args:
         model: The model.
         reading: The arrangement of the prefill workers, and how many there are.
         writing: The same of the decode workers.
     """
+    runtime = reading[0].runtime
+    if runtime not in DYNAMO:
+        return ""
     lines = [
         "apiVersion: nvidia.com/v1alpha1",
         "kind: DynamoGraphDeployment",
@@ -65,16 +134,25 @@ def dynamo_yaml(model: str, reading: tuple[Arrangement, int], writing: tuple[Arr
         "  services:",
         "    Frontend: {componentType: frontend, replicas: 1}",
     ]
-    for name, (where, count), flag in (
-        ("VllmPrefillWorker", reading, "--is-prefill-worker"),
-        ("VllmDecodeWorker", writing, ""),
-    ):
-        arguments = ["--model", model, "--tensor-parallel-size", str(where.tp), *([flag] if flag else [])]
+    for role, (where, count) in (("prefill", reading), ("decode", writing)):
+        if runtime == "vllm":
+            arguments = ["--model", model, *_words(_vllm(where)), *["--is-prefill-worker"] * (role == "prefill")]
+        else:
+            flags = _sglang(where) if runtime == "sglang" else _trtllm(where)
+            arguments = ["--model-path", model, *_words(flags), "--disaggregation-mode", role]
         lines += [
-            f"    {name}:",
+            f"    {DYNAMO[runtime]}{role.title()}Worker:",
             "      componentType: worker",
+            f"      subComponentType: {role}",
             f"      replicas: {count}  # {where.device}",
             f"      resources: {{limits: {{gpu: '{where.devices}'}}}}",
-            f"      extraPodSpec: {{mainContainer: {{command: [python3, -m, dynamo.vllm], args: {arguments!r}}}}}",
+            "      extraPodSpec:",
+            "        mainContainer:",
+            f"          command: [python3, -m, dynamo.{runtime}]",
+            f"          args: {json.dumps(arguments)}",
         ]
     return "\n".join(lines) + "\n"
+
+
+def _words(parts: list[str]) -> list[str]:
+    return [word for part in parts for word in shlex.split(part)]

@@ -9,14 +9,15 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from chipwise.core import units
-from chipwise.core.errors import ChipwiseError, SpecError
+from chipwise.core.errors import ChipwiseError
 from chipwise.core.results import Result
 from chipwise.core.statistics import Z90
 from chipwise.cost.model import Predicted
-from chipwise.planning.evaluating import UNCHECKED_PROMPT, Arrangement
+from chipwise.planning.arrangements import Arrangement
+from chipwise.planning.evaluating import UNCHECKED_PROMPT
 from chipwise.planning.serving_commands import dynamo_yaml
 from chipwise.replay.engine import Served
-from chipwise.replay.fleet import Pool, replica, serve, serve_apart, serve_mixed
+from chipwise.replay.fleet import Pool, link_of, replica, serve, serve_apart, serve_mixed
 from chipwise.replay.load import Load
 from chipwise.replay.outcome import MEASURES, STATISTICS, metrics_of, outcome, over_time, steady
 from chipwise.replay.policy import Policy
@@ -123,7 +124,7 @@ def simulated(
 
         slow = [_slow(pool, z) for pool in pools]
         if apart is not None:
-            bandwidth = link_bytes_per_s or _link(pools[0])
+            bandwidth = link_bytes_per_s or link_of(pools[0].replica)
             return serve_apart(load, pools[0], pools[1], link_bytes_per_s=bandwidth, slow=slow, timeline=timeline)
         if len(pools) > 1:
             return serve_mixed(load, pools, slow=slow, timeline=timeline)
@@ -155,20 +156,6 @@ def _slow(pool: Pool, z: float) -> tuple[float, float]:
     first = table.prompt_halfwidth
     reading = max(table.decode_halfwidth, UNCHECKED_PROMPT) if first is None else first
     return math.exp(z * table.decode_halfwidth / Z90), math.exp(z * reading / Z90)
-
-
-def _link(pool: Pool) -> float:
-    """Bytes a second from one replica to another: the network's, else the host's link of all its devices together.
-
-    Raises:
-        SpecError: The data sheet lists neither.
-    """
-    device = resolved(pool.replica.request).device
-    for target in ("network", "host", "device"):
-        found = [link.bandwidth.number for link in device.links if link.to == target]
-        if found:
-            return max(found) * pool.replica.devices
-    raise SpecError(f"{device.name} lists no link; say how fast a cache is handed over", field="link")
 
 
 def _simulation(

@@ -25,7 +25,9 @@ class Cache:
     bytes_per_token: float
 
 
-def cache_of(request: Request, *, most_tokens: int, length: int, utilisation: float = UTILISATION) -> Cache:
+def cache_of(
+    request: Request, *, most_tokens: int, length: int, utilisation: float = UTILISATION, draft: Request | None = None
+) -> Cache:
     """The cache of one replica of ``request``'s arrangement.
 
     Args:
@@ -33,6 +35,7 @@ def cache_of(request: Request, *, most_tokens: int, length: int, utilisation: fl
         most_tokens: Of one step, whose working memory is set aside.
         length: Positions of a typical sequence: layers with a window, and recurrent states, keep less than all.
         utilisation: Part of the memory that the server takes.
+        draft: A model that drafts, on every device of the replica: its weights and its own cache take their part.
 
     Raises:
         DoesNotFit: Weights and working memory need more; says by how much and what would fit.
@@ -51,6 +54,13 @@ def cache_of(request: Request, *, most_tokens: int, length: int, utilisation: fl
         memory.weights[0] + memory.activations[0] + memory.runtime[0]
     )
     each = float(memory.cache[1]) / longest
+    if draft is not None:
+        beside, problems = grouped([replace(draft, batch=1, prompt_tokens=longest - 1, new_tokens=1, cached_tokens=0)])
+        if problems:
+            raise next(iter(problems.values()))
+        own = memory_of(beside[0])
+        free -= float(own.weights[0])
+        each += float(own.cache[0]) / longest
     if not group.generates:
         if free < 0:
             raise DoesNotFit(_too_large(request, group, memory))

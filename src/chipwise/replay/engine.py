@@ -26,6 +26,7 @@ from chipwise.replay.step_times import StepTimes
 
 UNSERVED = -1.0  # in arrays of times: the request never got there
 JITTER_SEED = 0  # the same requests are late in every replay
+DRAFT_SEED = 1  # and are as lucky with their drafts
 EVERY = 20_000  # requests between two reports of progress
 
 
@@ -154,8 +155,10 @@ class _Engine:
         self.prefixes: OrderedDict[int, _Prefix] = OrderedDict()
         speculation = policy.speculation
         self.pace = speculation.tokens_per_step if speculation else 1.0
-        self.width = speculation.drafted + 1 if speculation else 1
-        self.draft_s = speculation.drafted * speculation.draft_s if speculation else 0.0
+        self.width = policy.width
+        self.steps_of: list[int] | None = None  # in which each request decodes; drawn, as drafts are luck
+        if speculation:
+            self.steps_of = speculation.steps(load.new_tokens - 1, seed=DRAFT_SEED).tolist()
         self.scheduled = array("d", [UNSERVED]) * count
         self.first = array("d", [UNSERVED]) * count
         self.last = array("d", [UNSERVED]) * count
@@ -390,7 +393,9 @@ class _Engine:
         self.joined[i], self.context[i] = self.step, total
         self.place[i] += 1
         self.order.append(i)
-        steps = left if self.pace == 1.0 else ceil(left / self.pace - 1e-9)
+        steps = left
+        if self.steps_of is not None:  # after a preemption, its part of them
+            steps = max(1, ceil(self.steps_of[i] * left / (self.new[i] - 1) - 1e-9))
         heapq.heappush(self.ends, (self.step + steps, i, self.place[i]))
         self.n += 1
         self.held += total
@@ -399,10 +404,7 @@ class _Engine:
     # running steps
 
     def _decode_s(self, n: int, context: float) -> float:
-        if self.width == 1:
-            return self.slow_decode * self.table.decode_s(n, context)
-        wide = self.table.mixed_s(n * self.width, context, ()) if n * self.width <= self.table.most_tokens else inf
-        return self.slow_decode * (wide + self.draft_s)
+        return self.slow_decode * self.table.decode_s(n, context)
 
     def _read(self, chunks: list[tuple[int, int, int]], ending: list[int]) -> None:
         """A step that reads prompts, and decodes where the policy mixes."""
@@ -416,9 +418,9 @@ class _Engine:
             pieces = [(longest, past) for _, past in pieces]
         alone = self._decode_s(n, self.held / n) if n else 0.0
         context = self.held / n if n else 0.0
-        whole = table.mixed_s(n * self.width, context, pieces, ending=len(ending))
+        whole = table.mixed_s(n, context, pieces, ending=len(ending))
         plain = alone / self.slow_decode if n else 0.0
-        seconds = alone + self.slow_read * max(whole - plain + (self.draft_s if n else 0.0), 0.0)
+        seconds = alone + self.slow_read * max(whole - plain, 0.0)
         self.computed += sum(tokens for _, tokens, _ in chunks) + n
         self.reading_s += seconds - alone
         started = self.now

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chipwise.core.arrays import Float64Array
-from chipwise.core.errors import Unsupported
+from chipwise.core.errors import SpecError, Unsupported
 from chipwise.replay.cache import cache_of
 from chipwise.replay.engine import UNSERVED, Served, replay
 from chipwise.replay.load import Load
@@ -26,6 +26,7 @@ TRANSFER_S = 1e-3
 """Seconds to set up the transfer of a KV cache, on top of moving its bytes. Stated, not fitted."""
 
 GOLDEN = (5**0.5 - 1) / 2
+PADDING = 0.01  # part of a vocabulary by which two models' may differ: rows that no token uses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +50,33 @@ class Replica:
         return self.request.pp * self.request.dp
 
 
+def draft_of(request: Request, policy: Policy) -> Request | None:
+    """The request to the model that drafts for ``request``'s, whole on each of its devices; None where none does.
+
+    Raises:
+        SpecError: It has another vocabulary.
+    """
+    name = policy.speculation.draft if policy.speculation else None
+    if name is None:
+        return None
+    own = replace(request, model=name, weights=None, kv=None, tp=1, pp=1, ep=1, dp=1, batch=12)
+    rows = [resolved(each).setting.arch.vocab_size for each in (request, own)]
+    if abs(rows[0] - rows[1]) > PADDING * max(rows):
+        raise SpecError(
+            f"{name} has {rows[1]:,} tokens and {getattr(request.model, 'name', request.model)} {rows[0]:,}: what it "
+            "drafts cannot be checked; name a model of the same vocabulary",
+            field="draft",
+        )
+    return own
+
+
 def replica(
-    request: Request, *, policy: Policy | None = None, longest: int = 32768, table: StepTimes | None = None
+    request: Request,
+    *,
+    policy: Policy | None = None,
+    longest: int = 32768,
+    table: StepTimes | None = None,
+    draft: StepTimes | None = None,
 ) -> Replica:
     """One copy of ``request``'s model as it is arranged there.
 
@@ -59,26 +85,22 @@ def replica(
         policy: How steps are formed; the runtime's defaults unless given.
         longest: Positions of the longest sequence.
         table: Its step times, where they are known already.
+        draft: Those of the model that drafts for it, likewise.
 
     Raises:
         DoesNotFit: Weights and working memory need more than the devices have.
+        SpecError: The model that drafts has another vocabulary.
         Unsupported: A device lacks a rate.
     """
     found = resolved(request)
     chosen = policy or policy_of(found.setting.runtime, generates=found.setting.arch.causal)
     typical = request.prompt_tokens + request.new_tokens
-    cache = cache_of(request, most_tokens=chosen.most_tokens, length=typical)
+    drafting = draft_of(request, chosen)
+    cache = cache_of(request, most_tokens=chosen.most_tokens, length=typical, draft=drafting)
     if table is None:
-        width = chosen.speculation.drafted + 1 if chosen.speculation else 1
-        answer = step_times(
-            [request],
-            most_tokens=max(chosen.most_tokens, chosen.most_sequences * width),
-            most_sequences=chosen.most_sequences,
-            longest=longest,
-        )[0]
-        if isinstance(answer, Unsupported):
-            raise answer
-        table = answer
+        table = _table(request, chosen, longest, chosen.width)
+    if drafting is not None:
+        table = table.drafted_by(_table(drafting, chosen, longest, 1) if draft is None else draft)
     return Replica(
         request=request,
         table=table,
@@ -86,6 +108,19 @@ def replica(
         cache_tokens=cache.tokens / request.pp,
         cache_bytes_per_token=cache.bytes_per_token,
     )
+
+
+def _table(request: Request, policy: Policy, longest: int, width: int) -> StepTimes:
+    answer = step_times(
+        [request],
+        most_tokens=max(policy.most_tokens, policy.most_sequences * width),
+        most_sequences=policy.most_sequences,
+        longest=longest,
+        width=width,
+    )[0]
+    if isinstance(answer, Unsupported):
+        raise answer
+    return answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +164,22 @@ def serve(
     Raises:
         DoesNotFit: A request is longer than a replica's cache.
     """
-    lanes = pool.lanes
+    return serve_lanes(
+        load, pool, pool.lanes, slow=slow, most_lanes=most_lanes, timeline=timeline, on_progress=on_progress
+    )
+
+
+def serve_lanes(
+    load: Load,
+    pool: Pool,
+    lanes: int,
+    *,
+    slow: tuple[float, float] = (1.0, 1.0),
+    most_lanes: int | None = None,
+    timeline: bool = False,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Served:
+    """The same as :func:`serve` of so many engines of a pool, whatever its number of replicas."""
     kept = lanes if most_lanes is None else min(lanes, most_lanes)
     rows = [np.arange(lane, len(load), lanes) for lane in range(kept)]
     rows = [each for each in rows if len(each)]
@@ -187,17 +237,56 @@ def joined(answers: Sequence[Served], load: Load, rows: Sequence[npt.NDArray[np.
 
 
 def serve_mixed(
-    load: Load, pools: Sequence[Pool], *, slow: Sequence[tuple[float, float]] | None = None, timeline: bool = False
+    load: Load,
+    pools: Sequence[Pool],
+    *,
+    slow: Sequence[tuple[float, float]] | None = None,
+    most_lanes: int | None = None,
+    timeline: bool = False,
 ) -> Served:
-    """What requests meet in pools of different chips behind one router, which deals them out by the pools' weights."""
+    """What requests meet in pools of different chips behind one router, which deals them out by the pools' weights.
+
+    Args:
+        load: The requests of all pools.
+        pools: The pools.
+        slow: Factors of each pool's steps.
+        most_lanes: How many lanes of the smallest pool are replayed, and as large a part of the others; about so.
+        timeline: Whether to keep what each pool's first lane held over time.
+    """
     weights = np.array([pool.weight for pool in pools])
     spread = (np.arange(len(load)) + 0.5) * GOLDEN % 1.0  # as even as random numbers are not
     choice = np.minimum(np.searchsorted(np.cumsum(weights / weights.sum()), spread, side="right"), len(pools) - 1)
-    rows = [np.flatnonzero(choice == i) for i in range(len(pools))]
     factors = slow or [(1.0, 1.0)] * len(pools)
-    used = [i for i in range(len(pools)) if len(rows[i])]
-    answers = [serve(load.taken(rows[i]), pools[i], slow=factors[i], timeline=timeline) for i in used]
-    return joined(answers, load, [rows[i] for i in used])
+    replayed = parts_mixed([pool.lanes for pool in pools], most_lanes)
+    answers, rows = [], []
+    for number, pool in enumerate(pools):
+        own = np.flatnonzero(choice == number)
+        if not len(own):
+            continue
+        kept = replayed[number]
+        rows.append(own[np.arange(len(own)) % pool.lanes < kept])
+        answers.append(serve(load.taken(own), pool, slow=factors[number], most_lanes=kept, timeline=timeline))
+    return joined(answers, load, rows)
+
+
+def parts_mixed(lanes: Sequence[int], most: int | None) -> list[int]:
+    """How many lanes of each pool are replayed: of the smallest so many at most, of the others as large a part."""
+    part = 1.0 if most is None else min(1.0, most / min(lanes))
+    return [max(1, round(part * each)) for each in lanes]
+
+
+def link_of(copy: Replica) -> float:
+    """Bytes a second from one replica to another: the network's, else the host's link of all its devices together.
+
+    Raises:
+        SpecError: The data sheet lists neither.
+    """
+    device = resolved(copy.request).device
+    for target in ("network", "host", "device"):
+        found = [link.bandwidth.number for link in device.links if link.to == target]
+        if found:
+            return max(found) * copy.devices
+    raise SpecError(f"{device.name} lists no link; say how fast a cache is handed over", field="link")
 
 
 def serve_apart(
@@ -207,9 +296,12 @@ def serve_apart(
     *,
     link_bytes_per_s: float,
     slow: Sequence[tuple[float, float]] = ((1.0, 1.0), (1.0, 1.0)),
+    most_lanes: int | None = None,
     timeline: bool = False,
 ) -> Served:
     """Prefill and decode on machines of their own: each prompt's cache crosses the link before decoding begins.
+
+    A reading replica hands over one cache after another; the writing replicas get them in turns.
 
     Args:
         load: The requests.
@@ -217,28 +309,46 @@ def serve_apart(
         writing: The pool that gives the others.
         link_bytes_per_s: From one replica to another.
         slow: Factors of both pools' steps.
+        most_lanes: How many reading lanes are replayed at least, and as large a part of the others, to stand for all.
         timeline: Whether to keep what the first lane of the decoding pool held over time.
     """
     prompts = replace(load, new_tokens=np.minimum(load.new_tokens, 1))
-    first = serve(prompts, reading, slow=slow[0])
-    moved = TRANSFER_S + load.prompt_tokens * reading.replica.cache_bytes_per_token / link_bytes_per_s
-    ready = np.where(first.done, first.first_s + moved, np.inf)
+    reads = replace(reading.replica.policy, speculation=None)
+    reader = replace(reading, replica=replace(reading.replica, policy=reads))
+    read, written, share = parts_apart(reading.lanes, writing.lanes, most_lanes)
+    first = serve(prompts, reader, slow=slow[0], most_lanes=read)
+    rows = np.arange(len(load))
+    if read < reading.lanes:
+        rows = rows[rows % reading.lanes < read]
+        load = load.taken(rows)
+    sent = load.prompt_tokens.astype(np.float64) * reading.replica.cache_bytes_per_token
+    moved_s = np.asarray(TRANSFER_S + sent / link_bytes_per_s, np.float64)
+    ready = handed_over(first.first_s, moved_s, rows % reading.lanes)
     order = np.argsort(ready, kind="stable")
-    rest = order[(load.new_tokens[order] > 1) & np.isfinite(ready[order])]
+    order = order[np.isfinite(ready[order])]
+    if share < 1:  # of what the replayed lanes read, the part that the replayed lanes write
+        order = order[np.floor((np.arange(len(order)) + 1) * share) > np.floor(np.arange(len(order)) * share)]
+    rest = order[load.new_tokens[order] > 1]
     own = replace(load.taken(rest), arrival_s=ready[rest], prefilled=True)
-    writer = replace(writing, replica=replace(writing.replica, policy=replace(writing.replica.policy, request_s=0.0)))
+    writer = replace(
+        writing, replicas=1, replica=replace(writing.replica, policy=replace(writing.replica.policy, request_s=0.0))
+    )
     if not len(rest):
         return first
-    second = serve(own, writer, slow=slow[1], timeline=timeline)
+    second = serve_lanes(own, writer, written, slow=slow[1], timeline=timeline)
     last = first.last_s.copy()
     last[rest] = second.last_s
     preemptions = first.preemptions.copy()
     preemptions[rest] += second.preemptions
+    kept = np.sort(order) if share < 1 else np.arange(len(load))
     return replace(
         first,
-        load=load,
-        last_s=last,
-        preemptions=preemptions,
+        load=load.taken(kept),
+        arrival_s=first.arrival_s[kept],
+        scheduled_s=first.scheduled_s[kept],
+        first_s=first.first_s[kept],
+        last_s=last[kept],
+        preemptions=preemptions[kept],
         computed_tokens=first.computed_tokens + second.computed_tokens,
         steps=first.steps + second.steps,
         busy_s=first.busy_s + second.busy_s,
@@ -246,6 +356,30 @@ def serve_apart(
         blocked={name: first.blocked[name] + second.blocked[name] for name in first.blocked},
         timeline=second.timeline,
     )
+
+
+def parts_apart(reading: int, writing: int, most: int | None) -> tuple[int, int, float]:
+    """Of so many reading and writing lanes: how many are replayed, and which part of what is read these write."""
+    if most is None or reading + writing <= 2 * most:
+        return reading, writing, 1.0
+    read = min(reading, max(most, -(-reading // writing)))
+    written = max(1, writing * read // reading)
+    return read, written, min(1.0, written * reading / (writing * read))
+
+
+def handed_over(ready_s: Float64Array, moved_s: Float64Array, sender: npt.NDArray[np.int64]) -> Float64Array:
+    """When each cache has arrived, (n,): a sender moves one at a time, in the order in which they are ready.
+
+    ``UNSERVED`` in ``ready_s`` becomes infinite: there is nothing to hand over.
+    """
+    found = np.full(len(ready_s), np.inf)
+    free: dict[int, float] = {}
+    for i in np.argsort(ready_s, kind="stable").tolist():
+        if ready_s[i] < 0:
+            continue
+        lane = int(sender[i])
+        free[lane] = found[i] = max(float(ready_s[i]), free.get(lane, 0.0)) + float(moved_s[i])
+    return found
 
 
 def serve_stages(

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from chipwise.core.errors import SpecError
 from chipwise.hardware.runtime import Runtime
 
@@ -16,8 +19,8 @@ from chipwise.hardware.runtime import Runtime
 class Speculation:
     """Speculative decoding: each step checks ``drafted`` tokens.
 
-    Each is accepted with probability ``acceptance`` if those before it were. ``draft_s`` is what drafting one token
-    adds to a step, in seconds.
+    Each is accepted with probability ``acceptance`` if those before it were. ``draft`` is the model that drafts them,
+    one pass a token; without one they are copied from the text (n-grams), which costs nothing.
 
     References:
         Leviathan, Kalman and Matias 2023, Fast inference from transformers via speculative decoding, equation 1.
@@ -25,7 +28,7 @@ class Speculation:
 
     drafted: int
     acceptance: float
-    draft_s: float = 0.0
+    draft: str | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.drafted <= 64:
@@ -38,6 +41,20 @@ class Speculation:
         """Mean tokens that one step gives: those accepted, and one of the model's own."""
         a, k = self.acceptance, self.drafted
         return k + 1.0 if a == 1 else (1 - a ** (k + 1)) / (1 - a)
+
+    def steps(self, tokens: npt.NDArray[np.int64], *, seed: int) -> npt.NDArray[np.int64]:
+        """Steps in which each sequence gives so many tokens, (n,): drawn one by one, at most ``drafted`` + 1 each."""
+        rng = np.random.default_rng(seed)
+        left = np.maximum(tokens, 0).astype(np.int64)
+        found = np.zeros(len(left), np.int64)
+        giving = np.flatnonzero(left)
+        while len(giving):
+            refused = 1.0 - self.acceptance
+            given = rng.geometric(refused, len(giving)) if refused > 0 else np.full(len(giving), self.drafted + 1)
+            left[giving] -= np.minimum(given, self.drafted + 1)
+            found[giving] += 1
+            giving = giving[left[giving] > 0]
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +90,11 @@ class Policy:
     answer_s: float = 0.0
     jitter_s: float = 0.0
     speculation: Speculation | None = None
+
+    @property
+    def width(self) -> int:
+        """Tokens of each decoded sequence that a step computes: those drafted and one more."""
+        return self.speculation.drafted + 1 if self.speculation else 1
 
     def __post_init__(self) -> None:
         for name in ("most_tokens", "most_sequences", "block_tokens"):

@@ -65,9 +65,8 @@ def _rate(copy: Replica, n: int, *, read: float, new: float, context: float, cac
     """Requests per second of one lane with ``n`` sequences decoding, and the share of time that reading takes."""
     table, policy = copy.table, copy.policy
     speculation = policy.speculation
-    width = speculation.drafted + 1 if speculation else 1
     pace = speculation.tokens_per_step if speculation else 1.0
-    plain_s = table.decode_s(n, context) if width == 1 else table.mixed_s(n * width, context, ())
+    plain_s = table.decode_s(n, context)
     steps = max(new - 1, 1.0) / pace  # that one request decodes in
     if not read:
         return n / steps / plain_s, 0.0
@@ -77,9 +76,9 @@ def _rate(copy: Replica, n: int, *, read: float, new: float, context: float, cac
         seconds = steps * plain_s / n + prompt_s
         return 1 / seconds, prompt_s / seconds
     chunk = read * n / steps  # prompt tokens that a step reads in the mean
-    if chunk + n * width > policy.most_tokens:
-        chunk = max(policy.most_tokens - n * width, 1)
+    if chunk + n * policy.width > policy.most_tokens:
+        chunk = max(policy.most_tokens - n * policy.width, 1)
     past = cached + max(read - chunk, 0.0) / 2
-    whole_s = table.mixed_s(n * width, context, [(max(round(chunk), 1), round(past))])
+    whole_s = table.mixed_s(n, context, [(max(round(chunk), 1), round(past))])
     rate = min(n / steps, chunk / read) / whole_s
     return rate, max(whole_s - plain_s, 0.0) / whole_s

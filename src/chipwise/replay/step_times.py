@@ -42,7 +42,8 @@ class StepTimes:
 
     ``body_s`` and ``head_s`` are lists by tokens and by sequences, from 0. Rows of the decoded sequences' attention are
     made when a number of sequences is met first. ``host_s`` is what the host adds to a step; ``sequence_host_s`` what
-    it adds for each decoded sequence.
+    it adds for each decoded sequence. A step computes ``width`` tokens of each decoded sequence: one, or in speculative
+    decoding those drafted and one more. ``draft`` are the passes of a model that drafts them, one a token.
     """
 
     body_s: list[float]
@@ -58,6 +59,8 @@ class StepTimes:
     decode_halfwidth: float  # of 90 % intervals, in logarithms
     prompt_halfwidth: float | None  # None where it was not validated
     provenance: str = ""
+    width: int = 1
+    draft: StepTimes | None = None
     _rows: dict[int, tuple[float, list[float]]] = field(default_factory=dict)
 
     @property
@@ -75,14 +78,21 @@ class StepTimes:
             chunk_s=[[factor * value for value in row] for row in self.chunk_s],
             host_s=factor * self.host_s,
             sequence_host_s=factor * self.sequence_host_s,
+            draft=None if self.draft is None else self.draft.scaled(factor),
             _rows={},
         )
+
+    def drafted_by(self, draft: StepTimes) -> StepTimes:
+        """The times of steps before each of which ``draft`` drafts; the host prepares both together."""
+        return replace(self, draft=replace(draft, host_s=0.0, sequence_host_s=0.0, _rows={}), _rows={})
 
     def row(self, n: int) -> tuple[float, list[float]]:
         """Of a step that decodes ``n`` sequences: what does not depend on contexts, and attention at each context."""
         found = self._rows.get(n)
         if found is None:
-            base = self.body_s[n] + self.head_s[min(n, len(self.head_s) - 1)] + self.host_s + self.sequence_host_s * n
+            rows = n * self.width
+            base = self.body(rows) + self.head_s[min(rows, len(self.head_s) - 1)]
+            base += self.host_s + self.sequence_host_s * n
             columns = self.attention_s
             attention = [float(np.interp(n, self.sequences, columns[:, j])) for j in range(columns.shape[1])]
             found = self._rows[n] = (base, attention)
@@ -91,7 +101,8 @@ class StepTimes:
     def decode_s(self, n: int, context: float) -> float:
         """Seconds of a step that decodes ``n`` sequences whose caches hold ``context`` positions in the mean."""
         base, attention = self.row(n)
-        return base + interpolated(self.contexts, attention, context)
+        alone = base + interpolated(self.contexts, attention, context)
+        return alone if self.draft is None else alone + (self.width - 1) * self.draft.decode_s(n, context)
 
     def chunk_attention_s(self, tokens: int, past: int) -> float:
         """Seconds of the attention of a chunk of ``tokens`` positions after ``past`` others."""
@@ -113,13 +124,17 @@ class StepTimes:
             chunks: Of prompts.
             ending: How many chunks are their prompt's last, and give a first token.
         """
-        tokens = n + sum(length for length, _ in chunks)
-        rows = min(n + ending, len(self.head_s) - 1)
+        decoded = n * self.width
+        tokens = decoded + sum(length for length, _ in chunks)
+        rows = min(decoded + ending, len(self.head_s) - 1)
         total = self.body(tokens) + self.head_s[rows] + self.host_s + self.sequence_host_s * n
         if n:
             total += interpolated(self.contexts, self.row(n)[1], context)
         for length, past in chunks:
             total += self.chunk_attention_s(length, past)
+        if self.draft is not None:
+            total += (self.width - 1) * self.draft.decode_s(n, context) if n else 0.0
+            total += self.draft.mixed_s(0, 0, chunks, ending=ending) if chunks else 0.0
         return total
 
     def body(self, tokens: int) -> float:
@@ -140,7 +155,12 @@ def interpolated(grid: Sequence[float], values: Sequence[float], at: float) -> f
 
 
 def step_times(
-    requests: Sequence[Request], *, most_tokens: int = 8192, most_sequences: int = 1024, longest: int = 32768
+    requests: Sequence[Request],
+    *,
+    most_tokens: int = 8192,
+    most_sequences: int = 1024,
+    longest: int = 32768,
+    width: int = 1,
 ) -> list[StepTimes | Unsupported]:
     """The step times of every request's arrangement; kernels of all are priced together.
 
@@ -149,26 +169,31 @@ def step_times(
         most_tokens: Of the largest step.
         most_sequences: That a step may decode.
         longest: Positions of the longest sequence.
+        width: Tokens of each decoded sequence that a step computes.
 
     Raises:
         ChipwiseError: What a request names is unknown or does not divide.
     """
+
+    def one(request: Request) -> StepTimes | Unsupported:
+        return step_times(
+            [request], most_tokens=most_tokens, most_sequences=most_sequences, longest=longest, width=width
+        )[0]
+
     groups, errors = grouped(requests)
     if errors:
         raise next(iter(errors.values()))
     if len(groups) < len(requests):  # equal arrangements: answer one by one
-        return [step_times([each], most_tokens=most_tokens, most_sequences=most_sequences, longest=longest)[0]
-                for each in requests]  # fmt: skip
+        return [one(each) for each in requests]
     known = constants()
     asked = {request.prompt_tokens for request in requests if request.prompt_tokens <= most_tokens}
     grids = _Grids.of(most_tokens, most_sequences, longest, also=sorted(asked))
     try:
-        timed = time_passes([each for group in groups for each in grids.passes(group)])
+        timed = time_passes([each for group in groups for each in grids.passes(group, width)])
     except Unsupported as error:
         if len(groups) == 1:
             return [error]
-        return [step_times([each], most_tokens=most_tokens, most_sequences=most_sequences, longest=longest)[0]
-                for each in requests]  # fmt: skip
+        return [one(each) for each in requests]
     costs = cost_groups(groups)
     answers: list[StepTimes | Unsupported] = [Unsupported("not priced")] * len(requests)
     for i, (group, cost) in enumerate(zip(groups, costs, strict=True)):
@@ -176,7 +201,7 @@ def step_times(
         if isinstance(cost, Unsupported):
             answers[row] = cost
             continue
-        table = _table(group, timed[3 * i : 3 * i + 3], grids, known)
+        table = _table(group, timed[3 * i : 3 * i + 3], grids, known, width)
         first = cost.ttft_log_halfwidth
         table.decode_halfwidth = float(cost.log_halfwidth[0])
         table.prompt_halfwidth = None if first is None else float(first[0])
@@ -218,14 +243,14 @@ class _Grids:
             pasts=_until(_PASTS, longest),
         )
 
-    def passes(self, group: Group) -> tuple[Pass, Pass, Pass]:
+    def passes(self, group: Group, width: int) -> tuple[Pass, Pass, Pass]:
         """Of one arrangement: all but attention, attention of decoded sequences, attention of chunks."""
         if group.setting.arch.encoder:
             raise Unsupported(f"{group.setting.arch.name} has an encoder and a decoder: such models are not replayed")
         setting, device = group.setting, group.device
         body = Step(batch=self.tokens, query_tokens=np.ones_like(self.tokens), past_tokens=np.ones_like(self.tokens))
         n, context = (axis.ravel() for axis in np.meshgrid(self.sequences, self.contexts, indexing="ij"))
-        decode = Step(batch=n, query_tokens=np.ones_like(n), past_tokens=context)
+        decode = Step(batch=n, query_tokens=np.full_like(n, width), past_tokens=context)
         past, chunk = (axis.ravel() for axis in np.meshgrid(self.pasts, self.chunks, indexing="ij"))
         if not group.generates:
             body = replace(body, past_tokens=0 * self.tokens)
@@ -245,7 +270,7 @@ def _until(grid: npt.NDArray[np.int64], most: int) -> npt.NDArray[np.int64]:
     return grid[: max(end, 2)]
 
 
-def _table(group: Group, timed: Sequence[PassTimes], grids: _Grids, known: Constants) -> StepTimes:
+def _table(group: Group, timed: Sequence[PassTimes], grids: _Grids, known: Constants, width: int) -> StepTimes:
     runtime, plan = group.setting.runtime, group.setting.plan
     body, decode, prompt = timed
 
@@ -254,7 +279,7 @@ def _table(group: Group, timed: Sequence[PassTimes], grids: _Grids, known: Const
         return known.device_s(chosen, runtime) if chosen.parts else np.zeros(times.figures.shape[2])
 
     tokens = np.arange(int(grids.tokens[-1]) + 1)
-    counts = np.arange(int(grids.sequences[-1]) + 1)
+    counts = np.arange(width * int(grids.sequences[-1]) + 1)
     body_s, head_s = (seconds(body, sort) for sort in ("body", "head"))
     shape = (len(grids.sequences), len(grids.contexts))
     host_s = float(known.host_step_s(runtime, sequences=0, tp=plan.tp))
@@ -271,6 +296,7 @@ def _table(group: Group, timed: Sequence[PassTimes], grids: _Grids, known: Const
         sequence_host_s=float(known.host_step_s(runtime, sequences=1, tp=plan.tp)) - host_s,
         decode_halfwidth=0.0,
         prompt_halfwidth=None,
+        width=width,
     )
 
 

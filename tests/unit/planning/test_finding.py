@@ -11,9 +11,11 @@ import chipwise
 from chipwise.core.errors import Infeasible, SpecError, UnknownName
 from chipwise.planning.answer import planned
 from chipwise.planning.evaluating import deviations
-from chipwise.planning.finding import Finder, cheapest_by_force, limits_of
+from chipwise.planning.finding import Finder, cheapest_by_force
+from chipwise.planning.holding import limits_of
 from chipwise.planning.question import Question, question_from, rate_of, read_question
 from chipwise.replay.load import RequestClass
+from chipwise.replay.policy import Speculation
 
 MODEL = "Qwen/Qwen3-0.6B"
 SMALL = {"model": MODEL, "devices": ("l4",), "degrees": (1,), "weights": ("bf16",), "requests": 60}
@@ -46,7 +48,7 @@ def test_the_plan_is_the_cheapest_that_holds_in_fifty_random_cases() -> None:
         if forced is not None:
             held += 1
             assert best[0].usd_per_s == pytest.approx(forced.usd_per_s), case
-            assert finder.holds(best[0].candidate, best[0].replicas, finder.z, limits_of(question))
+            assert finder.holding.holds(best[0], finder.z, limits_of(question))
     assert 15 <= held <= 48  # some cases have no answer, most have one
 
 
@@ -157,3 +159,31 @@ def test_rates_are_read_as_people_write_them() -> None:
 def test_an_unknown_device_is_named() -> None:
     with pytest.raises(UnknownName, match="did you mean"):
         chipwise.plan(MODEL, rate=1, devices=["h100-smx"])
+
+
+def test_experts_and_copies_of_attention_are_among_the_choices_of_mixtures_alone() -> None:
+    both = {"degrees": (1, 2), "copies": (1, 2)}
+    mixture = asked(model="Qwen/Qwen3-30B-A3B", devices=("h100-sxm",), runtimes=("vllm",), **both)
+    finder = Finder(mixture)
+    plans = {(each.arrangement.tp, each.arrangement.ep, each.arrangement.dp) for each in finder.candidates}
+    assert {(1, 1, 1), (2, 1, 1), (2, 2, 1), (1, 2, 2), (2, 4, 2)} <= plans  # vLLM: one group a device, or one
+    assert (2, 2, 2) not in plans
+    dense = Finder(asked(**both))
+    assert {(each.arrangement.ep, each.arrangement.dp) for each in dense.candidates} == {(1, 1)}
+    found = planned(mixture)
+    assert found.best.usd_per_h is not None
+    forced = cheapest_by_force(mixture, most_replicas=4)
+    assert forced is not None
+    assert found.best.usd_per_h == pytest.approx(3600 * (forced.usd_per_s or 0))
+
+
+def test_drafts_that_are_always_accepted_save_devices_and_bad_ones_are_not_taken() -> None:
+    limits = {"tpot_p99": 0.012}
+    good, bad = (
+        planned(asked(rate_per_s=60.0, limits=limits, devices=("a10",), speculation=(drafts,)))
+        for drafts in (Speculation(drafted=4, acceptance=0.95), Speculation(drafted=4, acceptance=0.0))
+    )
+    assert good.best.speculation is not None
+    assert "drafted by n-grams" in good.best.label
+    assert bad.best.speculation is None
+    assert good.best.usd_per_h <= bad.best.usd_per_h  # type: ignore[operator]

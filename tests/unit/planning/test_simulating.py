@@ -11,7 +11,7 @@ import pytest
 
 import chipwise
 from chipwise.core.errors import DoesNotFit, SpecError
-from chipwise.planning.evaluating import Arrangement
+from chipwise.planning.arrangements import Arrangement
 from chipwise.planning.serving_commands import commands_of, dynamo_yaml
 from chipwise.replay.policy import Policy
 

@@ -107,6 +107,33 @@ def test_speculation_gives_as_many_tokens_a_step_as_are_accepted() -> None:
     assert served.last_s[0] == pytest.approx(1.0 + 10.0)
 
 
+def test_the_tokens_of_a_step_are_drawn_as_drafts_are_accepted() -> None:
+    """One and the run of accepted drafts before the first refused one; a request of 21 tokens after the first."""
+    speculation = Speculation(drafted=3, acceptance=0.6)
+    one = speculation.steps(np.ones(20_000, np.int64) * 1, seed=0)
+    assert (one == 1).all()
+    many = speculation.steps(np.full(4000, 400), seed=0)
+    assert 400 / many.mean() == pytest.approx(speculation.tokens_per_step, rel=0.01)
+    assert many.min() >= 100  # four a step at most
+    assert many.std() > 0
+    # after two tokens' worth: a draft refused at once (.4) needs a second step, else one is enough
+    two = speculation.steps(np.full(40_000, 2), seed=3)
+    assert (two == 2).mean() == pytest.approx(0.4, abs=0.01)
+    assert speculation.steps(np.array([0, 7]), seed=1)[0] == 0
+
+
+def test_requests_that_draft_end_after_their_own_steps_and_lose_no_token() -> None:
+    luck = Speculation(drafted=3, acceptance=0.6)
+    load = toy_load([0.0] * 40, prompt=64, new=41)
+    policy = Policy(speculation=luck, block_tokens=16)
+    served = replay(load, toy_table(step_s=1.0), policy, cache_tokens=ROOM)
+    steps = np.sort(luck.steps(load.new_tokens - 1, seed=1))
+    assert np.sort(served.last_s - served.first_s) == pytest.approx(steps)
+    tight = replay(load, toy_table(step_s=1.0), policy, cache_tokens=64 * 16)  # preempts
+    assert tight.done.all()
+    assert tight.preemptions.sum() > 0
+
+
 def test_a_closed_loop_keeps_as_many_in_flight_as_it_has_clients() -> None:
     load = toy_load([0.0] * 6, prompt=100, new=1, clients=2, think_s=1.0)
     served = replay(load, toy_table(token_s=0.001), Policy(), cache_tokens=ROOM, timeline=True)

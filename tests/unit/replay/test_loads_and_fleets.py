@@ -9,11 +9,25 @@ import pytest
 from toy_engine import toy_load, toy_table
 
 from chipwise.core.errors import DoesNotFit, SpecError
+from chipwise.hardware.runtime import runtime_named
 from chipwise.replay.cache import cache_of
-from chipwise.replay.fleet import TRANSFER_S, Pool, Replica, serve, serve_apart, serve_mixed, serve_stages
+from chipwise.replay.fleet import (
+    TRANSFER_S,
+    Pool,
+    Replica,
+    draft_of,
+    handed_over,
+    parts_apart,
+    replica,
+    serve,
+    serve_apart,
+    serve_mixed,
+    serve_stages,
+)  # fmt: skip
 from chipwise.replay.load import RequestClass, made
 from chipwise.replay.outcome import capacity_per_s, outcome, over_time, steady
-from chipwise.replay.policy import Policy
+from chipwise.replay.policy import Policy, Speculation, policy_of
+from chipwise.replay.step_times import step_times
 from chipwise.serve.request import Request
 
 KINDS = (RequestClass(prompt_tokens=100, new_tokens=10),)
@@ -118,3 +132,66 @@ def test_the_cache_is_what_weights_and_working_memory_leave() -> None:
             most_tokens=2048,
             length=1500,
         )
+
+
+def test_a_sender_hands_over_one_cache_at_a_time() -> None:
+    # the first sender's caches are ready at 0 and 0.5 and take a second each; the second's at 0.2
+    found = handed_over(np.array([0.0, 0.2, 0.5, -1.0]), np.full(4, 1.0), np.array([0, 1, 0, 1]))
+    assert found == pytest.approx([1.0, 1.2, 2.0, np.inf])
+
+
+@pytest.mark.parametrize(("reading", "writing"), [(1, 1), (2, 6), (7, 2), (30, 11), (64, 64)])
+def test_the_lanes_that_are_replayed_get_the_load_of_all(reading: int, writing: int) -> None:
+    """Each replayed writing lane gets as much of what is read as each of all lanes would."""
+    read, written, share = parts_apart(reading, writing, 2)
+    assert 1 <= read <= reading
+    assert 1 <= written <= writing
+    assert share <= 1
+    if reading + writing > 4:
+        assert share * (read / reading) / written == pytest.approx(1 / writing)
+
+
+def test_some_lanes_of_two_pools_stand_for_all() -> None:
+    """Twelve readers and six writers: two of them and one give nearly the same times as all."""
+    load = made((RequestClass(prompt_tokens=100, new_tokens=40, spread=0.3),), count=12_000, rate_per_s=90.0, seed=1)
+    pools = (Pool(replica=toy_replica(token_s=0.001), replicas=12), Pool(replica=toy_replica(step_s=0.02), replicas=6))
+    whole, part = (
+        outcome(serve_apart(load, *pools, link_bytes_per_s=1e9, most_lanes=lanes)).metrics for lanes in (None, 2)
+    )
+    for name in ("ttft_mean", "ttft_p99", "tpot_mean", "e2e_mean", "e2e_p99"):
+        assert part[name] == pytest.approx(whole[name], rel=0.1), name
+
+
+def test_no_request_is_lost_between_two_pools() -> None:
+    load = made((RequestClass(prompt_tokens=80, new_tokens=30, spread=0.5),), count=3000, rate_per_s=50.0, seed=2)
+    pools = (Pool(replica=toy_replica(token_s=0.001), replicas=5), Pool(replica=toy_replica(step_s=0.02), replicas=3))
+    served = serve_apart(load, *pools, link_bytes_per_s=1e9)
+    assert served.done.all()
+    assert len(served.load) == len(load)
+    assert (served.last_s >= served.first_s).all()
+    assert served.computed_tokens >= int(load.prompt_tokens.sum() + load.new_tokens.sum() - len(load))
+
+
+def test_a_step_that_checks_drafts_costs_its_tokens_and_the_drafts() -> None:
+    """Priced as steps of so many tokens for each sequence; n-grams cost nothing, a model one pass a token."""
+    request = Request(model="Qwen/Qwen3-8B", device="l40s", runtime="vllm", batch=12)
+    sizes = {"most_tokens": 512, "most_sequences": 64, "longest": 4096}
+    plain, wide = (step_times([request], width=width, **sizes)[0] for width in (1, 5))
+    small = step_times([replace(request, model="Qwen/Qwen3-0.6B")], **sizes)[0]
+    drafted = wide.drafted_by(small)
+    assert plain.decode_s(8, 1000) < wide.decode_s(8, 1000) < 5 * plain.decode_s(8, 1000)
+    draft_s = small.decode_s(8, 1000) - small.host_s - 8 * small.sequence_host_s
+    assert drafted.decode_s(8, 1000) == pytest.approx(wide.decode_s(8, 1000) + 4 * draft_s)
+    assert drafted.mixed_s(8, 1000, ()) == pytest.approx(drafted.decode_s(8, 1000), rel=0.02)
+    assert drafted.mixed_s(0, 0, [(200, 0)]) > wide.mixed_s(0, 0, [(200, 0)])
+
+
+def test_a_model_that_drafts_takes_memory_and_must_share_the_vocabulary() -> None:
+    request = Request(model="Qwen/Qwen3-8B", device="l40s", runtime="vllm", batch=12)
+    policy = policy_of(runtime_named("vllm"))
+    drafting = replace(policy, speculation=Speculation(drafted=4, acceptance=0.7, draft="Qwen/Qwen3-0.6B"))
+    with_draft, alone = (replica(request, policy=each).cache_tokens for each in (drafting, policy))
+    assert with_draft < 0.7 * alone  # 112 KiB a position beside 144, and 1.2 GB of weights
+    other = replace(policy, speculation=Speculation(drafted=4, acceptance=0.7, draft="gpt2"))
+    with pytest.raises(SpecError, match=r"gpt2 has 50,257 tokens and Qwen/Qwen3-8B 151,936"):
+        draft_of(request, other)
