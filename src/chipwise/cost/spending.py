@@ -12,6 +12,7 @@ from typing import Any
 from chipwise.core.errors import Unsupported
 from chipwise.cost.request import request_total, throughput
 from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.hardware.drawn import limit_w
 from chipwise.ops import Workload
 
 
@@ -29,7 +30,7 @@ def require(device: DeviceProfile, metric: str) -> None:
     Raises:
         Unsupported: It lists no board power, or no price; says which fact belongs in which file.
     """
-    _ = device.price_usd_per_s if metric == "usd_per_1k_tokens" else device.board_power_w
+    _ = device.price_usd_per_s if metric == "usd_per_1k_tokens" else limit_w(device)
 
 
 def spent(ttft_s: Any, tpot_s: Any, workload: Workload, rates: Rates) -> dict[str, Any]:

@@ -9,6 +9,7 @@ kernel run back to back. Between kernels a device draws its floor.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,12 +19,12 @@ import numpy as np
 from chipwise.core.arrays import Float32Array, Float64Array
 from chipwise.core.errors import SpecError
 from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.hardware.drawn import PHONE_LOG_HALFWIDTH, floor_w, limit_w
 from chipwise.ops import AttentionOp, ExpertsOp, Op
 from chipwise.predict.kernels import analytic, bounded, experts
 from chipwise.predict.kernels.bounded import Fitted, columns, one_hot
 from chipwise.predict.kernels.routing import skew
 
-FLOOR_SHARE = 0.25  # share of the board's limit while awake and waiting, where no idle power is published
 DEFAULTS = {"compute": 2.5, "memory": 1.5, "constant": 0.2}  # without a fit: three quarters of the range at the limits
 LOG_HALFWIDTH = 0.6
 LEAST_SHARE = 1e-5  # of a limit: lower utilisations are not told apart
@@ -70,10 +71,10 @@ def power(
         fold: None for what ships; ``device:NAME`` or ``family:NAME`` for the model fitted without them.
 
     Raises:
-        Unsupported: The device lists no board power, or no rate for the operator's format.
+        Unsupported: The device lists no board power (and is no phone's chip), or no rate for the operator's format.
         SpecError: A latency is not above zero.
     """
-    limit = device.board_power_w
+    limit = limit_w(device)
     latency = np.asarray(latency_s, dtype=np.float64)
     if not np.all(latency > 0):
         raise SpecError("must be above zero seconds", field="latency_s")
@@ -91,6 +92,8 @@ def power(
     halfwidth = LOG_HALFWIDTH
     if fitted is not None and not without:
         halfwidth = fitted.halfwidth(phase if measured else "all", "seen" if measured else "unseen")
+    if device.board_power is None:
+        halfwidth = math.hypot(halfwidth, PHONE_LOG_HALFWIDTH)
     return Power(
         power_w=watts,
         log_halfwidth=np.full(watts.shape, halfwidth),
@@ -102,15 +105,6 @@ def power(
 def power_w(op: Op, device: DeviceProfile, latency_s: Any, *, routing: str = experts.ROUTING) -> Float64Array:
     """Watts only; see :func:`power`."""
     return power(op, device, latency_s, routing=routing).power_w
-
-
-def floor_w(device: DeviceProfile) -> float:
-    """Watts of a device that is awake and waiting: its idle power, else ``FLOOR_SHARE`` of the board's limit.
-
-    Raises:
-        Unsupported: The device lists no board power.
-    """
-    return device.idle_power.number if device.idle_power is not None else FLOOR_SHARE * device.board_power_w
 
 
 def utilisation(

@@ -12,7 +12,8 @@ from chipwise.core.errors import Unsupported
 from chipwise.cost.model import Predicted
 from chipwise.cost.request import request_total
 from chipwise.hardware.datasheet import DeviceProfile
-from chipwise.predict.power import floor_w, power
+from chipwise.hardware.drawn import floor_w
+from chipwise.predict.power import power
 from chipwise.serve.groups import GroupCost
 from chipwise.serve.kernel_times import Call, batches
 from chipwise.serve.steps import PassTimes, class_of

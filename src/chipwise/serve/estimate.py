@@ -226,6 +226,8 @@ def estimate_of(cost: GroupCost, i: int, energy: Energies | Unsupported | None =
     notes = []
     try:
         metrics[f"joules_per_{each}"] = energy_j_per_token(cost, i, energies([cost])[0] if energy is None else energy)
+        if device.board_power is None:
+            notes.append(f"nobody publishes the watts of {device.name}: they are taken from small machines at the wall")
     except Unsupported as error:
         notes.append(f"no energy: {error}")
     try:

@@ -106,14 +106,15 @@ def test_numbers_are_plausible(device: DeviceProfile) -> None:
     assert 0.01 <= device.mem_capacity_bytes / device.mem_bandwidth_bytes_per_s <= 15
     for fact, low, high in [
         (device.board_power, 5, 1500),
-        (device.idle_power, 1, 200),
+        (device.idle_power, 0.5, 200),
         (device.clock, 0.5e9, 6e9),
         (device.launch_overhead, 1e-7, 1e-4),
         (device.price, 0.05 / 3600, 20 / 3600),
     ]:
         assert fact is None or low <= fact.number <= high
     if device.idle_power is not None and device.board_power is not None:
-        assert device.idle_power.number < 0.6 * device.board_power.number
+        most = 0.85 if device.name == "riscv-p550" else 0.6  # as measured: that board hardly rests
+        assert device.idle_power.number < most * device.board_power.number
     for link in device.links:
         # A way out is never faster than the memory behind it.
         assert 1e9 <= link.bandwidth.number <= device.mem_bandwidth_bytes_per_s

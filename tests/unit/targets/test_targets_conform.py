@@ -6,6 +6,7 @@ import pytest
 
 from chipwise.core.errors import SpecError
 from chipwise.hardware import datasheet
+from chipwise.hardware.drawn import PHONE_IDLE_W, PHONE_LOAD_W
 from chipwise.run.spec import TargetSpec, run_spec
 from chipwise.space import SearchSpace
 from chipwise.targets.local import CalibratedTarget
@@ -74,13 +75,19 @@ def test_power_is_what_the_run_states_and_rises_no_higher() -> None:
     assert (watts <= 6.0).all()
 
 
+def test_a_phone_whose_watts_nobody_publishes_draws_what_small_machines_do() -> None:
+    target, space = target_of(constraints={"power": "<= 6 W"})
+    watts = target.metrics(space.sample(20, __import__("numpy").random.default_rng(0)))["power"]
+    assert ((watts >= PHONE_IDLE_W) & (watts <= PHONE_LOAD_W)).all()
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"device": "no-such-chip"}, "target.device: unknown device"),
         ({"device": "apple-m4", "runtime": "vllm"}, "target.runtime: vLLM does not run on apple-m4"),
         ({"constraints": {"tpot_p99": "<= 1 ms"}}, "constraints.tpot_p99: no data sheet predicts it"),
-        ({"constraints": {"power": "<= 6 W"}}, "constraints.power: .*board power"),
+        ({"device": "apple-m3-max", "constraints": {"power": "<= 6 W"}}, "constraints.power: .*board power"),
         ({"device": "ssh:me@board"}, "target.like: name the data sheet"),
         ({"device": "local", "tp": 2}, "target.tp: only where device names another machine"),
     ],

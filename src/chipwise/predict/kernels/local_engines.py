@@ -244,9 +244,10 @@ def cores(device: DeviceProfile) -> float:
 def watts_a_flop(device: DeviceProfile, part: str) -> float | None:
     """Power of the chip over the vector rate of the part; None where no such power is published.
 
-    Apple's and phones' sheets have no power of the chip.
+    Of systems on a chip only NVIDIA's and AMD's sheets have it: the others have that of a whole machine at the wall.
     """
-    if device.board_power is None or device.vendor == "Apple" or part not in ("gpu", "cpu"):
+    whole = device.kind == "soc" and device.vendor not in ("NVIDIA", "AMD")
+    if device.board_power is None or whole or part not in ("gpu", "cpu"):
         return None
     return device.board_power.number / vector_flops_per_s(device, part)
 

@@ -1,0 +1,42 @@
+"""Watts that a device draws at most and while it waits: its sheet's, or for phones those of small machines."""
+
+from __future__ import annotations
+
+from chipwise.hardware.datasheet import DeviceProfile
+
+FLOOR_SHARE = 0.25  # share of the board's limit while awake and waiting, where no idle power is published
+PHONE_BANDWIDTH = 90e9  # bytes/s: systems on a chip with at most this are phones', boards' and small laptops'
+PHONE_LOAD_W, PHONE_IDLE_W, PHONE_LOG_HALFWIDTH = 11.1, 1.7, 0.64
+"""Watts at the wall of small machines with such chips, all cores busy and at rest, and a half-width, as a logarithm.
+
+Geometric means of the machines whose sheets say so: MacBook Neo (A18 Pro), Radxa Dragon Q6A (QCS6490), Orange Pi 5 Max
+(RK3588), Raspberry Pi 5 and 4, HiFive Premier P550 (not at rest, where it draws most of what it does under load). One
+more such machine stays within the half-width nine times in ten by Student's t. Source: geerlingguy/sbc-reviews 968b675.
+"""
+
+
+def limit_w(device: DeviceProfile) -> float:
+    """Watts that the device draws at most: its board power; of a phone's chip without one, that of small machines.
+
+    Raises:
+        Unsupported: The device lists no board power, and is no phone's chip.
+    """
+    if device.board_power is None and is_phone(device):
+        return PHONE_LOAD_W
+    return device.board_power_w
+
+
+def floor_w(device: DeviceProfile) -> float:
+    """Watts of a device that is awake and waiting: its idle power, else ``FLOOR_SHARE`` of the board's limit.
+
+    Raises:
+        Unsupported: As :func:`limit_w`.
+    """
+    if device.idle_power is not None:
+        return device.idle_power.number
+    return PHONE_IDLE_W if device.board_power is None and is_phone(device) else FLOOR_SHARE * limit_w(device)
+
+
+def is_phone(device: DeviceProfile) -> bool:
+    """Whether the chip is one of phones and small boards, by its memory."""
+    return device.kind == "soc" and device.mem_bandwidth_bytes_per_s <= PHONE_BANDWIDTH
