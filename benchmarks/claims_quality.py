@@ -151,7 +151,7 @@ def trained(name: str, seed: int, steps: int, store: TokenStore) -> dict[str, st
             quantised_bits_per_byte(arch, result.weights, form, data, JUDGED_BYTES).bits_per_byte if not seed else None
             for form in ("int8", "int4")
         ]
-    found = ["" if value is None else f"{value:.5f}" for value in (result.bits_per_byte, *forms, clock.step_s())]
+    found = ["" if value is None else f"{value:.5f}" for value in (result.loss, *forms, clock.step_s())]
     found.append(RECIPE)
     return dict(zip(COLUMNS, (name, str(seed), str(steps), str(arch.parameters()), *found), strict=True))
 

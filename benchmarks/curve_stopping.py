@@ -21,6 +21,8 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
+from chipwise.core.fields import losses_renamed
+
 SHARES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 MARGINS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3)
 FEWEST = 6  # trainings that ended before any is stopped
@@ -48,27 +50,27 @@ def trainings(run: Path) -> list[Training]:
     record = json.loads((run / "record.json").read_text())
     ended = {}
     for path in run.glob("trainings/*/result-*.json"):
-        ended.setdefault(path.parent.name, []).append(json.loads(path.read_text()))
+        ended.setdefault(path.parent.name, []).append(losses_renamed(json.loads(path.read_text())))
     last_s = max(result["cpu_s"] for results in ended.values() for result in results)
     full = [r for results in ended.values() for r in results if r["cpu_s"] > 0.9 * last_s]
-    best = min(result["bits_per_byte"] for result in full)
+    best = min(result["loss"] for result in full)
     found = []
     for results in ended.values():
         results.sort(key=lambda result: result["cpu_s"])
         first, final = results[0], results[-1]
         number = next(
             trial["number"]
-            for trial in record["trials"]
-            if math.isclose(trial["bits_per_byte"] or 0, final["bits_per_byte"])
+            for trial in map(losses_renamed, record["trials"])
+            if math.isclose(trial["loss"] or 0, final["loss"])
         )
         found.append(
             Training(
                 number=number,
                 curve=[(point[0], point[2]) for point in first["curve"]],
                 cpu_s=first["cpu_s"],
-                bits_per_byte=first["bits_per_byte"],
+                bits_per_byte=first["loss"],
                 longer=len(results) > 1,
-                best_of_all=final["bits_per_byte"] == best,
+                best_of_all=final["loss"] == best,
             )
         )
     return sorted(found, key=lambda item: item.number)

@@ -286,7 +286,7 @@ def fitting_batch(bench: Bench) -> list[Row]:
         (job,) = _jobs(bench, {"fit": (16, 1) if bench.fake else (512, 8)}, precision="fp32", steps=4)
         try:
             result = replace(job, folder=f"{job.folder}-{share}").run(lambda update: None)
-            rows.append({"gpu": bench.name, "memory_share": share, "bits_per_byte": result["bits_per_byte"]})
+            rows.append({"gpu": bench.name, "memory_share": share, "bits_per_byte": result["loss"]})
         except Exception as error:  # what does not fit at all is a row too
             rows.append({"gpu": bench.name, "memory_share": share, "bits_per_byte": None, "error": str(error)})
     return rows

@@ -70,7 +70,7 @@ def trained(optimiser: str, width: int, factor: float, seed: int, steps: int, de
             clock=itertools.count().__next__,
         )
     spent = time.process_time() - began
-    values = (optimiser, width, factor, seed, result.steps, f"{result.bits_per_byte:.5f}", f"{spent:.1f}")
+    values = (optimiser, width, factor, seed, result.steps, f"{result.loss:.5f}", f"{spent:.1f}")
     return dict(zip(COLUMNS, map(str, values), strict=True))
 
 

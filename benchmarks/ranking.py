@@ -126,8 +126,8 @@ class Bench:
             **more,
         )
         self.cpu_s[kind] = self.cpu_s.get(kind, 0.0) + result.cpu_s
-        print(f"{kind:6} {seed} {result.bits_per_byte:.4f} {result.cpu_s:5.1f} CPU-s  {subnet.name}", flush=True)
-        return result.bits_per_byte
+        print(f"{kind:6} {seed} {result.loss:.4f} {result.cpu_s:5.1f} CPU-s  {subnet.name}", flush=True)
+        return result.loss
 
     def alone(self, seed: int) -> list[float]:
         """Bits per byte after full trainings."""

@@ -94,4 +94,4 @@ def layer_parameters(arch: ArchSpec) -> int:
 def law(subnet: Subnet, data: TokenData, tokens: int) -> float:
     """Bits per byte that the shipped scaling law states for this size after so many tokens, before any training."""
     head = subnet.arch.vocab_size * subnet.arch.d_model
-    return float(START.bits_per_byte(layer_parameters(subnet.arch), head, tokens * data.bytes_per_token))
+    return float(START.loss(layer_parameters(subnet.arch), head, tokens * data.bytes_per_token))

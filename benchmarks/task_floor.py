@@ -71,7 +71,7 @@ def row(run: Path, record: RunRecord, trial: Trial, task: str, result: dict, cpu
         "held_out": result.get("test_items"),
         "learnt_from": result.get("train_items"),
         "judged": result.get("judged") or result.get("failed"),
-        "bits_per_byte": trial.quantised_bits_per_byte,
+        "bits_per_byte": trial.quantised_loss,
         "ttft_p99_s": measured.get("ttft_p99"),
         "tpot_p99_s": measured.get("tpot_p99"),
         "peak_memory_bytes": measured.get("peak_memory"),

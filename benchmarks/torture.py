@@ -246,11 +246,11 @@ def trainings(folder: Path, spec: Path) -> dict[str, float]:
             choices=choice_labels(space),
         )
         every_trial = Trials(study, run, space).all()
-    found = {f"{item.number}/{rung.rung}": rung.quantised_bits_per_byte for item in every_trial for rung in item.rungs}
+    found = {f"{item.number}/{rung.rung}": rung.quantised_loss for item in every_trial for rung in item.rungs}
     return found | {
         f"{item.number}/{name}": value
         for item in every_trial
-        for name, value in (("final", item.notes.exported_bits_per_byte), ("test", item.notes.test_bits_per_byte))
+        for name, value in (("final", item.notes.exported_loss), ("test", item.notes.test_loss))
         if value is not None
     }
 

@@ -171,7 +171,7 @@ def main() -> None:
             row = {
                 "variant": name if options.what == "shapes" else f"{name} (d{options.width})",
                 "cpu_s": options.budget,
-                "bits_per_byte": round(result.bits_per_byte, 4),
+                "bits_per_byte": round(result.loss, 4),
                 "perplexity": round(result.perplexity, 2),
                 "parameters": arch.parameters(),
                 "steps": result.steps,

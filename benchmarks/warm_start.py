@@ -63,7 +63,7 @@ def trained(
         checkpoint_every_s=math.inf,
         clock=clock,
     )
-    return result.bits_per_byte, clock.step_s()
+    return result.loss, clock.step_s()
 
 
 def steps_for(quality: float, steps: np.ndarray, curve: np.ndarray) -> float:

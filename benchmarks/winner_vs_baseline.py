@@ -159,7 +159,7 @@ def contest(seeds, spec, store: TokenStore, room: Path) -> list[dict]:
             if event.kind == "result":
                 trained[jobs[event.job]] = event.data
                 digest, seed = jobs[event.job]
-                print(f"trained {digest[:12]}, seed {seed}: {event.data['bits_per_byte']:.4f} bits/byte", flush=True)
+                print(f"trained {digest[:12]}, seed {seed}: {event.data['loss']:.4f} bits/byte", flush=True)
     yardstick = store.tokens(seeds[min(seeds)]["winner"].arch.vocab_size)
     bytes_per_token = yardstick.validation_bytes.sum() / (len(yardstick.validation) - 1)
     rows = []

@@ -75,8 +75,8 @@ def test_a_finished_run_of_0_1_0_is_resumed_to_the_same_answer(run_0_1_0) -> Non
     record = api.search(spec, out=run_0_1_0, resume=True)
     assert (record.status, len(record.trials)) == ("finished", TRIALS)
     winner = record.trial(record.winner)
-    assert (winner.quantised_bits_per_byte, winner.measured["tpot_p50"]) == pytest.approx(WINNER, rel=1e-12)
-    assert winner.test_bits_per_byte is None  # that version kept no test text, and none is made up
+    assert (winner.quantised_loss, winner.measured["tpot_p50"]) == pytest.approx(WINNER, rel=1e-12)
+    assert winner.test_loss is None  # that version kept no test text, and none is made up
     assert "exported" in (run_0_1_0 / "card.md").read_text()
 
 

@@ -47,9 +47,7 @@ def finished(spec: Path, folder: Path) -> dict[tuple[int, int], float]:
     directions = [goal.direction for goal in run.goals]
     study = Study(copy, name=run.name, directions=directions, identity=run.identity, choices=choice_labels(space))
     return {
-        (item.number, rung.rung): rung.quantised_bits_per_byte
-        for item in Trials(study, run, space).all()
-        for rung in item.rungs
+        (item.number, rung.rung): rung.quantised_loss for item in Trials(study, run, space).all() for rung in item.rungs
     }
 
 

@@ -140,9 +140,7 @@ def test_expected_then_measured(run: Path, visit) -> None:
 
     # the winner turns out to be too slow: the best of the others takes its place
     number = before.winner
-    others = [
-        t.number for t in before.trials if t.test_bits_per_byte is not None or t.quantised_bits_per_byte is not None
-    ]
+    others = [t.number for t in before.trials if t.test_loss is not None or t.quantised_loss is not None]
     results = measured(run, slow_file=f"{number}.gguf", slow=200.0)
     done = chipwise("measurements", "import", results)
     assert done.returncode == 0, done.stdout + done.stderr

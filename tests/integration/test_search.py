@@ -31,7 +31,7 @@ def test_the_winner_was_measured_within_the_limits(record) -> None:
     winner = record.trial(record.winner)
     assert winner.measured is not None
     assert not broken(record.constraints, winner.measured)
-    assert winner.quantised_bits_per_byte is not None
+    assert winner.quantised_loss is not None
 
 
 def test_the_winner_had_the_full_budget_and_so_had_the_baseline(record) -> None:

@@ -77,7 +77,7 @@ def searched(on: str, profile: Path, home: Path, **changed: object) -> RunRecord
 
 def decisions(record: RunRecord) -> list[tuple[object, ...]]:
     """What was tried and found, trial by trial, and which trial won."""
-    tried = [(item.number, item.choices, item.quantised_bits_per_byte) for item in record.trials]
+    tried = [(item.number, item.choices, item.quantised_loss) for item in record.trials]
     return [*tried, ("winner", record.winner)]
 
 
@@ -186,6 +186,6 @@ def test_a_killed_ray_worker_returns_its_training(tmp_path) -> None:
     assert killed, "the training was over before its worker could be killed"
     assert event.kind == "result", event.data
     known = plain_result(job, tmp_path / "plain")
-    assert event.data["bits_per_byte"] == known["bits_per_byte"]
+    assert event.data["loss"] == known["loss"]
     assert Path(event.data["weights"]).read_bytes() == Path(known["weights"]).read_bytes()
     assert not ray.is_initialized()

@@ -59,7 +59,7 @@ class _Lines:
 def _line(status: Status) -> str:
     if not status.priced and not status.trained:
         return f"{_clock(status)} {status.phase}" + (f": {status.detail}" if status.detail else "")
-    best = "no best yet" if status.best_bits_per_byte is None else f"best {_best(status.best_bits_per_byte, status)}"
+    best = "no best yet" if status.best_loss is None else f"best {_best(status.best_loss, status)}"
     return (
         f"{_clock(status)} {status.phase}: {status.priced:,} priced, "
         f"{status.trained} trained, {status.measured} measured, {best}"
@@ -103,8 +103,8 @@ def _screen(status: Status) -> Group:
         table.add_row("candidates", f"{status.priced:,} priced", told)
     if status.failed:
         table.add_row("", f"{status.failed} failed", "")
-    if status.best_bits_per_byte is not None:
-        table.add_row("best so far", _best(status.best_bits_per_byte, status), status.best)
+    if status.best_loss is not None:
+        table.add_row("best so far", _best(status.best_loss, status), status.best)
     return Group(table, bar)
 
 

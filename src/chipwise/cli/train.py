@@ -93,15 +93,15 @@ def command(
     speed = "" if done.tokens_per_s is None else f", {units.show(done.tokens_per_s, 'rate')}"
     share = "unknown" if done.mfu is None else units.show(done.mfu, "share", digits=2)
     used = "already trained" if done.tokens_per_s is None else f"MFU {share} (peak: {done.peak})"
-    if done.start_bits_per_byte is not None:
-        say(f"started from {done.start_bits_per_byte:.4f} bits/byte on the validation text")
+    if done.start_loss is not None:
+        say(f"started from {done.start_loss:.4f} bits/byte on the validation text")
     say(
-        f"{result.bits_per_byte:.4f} bits/byte, perplexity {result.perplexity:.2f} on the validation text after "
+        f"{result.loss:.4f} bits/byte, perplexity {result.perplexity:.2f} on the validation text after "
         f"{result.steps:,} steps, {result.tokens:,} tokens{speed}, {used}"
     )
     if done.kept == "start":
         say("warning: the training made the model worse; the folder has the weights it started from")
-    put(f"model: {done.folder} ({done.test_bits_per_byte:.4f} bits/byte on the test text)")
+    put(f"model: {done.folder} ({done.test_loss:.4f} bits/byte on the test text)")
 
 
 class _Progress:
@@ -118,7 +118,7 @@ class _Progress:
         if not notices.is_terminal and now - self._printed_s < 10:
             return
         self._printed_s = now
-        loss = "" if update.bits_per_byte is None else f"{update.bits_per_byte:.3f} bits/byte of training text, "
+        loss = "" if update.loss is None else f"{update.loss:.3f} bits/byte of training text, "
         used = (
             "MFU unknown (unknown peak)" if update.mfu is None else f"MFU {units.show(update.mfu, 'share', digits=2)}"
         )

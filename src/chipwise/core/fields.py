@@ -24,6 +24,15 @@ def later(default: Any) -> Any:
     return dataclasses.field(default=default, metadata={"later": True})
 
 
+def losses_renamed(data: Mapping[str, Any]) -> dict[str, Any]:
+    """``data`` with the names that losses have today: files of 0.1 and before called any task's ``bits_per_byte``.
+
+    >>> losses_renamed({"rung": 0, "bits_per_byte": 2.0, "quantised_bits_per_byte": 2.1})
+    {'rung': 0, 'loss': 2.0, 'quantised_loss': 2.1}
+    """
+    return {name.replace("bits_per_byte", "loss"): value for name, value in data.items()}
+
+
 def positive(block: object, *names: str, most: int = MOST) -> None:
     """Checks that the named fields are between 1 and ``most``.
 

@@ -41,7 +41,7 @@ class Law:
     text_exponent: float
     level_known: bool = True  # False: only the shape is believed; the level is that of the run's own trainings
 
-    def bits_per_byte(self, layers: ArrayLike, head: ArrayLike, text_bytes: ArrayLike) -> Float64Array:
+    def loss(self, layers: ArrayLike, head: ArrayLike, text_bytes: ArrayLike) -> Float64Array:
         """Expected bits per byte of models of these sizes after this much text, (n,)."""
         n, h, d = (np.asarray(item, float) for item in (layers, head, text_bytes))
         sizes = self.layers * n**-self.size_exponent + self.head * h**-self.size_exponent
@@ -51,21 +51,19 @@ class Law:
 START = Law(floor=0.5, layers=7.0, head=5.0, text=130.0, size_exponent=0.3, text_exponent=0.34)
 
 
-def fit_law(
-    layers: ArrayLike, head: ArrayLike, text_bytes: ArrayLike, bits_per_byte: ArrayLike, *, start: Law = START
-) -> Law:
+def fit_law(layers: ArrayLike, head: ArrayLike, text_bytes: ArrayLike, loss: ArrayLike, *, start: Law = START) -> Law:
     """Fits the law to trainings by relative least squares, regularised towards ``start``; arguments (n,).
 
     Of a ``start`` whose level is not known, what is believed is scaled to these trainings first.
     """
-    n, h, d, y = (np.asarray(item, float) for item in (layers, head, text_bytes, bits_per_byte))
+    n, h, d, y = (np.asarray(item, float) for item in (layers, head, text_bytes, loss))
     if not len(y):
         return start
-    level = 1.0 if start.level_known else float(np.median(y / start.bits_per_byte(n, h, d)))
+    level = 1.0 if start.level_known else float(np.median(y / start.loss(n, h, d)))
     grid = np.meshgrid(np.geomspace(1e5, 3e6, 3), np.geomspace(1e5, 3e6, 3), np.geomspace(1e6, 1e8, 3))
     some_n, some_h, some_d = (axis.ravel() for axis in grid)
     all_n, all_h, all_d = np.r_[n, some_n], np.r_[h, some_h], np.r_[d, some_d]
-    all_y = np.r_[y, level * start.bits_per_byte(some_n, some_h, some_d)]
+    all_y = np.r_[y, level * start.loss(some_n, some_h, some_d)]
     weight = np.r_[np.ones(len(y)), np.full(len(some_n), BELIEF)] / all_y
     best: tuple[float, Law] | None = None
     for a, b in itertools.product(EXPONENTS, EXPONENTS):
@@ -120,23 +118,23 @@ class Trainings:
     layers: Float64Array
     head: Float64Array
     text_bytes: Float64Array
-    bits_per_byte: Float64Array
+    loss: Float64Array
 
     def __len__(self) -> int:
-        return len(self.bits_per_byte)
+        return len(self.loss)
 
     def expect(self, layers: float, head: float, text_bytes: float, *, seed: int, draws: int = 40) -> Predicted:
         """Expected result of another training by the law fitted to these, with its 90 % interval.
 
         The interval combines the law's variation under bootstrap resampling and the trainings' scatter around it.
         """
-        held = np.column_stack([self.layers, self.head, self.text_bytes, self.bits_per_byte])
+        held = np.column_stack([self.layers, self.head, self.text_bytes, self.loss])
         law = fit_law(*held.T)
-        value = float(law.bits_per_byte(layers, head, text_bytes))
-        off = self.bits_per_byte / law.bits_per_byte(self.layers, self.head, self.text_bytes) - 1
+        value = float(law.loss(layers, head, text_bytes))
+        off = self.loss / law.loss(self.layers, self.head, self.text_bytes) - 1
         scatter = float(np.sqrt((off**2).sum() / max(1, len(self) - CONSTANTS)))
         rng = np.random.default_rng(seed)
         others = [fit_law(*held[rng.integers(0, len(self), len(self))].T) for _ in range(draws)]
-        moved = np.array([other.bits_per_byte(layers, head, text_bytes) for other in others]) - value
+        moved = np.array([other.loss(layers, head, text_bytes) for other in others]) - value
         half = Z90 * float(np.sqrt((moved**2).mean() + (scatter * value) ** 2))
         return Predicted(value=value, low=value - half, high=value + half)

@@ -49,7 +49,7 @@ class Observation:
     row: Sequence[int]
     spent: float  # in the unit of the budget: seconds of the device that trains, or tokens
     tokens: int
-    bits_per_byte: float
+    loss: float
 
 
 @dataclass(frozen=True)
@@ -245,8 +245,8 @@ class Chooser:
         """Mean and standard deviation of bits per byte of ``rows`` after a full final training."""
         law, trend = self._learn(observations)
         mean, std = self._model.predict(rows)
-        bits_per_byte = np.exp(mean + trend(rows)) * law(rows)
-        return bits_per_byte, bits_per_byte * std
+        loss = np.exp(mean + trend(rows)) * law(rows)
+        return loss, loss * std
 
     def belief(self, observations: Sequence[Observation], rows: Rows) -> Belief:
         """The posterior of ``rows`` as the acquisition needs it; see :class:`Belief`."""
@@ -315,14 +315,14 @@ class Chooser:
         pace = fit_pace(layers, head, tokens / np.array([item.spent for item in observations]))
         law = fit_law(layers, head, tokens * self._bytes_per_token(seen), self._losses(observations), start=self._start)
 
-        def bits_per_byte(rows: Rows, tokens: Float64Array | None = None) -> Float64Array:
+        def loss(rows: Rows, tokens: Float64Array | None = None) -> Float64Array:
             layers, head = self._sizes(rows)
             if tokens is None:
                 tokens = np.full(len(rows), self._final)
                 tokens = tokens if self._in_tokens else tokens * pace.tokens_per_s(layers, head)
-            return law.bits_per_byte(layers, head, tokens * self._bytes_per_token(rows))
+            return law.loss(layers, head, tokens * self._bytes_per_token(rows))
 
-        return bits_per_byte
+        return loss
 
     def _sizes(self, rows: Rows) -> tuple[Float64Array, Float64Array]:
         """Parameters of the layers and of the head, each (n,)."""
@@ -333,7 +333,7 @@ class Chooser:
     @staticmethod
     def _losses(observations: Sequence[Observation]) -> Float64Array:
         """Losses, of which logarithms can be taken, (n,)."""
-        return np.maximum([item.bits_per_byte for item in observations], LEAST_LOSS)
+        return np.maximum([item.loss for item in observations], LEAST_LOSS)
 
     def _candidates(
         self, observations: Sequence[Observation], taken: Sequence[Sequence[int]], rng: np.random.Generator
@@ -342,7 +342,7 @@ class Chooser:
         rows = self.pool
         if observations:
             seen = np.array([item.row for item in observations])
-            counted = self.penalty_factor(seen) * [item.bits_per_byte for item in observations]
+            counted = self.penalty_factor(seen) * [item.loss for item in observations]
             best = np.lexsort((counted, np.array([-item.spent for item in observations])))[:PARENTS]
             parents = np.unique(seen[best], axis=0)
             children = distinct_rows(mutate(self._space, np.repeat(parents, CHILDREN, axis=0), rng))[0]
@@ -421,7 +421,7 @@ class StrategyProposer:
             values = np.zeros((len(rows), len(problem.goals)))
             signs = np.array([1.0 if goal.direction == "minimize" else -1.0 for goal in problem.goals])
             values[:, problem.free_goals] = problem.price(rows)[0] * signs[problem.free_goals]
-            values[:, problem.expensive_goals] = np.array([[item.bits_per_byte] for item in first.values()])
+            values[:, problem.expensive_goals] = np.array([[item.loss] for item in first.values()])
             strategy.tell(rows, values)
         lost = [key for key in gone if key not in first]
         if lost:

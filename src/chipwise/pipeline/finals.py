@@ -133,7 +133,7 @@ class Finals:
         return (known or {}).get(self._spec.asked.pace)
 
     def _counted(self, item: Candidate) -> float:
-        bits = item.notes.exported_bits_per_byte
+        bits = item.notes.exported_loss
         assert bits is not None
         return bits * self._penalty_factor(item)
 
@@ -222,7 +222,7 @@ class Finals:
     def _export(self, item: Candidate) -> None:
         """Writes ``model.onnx`` with the trained weights and scores it on the validation text, once."""
         folder = self._folder.trial(item.number)
-        if item.notes.exported_bits_per_byte is not None and (folder / "model.onnx").exists():
+        if item.notes.exported_loss is not None and (folder / "model.onnx").exists():
             return
         weights = self._weights(item)
         with storage(folder):
@@ -231,7 +231,7 @@ class Finals:
                 runtime = self._spec.target.runtime if self._target.measures else "llama.cpp"
                 export_for(runtime, item.design, folder, weights=weights)
         found = self._data.losses(Exported(design=item.design, weights=weights, folder=folder), split="validation")
-        self._trials.note(item.number, exported_bits_per_byte=found.loss)
+        self._trials.note(item.number, exported_loss=found.loss)
 
     def _weights(self, item: Candidate) -> dict[str, Any]:
         """The trained weights of a candidate; a file that is missing or damaged is trained again."""
@@ -262,7 +262,7 @@ class Finals:
         for item in (winner, reference):
             if item is not None:
                 found.append(self._data.losses(self._exported(item), split="test"))
-                self._trials.note(item.number, test_bits_per_byte=found[-1].loss)
+                self._trials.note(item.number, test_loss=found[-1].loss)
         entries = len(found[0].values)
         error = None
         if reference is not None and reference.number != winner.number and entries > 1:
@@ -285,12 +285,10 @@ class Finals:
         """What the task's ecosystem loads, with the measured ``model.onnx`` and the promises beside it."""
         source = self._folder.trial(winner.number) / "model.onnx"
         metric, notes = self._spec.asked.metric, winner.notes
-        tested = notes.exported_bits_per_byte if notes.test_bits_per_byte is None else notes.test_bits_per_byte
+        tested = notes.exported_loss if notes.test_loss is None else notes.test_loss
         promises = promises_of(self._spec, winner) | {
             metric.name: None if tested is None else metric.shown(tested),
-            f"validation_{metric.name}": None
-            if notes.exported_bits_per_byte is None
-            else metric.shown(notes.exported_bits_per_byte),
+            f"validation_{metric.name}": None if notes.exported_loss is None else metric.shown(notes.exported_loss),
         }
         if self._tasks is not None:
             promises["tasks"] = self._tasks.ship(winner, self._folder.winner)

@@ -227,7 +227,7 @@ def _column(items: Sequence[Candidate], judge: Judge) -> Float64Array:
 
 def _bits(item: Candidate, rung: int) -> float | None:
     result = item.after(rung)
-    return None if result is None else result.quantised_bits_per_byte
+    return None if result is None else result.quantised_loss
 
 
 def _belief(item: Candidate, rung: int) -> float | None:

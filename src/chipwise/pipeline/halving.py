@@ -278,7 +278,7 @@ class Halving:
     def best_reference(self, references: Sequence[Candidate]) -> Candidate | None:
         """The reference design of fewest bits per byte, as they count, after the first rung."""
         trained = [(item, first) for item in map(self._fresh, references) if item.alive and (first := item.after(0))]
-        counted = [(first.quantised_bits_per_byte * self._penalty_factor(item), item.number) for item, first in trained]
+        counted = [(first.quantised_loss * self._penalty_factor(item), item.number) for item, first in trained]
         return self._trials[min(counted)[1]] if counted else None
 
     def chosen(self, rung: int) -> list[Candidate]:
@@ -373,7 +373,7 @@ class Halving:
                 row=item.row or self._chooser.nearest(item.notes.choices),
                 spent=self._charge(rung.cpu_s, rung.tokens),
                 tokens=rung.tokens,
-                bits_per_byte=rung.quantised_bits_per_byte,
+                loss=rung.quantised_loss,
             )
             for item in self._trials.all()
             for rung in item.rungs

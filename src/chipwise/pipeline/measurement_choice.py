@@ -126,7 +126,7 @@ def _ends(
             )
             for end in (0, 1)
         )
-        return first.quantised_bits_per_byte * low, first.quantised_bits_per_byte * high
+        return first.quantised_loss * low, first.quantised_loss * high
     if item.measured is not None and goal.metric in item.measured:
         return sign * item.measured[goal.metric], sign * item.measured[goal.metric]
     low, high = _ends_of(predicted[goal.metric])

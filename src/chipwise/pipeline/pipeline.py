@@ -165,7 +165,7 @@ class Search:
         good = [
             item
             for item in self.trials.all()
-            if item.notes.exported_bits_per_byte is not None and not item.is_reference and finals.keeps_limits(item)
+            if item.notes.exported_loss is not None and not item.is_reference and finals.keeps_limits(item)
         ]
         winner = self.trials[self.study.memory["winner"]]
         if good:
@@ -500,7 +500,7 @@ class Search:
         status.failed = sum(item.trial.state == "failed" for item in items)
         best = min((item for item in trained if item.alive), key=lambda item: item.quality or 0.0, default=None)
         if best is not None:
-            status.best_bits_per_byte, status.best = best.quality, summary(best.design)
+            status.best_loss, status.best = best.quality, summary(best.design)
         self._show()
 
     def _show(self) -> None:

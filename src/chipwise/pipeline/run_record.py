@@ -166,15 +166,13 @@ def _trial(spec: RunSpec, item: Candidate, others: OtherDevices) -> rec.Trial:
         rung=None if last is None else last.rung,
         choices=dict(notes.choices),
         parameters=item.design.arch.parameters(),
-        bits_per_byte=None if last is None else last.bits_per_byte,
+        loss=None if last is None else last.loss,
         perplexity=None if last is None else last.perplexity,
-        quantised_bits_per_byte=item.loss,
-        test_bits_per_byte=notes.test_bits_per_byte,
+        quantised_loss=item.loss,
+        test_loss=notes.test_loss,
         train_cpu_s=None if last is None else last.cpu_s,
         curve=tuple(
-            rec.CurvePoint(
-                cpu_s=float(p[0] or 0.0), tokens=int(p[1] or 0), train_bits_per_byte=p[2], val_bits_per_byte=p[3]
-            )
+            rec.CurvePoint(cpu_s=float(p[0] or 0.0), tokens=int(p[1] or 0), train_loss=p[2], val_loss=p[3])
             for p in notes.curve
         ),
         predicted=intervals_of(notes.predicted),
@@ -358,9 +356,7 @@ def _history(spec: RunSpec, items: list[Candidate], factor: Factor) -> list[rec.
         elapsed += item.rungs[-1].cpu_s
         best = min(best, (np.inf if item.loss is None else item.loss) * factor(item))
         volume = float(hypervolume((points[: i + 1] - low) / span, np.full(points.shape[1], 1.1)))
-        history.append(
-            rec.HistoryPoint(elapsed_cpu_s=elapsed, trial=item.number, best_bits_per_byte=best, hypervolume=volume)
-        )
+        history.append(rec.HistoryPoint(elapsed_cpu_s=elapsed, trial=item.number, best_loss=best, hypervolume=volume))
     return history
 
 

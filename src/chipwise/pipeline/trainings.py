@@ -123,7 +123,7 @@ class Trainings:
     def _result(self, job: Job, data: dict[str, Any]) -> dict[str, Any]:
         quantised = data.pop("quantised")
         weights = job.candidate.design.weights
-        result = {**data, "quantised_bits_per_byte": quantised.get(weights, data["bits_per_byte"])}
+        result = {**data, "quantised_loss": quantised.get(weights, data["loss"])}
         result["weights"] = Path(data["weights"]).name
         return result
 

@@ -132,7 +132,7 @@ def _per_thousand(record: RunRecord) -> str:
 
 def _designed(record: RunRecord, winner: Trial | None) -> str:
     space = record.space
-    trained = sum(trial.bits_per_byte is not None for trial in record.trials)
+    trained = sum(trial.loss is not None for trial in record.trials)
     measured = sum(trial.measured is not None for trial in record.trials)
     answer = "Not yet." if winner is None else "Yes."
     if winner is not None and winner.number == record.baseline:
@@ -185,7 +185,7 @@ def _reference(record: RunRecord, winner: Trial | None) -> str:
     if reference is None or winner is None or winner.number == reference.number:
         return text
     rows: list[tuple[str, ...]] = []
-    quality = ("test_bits_per_byte", "bits_per_byte") if winner.test_bits_per_byte is not None else ("bits_per_byte",)
+    quality = ("test_loss", "loss") if winner.test_loss is not None else ("loss",)
     quality = (facts.LOSS,) if facts.by_law(record) else quality
     for metric in (*quality, *words.served(), "parameters"):
         ours, theirs = facts.value(winner, metric), facts.value(reference, metric)

@@ -10,7 +10,7 @@ from chipwise.reporting import words
 from chipwise.reporting.record import RunRecord, Trial
 
 _FIRST = ("number", "role", "state", "rung", "summary", "weights", "parameters")
-_QUALITY = ("bits_per_byte", "perplexity", "quantised_bits_per_byte", "train_cpu_s")
+_QUALITY = ("loss", "perplexity", "quantised_loss", "train_cpu_s")
 _LAST = ("clean", "feasible", "on_front", "reason", "started", "ended", "choices")
 
 

@@ -105,7 +105,7 @@ def rows(record: RunRecord) -> Iterator[list[str]]:
         label = {"heads": "KV heads of each layer", "neurons": "FFN neurons of each layer"}[name]
         yield [label, *[", ".join(map(str, trial.choices[name])) if trial.choices else "all" for trial in trials]]
     tasks = [f"{task.bar.metric if task.bar else _metric(record, task.name)}@{task.name}" for task in record.tasks]
-    for metric in ("parameters", *words.served(), "bits_per_byte", *tasks):
+    for metric in ("parameters", *words.served(), "loss", *tasks):
         if any(facts.value(trial, metric).value is not None for trial in trials):
             yield [words.label(metric), *[_cell(trial, original, metric) for trial in trials]]
     distances = [start.distances.get(str(trial.number)) for trial in trials]

@@ -109,13 +109,13 @@ def name(record: RunRecord, trial: Trial) -> str:
 
 def quality(trial: Trial) -> Value:
     """What candidates are compared by: the loss of their task, or where a law ranked them, the loss that it expects."""
-    return value(trial, LOSS if LOSS in trial.predicted else "bits_per_byte")
+    return value(trial, LOSS if LOSS in trial.predicted else "loss")
 
 
-def _bits_per_byte(trial: Trial) -> Value:
+def _loss(trial: Trial) -> Value:
     """Of the validation text: by the exported artefact where that is known, else by trained weights."""
-    exported = trial.quantised_bits_per_byte
-    value = trial.bits_per_byte if exported is None else exported
+    exported = trial.quantised_loss
+    value = trial.loss if exported is None else exported
     return Value(value=value, source="unknown" if value is None else "trained")
 
 
@@ -123,20 +123,20 @@ def quality_of(trial: Trial) -> str:
     """Which weights the quality belongs to; ``expected`` where a law says it of a model that was not trained."""
     if LOSS in trial.predicted:
         return "expected"
-    if trial.quantised_bits_per_byte is None:
+    if trial.quantised_loss is None:
         return "trained weights, before export"
     return f"exported {trial.weights} artefact"
 
 
 def value(trial: Trial, metric: str) -> Value:
     """The best known value of a metric: measured before predicted."""
-    if metric == "bits_per_byte":
-        return _bits_per_byte(trial)
+    if metric == "loss":
+        return _loss(trial)
     if metric == words.asked().metric.name:
-        loss = _bits_per_byte(trial)
+        loss = _loss(trial)
         return loss if loss.value is None else Value(value=words.asked().metric.shown(loss.value), source=loss.source)
-    if metric == "test_bits_per_byte":
-        known = trial.test_bits_per_byte
+    if metric == "test_loss":
+        known = trial.test_loss
         return Value(value=known, source="unknown" if known is None else "trained")
     if metric == "perplexity":
         return Value(value=trial.perplexity, source="unknown" if trial.perplexity is None else "trained")
@@ -335,9 +335,9 @@ def reported_quality(*trials: Trial) -> tuple[str, str]:
     """The metric of quality that all of ``trials`` have, and its text: the test text where known."""
     if all(LOSS in trial.predicted for trial in trials):
         return LOSS, "law's text"
-    if all(trial.test_bits_per_byte is not None for trial in trials):
-        return "test_bits_per_byte", f"test {words.asked().words.data}"
-    return "bits_per_byte", f"validation {words.asked().words.data}, which also selected the winner"
+    if all(trial.test_loss is not None for trial in trials):
+        return "test_loss", f"test {words.asked().words.data}"
+    return "loss", f"validation {words.asked().words.data}, which also selected the winner"
 
 
 def quality_verdict(ours: float, theirs: float, std_error: float | None) -> Literal["better", "worse", "same"]:
@@ -374,7 +374,7 @@ def no_winner(record: RunRecord) -> str:
     if not record.trials:
         return "No candidate has been tried yet."
     if not measured:
-        trained = sum(trial.bits_per_byte is not None for trial in record.trials)
+        trained = sum(trial.loss is not None for trial in record.trials)
         so_far = f"{words.times(trained, 'candidate')} trained"
         return f"Nothing was measured yet ({so_far}), and only a measured candidate can win."
     if not record.constraints:

@@ -64,14 +64,14 @@ def _trainings(record: RunRecord) -> tuple[Trainings, dict[int, float]]:
     """The run's trainings, and bytes that a token stands for by vocabulary."""
     rows, vocabularies = [], {}
     for trial in record.trials:
-        if trial.bits_per_byte is None or not trial.perplexity or not trial.parameters or not trial.curve:
+        if trial.loss is None or not trial.perplexity or not trial.parameters or not trial.curve:
             continue
         vocabulary = int(trial.choices["vocab_size"])
-        bytes_per_token = math.log2(trial.perplexity) / trial.bits_per_byte
+        bytes_per_token = math.log2(trial.perplexity) / trial.loss
         vocabularies[vocabulary] = bytes_per_token
         head = vocabulary * int(trial.choices["d_model"])
         layers = trial.parameters - head * (1 if trial.choices["tie_embeddings"] else 2)
-        rows.append((layers, head, trial.curve[-1].tokens * bytes_per_token, trial.bits_per_byte))
+        rows.append((layers, head, trial.curve[-1].tokens * bytes_per_token, trial.loss))
     columns = np.array(rows, float).reshape(-1, 4).T
-    names = ("layers", "head", "text_bytes", "bits_per_byte")
+    names = ("layers", "head", "text_bytes", "loss")
     return Trainings(**dict(zip(names, columns, strict=True))), vocabularies

@@ -136,7 +136,7 @@ def _tile(record: RunRecord, trial: Trial, metrics: Sequence[str], title: str) -
         tail = facts.value(trial, metrics[1])
         shown += f" <small>P50</small><br>{safe(words.show(tail.value, metrics[1]))} <small>P99</small>"
     lines = [
-        safe(f"{_text_of(metrics[0])}, {facts.quality_of(trial)}" if "bits_per_byte" in metrics[0] else known.source)
+        safe(f"{_text_of(metrics[0])}, {facts.quality_of(trial)}" if metrics[0] in words.QUALITY else known.source)
     ]
     if trial.clean is False and known.source == "measured":
         lines[0] += " on a busy machine"
@@ -222,10 +222,8 @@ def _contenders(record: RunRecord) -> str:
     head = ["", *[safe(_contender(record, trial)) for trial in trials]]
     rows = [["design", *[f"<small>{safe(trial.summary)}</small>" for trial in trials]]]
     known = any(trial.perplexity is not None for trial in trials)
-    tested = ["test_bits_per_byte"] if any(trial.test_bits_per_byte is not None for trial in trials) else []
-    quality = (
-        ("expected_loss",) if facts.by_law(record) else (*tested, "bits_per_byte", *(["perplexity"] if known else []))
-    )
+    tested = ["test_loss"] if any(trial.test_loss is not None for trial in trials) else []
+    quality = ("expected_loss",) if facts.by_law(record) else (*tested, "loss", *(["perplexity"] if known else []))
     shown = (*quality, *words.served(), "parameters")
     rows += [[safe(words.label(metric)), *[_cell(trial, metric) for trial in trials]] for metric in shown]
     if not facts.by_law(record):
@@ -264,7 +262,7 @@ def _cell(trial: Trial, metric: str) -> str:
     known = facts.value(trial, metric)
     if known.value is None:
         return words.NOT_MEASURED if metric in words.served() else words.UNKNOWN
-    source = facts.quality_of(trial) if "bits_per_byte" in metric else known.source
+    source = facts.quality_of(trial) if metric in words.QUALITY else known.source
     if known.source == "measured" and trial.clean is False:
         source += ", busy machine"
     text = words.count(known.value) if metric == "parameters" else words.show(known.value, metric)
@@ -363,7 +361,7 @@ def _trials(record: RunRecord) -> str:
             (safe(trial.state), trial.state),
             (f'<div class="text">{safe(trial.summary)}</div>', trial.summary),
             (safe(words.show(trial.parameters, "parameters")), trial.parameters),
-            (safe(words.show(quality.value, "bits_per_byte", missing="not trained")), quality.value),
+            (safe(words.show(quality.value, "loss", missing="not trained")), quality.value),
         ]
         if not facts.by_law(record):
             cells.append((safe(words.quantity(trial.train_cpu_s, "time", missing="not trained")), trial.train_cpu_s))

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from chipwise.core.errors import SpecError
+from chipwise.core.fields import losses_renamed
 from chipwise.core.files import build, read_json, write_json
 from chipwise.core.results import Result
 from chipwise.ops import Workload
@@ -169,8 +170,8 @@ class CurvePoint:
 
     cpu_s: float
     tokens: int
-    train_bits_per_byte: float | None = None
-    val_bits_per_byte: float | None = None
+    train_loss: float | None = None
+    val_loss: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,10 +185,10 @@ class Trial:
     rung: int | None = None  # of successive halving; None before training
     choices: dict[str, Any] = field(default_factory=dict)
     parameters: int | None = None
-    bits_per_byte: float | None = None  # of the validation text, trained weights
+    loss: float | None = None  # of the validation text, trained weights
     perplexity: float | None = None
-    quantised_bits_per_byte: float | None = None  # of the validation text, by the exported artefact
-    test_bits_per_byte: float | None = None  # of the test text, which selected nothing, by the exported artefact
+    quantised_loss: float | None = None  # of the validation text, by the exported artefact
+    test_loss: float | None = None  # of the test text, which selected nothing, by the exported artefact
     train_cpu_s: float | None = None
     curve: tuple[CurvePoint, ...] = ()
     predicted: dict[str, Interval] = field(default_factory=dict)  # written once, before anything of it was measured
@@ -283,7 +284,7 @@ class HistoryPoint:
 
     elapsed_cpu_s: float
     trial: int | None = None
-    best_bits_per_byte: float | None = None  # lowest so far among feasible trials
+    best_loss: float | None = None  # lowest so far among feasible trials
     hypervolume: float | None = None
 
 
@@ -387,7 +388,7 @@ class RunRecord(Result):
     budget: Budget
     space: SpaceSummary
     schema: str = SCHEMA
-    task: str = "text"  # what was asked of models; losses of another task than text are in fields named bits_per_byte
+    task: str = "text"  # what was asked of models, whose loss this record compares
     constraints: tuple[Constraint, ...] = ()
     objectives: tuple[Objective, ...] = ()
     data: DataSummary | None = None
@@ -450,7 +451,7 @@ class RunRecord(Result):
                 "design": trial.summary,
                 "weights": trial.weights,
                 "parameters": trial.parameters,
-                "bits_per_byte": trial.bits_per_byte,
+                "loss": trial.loss,
                 **{name: (trial.measured or {}).get(name) for name in names},
                 "feasible": trial.feasible,
             }
@@ -497,7 +498,24 @@ class RunRecord(Result):
             _refuse_not_finite(data, "")
         except SpecError as error:
             raise error.inside(file=file) from None
-        return build(cls, data, file=file)
+        return build(cls, _today(data), file=file)
+
+
+def _today(data: object) -> object:
+    """A stored record with the names that losses have today; what is no record is left to :func:`build`."""
+    if not isinstance(data, Mapping):
+        return data
+
+    def renamed(item: object) -> object:
+        if not isinstance(item, Mapping):
+            return item
+        found = losses_renamed(item)
+        if isinstance(found.get("curve"), list | tuple):
+            found["curve"] = [renamed(point) for point in found["curve"]]
+        return found
+
+    lists = {name: data.get(name) for name in ("trials", "history")}
+    return {**data, **{name: [renamed(i) for i in held] for name, held in lists.items() if isinstance(held, list)}}
 
 
 def save(record: RunRecord, path: str | Path) -> None:

@@ -22,8 +22,8 @@ def final_table(record: RunRecord) -> Table:
         return table
     rated = ("throughput", *SPENDING)
     spent = [metric for metric in rated if any(facts.value(trial, metric).value is not None for trial in trials)]
-    quality = ["test_bits_per_byte"] if any(trial.test_bits_per_byte is not None for trial in trials) else []
-    quality += ["expected_loss"] if facts.by_law(record) else ["bits_per_byte"]
+    quality = ["test_loss"] if any(trial.test_loss is not None for trial in trials) else []
+    quality += ["expected_loss"] if facts.by_law(record) else ["loss"]
     for metric in (*quality, *words.served(), "parameters", *spent):
         table.add(words.short(metric), *[_cell(record, trial, metric) for trial in trials])
     table.add("weights", *[trial.weights for trial in trials])
@@ -95,8 +95,8 @@ def _cell(record: RunRecord, trial: Trial, metric: str) -> str:
         return f"{shown}\n{words.show(promise.value, metric)} predicted"
     if known.source == "expected":
         return f"{shown}\nexpected"
-    if metric == "bits_per_byte":
-        return shown + ("\nas exported" if trial.quantised_bits_per_byte is not None else "\nbefore export")
+    if metric == "loss":
+        return shown + ("\nas exported" if trial.quantised_loss is not None else "\nbefore export")
     return shown
 
 

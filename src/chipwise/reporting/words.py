@@ -43,7 +43,7 @@ SHORT: Final = {
     "perplexity": "perplexity",
 }
 SERVED: Final = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "peak_memory")  # what a measurement may hold
-QUALITY: Final = ("bits_per_byte", "test_bits_per_byte")  # losses of whatever task, by the names that records store
+QUALITY: Final = ("loss", "test_loss")  # losses of whatever task, by the names that records store
 
 T = TypeVar("T")
 _TASK: ContextVar[str] = ContextVar("task", default="text")
@@ -111,7 +111,7 @@ def label(metric: str) -> str:
         if found[1] == "original":
             return "rank correlation with the original's cosines, held-out pairs"
         return f"{_OF_TASKS[found[0]]} on {found[1]}, held-out items"
-    if metric in QUALITY:
+    if metric in QUALITY or metric == asked().metric.name:
         return f"{asked().metric.title}, {'test' if metric.startswith('test_') else 'validation'} {asked().words.data}"
     if one_pass() and metric in _OF_PASS:
         return f"{asked().words.pace}, {metric[-3:].upper()}"
@@ -122,7 +122,7 @@ def short(metric: str) -> str:
     """The metric for a table's head."""
     if (found := of_task(metric)) is not None:
         return f"{found[0]} on {found[1]}"
-    if metric in QUALITY:
+    if metric in QUALITY or metric == asked().metric.name:
         name = asked().metric.short or asked().metric.title
         return f"{name}, test" if metric.startswith("test_") else name
     if one_pass() and metric in _OF_PASS:

@@ -115,7 +115,7 @@ class FinishedRun:
     def _finalists(self) -> list[int]:
         """The best of the candidates that were trained longest."""
         trained = [
-            (trial.rung, -(trial.quantised_bits_per_byte or math.inf), trial.number)
+            (trial.rung, -(trial.quantised_loss or math.inf), trial.number)
             for trial in self.record.trials
             if trial.rung is not None and trial.state != "failed" and trial.number != self.record.baseline
         ]

@@ -21,7 +21,7 @@ class Status:
     training: int = 0
     measured: int = 0
     failed: int = 0
-    best_bits_per_byte: float | None = None  # the least loss so far
+    best_loss: float | None = None  # the least loss so far
     metric: Metric = BITS_PER_BYTE  # that progress is shown in
     best: str = ""
     unit: Charged = "cpu"  # of the two that follow: CPU or GPU seconds, or tokens

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, Literal, get_args
 
 from chipwise.core.digest import digest
+from chipwise.core.fields import losses_renamed
 from chipwise.optim.study import Study, Trial
 from chipwise.run.spec import RunSpec
 from chipwise.space import SearchSpace
@@ -28,8 +29,8 @@ class TrainedRung:
     rung: int
     cpu_s: float  # of what it trained on, a core or a GPU, in total: earlier rungs included
     tokens: int
-    bits_per_byte: float  # of the validation text, trained weights
-    quantised_bits_per_byte: float  # in the deployed weight format
+    loss: float  # of the validation text, trained weights
+    quantised_loss: float  # in the deployed weight format
     perplexity: float | None = None
     weights: str | None = None  # file in the training's folder
 
@@ -69,8 +70,8 @@ class TrialNotes:
     drift: Mapping[str, Any] | None = None  # of the machine since calibration
     runtime_version: str | None = None
     final: bool = False  # whether the exported, trained model was measured on a quiet machine
-    exported_bits_per_byte: float | None = None  # of the validation text, by the exported graph
-    test_bits_per_byte: float | None = None  # of the test text, which selected nothing, by the exported graph
+    exported_loss: float | None = None  # of the validation text, by the exported graph
+    test_loss: float | None = None  # of the test text, which selected nothing, by the exported graph
     tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # fields of a TaskResult, or ``failed``
 
     def to_plain(self) -> dict[str, Any]:
@@ -100,7 +101,7 @@ NOTE_NAMES = frozenset(item.name for item in fields(TrialNotes))
 
 def _known(cls: type, data: Mapping[str, Any]) -> dict[str, Any]:
     names = {item.name for item in fields(cls)}
-    return {name: value for name, value in data.items() if name in names}
+    return {name: value for name, value in losses_renamed(data).items() if name in names}
 
 
 def _plain(value: Any) -> Any:
@@ -156,12 +157,12 @@ class Candidate:
     @property
     def quality(self) -> float | None:
         """Validation bits per byte in the deployed format, after the longest finished training."""
-        return self.rungs[-1].quantised_bits_per_byte if self.rungs else None
+        return self.rungs[-1].quantised_loss if self.rungs else None
 
     @property
     def loss(self) -> float | None:
         """The task's loss on validation data: of the exported graph, else :attr:`quality`."""
-        exported = self.notes.exported_bits_per_byte
+        exported = self.notes.exported_loss
         return self.quality if exported is None else exported
 
     @property

@@ -97,7 +97,7 @@ def _trial(spec: StartSpec, name: str, found: Mapping[str, Any], limits: tuple[C
         weights=spec.weights,
         choices=dict(found.get("sizes", {})),
         parameters=found["parameters"],
-        quantised_bits_per_byte=found.get("bits_per_byte"),
+        quantised_loss=found.get("bits_per_byte"),
         train_cpu_s=found.get("heal_cpu_s"),
         predicted=intervals_of(found.get("predicted", {})),
         measured=found.get("measured"),

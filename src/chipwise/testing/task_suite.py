@@ -75,7 +75,7 @@ class TaskSuite:
         assert (better > worse) == metric.more_is_better
         assert metric.text(0.1) != metric.text(0.2)
         assert METRICS[self.task.pace] == "time", "`pace` is a metric of time"
-        assert np.isfinite(self.task.law.bits_per_byte(1e5, 1e4, 1e6)), "`law` expects a loss of every size"
+        assert np.isfinite(self.task.law.loss(1e5, 1e4, 1e6)), "`law` expects a loss of every size"
 
     def test_reference_designs_are_designs_and_each_has_a_family(self) -> None:
         """There is at least one; the same space gives the same ones."""
@@ -164,11 +164,11 @@ class TaskSuite:
             max_validation_bytes=opened.quick,
         )
         first = TrainJob.from_data(json.loads(json.dumps(job.to_data()))).run(lambda update: None)
-        assert math.isfinite(first["bits_per_byte"])
-        assert first["bits_per_byte"] >= 0
+        assert math.isfinite(first["loss"])
+        assert first["loss"] >= 0
         assert math.isfinite(first["quantised"]["int8"])
         again = job.run(lambda update: None)
-        assert again["bits_per_byte"] == first["bits_per_byte"]
+        assert again["loss"] == first["loss"]
         assert again["spent_cpu_s"] == 0
 
     def test_exported_files_are_judged_as_models_are(self, tmp_path: Path) -> None:

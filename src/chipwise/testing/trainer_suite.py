@@ -123,7 +123,7 @@ class TrainerSuite:
             job, event = jobs[place], ended[place]
             assert event.kind == "result", event.data
             known = plain_result(job, tmp_path / "plain" / job.arch.name)
-            assert event.data["bits_per_byte"] == known["bits_per_byte"], "not the same training as here"
+            assert event.data["loss"] == known["loss"], "not the same training as here"
             assert event.data["quantised"] == known["quantised"]
             assert (event.data["steps"], event.data["tokens"]) == (STEPS, known["tokens"])
             weights = Path(event.data["weights"])
@@ -141,12 +141,12 @@ class TrainerSuite:
             assert first.kind == "result", first.data
         with self.make(tmp_path) as trainer:
             (again,) = self.finish(trainer, tmp_path, [toy_job(tmp_path, formats=("int4",))]).values()
-            assert again.data["bits_per_byte"] == first.data["bits_per_byte"]
+            assert again.data["loss"] == first.data["loss"]
             assert again.data["spent_cpu_s"] == 0.0, "trained twice: look for the result in the job's folder first"
             assert set(again.data["quantised"]) == {"int4"}
             job = toy_job(tmp_path, steps=MORE_STEPS)
             assert (Path(job.folder) / "stable.safetensors").exists(), "the state that a longer training needs is lost"
             (longer,) = self.finish(trainer, tmp_path, [job]).values()
         known = plain_result(job, tmp_path / "plain")
-        assert longer.data["bits_per_byte"] == known["bits_per_byte"]
+        assert longer.data["loss"] == known["loss"]
         assert Path(longer.data["weights"]).read_bytes() == Path(known["weights"]).read_bytes()

@@ -26,7 +26,7 @@ def main() -> int:
     if "failed" in result:
         print(f"{path}: {result['failed']['message']}", file=sys.stderr)
         return 1
-    print(f"{path}: {result['values']['bits_per_byte']:.4f} bits per byte after {result['values']['steps']} steps")
+    print(f"{path}: {result['values']['loss']:.4f} of loss after {result['values']['steps']} steps")
     return 0
 
 

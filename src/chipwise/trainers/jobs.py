@@ -29,6 +29,7 @@ from typing import Any, ClassVar
 
 from chipwise.core.digest import digest
 from chipwise.core.errors import InputError, TrainingDiverged, counted
+from chipwise.core.fields import losses_renamed
 from chipwise.core.files import read_json, storage, write_atomic, write_json
 from chipwise.core.workers import Event
 from chipwise.trainers.local import LocalTrainer, ended, judged_here
@@ -187,6 +188,8 @@ class JobsTrainer(BaseTrainer):
             raise InputError(f"{written.result}: holds no result of a job; {again}")
         if found.get("identity") != written.identity:
             raise InputError(f"{written.result}: is the result of another run file, text or chipwise version; {again}")
+        if "values" in found:
+            found["values"] = losses_renamed(found["values"])
         return found
 
     def _list(self, waiting: Sequence[Written]) -> None:

@@ -355,7 +355,7 @@ class AcceleratedRun(Run):
             cpu_s=base.cpu_s,
             cpu_budget_s=base.cpu_budget_s,
             tokens=base.tokens,
-            bits_per_byte=base.bits_per_byte,
+            loss=base.loss,
             share=base.share,
             steps=at.steps,
             tokens_per_s=per_s,

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from chipwise.core.fields import losses_renamed
 from chipwise.core.files import storage, write_atomic
 from chipwise.nn.precision import Precision
 
@@ -36,22 +37,22 @@ class Progress:
     cpu_s: float = 0.0
     decay_from: float | None = None  # CPU seconds at which this branch began to decay
     rate_scale: float = 1.0  # lowered after a divergence
-    bits_per_byte: float = math.nan  # of recent training batches, smoothed
+    loss: float = math.nan  # of recent training batches, smoothed
     precision: Precision  # of matrix products; decided once for a training
     curve: list[CurvePoint] = field(default_factory=list)
 
     def plain(self) -> dict[str, Any]:
         """The progress as plain data."""
         values: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
-        values["bits_per_byte"] = None if math.isnan(self.bits_per_byte) else self.bits_per_byte
+        values["loss"] = None if math.isnan(self.loss) else self.loss
         return values
 
     @classmethod
     def from_plain(cls, values: dict[str, Any]) -> Progress:
         """Reads the result of :meth:`plain`."""
-        known = dict(values)
+        known = losses_renamed(values)
         known["curve"] = [tuple(point) for point in known["curve"]]
-        known["bits_per_byte"] = math.nan if known["bits_per_byte"] is None else known["bits_per_byte"]
+        known["loss"] = math.nan if known["loss"] is None else known["loss"]
         return cls(**known)
 
 

@@ -52,8 +52,8 @@ class Trained:
 
     folder: Path  # Hugging Face
     result: TrainResult  # its bits per byte are those of the validation text
-    test_bits_per_byte: float  # of the weights in ``folder``, on text that chose nothing
-    start_bits_per_byte: float | None  # of the given weights on the validation text; None where none were given
+    test_loss: float  # of the weights in ``folder``, on text that chose nothing
+    start_loss: float | None  # of the given weights on the validation text; None where none were given
     kept: Literal["trained", "start"]  # which weights ``folder`` holds: the better ones on the validation text
     tokens_per_s: float | None  # of this call, over all processes; None where nothing was left to do
     mfu: float | None
@@ -149,7 +149,7 @@ def train_model(
         kept: Literal["trained", "start"] = "trained"
         if origin.weights is not None:
             start = evaluate(load_model(origin.arch, origin.weights), stream).bits_per_byte
-            if start < result.bits_per_byte:
+            if start < result.loss:
                 weights, kept = dict(origin.weights), "start"
         test = evaluate(load_model(origin.arch, weights), stream, split="test").bits_per_byte
         if rank() == 0:
@@ -157,8 +157,8 @@ def train_model(
     return Trained(
         folder=target / "model",
         result=result,
-        test_bits_per_byte=test,
-        start_bits_per_byte=start,
+        test_loss=test,
+        start_loss=start,
         kept=kept,
         tokens_per_s=last[0].tokens_per_s if last else None,
         mfu=last[0].mfu if last else None,

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from chipwise.core.digest import digest
 from chipwise.core.errors import InputError, SpecError, TrainingDiverged
+from chipwise.core.fields import losses_renamed
 from chipwise.core.files import read_mapping, storage, write_atomic, write_json
 from chipwise.deploy.torch import Transformer, build
 from chipwise.nn.precision import Precision, fastest_precision, torch_dtype
@@ -88,7 +89,7 @@ def tokens_per_step(arch: ArchSpec, recipe: Recipe | None = None) -> int:
 class TrainResult:
     """Result of a finished training."""
 
-    bits_per_byte: float  # of the validation text
+    loss: float  # of the validation text
     perplexity: float | None = None  # per token, of text
     tokens: int
     steps: int
@@ -106,7 +107,7 @@ class Update:
     cpu_s: float
     cpu_budget_s: float | None  # None where steps are the budget
     tokens: int
-    bits_per_byte: float | None  # of recent training text
+    loss: float | None  # of recent training text
     share: float  # of the budget that is spent
 
 
@@ -281,12 +282,12 @@ class Run:
         """
         if not (self.result_path.exists() and self.weights_path.exists()):
             return None
-        kept = read_mapping(self.result_path)
+        kept = losses_renamed(read_mapping(self.result_path))
         if kept.pop("key", None) != self.key or not self.weights_are_whole():
             return None
         if kept.pop("judged", self.arch.digest) != self.arch.digest:
             model = load_model(self.arch, self.weights_path)
-            kept["bits_per_byte"] = self.data.judge(model, most=max_validation_bytes).loss
+            kept["loss"] = self.data.judge(model, most=max_validation_bytes).loss
         curve = tuple((p[0], p[1], p[2], p[3]) for p in kept.pop("curve"))
         return TrainResult(**{**kept, "curve": curve, "weights": str(self.weights_path), "spent_cpu_s": 0.0})
 
@@ -379,7 +380,7 @@ class Run:
             cpu_s=at.cpu_s,
             cpu_budget_s=None if self.counted else self.budget,
             tokens=at.tokens,
-            bits_per_byte=None if math.isnan(at.bits_per_byte) else at.bits_per_byte,
+            loss=None if math.isnan(at.loss) else at.loss,
             share=min(1.0, self.spent(at) / self.budget),  # the last step ends where it ends
         )
 
@@ -433,10 +434,10 @@ class Run:
         at.tokens += self.step_tokens
         now = self.data.shown_loss(loss)
         keep = min(0.95, 1 - 1 / at.steps)
-        at.bits_per_byte = now if math.isnan(at.bits_per_byte) else keep * at.bits_per_byte + (1 - keep) * now
+        at.loss = now if math.isnan(at.loss) else keep * at.loss + (1 - keep) * now
         last = at.curve[-1][0] if at.curve else -1.0
         if at.cpu_s - last >= max(0.5, at.cpu_s / 50):
-            at.curve.append((round(at.cpu_s, 3), at.tokens, round(at.bits_per_byte, 5), None))
+            at.curve.append((round(at.cpu_s, 3), at.tokens, round(at.loss, 5), None))
 
     def finish(self, max_validation_bytes: int | None) -> TrainResult:
         """Evaluates the weights and writes them with the result."""
@@ -448,9 +449,9 @@ class Run:
         )
         if not math.isfinite(quality.loss):
             raise TrainingDiverged(f"the weights after step {at.steps} give no finite loss; lower the recipe's rates")
-        curve = (*at.curve, (round(at.cpu_s, 3), at.tokens, round(at.bits_per_byte, 5), quality.loss))
+        curve = (*at.curve, (round(at.cpu_s, 3), at.tokens, round(at.loss, 5), quality.loss))
         result = TrainResult(
-            bits_per_byte=quality.loss,
+            loss=quality.loss,
             perplexity=quality.perplexity,
             tokens=at.tokens,
             steps=at.steps,

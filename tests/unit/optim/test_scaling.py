@@ -9,16 +9,16 @@ from chipwise.optim.scaling import PACE, START, Law, fit_law, fit_pace
 def test_the_law_by_hand() -> None:
     law = Law(floor=1.0, layers=8.0, head=6.0, text=27.0, size_exponent=0.5, text_exponent=1 / 3)
     # 1 + 8 / √16 + 6 / √4 + 27 / ∛27 = 1 + 2 + 3 + 9
-    assert law.bits_per_byte([16], [4], [27]) == pytest.approx([15.0])
+    assert law.loss([16], [4], [27]) == pytest.approx([15.0])
 
 
 def test_many_trainings_of_one_law_find_it_again() -> None:
     law = Law(floor=0.9, layers=6.0, head=3.0, text=60.0, size_exponent=0.3, text_exponent=0.3)
     rng = np.random.default_rng(0)
     n, h, d = 10 ** rng.uniform(5, 7, 300), 10 ** rng.uniform(5, 7, 300), 10 ** rng.uniform(5.5, 8, 300)
-    found = fit_law(n, h, d, law.bits_per_byte(n, h, d))
+    found = fit_law(n, h, d, law.loss(n, h, d))
     ahead = [3e5, 3e6], [1e6, 1e6], [3e8, 3e8]  # beyond what was seen
-    assert found.bits_per_byte(*ahead) == pytest.approx(law.bits_per_byte(*ahead), rel=0.05)
+    assert found.loss(*ahead) == pytest.approx(law.loss(*ahead), rel=0.05)
 
 
 def test_without_trainings_the_law_is_the_stated_one() -> None:
@@ -37,13 +37,13 @@ def test_more_text_and_more_parameters_never_hurt(n, budget, noise) -> None:
     law = fit_law(n, np.full(len(n), 1e6), np.full(len(n), budget), rng.uniform(1, 3, len(n)))
     sizes, fixed = np.geomspace(1e4, 1e8, 20), np.full(20, 1e6)
     for arguments in ((sizes, fixed, fixed), (fixed, sizes, fixed), (fixed, fixed, sizes)):
-        assert (np.diff(law.bits_per_byte(*arguments)) <= 1e-12).all()
+        assert (np.diff(law.loss(*arguments)) <= 1e-12).all()
 
 
 def test_a_small_model_wins_a_short_training_and_loses_a_long_one() -> None:
     layers, head = np.array([2e5, 3e6]), np.array([1e5, 1e5])
     rate = PACE.tokens_per_s(layers, head)
-    short, long = (START.bits_per_byte(layers, head, rate * seconds * 3) for seconds in (5, 50_000))
+    short, long = (START.loss(layers, head, rate * seconds * 3) for seconds in (5, 50_000))
     assert short[0] < short[1]
     assert long[0] > long[1]
 

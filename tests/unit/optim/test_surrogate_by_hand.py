@@ -313,16 +313,14 @@ def test_pace_by_hand_and_of_one_machine() -> None:
 def test_trainings_on_the_stated_law_are_expected_where_it_says_and_scatter_widens_the_interval() -> None:
     rng = np.random.default_rng(0)
     n, h, d = (10 ** rng.uniform(5, 7, 16) for _ in range(3))
-    exact = START.bits_per_byte(n, h, d)
-    on_law = Trainings(layers=n, head=h, text_bytes=d, bits_per_byte=exact)
+    exact = START.loss(n, h, d)
+    on_law = Trainings(layers=n, head=h, text_bytes=d, loss=exact)
     assert len(on_law) == 16
     sure = on_law.expect(1e6, 1e6, 1e8, seed=0, draws=5)
-    assert sure.value == pytest.approx(float(START.bits_per_byte(1e6, 1e6, 1e8)), rel=0.06)
-    assert fit_law(n, h, d, exact).bits_per_byte(n, h, d) == pytest.approx(exact, rel=0.02)
+    assert sure.value == pytest.approx(float(START.loss(1e6, 1e6, 1e8)), rel=0.06)
+    assert fit_law(n, h, d, exact).loss(n, h, d) == pytest.approx(exact, rel=0.02)
     noise = np.where(np.arange(16) % 2, 1.05, 0.95)
-    loose = Trainings(layers=n, head=h, text_bytes=d, bits_per_byte=exact * noise).expect(
-        1e6, 1e6, 1e8, seed=0, draws=5
-    )
+    loose = Trainings(layers=n, head=h, text_bytes=d, loss=exact * noise).expect(1e6, 1e6, 1e8, seed=0, draws=5)
     # of 16 values 10 are free: 5 % of scatter count as 5 % · √(16 / 10), nine in ten within 1.645 of them, at least
     assert loose.high - loose.value > 0.9 * 1.645 * 0.05 * math.sqrt(16 / 10) * loose.value
     assert loose.value - loose.low == pytest.approx(loose.high - loose.value)
@@ -336,11 +334,11 @@ def test_one_training_says_how_fast_a_machine_is_and_the_stated_law_says_the_res
     sizes = np.array([1e5, 3e6, 1e6]), np.array([2e6, 1e5, 1e6])
     assert found.tokens_per_s(*sizes) == pytest.approx(2 * PACE.tokens_per_s(*sizes), rel=1e-6)
     text = np.array([1e7])
-    law = fit_law(*one, text, START.bits_per_byte(*one, text))
+    law = fit_law(*one, text, START.loss(*one, text))
     read = np.array([3e6, 1e7, 5e7])
-    assert law.bits_per_byte(*sizes, read) == pytest.approx(START.bits_per_byte(*sizes, read), rel=0.02)
-    worse = fit_law(*one, text, 1.2 * START.bits_per_byte(*one, text))
-    ratio = float(worse.bits_per_byte(*one, text)[0] / START.bits_per_byte(*one, text)[0])
+    assert law.loss(*sizes, read) == pytest.approx(START.loss(*sizes, read), rel=0.02)
+    worse = fit_law(*one, text, 1.2 * START.loss(*one, text))
+    ratio = float(worse.loss(*one, text)[0] / START.loss(*one, text)[0])
     assert 1.1 < ratio < 1.2  # one training moves the law nearly all of the way there
 
 

@@ -73,7 +73,7 @@ def test_first_trainings_go_where_shared_weights_say_and_beliefs_follow_them() -
     first = told.next(6, [], [])
     assert depth(first).mean() < depth(plain.next(6, [], [])).mean()
     trained = [
-        Observation(row=row.tolist(), spent=9.0, tokens=9000, bits_per_byte=float(np.exp(0.5 * depth(row[None]))[0]))
+        Observation(row=row.tolist(), spent=9.0, tokens=9000, loss=float(np.exp(0.5 * depth(row[None]))[0]))
         for row in told.pool[[0, 20, 40]]
     ]
     ask = told.pool
@@ -88,7 +88,7 @@ def test_a_proxy_run_takes_what_the_law_prefers_and_no_training_changes_that() -
     first = own.propose_by_law(3, [], [])
     best = own.pool[np.argmin(own.law(own.pool))]
     assert first[0].tolist() == best.tolist()
-    bad = [Observation(row=row.tolist(), spent=9.0, tokens=9000, bits_per_byte=9.0) for row in first]
+    bad = [Observation(row=row.tolist(), spent=9.0, tokens=9000, loss=9.0) for row in first]
     taken = [row.tolist() for row in first]
     second = own.propose_by_law(3, bad, taken)
     assert second.tolist() == own.propose_by_law(3, [], taken).tolist()
@@ -109,7 +109,7 @@ def test_the_same_trainings_are_learnt_once_and_others_anew(monkeypatch) -> None
     fit = QualityModel.fit
     monkeypatch.setattr(QualityModel, "fit", lambda self, *a, **k: fits.append(1) or fit(self, *a, **k))
     trained = [
-        Observation(row=row.tolist(), spent=9.0, tokens=9000, bits_per_byte=2.0 - i / 10)
+        Observation(row=row.tolist(), spent=9.0, tokens=9000, loss=2.0 - i / 10)
         for i, row in enumerate(chooser.pool[[0, 20, 40]])
     ]
     ask = chooser.pool[:5]

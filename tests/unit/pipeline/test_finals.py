@@ -65,7 +65,7 @@ class Finishing(Finals):
         for item in contenders:
             seconds, bits = self.truth[item.number]
             self._trials.note(item.number, measured={"tpot_p99": seconds, "tpot_p50": seconds / 2})
-            self._trials.note(item.number, exported_bits_per_byte=bits)
+            self._trials.note(item.number, exported_loss=bits)
 
 
 def contest(truth: list[float | None], *, seconds: list[float] | None = None):

@@ -30,9 +30,7 @@ class Pool:
                 "role": "candidate",
                 "choices": {},
                 "predicted": {},
-                "rungs": [
-                    {"rung": 0, "cpu_s": 1.0, "tokens": 1, "bits_per_byte": bits, "quantised_bits_per_byte": bits}
-                ],
+                "rungs": [{"rung": 0, "cpu_s": 1.0, "tokens": 1, "loss": bits, "quantised_loss": bits}],
             }
             for bits, _, _ in rows
         ]

@@ -160,7 +160,7 @@ class RoundingTrainer(FakeTrainer):
     def run(self, jobs):
         for job, result in super().run(jobs):
             lost = 0.1 if job.candidate.design.weights == "int4" else 0.0
-            yield job, result | {"quantised_bits_per_byte": result["bits_per_byte"] + lost}
+            yield job, result | {"quantised_loss": result["loss"] + lost}
 
 
 def test_a_finalist_takes_the_format_that_rounds_least_within_the_limits(tmp_path) -> None:
@@ -189,7 +189,7 @@ def test_layers_keep_the_formats_that_were_chosen_and_the_head_takes_the_best(tm
             for job, result in super().run(jobs):
                 formats = job.candidate.design.formats
                 lost = 0.1 * (formats.head == "int4") + 0.01 * formats.layers.count("int4")
-                yield job, result | {"quantised_bits_per_byte": result["bits_per_byte"] + lost}
+                yield job, result | {"quantised_loss": result["loss"] + lost}
 
     layer = replace(SPEC.space.layer, weights=("int8", "int4"))
     mixed = replace(SPEC, space=replace(SPEC.space, weights=("int4", "int8"), layer=layer))

@@ -143,7 +143,7 @@ def test_a_measurement_is_worth_it_where_an_interval_straddles_a_hard_limit_or_l
 
 
 def candidate(**notes: object) -> Candidate:
-    rung = {"rung": 0, "cpu_s": 1.0, "tokens": 1, "bits_per_byte": 1.0, "quantised_bits_per_byte": 2.0}
+    rung = {"rung": 0, "cpu_s": 1.0, "tokens": 1, "loss": 1.0, "quantised_loss": 2.0}
     plain = {"role": "candidate", "choices": {}, "predicted": {}, "rungs": [rung], **notes}
     return Candidate(Trial(number=0, state="running", notes=plain), design=None)  # type: ignore[arg-type]
 

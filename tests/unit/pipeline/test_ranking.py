@@ -72,8 +72,7 @@ def candidate(number: int, width: int, rungs: list[float]):
     """One whose trainings gave ``rungs``, in their order."""
     design = Design(arch=uniform(vocab_size=256, d_model=width, depth=1, heads=2, ffn_width=32, max_tokens=64))
     results = [
-        TrainedRung(rung=i, cpu_s=10.0 * 3**i, tokens=1, bits_per_byte=bits, quantised_bits_per_byte=bits)
-        for i, bits in enumerate(rungs)
+        TrainedRung(rung=i, cpu_s=10.0 * 3**i, tokens=1, loss=bits, quantised_loss=bits) for i, bits in enumerate(rungs)
     ]
     notes = TrialNotes(
         role="candidate",

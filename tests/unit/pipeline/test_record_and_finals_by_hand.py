@@ -23,7 +23,7 @@ from chipwise.tasks.text.exported import CONTINUED_TOKENS, continued
 
 
 def trial(number: int, bits: float | None, tpot_s: float, **notes: object) -> Candidate:
-    rung = {"rung": 0, "cpu_s": 2.0, "tokens": 1, "bits_per_byte": 9.0, "quantised_bits_per_byte": bits}
+    rung = {"rung": 0, "cpu_s": 2.0, "tokens": 1, "loss": 9.0, "quantised_loss": bits}
     plain = {
         "role": "candidate",
         "choices": {},
@@ -50,7 +50,7 @@ def test_the_front_holds_who_was_trained_is_alive_and_keeps_the_limits() -> None
     ]
     dead = Candidate(Trial(number=6, state="failed", notes=trial(6, 1.0, 1e-6).trial.notes), design=None)  # type: ignore[arg-type]
     assert [item.number for item in run_record._front(SPEC, [*items, dead], one)] == [0, 1]
-    exported = trial(7, 9.0, 300e-6, exported_bits_per_byte=1.4)
+    exported = trial(7, 9.0, 300e-6, exported_loss=1.4)
     assert [item.number for item in run_record._front(SPEC, [*items, exported], one)] == [0, 1, 7]
     paid = run_record._front(SPEC, items, lambda item: 2.0 if item.number == 1 else 1.0)
     assert [item.number for item in paid] == [0, 2]  # 1 counts as 3.0 bits
@@ -64,10 +64,10 @@ def test_the_history_adds_up_trainings_and_volume() -> None:
     """Spans of 1 bit and 100 µs, a corner at 1.1: (1, 0) holds 0.1 · 1.1, (0, 1) as much, less 0.1 · 0.1 they share."""
     found = run_record._history(SPEC, [trial(0, 2.0, 100e-6), trial(1, 1.0, 200e-6)], one)
     assert [point.elapsed_cpu_s for point in found] == [2.0, 4.0]
-    assert [point.best_bits_per_byte for point in found] == [2.0, 1.0]
+    assert [point.best_loss for point in found] == [2.0, 1.0]
     assert [point.hypervolume for point in found] == pytest.approx([0.11, 0.21])
     worse = run_record._history(SPEC, [trial(0, 1.0, 100e-6), trial(1, 2.0, 200e-6)], lambda item: 1.5)
-    assert [point.best_bits_per_byte for point in worse] == [1.5, 1.5]
+    assert [point.best_loss for point in worse] == [1.5, 1.5]
     assert run_record._history(SPEC, [], one) == []
 
 
@@ -104,7 +104,7 @@ def test_bits_are_summed_by_entry_and_differences_have_their_error(monkeypatch) 
     run._data = data
     run._exported = lambda item: exported_of(item.number)
     run._on_phase = lambda name: None
-    run._trials = SimpleNamespace(note=lambda number, **notes: noted.update({number: notes["test_bits_per_byte"]}))
+    run._trials = SimpleNamespace(note=lambda number, **notes: noted.update({number: notes["test_loss"]}))
     items = [SimpleNamespace(number=n) for n in (1, 2)]
     assert data.losses(exported_of(1), split="test").values.tolist() == [1 + 2 + 3, 4 + 5]
     found = run.test(*items)

@@ -106,7 +106,7 @@ def test_the_baselines_pace_is_no_cap_where_a_soft_limit_sells_it() -> None:
 
 def final(number: int, bits: float, seconds: float) -> SimpleNamespace:
     measured = {"tpot_p50": seconds, "tpot_p99": seconds}
-    notes = SimpleNamespace(exported_bits_per_byte=bits, final=True)
+    notes = SimpleNamespace(exported_loss=bits, final=True)
     return SimpleNamespace(number=number, alive=True, design=None, measured=measured, costs=measured, notes=notes)
 
 
@@ -148,7 +148,7 @@ def test_measuring_along_the_front_weighs_what_is_paid() -> None:
             number=number,
             measured=known,
             notes=notes,
-            after=lambda rung: SimpleNamespace(quantised_bits_per_byte=bits),
+            after=lambda rung: SimpleNamespace(quantised_loss=bits),
         )
 
     items = [item(0, 1.30, 60e-6, True), item(1, 1.25, 128e-6, False)]

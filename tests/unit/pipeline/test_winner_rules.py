@@ -16,7 +16,7 @@ LIMITED = dataclasses.replace(SPEC, constraints={"tpot_p99": "<= 1 ms"})
 
 def contender(number: int, bits: float, tpot_s: float, *, p99_s: float | None = None, alive: bool = True):
     measured = {"tpot_p50": tpot_s, "tpot_p99": p99_s or tpot_s}
-    notes = SimpleNamespace(exported_bits_per_byte=bits, final=True)
+    notes = SimpleNamespace(exported_loss=bits, final=True)
     return SimpleNamespace(number=number, alive=alive, measured=measured, costs=measured, notes=notes)
 
 

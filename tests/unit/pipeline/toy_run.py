@@ -88,8 +88,8 @@ class FakeTrainer:
                 {
                     "cpu_s": job.budget,
                     "tokens": int(1000 * job.budget),
-                    "bits_per_byte": quality,
-                    "quantised_bits_per_byte": quality,
+                    "loss": quality,
+                    "quantised_loss": quality,
                     "curve": [],
                 },
             )

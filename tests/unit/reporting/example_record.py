@@ -129,8 +129,8 @@ def curve(design: Design, rungs: int, rng: random.Random) -> tuple[CurvePoint, .
             CurvePoint(
                 cpu_s=cpu_s,
                 tokens=tokens,
-                train_bits_per_byte=train,
-                val_bits_per_byte=loss(design, tokens, rng) if validated else None,
+                train_loss=train,
+                val_loss=loss(design, tokens, rng) if validated else None,
             )
         )
     return tuple(points)
@@ -153,7 +153,7 @@ def example_record(seed: int = 3, *, trials: int = 36) -> RunRecord:
     found[9] = pruned(found[9])
     measured = [item for item in found if item.measured]
     feasible = [item for item in measured if item.feasible and item.clean]
-    ranked = sorted(feasible, key=lambda item: item.quantised_bits_per_byte or math.inf)
+    ranked = sorted(feasible, key=lambda item: item.quantised_loss or math.inf)
     winner, baseline = ranked[0], ranked[2]
     front = pareto(feasible)
     design = designs[winner.number - 1]
@@ -256,7 +256,7 @@ def least() -> RunRecord:
 def trial(number: int, design: Design, rungs: int, rng: random.Random) -> Trial:
     guess = predicted(design)
     points = curve(design, rungs, rng)
-    quality = points[-1].val_bits_per_byte
+    quality = points[-1].val_loss
     measured = None
     if rungs:
         drift = math.exp(rng.gauss(0.02, 0.09))
@@ -276,9 +276,9 @@ def trial(number: int, design: Design, rungs: int, rng: random.Random) -> Trial:
         rung=rungs,
         choices={"d_model": design.arch.d_model, "depth": len(design.arch.layers), "weights": design.weights},
         parameters=design.arch.parameters(),
-        bits_per_byte=quality,
+        loss=quality,
         perplexity=None if quality is None else 2 ** (quality * 2.7),
-        quantised_bits_per_byte=None if not rungs or quality is None else quality + rng.uniform(0.001, 0.02),
+        quantised_loss=None if not rungs or quality is None else quality + rng.uniform(0.001, 0.02),
         train_cpu_s=points[-1].cpu_s,
         curve=points,
         predicted=guess,
@@ -314,7 +314,7 @@ def pruned(item: Trial) -> Trial:
         weights=item.weights,
         rung=0,
         parameters=item.parameters,
-        bits_per_byte=item.bits_per_byte,
+        loss=item.loss,
         curve=item.curve,
         train_cpu_s=item.train_cpu_s,
         predicted=item.predicted,
@@ -326,8 +326,8 @@ def pruned(item: Trial) -> Trial:
 def pareto(trials: list[Trial]) -> list[int]:
     kept, best = [], math.inf
     for item in sorted(trials, key=lambda item: (item.measured or {})["tpot_p50"]):
-        if (item.quantised_bits_per_byte or math.inf) < best:
-            best = item.quantised_bits_per_byte or math.inf
+        if (item.quantised_loss or math.inf) < best:
+            best = item.quantised_loss or math.inf
             kept.append(item.number)
     return kept
 
@@ -368,10 +368,8 @@ def history(trials: list[Trial]) -> tuple[HistoryPoint, ...]:
     elapsed, best, points = 111.0, None, []
     for item in trials:
         elapsed += item.train_cpu_s or 3
-        if item.feasible and item.bits_per_byte is not None:
-            best = item.bits_per_byte if best is None else min(best, item.bits_per_byte)
+        if item.feasible and item.loss is not None:
+            best = item.loss if best is None else min(best, item.loss)
         volume = None if best is None else (6 - best) * 0.2 * (1 - math.exp(-elapsed / 400))
-        points.append(
-            HistoryPoint(elapsed_cpu_s=elapsed, trial=item.number, best_bits_per_byte=best, hypervolume=volume)
-        )
+        points.append(HistoryPoint(elapsed_cpu_s=elapsed, trial=item.number, best_loss=best, hypervolume=volume))
     return tuple(points)

@@ -95,7 +95,7 @@ def test_the_csv_gives_back_every_number(record):
         assert int(row["number"]) == trial.number
         assert row["role"] == record.role(trial)
         assert row["summary"] == trial.summary
-        assert (float(row["bits_per_byte"]) if row["bits_per_byte"] else None) == trial.bits_per_byte
+        assert (float(row["loss"]) if row["loss"] else None) == trial.loss
         assert float(row["predicted_tpot_p50_s"]) == trial.predicted["tpot_p50"].value
         assert float(row["predicted_high_tpot_p50_s"]) == trial.predicted["tpot_p50"].high
         measured = (trial.measured or {}).get("peak_memory")
@@ -118,7 +118,7 @@ def test_the_final_table_fits_a_terminal_and_says_what_is_predicted(record):
     assert "all met" in text
     assert "predicted" in text
     assert f"trial {record.winner}" in text
-    assert f"{record.trial(record.winner).quantised_bits_per_byte:.3f}" in text
+    assert f"{record.trial(record.winner).quantised_loss:.3f}" in text
 
 
 def test_the_constraint_table_tells_met_from_broken_from_unknown(record):

@@ -20,7 +20,7 @@ def trial(number: int, d: int, depth: int, vocabulary: int, tokens: int) -> dict
     arch = model(d, depth, vocabulary)
     head = vocabulary * d
     text = tokens * BYTES_PER_TOKEN[vocabulary]
-    quality = float(LAW.bits_per_byte(arch.parameters() - head, head, text)) * (1.01 if number % 2 else 0.99)
+    quality = float(LAW.loss(arch.parameters() - head, head, text)) * (1.01 if number % 2 else 0.99)
     choices = {"d_model": d, "depth": depth, "vocab_size": vocabulary, "tie_embeddings": True}
     return {
         "number": number,
@@ -29,7 +29,7 @@ def trial(number: int, d: int, depth: int, vocabulary: int, tokens: int) -> dict
         "weights": "fp32",
         "choices": choices,
         "parameters": arch.parameters(),
-        "bits_per_byte": quality,
+        "loss": quality,
         "perplexity": 2 ** (quality * BYTES_PER_TOKEN[vocabulary]),
         "curve": [{"cpu_s": 1.0, "tokens": tokens}],
     }
@@ -55,7 +55,7 @@ def write(folder: Path, trials: list[dict]) -> None:
 def test_a_run_that_follows_a_law_is_read_ahead_with_an_honest_interval(run: Path) -> None:
     arch = model(192, 3, 4096)
     found = chipwise.quality(arch, tokens="2M", run=run)
-    truth = float(LAW.bits_per_byte(arch.parameters() - 4096 * 192, 4096 * 192, 2e6 * 4.0))
+    truth = float(LAW.loss(arch.parameters() - 4096 * 192, 4096 * 192, 2e6 * 4.0))
     assert found.loss.low < truth < found.loss.high
     assert found.loss.value == pytest.approx(truth, rel=0.02)
     assert 0.02 < found.loss.high / found.loss.low - 1 < 0.1  # trainings scatter by 1 %
@@ -75,7 +75,7 @@ def test_far_ahead_it_says_so_and_is_less_sure(run: Path) -> None:
 def test_a_vocabulary_between_the_runs_own_is_read_between_them(run: Path) -> None:
     between = chipwise.quality(model(128, 2, 2048), tokens=1e6, run=run)
     arch = model(128, 2, 2048)
-    truth = float(LAW.bits_per_byte(arch.parameters() - 2048 * 128, 2048 * 128, 1e6 * 3.5))  # 2048 = √(1024 · 4096)
+    truth = float(LAW.loss(arch.parameters() - 2048 * 128, 2048 * 128, 1e6 * 3.5))  # 2048 = √(1024 · 4096)
     assert between.loss.value == pytest.approx(truth, rel=0.02)
 
 

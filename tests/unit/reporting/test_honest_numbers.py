@@ -95,7 +95,7 @@ def test_the_noise_of_seeds_is_that_of_the_repeated_trainings() -> None:
 
 
 def test_the_headline_states_the_test_text_where_it_is_known(record) -> None:
-    known = changed(changed(record, record.winner, test_bits_per_byte=1.234), record.baseline, test_bits_per_byte=1.240)
+    known = changed(changed(record, record.winner, test_loss=1.234), record.baseline, test_loss=1.240)
     known = dataclasses.replace(known, test=TestScore(entries=50, bytes=9_000, difference_std_error=0.001))
     text = facts.comparison(known)
     assert "about as well as the reference design" in text

@@ -94,7 +94,7 @@ def test_the_page_needs_nothing_from_the_network(html):
 def test_the_answer_is_in_the_page(record, html):
     text, winner = Text(html).text, record.trial(record.winner)
     assert f"The winner is trial {winner.number}" in text
-    assert f"{winner.quantised_bits_per_byte:.3f}" in text
+    assert f"{winner.quantised_loss:.3f}" in text
     assert "onnxruntime 1.31.0, 1 thread" in text
     assert text.count("met") >= len(record.constraints)
     assert "Winner against reference design: bits per byte" in text

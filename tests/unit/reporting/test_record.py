@@ -47,12 +47,25 @@ def test_two_trials_cannot_share_a_number():
 
 
 def test_a_number_that_is_not_finite_is_refused_where_it_stands():
-    point = CurvePoint(cpu_s=1.0, tokens=2, train_bits_per_byte=float("nan"))
+    point = CurvePoint(cpu_s=1.0, tokens=2, train_loss=float("nan"))
     trial = Trial(number=1, state="trained", summary="d64", weights="fp32", curve=(point,))
     plain = least().to_plain()
     record = RunRecord.from_plain({**plain, "trials": [trial]})
-    with pytest.raises(SpecError, match=r"trials\[0\]\.curve\[0\]\.train_bits_per_byte: must be a finite number"):
+    with pytest.raises(SpecError, match=r"trials\[0\]\.curve\[0\]\.train_loss: must be a finite number"):
         record.to_plain()
+
+
+def test_a_record_written_when_losses_were_called_bits_per_byte_is_read():
+    point = {"cpu_s": 1.0, "tokens": 2, "train_bits_per_byte": 3.0, "val_bits_per_byte": 2.5}
+    trial = {"number": 1, "state": "trained", "summary": "d64", "weights": "fp32", "curve": [point]}
+    trial |= {"bits_per_byte": 2.5, "quantised_bits_per_byte": 2.6, "test_bits_per_byte": 2.7}
+    history = [{"elapsed_cpu_s": 1.0, "trial": 1, "best_bits_per_byte": 2.6}]
+    record = RunRecord.from_plain({**least().to_plain(), "trials": [trial], "history": history})
+    (read,) = record.trials
+    assert (read.loss, read.quantised_loss, read.test_loss) == (2.5, 2.6, 2.7)
+    assert (read.curve[0].train_loss, read.curve[0].val_loss) == (3.0, 2.5)
+    assert record.history[0].best_loss == 2.6
+    assert RunRecord.from_plain(record.to_plain()) == record
 
 
 def test_a_cloud_has_columns_of_one_length():

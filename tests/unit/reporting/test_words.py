@@ -7,7 +7,7 @@ from chipwise.reporting.plots import common
 
 def test_what_nobody_knows_is_said_in_words():
     assert words.show(None, "tpot_p50") == "unknown"
-    assert words.show(float("nan"), "bits_per_byte") == "unknown"
+    assert words.show(float("nan"), "loss") == "unknown"
     assert words.quantity(None, "energy") == "unknown"
     assert words.show(None, "tpot_p50", missing=words.NOT_MEASURED) == "not measured"
 
@@ -15,7 +15,7 @@ def test_what_nobody_knows_is_said_in_words():
 def test_numbers_read_in_human_units():
     assert words.show(0.00123, "tpot_p50") == "1.23 ms"
     assert words.show(87_400_000, "peak_memory") == "87.4 MB"
-    assert words.show(2.0184, "bits_per_byte") == "2.018"
+    assert words.show(2.0184, "loss") == "2.018"
     assert words.span(1e-3, 8e-4, 1.2e-3, "tpot_p50") == "1 ms (0.8 to 1.2)"
     assert words.count(8_030_261_248) == "8,030,261,248"
 

@@ -144,7 +144,7 @@ def test_those_that_may_take_the_winners_place_are_packed(run: Path) -> None:
     record = json.loads((run / "record.json").read_text())
     bits = {0: 1.0, 1: 1.0, 2: 0.5, 3: 1.3, 4: 1.5, 5: 1.2, 6: 1.4}
     for trial in record["trials"]:
-        trial |= {"rung": 0 if trial["number"] == 2 else 1, "quantised_bits_per_byte": bits[trial["number"]]}
+        trial |= {"rung": 0 if trial["number"] == 2 else 1, "quantised_loss": bits[trial["number"]]}
     (run / "record.json").write_text(json.dumps(record))
     roles = {item.trial: item.role for item in chipwise.kit(run, device="my-board", candidates=1).kit.models}
     assert {number for number, role in roles.items() if role == "finalist"} == {3, 5}

@@ -35,8 +35,8 @@ RESULT = {
     "rung": 0,
     "cpu_s": 1.5,
     "tokens": 10,
-    "bits_per_byte": 2.0,
-    "quantised_bits_per_byte": 2.1,
+    "loss": 2.0,
+    "quantised_loss": 2.1,
     "curve": [[1, 2]],
 }
 PROMISE = {"tpot_p50": [1e-3, 9e-4, 2e-3], "peak_memory": [5e6, 4e6, 6e6]}
@@ -95,12 +95,20 @@ def test_what_was_reached_on_tasks_is_known_and_what_failed_is_not() -> None:
 
 
 def test_quality_is_that_of_the_longest_training_in_the_deployed_format() -> None:
-    later = {**RESULT, "rung": 2, "quantised_bits_per_byte": 1.8, "bits_per_byte": 1.7}
+    later = {**RESULT, "rung": 2, "quantised_loss": 1.8, "loss": 1.7}
     found = candidate(rungs=[RESULT, later])
     assert (found.quality, candidate().quality) == (1.8, None)
     assert found.after(0) == TrainedRung.from_plain(RESULT)
     assert found.after(1) is None
     assert found.after(2) == found.rungs[-1]
+
+
+def test_trials_stored_when_losses_were_called_bits_per_byte_are_read() -> None:
+    old = {"rung": 0, "cpu_s": 1.0, "tokens": 8, "bits_per_byte": 2.0, "quantised_bits_per_byte": 2.1}
+    notes = {"role": "candidate", "choices": {}, "predicted": {}, "rungs": [old], "exported_bits_per_byte": 2.2}
+    found = TrialNotes.from_plain({**notes, "test_bits_per_byte": 2.3})
+    assert (found.rungs[0].loss, found.rungs[0].quantised_loss) == (2.0, 2.1)
+    assert (found.exported_loss, found.test_loss) == (2.2, 2.3)
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,7 @@ def test_a_decoder_is_cut_by_shared_weights_and_judged_by_its_text(tmp_path, clo
     assert record.start.method == "shared"
     assert cut.measured["tpot_p50"] <= 0.7 * original.measured["tpot_p50"]
     assert cut.predicted["tpot_p50"].value == pytest.approx(cut.measured["tpot_p50"])
-    assert 0 < cut.quantised_bits_per_byte <= 1.5 * original.quantised_bits_per_byte
+    assert 0 < cut.quantised_loss <= 1.5 * original.quantised_loss
     assert (tmp_path / "out" / "shared" / "model.onnx").exists()
 
 

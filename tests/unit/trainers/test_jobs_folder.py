@@ -172,4 +172,4 @@ def test_a_job_that_was_killed_goes_on_when_it_is_run_again(tmp_path) -> None:
     (event,), error = ask(tmp_path, [job])
     assert error is None
     known = plain_result(dataclasses.replace(job), tmp_path / "plain")
-    assert event.data["bits_per_byte"] == known["bits_per_byte"]
+    assert event.data["loss"] == known["loss"]

@@ -69,7 +69,7 @@ def test_jobs_give_results_and_faults_of_one_spare_the_others(job: Callable[...,
         pids = [worker.process.pid for worker in pool._workers]
     ended = ends(seen)
     assert ended[good].kind == ended[after].kind == "result"
-    assert ended[good].data["quantised"]["int8"] == pytest.approx(ended[good].data["bits_per_byte"], rel=0.02)
+    assert ended[good].data["quantised"]["int8"] == pytest.approx(ended[good].data["loss"], rel=0.02)
     assert Path(ended[good].data["weights"]).exists()
     assert ended[missing].data["kind"] == "DataError"
     assert ended[wrong].data["kind"] == "SpecError"

@@ -203,7 +203,7 @@ def test_recipes_that_train_nothing_are_refused() -> None:
 def test_the_sandwich_learns_too(designs: list[ArchSpec], data: TokenData, tmp_path: Path, clock: Clock) -> None:
     recipe = dataclasses.replace(RECIPE, distil=0.5)
     result = run(designs, data, tmp_path, clock, budget=2.0, recipe=recipe)
-    assert result.bits_per_byte < 0.9 * math.log2(300) / data.bytes_per_token
+    assert result.loss < 0.9 * math.log2(300) / data.bytes_per_token
 
 
 def test_training_goes_on_from_given_weights(
@@ -220,9 +220,9 @@ def test_training_goes_on_from_given_weights(
     warm = train(designs[0], data, folder=tmp_path / "a", start=path, **more)
     cold = train(designs[0], data, folder=tmp_path / "a", **more)  # the same folder: another training
     assert cold.spent_cpu_s == cold.cpu_s
-    assert warm.bits_per_byte < cold.bits_per_byte
+    assert warm.loss < cold.loss
     again = train(designs[0], data, folder=tmp_path / "b", start=inherited, **more)
-    assert again.bits_per_byte == warm.bits_per_byte
+    assert again.loss == warm.loss
     with pytest.raises(InputError, match=r"another architecture: embedding\.weight"):
         train(designs[1], data, folder=tmp_path / "c", start=path, **more)
 

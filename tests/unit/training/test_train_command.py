@@ -92,7 +92,7 @@ def test_steps_that_cost_a_64th_train_as_the_same_budget_in_seconds(
     by_time = train(arch, data, cpu_budget_s=0.5, folder=tmp_path / "a", clock=clock, recipe=RECIPE, seed=1)
     by_steps = run(arch, data, tmp_path / "b", steps=32)
     assert by_steps.steps == by_time.steps == 32
-    assert by_steps.bits_per_byte == pytest.approx(by_time.bits_per_byte, rel=1e-6)
+    assert by_steps.loss == pytest.approx(by_time.loss, rel=1e-6)
 
 
 def test_accumulated_batches_are_one_larger_batch(deep: ArchSpec, data: TokenData, tmp_path: Path) -> None:
@@ -100,15 +100,15 @@ def test_accumulated_batches_are_one_larger_batch(deep: ArchSpec, data: TokenDat
     parts = run(deep, data, tmp_path / "parts", recipe=small, execution=replace(EXACT, accumulate=3))
     whole = run(deep, data, tmp_path / "whole", recipe=replace(RECIPE, batch_windows=6))
     assert parts.tokens == whole.tokens == 24 * 6 * 24
-    assert parts.bits_per_byte == pytest.approx(whole.bits_per_byte, rel=1e-4)
+    assert parts.loss == pytest.approx(whole.loss, rel=1e-4)
     other = run(deep, data, tmp_path / "other", recipe=small)
-    assert abs(other.bits_per_byte / whole.bits_per_byte - 1) > 1e-3  # the comparison can fail
+    assert abs(other.loss / whole.loss - 1) > 1e-3  # the comparison can fail
 
 
 def test_activations_computed_again_change_nothing(deep: ArchSpec, data: TokenData, tmp_path: Path) -> None:
     plain = run(deep, data, tmp_path / "plain")
     again = run(deep, data, tmp_path / "again", execution=replace(EXACT, recompute=True))
-    assert again.bits_per_byte == pytest.approx(plain.bits_per_byte, rel=1e-6)
+    assert again.loss == pytest.approx(plain.loss, rel=1e-6)
 
 
 def test_activations_are_really_computed_again(
@@ -126,8 +126,8 @@ def test_half_precision_is_another_training_that_learns_as_well(
 ) -> None:
     full, half = (run(arch, data, tmp_path / p, steps=60, execution=Execution(precision=p)) for p in ("fp32", "bf16"))
     assert (full.dtype, half.dtype) == ("fp32", "bf16")
-    assert half.bits_per_byte != full.bits_per_byte
-    assert half.bits_per_byte == pytest.approx(full.bits_per_byte, rel=0.05)
+    assert half.loss != full.loss
+    assert half.loss == pytest.approx(full.loss, rel=0.05)
 
 
 @pytest.mark.slow
@@ -177,7 +177,7 @@ def test_a_training_that_was_stopped_ends_as_one_that_was_not(
     signs: list[TrainingProgress] = []
     parts = run(arch, data, tmp_path / "parts", on_progress=signs.append)
     assert parts.steps == whole.steps == 24
-    assert parts.bits_per_byte == whole.bits_per_byte
+    assert parts.loss == whole.loss
     assert signal.getsignal(signal.SIGINT) is before
 
 
@@ -194,7 +194,7 @@ def test_a_killed_training_goes_on_from_its_last_checkpoint(
         patch.setattr(accelerated.AcceleratedRun, "after_step", kill)
         with pytest.raises(KilledError):
             run(arch, data, tmp_path / "parts", checkpoint_every_s=0.0)
-    assert run(arch, data, tmp_path / "parts").bits_per_byte == whole.bits_per_byte
+    assert run(arch, data, tmp_path / "parts").loss == whole.loss
 
 
 @pytest.mark.slow
@@ -219,7 +219,7 @@ def test_kill_9_in_the_middle_loses_nothing_that_was_written(
     assert state.exists()
     done = train_model(spec, steps=400, out=tmp_path / "out", resume=True, **fast)
     assert done.result.steps == 400
-    assert math.isfinite(done.result.bits_per_byte)
+    assert math.isfinite(done.result.loss)
 
 
 def test_a_larger_budget_pays_only_what_is_new(arch: ArchSpec, data: TokenData, tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_a_larger_budget_pays_only_what_is_new(arch: ArchSpec, data: TokenData, 
     seen: list[TrainingProgress] = []
     longer = run(arch, data, tmp_path, steps=40, on_progress=seen.append)
     fresh = run(arch, data, tmp_path / "fresh", steps=40)
-    assert longer.bits_per_byte == fresh.bits_per_byte
+    assert longer.loss == fresh.loss
     assert longer.spent_cpu_s < longer.cpu_s  # it set out from the state before the first one's fall
 
 
@@ -253,7 +253,7 @@ def test_divergence_is_one_clear_error_and_the_last_good_state_stays(
             run(arch, data, tmp_path / "state", checkpoint_every_s=0.0)
     assert all(np.isfinite(value).all() for value in load_file(tmp_path / "state" / "stable.safetensors").values())
     whole = run(arch, data, tmp_path / "whole")
-    assert run(arch, data, tmp_path / "state").bits_per_byte == whole.bits_per_byte
+    assert run(arch, data, tmp_path / "state").loss == whole.loss
 
 
 # -- figures ---------------------------------------------------------------------------------------------------------
@@ -299,7 +299,7 @@ def test_from_a_spec_to_a_folder_and_on_from_there(spec: Path, fast: dict[str, o
     np.testing.assert_array_equal(weights["embedding.weight"], load_file(done.result.weights)["embedding.weight"])
     on = train_model(done.folder, steps=8, out=tmp_path / "on", **{**fast, "recipe": replace(RECIPE, warmup_steps=1)})
     fresh = train_model(spec, steps=8, out=tmp_path / "fresh", **{**fast, "recipe": replace(RECIPE, warmup_steps=1)})
-    assert on.result.bits_per_byte < fresh.result.bits_per_byte
+    assert on.result.loss < fresh.result.loss
     assert (on.folder / "tokenizer.json").read_bytes() == (done.folder / "tokenizer.json").read_bytes()
 
 
@@ -408,26 +408,26 @@ def test_going_on_from_good_weights_keeps_the_better_ones(
 ) -> None:
     """A rate a thousand times too high ruins what is there: the given weights stay, and the figures say so."""
     first = train_model(spec, steps=15, out=tmp_path / "first", **fast)
-    assert (first.kept, first.start_bits_per_byte) == ("trained", None)
+    assert (first.kept, first.start_loss) == ("trained", None)
     ruinous = replace(RECIPE, matrix_rate=2.0, table_rate=2.0, warmup_steps=1)
     second = train_model(first.folder, steps=4, out=tmp_path / "second", **{**fast, "recipe": ruinous})
-    assert second.start_bits_per_byte == pytest.approx(first.result.bits_per_byte, rel=1e-5)
-    assert second.result.bits_per_byte > second.start_bits_per_byte
+    assert second.start_loss == pytest.approx(first.result.loss, rel=1e-5)
+    assert second.result.loss > second.start_loss
     assert second.kept == "start"
-    assert second.test_bits_per_byte == pytest.approx(first.test_bits_per_byte, rel=1e-6)
+    assert second.test_loss == pytest.approx(first.test_loss, rel=1e-6)
     old, new = (load_file(done.folder / "model.safetensors") for done in (first, second))
     assert all(np.array_equal(old[name], new[name]) for name in old)
     third = train_model(first.folder, steps=60, out=tmp_path / "third", **fast)
     assert third.kept == "trained"
-    assert third.result.bits_per_byte < third.start_bits_per_byte
+    assert third.result.loss < third.start_loss
 
 
 def test_the_test_part_is_not_the_validation_part(spec: Path, fast: dict[str, object], tmp_path: Path) -> None:
     done = train_model(spec, steps=20, out=tmp_path / "out", **fast)
     data = load_tokens(tmp_path / "out" / "corpus" / "tokens-300.npz")
     arch, weights = load_pretrained(done.folder)
-    assert done.test_bits_per_byte == evaluate(load_model(arch, weights), data, split="test").bits_per_byte
-    assert done.test_bits_per_byte != done.result.bits_per_byte
+    assert done.test_loss == evaluate(load_model(arch, weights), data, split="test").bits_per_byte
+    assert done.test_loss != done.result.loss
 
 
 @pytest.mark.parametrize(

@@ -57,10 +57,10 @@ def test_training_learns_and_its_weights_give_the_reported_quality(
     assert sum(value.size for value in weights.values()) == arch.parameters()
     assert all(value.dtype == np.float32 for value in weights.values())
     again = evaluate(load_model(arch, weights), data)
-    assert again.bits_per_byte == pytest.approx(result.bits_per_byte, rel=5e-3)  # judged in bf16 where that is faster
+    assert again.loss == pytest.approx(result.loss, rel=5e-3)  # judged in bf16 where that is faster
     untrained = math.log2(300) / data.bytes_per_token  # bits per byte of a guess among all tokens
-    assert result.bits_per_byte < 0.6 * untrained
-    assert result.curve[-1][3] == result.bits_per_byte
+    assert result.loss < 0.6 * untrained
+    assert result.curve[-1][3] == result.loss
     assert [point[0] for point in result.curve] == sorted(point[0] for point in result.curve)
 
 
@@ -72,8 +72,8 @@ def test_equal_seeds_give_equal_weights(arch: ArchSpec, data: TokenData, tmp_pat
     first, second, other = (
         run(arch, data, tmp_path / str(i), ticking(), budget=0.2, seed=seed) for i, seed in enumerate((1, 1, 2))
     )
-    assert first.bits_per_byte == second.bits_per_byte
-    assert first.bits_per_byte != other.bits_per_byte
+    assert first.loss == second.loss
+    assert first.loss != other.loss
 
 
 def test_a_finished_training_is_not_repeated(arch: ArchSpec, data: TokenData, tmp_path: Path, clock: Clock) -> None:
@@ -90,7 +90,7 @@ def test_final_weights_that_cannot_be_read_are_trained_again(
     weights, path = load_file(first.weights), Path(first.weights)
     path.write_bytes(path.read_bytes()[:-4] if damage is None else damage)
     again = run(arch, data, tmp_path, clock)
-    assert again.bits_per_byte == first.bits_per_byte
+    assert again.loss == first.loss
     assert again.spent_cpu_s == 0.25  # the second half, from the state before the decay
     for name, value in load_file(again.weights).items():
         np.testing.assert_array_equal(value, weights[name])
@@ -130,7 +130,7 @@ def test_a_larger_budget_goes_on_from_the_state_before_the_decay(
     assert large.cpu_s == 1.0
     assert large.steps == 64
     assert large.spent_cpu_s == 1.0 - 16 / 64  # the small one kept its state when half of its budget was spent
-    assert large.bits_per_byte < small.bits_per_byte
+    assert large.loss < small.loss
 
 
 @pytest.mark.parametrize("stage", [0.4, 0.9])
@@ -163,7 +163,7 @@ def test_resuming_changes_nothing_but_the_waiting(arch: ArchSpec, data: TokenDat
         run(arch, data, tmp_path / "parts", ticking(), budget=1.5, on_progress=kill, checkpoint_every_s=0.3)
     parts = run(arch, data, tmp_path / "parts", ticking(), budget=1.5)
     assert parts.steps == whole.steps
-    assert parts.bits_per_byte == pytest.approx(whole.bits_per_byte, rel=1e-3)
+    assert parts.loss == pytest.approx(whole.loss, rel=1e-3)
 
 
 @pytest.mark.parametrize("content", [b"", b"not a checkpoint", b"\x10\0\0\0\0\0\0\0{}"])
@@ -197,7 +197,7 @@ def test_one_divergence_is_survived_at_a_lower_rate(
 ) -> None:
     fail_at(monkeypatch, {30})
     result = run(arch, data, tmp_path, clock, budget=1.0)
-    assert math.isfinite(result.bits_per_byte)
+    assert math.isfinite(result.loss)
     assert all(np.isfinite(value).all() for value in load_file(result.weights).values())
 
 

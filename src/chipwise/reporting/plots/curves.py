@@ -22,7 +22,7 @@ def draw(record: RunRecord) -> Plot:
             "halving."
         ),
     )
-    trained = [trial for trial in record.trials if _points(trial, "val_bits_per_byte")]
+    trained = [trial for trial in record.trials if _points(trial, "val_loss")]
     if not trained:
         return no_data(plot, "No validation point of any training was recorded yet.")
     views = (
@@ -54,13 +54,13 @@ def _figure(record: RunRecord, trials: list[Trial], across: str, unit_kind: str,
     seen: set[str] = set()
     for trial in sorted(trials, key=lambda trial: order.index(record.role(trial))):
         role = record.role(trial)
-        traces.append(_line(record, trial, across, "val_bits_per_byte", first=role not in seen))
+        traces.append(_line(record, trial, across, "val_loss", first=role not in seen))
         seen.add(role)
-        if role != "candidate" and _alike() and _points(trial, "train_bits_per_byte"):
-            traces.append(_line(record, trial, across, "train_bits_per_byte", first=True))
+        if role != "candidate" and _alike() and _points(trial, "train_loss"):
+            traces.append(_line(record, trial, across, "train_loss", first=True))
     xs = [value for trace in traces for value in trace["x"]]
     asked = words.asked().metric
-    losses = [point.val_bits_per_byte or 0.0 for trial in trials for point in _points(trial, "val_bits_per_byte")]
+    losses = [point.val_loss or 0.0 for trial in trials for point in _points(trial, "val_loss")]
     values = [asked.shown(loss) for loss in losses]
     x = axis(xs, unit_kind, title, pad=0.03)
     y = axis(values, asked.unit, asked.title, pad=0.05)
@@ -70,7 +70,7 @@ def _figure(record: RunRecord, trials: list[Trial], across: str, unit_kind: str,
 def _line(record: RunRecord, trial: Trial, across: str, field: str, *, first: bool) -> Trace:
     role = record.role(trial)
     points = _points(trial, field)
-    training = field == "train_bits_per_byte"
+    training = field == "train_loss"
     kind = f"training {words.asked().words.data}" if training else "validation"
     name = f"{words.role(role)}, trial {trial.number}" if role != "candidate" else "other candidates"
     width = 1 if training else (3 if role != "candidate" else 1.2)

@@ -17,13 +17,13 @@ def draw(record: RunRecord) -> Plot:
         title="History of the search",
         caption=f"A point per trial that ended. The best {metric.title} counts candidates that meet the constraints.",
     )
-    best = [point for point in record.history if point.best_bits_per_byte is not None]
+    best = [point for point in record.history if point.best_loss is not None]
     volume = [point for point in record.history if point.hypervolume is not None]
     views = []
     if best:
         better = "highest" if metric.more_is_better else "lowest"
         title = f"{better} {metric.title} so far (trained)"
-        figure = _figure(record, best, "best_bits_per_byte", title, "@winner")
+        figure = _figure(record, best, "best_loss", title, "@winner")
         views.append(View(label=metric.title, figure=figure))
     if volume:
         figure = _figure(record, volume, "hypervolume", "hypervolume of the front", "@accent")

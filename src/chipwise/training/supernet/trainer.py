@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,6 +23,7 @@ from torch import Tensor
 
 from chipwise.core.digest import digest
 from chipwise.core.errors import InputError, SpecError
+from chipwise.core.fields import losses_renamed
 from chipwise.core.files import read_json, storage, write_atomic, write_json
 from chipwise.deploy.torch import Transformer
 from chipwise.nn.loss import head_loss, head_probabilities
@@ -71,7 +71,7 @@ class SupernetResult:
     steps: int
     cpu_s: float  # charged for the steps that lead to these weights
     spent_cpu_s: float  # really taken by the steps of this call
-    bits_per_byte: float  # of recent training text, the mean over the designs of a step
+    loss: float  # of recent training text, the mean over the designs of a step
     curve: tuple[CurvePoint, ...]
 
 
@@ -212,7 +212,7 @@ class SupernetRun(Run):
         """The result that an earlier call of the same training left, if any."""
         if not (self.result_path.exists() and self.weights_path.exists()):
             return None
-        found: dict[str, Any] = read_json(self.result_path)
+        found = losses_renamed(read_json(self.result_path))
         if found.pop("key", None) != self.key or not self.weights_are_whole():
             return None
         found.pop("whole", None)  # follows from the designs; written for those who have the folder alone
@@ -231,12 +231,12 @@ class SupernetRun(Run):
             steps=at.steps,
             cpu_s=at.cpu_s,
             spent_cpu_s=self.spent_s,
-            bits_per_byte=at.bits_per_byte,
+            loss=at.loss,
             curve=tuple(at.curve),
         )
         with storage(self.weights_path):
             write_atomic(self.weights_path, to_bytes(self.weights()))
-        figures = {name: getattr(result, name) for name in ("tokens", "steps", "cpu_s", "bits_per_byte", "curve")}
+        figures = {name: getattr(result, name) for name in ("tokens", "steps", "cpu_s", "loss", "curve")}
         write_json(self.result_path, {"key": self.key, "whole": to_data(self.arch), **figures})
         self.branch_path.unlink(missing_ok=True)
         return result
