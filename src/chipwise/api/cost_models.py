@@ -14,7 +14,7 @@ from chipwise.core.files import check_output, storage
 from chipwise.hardware.device import MachineProfile
 from chipwise.profile.backends import NEEDS, table_name
 from chipwise.profile.learning import Learned
-from chipwise.profile.store import for_images, profile_path, save_profile, saved_profile
+from chipwise.profile.store import for_images, for_ranking, profile_path, save_profile, saved_profile
 
 if TYPE_CHECKING:
     from chipwise_fitting import Score
@@ -123,6 +123,7 @@ def calibrate(
     out: str | Path | None = None,
     on_progress: Callable[[str, float], None] | None = None,
     images: bool = False,
+    ranking: bool = False,
 ) -> tuple[MachineProfile, Path]:
     """Measures what this machine can do in a runtime; returns the profile and the file that holds it.
 
@@ -133,6 +134,7 @@ def calibrate(
         out: The profile's file; by default where every command finds it.
         on_progress: Called with what is being measured and the share that is done.
         images: Calibrate for image classifiers; this profile is kept beside that for models of tokens.
+        ranking: Calibrate for ranking models, likewise.
 
     Raises:
         InputError: ``seconds`` is not a positive, finite number, or there are more threads than cores.
@@ -143,7 +145,9 @@ def calibrate(
     needs = NEEDS.get(runtime)
     if needs is not None and find_spec(needs.module) is None:
         raise MissingExtra(needs.module, needs.extra)
-    kept = for_images(runtime) if images else runtime
+    if images and ranking:
+        raise InputError("calibrate for images or for ranking: each has a profile of its own")
+    kept = for_images(runtime) if images else for_ranking(runtime) if ranking else runtime
     path = Path(out) if out is not None else profile_path(kept, threads)
     try:
         before = saved_profile(kept, threads)
@@ -153,7 +157,9 @@ def calibrate(
         with storage(path):
             path.parent.mkdir(parents=True, exist_ok=True)
     check_output(path)
-    profile = profile_machine(runtime=runtime, threads=threads, seconds=seconds, on_progress=on_progress, images=images)
+    profile = profile_machine(
+        runtime=runtime, threads=threads, seconds=seconds, on_progress=on_progress, images=images, ranking=ranking
+    )
     if before is not None and before.thermal is not None:  # calibration does not measure it
         profile = replace(profile, thermal=before.thermal)
     if out is None:

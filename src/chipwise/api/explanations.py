@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chipwise.api.this_machine import is_here, profile_here, reads_images, weights_of_winner
+from chipwise.api.this_machine import is_here, profile_here, read_by, weights_of_winner
 from chipwise.core.arguments import public
 from chipwise.core.errors import InputError, SpecError
 from chipwise.spec import ArchSpec
@@ -110,7 +110,7 @@ def explain(
     try:
         if is_here(device):
             asked["weights"] = weights or weights_of_winner(model)
-            profile = profile_here(runtime or "onnxruntime", threads, images=reads_images(model))
+            profile = profile_here(runtime or "onnxruntime", threads, **read_by(model))
             case = calibrated_case(model, profile, **asked)
         else:
             asked["runtime"] = runtime or ("torch-compile" if train else None)  # None: the device's default
@@ -148,6 +148,6 @@ def explain_measured(
     if runtime not in (None, "onnxruntime"):
         raise InputError(f"--measured reads ONNX Runtime's profiler; {runtime} has none that is read here")
     model = model if isinstance(model, ArchSpec) else str(model)
-    profile = profile_here("onnxruntime", threads, images=reads_images(model))
+    profile = profile_here("onnxruntime", threads, **read_by(model))
     asked = {"batch": batch, "prompt_tokens": prompt, "new_tokens": new, "weights": weights}
     return measure_case(calibrated_case(model, profile, **asked), threads=threads, seed=seed)

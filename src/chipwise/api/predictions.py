@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from chipwise.api.this_machine import estimate_here, is_here, profile_here, reads_images
+from chipwise.api.this_machine import estimate_here, is_here, profile_here, read_by
 from chipwise.core.arguments import public
 from chipwise.core.errors import ChipwiseError, DoesNotFit, SpecError, Unsupported
 from chipwise.core.results import Result, ResultTable
@@ -263,9 +263,7 @@ def compare(
     names = devices or datasheet.names()
     here = []
     if any(map(is_here, names)):
-        profile_here(
-            runtime or "onnxruntime", images=all(map(reads_images, models))
-        )  # without one there is nothing to compare
+        profile_here(runtime or "onnxruntime", **read_by(*models))  # without one there is nothing to compare
         here = [_cell_here(model, **shared) for model in dict.fromkeys(models)]
     return compare_requests(*requests_of(models, [name for name in names if not is_here(name)], **shared), others=here)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from chipwise.core.errors import InputError
 from chipwise.cost.model import CostEstimate
-from chipwise.spec import ArchSpec
+from chipwise.spec import ArchSpec, ImageStem, RankingStem
 from chipwise.spec.hf import resolve
 
 if TYPE_CHECKING:
@@ -29,28 +29,31 @@ def weights_of_winner(model: str | ArchSpec) -> str | None:
     return None if winner is None else winner.design.weights
 
 
-def profile_here(runtime: str, threads: int = 1, *, images: bool = False) -> MachineProfile:
-    """This machine's profile, for models of tokens or for image classifiers.
+def profile_here(runtime: str, threads: int = 1, *, images: bool = False, ranking: bool = False) -> MachineProfile:
+    """This machine's profile, for models of tokens, image classifiers or ranking models.
 
     Raises:
         InputError: There is none.
     """
-    from chipwise.profile.store import for_images, saved_profile
+    from chipwise.profile.store import for_images, for_ranking, saved_profile
 
     if threads < 1:
         raise InputError(f"threads: must be at least 1, not {threads}")
-    profile = saved_profile(for_images(runtime) if images else runtime, threads)
+    profile = saved_profile(for_images(runtime) if images else for_ranking(runtime) if ranking else runtime, threads)
     if profile is None:
+        kind = " --images" if images else " --ranking" if ranking else ""
         raise InputError(
             f"this machine was not calibrated in {runtime} with {threads} thread{'s' if threads > 1 else ''}; "
-            f"run: chipwise calibrate --runtime {runtime} --threads {threads}{' --images' if images else ''}"
+            f"run: chipwise calibrate --runtime {runtime} --threads {threads}{kind}"
         )
     return profile
 
 
-def reads_images(model: str | Path | ArchSpec) -> bool:
-    """Whether a model reads images, for which this machine has a profile of its own."""
-    return (model if isinstance(model, ArchSpec) else resolve(model)).stem is not None
+def read_by(*models: str | Path | ArchSpec) -> dict[str, bool]:
+    """Whether models read ``images`` or do ``ranking``, for which this machine has profiles of their own."""
+    stems = [(model if isinstance(model, ArchSpec) else resolve(model)).stem for model in models]
+    kinds = {"images": ImageStem, "ranking": RankingStem}
+    return {name: all(isinstance(stem, kind) for stem in stems) for name, kind in kinds.items()}
 
 
 def estimate_here(model: str | Path | ArchSpec, *, runtime: str | None, **asked: Any) -> CostEstimate:
@@ -69,5 +72,5 @@ def estimate_here(model: str | Path | ArchSpec, *, runtime: str | None, **asked:
 
     name = model if isinstance(model, ArchSpec) else str(model)
     asked["weights"] = asked.get("weights") or weights_of_winner(name)
-    profile = profile_here(runtime or "onnxruntime", images=reads_images(name))
+    profile = profile_here(runtime or "onnxruntime", **read_by(name))
     return calibrated_case(name, profile, **asked).estimate

@@ -27,6 +27,7 @@ def command(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="File for the profile. Default: in the user's data folder.")] = None,
     images: Annotated[bool, typer.Option("--images", help="For image classifiers.")] = False,
+    ranking: Annotated[bool, typer.Option("--ranking", help="For ranking models.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the profile as JSON.")] = False,
 ) -> None:
     """Measure this machine in a runtime and write its profile (in about 75 seconds).
@@ -44,7 +45,13 @@ def command(
     sheet = None if against is None else datasheet.load(against)  # a wrong name is reported before anything is timed
     with show.bar("calibrating", quiet=as_json) as progress:
         profile, path = api.calibrate(
-            runtime=runtime, threads=threads, seconds=60 * minutes, out=out, on_progress=progress, images=images
+            runtime=runtime,
+            threads=threads,
+            seconds=60 * minutes,
+            out=out,
+            on_progress=progress,
+            images=images,
+            ranking=ranking,
         )
     if as_json:
         show.json_of({"profile": profile, "against": compared(profile, sheet)} if sheet is not None else profile)

@@ -29,8 +29,15 @@ from chipwise.profile.measurement import Measurement
 from chipwise.profile.microbench import cases
 from chipwise.profile.model_rates import best_rates, fit_model_rates
 from chipwise.profile.node_rates import bandwidths, fit_terms, time_cases
-from chipwise.profile.random_models import WEIGHTS, export_nearest, large_designs, random_classifiers, random_designs
-from chipwise.spec import Design
+from chipwise.profile.random_models import (
+    WEIGHTS,
+    export_nearest,
+    large_designs,
+    random_classifiers,
+    random_designs,
+    random_rankers,
+)
+from chipwise.spec import Design, RankingStem
 
 Progress = Callable[[str, float], None]
 DEFAULT_S = 75.0
@@ -41,6 +48,7 @@ MODEL_S = 1.4  # one small model: starting, warming up, timing
 MODELS = {"with nodes": (12, 120), "alone": (60, 96)}  # fewest and most small models
 PROMPTS = (64, 64, 24, 128)  # in turns, where whole models are all there is
 NEW_TOKENS = 64
+BATCHES = (1, 8, 32, 128)  # requests of one candidate, in turns
 LARGE_WORKLOAD = Workload(prompt_tokens=32, new_tokens=24)
 NODES_TIMED = ("onnxruntime", "fake")  # runtimes for which ONNX Runtime's nodes are timed (the fake one stands for any)
 IMAGES_TIMED = ("onnxruntime", "fake")  # runtimes whose files hold image classifiers
@@ -57,6 +65,7 @@ def calibrate(
     base: MachineProfile | None = None,
     on_nodes: Callable[[MachineProfile], None] | None = None,
     images: bool = False,
+    ranking: bool = False,
 ) -> MachineProfile:
     """Measures this machine and returns its profile.
 
@@ -70,6 +79,7 @@ def calibrate(
         base: A profile of this machine whose node rates are used instead of timing nodes.
         on_nodes: Called with the node rates as an unfinished profile, which may be the ``base`` of another calibration.
         images: Calibrate for image classifiers: their nodes too, and whole models that read images instead of tokens.
+        ranking: Calibrate for ranking models, likewise.
 
     Raises:
         InputError: ``seconds`` is no positive number, or there are more threads than cores.
@@ -83,20 +93,23 @@ def calibrate(
         raise InputError(f"seconds: calibration takes a positive, finite time, not {seconds}")
     tell = on_progress or (lambda step, share: None)
     nodes = base is not None or runtime in NODES_TIMED
-    large = seconds >= LARGE_FROM_S and runtime != "fake" and not images
-    if images and runtime not in IMAGES_TIMED:
-        raise Unsupported(f"image classifiers are measured in {IMAGES_TIMED[0]}, not in {runtime}")
+    large = seconds >= LARGE_FROM_S and runtime != "fake" and not (images or ranking)
+    if (images or ranking) and runtime not in IMAGES_TIMED:
+        raise Unsupported(
+            f"{'image classifiers' if images else 'ranking models'} are measured in {IMAGES_TIMED[0]}, not in {runtime}"
+        )
     blank = blank_profile(runtime, threads)
     if base is not None:
         blank = replace(blank, terms=base.terms, curves=base.curves)
     elif nodes:
-        terms, curves = fit_terms(time_cases(cases(large=large, images=images), threads=threads, on_progress=tell))
+        wanted = cases(large=large, images=images, ranking=ranking)
+        terms, curves = fit_terms(time_cases(wanted, threads=threads, on_progress=tell))
         blank = replace(blank, terms=terms, curves=curves)
         if on_nodes is not None:
             on_nodes(blank)
     left_s = seconds - (CASES_S if nodes and base is None else 0.0) - (LARGE_S if large else 0.0)
     least, most = MODELS["with nodes" if nodes else "alone"]
-    draw = random_classifiers if images else random_designs
+    draw = random_classifiers if images else random_rankers if ranking else random_designs
     designs = draw(min(most, max(least, round(left_s / MODEL_S))), seed=seed)
     if large:
         designs += [design for design in large_designs() if _has_room(design)]
@@ -183,7 +196,11 @@ def measure_models(
             design, path = export_nearest(runtime, wanted, Path(folder))
             prompt = PROMPTS[i % len(PROMPTS)] if vary else PROMPTS[0]
             workload, repeats, prefills = Workload(prompt_tokens=prompt, new_tokens=NEW_TOKENS), 126, 12
-            if design.arch.stem is not None:
+            if isinstance(design.arch.stem, RankingStem):
+                # One candidate a request stands for many requests at once, too: candidates ranked one by one.
+                batch = BATCHES[i % len(BATCHES)] if design.arch.stem.candidates == 1 else 1
+                workload, repeats, prefills = Workload(prompt_tokens=1, new_tokens=1, batch=batch), 100, 100
+            elif design.arch.stem is not None:
                 workload, repeats, prefills = Workload(prompt_tokens=design.arch.stem.tokens, new_tokens=1), 200, 200
             elif stored_bytes(design, workload) > LARGE_BYTES:
                 workload, repeats, prefills = LARGE_WORKLOAD, 46, 5

@@ -18,6 +18,7 @@ from chipwise.core.arrays import AnyArray
 from chipwise.core.workers import Message, Report, serve
 from chipwise.ops import AttentionOp, ConvOp, Elementwise, EmbeddingOp, Matmul, NormOp, Op, PoolOp
 from chipwise.profile import sensors
+from chipwise.profile.microbench_ranking import RANKING_KINDS, add_ranking_nodes, ranking_cases, ranking_op
 
 STORED_BYTES = {"fp32": 4.0, "int8": 1.0, "int4": 0.625}  # of one weight, scales included
 LARGE_CASE_BYTES = 1e8
@@ -27,7 +28,7 @@ LARGE_CASE_BYTES = 1e8
 class Case:
     """``count`` nodes of one kind. Matrix products alternate between (k, n) and (n, k)."""
 
-    kind: str  # matmul, attention, rmsnorm, skip_rmsnorm, layernorm, gather, conv, one of IMAGE_KINDS, or elementwise
+    kind: str  # matmul, attention, a norm, gather, conv, one of IMAGE_KINDS or RANKING_KINDS, or elementwise
     count: int
     rows: int = 1
     k: int = 0
@@ -37,6 +38,7 @@ class Case:
     heads: int = 1
     kv_heads: int = 1
     head_size: int = 16
+    batch: int = 1  # of RANKING_KINDS
 
     @property
     def large(self) -> bool:
@@ -69,6 +71,8 @@ class Case:
                 made.append(EmbeddingOp(tokens=self.rows, width=self.k, rows=self.n))
             elif self.kind in IMAGE_KINDS:
                 made.append(self._image_op())
+            elif self.kind in RANKING_KINDS:
+                made.append(ranking_op(self))
             elif self.kind == "conv":
                 made.append(lower_conv(self.n, d_model=self.k, batch=1, query_tokens=self.rows))
             else:
@@ -103,14 +107,15 @@ class Case:
 IMAGE_KINDS = ("attention.full", "conv.image", "pool", "split", "transpose", "pad")
 
 
-def cases(*, large: bool = False, images: bool = False) -> list[Case]:
+def cases(*, large: bool = False, images: bool = False, ranking: bool = False) -> list[Case]:
     """All cases of one calibration, small sizes first.
 
     Args:
         large: Also matrices that exceed the caches.
         images: Also the nodes that only image classifiers have.
+        ranking: Also those that only ranking models have.
     """
-    own = _image_cases() if images else ()
+    own = _image_cases() if images else (Case(**fields) for fields in ranking_cases()) if ranking else ()
     return [*_matmul_cases(), *_attention_cases(), *_other_cases(), *own, *(_large_cases() if large else ())]
 
 
@@ -287,6 +292,8 @@ class Bench:
             self._attention(graph, case, feeds, outputs)
         elif case.kind in IMAGE_KINDS:
             self._image_nodes(graph, case, feeds, outputs)
+        elif case.kind in RANKING_KINDS:
+            add_ranking_nodes(graph, case, self._generator, feeds, outputs)
         elif case.kind == "conv":
             self._conv(graph, case, feeds, outputs)
         elif case.kind == "gather":

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from chipwise.core.errors import Unsupported
 from chipwise.profile.exporting import export_for
-from chipwise.spec import ArchSpec, Attention, Design, FeedForward, ImageStem, Layer, uniform
+from chipwise.spec import ArchSpec, Attention, Design, FeedForward, ImageStem, Layer, RankingStem, uniform
 from chipwise.spec.arch import Activation
 
 WEIGHTS = ("fp32", "int8", "int4")
@@ -92,6 +92,51 @@ def _classifier(generator: random.Random, number: int) -> Design:
         pooling="first" if first else "mean",
     )
     return Design(arch=arch, weights=WEIGHTS[number % len(WEIGHTS)])
+
+
+def random_rankers(count: int, *, seed: int) -> list[Design]:
+    """``count`` different ranking models of 1 to 4 layers, 32 to 128 wide, in FP32 and int8 in turns.
+
+    A third of them rank one candidate, the others 4 to 512.
+    """
+    generator = random.Random(seed)
+    return [_ranker(generator, i) for i in range(count)]
+
+
+def _ranker(generator: random.Random, number: int) -> Design:
+    history = generator.choice((16, 32, 50, 50, 100))
+    bag = generator.choice((0, 0, 3))
+    stem = RankingStem(
+        items=generator.choice((500, 2_000, 10_000)),
+        history=history,
+        candidates=1 if number % 3 == 0 else generator.choice((4, 8, 16, 32, 64, 128, 128, 256, 512)),
+        width=generator.choice((0, 0, 16, 32)),
+        tags=20 if bag else 0,
+        bag=bag,
+    )
+    heads, head_size = generator.choice((1, 2, 4)), generator.choice((16, 32, 64))
+    pointwise = generator.random() < 0.5
+    attention = Attention(
+        heads=heads, kv_heads=heads, head_size=head_size, rope=False, relative_buckets=history + 1, pointwise=pointwise
+    )
+    ffn = FeedForward(
+        width=generator.choice((32, 64, 128, 192, 256, 384)),
+        activation=generator.choice(ACTIVATIONS),
+        gated=generator.random() < 0.4,
+    )
+    arch = ArchSpec(
+        name=f"ranker-{number}",
+        vocab_size=0,
+        d_model=generator.choice(range(32, 129, 16)),
+        layers=(Layer(attention=attention, ffn=None if pointwise and generator.random() < 0.5 else ffn),)
+        * generator.randint(1, 4),
+        max_tokens=history + 1,
+        norm="rmsnorm" if generator.random() < 0.7 else "layernorm",
+        positions="none",
+        head=generator.choice(("scores", "similarity")),
+        stem=stem,
+    )
+    return Design(arch=arch, weights=("fp32", "int8")[number % 2])
 
 
 def large_designs() -> list[Design]:

@@ -252,6 +252,11 @@ def for_images(runtime: str) -> str:
     return f"{runtime}-images"
 
 
+def for_ranking(runtime: str) -> str:
+    """The name under which the profile for ranking models is kept."""
+    return f"{runtime}-ranking"
+
+
 def profile_path(runtime: str, threads: int) -> Path:
     """The file of this machine's profile. Machines that share a data folder have profiles of their own.
 

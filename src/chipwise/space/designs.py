@@ -8,8 +8,9 @@ from itertools import groupby
 from typing import Any
 
 from chipwise.space.images import ImageSpace, denoiser_of, square_of, stem_name
+from chipwise.space.ranking import RankingSpace, table_name
 from chipwise.space.space_spec import FFN_KINDS, SpaceSpec, ffn_block
-from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer
+from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer, RankingStem
 from chipwise.spec.feed_forward import MixtureOfExperts
 from chipwise.spec.formats import formats_word
 
@@ -18,6 +19,8 @@ def design_of(choices: Mapping[str, Any], *, spec: SpaceSpec, name: str = "candi
     """The design that ``choices`` describe; values outside the space's lists are allowed."""
     if spec.image is not None:
         return _classifier(choices, spec, spec.image, name)
+    if spec.ranking is not None:
+        return _ranker(choices, spec, spec.ranking, name)
     paired = choices["sharing"] == "pairs"
     conv = choices.get("conv", "none")
     layers = []
@@ -111,13 +114,72 @@ def _classifier(choices: Mapping[str, Any], spec: SpaceSpec, image: ImageSpace, 
     return Design(arch=arch, weights=formats_word((layer.get("weights", head) for layer in choices["layers"]), head))
 
 
+def ranking_layer(
+    *, heads: int, head_size: int, ffn: tuple[str, int] | None, mixing: str, ranking: RankingSpace
+) -> Layer:
+    """A layer of a ranking model: attention with a bias by distance, without other biases."""
+    attention = Attention(
+        heads=heads,
+        kv_heads=heads,
+        head_size=head_size,
+        rope=False,
+        relative_buckets=ranking.history + 1,
+        pointwise=mixing == "hstu",
+    )
+    return Layer(attention=attention, ffn=None if ffn is None else ffn_block(*ffn))
+
+
+def ranking_arch(
+    choices: Mapping[str, Any],
+    layers: Iterable[Layer],
+    *,
+    spec: SpaceSpec,
+    ranking: RankingSpace,
+    d_model: int,
+    name: str,
+) -> ArchSpec:
+    """The ranking model of ``layers`` with the tables and the scores of ``choices``."""
+    return ArchSpec(
+        name=name,
+        vocab_size=0,
+        d_model=d_model,
+        layers=tuple(layers),
+        max_tokens=ranking.history + 1,
+        norm=spec.norm,
+        positions="none",
+        head=choices["score"],
+        stem=ranking.stem_of(choices),
+    )
+
+
+def _ranker(choices: Mapping[str, Any], spec: SpaceSpec, ranking: RankingSpace, name: str) -> Design:
+    layers = [
+        ranking_layer(
+            heads=layer["heads"],
+            head_size=choices["head_size"],
+            ffn=(layer["ffn"], layer["ffn_width"]),
+            mixing=choices["mixing"],
+            ranking=ranking,
+        )
+        for layer in choices["layers"]
+    ]
+    arch = ranking_arch(choices, layers, spec=spec, ranking=ranking, d_model=choices["d_model"], name=name)
+    head = choices["weights"]
+    return Design(arch=arch, weights=formats_word((layer.get("weights", head) for layer in choices["layers"]), head))
+
+
 def summary(design: Design) -> str:
     """One line to compare designs by: width, depth, convolutions, heads, FFN, vocabulary, formats."""
     arch = design.arch
     attention = [layer.attention for layer in arch.layers if layer.attention]
     ffn = [layer.ffn for layer in arch.layers if layer.ffn]
     heads = _joined([f"{a.heads}/{a.kv_heads}" for a in attention])
-    feed = _joined([_feed(block) for block in ffn])
+    feed = _joined([_feed(block) for block in ffn]) if ffn else "no FFN"
+    if isinstance(arch.stem, RankingStem):
+        mixing = "hstu" if any(block.pointwise for block in attention) else "attention"
+        heads = _joined([f"{a.heads}x{a.head_size}" for a in attention])
+        ends = f"{table_name(arch.stem)} {arch.head}"
+        return f"{mixing} {ends} d{arch.d_model} L{len(arch.layers)} h{heads} {feed} {design.weights}"
     if arch.stem is not None:
         squares = [a.square for a in attention if a.square]
         inside = f" in {squares[0]}x{squares[0]}" if squares else ""

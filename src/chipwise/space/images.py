@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from chipwise.core.errors import SpecError
 from chipwise.core.fields import check_fields, later, positive
@@ -31,6 +31,8 @@ class ImageSpace:
     With ``steps`` the models are denoisers. ``training`` is ``flow``, or ``shortcut``: distilled while it is trained to
     take large steps, of which it is told the size. Such a model takes 1, 2, 4, 8 … steps.
     """
+
+    noun: ClassVar[str] = "images"
 
     size: int  # pixels on each side; images are scaled to it
     classes: int
@@ -77,6 +79,11 @@ class ImageSpace:
     def choices(self) -> tuple[str, ...]:
         """The choices that these models have beside those of all."""
         return (*IMAGE_CHOICES, *(DENOISER_CHOICES if self.steps else ()))
+
+    @property
+    def outputs(self) -> int:
+        """Rows of the head's matrix."""
+        return self.classes
 
     def conditions(self) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
         """What follows from the sizes: pairs of ``when`` and ``only``."""

@@ -22,7 +22,7 @@ from chipwise.cost.memory import block_activation_bytes, memory_parts
 from chipwise.cost.pricing import combine, op_price
 from chipwise.hardware.device import MachineProfile
 from chipwise.ops import Op, Phase, Workload
-from chipwise.space.designs import image_arch, image_layer
+from chipwise.space.designs import image_arch, image_layer, ranking_arch, ranking_layer
 from chipwise.space.lookup import BlockPrices, Lookup
 from chipwise.space.search_space import Rows, SearchSpace
 from chipwise.space.space_spec import ffn_block
@@ -143,9 +143,10 @@ class PriceTable:
         self._prefill_columns = 0
         spec = space.spec
         self._first = (spec.head_size[0], spec.attention_choices()[0])
-        # Prices of blocks depend on the head's weight format, and of images on how many positions a stem makes.
-        images = () if spec.image is None else spec.image.choices
-        self._apart = ("weights", *(name for name in images if name != "steps"))  # steps multiply a pass
+        # Prices of blocks depend on the head's weight format, of images on how many positions a stem makes, of requests
+        # on the kind of attention; steps multiply a pass.
+        own = () if spec.own is None else spec.own.choices
+        self._apart = ("weights", *(name for name in own if name != "steps"))
         self._chosen: dict[str, Any] = {}  # of these, while blocks are priced
         self._lookups: dict[int, Lookup] = {}
 
@@ -261,6 +262,11 @@ class PriceTable:
         """A layer with convolutions before ``attention``, ``ffn``, ``both`` or ``none``."""
         heads, kv_heads = pair or self._first[1]
         taps = self.space.spec.conv_taps
+        ranking = self.space.spec.ranking
+        if ranking is not None:
+            size, mixing = head_size or self._first[0], self._chosen["mixing"]
+            found = ranking_layer(heads=heads, head_size=size, ffn=None, mixing=mixing, ranking=ranking)
+            return replace(found, ffn=ffn)
         if self.space.spec.image is not None:
             bare = image_layer(
                 heads=heads, head_size=head_size or self._first[0], ffn=None, square=self._chosen["square"]
@@ -280,6 +286,10 @@ class PriceTable:
         spec = self.space.spec
         if spec.image is not None:
             arch = image_arch(self._chosen, layers, spec=spec, image=spec.image, d_model=d_model, name="model")
+            return Design(arch=arch, weights=formats_word(formats, head))
+        if spec.ranking is not None:
+            ranking = spec.ranking
+            arch = ranking_arch(self._chosen, layers, spec=spec, ranking=ranking, d_model=d_model, name="model")
             return Design(arch=arch, weights=formats_word(formats, head))
         arch = ArchSpec(
             vocab_size=vocab_size,
@@ -317,11 +327,11 @@ class PriceTable:
 
     @property
     def _request(self) -> Workload:
-        """The workload; of images with the positions that the stem makes of one."""
-        image = self.space.spec.image
-        if image is None:
+        """The workload; of images and requests with the positions that the stem makes of one."""
+        own = self.space.spec.own
+        if own is None:
             return self._workload
-        return replace(self._workload, prompt_tokens=image.stem_of(self._chosen).tokens, new_tokens=1)
+        return replace(self._workload, prompt_tokens=own.stem_of(self._chosen).tokens, new_tokens=1)
 
 
 def _before_attention(conv: str) -> str:

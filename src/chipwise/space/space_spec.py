@@ -14,12 +14,13 @@ from chipwise.core.dtypes import weight_format
 from chipwise.core.errors import ChipwiseError, SpecError, nearest, short
 from chipwise.core.fields import MOST, check_fields, later, positive
 from chipwise.space.images import ImageSpace
+from chipwise.space.ranking import RankingSpace
 from chipwise.spec.arch import Activation, AnyFeedForward
 from chipwise.spec.feed_forward import FeedForward, MixtureOfExperts
 
 FfnName = Literal[
     "relu", "gelu", "silu", "reglu", "geglu", "swiglu",
-    "swiglu-8x1", "swiglu-8x2", "swiglu-16x1", "swiglu-16x2", "swiglu-32x2", "swiglu-64x4",
+    "swiglu-8x1", "swiglu-8x2", "swiglu-16x1", "swiglu-16x2", "swiglu-32x2", "swiglu-64x4", "none",
 ]  # fmt: skip
 FFN_KINDS: dict[str, tuple[Activation, bool]] = {
     "relu": ("relu", False),
@@ -37,6 +38,7 @@ EXPERTS: dict[str, tuple[int, int]] = {  # experts and active experts; the width
     "swiglu-32x2": (32, 2),
     "swiglu-64x4": (64, 4),
 }
+NO_FFN = "none"  # of ranking models, whose pointwise attention has a gate of its own
 GLOBALS = ("d_model", "depth", "vocab_size", "head_size", "tie_embeddings", "weights", "sharing")
 CONVS = ("none", "attention", "both")
 LAYER_CHOICES = ("attention", "ffn", "ffn_width")  # of each layer; attention is a pair (heads, KV heads)
@@ -47,8 +49,10 @@ MOST_BLOCKS = 50_000  # distinct blocks, each of which is priced before a search
 TIES = ("each", "alike", "alternating", "thirds")
 
 
-def ffn_block(kind: str, width: int) -> AnyFeedForward:
-    """The feed-forward called ``kind``: one of ``FFN_KINDS``, or experts of ``EXPERTS``."""
+def ffn_block(kind: str, width: int) -> AnyFeedForward | None:
+    """The feed-forward called ``kind``: one of ``FFN_KINDS``, experts of ``EXPERTS``, or ``none``."""
+    if kind == NO_FFN:
+        return None
     activation, gated = FFN_KINDS[kind.partition("-")[0]]
     block = FeedForward(width=width, activation=activation, gated=gated)
     if kind not in EXPERTS:
@@ -62,7 +66,7 @@ class LayerSpace:
     """Choices of each layer. Without ``weights``, layers have the head's format."""
 
     heads: tuple[int, ...]
-    kv_heads: tuple[int, ...] = ()  # of images as many as heads
+    kv_heads: tuple[int, ...] = ()  # of images and requests as many as heads
     ffn: tuple[FfnName, ...] = ("swiglu",)
     ffn_width: tuple[int, ...]
     weights: tuple[str, ...] | None = later(None)
@@ -112,7 +116,7 @@ class SpaceSpec:
 
     d_model: tuple[int, ...]
     depth: tuple[int, ...]
-    vocab_size: tuple[int, ...] = ()  # of images the number of classes
+    vocab_size: tuple[int, ...] = ()  # of images the number of classes, of requests 1
     layer: LayerSpace
     head_size: tuple[int, ...] = (32,)
     tie_embeddings: tuple[bool, ...] = (True,)
@@ -125,11 +129,12 @@ class SpaceSpec:
     norm: Literal["rmsnorm", "layernorm"] = "rmsnorm"
     max_tokens: int = 512
     image: ImageSpace | None = later(None)  # noqa: RUF009  (what images are, and the choices that only they have)
+    ranking: RankingSpace | None = later(None)  # noqa: RUF009  (what requests hold, and the choices that only they have)
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.image is not None:
-            self._read_images(self.image)
+        if self.own is not None:
+            self._read_own(self.own)
         positive(self, "max_tokens")
         for name in (*GLOBALS, "conv"):
             _checked(name, getattr(self, name))
@@ -137,7 +142,9 @@ class SpaceSpec:
             raise SpecError(f"at most {MOST_LAYERS} layers, not {short(max(self.depth))}", field="depth")
         if self.conv_taps < 2:
             raise SpecError(f"a convolution sees at least 2 positions, not {self.conv_taps}", field="conv_taps")
-        for name in ("heads", *(() if self.image else ("kv_heads",)), "ffn", "ffn_width"):
+        if NO_FFN in self.layer.ffn and self.ranking is None:
+            raise SpecError("layers without a feed-forward are those of ranking models", field="layer.ffn")
+        for name in ("heads", *(() if self.own else ("kv_heads",)), "ffn", "ffn_width"):
             _checked(f"layer.{name}", getattr(self.layer, name))
         _known_formats("weights", self.weights)
         if self.layer.weights is not None:
@@ -163,25 +170,34 @@ class SpaceSpec:
             if word not in TIES:
                 raise SpecError(f"{word!r} is not one of these; {nearest(word, TIES)}", field=where)
 
-    def _read_images(self, image: ImageSpace) -> None:
-        """Fills in what images leave no choice of, and the conditions that follow from their sizes."""
-        if self.vocab_size not in ((), (image.classes,)):
-            raise SpecError("images have classes, not a vocabulary; leave it out", field="vocab_size")
+    @property
+    def own(self) -> ImageSpace | RankingSpace | None:
+        """What is read instead of tokens, with the choices that only such models have; None of text."""
+        return self.ranking if self.image is None else self.image
+
+    def _read_own(self, own: ImageSpace | RankingSpace) -> None:
+        """Fills in what images or requests leave no choice of, and the conditions that follow from their sizes."""
+        if self.image is not None and self.ranking is not None:
+            raise SpecError("a model reads images or ranks candidates, not both", field="ranking")
+        if self.vocab_size not in ((), (own.outputs,)):
+            raise SpecError(f"{own.noun} have no vocabulary; leave it out", field="vocab_size")
         if self.layer.kv_heads:
-            raise SpecError("images have as many KV heads as heads; leave it out", field="layer.kv_heads")
+            raise SpecError(f"{own.noun} have as many KV heads as heads; leave it out", field="layer.kv_heads")
         for name, only in (("sharing", ("none",)), ("conv", ("none",))):
             if getattr(self, name) != only:
-                raise SpecError("is not possible for images; leave it out", field=name)
+                raise SpecError(f"is not possible for {own.noun}; leave it out", field=name)
         if any(kind in EXPERTS for kind in self.layer.ffn):
-            raise SpecError("experts are not possible for images", field="layer.ffn")
-        if image.steps and self.norm != "layernorm":
+            raise SpecError(f"experts are not possible for {own.noun}", field="layer.ffn")
+        if self.image is not None and self.image.steps and self.norm != "layernorm":
             raise SpecError("denoisers have LayerNorm; write norm: layernorm", field="norm")
-        for name in image.choices:
-            _checked(f"image.{name}", getattr(image, name))
-        implied = tuple(Condition(when=when, only=only) for when, only in image.conditions())
+        for name in own.choices:
+            _checked(f"{'ranking' if self.image is None else 'image'}.{name}", getattr(own, name))
+        implied = [Condition(when=when, only=only) for when, only in own.conditions()]
+        if NO_FFN in self.layer.ffn:  # whose width is nobody's choice
+            implied.append(Condition(when={"ffn": [NO_FFN]}, only={"ffn_width": [self.layer.ffn_width[0]]}))
         rest = tuple(item for item in self.conditions if item not in implied)
         for name, value in (
-            ("vocab_size", (image.classes,)),
+            ("vocab_size", (own.outputs,)),
             ("tie_embeddings", (False,)),
             ("conditions", (*rest, *implied)),
         ):
@@ -195,16 +211,16 @@ class SpaceSpec:
 
     def attention_choices(self) -> tuple[tuple[int, int], ...]:
         """The (heads, KV heads) pairs in which KV heads divide heads."""
-        if self.image is not None:
+        if self.own is not None:
             return tuple((heads, heads) for heads in self.layer.heads)
         pairs = itertools.product(self.layer.heads, self.layer.kv_heads)
         return tuple((heads, kv) for heads, kv in pairs if heads % kv == 0)
 
     @property
     def globals(self) -> tuple[str, ...]:
-        """Choices for the whole model; convolutions and those of images only where the file lists them."""
-        images = () if self.image is None else self.image.choices
-        return (*GLOBALS, *(() if self.conv == ("none",) else ("conv",)), *images)
+        """Choices for the whole model; convolutions, and those of images or requests, only where they are listed."""
+        own = () if self.own is None else self.own.choices
+        return (*GLOBALS, *(() if self.conv == ("none",) else ("conv",)), *own)
 
     @property
     def layer_choices(self) -> tuple[str, ...]:
@@ -222,8 +238,8 @@ class SpaceSpec:
             return self.attention_choices()
         if name == LAYER_WEIGHTS:
             return self.layer.weights or ()
-        if self.image is not None and name in self.image.choices:
-            return tuple(getattr(self.image, name))
+        if self.own is not None and name in self.own.choices:
+            return tuple(getattr(self.own, name))
         return tuple(getattr(self.layer if name in LAYER_CHOICES else self, name))
 
     def tie(self, choice: str) -> str:

@@ -129,6 +129,7 @@ def _calibrated(spec: RunSpec, folder: RunFolder, on_detail: Callable[[str], Non
         on_progress=lambda what, share: on_detail(f"{what} ({units.show(share, 'share', digits=2)})"),
         base=MachineProfile.load(nodes) if nodes.exists() else None,
         images=spec.space.image is not None,
+        ranking=spec.space.ranking is not None,
         on_nodes=lambda rates: rates.save(nodes),
     )
     known = saved_profile(target.runtime, target.threads)

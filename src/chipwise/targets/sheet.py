@@ -70,9 +70,10 @@ class SheetTarget:
         source: str = "a search",
         bench: Bench | None = None,
     ) -> None:
-        if space.spec.image is not None:
+        if space.spec.own is not None:
+            kind = "image classifiers" if space.spec.ranking is None else "ranking models"
             raise Unsupported(
-                f"spaces of image classifiers are priced on a calibrated machine alone, not on {device.title}; price a "
+                f"spaces of {kind} are priced on a calibrated machine alone, not on {device.title}; price a "
                 "single model there with `chipwise estimate`, or search with target: {device: local}"
             )
         self._space, self._sheet, self._bench = space, device, bench
