@@ -14,7 +14,7 @@ from chipwise.testing.machines import core_like
 from chipwise.trainers.train_spec import TrainSpec
 
 SPEC = SimpleNamespace(
-    target=TargetSpec(), allowance=allowance(BudgetSpec(), TrainSpec()), space=SimpleNamespace(image=None)
+    target=TargetSpec(), allowance=allowance(BudgetSpec(), TrainSpec()), space=SimpleNamespace(image=None, ranking=None)
 )
 
 
