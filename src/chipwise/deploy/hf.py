@@ -1,8 +1,8 @@
 """Hugging Face folders: a design and its weights as ``AutoModelForCausalLM`` (``AutoModel``) reads them, and back.
 
 A model that transformers computes with its own code is saved as such (Llama, mostly; BERT; ViT). Any other one brings
-``modeling_chipwise.py`` along (or that of encoders or image classifiers), found by ``auto_map`` and loaded with
-``trust_remote_code=True``.
+``modeling_chipwise.py`` along (or that of encoders, image classifiers or denoisers), found by ``auto_map`` and loaded
+with ``trust_remote_code=True``.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from chipwise.deploy.hf_encoder import bert_config, bert_name, from_bert, is_ber
 from chipwise.deploy.hf_vision import from_vit, is_vit, labels_of, to_vit, vit_config
 from chipwise.deploy.tokenizer_files import read_tokenizer
 from chipwise.spec import ArchSpec
+from chipwise.spec.diffusion import require_denoiser
 from chipwise.spec.encoder import is_encoder, without_head
 from chipwise.spec.hf import OWN_TYPE, family_of, read_config, to_config
 from chipwise.spec.io import to_data
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 
 MODELLING, ENCODER_MODELLING = "modeling_chipwise.py", "modeling_chipwise_encoder.py"
-VISION_MODELLING = "modeling_chipwise_vision.py"
+VISION_MODELLING, DENOISER_MODELLING = "modeling_chipwise_vision.py", "modeling_chipwise_denoiser.py"
 _BUFFERS = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias", "embeddings.position_ids")  # in old files
 _BLOCKS = {
     "attention_norm": "input_layernorm",
@@ -94,7 +95,10 @@ def save_pretrained(
     arrays = _checked(arch, {name: _numpy(value) for name, value in weights.items()}, where="weights")
     config: dict[str, Any]
     encoder = is_encoder(arch)
-    if arch.stem is not None:
+    if arch.denoiser is not None:
+        config = _own_config(arch, DENOISER_MODELLING)
+        write_atomic(target / DENOISER_MODELLING, Path(__file__).with_name(DENOISER_MODELLING).read_bytes())
+    elif arch.stem is not None:
         config = vit_config(arch) if is_vit(arch) else _own_config(arch, VISION_MODELLING)
         if is_vit(arch):
             arrays = to_vit(arch, arch.stem, arrays)
@@ -128,6 +132,8 @@ def _own_config(arch: ArchSpec, modelling: str) -> dict[str, Any]:
     auto, name = ("AutoModelForCausalLM", "ChipwiseForCausalLM")
     if modelling == ENCODER_MODELLING:
         auto, name = ("AutoModel", "ChipwiseEncoder")
+    if modelling == DENOISER_MODELLING:
+        auto, name = ("AutoModel", "ChipwiseDenoiser")
     if modelling == VISION_MODELLING:
         kind = "Audio" if arch.stem is not None and arch.stem.axes == 1 else "Image"
         auto, name = (f"AutoModelFor{kind}Classification", f"ChipwiseFor{kind}Classification")
@@ -182,7 +188,9 @@ def load_pretrained(folder: str | Path) -> tuple[ArchSpec, dict[str, Float32Arra
             "predicted and measured all the same, from its config.json"
         )
     arch, family = reading.arch, config["model_type"]
-    if arch.stem is not None:
+    if arch.denoiser is not None:
+        require_denoiser(arch, work="loaded with its weights")
+    elif arch.stem is not None:
         require_classifier(arch, work="loaded with its weights")
     elif not is_encoder(arch):
         require_plain(arch, work="loaded with its weights")

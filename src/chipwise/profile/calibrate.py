@@ -34,6 +34,7 @@ from chipwise.profile.random_models import (
     export_nearest,
     large_designs,
     random_classifiers,
+    random_denoisers,
     random_designs,
     random_rankers,
 )
@@ -66,6 +67,7 @@ def calibrate(
     on_nodes: Callable[[MachineProfile], None] | None = None,
     images: bool = False,
     ranking: bool = False,
+    denoisers: bool = False,
 ) -> MachineProfile:
     """Measures this machine and returns its profile.
 
@@ -80,6 +82,7 @@ def calibrate(
         on_nodes: Called with the node rates as an unfinished profile, which may be the ``base`` of another calibration.
         images: Calibrate for image classifiers: their nodes too, and whole models that read images instead of tokens.
         ranking: Calibrate for ranking models, likewise.
+        denoisers: With ``images``, every second whole model draws images.
 
     Raises:
         InputError: ``seconds`` is no positive number, or there are more threads than cores.
@@ -111,6 +114,8 @@ def calibrate(
     least, most = MODELS["with nodes" if nodes else "alone"]
     draw = random_classifiers if images else random_rankers if ranking else random_designs
     designs = draw(min(most, max(least, round(left_s / MODEL_S))), seed=seed)
+    if denoisers:
+        designs[1::2] = random_denoisers(len(designs) // 2, seed=seed + 1)
     if large:
         designs += [design for design in large_designs() if _has_room(design)]
     measured = measure_models(designs, runtime=runtime, threads=threads, vary=not nodes, on_progress=tell)

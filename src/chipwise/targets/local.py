@@ -130,6 +130,7 @@ def _calibrated(spec: RunSpec, folder: RunFolder, on_detail: Callable[[str], Non
         base=MachineProfile.load(nodes) if nodes.exists() else None,
         images=spec.space.image is not None,
         ranking=spec.space.ranking is not None,
+        denoisers=spec.space.image is not None and bool(spec.space.image.steps),
         on_nodes=lambda rates: rates.save(nodes),
     )
     known = saved_profile(target.runtime, target.threads)

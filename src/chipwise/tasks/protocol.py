@@ -29,6 +29,7 @@ TASKS = Table(
     "chipwise.domains",
     {
         "text": "chipwise.tasks.text.task:TEXT",
+        "diffusion": "chipwise.tasks.diffusion.task:DIFFUSION",
         "vision": "chipwise.tasks.vision.task:VISION",
         "series": "chipwise.tasks.series.task:SERIES",
         "speech": "chipwise.tasks.speech.task:SPEECH",

@@ -13,7 +13,7 @@ from chipwise.ops import Phase
 US = 1e-6
 WEIGHTS = ("fp32", "int8", "int4")
 NORMS = ("norm.rmsnorm", "norm.skip_rmsnorm", "norm.layernorm", "gather")
-FUNCTIONS = ("relu", "gelu", "gelu_tanh", "silu", "mul", "add")
+FUNCTIONS = ("relu", "gelu", "gelu_tanh", "silu", "mul", "add", "sin", "split", "transpose", "pad")
 
 
 def round_machine(*, s_per_byte: tuple[float, float] = (1e-9, 3e-9)) -> MachineProfile:
@@ -109,7 +109,7 @@ def _terms(
     for weights in WEIGHTS:
         terms[f"matmul.{weights}.vector"] = {**matmul, "products": 0.0}
         terms[f"matmul.{weights}.matrix"] = dict(matmul)
-    terms |= {f"attention.{shape}": dict(attention) for shape in ("step", "prompt")}
+    terms |= {f"attention.{shape}": dict(attention) for shape in ("step", "prompt", "full")}
     terms |= {name: dict(rows) for name in NORMS}
     terms["conv"] = {"node": elementwise["node"], "value": elementwise["value"], "tap": elementwise["value"]}
     return terms | {f"elementwise.{function}": dict(elementwise) for function in FUNCTIONS}

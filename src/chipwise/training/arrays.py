@@ -144,9 +144,9 @@ def _order(seed: int, epoch: int, count: int) -> NDArray[np.int64]:
     return np.random.default_rng([seed, epoch]).permutation(count)
 
 
-def save_arrays(path: Path, data: LabelledArrays) -> None:
-    """Writes a data set for :func:`load_arrays`."""
-    held: dict[str, NDArray[Any]] = {"mean": data.mean, "std": data.std, "classes": np.array(data.classes)}
+def save_arrays(path: Path, data: LabelledArrays, **more: NDArray[Any]) -> None:
+    """Writes a data set for :func:`load_arrays`, and ``more`` that a kind which extends it holds."""
+    held: dict[str, NDArray[Any]] = more | {"mean": data.mean, "std": data.std, "classes": np.array(data.classes)}
     for name in PARTS:
         held[f"{name}_inputs"], held[f"{name}_labels"] = getattr(data, name)
     stream = io.BytesIO()

@@ -31,6 +31,7 @@ DATASETS = Table(
         "arrays": "chipwise.training.arrays:load_arrays",
         "images": "chipwise.training.images:load_images",
         "flipped-images": "chipwise.training.images:load_flipped",
+        "flows": "chipwise.training.flows:load_flows",
         "spectrograms": "chipwise.training.spectrograms:load_spectrograms",
     },
 )

@@ -135,7 +135,7 @@ class VisionData:
         if reference is not None:
             said["baseline"] = logits_of(reference, self.arrays, "test")[0].argmax(1)
         images = [
-            {"image": _png(inputs[i]), "label": classes[labels[i]]} | {who: classes[a[i]] for who, a in said.items()}
+            {"image": png(inputs[i]), "label": classes[labels[i]]} | {who: classes[a[i]] for who, a in said.items()}
             for i in chosen(labels, said["winner"])
         ]
         return {
@@ -190,7 +190,7 @@ def chosen(labels: NDArray[np.int64], said: NDArray[np.int64]) -> list[int]:
     return first + wrong
 
 
-def _png(pixels: NDArray[np.uint8]) -> str:
+def png(pixels: NDArray[np.uint8]) -> str:
     """An image (C, Y, X) as a data URI."""
     with optional_imports():
         from PIL import Image

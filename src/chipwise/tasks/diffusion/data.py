@@ -1,0 +1,259 @@
+"""Images to draw in the folder of a run: one file for all trainings, with the classifier that judges what is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chipwise.core import units
+from chipwise.core.arrays import Float64Array
+from chipwise.core.digest import digest
+from chipwise.core.errors import MeasurementError, SpecError, StudyError
+from chipwise.core.files import read_bytes, read_mapping, storage, write_atomic, write_json
+from chipwise.deploy.hf import save_pretrained
+from chipwise.deploy.onnx import export
+from chipwise.space import SearchSpace
+from chipwise.space.images import ImageSpace
+from chipwise.space.search_space import Rows
+from chipwise.spec import ArchSpec, Attention, FeedForward, ImageStem, Layer
+from chipwise.tasks.protocol import Exported, Losses
+from chipwise.tasks.vision.data import divided, png
+from chipwise.tasks.vision.sources import ImagesSpec, read_pixels
+from chipwise.training.arrays import LabelledArrays
+from chipwise.training.dataset import DataFile, Split
+from chipwise.training.flows import DRAWN, Classifier, FlowImages, load_flows, save_flows
+from chipwise.training.frechet import Moments
+
+BATCH = 64
+HALF = 127.5  # pixels from 0 to 255 become -1 to 1
+WIDTH, HEADS = 48, 3  # of the classifier; the width is that of its features
+SHOWN_STEPS = (1, 2, 4, 8, 16)
+COMPARED = 320  # images of each distance by number of steps
+SAMPLER = "sampler.py"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawnSpec(ImagesSpec):
+    """The images to draw; see :class:`chipwise.tasks.vision.sources.ImagesSpec`."""
+
+    classifier_steps: int = 300  # of training the classifier on whose features distances are taken
+
+    def __post_init__(self) -> None:
+        super(DrawnSpec, self).__post_init__()
+        if self.classifier_steps < 1:
+            raise SpecError(f"must be at least 1, not {self.classifier_steps}", field="classifier_steps")
+
+
+class DiffusionData:
+    """See :class:`chipwise.tasks.protocol.TaskData`.
+
+    Args:
+        spec: Where images come from.
+        base: Where its paths start.
+        folder: Where the file of images is kept.
+        image: The size, channels and classes that the space is for.
+    """
+
+    recipe: Mapping[str, Any] = {"batch_windows": BATCH}
+    quick = DRAWN
+
+    def __init__(self, spec: DrawnSpec, base: Path, folder: Path, image: ImageSpace) -> None:
+        self.spec, self.base, self.folder, self.image = spec, base, folder, image
+
+    @property
+    def path(self) -> Path:
+        """The file of images and classifier."""
+        return self.folder / "flows.npz"
+
+    @property
+    def facts(self) -> Path:
+        """What the file was made of: source, licence, how well the classifier does."""
+        return self.folder / "flows.json"
+
+    def prepare(self) -> None:
+        """Reads the images, trains the classifier on them, and writes both once."""
+        wanted = digest([self.spec, self.image.size, self.image.channels, self.image.classes])
+        if self.facts.exists():
+            if read_mapping(self.facts).get("identity") != wanted:
+                raise StudyError(f"{self.folder}: holds other images; start again with --restart")
+            return
+        found = read_pixels(self.spec, self.base, size=self.image.size, channels=self.image.channels)
+        parts = divided(found, share=self.spec.validation_share)
+        if len(found.classes) != self.image.classes:
+            raise SpecError(
+                f"the images have {len(found.classes)} classes, not {self.image.classes}", field="space.image.classes"
+            )
+        half = np.full((1, 1, 1), HALF, np.float32)
+        arrays: dict[str, Any] = {**parts, "classes": found.classes, "mean": half, "std": half}
+        with storage(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        classifier, error = self._classifier(LabelledArrays(**arrays))
+        data = LabelledArrays(**arrays)
+        splits: tuple[Split, ...] = ("validation", "test")
+        moments = {split: Moments.of(classifier.features(data.part(split)[0])) for split in splits}
+        save_flows(self.path, FlowImages(**arrays, classifier=classifier, moments=moments))
+        facts = {"source": found.source, "licence": found.licence, "classifier_error": error, "identity": wanted}
+        write_json(self.facts, facts)  # last: the file of images is whole
+
+    def _classifier(self, data: LabelledArrays) -> tuple[Classifier, float]:
+        """The classifier, and its share of errors on validation data. The same on every run of a machine."""
+        from chipwise.training.evaluate import read
+        from chipwise.training.images import LabelledImages
+        from chipwise.training.trainer import Recipe, train
+
+        arch = judging_arch(self.image)
+        images = LabelledImages(
+            train=data.train,
+            validation=data.validation,
+            test=data.test,
+            classes=data.classes,
+            mean=data.mean,
+            std=data.std,
+        )
+        result = train(
+            arch,
+            images,
+            steps=self.spec.classifier_steps,
+            seed=0,
+            folder=self.folder / "classifier",
+            recipe=Recipe(batch_windows=BATCH),
+            precision="fp32",
+        )
+        return Classifier(arch=arch, weights=read(result.weights)), result.bits_per_byte
+
+    @cached_property
+    def arrays(self) -> FlowImages:
+        """The images of all parts, and the classifier."""
+        return load_flows(self.path)
+
+    def summary(self) -> Mapping[str, Any]:
+        """Images and bytes of each part, source and licence."""
+        facts = read_mapping(self.facts)
+        found = {"name": self.spec.source, "source": facts["source"], "licence": facts["licence"]}
+        for name, (inputs, labels) in (
+            ("train", self.arrays.train),
+            ("val", self.arrays.validation),
+            ("test", self.arrays.test),
+        ):
+            found |= {f"entries_{name}": len(labels), f"bytes_{name}": int(inputs.nbytes)}
+        return found
+
+    def data(self, arch: ArchSpec) -> DataFile:
+        """The images as flows."""
+        return DataFile(path=str(self.path), kind="flows")
+
+    def step_tokens(self, arch: ArchSpec) -> int:
+        """Positions of a batch of images."""
+        return BATCH * arch.max_tokens
+
+    def bytes_per_token(self, space: SearchSpace, rows: Rows) -> Float64Array:
+        """Bytes of an image over its patches."""
+        each = self.image.size**2 * self.image.channels
+        return np.asarray(each / (self.image.size // space.values(rows, "patch").astype(np.int64)) ** 2, np.float64)
+
+    def losses(self, item: Exported, *, split: Split) -> Losses:
+        """The distance, image by image, of what the exported graph draws, one image at a time as it serves them.
+
+        Raises:
+            MeasurementError: What it draws is not finite.
+        """
+        images = self._drawn(item, split, steps=None, count=DRAWN)
+        values = self.arrays.distances(images, split)
+        if not np.isfinite(values).all():
+            raise MeasurementError(f"{item.folder}: the exported model draws images that are not finite")
+        return Losses(values=values, sizes=np.ones(len(values)))
+
+    def _drawn(self, item: Exported, split: Split, *, steps: int | None, count: int) -> NDArray[np.float32]:
+        """``count`` images (n, C, Y, X) by the exported graph; in its own steps unless given."""
+        from chipwise.profile.backends.onnxruntime_denoiser import OnnxDenoiser
+
+        path = item.folder / "judged.onnx"
+        with storage(path):
+            export(item.design, item.weights, path)
+        try:
+            session = OnnxDenoiser(path, steps=steps)
+            noise, labels = self.arrays.noise(split, count)
+            pairs = zip(noise, labels, strict=True)
+            return np.stack([session.draw(one[None], np.array([label]))[0].copy() for one, label in pairs])
+        finally:
+            path.unlink(missing_ok=True)
+
+    def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, Any]:
+        """An image of each label by number of steps, of winner and reference design, with distances and flow losses."""
+        from chipwise.training.evaluate import load_model, quantised
+
+        arrays, shown = self.arrays, {}
+        for who, item in (("winner", winner), ("baseline", reference)):
+            if item is None or item.design.arch.denoiser is None:
+                continue
+            denoiser = item.design.arch.denoiser
+            model = load_model(item.design.arch, item.weights)
+            model = model if item.design.weights == "fp32" else quantised(model, item.design.weights)
+            rows = []
+            for steps in sorted({*SHOWN_STEPS, denoiser.steps}):
+                if denoiser.shortcut and steps & (steps - 1):
+                    continue
+                images = arrays.drawn(model, split="test", steps=steps, most=COMPARED)
+                rows.append(
+                    {
+                        "steps": steps,
+                        "distance": float(arrays.distances(images, "test").mean()),
+                        "images": [png(_pixels(image)) for image in images[: len(arrays.classes)]],
+                    }
+                )
+            shown[who] = {
+                "rows": rows,
+                "steps": denoiser.steps,
+                "shortcut": denoiser.shortcut,
+                "flow_loss": arrays.flow_loss(model),
+            }
+        inputs, labels = arrays.test
+        error = units.show(read_mapping(self.facts)["classifier_error"], "share")
+        return {
+            "drawn": shown,
+            "labels": list(arrays.classes),
+            "real": [png(inputs[np.flatnonzero(labels == label)[0]]) for label in range(len(arrays.classes))],
+            "judge": f"it gets {error} of the validation images wrong",
+        }
+
+    def ship(self, item: Exported, folder: Path, files: Mapping[str, str]) -> None:
+        """The Hugging Face folder with the names of the labels, and a sampler for ``model.onnx`` that needs numpy."""
+        save_pretrained(item.design.arch, item.weights, None, folder, dict(files))
+        write_json(folder / "config.json", read_mapping(folder / "config.json") | {"labels": list(self.arrays.classes)})
+        write_atomic(folder / SAMPLER, read_bytes(Path(__file__).with_name(SAMPLER)))
+
+
+def judging_arch(image: ImageSpace) -> ArchSpec:
+    """The classifier that images of this size are judged by: two layers on about four by four patches."""
+    sides = [side for side in range(1, image.size + 1) if image.size % side == 0]
+    patch = min(sides, key=lambda side: (abs(image.size / side - 4), side))
+    stem = ImageStem(image_size=image.size, patch=patch, channels=image.channels, prefix_tokens=0)
+    attention = Attention(
+        heads=HEADS, kv_heads=HEADS, head_size=WIDTH // HEADS, qkv_bias=True, out_bias=True, rope=False, causal=False
+    )
+    ffn = FeedForward(width=4 * WIDTH, activation="gelu", gated=False, bias=True)
+    return ArchSpec(
+        name="judge",
+        vocab_size=0,
+        d_model=WIDTH,
+        layers=(Layer(attention=attention, ffn=ffn),) * 2,
+        max_tokens=stem.tokens,
+        norm="layernorm",
+        norm_bias=True,
+        positions="learned",
+        head="classes",
+        classes=image.classes,
+        stem=stem,
+        pooling="mean",
+    )
+
+
+def _pixels(image: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """An image (C, Y, X) from -1 to 1 as pixels."""
+    return np.clip(np.round(image * HALF + HALF), 0, 255).astype(np.uint8)

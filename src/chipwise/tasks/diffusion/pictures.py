@@ -1,0 +1,53 @@
+"""What a report shows of a denoiser: what it draws in 1, 2, 4 … steps, next to the reference design and real images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from chipwise.tasks.protocol import Picture
+
+PIXELS = 56  # of a shown image
+WHO = (("winner", "Winner"), ("baseline", "Reference design"))
+
+
+def drawn(samples: Mapping[str, Any]) -> Sequence[Picture]:
+    """The section ``drawn``, as far as the samples hold it."""
+    if not samples.get("drawn"):
+        return []
+    labels = samples["labels"]
+    parts = [
+        "<p>One image of each label, all from the same noise; the steps in which each design is served in bold. Below "
+        "the steps: the Fréchet distance on test data (less is nearer to real images).</p>"
+    ]
+    for who, name in WHO:
+        if who in samples["drawn"]:
+            parts.append(_table(name, samples["drawn"][who], labels))
+    if samples.get("real"):
+        cells = "".join(_cell(image, label) for image, label in zip(samples["real"], labels, strict=True))
+        parts.append(f"<h3>Real images</h3><div style='overflow-x:auto'><table><tr>{cells}</tr></table></div>")
+    note = f"<p>The classifier that distances are taken on was trained here; {escape(str(samples['judge']))}.</p>"
+    return [Picture(name="drawn", title="What it draws", html="".join([*parts, note]))]
+
+
+def _table(name: str, found: Mapping[str, Any], labels: Sequence[str]) -> str:
+    head = "".join(f"<th scope='col'>{escape(label)}</th>" for label in labels)
+    rows = []
+    for row in found["rows"]:
+        steps = f"{row['steps']} step{'s' if row['steps'] > 1 else ''}"
+        steps = f"<b>{steps}</b>" if row["steps"] == found["steps"] else steps
+        pairs = zip(row["images"], labels, strict=True)
+        cells = "".join(_cell(image, f"{label}, {row['steps']}") for image, label in pairs)
+        rows.append(f"<tr><th scope='row'>{steps}<br>{row['distance']:.3g}</th>{cells}</tr>")
+    told = f"flow loss on test data {found['flow_loss']:.4g}"
+    told += ", trained with shortcuts" if found["shortcut"] else ""
+    table = f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    return f"<h3>{escape(name)}: {told}</h3><div style='overflow-x:auto'>{table}</div>"
+
+
+def _cell(image: str, label: str) -> str:
+    return (
+        f'<td style="padding:2px"><img src="{escape(image, quote=True)}" width="{PIXELS}" height="{PIXELS}" '
+        f'alt="{escape(label, quote=True)}" style="image-rendering:pixelated"></td>'
+    )

@@ -1,0 +1,32 @@
+"""Reference designs of denoisers: DiT's proportions.
+
+Attention over all patches whose heads together are as wide as the model, a GELU feed-forward of four times the width,
+adaLN-zero, a plain flow. Patch, steps, width, depth, heads and format vary.
+
+References:
+    Peebles and Xie 2023, arXiv:2212.09748, table 1: width over depth 32 (S), 64 (B), 43 (L) and 41 (XL), heads of 64
+        (XL: 72).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from chipwise.space import SpaceSpec
+from chipwise.tasks.vision import references
+
+ASPECT = (12, 64)  # width over depth; from 32 on in DiT, less where models are narrower
+FEWEST = 4  # steps of a plain flow: with fewer, images are blurred
+
+
+def proportions(spec: SpaceSpec) -> Iterator[dict[str, Any]]:
+    """DiT-proportioned designs around a space, as choices, in every number of steps from ``FEWEST`` on.
+
+    All numbers of the space where none of them is so large.
+    """
+    assert spec.image is not None
+    enough = [steps for steps in spec.image.steps if steps >= FEWEST] or list(spec.image.steps)
+    for choices in references.proportions(spec, aspect=ASPECT):
+        for steps in enough:
+            yield {**choices, "pooling": "mean", "steps": steps, "training": "flow"}

@@ -1,0 +1,212 @@
+"""Images to draw as a data set: a denoiser learns how noise moves to images on straight paths (rectified flow).
+
+An image at time t is (1 − t) noise + t image, and moves at image − noise; the loss is the mean square of what a model
+says less that. A model of shortcuts also learns, on a part of each batch, that one step of size 2d is two of size d:
+it is distilled from itself while it is trained. Models are judged by the Fréchet distance of what they draw.
+
+References:
+    Liu et al. 2023, arXiv:2209.03003 (rectified flow). Times drawn from a logistic of a normal: Esser et al. 2024
+    (Stable Diffusion 3), arXiv:2403.03206, section 3.1. Shortcuts: Frans et al. 2024, arXiv:2410.12557, algorithm 1.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chipwise.core.arrays import Float64Array
+from chipwise.core.errors import DataError, InputError
+from chipwise.spec import ArchSpec
+from chipwise.spec.io import from_data, to_data
+from chipwise.training.arrays import LabelledArrays, read_arrays, save_arrays
+from chipwise.training.dataset import Judged, Split
+from chipwise.training.frechet import Moments, distances
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from chipwise.training.trainer import Recipe
+
+DRAWN = 640  # images that a model is judged by
+ROWS = 128  # of them at a time
+SHORTCUTS = 4  # every fourth image of a batch teaches a shortcut
+FINEST = 5  # halvings of the smallest step that is taught: 1/32
+SEEDS = {"validation": 1, "test": 2}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classifier:
+    """The small classifier whose features distances are taken on."""
+
+    arch: ArchSpec
+    weights: Mapping[str, NDArray[Any]]
+
+    @cached_property
+    def model(self) -> Any:
+        """Its torch module."""
+        from chipwise.training.evaluate import load_model
+
+        return load_model(self.arch, self.weights)
+
+    def features(self, images: NDArray[np.float32]) -> Float64Array:
+        """The states that the head reads, (n, width), of scaled images (n, C, Y, X)."""
+        import torch
+
+        found: list[Any] = []
+        handle = self.model.head.register_forward_pre_hook(lambda _, inputs: found.append(inputs[0].double().numpy()))
+        try:
+            with torch.no_grad():
+                for start in range(0, len(images), ROWS):
+                    self.model(torch.from_numpy(np.ascontiguousarray(images[start : start + ROWS])))
+        finally:
+            handle.remove()
+        return np.concatenate(found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowImages(LabelledArrays):
+    """See :class:`chipwise.training.arrays.LabelledArrays`; ``classifier`` gives the features to judge by."""
+
+    classifier: Classifier
+    moments: Mapping[Split, Moments]  # of the real images' features
+
+    def require_fit(self, arch: ArchSpec) -> None:
+        """Raises InputError for a model of other images or labels, or one that draws none."""
+        shape = None if arch.stem is None else arch.stem.shape
+        if arch.denoiser is None or shape != self.train[0].shape[1:]:
+            raise InputError(f"the model draws images of {shape}, the data has {self.train[0].shape[1:]}")
+        if arch.denoiser.labels != len(self.classes):
+            raise InputError(f"the model knows {arch.denoiser.labels} labels, the data has {len(self.classes)}")
+
+    def batch(self, arch: ArchSpec, recipe: Recipe, number: int, *, seed: int) -> tuple[Tensor, ...]:
+        """Scaled images, labels, noise, times and sizes of steps (0: a plain flow), each with ``rows`` examples."""
+        import torch
+
+        images, labels = super().batch(arch, recipe, number, seed=seed)
+        rows, random = len(labels), np.random.default_rng([seed, number, 2])
+        noise = random.standard_normal(images.shape, dtype=np.float32)
+        times = 1 / (1 + np.exp(-random.standard_normal(rows)))
+        sizes = np.zeros(rows)
+        if arch.denoiser is not None and arch.denoiser.shortcut:
+            taught = np.arange(rows) % SHORTCUTS == 0
+            sizes = np.where(taught, 0.5 ** random.integers(0, FINEST, rows), 0.0)
+            starts = np.floor(random.random(rows) / np.where(taught, sizes, 1.0)) * sizes
+            times = np.where(taught, starts, times)
+        told = (torch.from_numpy(part.astype(np.float32)) for part in (times, sizes))
+        return images, labels, torch.from_numpy(noise), *told
+
+    def loss(self, model: nn.Module, batch: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+        """Mean square of the velocity's error, of all values of the batch."""
+        import torch
+
+        images, labels, noise, times, sizes = batch
+        t = times[:, None, None, None]
+        moving, wanted = (1 - t) * noise + t * images, images - noise
+        with torch.autocast(images.device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+            taught = sizes > 0
+            if taught.any():
+                wanted = wanted.clone()
+                rows = (moving[taught], times[taught], labels[taught], sizes[taught])
+                wanted[taught] = _two_steps(model, *rows).to(wanted.dtype)
+            found = model(moving, times, labels, sizes)
+        return ((found.float() - wanted) ** 2).mean()
+
+    def noise(self, split: Split, count: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """Noise (count, C, Y, X) and labels (count,) from which models are judged, the same for all."""
+        shape = (DRAWN, *self.train[0].shape[1:])
+        noise = np.random.default_rng([SEEDS[split], 3]).standard_normal(shape, dtype=np.float32)
+        return noise[:count], np.arange(DRAWN)[:count] % len(self.classes)
+
+    def distances(self, images: NDArray[np.float32], split: Split) -> Float64Array:
+        """The Fréchet distance of made images to the real ones of ``split``, as values whose mean it is, (n,)."""
+        return distances(self.classifier.features(images), self.moments[split])
+
+    def judge(
+        self,
+        model: Any,
+        *,
+        split: Split = "validation",
+        most: int | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> Judged:
+        """The Fréchet distance of images that ``model`` draws in its steps."""
+        steps = model.arch.denoiser.steps
+        images = self.drawn(model, split=split, steps=steps, most=most, dtype=dtype)
+        return Judged(loss=float(self.distances(images, split).mean()))
+
+    def drawn(
+        self, model: Any, *, split: Split, steps: int, most: int | None = None, dtype: torch.dtype | None = None
+    ) -> NDArray[np.float32]:
+        """Images (n, C, Y, X), as models see them, that ``model`` draws in so many steps; ``most`` limits n."""
+        import torch
+
+        from chipwise.deploy.torch_denoiser import draw
+
+        noise, labels = self.noise(split, DRAWN if most is None else max(2, min(most, DRAWN)))
+        device = next(model.parameters()).device
+        found = []
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+            for start in range(0, len(labels), ROWS):
+                part = (torch.from_numpy(each[start : start + ROWS]).to(device) for each in (noise, labels))
+                found.append(draw(model, *part, steps=steps).float().cpu().numpy())
+        return np.concatenate(found)
+
+    def flow_loss(self, model: Any, *, split: Split = "test", most: int = DRAWN) -> float:
+        """Mean square of the velocity's error on held-out images, at times spread evenly."""
+        import torch
+
+        images, labels = self.part(split, most)
+        noise, _ = self.noise(split, len(labels))
+        images, labels = images[: len(noise)], labels[: len(noise)]
+        times = (np.arange(len(labels), dtype=np.float32) + 0.5) / len(labels)
+        parts = [torch.from_numpy(np.ascontiguousarray(x)) for x in (images, labels, noise, times, 0 * times)]
+        with torch.no_grad():
+            return float(self.loss(model, parts, torch.float32))
+
+
+def _two_steps(model: nn.Module, moving: Tensor, times: Tensor, labels: Tensor, sizes: Tensor) -> Tensor:
+    """The mean velocity of two half steps, by the model itself. The finest are plain flows of no size."""
+    import torch
+
+    half = sizes / 2
+    told = torch.where(half > 0.5**FINEST, half, torch.zeros_like(half))
+    with torch.no_grad():
+        first = model(moving, times, labels, told)
+        second = model(moving + half[:, None, None, None] * first, times + half, labels, told)
+    return (first + second).detach() / 2
+
+
+def save_flows(path: Path, data: FlowImages) -> None:
+    """Writes a data set for :func:`load_flows`."""
+    held: dict[str, NDArray[Any]] = {"classifier": np.array(json.dumps(to_data(data.classifier.arch)))}
+    held |= {f"classifier.{name}": value for name, value in data.classifier.weights.items()}
+    for split, moments in data.moments.items():
+        held |= {f"moments.{split}.mean": moments.mean, f"moments.{split}.covariance": moments.covariance}
+    save_arrays(path, data, **held)
+
+
+def load_flows(path: str | Path) -> FlowImages:
+    """The data set of a file.
+
+    Raises:
+        DataError: The file is missing or is not what :func:`save_flows` writes.
+    """
+    fields = dict(read_arrays(path))
+    with np.load(path, allow_pickle=False) as file:
+        if "classifier" not in file:
+            raise DataError(f"{path}: holds no classifier to judge images by; delete it and it is made again")
+        weights = {name.partition(".")[2]: file[name] for name in file.files if name.startswith("classifier.")}
+        arch = from_data(json.loads(str(file["classifier"])), file=str(path))
+        moments: dict[Split, Moments] = {
+            split: Moments(mean=file[f"moments.{split}.mean"], covariance=file[f"moments.{split}.covariance"])
+            for split in ("validation", "test")
+        }
+    return FlowImages(**fields, classifier=Classifier(arch=arch, weights=weights), moments=moments)
