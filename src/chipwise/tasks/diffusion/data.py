@@ -60,7 +60,7 @@ class DiffusionData:
         image: The size, channels and classes that the space is for.
     """
 
-    recipe: Mapping[str, Any] = {"batch_windows": BATCH}
+    recipe: Mapping[str, Any] = {"batch_windows": BATCH, "matrix_rate": 0.02}
     quick = DRAWN
 
     def __init__(self, spec: DrawnSpec, base: Path, folder: Path, image: ImageSpace) -> None:
