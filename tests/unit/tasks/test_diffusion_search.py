@@ -61,7 +61,7 @@ def test_a_search_ends_with_a_winner_that_draws(tmp_path: Path) -> None:
         assert "bits per byte" not in text
     assert "What it draws" in report
     promises = json.loads((tmp_path / "run" / "winner" / "chipwise.json").read_text())
-    assert promises["frechet_distance"] == pytest.approx(winner.test_bits_per_byte)
+    assert promises["frechet_distance"] == pytest.approx(winner.test_loss)
     names = {path.name for path in (tmp_path / "run" / "winner").iterdir()}
     assert {"model.onnx", "sampler.py", "modeling_chipwise_denoiser.py", "model.safetensors"} <= names
     shipped = read_winner(tmp_path / "run" / "winner")

@@ -125,7 +125,7 @@ class DiffusionData:
             recipe=Recipe(batch_windows=BATCH),
             precision="fp32",
         )
-        return Classifier(arch=arch, weights=read(result.weights)), result.bits_per_byte
+        return Classifier(arch=arch, weights=read(result.weights)), result.loss
 
     @cached_property
     def arrays(self) -> FlowImages:
