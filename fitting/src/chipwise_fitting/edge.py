@@ -18,6 +18,7 @@ from chipwise.predict.kernels import local
 from chipwise_fitting.edge_fit import PER_DEVICE, fitted, left_out_with, misses, seconds
 from chipwise_fitting.edge_rivals import by_efficiency
 from chipwise_fitting.edge_runs import Run, read_runs
+from chipwise_fitting.npu_runs import read_npu_runs
 from chipwise_fitting.score import Row
 
 SHARE = 0.9
@@ -91,8 +92,8 @@ def constants(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def fit(tables: Path, out: Path, *, progress: Callable[[str], None]) -> str:
-    """Fits to ``edge.csv.gz`` of ``tables`` and writes ``local.json``."""
-    runs = [run for run in read_runs(table_in(tables)) if run.kernels]
+    """Fits to ``edge.csv.gz`` of ``tables``, and to its table of NPUs where there is one; writes ``local.json``."""
+    runs = [run for run in [*read_runs(table_in(tables)), *read_npu_runs(tables)] if run.kernels]
     progress(f"{len(runs)} runs of {len({run.chip for run in runs if run.device})} devices")
     found = constants(runs)
     (out / "local.json").write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")
@@ -112,11 +113,11 @@ def edge(truth: Path, out: Path, leave_out: str) -> list[Row]:
     """Predicts every run by a fit without what is left out, and writes the rates to ``out``, one line a row.
 
     Args:
-        truth: ``edge.csv.gz``, or its folder.
+        truth: ``edge.csv.gz``, or its folder, whose table of NPUs is then predicted and learnt from too.
         out: Where the predictions go.
         leave_out: ``none`` for the terms that ship, else ``device``, ``family`` or ``vendor``.
     """
-    everything = read_runs(table_in(truth))
+    everything = [*read_runs(table_in(truth)), *read_npu_runs(truth)]
     runs = [run for run in everything if run.kernels]
     held = local.shipped()
     measured = np.log([run.measured_s for run in runs])

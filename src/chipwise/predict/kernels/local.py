@@ -71,6 +71,7 @@ STACKS = (
     "mlc",
     "openvino",
     "genie",
+    "geniex",
     "litert-lm",
     "coreml",
     "executorch",
@@ -78,7 +79,13 @@ STACKS = (
 )  # fmt: skip
 
 
-BUILT_ON = {"llama.cpp-vulkan": "llama.cpp", "ik-llama.cpp": "llama.cpp", "mlx-vlm": "mlx", "vllm-mlx": "mlx"}
+BUILT_ON = {
+    "llama.cpp-vulkan": "llama.cpp",
+    "ik-llama.cpp": "llama.cpp",
+    "mlx-vlm": "mlx",
+    "vllm-mlx": "mlx",
+    "geniex": "genie",
+}
 """Stacks whose terms are added to those of another, which they share most code with."""
 DISTANCES = ("seen", "kin", "sibling", "unseen")
 """What the fit had seen: the chip, another of its architecture, of its engine's class, none of these."""

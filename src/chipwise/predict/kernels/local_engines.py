@@ -34,7 +34,7 @@ NPU_SLOWER: Mapping[str, float] = {
 the last six from parts of other models there, whose ratios are the power 1.6 of these)."""
 LAPTOP_W = 55.0  # processors with at most this power are laptops' and small machines'
 Part = Literal["gpu", "npu", "cpu", "tpu"]
-NPU_STACKS = ("genie", "rkllm", "coreml")  # that run on a chip's NPU, where it has one
+NPU_STACKS = ("genie", "geniex", "rkllm", "coreml")  # that run on a chip's NPU, where it has one
 GPU_STACKS = ("mlc", "litert-lm")  # that run on a phone's GPU
 INTEGER_STACKS = ("llama.cpp", "ik-llama.cpp", "openvino")
 """Stacks that multiply quantised weights as int8, not as the fp16 that they are unpacked to."""
