@@ -61,8 +61,11 @@ def tone(hz: float, *, seconds: float = 0.3, rate: int = RATE) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return spoken(tmp_path_factory.mktemp("recordings"))
+
+
+def spoken(found: Path) -> Path:
     """Three "words", which are tones, by 20 speakers whose voices differ a little."""
-    found = tmp_path_factory.mktemp("recordings")
     for word, hz in (("high", 3000.0), ("low", 300.0), ("middle", 1000.0)):
         for speaker in range(20):
             write_wav(found / "words" / word / f"s{speaker}_nohash_0.wav", tone(hz * (1 + speaker / 100)))
