@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from chipwise.api.this_machine import is_here, profile_here, read_by, weights_of_winner
 from chipwise.core.arguments import public
 from chipwise.core.errors import InputError, SpecError
+from chipwise.serve.request import IMAGE_SIZE
 from chipwise.spec import ArchSpec
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ def explain(
     prompt: int = 1024,
     new: int = 128,
     shared: int = 0,
+    images: int = 0,
+    image_size: tuple[int, int] = IMAGE_SIZE,
     train: bool = False,
     checkpoint: bool = False,
     sensitivity: str | Path | Sequence[float] | None = None,
@@ -80,6 +83,8 @@ def explain(
         prompt: Prompt tokens of a request.
         new: New tokens of a request.
         shared: Tokens that all prompts have in common at their start.
+        images: Images of each request, for a model that reads them.
+        image_size: Their width and height in pixels.
         train: Explain one optimiser step over ``batch`` sequences of ``prompt`` tokens instead.
         checkpoint: With ``train``: activations are recomputed in the backward pass.
         sensitivity: The loss that each layer alone costs in a narrow format, as a list or a JSON file of one.
@@ -101,6 +106,9 @@ def explain(
         raise InputError("checkpoint: activations are recomputed in training only; set train as well")
     asked: dict[str, Any] = {"tp": tp, "pp": pp, "ep": ep, "dp": dp, "batch": batch, "shared_tokens": shared}
     asked |= {"prompt_tokens": prompt, "new_tokens": new, "weights": weights, "kv": kv}
+    if images and train:
+        raise InputError("images: a training step on images is not priced")
+    asked |= {"images": images, "image_size": image_size}
     if sensitivity is not None:
         asked["sensitivity"] = read_sensitivity(sensitivity)
     if train:

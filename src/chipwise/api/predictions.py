@@ -14,7 +14,7 @@ from chipwise.core.results import Result, ResultTable
 from chipwise.cost.model import CostEstimate
 from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import DeviceProfile
-from chipwise.serve.request import Request
+from chipwise.serve.request import IMAGE_SIZE, Request
 from chipwise.serve.training_step import TrainingEstimate
 from chipwise.spec import ArchSpec
 from chipwise.spec.hf import resolve
@@ -55,13 +55,15 @@ class EstimateTable(ResultTable[DeviceAnswer]):
 def estimate(
     model: str | Path | ArchSpec, *, device: str | Path | DeviceProfile = ..., devices: None = None,
     runtime: str = ..., prompt: int = ..., new: int = ..., batch: int = ..., weights: str | None = ...,
-    kv: str | None = ..., tp: int = ..., pp: int = ..., ep: int = ..., dp: int = ...,
+    kv: str | None = ..., tp: int = ..., pp: int = ..., ep: int = ..., dp: int = ..., images: int = ...,
+    image_size: tuple[int, int] = ...,
 ) -> CostEstimate: ...  # fmt: skip
 @overload
 def estimate(
     model: str | Path | ArchSpec, *, devices: Sequence[str] | str,
     runtime: str = ..., prompt: int = ..., new: int = ..., batch: int = ..., weights: str | None = ...,
-    kv: str | None = ..., tp: int = ..., pp: int = ..., ep: int = ..., dp: int = ...,
+    kv: str | None = ..., tp: int = ..., pp: int = ..., ep: int = ..., dp: int = ..., images: int = ...,
+    image_size: tuple[int, int] = ...,
 ) -> EstimateTable: ...  # fmt: skip
 @public
 def estimate(
@@ -79,6 +81,8 @@ def estimate(
     pp: int = 1,
     ep: int = 1,
     dp: int = 1,
+    images: int = 0,
+    image_size: tuple[int, int] = IMAGE_SIZE,
 ) -> CostEstimate | EstimateTable:
     """Predicts what serving ``model`` costs on a device, kernel by kernel; the device need not be here.
 
@@ -104,6 +108,8 @@ def estimate(
         pp: Pipeline-parallel degree.
         ep: Expert-parallel degree.
         dp: Data-parallel replicas of attention.
+        images: Images of each request, for a model that reads them; their tokens come on top of ``prompt``.
+        image_size: Their width and height in pixels.
 
     Raises:
         UnknownName: A name that is not known; similar names are suggested.
@@ -116,14 +122,14 @@ def estimate(
 
     request = Request(
         model=model, device=device, runtime=runtime, weights=weights, kv=kv, tp=tp, pp=pp, ep=ep, dp=dp,
-        batch=batch, prompt_tokens=prompt, new_tokens=new,
+        batch=batch, prompt_tokens=prompt, new_tokens=new, images=images, image_size=image_size,
     )  # fmt: skip
 
     def answer(name: str | Path | DeviceProfile) -> CostEstimate:
         if is_here(name):
             return estimate_here(
                 model, runtime=runtime, weights=weights, kv=kv, tp=tp, pp=pp, ep=ep, dp=dp,
-                batch=batch, prompt_tokens=prompt, new_tokens=new,
+                batch=batch, prompt_tokens=prompt, new_tokens=new, images=images,
             )  # fmt: skip
         return estimate_request(replace(request, device=name))
 
@@ -228,6 +234,8 @@ def compare(
     pp: int = 1,
     ep: int = 1,
     dp: int = 1,
+    images: int = 0,
+    image_size: tuple[int, int] = IMAGE_SIZE,
 ) -> Comparison:
     """Compares models side by side on ``devices`` (all that ship by default).
 
@@ -244,6 +252,8 @@ def compare(
         pp: Pipeline-parallel degree.
         ep: Expert-parallel degree.
         dp: Data-parallel replicas of attention.
+        images: Images of each request; every model must read them.
+        image_size: Their width and height in pixels.
 
     Raises:
         UnknownName: A model or device that is not known.
@@ -259,12 +269,13 @@ def compare(
     for model in models:
         resolve(model)
     shared: dict[str, Any] = {"runtime": runtime, "weights": weights, "kv": kv, "tp": tp, "pp": pp, "ep": ep, "dp": dp}
-    shared |= {"prompt_tokens": prompt, "new_tokens": new, "batch": batch}
+    shared |= {"prompt_tokens": prompt, "new_tokens": new, "batch": batch, "images": images}
     names = devices or datasheet.names()
     here = []
     if any(map(is_here, names)):
         profile_here(runtime or "onnxruntime", **read_by(*models))  # without one there is nothing to compare
         here = [_cell_here(model, **shared) for model in dict.fromkeys(models)]
+    shared["image_size"] = image_size
     return compare_requests(*requests_of(models, [name for name in names if not is_here(name)], **shared), others=here)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from chipwise.cli import completion
+from chipwise.cli import completion, image_size
 
 if TYPE_CHECKING:
     from chipwise.explaining.comparison import Comparison, Winner
@@ -25,6 +25,8 @@ def command(
     ] = None,
     prompt: Annotated[int, typer.Option(help="Prompt tokens of a request.", min=1)] = 1024,
     new: Annotated[int, typer.Option(help="New tokens of a request.", min=1)] = 128,
+    images: Annotated[int, typer.Option(help=image_size.IMAGES, min=0)] = 0,
+    size: Annotated[str, typer.Option("--image-size", help=image_size.SIZE)] = image_size.DEFAULT,
     batch: Annotated[int, typer.Option(help="Requests in flight.", min=1)] = 1,
     weights: Annotated[str | None, typer.Option(help="Weight format. Default: that of each checkpoint.")] = None,
     kv: Annotated[str | None, typer.Option(help="KV-cache dtype.")] = None,
@@ -42,8 +44,9 @@ def command(
     if devices == []:
         raise typer.BadParameter("--device names none")
     found = api.compare(
-        models, devices=devices, runtime=runtime, prompt=prompt, new=new, batch=batch, weights=weights, kv=kv, tp=tp
-    )
+        models, devices=devices, runtime=runtime, prompt=prompt, new=new, batch=batch, weights=weights, kv=kv, tp=tp,
+        images=images, image_size=image_size.parse(size),
+    )  # fmt: skip
     json_of(_data(found)) if as_json else _print(found)
 
 

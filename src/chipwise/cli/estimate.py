@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chipwise.cli import completion, quality, whole_runs
+from chipwise.cli import completion, image_size, quality, whole_runs
 
 if TYPE_CHECKING:
     from chipwise.api.predictions import DeviceAnswer
@@ -46,6 +46,8 @@ def command(
     ] = None,
     prompt: Annotated[int, typer.Option(help="Prompt tokens of a request.", min=1)] = 1024,
     new: Annotated[int, typer.Option(help="New tokens of a request.", min=1)] = 128,
+    images: Annotated[int, typer.Option(help=image_size.IMAGES, min=0)] = 0,
+    size: Annotated[str, typer.Option("--image-size", help=image_size.SIZE)] = image_size.DEFAULT,
     batch: Annotated[int, typer.Option(help="Requests in flight.", min=1)] = 1,
     weights: Annotated[str | None, typer.Option(help="bf16, fp16, fp8, fp8_block, nvfp4, mxfp4, int8, int4, …")] = None,
     kv: Annotated[str | None, typer.Option(help="KV-cache dtype. Default: same as the activations.")] = None,
@@ -83,6 +85,8 @@ def command(
 
     Pictures: chipwise estimate black-forest-labs/FLUX.1-dev --device h100-sxm --steps 28 --batch 4
 
+    Images: chipwise estimate Qwen/Qwen2.5-VL-7B-Instruct --images 2 --image-size 1280x720 --prompt 100
+
     Parts on a phone's NPU: chipwise estimate openai/whisper-small --device snapdragon-8-elite --weights w8a16
 
     Columns read: row_id, model, device, runtime, weights, kv, tp, pp, ep, dp, batch, isl, osl.
@@ -118,7 +122,7 @@ def command(
     if whole_runs.answered(context, model, picture, part=part, timed_by=timed_by, as_json=as_json):
         return
     if train:
-        refuse(context, "new", "kv", why="is for serving, not for --train")
+        refuse(context, "new", "kv", "images", "size", why="is for serving, not for --train")
         if device == "all":
             raise typer.BadParameter("--train is priced on one device at a time, not on all")
         step = api.estimate_training(
@@ -131,6 +135,10 @@ def command(
     refuse(context, *TRAIN_ONLY, why="is for --train")
     sizes: dict[str, Any] = {"weights": weights, "kv": kv, "tp": tp, "pp": pp, "ep": ep, "dp": dp}
     sizes |= {"runtime": runtime, "prompt": prompt, "new": new, "batch": batch}
+    if images:
+        sizes |= {"images": images, "image_size": image_size.parse(size)}
+    else:
+        refuse(context, "size", why="is the size of --images")
     if device == "all":
         answers = api.estimate(model, devices="all", **sizes)
         json_of(quality.with_quality(list(answers), model, train_tokens)) if as_json else _print_devices(model, answers)

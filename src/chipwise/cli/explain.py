@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chipwise.cli import completion, quality
+from chipwise.cli import completion, image_size, quality
 
 if TYPE_CHECKING:
     from chipwise.explaining.advice import Advice
@@ -41,6 +41,8 @@ def command(
     ] = None,
     prompt: Annotated[int, typer.Option(help="Prompt tokens of a request.", min=1)] = 1024,
     new: Annotated[int, typer.Option(help="New tokens of a request.", min=1)] = 128,
+    images: Annotated[int, typer.Option(help=image_size.IMAGES, min=0)] = 0,
+    size: Annotated[str, typer.Option("--image-size", help=image_size.SIZE)] = image_size.DEFAULT,
     batch: Annotated[int, typer.Option(help="Requests in flight.", min=1)] = 1,
     weights: Annotated[
         str | None, typer.Option(help="Weights: bf16, fp8, int4, q4_k_m, … Default: the checkpoint's.")
@@ -85,12 +87,12 @@ def command(
     if not train:
         refuse(context, "checkpoint", why="is for --train")
     else:
-        refuse(context, "new", "kv", "shared", why="is for serving, not for --train")
+        refuse(context, "new", "kv", "shared", "images", why="is for serving, not for --train")
     if apply is None:
         refuse(context, "out", why="is where --apply N writes to")
     if measured:
         others = ("apply", "html", "train", "train_tokens", "sensitivity", "kv", "tp", "pp", "ep", "dp", "shared")
-        refuse(context, *others, why="is not for --measured")
+        refuse(context, *others, "images", why="is not for --measured")
         if device != "here" and not is_default(context, "device"):
             raise typer.BadParameter(
                 f"--measured runs the model on this machine, which is not {device}; use --device here"
@@ -99,6 +101,10 @@ def command(
     if measured:
         _measured(model, asked, threads, as_json=as_json)
         return
+    if images:
+        asked |= {"images": images, "image_size": image_size.parse(size)}
+    else:
+        refuse(context, "size", why="is the size of --images")
     if apply is not None and out is None:
         raise typer.BadParameter("--apply needs --out, the file that the changed model goes to")
     for path in (html, out):

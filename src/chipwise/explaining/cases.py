@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from chipwise.core.dtypes import format_name
-from chipwise.core.errors import ChipwiseError, InputError, SpecError
+from chipwise.core.errors import ChipwiseError, InputError, SpecError, Unsupported
 from chipwise.core.files import read_json
 from chipwise.explaining.pricers import CalibratedPricer, DataSheetPricer
 from chipwise.explaining.question import Case, Pricer, Question
@@ -92,6 +92,9 @@ def calibrated_case(model: str | ArchSpec, profile: MachineProfile, **asked: Any
     if any(asked.get(name, 1) != 1 for name in ("tp", "pp", "ep", "dp")):
         raise InputError("this machine is one device: --tp, --pp, --ep and --dp are for data sheets")
     arch = resolve(model) if isinstance(model, str) else model
+    if asked.get("images"):
+        raise Unsupported("images in a request are priced on data sheets: calibration times no tower; name a --device")
+    arch = arch.without_towers()
     asked["weights"] = asked.get("weights") or "fp32"
     asked["runtime"] = profile.runtime
     question = Question(arch=arch, **asked)

@@ -196,6 +196,7 @@ def to_data(found: Explanation) -> dict[str, Any]:
         "batch": question.batch,
         "prompt_tokens": question.prompt_tokens,
         "new_tokens": question.new_tokens,
+        **({"images": question.images, "image_size": list(question.image_size)} if question.images else {}),
         "provenance": cost.provenance,
         "metrics": plain(
             {

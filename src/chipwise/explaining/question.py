@@ -14,7 +14,7 @@ from chipwise.core.errors import ChipwiseError, SpecError
 from chipwise.cost.model import CostEstimate, OpCost
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.hardware.runtime import Runtime, runtime_named
-from chipwise.serve.request import Request
+from chipwise.serve.request import IMAGE_SIZE, Request
 from chipwise.spec import ArchSpec
 
 PhaseName = Literal["prefill", "decode"]
@@ -43,6 +43,8 @@ class Question:
     batch: int = 1
     prompt_tokens: int = 1024
     new_tokens: int = 128
+    images: int = 0
+    image_size: tuple[int, int] = IMAGE_SIZE
     task: Task = "serve"
     checkpoint: bool = False
     shared_tokens: int = 0
@@ -86,6 +88,8 @@ class Question:
             new_tokens=self.new_tokens,
             cached_tokens=self.cached_tokens,
             wide_layers=self.wide_layers,
+            images=self.images,
+            image_size=self.image_size,
         )
 
     @property

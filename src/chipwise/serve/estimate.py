@@ -242,7 +242,13 @@ def estimate_of(cost: GroupCost, i: int, energy: Energies | Unsupported | None =
         notes.append(f"no price: {error}")
     prefill = operator_costs(cost.prefill, i)
     decode = operator_costs(cost.decode, i) if group.generates else ()
-    notes += [*misaligned(prefill, decode), *_positions(group, i), *_idle(group, i), *_widened(setting, device)]
+    notes += [
+        *_seen(group, i),
+        *misaligned(prefill, decode),
+        *_positions(group, i),
+        *_idle(group, i),
+        *_widened(setting, device),
+    ]
     step_s = {"prefill": cost.prefill_s[i], "decode": cost.step_s[i]}
     phases = {"prefill": prefill, "decode": decode} if group.generates else {"prefill": prefill}
     return CostEstimate(
@@ -272,6 +278,19 @@ def misaligned(*passes: Sequence[OpCost]) -> list[str]:
         return []
     named = ", ".join(places[:3]) + (f" and {len(places) - 3} more" if len(places) > 3 else "")
     return [f"rows of {named} are not a multiple of 16 bytes; that cost is from published timings, not measured here"]
+
+
+def _seen(group: Group, i: int) -> list[str]:
+    """A note on what a request's images take."""
+    passes = group.tower_passes
+    if passes is None or group.tower_positions is None:
+        return []
+    tower, several = group.setting.arch.towers[0], "es" if passes[i] > 1 else ""
+    return [
+        f"images of a request: {passes[i]:,} pass{several} of {group.tower_positions[i]:,} positions by a tower of "
+        f"{tower.parameters():,} parameters; with their tokens the prompt has {group.prompt_tokens[i]:,}; the tower's "
+        "time was not checked against runs"
+    ]
 
 
 def _positions(group: Group, i: int) -> list[str]:

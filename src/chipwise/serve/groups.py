@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chipwise.core.arrays import Float64Array
-from chipwise.core.errors import ChipwiseError, Unsupported
+from chipwise.core.errors import ChipwiseError, SpecError, Unsupported
 from chipwise.core.statistics import Z90
 from chipwise.cost.request import price_shares, request_total, throughput
 from chipwise.hardware.datasheet import DeviceProfile
@@ -25,6 +25,7 @@ from chipwise.serve.setting import Part, Setting, Step
 from chipwise.serve.steps import Pass, PassTimes, time_passes
 from chipwise.serve.taught_times import corrected
 from chipwise.spec import ArchSpec
+from chipwise.spec.image_tokens import image_tokens
 
 MODEL = "serving@1"
 UNCHECKED_PROMPT = 1.0  # least log half-width of prefill on a listed machine whose class was not validated
@@ -42,6 +43,8 @@ class Group:
     prompt_tokens: npt.NDArray[np.int64]
     new_tokens: npt.NDArray[np.int64]
     cached_tokens: npt.NDArray[np.int64]  # prompt tokens found in the cache
+    tower_passes: npt.NDArray[np.int64] | None = None  # of each prompt's images
+    tower_positions: npt.NDArray[np.int64] | None = None  # of each such pass
 
     @property
     def generates(self) -> bool:
@@ -81,8 +84,15 @@ class Group:
         else:
             new = self.prompt_tokens - self.cached_tokens
             batch = prompts if self.generates else self.replica_batch
-            step = Step(batch=batch, query_tokens=new, past_tokens=self.cached_tokens)
+            step = Step(batch=batch, query_tokens=new, past_tokens=self.cached_tokens, towers=self._reads(batch))
         return Pass(setting=self.setting, step=step, device=self.device, rows=len(self.rows))
+
+    def _reads(self, prompts: npt.NDArray[np.int64]) -> tuple[Step, ...]:
+        """What the tower reads for so many prompts."""
+        if self.tower_passes is None or self.tower_positions is None:
+            return ()
+        passes = prompts * self.tower_passes
+        return (Step(batch=passes, query_tokens=self.tower_positions, past_tokens=0 * passes),)
 
     def decode(self) -> Pass:
         """The decode step of all sequences halfway through generation; a text encoder's only pass."""
@@ -106,6 +116,8 @@ class Group:
             prompt_tokens=self.prompt_tokens[kept],
             new_tokens=self.new_tokens[kept],
             cached_tokens=self.cached_tokens[kept],
+            tower_passes=None if self.tower_passes is None else self.tower_passes[kept],
+            tower_positions=None if self.tower_positions is None else self.tower_positions[kept],
         )
 
 
@@ -201,7 +213,12 @@ def grouped(requests: Sequence[Request]) -> tuple[list[Group], dict[int, Chipwis
     groups = []
     for found, rows in together.values():
         plan = found.setting.plan
-        sizes = np.array([_sizes(requests[i], found.setting.arch) for i in rows], dtype=np.int64)
+        try:
+            sizes = np.array([_sizes(requests[i], found.setting.arch) for i in rows], dtype=np.int64)
+        except SpecError as error:
+            errors |= dict.fromkeys(rows, error)
+            continue
+        seen = bool(found.setting.arch.towers)
         groups.append(
             Group(
                 setting=found.setting,
@@ -212,16 +229,26 @@ def grouped(requests: Sequence[Request]) -> tuple[list[Group], dict[int, Chipwis
                 prompt_tokens=sizes[:, 1],
                 new_tokens=sizes[:, 2],
                 cached_tokens=sizes[:, 3],
+                tower_passes=sizes[:, 4] if seen else None,
+                tower_positions=sizes[:, 5] if seen else None,
             )
         )
     return groups, errors
 
 
-def _sizes(request: Request, arch: ArchSpec) -> tuple[int, int, int, int]:
-    """Requests, prompt tokens, new tokens, cached tokens; a request of an image has the positions of that image."""
+def _sizes(request: Request, arch: ArchSpec) -> tuple[int, ...]:
+    """Requests, prompt tokens (images' included), new tokens, cached tokens, the tower's passes and their positions.
+
+    A request to a classifier has the positions of an image.
+    """
     if arch.stem is not None:
-        return request.batch, arch.stem.tokens, 1, 0
-    return request.batch, request.prompt_tokens, request.new_tokens, request.cached_tokens
+        return request.batch, arch.stem.tokens, 1, 0, 0, 0
+    prompt, passes, positions = request.prompt_tokens, 0, 0
+    if arch.towers:
+        width, height = request.image_size
+        read = image_tokens(arch.towers[0], height=height, width=width)
+        prompt, passes, positions = prompt + request.images * read.tokens, request.images * read.passes, read.positions
+    return request.batch, prompt, request.new_tokens, request.cached_tokens, passes, positions
 
 
 def memory_of(group: Group) -> DeviceMemory:
@@ -245,7 +272,8 @@ MOST_REMEMBERED = 256
 
 def _sizes_as_bytes(group: Group) -> tuple[bytes, ...]:
     sizes = (group.replica_batch, group.in_flight, group.prompt_tokens, group.new_tokens, group.cached_tokens)
-    return tuple(each.tobytes() for each in sizes)
+    seen = (group.tower_passes, group.tower_positions)
+    return tuple(b"" if each is None else each.tobytes() for each in (*sizes, *seen))
 
 
 def _memory(group: Group, prefill: Sequence[Part], decode: Sequence[Part]) -> DeviceMemory:

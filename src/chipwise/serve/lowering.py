@@ -12,7 +12,7 @@ from typing import Any
 
 from chipwise.core.errors import Unsupported
 from chipwise.ops import CollectiveOp, EmbeddingOp, NormOp, SampleOp
-from chipwise.serve import feed_forward, images, mixers
+from chipwise.serve import feed_forward, images, mixers, towers
 from chipwise.serve.formats import Formats
 from chipwise.serve.setting import Part, Setting, Step
 from chipwise.spec import Layer
@@ -31,6 +31,8 @@ def lower_pass(setting: Setting, step: Step) -> tuple[Part, ...]:
 
 def _parts(setting: Setting, step: Step) -> Iterator[Part]:
     arch, plan = setting.arch, setting.plan
+    for tower, read in zip(arch.towers, step.towers, strict=False):  # none of them reads where all is text
+        yield from _tower(towers.tower_setting(tower, setting), read)
     if arch.encoder and step.encode:
         encoding = replace(step, query_tokens=step.encoder_tokens, past_tokens=0)
         reader = setting if arch.encoder_width == arch.d_model else replace(setting, arch=arch.encoding())
@@ -71,6 +73,14 @@ def _parts(setting: Setting, step: Step) -> Iterator[Part]:
         payload = setting.activation_bytes(step.tokens * arch.d_model)
         send = CollectiveOp(collective="p2p", payload_bytes=payload, devices=2, activations=setting.formats.activations)
         yield Part(place="stages.send", op=send, count=plan.pp - 1)
+
+
+def _tower(setting: Setting, step: Step) -> Iterator[Part]:
+    """A tower's pass and its projector."""
+    for part in lower_pass(setting, step):
+        yield part.inside(towers.place_of(setting.arch))
+    for part in towers.project(setting, step):
+        yield part.inside("projector").inside(towers.place_of(setting.arch))
 
 
 def _embedding(setting: Setting, step: Step) -> Part:

@@ -26,6 +26,7 @@ from chipwise.ops import (
     ScanOp,
 )
 from chipwise.serve.setting import Part, Setting
+from chipwise.serve.towers import of_tower, place_of, tower_setting
 
 CONTEXT_BYTES = {"gpu": 1.0e9, "tpu": 0.5e9, "npu": 0.2e9, "accelerator": 1.0e9, "soc": 0.1e9, "cpu": 0.1e9}
 """Bytes of a process before a model is loaded (driver context, libraries, captured graphs): 0.5 GB of CUDA
@@ -80,15 +81,24 @@ def device_memory(
             and keeps its layers' cache for all.
         rows: Requests that the parts' arrays stand for.
     """
+    read = [part for part in prefill if of_tower(part)]
+    prefill = [part for part in prefill if not of_tower(part)]
     cache: Any = sum(part.count * cache_bytes(part.op, tokens) for part in decode)
 
     def spread(values: Any) -> Float64Array:
         return np.broadcast_to(np.asarray(values, dtype=np.float64), rows).copy()
 
+    weights: Any = held(setting, prefill if setting.arch.encoder else decode, resident_bytes)
+    activations: Any = activation_bytes(setting, prefill, decode)
+    for tower in setting.arch.towers:
+        own, parts = tower_setting(tower, setting), [part for part in read if part.place.startswith(place_of(tower))]
+        if parts:
+            weights = weights + held(own, parts, resident_bytes)
+            activations = np.maximum(activations, activation_bytes(own, parts, ()))
     return DeviceMemory(
-        weights=spread(held(setting, prefill if setting.arch.encoder else decode, resident_bytes)),
+        weights=spread(weights),
         cache=spread(cache * microbatches * stage_share(setting)),
-        activations=spread(activation_bytes(setting, prefill, decode)),
+        activations=spread(activations),
         runtime=spread(CONTEXT_BYTES[device.kind]),
     )
 

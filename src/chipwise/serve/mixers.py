@@ -79,7 +79,7 @@ def _attend(block: Attention, setting: Setting, step: Step, *, heads: int, kv_he
     batch, tokens = step.batch, step.query_tokens
     if block.square is not None:  # positions are brought together by squares, and back
         tokens = block.square**2
-        batch = step.tokens // tokens
+        batch = -(-step.tokens // tokens)  # a square at an edge of the image is filled up
         yield setting.elementwise("squares", "transpose", 2 * step.tokens * heads * block.head_size)
     if block.relative_buckets and setting.arch.stem is not None:  # a bias for each pair of patches and each head
         formats = setting.formats

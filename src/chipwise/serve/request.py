@@ -19,11 +19,15 @@ from chipwise.serve.checkpoints import default_cache
 from chipwise.serve.formats import Formats, formats_of, wide_format
 from chipwise.serve.plan import Plan, whole_number
 from chipwise.serve.setting import Setting
+from chipwise.serve.towers import IMAGE, place_of
 from chipwise.spec import ArchSpec, families
 from chipwise.spec.feed_forward import MixtureOfExperts
 from chipwise.spec.formats import mixed, read_formats
 from chipwise.spec.hf import default_weights, resolve
 
+IMAGE_SIZE = (1024, 768)
+"""Pixels of a request's images, width and height, where none are given: a photograph on a screen."""
+MAX_IMAGES = 10_000
 MAX_TOKENS = 100_000_000
 """Upper limit on prompt tokens, new tokens and requests in flight; a larger number must be a mistake."""
 
@@ -34,6 +38,7 @@ class Request:
 
     ``cached_tokens`` of each prompt are found in the cache and not computed again; memory is counted as if each request
     had its own copy. Layers numbered in ``wide_layers`` keep their matrices in the format of the activations.
+    With ``images`` the prompt is longer by their tokens, and the tower that reads them is held and run.
     ``weights`` names one format, or those of all layers and the head: ``int8/int4 head:int8`` (``spec/formats.py``).
     """
 
@@ -51,6 +56,8 @@ class Request:
     new_tokens: int = 128
     cached_tokens: int = 0
     wide_layers: frozenset[int] = frozenset()
+    images: int = 0  # of each request
+    image_size: tuple[int, int] = IMAGE_SIZE  # pixels, width and height
 
     def __post_init__(self) -> None:
         for field in ("batch", "prompt_tokens", "new_tokens", "cached_tokens"):
@@ -61,6 +68,9 @@ class Request:
         for field in ("batch", "prompt_tokens", "new_tokens"):
             if not 1 <= getattr(self, field) <= MAX_TOKENS:
                 raise SpecError(f"must be from 1 to {MAX_TOKENS:,}, not {getattr(self, field)}", field=field)
+        whole_number(self.images, "images")
+        if not 0 <= self.images <= MAX_IMAGES:
+            raise SpecError(f"must be from 0 to {MAX_IMAGES:,}, not {self.images}", field="images")
         if not 0 <= self.cached_tokens < self.prompt_tokens:
             raise SpecError(
                 f"must be from 0 to one less than the prompt's {self.prompt_tokens:,}, not {self.cached_tokens}",
@@ -99,6 +109,7 @@ def resolved(request: Request) -> Resolved:
         request.kv,
         Plan(tp=request.tp, pp=request.pp, ep=request.ep, dp=request.dp),
         request.wide_layers,
+        request.images > 0,
     )
 
 
@@ -113,8 +124,13 @@ def _resolved(
     kv: str | None,
     plan: Plan,
     wide_layers: frozenset[int],
+    images: bool,
 ) -> Resolved:
     arch = _model(model, model_changed) if isinstance(model, str) else model
+    if not images:
+        arch = arch.without_towers()  # runtimes need not load what reads images (vLLM: --limit-mm-per-prompt)
+    elif not any(place_of(tower) == IMAGE for tower in arch.towers):
+        raise SpecError(f"{arch.name} has no tower that reads images", field="images")
     found = _device(device, device_changed) if isinstance(device, str) else device
     layers: tuple[str, ...] = ()
     if weights is not None and mixed(weights):

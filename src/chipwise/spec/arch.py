@@ -22,6 +22,7 @@ from chipwise.spec.denoiser import BLOCK_PARTS, Denoiser
 from chipwise.spec.feed_forward import Activation, FeedForward, FeedForwardBlock, MixtureOfExperts
 from chipwise.spec.formats import WeightFormats, read_formats
 from chipwise.spec.mixers import Attention, GatedDelta, LatentAttention, Mamba2, Mixer, ShortConv
+from chipwise.spec.projector import Projector
 from chipwise.spec.stem import ImageStem
 
 NormKind = Literal["rmsnorm", "layernorm"]
@@ -158,6 +159,8 @@ class ArchSpec(Result):
     pooling: Literal["first", "mean", "attention"] = later("first")  # of positions into what the head reads
     projection: int = later(0)  # columns of a last matrix without bias, into a space shared with text (CLIP)
     denoiser: Denoiser | None = later(None)  # noqa: RUF009  (it makes images in steps; its blocks are modulated)
+    towers: tuple[ArchSpec, ...] = later(())  # what reads images or sound for the decoder, each with a projector
+    projector: Projector | None = later(None)  # noqa: RUF009  (of a tower)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -172,7 +175,7 @@ class ArchSpec(Result):
             raise SpecError(f"must be at least 0, not {self.norm_eps}", field="norm_eps")
         if self.rope_theta <= 0:
             raise SpecError(f"must be above 0, not {self.rope_theta}", field="rope_theta")
-        if not self.layers:
+        if not self.layers and self.projector is None:
             raise SpecError("a model needs at least one layer", field="layers")
         for stack, layers in (("layers", self.layers), ("encoder", self.encoder)):
             check_depth(len(layers), field=stack)
@@ -186,6 +189,7 @@ class ArchSpec(Result):
         """Checks the stem, and the head of classes, against each other and the rest."""
         if (self.head == "classes") != (self.classes > 0):
             raise SpecError(f"{self.classes} classes do not go with a head that is {self.head}", field="classes")
+        self._check_towers()
         if self.projection < 0:
             raise SpecError(f"must be at least 0, not {self.projection}", field="projection")
         ranks = self.head in ("scores", "similarity")
@@ -211,6 +215,19 @@ class ArchSpec(Result):
             raise SpecError("a denoiser's stem is patches of an image, with no positions before them", field="stem")
         if self.head != "none":
             raise SpecError("a denoiser's head follows from its stem; use head: none", field="head")
+
+    def _check_towers(self) -> None:
+        """Checks that towers fit the decoder, and that a tower is one."""
+        if self.projector is not None and (self.stem is None or self.head != "none" or self.towers):
+            raise SpecError("only a tower has one: a stem, no head, no towers of its own", field="projector")
+        for i, tower in enumerate(self.towers):
+            if tower.projector is None:
+                raise SpecError("a tower needs a projector", field=f"towers[{i}].projector")
+            if tower.projector.widths[-1] != self.d_model:
+                raise SpecError(
+                    f"gives tokens of {tower.projector.widths[-1]} values to a decoder of width {self.d_model}",
+                    field=f"towers[{i}].projector.widths",
+                )
 
     def _check_layer(self, layer: Layer, layers: tuple[Layer, ...], number: int, place: str) -> None:
         if isinstance(layer.attention, Attention) and layer.attention.rope and self.positions != "rope":
@@ -253,6 +270,19 @@ class ArchSpec(Result):
         """Whether the model generates: no layer of its (decoder's) stack looks ahead."""
         return all(layer.attention.causal for layer in self.layers if isinstance(layer.attention, Attention))
 
+    def without_towers(self) -> ArchSpec:
+        """The decoder alone, which reads text."""
+        return replace(self, towers=()) if self.towers else self
+
+    def of_width(self, d_model: int) -> ArchSpec:
+        """The model with another width, for which its towers make tokens."""
+        fitted = []
+        for tower in self.towers:
+            assert tower.projector is not None  # as checked when it was built
+            projector = replace(tower.projector, widths=(*tower.projector.widths[:-1], d_model))
+            fitted.append(replace(tower, projector=projector))
+        return replace(self, d_model=d_model, towers=tuple(fitted))
+
     @property
     def outputs(self) -> int:
         """Rows of the head's matrix: the vocabulary, the classes, or one for scores."""
@@ -283,6 +313,8 @@ class ArchSpec(Result):
             tables += self.stem.parameters(self.d_model)
         if self.denoiser is not None and isinstance(self.stem, ImageStem):
             tables += self.denoiser.parameters(self.d_model, self.stem)
+        if self.projector is not None and isinstance(self.stem, ImageStem):
+            tables += self.projector.parameters(self.d_model, self.stem.axes)
         pooler = self.d_model * (self.d_model + 1) if self.head == "pooler" else 0
         pooler += self.d_model + 1 if self.head == "scores" else 0
         pooler += self.classes * (self.d_model + 1) + self.projection * self.d_model + self._pooling_parameters()
@@ -338,7 +370,7 @@ class ArchSpec(Result):
         total += (self.final_norm if self.encoder else 0) * encoding.norm_parameters()
         for layers, whose in ((self.layers, self), (self.encoder, encoding)):
             total += sum(whose.layer_parameters(layer, active=active) for layer in layers if layer.shares is None)
-        return total
+        return total + sum(tower.parameters() for tower in self.towers)
 
     def layer_parameters(self, layer: Layer, *, active: bool = False) -> int:
         """Parameters of one layer with its norms; ``active`` leaves out the experts that a token does not meet."""

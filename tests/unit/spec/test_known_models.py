@@ -164,7 +164,9 @@ NO_PEER = {
 }
 
 
-READERS_OF_IMAGES = {name for name in families.names() if resolve(name).stem is not None}  # test_image_models.py
+READERS_OF_IMAGES = {  # test_image_models.py and test_models_that_see.py
+    name for name in families.names() if resolve(name).stem is not None or resolve(name).towers
+}
 
 
 @pytest.mark.parametrize("name", [name for name in families.names() if name not in NO_PEER | READERS_OF_IMAGES])
@@ -293,10 +295,12 @@ def test_names_that_compute_something_else_are_not_taken_for_a_model() -> None:
 
 
 def test_the_language_model_of_a_model_that_sees_is_read() -> None:
-    text = families.config_of("google/gemma-3-4b-pt")
+    """Of a family whose tower is not read, and of a config that does not describe its tower."""
+    text = families.config_of("google/gemma-3-4b-pt")["text_config"]
     outer = {"model_type": "gemma3", "text_config": text, "vision_config": {"hidden_size": 1152}}
     reading = read_config(outer)
-    assert reading.arch.parameters() == resolve("google/gemma-3-4b-pt").parameters()
+    assert reading.arch.parameters() == resolve("google/gemma-3-4b-pt").without_towers().parameters() == 3_880_263_168
+    assert read_config(outer | {"model_type": "another"}).arch.digest == reading.arch.digest
     assert reading.notes[0].startswith("text_config: of this model only the part that reads text")
 
 

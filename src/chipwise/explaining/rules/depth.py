@@ -46,4 +46,4 @@ def half_as_deep(arch: ArchSpec) -> ArchSpec | None:
         attention=replace(first.attention, heads=heads, kv_heads=kv_heads), ffn=replace(first.ffn, width=width)
     )
     d_model = round(arch.d_model * 2**0.5 / size) * size
-    return replace(arch, d_model=d_model, layers=(layer,) * (len(arch.layers) // 2))
+    return replace(arch.of_width(d_model), layers=(layer,) * (len(arch.layers) // 2))

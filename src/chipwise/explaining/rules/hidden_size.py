@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from chipwise.core import units
 from chipwise.explaining.advice import Proposal
@@ -26,7 +25,7 @@ def rule(case: Case) -> Iterator[Proposal]:
             title=f"hidden size {width} -> {aligned}, a multiple of {multiple}",
             touches="architecture",
             how=f"set hidden_size to {aligned} (head_dim and heads as they are) and train from scratch",
-            changed=case.question.but(arch=replace(case.arch, d_model=aligned)),
+            changed=case.question.but(arch=case.arch.of_width(aligned)),
             headline=case.slower,
             quality=f"a little {'better' if change > 0 else 'worse'}: the model's width changes by "
             f"{units.signed_percent(change)}",

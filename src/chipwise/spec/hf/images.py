@@ -31,7 +31,7 @@ NEUTRAL = (
 def read_vit(fields: Fields) -> dict[str, Any]:
     """ViT: patches, a class token, learned positions, pre-norm layers, and a matrix over classes."""
     heads = attention(fields, qkv_bias=fields.take("qkv_bias", bool, True), out_bias=True, rope=False, causal=False)
-    return _whole(fields, heads, _plain_ffn(fields), ends=_ends(fields, "pooler"))
+    return _whole(fields, heads, plain_ffn(fields), ends=_ends(fields, "pooler"))
 
 
 def read_deit(fields: Fields) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def read_deit(fields: Fields) -> dict[str, Any]:
     if "DeiTForImageClassificationWithTeacher" in _architectures(fields):
         ends["classes"] *= 2
         fields.notes.append("two heads, whose logits are averaged, count as one of twice the classes")
-    return _whole(fields, heads, _plain_ffn(fields), ends=ends, prefix=2)
+    return _whole(fields, heads, plain_ffn(fields), ends=ends, prefix=2)
 
 
 def read_dinov2(fields: Fields) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def read_dinov2(fields: Fields) -> dict[str, Any]:
         fields.maybe("hidden_act")
     else:
         ffn = FeedForward(width=width, activation=fields.activation("hidden_act", "gelu"), gated=False, bias=True)
-    stem = _stem(fields, prefix=1 + registers, mask_token=fields.take("use_mask_token", bool, True))
+    stem = stem_of(fields, prefix=1 + registers, mask_token=fields.take("use_mask_token", bool, True))
     ends = _ends(fields, "none")
     if ends["head"] == "classes":
         raise SpecError("DINOv2's classifier reads two pooled states; describe the backbone", field="architectures")
@@ -65,7 +65,7 @@ def read_dinov2(fields: Fields) -> dict[str, Any]:
 
 def read_beit(fields: Fields) -> dict[str, Any]:
     """BEiT: tables of position biases for pairs of patches, no bias of keys, learned factors, pooled patches."""
-    stem = _stem(fields, prefix=1, mask_token=fields.take("use_mask_token", bool, False))
+    stem = stem_of(fields, prefix=1, mask_token=fields.take("use_mask_token", bool, False))
     shared = fields.take("use_shared_relative_position_bias", bool, False)
     tables = fields.take("use_relative_position_bias", bool, False) or shared
     if shared:
@@ -77,7 +77,7 @@ def read_beit(fields: Fields) -> dict[str, Any]:
     )  # fmt: skip
     mean = fields.take("use_mean_pooling", bool, True)
     ends = _ends(fields, "none")
-    found = _whole(fields, heads, _plain_ffn(fields), ends=ends, stem=stem, scale=True)
+    found = _whole(fields, heads, plain_ffn(fields), ends=ends, stem=stem, scale=True)
     positions = "learned" if learned else "none"
     return found | {"pooling": "mean" if mean else "first", "positions": positions}
 
@@ -85,12 +85,12 @@ def read_beit(fields: Fields) -> dict[str, Any]:
 def read_clip(fields: Fields) -> dict[str, Any]:
     """CLIP's image tower: no bias of patches, a norm before the first layer, the class token projected."""
     heads = attention(fields, qkv_bias=True, out_bias=True, rope=False, causal=False)
-    stem = _stem(fields, prefix=1, bias=False)
+    stem = stem_of(fields, prefix=1, bias=False)
     kinds = _architectures(fields)
     projection = (
         0 if kinds and all(kind.endswith("VisionModel") for kind in kinds) else fields.size("projection_dim", 512)
     )
-    ffn = _plain_ffn(fields)
+    ffn = plain_ffn(fields)
     found = _whole(fields, heads, ffn, ends={"head": "none"}, stem=stem, eps=1e-5)
     return found | {"embedding_norm": True, "projection": projection}
 
@@ -98,9 +98,9 @@ def read_clip(fields: Fields) -> dict[str, Any]:
 def read_siglip(fields: Fields) -> dict[str, Any]:
     """SigLIP's image tower: no class token; a learned query pools the patches by attention."""
     heads = attention(fields, qkv_bias=True, out_bias=True, rope=False, causal=False)
-    stem = _stem(fields, prefix=0)
+    stem = stem_of(fields, prefix=0)
     pooled = fields.take("vision_use_head", bool, True)
-    found = _whole(fields, heads, _plain_ffn(fields, "gelu_pytorch_tanh"), ends={"head": "none"}, stem=stem, eps=1e-6)
+    found = _whole(fields, heads, plain_ffn(fields, "gelu_pytorch_tanh"), ends={"head": "none"}, stem=stem, eps=1e-6)
     return found | {"pooling": "attention" if pooled else "first"}
 
 
@@ -108,7 +108,8 @@ def _architectures(fields: Fields) -> list[str]:
     return [str(name) for name in fields.items("architectures") or []]
 
 
-def _stem(fields: Fields, *, prefix: int, bias: bool = True, mask_token: bool = False) -> ImageStem:
+def stem_of(fields: Fields, *, prefix: int, bias: bool = True, mask_token: bool = False) -> ImageStem:
+    """The stem, with ``prefix`` positions before the patches."""
     return ImageStem(
         image_size=fields.size("image_size", 224),
         patch=fields.size("patch_size", 16),
@@ -119,7 +120,8 @@ def _stem(fields: Fields, *, prefix: int, bias: bool = True, mask_token: bool = 
     )
 
 
-def _plain_ffn(fields: Fields, default: str = "gelu") -> FeedForward:
+def plain_ffn(fields: Fields, default: str = "gelu") -> FeedForward:
+    """Two matrices with biases."""
     width = fields.size("intermediate_size", 4 * fields.size("hidden_size"))
     if fields.maybe("hidden_act") == "quick_gelu":
         fields.notes.append("hidden_act: quick_gelu is counted as gelu_tanh, which is as long a computation")
@@ -142,7 +144,7 @@ def _whole(
     prefix: int = 1, scale: bool = False, eps: float | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """The fields of an ArchSpec that all of these have in common."""
-    stem = stem or _stem(fields, prefix=prefix)
+    stem = stem or stem_of(fields, prefix=prefix)
     for name in NEUTRAL:
         fields.maybe(name)
     layer = Layer(attention=Attention(**heads), ffn=ffn, scale=scale)

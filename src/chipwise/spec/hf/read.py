@@ -2,7 +2,7 @@
 
 Parameter counts and costs of what is read are exact. Settings beyond that which would change logits
 (stretched rotary positions, for one) is kept as a note: ``deploy.hf.load_pretrained`` refuses to load weights then.
-Of a multimodal model the language model is read.
+Of a multimodal model the families of ``multimodal.py`` are read whole, of others the language model.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from chipwise.core.fields import describe
 from chipwise.core.files import read_json
 from chipwise.spec import families, io
 from chipwise.spec.arch import ArchSpec
-from chipwise.spec.hf import dense, encoders, experts, gemma, gpt, hybrid, images
+from chipwise.spec.hf import dense, encoders, experts, gemma, gpt, hybrid, images, multimodal
 from chipwise.spec.hf.fields import Fields
 
 OWN_TYPE = "chipwise"  # model_type of folders whose modelling file is ours; their config holds the ArchSpec itself
@@ -79,6 +79,11 @@ def read_config(config: Mapping[str, Any], *, name: str | None = None, file: str
             that no ArchSpec has.
     """
     kind = config.get("model_type")
+    if multimodal.sees(config):
+        reading = read_config(multimodal.text_part(config), name=name or config.get("_name_or_path"), file=file)
+        tower = multimodal.tower_of(config, reading.arch)
+        notes = ("vision_config: weights of towers are not read", *reading.notes)
+        return Reading(arch=replace(reading.arch, towers=(tower,)), notes=notes)
     inner = config.get("text_config")
     if str(kind) not in READERS and isinstance(inner, Mapping):
         kept = {"model_type": kind, "tie_word_embeddings": config.get("tie_word_embeddings")}

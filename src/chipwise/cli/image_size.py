@@ -1,0 +1,19 @@
+"""The options of commands whose requests may hold images."""
+
+from __future__ import annotations
+
+import re
+
+import typer
+
+IMAGES = "Images of each request, for a model that reads them."
+SIZE = "Their width and height in pixels."
+DEFAULT = "1024x768"
+
+
+def parse(text: str) -> tuple[int, int]:
+    """Width and height of ``1024x768``."""
+    found = re.fullmatch(r"(\d{1,6})[xX×](\d{1,6})", text.strip())
+    if found is None:
+        raise typer.BadParameter(f"{text!r:.40} is no size of an image; write its width and height, such as 1024x768")
+    return int(found[1]), int(found[2])
