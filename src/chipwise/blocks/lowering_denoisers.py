@@ -36,7 +36,7 @@ def lower_denoiser(design: Design, *, batch: int, phase: Phase = Phase.PREFILL) 
         if layer.attention is not None:
             place = f"layers.{i}.attention"
             put(place, lower_modulated(arch, rows=rows, skip=skip))
-            put(place, attention_ops(layer.attention, stem, arch.d_model, weights, batch=batch))
+            put(place, attention_ops(layer.attention, stem.tokens, arch.d_model, weights, batch=batch))
             put(place, [lower_gate(arch, rows=rows)])
             skip = True
         if layer.ffn is not None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from chipwise.blocks.embedding.lower import lower_cut
 from chipwise.blocks.ffn.lower import lower as lower_ffn
 from chipwise.blocks.norm.lower import lower as lower_norm
 from chipwise.blocks.patches.lower import lower_classes, lower_patches
-from chipwise.ops import AttentionOp, Elementwise, Matmul, Op, OpGraph, Phase, Placed
+from chipwise.blocks.projector.lower import lower_projector
+from chipwise.ops import AttentionOp, Elementwise, EmbeddingOp, Matmul, Op, OpGraph, Phase, Placed
 from chipwise.spec import ArchSpec, Attention, Design, ImageStem
+from chipwise.spec.question import Question
 from chipwise.spec.vision import require_classifier
 
 
@@ -25,10 +29,13 @@ def lower_classifier(design: Design, *, batch: int, phase: Phase = Phase.PREFILL
     """
     arch, formats = design.arch, design.formats
     stem = require_classifier(arch, work="lowered as the graph that is exported")
-    head, kept = formats.head, stem.tokens
+    head, kept = formats.head, arch.max_tokens
     placed = [Placed(place=f"stem.{name}", op=op) for name, op in lower_patches(arch, stem, weights=head, batch=batch)]
-    cut = last_attention(arch) if arch.pooling == "first" else None
-    if arch.pooling == "first" and cut is None:
+    if arch.question is not None:
+        placed += _question(arch, arch.question, stem, weights=head, batch=batch)
+    one = arch.pooling in ("first", "last")
+    cut = last_attention(arch) if one else None
+    if one and cut is None:
         placed.append(Placed(place="stem.first", op=lower_cut(width=arch.d_model, rows=batch * kept, kept=batch)))
         kept = 1
     skip = False
@@ -36,7 +43,8 @@ def lower_classifier(design: Design, *, batch: int, phase: Phase = Phase.PREFILL
         if layer.attention is not None:
             place = f"layers.{i}.attention"
             placed.append(Placed(place=f"{place}.norm", op=lower_norm(arch, rows=batch * kept, skip=skip)))
-            for name, op in attention_ops(layer.attention, stem, arch.d_model, weights, batch=batch, cut=i == cut):
+            positions = arch.max_tokens
+            for name, op in attention_ops(layer.attention, positions, arch.d_model, weights, batch=batch, cut=i == cut):
                 placed.append(Placed(place=f"{place}.{name}", op=op))
             kept, skip = 1 if i == cut else kept, True
         if layer.ffn is not None:
@@ -51,15 +59,27 @@ def lower_classifier(design: Design, *, batch: int, phase: Phase = Phase.PREFILL
     return OpGraph(phase=phase, ops=tuple(placed))
 
 
-def attention_ops(
-    block: Attention, stem: ImageStem, d_model: int, weights: str, *, batch: int, cut: bool = False
-) -> list[tuple[str, Op]]:
-    """The operators of attention over an image's positions, or within its squares, without the norm.
+def _question(arch: ArchSpec, question: Question, stem: ImageStem, *, weights: str, batch: int) -> Iterator[Placed]:
+    """The projector, the question's words, both one behind the other, and the positions of all."""
+    d, rows = arch.d_model, batch * arch.max_tokens
+    if arch.projector is not None:
+        for name, op in lower_projector(arch.projector, stem, d_model=d, weights=weights, batch=batch):
+            yield Placed(place=f"projector.{name}", op=op)
+    table = EmbeddingOp(tokens=batch * question.tokens, width=d, rows=question.words)
+    yield Placed(place="question.words", op=table)
+    yield Placed(place="question.behind", op=Elementwise(function="pad", elements=rows * d))
+    yield Placed(place="question.positions", op=Elementwise(function="add", elements=rows * d, inputs=2))
 
-    ``cut`` keeps the first position of each image before the output projection.
+
+def attention_ops(
+    block: Attention, positions: int, d_model: int, weights: str, *, batch: int, cut: bool = False
+) -> list[tuple[str, Op]]:
+    """The operators of attention over the ``positions`` of an image, or within its squares, without the norm.
+
+    ``cut`` keeps one position of each image before the output projection.
     """
-    rows, width = batch * stem.tokens, block.query_width
-    sequences, tokens = batch, stem.tokens
+    rows, width = batch * positions, block.query_width
+    sequences, tokens = batch, positions
     ops: list[tuple[str, Op]] = []
     if block.square is not None:
         tokens = block.square**2

@@ -51,6 +51,8 @@ def _check_stems(sub: ArchSpec, whole: ArchSpec) -> None:
 
     Those of ranking models agree in all but the candidates of a request and the width of tables before a matrix.
     """
+    if sub.question is not None or whole.question is not None:
+        raise SpecError("models of questions about images share no weights by cutting", field="question")
     small_one, large_one = sub.as_trained(), whole.as_trained()  # steps are no matter of weights
     for name in ("classes", "pooling", "denoiser", *(("head",) if sub.stem is not None else ())):
         if getattr(small_one, name) != getattr(large_one, name):

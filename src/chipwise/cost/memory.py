@@ -52,7 +52,7 @@ def memory_parts(design: Design, workload: Workload) -> MemoryParts:
     """The parts of ``design`` under ``workload``."""
     arch = design.arch
     if arch.stem is not None:
-        workload = replace(workload, prompt_tokens=arch.stem.tokens, new_tokens=1)
+        workload = replace(workload, prompt_tokens=arch.request_tokens, new_tokens=1)
     table = 4 * (arch.vocab_size * arch.d_model + arch.norm_parameters())
     if arch.positions == "learned":
         table += 4 * arch.max_tokens * arch.d_model
@@ -63,6 +63,12 @@ def memory_parts(design: Design, workload: Workload) -> MemoryParts:
         if arch.stem.values:
             matrices[formats.head] += int(weight_format(formats.head).matrix_bytes(arch.stem.values, arch.d_model))
         table += 4 * (arch.stem.parameters(arch.d_model) - patches + arch.classes)
+    if arch.projector is not None and isinstance(arch.stem, ImageStem):
+        for into, outputs in arch.projector.shapes(arch.d_model, arch.stem.axes):
+            matrices[formats.head] += int(weight_format(formats.head).matrix_bytes(into, outputs))
+            table += 4 * outputs * arch.projector.bias
+    if arch.question is not None:
+        table += 4 * arch.question.words * arch.d_model
     if arch.denoiser is not None and isinstance(arch.stem, ImageStem):
         modulations, pixels = denoiser_matrices(arch, arch.denoiser, arch.stem)
         for outputs in (modulations, pixels):

@@ -45,7 +45,7 @@ def is_vit(arch: ArchSpec) -> bool:
         return False
     if not isinstance(attention, Attention) or not isinstance(ffn, FeedForward):
         return False
-    if arch.stem.axes != 2:
+    if arch.stem.axes != 2 or arch.question is not None:
         return False
     stem = not arch.stem.convs and arch.stem.bias and arch.stem.prefix_tokens == 1 and arch.pooling == "first"
     alike = all(layer == first for layer in arch.layers) and attention.square is None

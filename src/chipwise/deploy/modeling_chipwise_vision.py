@@ -85,6 +85,30 @@ class Patches(nn.Module):
         return parts.permute(0, 2, 4, 1, 3, 5).reshape(batch, -1, channels * edge * edge)
 
 
+class Projector(nn.Module):
+    """From patches to tokens: squares of four averaged or joined, then matrices with a GELU between."""
+
+    def __init__(self, projector: dict[str, Any], d_model: int) -> None:
+        super().__init__()
+        self.pool, self.join = projector.get("pool", 1), projector.get("join", 1)
+        widths = [d_model * self.join**2, *projector["widths"]]
+        bias = projector.get("bias", True)
+        self.matrices = nn.ModuleList(nn.Linear(widths[i], widths[i + 1], bias=bias) for i in range(len(widths) - 1))
+
+    def forward(self, x_BPD: Tensor) -> Tensor:
+        """Tokens (B, T, D)."""
+        batch, patches, width = x_BPD.shape
+        side, x = self.pool * self.join, x_BPD
+        if side > 1:
+            count = int(patches**0.5) // side
+            x = x.reshape(batch, count, side, count, side, width).transpose(2, 3)
+            x = x.reshape(batch, count * count, side * side, width)
+            x = x.mean(2) if self.pool > 1 else x.reshape(batch, count * count, side * side * width)
+        for i, matrix in enumerate(self.matrices):
+            x = matrix(x if i == 0 else F.gelu(x))
+        return x
+
+
 class AttentionBlock(nn.Module):
     """Every position sees all others of its image, or of its square of patches."""
 
@@ -172,6 +196,9 @@ class ChipwiseForImageClassification(PreTrainedModel):
             raise ValueError("the config holds no arch, so there is no model to build")
         self.pooling = arch.get("pooling", "first")
         self.stem = Patches(arch["stem"], arch["d_model"])
+        projector, question = arch.get("projector"), arch.get("question")
+        self.projector = None if projector is None else Projector(projector, arch["d_model"])
+        self.words = None if question is None else nn.Embedding(question["words"], arch["d_model"])
         self.positions = nn.Embedding(arch["max_tokens"], arch["d_model"])
         self.layers = nn.ModuleDict({str(i): ImageLayer(layer, arch) for i, layer in enumerate(arch["layers"])})
         self.norm = make_norm(arch)
@@ -179,13 +206,29 @@ class ChipwiseForImageClassification(PreTrainedModel):
         self.post_init()
 
     def forward(
-        self, pixel_values: Tensor, labels: Tensor | None = None, return_dict: bool | None = None, **kwargs: Any
+        self,
+        pixel_values: Tensor,
+        input_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        return_dict: bool | None = None,
+        **kwargs: Any,
     ) -> ImageClassifierOutput | tuple[Any, ...]:
-        """Logits (B, classes) of images (B, C, Y, X), and the loss where there are ``labels``."""
-        x_BTD = self.stem(pixel_values) + self.positions.weight
+        """Logits (B, classes) of images (B, C, Y, X), and the loss where there are ``labels``.
+
+        A model of questions also takes their words ``input_ids`` (B, Q), whose answers are the classes.
+        """
+        x_BTD = self.stem(pixel_values)
+        if self.projector is not None:
+            x_BTD = self.projector(x_BTD)
+        if self.words is not None:
+            if input_ids is None:
+                raise ValueError("this model answers questions: give their words as input_ids")
+            x_BTD = torch.cat((x_BTD, self.words(input_ids)), dim=1)
+        x_BTD = x_BTD + self.positions.weight
         for layer in self.layers.values():
             x_BTD = layer(x_BTD)
-        state = self.norm(x_BTD[:, 0]) if self.pooling == "first" else self.norm(x_BTD).mean(1)
+        place = {"first": 0, "last": -1}.get(self.pooling)
+        state = self.norm(x_BTD).mean(1) if place is None else self.norm(x_BTD[:, place])
         logits = self.head(state)
         loss = None if labels is None else F.cross_entropy(logits, labels)
         output = ImageClassifierOutput(loss=loss, logits=logits)

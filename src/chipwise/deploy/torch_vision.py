@@ -17,6 +17,7 @@ from chipwise.blocks.attention.encoder import EncoderAttention
 from chipwise.blocks.ffn.module import FeedForwardModule
 from chipwise.blocks.norm.module import make_norm
 from chipwise.blocks.patches.module import Patches, from_squares, into_squares
+from chipwise.blocks.projector.module import ProjectorModule
 from chipwise.spec import ArchSpec, ImageStem, Layer
 from chipwise.spec.vision import require_classifier
 
@@ -59,19 +60,26 @@ class ImageClassifier(nn.Module):
         super().__init__()
         self.arch = arch
         self.stem = Patches(stem, arch.d_model)
-        self.positions = nn.Embedding(stem.tokens, arch.d_model)
+        self.projector = None if arch.projector is None else ProjectorModule(arch.projector, stem, arch.d_model)
+        self.words = None if arch.question is None else nn.Embedding(arch.question.words, arch.d_model)
+        self.positions = nn.Embedding(arch.max_tokens, arch.d_model)
         self.layers = nn.ModuleDict({str(i): ImageLayer(arch, stem, layer) for i, layer in enumerate(arch.layers)})
         self.norm = make_norm(arch)
         self.head = nn.Linear(arch.d_model, arch.classes)
 
-    def forward(self, image_BCYX: Tensor) -> Tensor:
-        """Logits (B, classes)."""
+    def forward(self, image_BCYX: Tensor, words_BQ: Tensor | None = None) -> Tensor:
+        """Logits (B, classes) of images, or of answers to questions ``words_BQ`` about them."""
         x_BTD = self.stem(image_BCYX)
+        if self.projector is not None:
+            x_BTD = self.projector(x_BTD)
+        if self.words is not None and words_BQ is not None:
+            x_BTD = torch.cat((x_BTD, self.words(words_BQ).to(x_BTD.dtype)), dim=1)
         x_BTD = x_BTD + self.positions.weight
         for layer in self.layers.values():
             x_BTD = layer(x_BTD)
-        if self.arch.pooling == "first":
-            return self.head(self.norm(x_BTD[:, 0]))  # type: ignore[no-any-return]
+        if self.arch.pooling in ("first", "last"):
+            place = 0 if self.arch.pooling == "first" else -1
+            return self.head(self.norm(x_BTD[:, place]))  # type: ignore[no-any-return]
         return self.head(self.norm(x_BTD).mean(1))  # type: ignore[no-any-return]
 
 
@@ -89,7 +97,7 @@ def initialise(model: ImageClassifier, *, seed: int) -> ImageClassifier:
                 parameter.zero_()
             elif parameter.ndim == 1:
                 parameter.fill_(1.0)
-            elif name.startswith(("stem.prefix", "positions", "head")):
+            elif name.startswith(("stem.prefix", "positions", "head", "words")):
                 parameter.normal_(0.0, 0.02, generator=generator)
             else:
                 scale = 1 / math.sqrt(parameter[0].numel())

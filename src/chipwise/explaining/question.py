@@ -54,7 +54,7 @@ class Question:
 
     def __post_init__(self) -> None:
         if self.arch.stem is not None:  # a request is an image
-            object.__setattr__(self, "prompt_tokens", self.arch.stem.tokens)
+            object.__setattr__(self, "prompt_tokens", self.arch.request_tokens)
             object.__setattr__(self, "new_tokens", 1)
         if not 0 <= self.shared_tokens <= self.prompt_tokens:
             raise SpecError(

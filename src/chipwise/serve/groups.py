@@ -22,7 +22,7 @@ from chipwise.serve.lowering import lower_pass
 from chipwise.serve.memory import DeviceMemory, device_memory
 from chipwise.serve.request import Request, Resolved, names_of, resolved
 from chipwise.serve.setting import Part, Setting, Step
-from chipwise.serve.steps import Pass, PassTimes, time_passes
+from chipwise.serve.steps import CLASSES, Pass, PassTimes, time_passes
 from chipwise.serve.taught_times import corrected
 from chipwise.spec import ArchSpec
 from chipwise.spec.image_tokens import image_tokens
@@ -242,7 +242,7 @@ def _sizes(request: Request, arch: ArchSpec) -> tuple[int, ...]:
     A request to a classifier has the positions of an image.
     """
     if arch.stem is not None:
-        return request.batch, arch.stem.tokens, 1, 0, 0, 0
+        return request.batch, arch.request_tokens, 1, 0, 0, 0
     prompt, passes, positions = request.prompt_tokens, 0, 0
     if arch.towers:
         width, height = request.image_size
@@ -338,6 +338,7 @@ class Seconds:
         setting = group.setting
         if image_law.answers(setting):
             passed = image_law.pass_times(setting, group.device, group.replica_batch, fold)[0]
+            passed = np.maximum(passed, kernels.prefill.busy_s(*CLASSES, scale=0.0))  # the chip's rates allow no less
             return cls(prefill=passed, step=passed, waited=passed)
         where = stack_law.served_where(setting, group.device)
         if where is not None:

@@ -27,7 +27,8 @@ def patches(stem: ImageStem, setting: Setting, step: Step) -> Iterator[Part]:
         )
         yield Part(place=f"convs.{i}", op=op)
         yield setting.elementwise(f"activations.{i}", "gelu", step.batch * area * out)
-    rows = step.batch * (step.query_tokens - stem.prefix_tokens)
+    asked = arch.question is not None
+    rows = step.batch * (stem.patches if asked else step.query_tokens - stem.prefix_tokens)
     yield setting.plain_matmul("patches", rows, stem.values, arch.d_model, bias=stem.bias)
     table = EmbeddingOp(
         tokens=step.tokens,

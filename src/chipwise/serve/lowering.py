@@ -44,6 +44,10 @@ def _parts(setting: Setting, step: Step) -> Iterator[Part]:
     else:
         for part in images.patches(arch.stem, setting, step):
             yield part.inside("stem")
+        if arch.question is not None and arch.projector is not None:
+            of_image = replace(step, query_tokens=arch.stem.tokens)
+            for part in towers.project(setting, of_image):
+                yield part.inside("projector")
     if arch.embedding_norm:
         for part in setting.norm(step.tokens):
             yield part.inside("embedding")

@@ -78,8 +78,12 @@ class Request:
             )
 
 
-names_of = operator.attrgetter("model", "device", "runtime", "weights", "kv", "tp", "pp", "ep", "dp", "wide_layers")
-"""All of a request that :func:`resolved` looks at."""
+_looked_at = operator.attrgetter("model", "device", "runtime", "weights", "kv", "tp", "pp", "ep", "dp", "wide_layers")
+
+
+def names_of(request: Request) -> tuple[object, ...]:
+    """All of a request that :func:`resolved` looks at."""
+    return (*_looked_at(request), request.images > 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,19 +83,19 @@ def image_arch(
             stem=stem,
             denoiser=denoiser,
         )
+    asked = image.asked(choices, d_model) if image.question else {}
     return ArchSpec(
         name=name,
         vocab_size=0,
         d_model=d_model,
         layers=tuple(layers),
-        max_tokens=stem.tokens,
         norm=spec.norm,
         norm_bias=spec.norm == "layernorm",
         positions="learned",
         head="classes",
         classes=image.classes,
         stem=stem,
-        pooling=choices["pooling"],
+        **({"max_tokens": stem.tokens, "pooling": choices["pooling"]} | asked),
     )
 
 
@@ -185,6 +185,9 @@ def summary(design: Design) -> str:
         inside = f" in {squares[0]}x{squares[0]}" if squares else ""
         pooling = "class token" if arch.pooling == "first" else arch.pooling
         stem = f"p{arch.stem.patch} {stem_name(arch.stem)} {pooling}"
+        if arch.question is not None and arch.projector is not None:
+            merged = "joined " if arch.projector.join > 1 else "mean " if arch.projector.pool > 1 else ""
+            stem = f"p{arch.stem.patch} {stem_name(arch.stem)} {merged}{arch.image_tokens}+{arch.question.tokens}"
         if arch.denoiser is not None:
             told = " of shortcuts" if arch.denoiser.shortcut else ""
             stem = f"{arch.denoiser.steps} steps{told} p{arch.stem.patch}"

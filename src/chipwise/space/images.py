@@ -10,12 +10,16 @@ from typing import Any, ClassVar, Literal
 from chipwise.core.errors import SpecError
 from chipwise.core.fields import check_fields, later, positive
 from chipwise.spec import Denoiser, ImageStem
+from chipwise.spec.projector import Projector
+from chipwise.spec.question import Question
 from chipwise.spec.stem import CONV_STRIDE
 
 IMAGE_CHOICES = ("patch", "stem", "pooling", "square")
 DENOISER_CHOICES = ("steps", "training")  # of spaces that list steps
 FREQUENCIES = 64  # values that times are written in; DiT's 256 are for models ten times as wide
+QUESTION_CHOICES = ("merge",)  # of spaces with questions
 PATCHES, EVERYWHERE = "patches", "none"
+NO_MERGE, MEAN, JOIN = "none", "mean", "join"
 _STEM, _SQUARE = re.compile(r"conv\d+(-\d+)*"), re.compile(r"(\d+)x\1")
 
 
@@ -30,6 +34,9 @@ class ImageSpace:
 
     With ``steps`` the models are denoisers. ``training`` is ``flow``, or ``shortcut``: distilled while it is trained to
     take large steps, of which it is told the size. Such a model takes 1, 2, 4, 8 … steps.
+
+    With ``question`` an image's tokens stand before so many positions of a question, and classes are the answers.
+    ``merge`` makes one token of four patches: their ``mean``, or all their values as one (``join``).
     """
 
     noun: ClassVar[str] = "images"
@@ -39,10 +46,13 @@ class ImageSpace:
     channels: int = 1
     patch: tuple[int, ...]
     stem: tuple[str, ...] = (PATCHES,)
-    pooling: tuple[Literal["first", "mean"], ...] = ("first",)
+    pooling: tuple[Literal["first", "mean", "last"], ...] = ("first",)
     square: tuple[str, ...] = (EVERYWHERE,)
     steps: tuple[int, ...] = later(())  # passes in which a denoiser makes an image; without any, images are classified
     training: tuple[Literal["flow", "shortcut"], ...] = later(("flow",))  # of denoisers; see the class
+    question: int = later(0)  # positions of a question behind the image; 0 where none is asked
+    words: int = later(0)  # of questions
+    merge: tuple[Literal["none", "mean", "join"], ...] = later((NO_MERGE,))  # of four patches into one token
     axes: int = later(2)  # 1: a signal of ``size`` frames in slices of ``patch``, with ``channels`` bands
 
     def __post_init__(self) -> None:
@@ -58,6 +68,10 @@ class ImageSpace:
             raise SpecError(f"must be 2 (images) or 1 (signals in time), not {self.axes}", field="axes")
         if self.axes == 1 and self.square != (EVERYWHERE,):
             raise SpecError("a signal has no squares; leave it out", field="square")
+        if self.question:
+            self._check_questions()
+        elif self.words or self.merge != (NO_MERGE,) or "last" in self.pooling:
+            raise SpecError("words, merging and pooling of the last need the length of a question", field="question")
         if self.steps:
             self._check_denoisers()
         elif self.training != ("flow",):
@@ -65,6 +79,14 @@ class ImageSpace:
         for square in self.square:
             if square != EVERYWHERE and not _SQUARE.fullmatch(square):
                 raise SpecError(f"{square!r} is no square; write none or 7x7", field="square")
+
+    def _check_questions(self) -> None:
+        positive(self, "question", most=4096)
+        if not 2 < self.words <= 1_000_000:
+            raise SpecError(f"of a question must be from 3 to 1,000,000, not {self.words}", field="words")
+        if self.axes != 2 or self.steps or self.square != (EVERYWHERE,):
+            raise SpecError("is asked about an image, with no squares or steps", field="question")
+        object.__setattr__(self, "pooling", ("last",))  # the last word's state gives the answer
 
     def _check_denoisers(self) -> None:
         if self.stem != (PATCHES,) or self.axes != 2:
@@ -78,7 +100,8 @@ class ImageSpace:
     @property
     def choices(self) -> tuple[str, ...]:
         """The choices that these models have beside those of all."""
-        return (*IMAGE_CHOICES, *(DENOISER_CHOICES if self.steps else ()))
+        questions = QUESTION_CHOICES if self.question else ()
+        return (*IMAGE_CHOICES, *(DENOISER_CHOICES if self.steps else ()), *questions)
 
     @property
     def outputs(self) -> int:
@@ -92,6 +115,8 @@ class ImageSpace:
             if len(stems) < len(self.stem):
                 yield {"patch": [patch]}, {"stem": stems}
             grid = self.size // patch
+            if grid % 2 and self.merge not in ((NO_MERGE,), ()):
+                yield {"patch": [patch]}, {"merge": [kind for kind in self.merge if kind == NO_MERGE]}
             squares = [s for s in self.square if (edge := square_of(s)) is None or (grid % edge == 0 and edge < grid)]
             if len(squares) < len(self.square):
                 yield {"patch": [patch]}, {"square": squares}
@@ -113,9 +138,25 @@ class ImageSpace:
             patch=choices["patch"],
             channels=self.channels,
             convs=convs_of(choices["stem"]),
+            bias=not self.question,  # the projector behind it has biases
             prefix_tokens=int(choices["pooling"] == "first"),
             axes=self.axes,
         )
+
+    def asked(self, choices: Mapping[str, Any], d_model: int) -> dict[str, Any]:
+        """The fields of a model that answers questions, beyond those of a classifier."""
+        merge = choices.get("merge", NO_MERGE)
+        projector = Projector(widths=(d_model, d_model), pool=2 if merge == MEAN else 1, join=2 if merge == JOIN else 1)
+        stem = self.stem_of(choices)
+        tokens = projector.tokens_of(stem.grid, stem.axes) + self.question
+        question = Question(words=self.words, tokens=self.question)
+        return {"projector": projector, "question": question, "max_tokens": tokens, "pooling": "last"}
+
+    def positions(self, choices: Mapping[str, Any]) -> int:
+        """Positions of a request."""
+        if self.question:
+            return int(self.asked(choices, 1)["max_tokens"])
+        return self.stem_of(choices).tokens
 
 
 def _doubled(steps: int) -> bool:

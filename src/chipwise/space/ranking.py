@@ -67,6 +67,10 @@ class RankingSpace:
             bag=self.bag,
         )
 
+    def positions(self, choices: Mapping[str, Any]) -> int:
+        """Positions of a request."""
+        return self.stem_of(choices).tokens
+
 
 def width_of(table: str) -> int:
     """Values of a table's row, as the run file writes it; 0 is the model's width.

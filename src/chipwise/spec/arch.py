@@ -23,6 +23,7 @@ from chipwise.spec.feed_forward import Activation, FeedForward, FeedForwardBlock
 from chipwise.spec.formats import WeightFormats, read_formats
 from chipwise.spec.mixers import Attention, GatedDelta, LatentAttention, Mamba2, Mixer, ShortConv
 from chipwise.spec.projector import Projector
+from chipwise.spec.question import Question
 from chipwise.spec.stem import ImageStem
 
 NormKind = Literal["rmsnorm", "layernorm"]
@@ -156,11 +157,12 @@ class ArchSpec(Result):
     encoder_d_model: int = later(0)  # an encoder of another width has a token table of its own; 0 is d_model
     stem: AnyStem | None = later(None)  # noqa: RUF009  (images in patches, items to rank; None is a table of tokens)
     classes: int = later(0)  # rows of the matrix of a ``classes`` head, which has a bias
-    pooling: Literal["first", "mean", "attention"] = later("first")  # of positions into what the head reads
+    pooling: Literal["first", "mean", "last", "attention"] = later("first")  # of positions into what the head reads
     projection: int = later(0)  # columns of a last matrix without bias, into a space shared with text (CLIP)
     denoiser: Denoiser | None = later(None)  # noqa: RUF009  (it makes images in steps; its blocks are modulated)
     towers: tuple[ArchSpec, ...] = later(())  # what reads images or sound for the decoder, each with a projector
-    projector: Projector | None = later(None)  # noqa: RUF009  (of a tower)
+    projector: Projector | None = later(None)  # noqa: RUF009  (of a tower, or before a question)
+    question: Question | None = later(None)  # noqa: RUF009  (words behind the image, and the answer's)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -218,8 +220,13 @@ class ArchSpec(Result):
 
     def _check_towers(self) -> None:
         """Checks that towers fit the decoder, and that a tower is one."""
-        if self.projector is not None and (self.stem is None or self.head != "none" or self.towers):
+        headless = self.head == "none" or self.question is not None
+        if self.projector is not None and (self.stem is None or not headless or self.towers):
             raise SpecError("only a tower has one: a stem, no head, no towers of its own", field="projector")
+        if (self.question is None) == (self.pooling == "last"):
+            raise SpecError("a question, and only it, is answered by the last position: pooling: last", field="pooling")
+        if self.question is not None:
+            self._check_question(self.question)
         for i, tower in enumerate(self.towers):
             if tower.projector is None:
                 raise SpecError("a tower needs a projector", field=f"towers[{i}].projector")
@@ -228,6 +235,15 @@ class ArchSpec(Result):
                     f"gives tokens of {tower.projector.widths[-1]} values to a decoder of width {self.d_model}",
                     field=f"towers[{i}].projector.widths",
                 )
+
+    def _check_question(self, question: Question) -> None:
+        if not isinstance(self.stem, ImageStem) or self.head != "classes" or self.stem.prefix_tokens:
+            raise SpecError("needs an image's patches, none before them, and a head of classes", field="question")
+        if self.projector is not None and self.projector.widths[-1] != self.d_model:
+            raise SpecError(f"must end with the width {self.d_model}", field="projector.widths")
+        positions = self.image_tokens + question.tokens
+        if self.max_tokens != positions:
+            raise SpecError(f"image and question have {positions} positions, not {self.max_tokens}", field="max_tokens")
 
     def _check_layer(self, layer: Layer, layers: tuple[Layer, ...], number: int, place: str) -> None:
         if isinstance(layer.attention, Attention) and layer.attention.rope and self.positions != "rope":
@@ -284,6 +300,22 @@ class ArchSpec(Result):
         return replace(self, d_model=d_model, towers=tuple(fitted))
 
     @property
+    def image_tokens(self) -> int:
+        """Positions of an image in the layers: what a stem makes of it, or a projector of that; 0 without a stem."""
+        if not isinstance(self.stem, ImageStem):
+            return 0
+        if self.projector is None or self.question is None:
+            return self.stem.tokens
+        return self.projector.tokens_of(self.stem.grid, self.stem.axes)
+
+    @property
+    def request_tokens(self) -> int:
+        """Positions of one request to a model with a stem: of the stem, and of a question behind it; else 0."""
+        if self.question is not None:
+            return self.max_tokens
+        return 0 if self.stem is None else self.stem.tokens
+
+    @property
     def outputs(self) -> int:
         """Rows of the head's matrix: the vocabulary, the classes, or one for scores."""
         return self.classes or self.vocab_size or int(self.head == "scores")
@@ -315,6 +347,7 @@ class ArchSpec(Result):
             tables += self.denoiser.parameters(self.d_model, self.stem)
         if self.projector is not None and isinstance(self.stem, ImageStem):
             tables += self.projector.parameters(self.d_model, self.stem.axes)
+        tables += self.question.words * self.d_model if self.question is not None else 0
         pooler = self.d_model * (self.d_model + 1) if self.head == "pooler" else 0
         pooler += self.d_model + 1 if self.head == "scores" else 0
         pooler += self.classes * (self.d_model + 1) + self.projection * self.d_model + self._pooling_parameters()
@@ -445,7 +478,7 @@ class Design:
             return self.formats.layers[int(place[1])] if place[2] in ("attention", "ffn") else "fp32"
         if place[0] == "stem":
             return self.formats.head if place[1] == "projection" else "fp32"
-        return self.formats.head if place[0] in ("head", "pooler", "modulations") else "fp32"
+        return self.formats.head if place[0] in ("head", "pooler", "projector", "modulations") else "fp32"
 
     @property
     def digest(self) -> str:

@@ -80,6 +80,10 @@ class Projector:
         if any(len(pair) != 2 for pair in self.pinpoints):
             raise SpecError("must be pairs of a height and a width", field="pinpoints")
 
+    def tokens_of(self, grid: int, axes: int) -> int:
+        """Tokens that become of ``grid`` positions on each side."""
+        return int((grid // self.pool // self.join) ** axes)
+
     def joined_width(self, d_model: int, axes: int) -> int:
         """Values of what the first matrix takes, behind a tower of width ``d_model``."""
         return int(d_model * self.join**axes)

@@ -6,16 +6,19 @@ Patches, perhaps after convolutions; a class token or pooled positions; pre-norm
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from chipwise.core.errors import Unsupported
 from chipwise.spec.arch import ArchSpec, Layer
 from chipwise.spec.feed_forward import FeedForward
 from chipwise.spec.mixers import Attention
+from chipwise.spec.projector import Projector
 from chipwise.spec.stem import ImageStem
 
-_FREE = {"stem", "classes", "pooling", "head", "causal", "square"}  # later fields that classifiers set
+_FREE = {  # later fields that classifiers set
+    "stem", "classes", "pooling", "head", "causal", "square", "question", "projector",
+}  # fmt: skip
 
 
 def is_classifier(arch: ArchSpec) -> bool:
@@ -50,10 +53,18 @@ def _departures(arch: ArchSpec, stem: ImageStem) -> Iterator[str]:
         yield "a stem with registers or a mask token is not built"
     if stem.sides[-1] % stem.edge:
         yield f"patches of {stem.patch} pixels that do not divide an image of {stem.image_size} are not built"
-    if arch.max_tokens != stem.tokens:
+    if arch.question is None and arch.max_tokens != stem.tokens:
         yield f"{arch.max_tokens} positions for {stem.tokens} tokens are not built"
     if any(side % 2 for side in stem.sides[:-1]):
         yield f"convolutions that halve {stem.image_size} pixels unevenly are not built"
+    if arch.question is not None and any(layer.attention and layer.attention.square for layer in arch.layers):
+        yield "squares of patches with a question behind them are not built"
+    if (arch.question is None) != (arch.projector is None) or (arch.question is not None and stem.bias):
+        yield "a question without a projector behind a stem without biases, or a projector without one, is not built"
+    if (projector := arch.projector) is not None:
+        plain = replace(projector, widths=(arch.d_model,) * 2, pool=1, join=1)
+        if plain != Projector(widths=(arch.d_model,) * 2) or projector.pool * projector.join not in (1, 2):
+            yield "a projector other than two matrices behind none or four patches averaged or joined is not built"
     yield from layer_departures(arch)
 
 

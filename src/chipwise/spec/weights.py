@@ -86,7 +86,12 @@ def _classifier(arch: ArchSpec, stem: ImageStem) -> Iterator[tuple[str, Shape]]:
     yield from _linear("stem.projection", d, stem.values, bias=stem.bias)
     if stem.prefix_tokens:
         yield "stem.prefix.weight", (stem.prefix_tokens, d)
-    yield "positions.weight", (stem.tokens, d)
+    if arch.projector is not None:
+        for i, (into, out) in enumerate(arch.projector.shapes(d, stem.axes)):
+            yield from _linear(f"projector.matrices.{i}", out, into, bias=arch.projector.bias)
+    if arch.question is not None:
+        yield "words.weight", (arch.question.words, d)
+    yield "positions.weight", (arch.max_tokens, d)
     for i, layer in enumerate(arch.layers):
         if layer.attention is not None:
             yield from _norm(arch, f"layers.{i}.attention_norm")

@@ -31,6 +31,7 @@ TASKS = Table(
         "text": "chipwise.tasks.text.task:TEXT",
         "diffusion": "chipwise.tasks.diffusion.task:DIFFUSION",
         "vision": "chipwise.tasks.vision.task:VISION",
+        "multimodal": "chipwise.tasks.multimodal.task:MULTIMODAL",
         "series": "chipwise.tasks.series.task:SERIES",
         "speech": "chipwise.tasks.speech.task:SPEECH",
     },

@@ -81,7 +81,7 @@ class LabelledArrays:
         inputs, labels = self.train
         numbers = range(number * recipe.batch_windows, (number + 1) * recipe.batch_windows)
         places = [divmod(i, len(labels)) for i in numbers]
-        rows = np.array([_order(seed, epoch, len(labels))[place] for epoch, place in places])
+        rows = np.array([shuffled(seed, epoch, len(labels))[place] for epoch, place in places])
         chosen = self.changed(self.scaled(inputs[rows]), np.random.default_rng([seed, number, 1]))
         return torch.from_numpy(np.ascontiguousarray(chosen)), torch.from_numpy(labels[rows])
 
@@ -140,7 +140,8 @@ def errors_of(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> Float6
 
 
 @functools.lru_cache(maxsize=2)
-def _order(seed: int, epoch: int, count: int) -> NDArray[np.int64]:
+def shuffled(seed: int, epoch: int, count: int) -> NDArray[np.int64]:
+    """The order of ``count`` examples in an epoch."""
     return np.random.default_rng([seed, epoch]).permutation(count)
 
 

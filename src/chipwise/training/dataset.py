@@ -32,6 +32,7 @@ DATASETS = Table(
         "images": "chipwise.training.images:load_images",
         "flipped-images": "chipwise.training.images:load_flipped",
         "flows": "chipwise.training.flows:load_flows",
+        "picture-questions": "chipwise.training.pictures:load_questions",
         "spectrograms": "chipwise.training.spectrograms:load_spectrograms",
     },
 )

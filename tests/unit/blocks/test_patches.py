@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import strategies as st
 
 from chipwise.blocks.lowering import lower
 from chipwise.blocks.lowering_images import lower_classifier
@@ -15,11 +16,18 @@ from chipwise.core.errors import SpecError, Unsupported
 from chipwise.ops import AttentionOp, ConvOp, Matmul, Phase, PoolOp, Workload
 from chipwise.spec import ArchSpec, Attention, Design, FeedForward, ImageStem, Layer
 from chipwise.spec.hf import resolve
-from chipwise.testing.image_suite import ImageSuite
+from chipwise.testing.image_suite import ImageSuite, question_archs
 
 
 class TestImageClassifiers(ImageSuite):
     """Any small classifier."""
+
+
+class TestQuestions(ImageSuite):
+    """Any small model that answers questions about images."""
+
+    def archs(self) -> st.SearchStrategy[ArchSpec]:
+        return question_archs()
 
 
 def classifier(*, pooling: str = "first", square: int | None = None) -> ArchSpec:

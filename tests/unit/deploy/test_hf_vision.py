@@ -16,7 +16,9 @@ from chipwise.deploy.onnx import export, random_weights
 from chipwise.deploy.torch_vision import load
 from chipwise.profile.backends.onnxruntime import OnnxClassifier
 from chipwise.spec import ArchSpec, Attention, Design, FeedForward, ImageStem, Layer
-from chipwise.testing.image_suite import random_images, shaken
+from chipwise.spec.projector import Projector
+from chipwise.spec.question import Question
+from chipwise.testing.image_suite import inputs_of, random_images, shaken
 
 transformers = pytest.importorskip("transformers")
 PATCHES = ImageStem(image_size=16, patch=4)
@@ -87,6 +89,28 @@ def test_any_other_classifier_brings_its_modelling_file(arch: ArchSpec, tmp_path
     assert not is_vit(arch)
     with pytest.raises(Unsupported, match="is no ViT"):
         vit_config(arch)
+
+
+@pytest.mark.parametrize("merge", [{}, {"pool": 2}, {"join": 2}], ids=["apart", "averaged", "joined"])
+def test_a_model_of_questions_brings_its_modelling_file(merge: dict[str, int], tmp_path: Path) -> None:
+    """Torch, ONNX Runtime in fp32 and transformers agree to 1e-4; int8 answers most alike."""
+    stem = replace(PATCHES, prefix_tokens=0, bias=False)
+    projector, question = Projector(widths=(16, 16), **merge), Question(words=11, tokens=5)
+    tokens = projector.tokens_of(stem.grid, 2) + 5
+    arch = replace(VIT, stem=stem, projector=projector, question=question, pooling="last", max_tokens=tokens)
+    weights, (images, words) = weights_of(arch), inputs_of(arch, batch=2)
+    save_pretrained(arch, weights, None, tmp_path)
+    model = transformers.AutoModelForImageClassification.from_pretrained(tmp_path, trust_remote_code=True)
+    onnx = OnnxClassifier(export(Design(arch=arch), weights, tmp_path / "model.onnx"), batch=2)
+    with torch.no_grad():
+        theirs, ours = model.eval()(images, words).logits, load(arch, weights)(images, words)
+    torch.testing.assert_close(theirs, ours, atol=1e-5, rtol=1e-5)
+    np.testing.assert_allclose(onnx.prefill(images.numpy(), words.numpy()), ours, atol=1e-4, rtol=1e-4)
+    narrow = OnnxClassifier(export(Design(arch=arch, weights="int8"), weights, tmp_path / "int8.onnx"), batch=2)
+    off = narrow.prefill(images.numpy(), words.numpy()) - ours.numpy()
+    assert 0 < np.abs(off).max() < 0.2 * np.abs(ours.numpy()).max()
+    found, _ = load_pretrained(tmp_path)
+    assert found.digest == arch.digest
 
 
 @pytest.mark.parametrize("arch", [VIT, OTHERS["squares"]], ids=["ViT", "squares"])

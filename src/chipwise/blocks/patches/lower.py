@@ -28,6 +28,8 @@ def lower_patches(arch: ArchSpec, stem: ImageStem, *, weights: str, batch: int) 
         ops.append((f"activations.{i}", Elementwise(function="gelu", elements=batch * area * out)))
     ops.append(("patches", Elementwise(function="transpose", elements=patches * stem.values)))
     ops.append(("projection", Matmul(m=patches, k=stem.values, n=d, weights=weights)))
+    if arch.question is not None:
+        return ops
     if stem.prefix_tokens:
         ops.append(("room", Elementwise(function="pad", elements=rows * d)))
     ops.append(("positions", Elementwise(function="add", elements=rows * d, inputs=2)))

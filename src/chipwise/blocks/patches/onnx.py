@@ -20,7 +20,10 @@ from chipwise.spec.stem import CONV_EDGE, CONV_STRIDE
 
 
 def add_patches(graph: GraphBuilder, arch: ArchSpec, stem: ImageStem) -> str:
-    """The residual stream (B, T, D) of the input ``image`` (B, C, Y, X), or (B, C, X) of a signal."""
+    """The residual stream (B, T, D) of the input ``image`` (B, C, Y, X), or (B, C, X) of a signal.
+
+    Where a question follows, it is the patches alone, to which nothing is added yet.
+    """
     d, axes = arch.d_model, stem.axes
     x = graph.input("image", TensorProto.FLOAT, ["batch", *stem.shape])
     edge, pad = CONV_EDGE, CONV_EDGE // 2
@@ -33,15 +36,17 @@ def add_patches(graph: GraphBuilder, arch: ArchSpec, stem: ImageStem) -> str:
         x = graph.node("Gelu", [x], f"stem.activations.{i}", domain=MICROSOFT)
     channels = stem.values // stem.edge**axes
     if stem.edge == 1:
-        x = _reshape(graph, x, [0, channels, stem.patches], "stem.rows")
+        x = reshaped(graph, x, [0, channels, stem.patches], "stem.rows")
         x = graph.node("Transpose", [x], "stem.patches", perm=[0, 2, 1])
     else:
-        x = _reshape(graph, x, [0, channels, *([stem.grid, stem.edge] * axes)], "stem.rows")
+        x = reshaped(graph, x, [0, channels, *([stem.grid, stem.edge] * axes)], "stem.rows")
         x = graph.node("Transpose", [x], "stem.cut", perm=[0, 2, 4, 1, 3, 5] if axes == 2 else [0, 2, 1, 3])
-        x = _reshape(graph, x, [0, stem.patches, stem.values], "stem.patches")
+        x = reshaped(graph, x, [0, stem.patches, stem.values], "stem.patches")
     x = graph.projection(
         "stem.projected", x, parts=["stem.projection"], key="stem.projection", k=stem.values, widths=[d]
     )
+    if arch.question is not None:
+        return x
     if stem.prefix_tokens:
         room = graph.store("stem.room", lambda: np.array([0, stem.prefix_tokens, 0, 0, 0, 0], np.int64))
         x = graph.node("Pad", [x, room], "stem.padded")
@@ -61,23 +66,24 @@ def _table(graph: GraphBuilder, arch: ArchSpec, stem: ImageStem) -> npt.NDArray[
 def add_into_squares(graph: GraphBuilder, x: str, *, place: str, grid: int, square: int, width: int) -> str:
     """Positions by squares: (B, grid², width) -> (B · squares, square², width)."""
     count = grid // square
-    parts = _reshape(graph, x, [-1, count, square, count, square, width], f"{place}.cut")
+    parts = reshaped(graph, x, [-1, count, square, count, square, width], f"{place}.cut")
     turned = graph.node("Transpose", [parts], f"{place}.turned", perm=[0, 1, 3, 2, 4, 5])
-    return _reshape(graph, turned, [-1, square**2, width], place)
+    return reshaped(graph, turned, [-1, square**2, width], place)
 
 
 def add_from_squares(graph: GraphBuilder, x: str, *, place: str, grid: int, square: int, width: int) -> str:
     """The inverse of :func:`add_into_squares`."""
     count = grid // square
-    parts = _reshape(graph, x, [-1, count, count, square, square, width], f"{place}.cut")
+    parts = reshaped(graph, x, [-1, count, count, square, square, width], f"{place}.cut")
     turned = graph.node("Transpose", [parts], f"{place}.turned", perm=[0, 1, 3, 2, 4, 5])
-    return _reshape(graph, turned, [-1, grid**2, width], place)
+    return reshaped(graph, turned, [-1, grid**2, width], place)
 
 
-def add_first(graph: GraphBuilder, x: str) -> str:
-    """The first position of ``x`` alone, (B, 1, D)."""
-    first = graph.store("first", lambda: np.array([0], np.int64))
-    return graph.node("Gather", [x, first], f"{x}.first", axis=1)
+def add_first(graph: GraphBuilder, x: str, *, last: bool = False) -> str:
+    """The first position of ``x`` alone, or the ``last``, (B, 1, D)."""
+    name = "last" if last else "first"
+    place = graph.store(name, lambda: np.array([-1 if last else 0], np.int64))
+    return graph.node("Gather", [x, place], f"{x}.{name}", axis=1)
 
 
 def add_classes(graph: GraphBuilder, arch: ArchSpec, x: str, *, positions: int) -> None:
@@ -92,6 +98,7 @@ def add_classes(graph: GraphBuilder, arch: ArchSpec, x: str, *, positions: int) 
     graph.output("logits", ["batch", arch.classes])
 
 
-def _reshape(graph: GraphBuilder, x: str, shape: Sequence[int], place: str) -> str:
+def reshaped(graph: GraphBuilder, x: str, shape: Sequence[int], place: str) -> str:
+    """``x`` in another shape."""
     name = f"shape.{'x'.join(map(str, shape))}"
     return graph.node("Reshape", [x, graph.store(name, lambda: np.array(shape, np.int64))], place)

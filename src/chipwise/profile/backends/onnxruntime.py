@@ -238,11 +238,17 @@ class OnnxClassifier:
         self._binding = self._session.io_binding()
         image, logits = self._images, self._logits
         self._binding.bind_input("image", "cpu", 0, image.dtype, image.shape, image.ctypes.data)
+        self._words = np.zeros((batch, self.facts.get("question", 0)), np.int64)
+        if "question" in self.facts:
+            words = self._words
+            self._binding.bind_input("words", "cpu", 0, words.dtype, words.shape, words.ctypes.data)
         self._binding.bind_output("logits", "cpu", 0, np.float32, logits.shape, logits.ctypes.data)
 
-    def prefill(self, images: AnyArray) -> AnyArray:
-        """Logits (batch, classes) of images (batch, C, Y, X)."""
+    def prefill(self, images: AnyArray, words: AnyArray | None = None) -> AnyArray:
+        """Logits (batch, classes) of images (batch, C, Y, X), or of answers to questions ``words`` (batch, Q)."""
         self._images[:] = images
+        if words is not None:
+            self._words[:] = words
         self._session.run_with_iobinding(self._binding)
         return self._logits
 

@@ -1,0 +1,1 @@
+"""What makes tokens of patches: neighbours averaged or joined, then two matrices."""

@@ -1,0 +1,27 @@
+"""A projector as operators."""
+
+from __future__ import annotations
+
+from chipwise.ops import Elementwise, Matmul, Op, PoolOp
+from chipwise.spec import ImageStem
+from chipwise.spec.projector import Projector
+
+
+def lower_projector(
+    projector: Projector, stem: ImageStem, *, d_model: int, weights: str, batch: int
+) -> list[tuple[str, Op]]:
+    """From the patches of ``batch`` images to their tokens; the last matrix's bias is in the table of positions."""
+    square = (projector.pool * projector.join) ** stem.axes
+    patches, rows = batch * stem.patches, batch * stem.patches // square
+    ops: list[tuple[str, Op]] = []
+    if square > 1:
+        ops.append(("squares", Elementwise(function="transpose", elements=patches * d_model)))
+    if projector.pool > 1:
+        ops.append(("mean", PoolOp(batch=rows, positions=square, width=d_model)))
+    shapes = projector.shapes(d_model, stem.axes)
+    for i, (into, out) in enumerate(shapes):
+        last = i + 1 == len(shapes)
+        ops.append((f"{i}", Matmul(m=rows, k=into, n=out, weights=weights, bias=not last)))
+        if not last:
+            ops.append((f"{i}.activation", Elementwise(function="gelu", elements=rows * out)))
+    return ops
