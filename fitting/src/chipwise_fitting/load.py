@@ -180,7 +180,10 @@ def _predicted(run: Experiment, constants: Constants) -> dict[tuple[int, str], f
     for stage in (-1, *run.stages):
         chosen = served.done & ((stages == stage) | (stage < 0))
         if chosen.any():
-            found |= {(stage, name): value for name, value in _metrics(served, chosen).items()}
+            counted = [run.stages[each].outputs[0] for each in run.stages if stage in (each, -1)]
+            weights = [run.stages[each].requests for each in run.stages if stage in (each, -1)]
+            tokens = float(np.average(counted, weights=weights))
+            found |= {(stage, name): value for name, value in _metrics(served, chosen, tokens).items()}
     return found
 
 
@@ -199,10 +202,11 @@ def slowed(copy: Replica, factor: float) -> Replica:
     return replace(copy, table=copy.table.scaled(factor))
 
 
-def _metrics(served: Served, chosen: np.ndarray) -> dict[str, float]:
+def _metrics(served: Served, chosen: np.ndarray, tokens: float) -> dict[str, float]:
+    """The metrics of the chosen requests; the time per token by the ``tokens`` that the client counts in an answer."""
     ttft = (served.first_s - served.arrival_s)[chosen]
     e2e = (served.last_s - served.arrival_s)[chosen]
-    after = max(float(served.load.new_tokens[chosen].mean()) - 1, 1.0)
+    after = max(tokens - 1, 1.0)
     values = {"itl_mean": float(e2e.mean() - ttft.mean()) / after}
     for name, seconds in (("e2e", e2e), ("ttft", ttft)):
         values[f"{name}_mean"] = float(seconds.mean())

@@ -31,13 +31,18 @@ WORKLOADS = ("general-lite", "reasoning-lite", "codegen", "general", "roleplay",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageLoad:
-    """What one stage of a run asks of the engine."""
+    """What one stage of a run asks of the engine.
+
+    ``outputs`` are tokens as the client counts them in the text of an answer, which are not those that were made: the
+    load generator asks for ``asked`` tokens, ends of text ignored, and an answer's text is cut into tokens again.
+    """
 
     rate_per_s: float
     requests: int
     prompt_tokens: float
-    outputs: tuple[float, float, float, float]  # mean, median, P90, P99 of the answers' tokens
+    outputs: tuple[float, float, float, float]  # mean, median, P90, P99
     prompts: int  # distinct ones, sent again and again
+    asked: int | None = None  # None where the run does not say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +140,7 @@ def _stage(row: Mapping[str, str], path: Path) -> StageLoad:
         prompt_tokens=_number(row, "prompt_tokens_mean", path),
         outputs=(mean, outputs[0], outputs[1], outputs[2]),
         prompts=int(groups * users) or count,
+        asked=int(_number(row, "prefix_output_len", path)) if row.get("prefix_output_len") else None,
     )
 
 
@@ -215,24 +221,25 @@ def _usual(
     rates = lighter.get(workload) or (stated[0] if stated else ())
     if stated is None or stage >= len(rates):
         return None
-    _, seconds, prompt, outputs, prompts = stated
+    _, seconds, prompt, outputs, prompts, asked = stated
     return StageLoad(
         rate_per_s=rates[stage],
         requests=max(int(rates[stage] * seconds), 1),
         prompt_tokens=prompt,
         outputs=outputs,
         prompts=prompts,
+        asked=asked,
     )
 
 
-_STATED: Mapping[str, tuple[tuple[float, ...], float, float, tuple[float, float, float, float], int]] = {
-    "codegen": ((5.0, 10.0), 600.0, 591.0, (245.0, 248.0, 249.0, 249.0), 44),
-    "general": ((8.0, 20.0), 600.0, 574.0, (250.4, 250.0, 253.0, 256.0), 45),
-    "roleplay": ((6.0,), 1200.0, 787.0, (253.5, 253.0, 256.0, 259.0), 50),
-    "reasoning": ((4.0,), 1200.0, 1080.0, (1430.0, 1448.0, 1450.0, 1450.0), 23),
+_STATED: Mapping[str, tuple[tuple[float, ...], float, float, tuple[float, float, float, float], int, int]] = {
+    "codegen": ((5.0, 10.0), 600.0, 591.0, (245.0, 248.0, 249.0, 249.0), 44, 247),
+    "general": ((8.0, 20.0), 600.0, 574.0, (250.4, 250.0, 253.0, 256.0), 45, 248),
+    "roleplay": ((6.0,), 1200.0, 787.0, (253.5, 253.0, 256.0, 259.0), 50, 251),
+    "reasoning": ((4.0,), 1200.0, 1080.0, (1430.0, 1448.0, 1450.0, 1450.0), 23, 1448),
 }
 """Requests per second by stage, seconds of a stage, tokens of a prompt, answers' mean, median, P90 and P99, distinct
-prompts: as the table's runs state them, for folders that hold other runs."""
+prompts, tokens asked for: as the table's runs state them, for folders that hold other runs."""
 
 
 def load_of(run: Experiment, *, seed: int) -> tuple[Load, np.ndarray]:
@@ -248,7 +255,7 @@ def load_of(run: Experiment, *, seed: int) -> tuple[Load, np.ndarray]:
         arrivals.append(begun + np.arange(count) / load.rate_per_s)
         begun += count / load.rate_per_s + PAUSE_S
         prompts.append(np.full(count, round(load.prompt_tokens)))
-        news.append(answers(load.outputs, rng.random(count)))
+        news.append(np.full(count, load.asked) if load.asked else answers(load.outputs, rng.random(count)))
         stages.append(np.full(count, stage))
         which.append(np.arange(count) % load.prompts)
     prompt = np.concatenate(prompts)
