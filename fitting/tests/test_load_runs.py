@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,16 @@ import pytest
 
 from chipwise.core.errors import SpecError
 from chipwise_fitting.commands import validate
-from chipwise_fitting.load_runs import answers, device_of, recorded, workload_of
+from chipwise_fitting.load import Constants, _predicted
+from chipwise_fitting.load_runs import (
+    Experiment,
+    StageLoad,
+    answers,
+    device_of,
+    load_of,
+    recorded,
+    workload_of,
+)  # fmt: skip
 
 MODEL = "Qwen/Qwen3-0.6B"
 
@@ -108,3 +118,23 @@ def test_recorded_requests_count_from_the_engines_queue(tmp_path: Path) -> None:
     assert run.ttft_s == pytest.approx([0.1, 0.1])
     assert run.e2e_s == pytest.approx([0.5, 0.5])
     assert run.load.arrival_s == pytest.approx([0.0, 1.0])
+
+
+def test_as_many_tokens_are_made_as_the_load_generator_asks_for() -> None:
+    """The client counts tokens of the text of an answer: their number per second of a token, not what was made."""
+    stage = StageLoad(
+        rate_per_s=2.0, requests=40, prompt_tokens=100, outputs=(150.0, 200.0, 201.0, 202.0), prompts=5, asked=200
+    )
+    run = Experiment(
+        name="x", source="load_runs.csv", model=MODEL, device="l4", tp=1, dp=1, weights="bf16", most_tokens=2048,
+        most_sequences=128, utilisation=0.9, workload="codegen", stages={0: stage}, measured={},
+    )  # fmt: skip
+    made, stages = load_of(run, seed=0)
+    assert (made.new_tokens == 200).all()
+    assert (stages == 0).all()
+    found = _predicted(run, Constants())
+    assert not isinstance(found, str)
+    decoding = found[0, "e2e_mean"] - found[0, "ttft_mean"]
+    assert found[0, "itl_mean"] == pytest.approx(decoding / 149)
+    drawn, _ = load_of(replace(run, stages={0: replace(stage, asked=None)}), seed=0)
+    assert drawn.new_tokens.mean() == pytest.approx(150, rel=0.1)

@@ -24,6 +24,7 @@ from chipwise.core.errors import Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.ops import AttentionOp
 from chipwise.predict.kernels import analytic
+from chipwise.predict.kernels.client_boards import bandwidth_factor, clock_factor
 
 TILE = 128.0  # query rows of a thread block, and keys of a step, in context
 ROWS = 16.0  # least query rows of a matrix instruction
@@ -55,7 +56,7 @@ class Chip:
         Raises:
             Unsupported: The device has no rate for the format.
         """
-        bandwidth = device.mem_bandwidth_bytes_per_s
+        bandwidth, faster = device.mem_bandwidth_bytes_per_s, clock_factor(device)
         cache = 0.0
         for level in device.memory:
             if level.name in ("l2", "l3") and level.capacity is not None:
@@ -63,12 +64,12 @@ class Chip:
                 cache = max(cache, level.capacity.number * number)
         fast = [level.capacity.number for level in device.memory if level.name == "l1" and level.capacity is not None]
         return cls(
-            bandwidth=bandwidth,
+            bandwidth=bandwidth_factor(device) * bandwidth,
             resident_blocks=max(np.floor(fast[0] / BLOCK_BYTES), 1.0) if fast else 1.0,
             units=device.units.number if device.units is not None else max(bandwidth / UNIT_BANDWIDTH, 1.0),
-            clock_hz=device.clock.number if device.clock is not None else CLOCK_HZ,
+            clock_hz=faster * (device.clock.number if device.clock is not None else CLOCK_HZ),
             cache_bytes=cache or CACHE_SECONDS * bandwidth,
-            flops_per_s=_rate(device, activations),
+            flops_per_s=faster * _rate(device, activations),
         )
 
 

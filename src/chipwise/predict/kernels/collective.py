@@ -23,6 +23,7 @@ from chipwise.hardware.datasheet import DeviceProfile, Link
 from chipwise.ops import CollectiveOp
 from chipwise.predict.kernels import bounded
 from chipwise.predict.kernels.bounded import Fitted, columns, one_hot
+from chipwise.predict.kernels.client_boards import HOST_S, THROUGH_HOST, without_peers
 from chipwise.predict.kernels.times import KernelTimes
 
 DEFAULTS = {
@@ -110,12 +111,19 @@ def times(op: CollectiveOp, device: DeviceProfile, *, stack: str = "vllm", fold:
     chosen = fitted.fold(device, fold) if fitted is not None else bounded.SHIPPED
     near = fitted.nearness(position(way), chosen) if fitted is not None else 0.0
     situation = fitted.situation(device, fold, position(way)) if fitted is not None else "unseen"
-    name = named(op, stack)
+    hosted = without_peers(device)
+    name = named(op, "nccl" if hosted else stack)
     constants = _constants(fitted, chosen, name, way.to)
     latency = alpha_beta_s(op, way.bandwidth.number, constants)
     if fitted is not None and chosen in fitted.networks:
         inputs = features(op, device, latency, name=name, fitted=fitted, seen=situation == "seen")
-        latency = latency * np.exp(fitted.networks[chosen](inputs).reshape(latency.shape) * near)
+        correction = np.exp(fitted.networks[chosen](inputs).reshape(latency.shape) * near)
+    else:
+        correction = np.ones_like(latency)
+    if hosted:
+        constants = through_host(constants)
+        latency = alpha_beta_s(op, way.bandwidth.number, constants)
+    latency = latency * correction
     work = op.work()
     sent = np.asarray(work.link_bytes, dtype=np.float64) / way.bandwidth.number
     local = np.asarray(work.bytes, dtype=np.float64) / device.mem_bandwidth_bytes_per_s
@@ -128,6 +136,17 @@ def times(op: CollectiveOp, device: DeviceProfile, *, stack: str = "vllm", fold:
         launch_s=np.where(latency > 0, min(constants["start_s"], constants["once_s"]), 0.0),
         situation=situation,
     )
+
+
+def through_host(constants: dict[str, float]) -> dict[str, float]:
+    """The constants of devices that cannot read each other's memory: each step is staged in the host's."""
+    changed = {
+        "share": THROUGH_HOST * constants["share"],
+        "step_s": constants["step_s"] + HOST_S,
+        "once_share": THROUGH_HOST * constants["once_share"],
+        "once_s": constants["once_s"] + HOST_S,
+    }
+    return constants | changed
 
 
 def named(op: CollectiveOp, stack: str) -> str:

@@ -12,13 +12,14 @@ References:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from chipwise.core.arrays import Float64Array
 from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.predict.kernels.client_boards import bandwidth_factor, clock_factor
 from chipwise.predict.kernels.gemm_formats import KernelPath
 from chipwise.predict.kernels.times import LAUNCH_S, launch_s
 
@@ -49,12 +50,15 @@ class Machine:
     def of(cls, device: DeviceProfile, path: KernelPath) -> Machine:
         """Reads the data sheet; an unknown unit count is 16, an unknown clock 1.9 GHz."""
         units, clock_hz = units_and_clock(device)
+        faster, sheet = clock_factor(device), path.peak_flops_per_s
+        path = replace(path, peak_flops_per_s=faster * path.peak_flops_per_s)
+        clock_hz *= faster
         width = path.peak_flops_per_s * path.activation_bytes / 2 / clock_hz
-        matrix = any(e.kind == "matrix" and e.rate(path.multiplied_in) == path.peak_flops_per_s for e in device.engines)
+        matrix = any(e.kind == "matrix" and e.rate(path.multiplied_in) == sheet for e in device.engines)
         return cls(
             units=max(units, width / WIDEST_UNIT),
             clock_hz=clock_hz,
-            bandwidth_bytes_per_s=device.mem_bandwidth_bytes_per_s,
+            bandwidth_bytes_per_s=bandwidth_factor(device) * device.mem_bandwidth_bytes_per_s,
             cache_bytes=_cache_bytes(device),
             launch_ratio=launch_s(device) / LAUNCH_S["gpu"],
             power_ratio=_power_ratio(device, path, units * clock_hz),
