@@ -318,10 +318,10 @@ def _joules(row: Measured, held: Constants, drawn: Constants, kind: str) -> floa
 
 
 def rows(truth: Path, leave_out: str) -> dict[str, list[Row]]:
-    """Every row's watts of all boards and joules of a token; of a picture, where the table is of pictures."""
+    """Every row's watts of all boards and joules of a token; of a picture with its seconds, where it makes pictures."""
     held = constants()
     kind = "device" if leave_out in ("family", "vendor") else leave_out
-    columns: dict[str, list[Row]] = {"power_w": [], "joules_per_token": []}
+    columns: dict[str, list[Row]] = {"power_w": [], "joules_per_token": [], "latency_s": []}
     every = read(truth)
     for row in every:
         head = "pictures" if row.picture else "tokens"
@@ -333,6 +333,8 @@ def rows(truth: Path, leave_out: str) -> dict[str, list[Row]]:
             if row.joules:
                 columns[column].append(_unanswered(row, row.joules))
             continue
+        if row.picture and row.seconds:
+            columns["latency_s"].append(_row(row, row.seconds, _predicted_s(row, seconds, kind), seconds, kind, None))
         watts = _watts(row, seconds, drawn, kind) * row.boards
         columns["power_w"].append(_row(row, row.watts * row.boards, watts, drawn, kind, (limit or 0.0) * row.boards))
         if row.joules:
@@ -346,7 +348,7 @@ def _unanswered(row: Measured, truth: float) -> Row:
     return Row(row_id=row.row_id, subset=row.subset, truth=truth, predicted=None, problem=row.problem)
 
 
-def _row(row: Measured, truth: float, middle: float, held: Constants, kind: str, rival: float) -> Row:
+def _row(row: Measured, truth: float, middle: float, held: Constants, kind: str, rival: float | None) -> Row:
     situation = held.situation(device=row.device, vendor=row.vendor, place=row.place, model=row.model, leave_out=kind)
     factor = math.exp(held.halfwidth(situation, row.place))
     return Row(

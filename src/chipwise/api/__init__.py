@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from chipwise.api.serving import plan, simulate
     from chipwise.api.specs import load_run, lower, resolve, uniform
     from chipwise.api.telemetry import teach
-    from chipwise.api.whole_runs import estimate_parts, estimate_pictures, laboratory_times
+    from chipwise.api.whole_runs import estimate_parts, estimate_pictures, explain_pictures, laboratory_times
     from chipwise.core.errors import ChipwiseError
     from chipwise.cost.model import CostEstimate
     from chipwise.hardware.device import MachineProfile
@@ -63,6 +63,7 @@ __all__ = [
     "evaluate",
     "explain",
     "explain_measured",
+    "explain_pictures",
     "export_subnetwork",
     "fit",
     "import_measurements",
@@ -107,7 +108,7 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
     "chipwise.api.serving": ("plan", "simulate"),
     "chipwise.api.specs": ("load_run", "lower", "resolve", "uniform"),
     "chipwise.api.telemetry": ("teach",),
-    "chipwise.api.whole_runs": ("estimate_parts", "estimate_pictures", "laboratory_times"),
+    "chipwise.api.whole_runs": ("estimate_parts", "estimate_pictures", "explain_pictures", "laboratory_times"),
     "chipwise.core.errors": ("ChipwiseError",),
     "chipwise.cost.model": ("CostEstimate",),
     "chipwise.hardware.device": ("MachineProfile",),

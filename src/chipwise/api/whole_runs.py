@@ -11,6 +11,7 @@ from chipwise.cost.whole_run import RunEstimate
 
 if TYPE_CHECKING:
     from chipwise.serve.laboratory_times import LaboratoryTime
+    from chipwise.serve.picture_changes import PictureExplanation
 
 
 class PartTable(ResultTable[RunEstimate]):
@@ -60,6 +61,34 @@ def estimate_pictures(
         model, device=device, height=height, width=width, frames=frames, steps=steps, batch=batch, devices=devices,
         runtime=runtime,
     )  # fmt: skip
+
+
+@public
+def explain_pictures(
+    model: str, *, device: str = "h100-sxm", steps: int | None = None, batch: int = 1, devices: int = 1
+) -> PictureExplanation:
+    """Explains where the seconds of images or videos go, and what would make them fewer.
+
+    >>> import chipwise
+    >>> found = chipwise.explain_pictures("stable-diffusion-3.5-large")
+    >>> round(sum(found.estimate.shares.values()), 6)
+    1.0
+
+    Args:
+        model: As in :func:`estimate_pictures`.
+        device: A data sheet's name, alias or file.
+        steps: Steps of denoising; the usual ones unless given.
+        batch: Images or videos that are made together.
+        devices: Devices that share each of them.
+
+    Raises:
+        UnknownName: The model or device is not known.
+        Unsupported: The device lists no rate of 16-bit products.
+        DoesNotFit: The transformer's weights do not fit.
+    """
+    from chipwise.serve.picture_changes import explain_pictures as explain
+
+    return explain(model, device=device, steps=steps, batch=batch, devices=devices)
 
 
 @public

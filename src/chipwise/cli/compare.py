@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 
 def command(
+    context: typer.Context,
     models: Annotated[list[str], typer.Argument(help="Models, as `chipwise estimate` takes them.")],
     device: Annotated[
         str,
@@ -39,10 +40,13 @@ def command(
     """
     from chipwise import api
     from chipwise.cli.output import json_of
+    from chipwise.cli.whole_runs import compared
 
     devices = None if device == "all" else [name.strip() for name in device.split(",") if name.strip()]
     if devices == []:
         raise typer.BadParameter("--device names none")
+    if compared(context, models, devices, as_json=as_json):
+        return
     found = api.compare(
         models, devices=devices, runtime=runtime, prompt=prompt, new=new, batch=batch, weights=weights, kv=kv, tp=tp,
         images=images, image_size=image_size.parse(size),

@@ -82,8 +82,11 @@ def command(
     """
     from chipwise import api
     from chipwise.cli.output import is_default, json_of, notices, refuse
+    from chipwise.cli.whole_runs import explained
     from chipwise.core.files import check_output, write_atomic
 
+    if explained(context, model, as_json=as_json):
+        return
     if not train:
         refuse(context, "checkpoint", why="is for --train")
     else:

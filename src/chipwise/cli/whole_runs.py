@@ -106,6 +106,101 @@ def _pictures(context: typer.Context, model: str, picture: Mapping[str, int | No
     json_of(found) if as_json else _print([found])
 
 
+def explained(context: typer.Context, model: str, *, as_json: bool) -> bool:
+    """Whether ``model`` makes pictures; then where their seconds go has been printed.
+
+    Raises:
+        typer.BadParameter: An option of another sort of model was typed.
+    """
+    from chipwise import api
+    from chipwise.cli.output import json_of, print_table, refuse, say
+    from chipwise.core import units
+    from chipwise.core.layout import Column, Table
+
+    if not _draws(model):
+        return False
+    refuse(context, *LANGUAGE, *EXPLAINED, why="is for language models, not for pictures")
+    told = context.params
+    found = api.explain_pictures(model, device=told["device"], batch=told["batch"], devices=told["tp"])
+    if as_json:
+        json_of(found)
+        return True
+    _print([found.estimate])
+    shares = Table(columns=[Column(head="share of the time", right=True), Column(head="goes to", prose=True)])
+    for name, share in found.estimate.shares.items():
+        shares.add(units.show(share, "share"), name)
+    print_table(shares)
+    changes = Table(columns=[Column(head="times faster", right=True), Column(head="change"), Column(prose=True)])
+    for each in found.changes:
+        changes.add(units.number(each.times), each.what, each.why)
+    print_table(changes)
+    say("note: changes are priced one by one, by the law that prices the picture (predicted)")
+    return True
+
+
+def compared(context: typer.Context, models: Sequence[str], devices: Sequence[str] | None, *, as_json: bool) -> bool:
+    """Whether all ``models`` make pictures; then they have been compared.
+
+    Raises:
+        typer.BadParameter: Only some of them do, an option of another sort was typed, or no devices were named.
+    """
+    from chipwise import api
+    from chipwise.cli.output import json_of, refuse
+
+    drawn = [_draws(model) for model in models]
+    if not any(drawn):
+        return False
+    if not all(drawn):
+        other = models[drawn.index(False)]
+        raise typer.BadParameter(f"{other} does not make pictures, as the others do; compare models of one sort")
+    refuse(context, *LANGUAGE, why="is for language models, not for pictures")
+    if devices is None:
+        raise typer.BadParameter("name the devices of pictures: --device h100-sxm,b200-sxm")
+    asked = {name: context.params[name] for name in ("batch", "runtime")}
+    found = [
+        api.estimate_pictures(model, device=device, devices=context.params["tp"], **asked)
+        for device in devices
+        for model in models
+    ]
+    json_of(found) if as_json else _print_compared(found)
+    return True
+
+
+def _draws(model: str) -> bool:
+    from chipwise.predict.diffusion import known_name
+
+    return not Path(model).exists() and known_name(model) is not None
+
+
+def _print_compared(found: Sequence[RunEstimate]) -> None:
+    from chipwise.cli.output import print_table
+    from chipwise.core import units
+    from chipwise.core.layout import Column, Table
+
+    heads = ("each, predicted", "energy", "$ per 1,000", "parameters")
+    table = Table(columns=[Column(head="model"), Column(head="device"), *(Column(head=h, right=True) for h in heads)])
+    for each in found:
+        sort = "image" if "images_per_s" in each.metrics else "video"
+        rate, joules = each.metrics[f"{sort}s_per_s"], each.metrics.get(f"joules_per_{sort}")
+        usd = each.metrics.get(f"usd_per_1k_{sort}s")
+        table.add(
+            each.model,
+            each.device,
+            units.span(1 / rate.value, 1 / rate.high, 1 / rate.low, "time"),
+            units.show(joules.value, "energy") if joules else "unknown",
+            units.show(usd.value, "price") if usd else "unknown",
+            units.number(sum(each.parameters.values())) if each.parameters else "unknown",
+        )
+    print_table(table)
+
+
+LANGUAGE = ("prompt", "new", "kv", "weights")
+EXPLAINED = (
+    "pp", "ep", "dp", "shared", "train", "checkpoint", "sensitivity", "threads", "every", "other_chips", "apply", "out",
+    "html", "train_tokens", "measured",
+)  # fmt: skip
+
+
 def _parts(context: typer.Context, model: str, part: str | None, *, as_json: bool) -> None:
     from chipwise import api
     from chipwise.cli.output import is_default, json_of
@@ -135,6 +230,8 @@ def _print(found: Sequence[RunEstimate]) -> None:
             label, kind = LABELS[name]
             own = f"{each.part}, {label}" if each.part else label
             table.add(own, units.span(value.value, value.low, value.high, kind))
+    for name, count in first.parameters.items():
+        table.add(f"parameters, {name}", f"{count:,}")
     print_table(table)
     for note in dict.fromkeys(note for each in found for note in each.notes):
         say(f"note: {note}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from chipwise.core import units
 from chipwise.core.results import Result
@@ -26,6 +26,8 @@ class RunEstimate(Result):
     metrics: dict[str, Predicted]
     provenance: str
     notes: tuple[str, ...] = ()
+    parameters: dict[str, int] = field(default_factory=dict)  # of each part of the model, where its parts are known
+    shares: dict[str, float] = field(default_factory=dict)  # of the seconds, by what they go to, where that is known
 
     @property
     def latency_s(self) -> float:

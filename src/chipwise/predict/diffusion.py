@@ -11,10 +11,12 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from chipwise.core.dtypes import DType
 from chipwise.core.errors import Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.predict.picture_models import PICTURE_MODELS, JointTransformer
 from chipwise.predict.sums import Amount, Law, Terms, named
 
 KERNELS_A_LAYER = 30.0
@@ -38,6 +40,9 @@ class DiffusionTransformer:
     frame_patch: int = 1
     passes: int = 2  # of a step: with and without the prompt
     linear: bool = False
+    cross: bool = False  # the text is attended to beside the image, instead of joined with it
+    dual: int = 0  # layers with a second attention within the image
+    met: tuple[float, float] | None = None  # parameters that a position of the image meets, and one of the text
 
     def tokens(self, height: int, width: int, frames: int = 1) -> float:
         """Latent positions of a picture."""
@@ -46,39 +51,63 @@ class DiffusionTransformer:
 
     def product_flops(self, tokens: float, steps: int) -> float:
         """FLOPs of all steps' products with weights."""
-        return 2.0 * self.parameters * (tokens + self.text_tokens) * steps * self.passes
+        image, text = (self.parameters, self.parameters) if self.met is None else self.met
+        return 2.0 * (image * tokens + text * self.text_tokens) * steps * self.passes
 
     def attention_flops(self, tokens: float, steps: int) -> float:
         """FLOPs of all steps' scores and values."""
-        if self.linear:
-            return 0.0
-        return 4.0 * self.layers * self.width * (tokens + self.text_tokens) ** 2 * steps * self.passes
+        if self.cross:
+            seen = tokens * (self.text_tokens + (0.0 if self.linear else tokens))
+        else:
+            seen = 0.0 if self.linear else (tokens + self.text_tokens) ** 2
+        return 4.0 * self.width * (self.layers * seen + self.dual * tokens**2) * steps * self.passes
+
+
+def _known(name: str, **told: Any) -> DiffusionTransformer:
+    """A model whose parts are known (``picture_models``)."""
+    transformer = PICTURE_MODELS[name].transformer
+    layers, dual = transformer.layers, 0
+    if isinstance(transformer, JointTransformer):
+        layers, dual = layers + transformer.single, transformer.dual
+    sizes = {"parameters": transformer.parameters(), "layers": layers, "width": transformer.width}
+    return DiffusionTransformer(**sizes, dual=dual, met=transformer.met(), **told)
+
+
+def _joined(layers: int, width: int) -> tuple[float, float]:
+    """What is met where image and text go through the same matrices."""
+    return 12.0 * layers * width**2, 12.0 * layers * width**2
 
 
 # Sizes as the models' papers and configs give them: SANA 1.5 (arXiv:2501.18427), PixArt-Sigma (2403.04692), Stable
 # Diffusion 3 (2403.03206) and 3.5's model cards, FLUX.1's card, HunyuanDiT (2405.08748), Wan 2.1 (2503.20314),
 # CogVideoX (2408.06072) and 1.5's card, HunyuanVideo (2412.03603), LTX-Video (2501.00103), Mochi 1's card.
 KNOWN: Mapping[str, DiffusionTransformer] = {
-    "sana1.5_1.6b": DiffusionTransformer(
-        parameters=1.6e9, layers=20, width=2240, text_tokens=0, pixels=32, linear=True
-    ),
-    "sana1.5_4.8b": DiffusionTransformer(
-        parameters=4.8e9, layers=60, width=2240, text_tokens=0, pixels=32, linear=True
-    ),
-    "pixart-sigma": DiffusionTransformer(parameters=0.6e9, layers=28, width=1152, text_tokens=0),
-    "stable-diffusion-3.5-large-turbo": DiffusionTransformer(parameters=8.1e9, layers=38, width=2432, passes=1),
-    "stable-diffusion-3.5-large": DiffusionTransformer(parameters=8.1e9, layers=38, width=2432, text_tokens=333),
-    "stable-diffusion-3.5-medium": DiffusionTransformer(parameters=2.5e9, layers=24, width=1536, text_tokens=333),
-    "stable-diffusion-3-medium": DiffusionTransformer(parameters=2.0e9, layers=24, width=1536, text_tokens=333),
-    "flux.1-schnell": DiffusionTransformer(parameters=11.9e9, layers=57, width=3072, passes=1),
-    "flux.1": DiffusionTransformer(parameters=11.9e9, layers=57, width=3072, text_tokens=512, passes=1),
+    "dit-s-2": _known("dit-s-2", text_tokens=0),
+    "dit-b-2": _known("dit-b-2", text_tokens=0),
+    "dit-l-2": _known("dit-l-2", text_tokens=0),
+    "dit-xl-2": _known("dit-xl-2", text_tokens=0),
+    "sana1.5_1.6b": _known("sana1.5_1.6b", text_tokens=300, pixels=32, linear=True, cross=True),
+    "sana1.5_4.8b": _known("sana1.5_4.8b", text_tokens=300, pixels=32, linear=True, cross=True),
+    "pixart-sigma": _known("pixart-sigma", text_tokens=300, cross=True),
+    "stable-diffusion-3.5-large-turbo": _known("stable-diffusion-3.5-large-turbo", text_tokens=333, passes=1),
+    "stable-diffusion-3.5-large": _known("stable-diffusion-3.5-large", text_tokens=333),
+    "stable-diffusion-3.5-medium": _known("stable-diffusion-3.5-medium", text_tokens=333),
+    "stable-diffusion-3-medium": _known("stable-diffusion-3-medium", text_tokens=333),
+    "flux.1-schnell": _known("flux.1-schnell", passes=1),
+    "flux.1": _known("flux.1", text_tokens=512, passes=1),
     "hunyuandit": DiffusionTransformer(parameters=1.5e9, layers=40, width=1408),
     "hunyuanvideo": DiffusionTransformer(parameters=13e9, layers=60, width=3072, passes=1),
-    "wan2.1-t2v-1.3b": DiffusionTransformer(parameters=1.3e9, layers=30, width=1536),
-    "wan2.1-t2v-14b": DiffusionTransformer(parameters=14e9, layers=40, width=5120),
-    "cogvideox-2b": DiffusionTransformer(parameters=1.7e9, layers=30, width=1920, text_tokens=226),
-    "cogvideox-5b": DiffusionTransformer(parameters=5.0e9, layers=42, width=3072, text_tokens=226),
-    "cogvideox1.5-5b": DiffusionTransformer(parameters=5.0e9, layers=42, width=3072, text_tokens=224, frame_patch=2),
+    "wan2.1-t2v-1.3b": _known("wan2.1-t2v-1.3b", text_tokens=512, cross=True),
+    "wan2.1-t2v-14b": _known("wan2.1-t2v-14b", text_tokens=512, cross=True),
+    "cogvideox-2b": DiffusionTransformer(
+        parameters=1.7e9, layers=30, width=1920, text_tokens=226, met=_joined(30, 1920)
+    ),
+    "cogvideox-5b": DiffusionTransformer(
+        parameters=5.6e9, layers=42, width=3072, text_tokens=226, met=_joined(42, 3072)
+    ),
+    "cogvideox1.5-5b": DiffusionTransformer(
+        parameters=5.6e9, layers=42, width=3072, text_tokens=224, frame_patch=2, met=_joined(42, 3072)
+    ),
     "ltx-video": DiffusionTransformer(parameters=1.9e9, layers=28, width=2048, pixels=32, frames=8),
     "mochi-1": DiffusionTransformer(parameters=10e9, layers=48, width=3072, frames=6),
 }
@@ -86,7 +115,7 @@ KNOWN: Mapping[str, DiffusionTransformer] = {
 
 def known_name(name: str) -> str | None:
     """The longest name of ``KNOWN`` that ``name`` holds, such as ``flux.1`` in ``black-forest-labs/FLUX.1-dev``."""
-    low = name.lower()
+    low = name.lower().replace("/", "-")  # DiT-XL/2
     return max((known for known in KNOWN if known in low), key=len, default=None)
 
 

@@ -11,6 +11,7 @@ from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.predict import diffusion
 from chipwise.predict.diffusion import KNOWN, Picture, base_name, known_name, picture_law
 from chipwise.predict.drawn import Shares, mean_watts, watts_law
+from chipwise.predict.picture_models import PICTURE_MODELS
 from chipwise.predict.sums import value_of
 from chipwise.serve import stack_law
 from chipwise.serve.served_energy import constants
@@ -19,7 +20,8 @@ RUNTIME = "diffusers"
 MOST_PIXELS = 16_384
 VIDEOS = ("hunyuanvideo", "wan", "cogvideo", "ltx", "mochi")
 FEW_STEPS = ("flux.1-schnell", "stable-diffusion-3.5-large-turbo")  # distilled for about four
-SIZES = {"image": (1024, 1024, 1, 28), "video": (480, 832, 81, 50)}
+SMALL = ("dit-",)  # trained for 256 pixels
+SIZES = {"image": (1024, 1024, 1, 28), "video": (480, 832, 81, 50), "small": (256, 256, 1, 250)}
 """Height, width, frames and steps where they are not asked for: those that most published runs have."""
 
 
@@ -54,12 +56,30 @@ def estimate_pictures(
         Unsupported: The device lists no rate of 16-bit products.
         DoesNotFit: The transformer's weights need more memory than the device has.
     """
+    picture = picture_of(
+        model, device=device, height=height, width=width, frames=frames, steps=steps, batch=batch, devices=devices
+    )
+    if (runtime or RUNTIME).lower() not in (RUNTIME, "pytorch", "torch"):
+        raise UnknownName("runtime of pictures", runtime or "", [RUNTIME])
+    return estimate_of(model, picture)
+
+
+def picture_of(
+    model: str,
+    *,
+    device: str | DeviceProfile,
+    height: int | None = None,
+    width: int | None = None,
+    frames: int | None = None,
+    steps: int | None = None,
+    batch: int = 1,
+    devices: int = 1,
+) -> Picture:
+    """What is asked for, with the usual sizes where they are not given. Arguments and errors as above."""
     known = known_name(model)
     if known is None:
         raise UnknownName("diffusion transformer", model, KNOWN)
-    if (runtime or RUNTIME).lower() not in (RUNTIME, "pytorch", "torch"):
-        raise UnknownName("runtime of pictures", runtime or "", [RUNTIME])
-    usual = SIZES["video" if known.startswith(VIDEOS) else "image"]
+    usual = SIZES["video" if known.startswith(VIDEOS) else "small" if known.startswith(SMALL) else "image"]
     asked = [own if given is None else given for given, own in zip((height, width, frames, steps), usual, strict=True)]
     if steps is None and known in FEW_STEPS:
         asked[3] = 4
@@ -67,7 +87,7 @@ def estimate_pictures(
         if not 1 <= value <= MOST_PIXELS:
             raise SpecError(f"must be from 1 to {MOST_PIXELS:,}, not {value}", field=name)
     sheet = datasheet.load(device) if isinstance(device, str) else device
-    picture = Picture(
+    return Picture(
         model=KNOWN[known],
         device=sheet,
         height=asked[0],
@@ -77,10 +97,10 @@ def estimate_pictures(
         batch=batch,
         devices=devices,
     )
-    return _estimate(model, picture)
 
 
-def _estimate(model: str, picture: Picture) -> RunEstimate:
+def estimate_of(model: str, picture: Picture) -> RunEstimate:
+    """The estimate of a picture that ``model`` makes. Raises as above."""
     sheet, sort = picture.device, "video" if picture.frames > 1 else "image"
     _check_memory(model, picture)
     held = constants()
@@ -113,6 +133,11 @@ def _estimate(model: str, picture: Picture) -> RunEstimate:
         notes.append(
             f"no run on {sheet.vendor}'s or on people's own GPUs was seen: the interval is that of whole vendors"
         )
+    known = PICTURE_MODELS.get(known_name(model) or "")
+    parts = {} if known is None else known.parts()
+    if diffusion.BYTES * sum(parts.values()) > sheet.mem_capacity_bytes:
+        whole = units.show(diffusion.BYTES * sum(parts.values()), "bytes")
+        notes.append(f"all parts together take {whole} in bf16: the text encoders must leave before the steps begin")
     size = f"{picture.width} x {picture.height}"
     size += f", {picture.frames} frames" if picture.frames > 1 else ""
     return RunEstimate(
@@ -124,7 +149,33 @@ def _estimate(model: str, picture: Picture) -> RunEstimate:
         metrics=metrics,
         provenance=f"predicted ({situation} device; rates of whole runs of diffusers)",
         notes=tuple(notes),
+        parameters=parts,
+        shares=shares_of(picture),
     )
+
+
+MEANINGS = {
+    "products": "products with weights",
+    "launches": "launching kernels",
+    "attention": "attention",
+    "activations": "moving activations",
+    "pixels": "decoding pixels",
+    "batch": "what each batch begins with",
+    "exchange": "exchange between devices",
+    "exchanges": "waiting for exchanges",
+}
+"""What the seconds of a picture go to, by the names of the law's summands."""
+
+
+def shares_of(picture: Picture) -> dict[str, float]:
+    """The share of a batch's seconds that goes to each of :data:`MEANINGS`, by the fitted rates."""
+    terms = constants()["pictures_s"].terms()
+    seconds = {amount.terms[0][0]: float(value_of([amount], terms)) for amount in picture_law(picture)}
+    hidden = min("products", "launches", key=lambda name: seconds[name])  # of these the slower decides
+    total = sum(value for name, value in seconds.items() if name != hidden)
+    return {
+        meaning: seconds[name] / total for name, meaning in MEANINGS.items() if name != hidden and seconds.get(name)
+    }
 
 
 def _halfwidth(law: str, situation: str, place: str) -> float:

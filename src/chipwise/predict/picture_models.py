@@ -1,0 +1,344 @@
+"""Diffusion transformers, autoencoders and text encoders as published: their parameters and FLOPs in closed form.
+
+A picture's model has three parts: a transformer, which runs in every step; text encoders, which run once; and an
+autoencoder, whose decoder turns latents into pixels once. Three kinds of transformers are known here: joint attention
+of image and text, each with matrices of its own (MMDiT), in the first layers or in all; attention to the text beside
+attention within the image; and linear attention with convolutions.
+
+References:
+    MMDiT: Esser et al. 2024, arXiv:2403.03206. PixArt: Chen et al. 2023, arXiv:2310.00426. SANA: Xie et al. 2024,
+    arXiv:2410.10629. Wan: arXiv:2503.20314. DiT: Peebles and Xie 2023, arXiv:2212.09748.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+FREQUENCIES = 256  # values that a time is written in
+
+
+def linear(into: int, out: int, *, bias: bool = True) -> int:
+    """Parameters of a matrix with a bias."""
+    return (into + bias) * out
+
+
+def told(width: int) -> int:
+    """Parameters of what reads a time."""
+    return linear(FREQUENCIES, width) + linear(width, width)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassTransformer:
+    """DiT: told a class by a table; attention within the image."""
+
+    width: int
+    layers: int
+    patch: int = 2
+    channels: int = 4  # of the latents
+    classes: int = 1000
+    positions: int = 256  # of the table, which is stored though not trained
+
+    def met(self) -> tuple[int, int]:
+        """Parameters of matrices that each position of the image meets in a step, and each of the text."""
+        return 12 * self.layers * self.width**2, 0
+
+    def parameters(self) -> int:
+        """All of them; the head gives a variance too."""
+        d, values = self.width, self.patch**2 * self.channels
+        layer = 4 * linear(d, d) + linear(d, 4 * d) + linear(4 * d, d) + linear(d, 6 * d)
+        ends = linear(values, d) + told(d) + (self.classes + 1) * d + linear(d, 2 * d) + linear(d, 2 * values)
+        return self.layers * layer + ends + self.positions * d
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JointTransformer:
+    """MMDiT: in ``layers`` image and text have matrices of their own and attend to each other.
+
+    Flux adds ``single`` layers, whose attention and feed-forward run side by side on both. ``dual`` layers of Stable
+    Diffusion 3.5 medium have a second attention within the image. The last joint layer of Stable Diffusion makes
+    nothing of the text (``text_ends``).
+    """
+
+    width: int
+    layers: int
+    single: int = 0
+    dual: int = 0
+    values: int = 64  # of a patch of latents
+    text_width: int = 4096
+    pooled_width: int = 2048
+    head_size: int = 64
+    qk_norm: bool = True
+    text_ends: bool = True
+    guidance: bool = False  # told how closely to follow the text
+
+    def met(self) -> tuple[int, int]:
+        """As of :class:`ClassTransformer`; modulations are made once a step, and are not among them."""
+        both = 12 * (self.layers + self.single) * self.width**2
+        return both + 4 * self.dual * self.width**2, both
+
+    def parameters(self) -> int:
+        """All of them."""
+        d, h = self.width, self.head_size
+        attention, ffn = 4 * linear(d, d), linear(d, 4 * d) + linear(4 * d, d)
+        norms = 2 * h if self.qk_norm else 0
+        joint = 2 * (attention + norms + ffn + linear(d, 6 * d))
+        dual = attention + norms + linear(d, 3 * d)
+        single = 3 * linear(d, d) + norms + linear(d, 4 * d) + linear(5 * d, d) + linear(d, 3 * d)
+        ends = linear(self.values, d) + linear(self.text_width, d) + told(d) * (2 if self.guidance else 1)
+        ends += linear(self.pooled_width, d) + linear(d, d) + linear(d, 2 * d) + linear(d, self.values)
+        spared = linear(d, d) + ffn + linear(d, 4 * d) if self.text_ends else 0
+        return self.layers * joint + self.dual * dual + self.single * single + ends - spared
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrossTransformer:
+    """Attention within the image, then to the text; one modulation for all layers, of which each has its own offset."""
+
+    width: int
+    layers: int
+    ffn_width: int
+    values: int = 16  # of a patch of latents
+    outputs: int = 32  # values of a patch that the head gives
+    text_width: int = 4096
+    qk_norm: bool = False
+    cross_norm: bool = False  # a norm with weights before attention to the text
+
+    def met(self) -> tuple[int, int]:
+        """As of :class:`ClassTransformer`."""
+        each = 6 * self.width**2 + 2 * self.width * self.ffn_width
+        return self.layers * each, 2 * self.layers * self.width**2
+
+    def parameters(self) -> int:
+        """All of them."""
+        d = self.width
+        layer = 8 * linear(d, d) + linear(d, self.ffn_width) + linear(self.ffn_width, d) + 6 * d
+        layer += (4 * d if self.qk_norm else 0) + (2 * d if self.cross_norm else 0)
+        ends = linear(self.values, d) + told(d) + linear(d, 6 * d) + linear(self.text_width, d) + linear(d, d)
+        return self.layers * layer + ends + 2 * d + linear(d, self.outputs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinearTransformer:
+    """SANA: linear attention within the image, attention to the text, gated feed-forwards with a convolution."""
+
+    width: int
+    layers: int
+    values: int = 32
+    text_width: int = 2304
+    ratio: float = 2.5  # width of a feed-forward over the model's
+    qk_norm: bool = True
+
+    def met(self) -> tuple[int, int]:
+        """As of :class:`ClassTransformer`; the convolution's too."""
+        inner = round(self.ratio * self.width)
+        each = 6 * self.width**2 + 3 * self.width * inner + 18 * inner
+        return self.layers * each, 2 * self.layers * self.width**2
+
+    def parameters(self) -> int:
+        """All of them."""
+        d, inner = self.width, round(self.ratio * self.width)
+        attention = 3 * linear(d, d, bias=False) + linear(d, d) + (2 * d if self.qk_norm else 0)
+        cross = 4 * linear(d, d) + (2 * d if self.qk_norm else 0)
+        ffn = linear(d, 2 * inner) + 9 * 2 * inner + 2 * inner + linear(inner, d, bias=False)
+        ends = linear(self.values, d) + told(d) + linear(d, 6 * d) + linear(self.text_width, d) + linear(d, d)
+        ends += d + 2 * d + linear(d, self.values)  # the text's norm, the last offsets, the head
+        return self.layers * (attention + cross + ffn + 6 * d) + ends
+
+
+PictureTransformer = ClassTransformer | JointTransformer | CrossTransformer | LinearTransformer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Autoencoder:
+    """Stable Diffusion's: residual blocks of convolutions, halved three times, with one attention in the middle.
+
+    References:
+        Rombach et al. 2022, arXiv:2112.10752, appendix E.
+    """
+
+    latents: int
+    widths: tuple[int, ...] = (128, 256, 512, 512)
+    mixed: bool = True  # a 1x1 convolution on each side of the latents
+
+    def parameters(self) -> int:
+        """Of encoder and decoder."""
+        mixed = linear(2 * self.latents, 2 * self.latents) + linear(self.latents, self.latents) if self.mixed else 0
+        return self._encoder() + self.decoder_parameters() + mixed
+
+    def _encoder(self) -> int:
+        first, last = self.widths[0], self.widths[-1]
+        total = _conv(3, first) + _middle(last) + 2 * last + _conv(last, 2 * self.latents)
+        for i, (into, out) in enumerate(pairwise((first, *self.widths))):
+            total += _residual(into, out) + _residual(out, out)
+            total += _conv(out, out) if i < len(self.widths) - 1 else 0
+        return total
+
+    def decoder_parameters(self) -> int:
+        """Of the decoder alone, without the convolution of the latents."""
+        return sum(parameters for parameters, _ in self._decoder())
+
+    def decoding_flops(self, height: int, width: int) -> float:
+        """FLOPs of turning latents into an image of so many pixels; the middle's attention is over all latents."""
+        cells = height * width / 4.0 ** (len(self.widths) - 1)
+        convs = sum(2.0 * parameters * height * width / 4.0**halvings for parameters, halvings in self._decoder())
+        return convs + 4.0 * self.widths[-1] * cells**2
+
+    def _decoder(self) -> Iterator[tuple[int, int]]:
+        """Parameters, and how often their resolution is halved."""
+        turned = self.widths[::-1]
+        deepest = len(turned) - 1
+        yield _conv(self.latents, turned[0]) + _middle(turned[0]), deepest
+        for i, (into, out) in enumerate(pairwise((turned[0], *turned))):
+            yield _residual(into, out) + 2 * _residual(out, out), deepest - i
+            if i < deepest:
+                yield _conv(out, out), deepest - i - 1
+        yield 2 * turned[-1] + _conv(turned[-1], 3), 0
+
+
+def _conv(into: int, out: int, taps: int = 9) -> int:
+    return (into * taps + 1) * out
+
+
+def _residual(into: int, out: int) -> int:
+    """Two norms and two convolutions, and a 1x1 one where widths differ."""
+    beside = _conv(into, out, 1) if into != out else 0
+    return 2 * into + _conv(into, out) + 2 * out + _conv(out, out) + beside
+
+
+def _middle(width: int) -> int:
+    return 2 * _residual(width, width) + 2 * width + 4 * linear(width, width)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextEncoder:
+    """A text encoder by its sizes: CLIP's (``clip``) or T5's, whose feed-forward is gated and has no biases."""
+
+    name: str
+    vocab_size: int
+    width: int
+    layers: int
+    ffn_width: int
+    heads: int = 64
+    clip: bool = False
+    projection: bool = False  # CLIP's matrix into the space shared with images
+    every_layer_biased: bool = False  # umT5 has relative positions in each layer, T5 in the first
+
+    def parameters(self) -> int:
+        """All of them."""
+        d = self.width
+        if self.clip:
+            layer = 4 * linear(d, d) + linear(d, self.ffn_width) + linear(self.ffn_width, d) + 4 * d
+            ends = (self.vocab_size + 77) * d + 2 * d + (d * d if self.projection else 0)
+            return self.layers * layer + ends
+        layer = 4 * d * d + 3 * d * self.ffn_width + 2 * d
+        biases = 32 * self.heads * (self.layers if self.every_layer_biased else 1)
+        return self.layers * layer + self.vocab_size * d + d + biases
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """A part whose parameters are known as a number: its layers are not modelled here."""
+
+    name: str
+    count: int
+
+    def parameters(self) -> int:
+        """The count."""
+        return self.count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PictureModel:
+    """A published model of pictures with all its parts."""
+
+    transformer: PictureTransformer
+    autoencoder: Autoencoder | Counted
+    text: tuple[TextEncoder | Counted, ...] = ()
+
+    def parts(self) -> dict[str, int]:
+        """Parameters by part."""
+        names = {encoder.name: encoder.parameters() for encoder in self.text}
+        return {"transformer": self.transformer.parameters(), "autoencoder": self.autoencoder.parameters(), **names}
+
+
+def _dit(width: int, layers: int) -> PictureModel:
+    return PictureModel(transformer=ClassTransformer(width=width, layers=layers), autoencoder=Autoencoder(latents=4))
+
+
+CLIP_L = TextEncoder(name="CLIP-L", vocab_size=49_408, width=768, layers=12, ffn_width=3072, clip=True)
+CLIP_L_PROJECTED = TextEncoder(
+    name="CLIP-L", vocab_size=49_408, width=768, layers=12, ffn_width=3072, clip=True, projection=True
+)
+CLIP_G = TextEncoder(
+    name="OpenCLIP-bigG", vocab_size=49_408, width=1280, layers=32, ffn_width=5120, clip=True, projection=True
+)
+T5_XXL = TextEncoder(name="T5-XXL", vocab_size=32_128, width=4096, layers=24, ffn_width=10_240)
+UMT5_XXL = TextEncoder(
+    name="umT5-XXL", vocab_size=256_384, width=4096, layers=24, ffn_width=10_240, every_layer_biased=True
+)
+GEMMA_2 = Counted(name="Gemma-2-2B", count=2_614_341_888)
+LATENT_16 = Autoencoder(latents=16, mixed=False)
+STABLE_3 = (CLIP_L_PROJECTED, CLIP_G, T5_XXL)
+WAN_AUTOENCODER = Counted(name="Wan-VAE", count=126_892_531)
+DC_AUTOENCODER = Counted(name="DC-AE f32c32", count=312_250_275)
+
+PICTURE_MODELS: Mapping[str, PictureModel] = {
+    "dit-s-2": _dit(384, 12),
+    "dit-b-2": _dit(768, 12),
+    "dit-l-2": _dit(1024, 24),
+    "dit-xl-2": _dit(1152, 28),
+    "stable-diffusion-3-medium": PictureModel(
+        transformer=JointTransformer(width=1536, layers=24, qk_norm=False), autoencoder=LATENT_16, text=STABLE_3
+    ),
+    "stable-diffusion-3.5-medium": PictureModel(
+        transformer=JointTransformer(width=1536, layers=24, dual=13), autoencoder=LATENT_16, text=STABLE_3
+    ),
+    "stable-diffusion-3.5-large": PictureModel(
+        transformer=JointTransformer(width=2432, layers=38), autoencoder=LATENT_16, text=STABLE_3
+    ),
+    "stable-diffusion-3.5-large-turbo": PictureModel(
+        transformer=JointTransformer(width=2432, layers=38), autoencoder=LATENT_16, text=STABLE_3
+    ),
+    "flux.1": PictureModel(
+        transformer=JointTransformer(
+            width=3072, layers=19, single=38, head_size=128, pooled_width=768, text_ends=False, guidance=True
+        ),
+        autoencoder=LATENT_16,
+        text=(CLIP_L, T5_XXL),
+    ),
+    "flux.1-schnell": PictureModel(
+        transformer=JointTransformer(
+            width=3072, layers=19, single=38, head_size=128, pooled_width=768, text_ends=False
+        ),
+        autoencoder=LATENT_16,
+        text=(CLIP_L, T5_XXL),
+    ),
+    "pixart-sigma": PictureModel(
+        transformer=CrossTransformer(width=1152, layers=28, ffn_width=4608),
+        autoencoder=Autoencoder(latents=4),
+        text=(T5_XXL,),
+    ),
+    "sana1.5_1.6b": PictureModel(
+        transformer=LinearTransformer(width=2240, layers=20), autoencoder=DC_AUTOENCODER, text=(GEMMA_2,)
+    ),
+    "sana1.5_4.8b": PictureModel(
+        transformer=LinearTransformer(width=2240, layers=60), autoencoder=DC_AUTOENCODER, text=(GEMMA_2,)
+    ),
+    "wan2.1-t2v-1.3b": PictureModel(
+        transformer=CrossTransformer(
+            width=1536, layers=30, ffn_width=8960, values=64, outputs=64, qk_norm=True, cross_norm=True
+        ),
+        autoencoder=WAN_AUTOENCODER,
+        text=(UMT5_XXL,),
+    ),
+    "wan2.1-t2v-14b": PictureModel(
+        transformer=CrossTransformer(
+            width=5120, layers=40, ffn_width=13_824, values=64, outputs=64, qk_norm=True, cross_norm=True
+        ),
+        autoencoder=WAN_AUTOENCODER,
+        text=(UMT5_XXL,),
+    ),
+}
+"""By the names of ``predict.diffusion.KNOWN``."""

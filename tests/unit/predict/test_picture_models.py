@@ -1,0 +1,88 @@
+"""Published diffusion models: parameters of every part, and the work of a step by pencil."""
+
+from __future__ import annotations
+
+import pytest
+
+from chipwise.predict.diffusion import KNOWN, known_name
+from chipwise.predict.picture_models import (
+    CLIP_G,
+    CLIP_L,
+    CLIP_L_PROJECTED,
+    LATENT_16,
+    PICTURE_MODELS,
+    T5_XXL,
+    UMT5_XXL,
+    Autoencoder,
+    JointTransformer,
+    TextEncoder,
+)
+
+# Counted by diffusers 0.42.1 (PyPI) from each model's published config on the Hub, but for DiT: what
+# facebookresearch/DiT's train.py prints. Papers and model cards round them: 0.6 B (PixArt), 1.6 and 4.8 B (SANA 1.5,
+# 4.7 counted), 2 and 2.5 B (Stable Diffusion 3 and 3.5 medium), 8.1 B (large), 12 B (FLUX.1), 1.3 and 14 B (Wan 2.1).
+TRANSFORMERS = {
+    "dit-s-2": 32_963_360,
+    "dit-b-2": 130_512_416,
+    "dit-l-2": 458_102_816,
+    "dit-xl-2": 675_129_632,
+    "pixart-sigma": 610_856_096,
+    "sana1.5_1.6b": 1_604_641_952,
+    "sana1.5_4.8b": 4_721_825_952,
+    "stable-diffusion-3-medium": 2_028_328_000,
+    "stable-diffusion-3.5-medium": 2_243_171_520,
+    "stable-diffusion-3.5-large": 8_056_627_520,
+    "flux.1": 11_901_408_320,
+    "flux.1-schnell": 11_891_178_560,
+    "wan2.1-t2v-1.3b": 1_418_996_800,
+    "wan2.1-t2v-14b": 14_288_491_584,
+}
+ENCODERS = [  # counted by transformers from the published configs
+    (CLIP_L, 123_060_480),
+    (CLIP_L_PROJECTED, 123_650_304),
+    (CLIP_G, 694_659_840),
+    (T5_XXL, 4_762_310_656),
+    (UMT5_XXL, 5_680_910_336),
+]
+
+
+@pytest.mark.parametrize(("name", "count"), TRANSFORMERS.items())
+def test_transformers_have_their_published_parameters(name: str, count: int) -> None:
+    assert PICTURE_MODELS[name].transformer.parameters() == count
+    assert KNOWN[name].parameters == count
+
+
+@pytest.mark.parametrize(("encoder", "count"), ENCODERS, ids=lambda item: getattr(item, "name", ""))
+def test_text_encoders_have_their_published_parameters(encoder: TextEncoder, count: int) -> None:
+    assert encoder.parameters() == count
+
+
+def test_autoencoders_have_their_published_parameters() -> None:
+    """Stable Diffusion 1 and PixArt (4 channels); Stable Diffusion 3 and FLUX.1 (16); its decoder alone."""
+    assert Autoencoder(latents=4).parameters() == 83_653_863
+    assert LATENT_16.parameters() == 83_819_683
+    assert LATENT_16.decoder_parameters() == 49_545_475
+
+
+def test_decoding_grows_with_pixels() -> None:
+    """Convolutions with pixels, the middle's attention with their square: 64 x 64 and 128 x 128 latents of 512."""
+    small, large = LATENT_16.decoding_flops(512, 512), LATENT_16.decoding_flops(1024, 1024)
+    attention = 4 * 512 * (64 * 64) ** 2
+    assert large - 16 * attention == pytest.approx(4 * (small - attention))
+
+
+def test_modulations_are_no_work_of_positions() -> None:
+    """MMDiT of one layer and width d: 12 d² for each position of image and text; 2 x 6 d² of modulation for none."""
+    tiny = JointTransformer(width=10, layers=1)
+    assert tiny.met() == (1200, 1200)
+    assert JointTransformer(width=10, layers=1, dual=1).met() == (1600, 1200)
+    large = PICTURE_MODELS["stable-diffusion-3.5-large"]
+    assert sum(large.transformer.met()) < 0.7 * large.transformer.parameters()
+
+
+def test_every_known_part_is_of_a_known_model() -> None:
+    assert PICTURE_MODELS.keys() <= KNOWN.keys()
+    assert known_name("facebook/DiT-XL-2-256") == known_name("DiT-XL/2") == "dit-xl-2"
+    assert known_name("microsoft/dit-base") is None  # a transformer of documents
+    for model in PICTURE_MODELS.values():
+        assert min(model.parts().values()) > 0
