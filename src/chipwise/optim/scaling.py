@@ -27,6 +27,7 @@ from chipwise.cost.model import Predicted
 EXPONENTS = (0.2, 0.3, 0.4, 0.5)
 BELIEF = 0.15  # weight of START's predictions among the observations, each counted this much
 CONSTANTS = 6  # of the law
+PASSES_EXPONENT = 1.5  # distances of images drawn in 1, 2, 4 and 8 steps fall about so (tasks/diffusion)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,12 +41,18 @@ class Law:
     size_exponent: float
     text_exponent: float
     level_known: bool = True  # False: only the shape is believed; the level is that of the run's own trainings
+    one_pass: float = 0.0  # what an answer in one pass loses more than one in many, as a share (images drawn in steps)
 
     def loss(self, layers: ArrayLike, head: ArrayLike, text_bytes: ArrayLike) -> Float64Array:
         """Expected bits per byte of models of these sizes after this much text, (n,)."""
         n, h, d = (np.asarray(item, float) for item in (layers, head, text_bytes))
         sizes = self.layers * n**-self.size_exponent + self.head * h**-self.size_exponent
         return np.asarray(self.floor + sizes + self.text * d**-self.text_exponent)
+
+
+    def of_passes(self, count: ArrayLike) -> Float64Array:
+        """The factor on the loss of answers in ``count`` passes, (n,): 1 of many."""
+        return np.asarray(1 + self.one_pass * np.asarray(count, float) ** -PASSES_EXPONENT)
 
 
 START = Law(floor=0.5, layers=7.0, head=5.0, text=130.0, size_exponent=0.3, text_exponent=0.34)

@@ -313,14 +313,16 @@ class Chooser:
         tokens = np.array([item.tokens for item in observations], float)
         layers, head = self._sizes(seen)
         pace = fit_pace(layers, head, tokens / np.array([item.spent for item in observations]))
-        law = fit_law(layers, head, tokens * self._bytes_per_token(seen), self._losses(observations), start=self._start)
+        factor = self._start.of_passes
+        losses = self._losses(observations) / factor(self._space.passes(seen))
+        law = fit_law(layers, head, tokens * self._bytes_per_token(seen), losses, start=self._start)
 
         def loss(rows: Rows, tokens: Float64Array | None = None) -> Float64Array:
             layers, head = self._sizes(rows)
             if tokens is None:
                 tokens = np.full(len(rows), self._final)
                 tokens = tokens if self._in_tokens else tokens * pace.tokens_per_s(layers, head)
-            return law.loss(layers, head, tokens * self._bytes_per_token(rows))
+            return law.loss(layers, head, tokens * self._bytes_per_token(rows)) * factor(self._space.passes(rows))
 
         return loss
 
@@ -353,9 +355,9 @@ class Chooser:
         return rows[kept]
 
     def _architecture(self, row: Sequence[int]) -> tuple[int, ...]:
-        """Key of a row without its weight format, so that each architecture has one trial."""
-        column = self._space.index["weights"]
-        return (*(int(i) for i in row[:column]), *(int(i) for i in row[column + 1 :]))
+        """Key of a row without its weight format and steps, so that each training has one trial."""
+        without = {self._space.index[name] for name in ("weights", "steps") if name in self._space.index}
+        return tuple(int(value) for column, value in enumerate(row) if column not in without)
 
 
 class StrategyProposer:

@@ -18,7 +18,14 @@ from chipwise.tasks.diffusion.references import proportions
 from chipwise.tasks.protocol import Picture, TaskData, Words
 
 LAW = Law(
-    floor=0.05, layers=8.0, head=0.0, text=2_000.0, size_exponent=0.3, text_exponent=0.5, level_known=False
+    floor=0.05,
+    layers=8.0,
+    head=0.0,
+    text=2_000.0,
+    size_exponent=0.3,
+    text_exponent=0.5,
+    level_known=False,
+    one_pass=4.0,
 )  # distance of Fashion-MNIST at sizes of a CPU, about; the level is that of the run's own trainings
 
 DISTANCE = Metric(name="frechet_distance", title="Fréchet distance", short="distance", seed_sd=0.06)
