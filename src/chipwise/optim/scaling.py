@@ -49,7 +49,6 @@ class Law:
         sizes = self.layers * n**-self.size_exponent + self.head * h**-self.size_exponent
         return np.asarray(self.floor + sizes + self.text * d**-self.text_exponent)
 
-
     def of_passes(self, count: ArrayLike) -> Float64Array:
         """The factor on the loss of answers in ``count`` passes, (n,): 1 of many."""
         return np.asarray(1 + self.one_pass * np.asarray(count, float) ** -PASSES_EXPONENT)

@@ -12,6 +12,13 @@ def test_the_law_by_hand() -> None:
     assert law.loss([16], [4], [27]) == pytest.approx([15.0])
 
 
+def test_fewer_passes_lose_more_where_a_law_says_so() -> None:
+    """4 passes: 1 + 4 / 4^1.5 = 1.5 times what many lose; text, which has one pass, loses what it did."""
+    drawn = Law(floor=1.0, layers=8.0, head=0.0, text=1.0, size_exponent=0.5, text_exponent=0.5, one_pass=4.0)
+    assert drawn.of_passes([1, 4]) == pytest.approx([5.0, 1.5])
+    assert START.of_passes([1, 8]).tolist() == [1.0, 1.0]
+
+
 def test_many_trainings_of_one_law_find_it_again() -> None:
     law = Law(floor=0.9, layers=6.0, head=3.0, text=60.0, size_exponent=0.3, text_exponent=0.3)
     rng = np.random.default_rng(0)
