@@ -393,6 +393,9 @@ class _Onnx:
             raise KitError(f"{request['model']}: it has {facts['max_tokens']} positions; the workload needs {room}")
         if "image" in facts:
             self._image = np.random.default_rng(0).standard_normal((batch, *facts["image"]), dtype=np.float32)
+            self._told = {name: np.zeros((batch, 1), np.float32) for name in facts.get("told", ())}
+            if self._told:
+                self._told["label"] = np.arange(batch, dtype=np.int64) % facts["labels"]
         if not self.encodes:
             self._bind_all(batch, prompt, room)
 
@@ -437,7 +440,13 @@ class _Onnx:
     def prefill(self, tokens: Any) -> Any:
         """The last position's logits of a new prompt; an encoder's output."""
         if "image" in self._facts:
-            return self._session.run(None, {"image": self._image})[0]
+            image, steps = self._image, self._facts.get("steps", 0)
+            for i in range(steps):  # a denoiser: an image in so many passes
+                self._told["time"].fill(i / steps)
+                if "step" in self._told:
+                    self._told["step"].fill(1 / steps)
+                image = image + self._session.run(None, {"image": image, **self._told})[0] / steps
+            return image if steps else self._session.run(None, {"image": image})[0]
         if self.encodes:
             inputs = {"tokens": tokens}
             if self._facts["padded"]:

@@ -26,6 +26,11 @@ def lower_pass(setting: Setting, step: Step) -> tuple[Part, ...]:
     Raises:
         Unsupported: A block that is not lowered.
     """
+    if setting.arch.denoiser is not None:
+        raise Unsupported(
+            f"{setting.arch.name} draws images in steps: such models are priced on a calibrated machine (--device here) "
+            "or, where they are public, by their names (chipwise estimate DiT-XL/2)"
+        )
     return tuple(_parts(setting, step))
 
 

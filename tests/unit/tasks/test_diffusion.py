@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from chipwise.core.errors import DataError, InputError, SpecError
+from chipwise.api import estimate
+from chipwise.core.errors import DataError, InputError, SpecError, Unsupported
 from chipwise.core.fields import build
 from chipwise.deploy.hf import load_pretrained
 from chipwise.deploy.onnx import export, random_weights
@@ -211,3 +212,24 @@ def test_the_folder_and_the_sampler_draw_what_the_model_draws(opened: Any, tmp_p
     noise = torch.from_numpy(np.random.default_rng(5).standard_normal((2, 1, 8, 8), dtype=np.float32))
     found = sampler["draw"](tmp_path / "winner" / "model.onnx", [0, 2], seed=5)
     np.testing.assert_allclose(found, draw(ours, noise, labels, steps=2).numpy(), atol=1e-4, rtol=1e-4)
+
+
+def test_a_kit_takes_all_steps_of_an_image(tmp_path: Path) -> None:
+    """The script that is copied to a device draws what chipwise's own session draws of the same noise."""
+    from chipwise.profile import kit_script
+    from chipwise.profile.backends.onnxruntime_denoiser import OnnxDenoiser
+
+    chosen = design(training="shortcut", steps=2)
+    path = export(chosen, random_weights(chosen.arch, seed=0), tmp_path / "model.onnx")
+    request = {"runtime": "onnxruntime", "model": str(path), "threads": 1, "batch": 2, "prompt_tokens": 1}
+    kit = kit_script._open({**request, "new_tokens": 1})
+    noise = np.random.default_rng(0).standard_normal((2, 1, 8, 8), dtype=np.float32)
+    np.testing.assert_allclose(kit.prefill(None), OnnxDenoiser(path, batch=2).prefill(noise), atol=1e-6)
+
+
+def test_a_denoiser_is_not_priced_as_a_classifier_on_a_data_sheet(tmp_path: Path) -> None:
+    from chipwise.spec.io import save
+
+    save(design().arch, tmp_path / "denoiser.json")
+    with pytest.raises(Unsupported, match="draws images in steps"):
+        estimate(str(tmp_path / "denoiser.json"), device="h100-sxm")

@@ -1,12 +1,13 @@
-"""Predicted against measured seconds of random image classifiers on this machine, in ONNX Runtime with one thread.
+"""Predicted against measured seconds of random designs of a domain on this machine, in ONNX Runtime with one thread.
 
-    python benchmarks/vision_latency.py [--designs 40] [--calibration 90] [--profile FILE] [--out FILE]
+    python benchmarks/domain_latency.py examples/vision.yaml [--designs 40] [--calibration 90] [--profile FILE] [--out FILE]
 
-Calibrates for image classifiers (nodes and random whole models), then draws other designs from the space of
-``examples/vision.yaml``, predicts each before it is measured, and prints the median error and Kendall's tau of P50 by
-weight format. Where the machine was busy, P50 is of processor time; below it stands the same corrected for the drift of
-reference work. The profile's own designs are of another seed and another family of sizes. The plain rival is the best
-rate of multiply-adds a second with a cost per node, fitted to the measured designs themselves.
+The run file's space is one whose requests are answered in passes of one kind: image classifiers, keyword spotters,
+denoisers (an image is its steps times a pass), ranking models. Calibrates for it (nodes and random whole models), then
+draws other designs from it, predicts each before it is measured, and prints the median error and Kendall's tau of P50
+by weight format. Where the machine was busy, P50 is of processor time; below it stands the same corrected for the drift
+of reference work. The profile's own designs are of another seed and another family of sizes. The plain rival is the
+best rate of multiply-adds a second with a cost per node, fitted to the measured designs themselves.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import numpy as np
 from chipwise.blocks.lowering import lower
 from chipwise.core.statistics import kendall_tau
 from chipwise.hardware.device import MachineProfile
-from chipwise.ops import Phase, Workload
+from chipwise.ops import Phase
 from chipwise.profile.calibrate import calibrate
 from chipwise.profile.exporting import export_for
 from chipwise.profile.harness import measure
@@ -31,32 +32,39 @@ from chipwise.space import SearchSpace
 from chipwise.space.designs import summary
 from chipwise.spec import Design
 
-EXAMPLE = Path(__file__).parent.parent / "examples" / "vision.yaml"
 SEED = 2_026
 
 
 def main() -> None:
     """Runs the comparison."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run_file", type=Path)
     parser.add_argument("--designs", type=int, default=40)
     parser.add_argument("--calibration", type=float, default=90.0, help="seconds")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--profile", type=Path, help="where the calibration is kept; read if it is there")
     asked = parser.parse_args()
+    spec = load_run(asked.run_file)
+    image, ranking = spec.space.image, spec.space.ranking
+    if image is None and ranking is None:
+        parser.error(f"{asked.run_file}: its requests are not answered in passes of one kind")
     if asked.profile and asked.profile.exists():
         profile = MachineProfile.load(asked.profile)
     else:
-        profile = calibrate(seconds=asked.calibration, images=True)
+        denoisers = image is not None and bool(image.steps)
+        profile = calibrate(
+            seconds=asked.calibration, images=image is not None, denoisers=denoisers, ranking=ranking is not None
+        )
         if asked.profile:
             profile.save(asked.profile)
     print(f"calibrated: {profile.checks['prefill']}; {'; '.join(profile.notes) or 'machine quiet'}")
-    space, workload = SearchSpace(load_run(EXAMPLE).space), Workload(prompt_tokens=1, new_tokens=1)
+    space, workload = SearchSpace(spec.space), spec.workload
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for number, row in enumerate(space.sample(asked.designs, np.random.default_rng(SEED))):
             arch = space.design(row).arch
             design = Design(arch=arch, weights=("fp32", "int8")[number % 2])
-            predicted = predict_seconds(profile, design, Phase.PREFILL, workload)
+            predicted = arch.passes * predict_seconds(profile, design, Phase.PREFILL, workload)
             found = measure(
                 export_for("onnxruntime", design, Path(folder)),
                 workload,
@@ -76,8 +84,8 @@ def main() -> None:
                     "settled_s": found.settled("ttft_p50"),
                     "wall_s": float(np.median(found.ttft_s)),
                     "clean": found.clean,
-                    "flops": sum(work.flops for work in works),
-                    "nodes": len(works),
+                    "flops": arch.passes * sum(work.flops for work in works),
+                    "nodes": arch.passes * len(works),
                 }
             )
             seconds = f"{rows[-1]['measured_s'] * 1e6:8.1f} µs, predicted {predicted * 1e6:8.1f}"
