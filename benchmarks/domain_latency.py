@@ -1,6 +1,6 @@
 """Predicted against measured seconds of random designs of a domain on this machine, in ONNX Runtime with one thread.
 
-    python benchmarks/domain_latency.py examples/vision.yaml [--designs 40] [--calibration 90] [--profile FILE] [--out FILE]
+    python benchmarks/domain_latency.py examples/vision.yaml [--designs 40] [--calibration 90] [--profile FILE]
 
 The run file's space is one whose requests are answered in passes of one kind: image classifiers, keyword spotters,
 denoisers (an image is its steps times a pass), ranking models. Calibrates for it (nodes and random whole models), then
