@@ -28,8 +28,8 @@ def lower_pass(setting: Setting, step: Step) -> tuple[Part, ...]:
     """
     if setting.arch.denoiser is not None:
         raise Unsupported(
-            f"{setting.arch.name} draws images in steps; such models are priced on a calibrated machine, --device here; "
-            "public ones by their names (chipwise estimate DiT-XL/2)"
+            f"{setting.arch.name} draws images in steps; such models are priced on a calibrated machine alone "
+            "(--device here), public ones by their names (chipwise estimate DiT-XL/2)"
         )
     return tuple(_parts(setting, step))
 
