@@ -19,6 +19,7 @@ SUITES = {
     "speech": "test_speech.TestSpeech",
     "series": "test_series_task.TestSeries",
     "diffusion": "test_diffusion.TestDiffusion",
+    "multimodal": "test_multimodal_suite.TestMultimodal",
 }
 PROBE = """
 const seen = {images: [], drawings: [], text: document.body.innerText.length};
