@@ -182,11 +182,12 @@ def _print_compared(found: Sequence[RunEstimate]) -> None:
     for each in found:
         sort = "image" if "images_per_s" in each.metrics else "video"
         rate, joules = each.metrics[f"{sort}s_per_s"], each.metrics.get(f"joules_per_{sort}")
+        low, high = (None if end is None else 1 / end for end in (rate.high, rate.low))
         usd = each.metrics.get(f"usd_per_1k_{sort}s")
         table.add(
             each.model,
             each.device,
-            units.span(1 / rate.value, 1 / rate.high, 1 / rate.low, "time"),
+            units.span(1 / rate.value, low, high, "time"),
             units.show(joules.value, "energy") if joules else "unknown",
             units.show(usd.value, "price") if usd else "unknown",
             units.number(sum(each.parameters.values())) if each.parameters else "unknown",

@@ -69,8 +69,14 @@ def _known(name: str, **told: Any) -> DiffusionTransformer:
     layers, dual = transformer.layers, 0
     if isinstance(transformer, JointTransformer):
         layers, dual = layers + transformer.single, transformer.dual
-    sizes = {"parameters": transformer.parameters(), "layers": layers, "width": transformer.width}
-    return DiffusionTransformer(**sizes, dual=dual, met=transformer.met(), **told)
+    return DiffusionTransformer(
+        parameters=transformer.parameters(),
+        layers=layers,
+        width=transformer.width,
+        dual=dual,
+        met=transformer.met(),
+        **told,
+    )
 
 
 def _joined(layers: int, width: int) -> tuple[float, float]:

@@ -46,7 +46,7 @@ class Denoiser:
 
     def values(self, stem: ImageStem) -> int:
         """Values of a patch in the output."""
-        return self.outputs * stem.patch**stem.axes * stem.channels
+        return self.outputs * int(stem.patch**stem.axes) * stem.channels
 
     def parameters(self, d_model: int, stem: ImageStem) -> int:
         """The matrices that read numbers, the table of labels, the last modulation and the matrix back to pixels."""

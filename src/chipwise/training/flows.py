@@ -116,7 +116,7 @@ class FlowImages(LabelledArrays):
                 wanted = wanted.clone()
                 rows = (moving[taught], times[taught], labels[taught], sizes[taught])
                 wanted[taught] = _two_steps(model, *rows).to(wanted.dtype)
-            found = model(moving, times, labels, sizes)
+            found: Tensor = model(moving, times, labels, sizes)
         return ((found.float() - wanted) ** 2).mean()
 
     def noise(self, split: Split, count: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -179,8 +179,8 @@ def _two_steps(model: nn.Module, moving: Tensor, times: Tensor, labels: Tensor, 
     half = sizes / 2
     told = torch.where(half > 0.5**FINEST, half, torch.zeros_like(half))
     with torch.no_grad():
-        first = model(moving, times, labels, told)
-        second = model(moving + half[:, None, None, None] * first, times + half, labels, told)
+        first: Tensor = model(moving, times, labels, told)
+        second: Tensor = model(moving + half[:, None, None, None] * first, times + half, labels, told)
     return (first + second).detach() / 2
 
 

@@ -12,6 +12,9 @@ from chipwise.blocks.modulation.waves import wave_tables
 class Told(nn.Module):
     """A number from 0 to 1 as a vector: waves, a matrix, SiLU, a matrix."""
 
+    turns: Tensor
+    phases: Tensor
+
     def __init__(self, frequencies: int, d_model: int) -> None:
         super().__init__()
         turns, phases = wave_tables(frequencies)

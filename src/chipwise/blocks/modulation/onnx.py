@@ -46,8 +46,8 @@ def _parts(graph: GraphBuilder, arch: ArchSpec, told: str) -> Parts:
     d, widths = arch.d_model, modulation_widths(arch)
     names = {key: [f"{key}.{i}" for i in range(width // d)] for key, width in widths.items()}
     graph.store("modulations.bias", lambda: np.concatenate([_bias(graph, key, w, d) for key, w in widths.items()]))
-    sizes = {"k": d, "widths": list(widths.values())}
-    x = graph.projection("modulations.all", told, parts=list(widths), key="modulations", bias=True, **sizes)
+    parts, each_width = list(widths), list(widths.values())
+    x = graph.projection("modulations.all", told, parts=parts, key="modulations", k=d, widths=each_width, bias=True)
     shape = graph.store("shape.apart", lambda: np.array([0, 1, -1], np.int64))
     x = graph.node("Reshape", [x, shape], "modulations.apart")
     every = [name for parts in names.values() for name in parts]
@@ -78,8 +78,7 @@ def add_modulated(
 def add_pixels(graph: GraphBuilder, arch: ArchSpec, stem: ImageStem, denoiser: Denoiser, x: str) -> None:
     """The output ``velocity`` (B, C, Y, X) of the last states."""
     values, side = denoiser.values(stem), stem.image_size
-    sizes = {"k": arch.d_model, "widths": [values]}
-    x = graph.projection("pixels", x, parts=["head"], key="head", bias=True, **sizes)
+    x = graph.projection("pixels", x, parts=["head"], key="head", k=arch.d_model, widths=[values], bias=True)
     cut = np.array([-1, stem.grid, stem.grid, stem.channels, stem.patch, stem.patch], np.int64)
     x = graph.node("Reshape", [x, graph.store("shape.patches", lambda: cut)], "patches.out")
     x = graph.node("Transpose", [x], "patches.turned", perm=[0, 3, 1, 4, 2, 5])

@@ -93,8 +93,8 @@ class DiffusionData:
         arrays: dict[str, Any] = {**parts, "classes": found.classes, "mean": half, "std": half}
         with storage(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-        classifier, error = self._classifier(LabelledArrays(**arrays))
         data = LabelledArrays(**arrays)
+        classifier, error = self._classifier(data)
         splits: tuple[Split, ...] = ("validation", "test")
         moments = {split: Moments.of(classifier.features(data.part(split)[0])) for split in splits}
         save_flows(self.path, FlowImages(**arrays, classifier=classifier, moments=moments))
