@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         ops_table,
     )
     from chipwise.api.runs import evaluate, export_subnetwork, quality, report, search, shrink, train
-    from chipwise.api.serving import plan, simulate
+    from chipwise.api.serving import agent_loop, plan, simulate
     from chipwise.api.specs import load_run, lower, resolve, uniform
     from chipwise.api.telemetry import teach
     from chipwise.api.whole_runs import estimate_parts, estimate_pictures, explain_pictures, laboratory_times
@@ -52,6 +52,7 @@ __all__ = [
     "RunSpec",
     "SearchSpace",
     "Workload",
+    "agent_loop",
     "calibrate",
     "compare",
     "devices",
@@ -105,7 +106,7 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
         "ops_table",
     ),
     "chipwise.api.runs": ("evaluate", "export_subnetwork", "quality", "report", "search", "shrink", "train"),
-    "chipwise.api.serving": ("plan", "simulate"),
+    "chipwise.api.serving": ("agent_loop", "plan", "simulate"),
     "chipwise.api.specs": ("load_run", "lower", "resolve", "uniform"),
     "chipwise.api.telemetry": ("teach",),
     "chipwise.api.whole_runs": ("estimate_parts", "estimate_pictures", "explain_pictures", "laboratory_times"),

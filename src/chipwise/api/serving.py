@@ -13,6 +13,7 @@ from chipwise.serve.request import Request
 from chipwise.spec import ArchSpec
 
 if TYPE_CHECKING:
+    from chipwise.planning.agent_loop import LoopCost
     from chipwise.planning.answer import Plan
     from chipwise.planning.chains import Chain
     from chipwise.planning.simulating import Part, Simulation
@@ -228,6 +229,30 @@ def _within(load: Load, longest: int) -> Load:
 
     prompt = np.minimum(load.prompt_tokens, longest - 1)
     return replace(load, prompt_tokens=prompt, new_tokens=np.minimum(load.new_tokens, longest - prompt))
+
+
+@public
+def agent_loop(loop: str | Path | Mapping[str, Any]) -> LoopCost:
+    """Prices one turn of an agent's loop (perceive, think, act), and says what of it fits into its budget.
+
+    >>> import chipwise
+    >>> think = {"name": "think", "model": "Qwen/Qwen3-0.6B", "prompt": 200, "new": 20}
+    >>> found = chipwise.agent_loop(
+    ...     {"budget": "2 s", "device": "l4", "parts": [think, {"name": "act", "time": "9 ms"}]}
+    ... )
+    >>> found.fits, found.largest.part.name
+    (True, 'think')
+
+    Args:
+        loop: A YAML file, or the same as a mapping: ``budget``, ``device`` and ``parts``.
+
+    Raises:
+        SpecError: A field is unknown, missing or wrong, or a part cannot be priced; it is named.
+    """
+    from chipwise.core.files import build
+    from chipwise.planning.agent_loop import AgentLoop, price_loop, read_loop
+
+    return price_loop(build(AgentLoop, dict(loop)) if isinstance(loop, Mapping) else read_loop(Path(loop)))
 
 
 @public

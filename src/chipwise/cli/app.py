@@ -9,6 +9,7 @@ import typer
 
 import chipwise
 from chipwise.cli import (
+    agent,
     calibrate,
     compare,
     devices,
@@ -56,6 +57,7 @@ for name, command, summary in (
     ("compare", compare.command, "Compare models on several devices."),
     ("simulate", simulate.command, "Simulate one arrangement under load."),
     ("plan", plan.command, "Find the cheapest fleet for a load and its limits."),
+    ("agent", agent.command, "Price an agent's loop against one budget of time."),
     ("models", models.command, "List the bundled models."),
     ("runtimes", runtimes.command, "List runtimes and weight formats."),
     ("init", init.command, "Write a commented run file for search."),

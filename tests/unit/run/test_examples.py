@@ -17,6 +17,7 @@ from chipwise.run.start_spec import StartSpec, load_any
 from chipwise.space import SearchSpace
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.yaml"))
+EXAMPLES = [path for path in EXAMPLES if path.stem != "agent"]  # no run file; tests/unit/planning/test_agent_loop.py
 FROM_MODELS = [path for path in EXAMPLES if "start_from" in read_yaml(path)]
 
 

@@ -34,7 +34,7 @@ SPACE: dict[str, Any] = {
 
 
 class TestMultimodal(TaskSuite):
-    """Two to four shapes on 32 x 32 pixels."""
+    """Two to four shapes, scaled to 32 x 32 pixels."""
 
     task = MULTIMODAL
     space: ClassVar[dict[str, Any]] = SPACE
@@ -59,7 +59,7 @@ def test_pictures_show_what_questions_ask() -> None:
         if question.startswith("what colour") or (question.startswith("is there a") and answer == "yes"):
             colour = answer if question.startswith("what") else question.split()[3]
             near = np.abs(pixels - np.array(shapes.COLOURS[colour])).max(-1) < 50
-            assert near.sum() >= 12, question
+            assert near.sum() >= 8, question
             checked += 1
     assert checked > 100
 

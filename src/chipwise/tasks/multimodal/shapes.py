@@ -1,6 +1,6 @@
 """Coloured shapes with questions about them, drawn here: synthetic, and labelled so.
 
-An image has two to four shapes in the cells of a 3 x 3 grid, each moved by a pixel or two, on a ground of noise. The
+An image has two to four shapes in the cells of a 3 x 3 grid, each moved by up to a pixel, on a ground of noise. The
 questions ask for counts, colours, places, comparisons and presence; what they ask has one right answer.
 """
 
@@ -12,14 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-SIDE = 32
+SIDE = 24
 LICENCE = "none needed: synthetic, drawn by chipwise"
 KINDS = ("circle", "square", "triangle")
 COLOURS = {"red": (220, 50, 47), "green": (60, 170, 60), "blue": (50, 90, 220), "yellow": (230, 200, 40)}
 NUMBERS = ("zero", "one", "two", "three", "four")
 PLACES = ("left", "middle", "right")
 ANSWERS = (*NUMBERS, *COLOURS, *PLACES, "yes", "no")
-CELL, OFF = 10, 1  # pixels of a cell, and of the margin before the first
+CELL = 8  # pixels of a cell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +79,9 @@ def _picture(shapes: list[Shape], random: np.random.Generator) -> NDArray[np.uin
     y, x = np.mgrid[:SIDE, :SIDE]
     for shape in shapes:
         middle_y, middle_x = (
-            OFF + CELL * place + CELL / 2 - 0.5 + random.integers(-1, 2) for place in (shape.row, shape.column)
+            CELL * place + CELL / 2 - 0.5 + random.integers(-1, 2) for place in (shape.row, shape.column)
         )
-        size = random.uniform(3.2, 4.5)
+        size = random.uniform(2.8, 3.8)
         off_y, off_x = y - middle_y, x - middle_x
         if shape.kind == "circle":
             inside = off_y**2 + off_x**2 <= size**2

@@ -1,0 +1,77 @@
+"""``chipwise agent``: what one turn of an agent's loop takes, and what fits into its time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from chipwise.planning.agent_loop import LoopCost, PartCost
+
+
+def command(
+    loop: Annotated[Path, typer.Argument(help="A YAML file: budget, device, parts (see `chipwise init agent`).")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON, in SI units.")] = False,
+) -> None:
+    """Price an agent's loop (perceive, think, act) against one budget of time, and say which part eats it.
+
+    Each part is a model with its tokens and images, or a time that you measured. Where a turn takes too long, the
+    alternatives that the file lists are tried in order of preference, and for each part it is told how many new tokens
+    or calls would fit with all else as it is.
+
+    chipwise init agent && chipwise agent agent.yaml
+    """
+    from chipwise import api
+    from chipwise.cli.output import json_of
+
+    found = api.agent_loop(loop)
+    json_of(found.to_dict() | {"rows": found.rows()}) if as_json else _print(found)
+
+
+def _print(found: LoopCost) -> None:
+    from chipwise.cli.output import print_table, say
+    from chipwise.core import units
+    from chipwise.core.layout import Column, Table
+
+    say(f"{found.loop.name}: predicted, 90 % intervals", bold=True)
+    say(found.headline())
+    table = Table(
+        columns=[
+            Column(head="part"), Column(head="what", prose=True), Column(head="calls", right=True),
+            Column(head="a turn", right=True), Column(head="share", right=True), Column(head="would fit", right=True),
+        ]
+    )  # fmt: skip
+    for cost in found.parts:
+        table.add(
+            cost.part.name,
+            cost.part.describe(),
+            str(cost.part.calls),
+            units.show(cost.turn_s.value, "time"),
+            units.show(cost.turn_s.value / found.total.value, "share", digits=2),
+            _fitting(found, cost),
+        )
+    print_table(table)
+    if found.fitting:
+        say(f"These fit, {units.show(sum(cost.turn_s.value for cost in found.fitting), 'time')} a turn:")
+        for before, cost in zip(found.parts, found.fitting, strict=True):
+            what = cost.part.describe() + (f", {cost.part.calls} calls" if cost.part.calls > 1 else "")
+            changed = " (changed)" if replace(cost.part, instead={}) != replace(before.part, instead={}) else ""
+            say(f"  {cost.part.name}: {what}, {units.show(cost.turn_s.value, 'time')}{changed}")
+    elif found.least:
+        fastest = units.show(sum(cost.turn_s.value for cost in found.least), "time")
+        say(f"No combination of the alternatives fits; the fastest takes {fastest} a turn.")
+    for note in found.notes:
+        say(f"note: {note}")
+
+
+def _fitting(found: LoopCost, cost: PartCost) -> str:
+    """New tokens, or calls, that would fit with all else as it is."""
+    room = found.room_s(cost)
+    new = cost.new_within(room)
+    if new is not None and cost.part.new > 1:
+        return f"{new:,} new tokens" if new else "not one token"
+    calls = cost.calls_within(room)
+    return f"{calls:,} call{'' if calls == 1 else 's'}" if calls > 0 else "not one call"
