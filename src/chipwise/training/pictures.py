@@ -142,7 +142,7 @@ def save_questions(path: Path, data: PictureQuestions) -> None:
         part: QuestionPart = getattr(data, name)
         held |= {f"{name}_{field}": getattr(part, field) for field in ("images", "image", "words", "answers")}
     stream = io.BytesIO()
-    np.savez_compressed(stream, **held)  # type: ignore[arg-type]
+    np.savez(stream, **held)  # type: ignore[arg-type]  # noise hardly shrinks, and each training reads it
     with storage(path):
         write_atomic(path, stream.getvalue())
 

@@ -20,6 +20,7 @@ NUMBERS = ("zero", "one", "two", "three", "four")
 PLACES = ("left", "middle", "right")
 ANSWERS = (*NUMBERS, *COLOURS, *PLACES, "yes", "no")
 CELL = 8  # pixels of a cell
+ROWS, COLUMNS = np.mgrid[:SIDE, :SIDE]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,13 +77,12 @@ def _picture(shapes: list[Shape], random: np.random.Generator) -> NDArray[np.uin
     """The shapes on a ground of noise, (Y, X, 3)."""
     ground = random.integers(200, 240)
     picture = ground + random.normal(0, 8, (SIDE, SIDE, 3))
-    y, x = np.mgrid[:SIDE, :SIDE]
     for shape in shapes:
         middle_y, middle_x = (
             CELL * place + CELL / 2 - 0.5 + random.integers(-1, 2) for place in (shape.row, shape.column)
         )
         size = random.uniform(2.8, 3.8)
-        off_y, off_x = y - middle_y, x - middle_x
+        off_y, off_x = ROWS - middle_y, COLUMNS - middle_x
         if shape.kind == "circle":
             inside = off_y**2 + off_x**2 <= size**2
         elif shape.kind == "square":
