@@ -177,7 +177,10 @@ class Case:
             return f"one pass over {texts}{question.prompt_tokens:,} tokens"
         shared = f" ({question.shared_tokens:,} of them shared by all)" if question.shared_tokens else ""
         prompt = f"{question.prompt_tokens:,} prompt{shared}"
-        return f"{question.batch} in flight, {prompt} and {question.new_tokens:,} new tokens"
+        width, height = question.image_size
+        several = f"{question.images} images" if question.images > 1 else "an image"
+        seen = f", {several} of {width} x {height} in each" if question.images else ""
+        return f"{question.batch} in flight, {prompt} and {question.new_tokens:,} new tokens{seen}"
 
     @property
     def slower(self) -> str:

@@ -94,6 +94,7 @@ def test_what_cannot_be_asked_is_refused() -> None:
 def test_explanations_and_comparisons_take_images() -> None:
     found = api.explain(LLAVA, device="l4", prompt=20, images=1)
     assert any(cost.place.startswith("image.") for cost in found.case.estimate.prefill)
+    assert found.case.asked.endswith("new tokens, an image of 1024 x 768 in each")
     table = api.compare([LLAVA, QWEN], devices=["l4"], prompt=20, images=1)
     assert all(cell.estimate is not None for cell in table.cells)
 
