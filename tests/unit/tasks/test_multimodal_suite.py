@@ -29,7 +29,6 @@ SPACE: dict[str, Any] = {
     "norm": "layernorm",
     "layer": {"heads": [1, 2], "ffn": ["gelu"], "ffn_width": [32, 64]},
     "layers": "alike",
-    "weights": ["fp32", "int8"],
 }
 
 

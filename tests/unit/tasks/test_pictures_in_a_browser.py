@@ -16,7 +16,6 @@ pytestmark = pytest.mark.browser
 
 SUITES = {
     "vision": "test_vision_suite.TestVision",
-    "multimodal": "test_multimodal_suite.TestMultimodal",
     "speech": "test_speech.TestSpeech",
     "series": "test_series_task.TestSeries",
     "diffusion": "test_diffusion.TestDiffusion",

@@ -207,8 +207,10 @@ def _side(vision: Fields, name: str, default: int) -> int:
 def _read_qwen2_vl(config: Fields, vision: Fields, d_model: int) -> Tower:
     """As large as the image is: two frames a patch, rotary positions, four neighbours joined, two matrices."""
     width, heads = vision.size("embed_dim", 1280), vision.size("num_heads", 16)
-    block: dict[str, Any] = {"heads": heads, "kv_heads": heads, "head_size": width // heads, "qkv_bias": True, "out_bias": True,
-             "causal": False}  # fmt: skip
+    block: dict[str, Any] = {
+        "heads": heads, "kv_heads": heads, "head_size": width // heads, "qkv_bias": True, "out_bias": True,
+        "causal": False,
+    }  # fmt: skip
     ffn = FeedForward(
         width=int(width * vision.take("mlp_ratio", float, 4.0)), activation="gelu_tanh", gated=False, bias=True
     )
@@ -221,8 +223,10 @@ def _read_qwen2_5_vl(config: Fields, vision: Fields, d_model: int) -> Tower:
     ffn = FeedForward(width=vision.size("intermediate_size", 3420), bias=True)
     square = vision.size("window_size", 112) // vision.size("patch_size", 14)
     full = vision.items("fullatt_block_indexes") or [7, 15, 23, 31]
-    block: dict[str, Any] = {"heads": heads, "kv_heads": heads, "head_size": width // heads, "qkv_bias": True, "out_bias": True,
-             "causal": False}  # fmt: skip
+    block: dict[str, Any] = {
+        "heads": heads, "kv_heads": heads, "head_size": width // heads, "qkv_bias": True, "out_bias": True,
+        "causal": False,
+    }  # fmt: skip
     stack = tuple(
         Layer(attention=Attention(**block, square=None if i in full else square), ffn=ffn)
         for i in range(vision.depth("depth", 32))

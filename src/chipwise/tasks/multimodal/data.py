@@ -34,7 +34,7 @@ FEWEST = 20  # images of the smallest part
 SHOWN = 16  # questions in the report
 BATCH = 64
 RECIPE = {"batch_windows": BATCH, "matrix_rate": 0.004, "table_rate": 0.004}
-"""On shapes, 15 s a training, a model of 55,310 parameters: 67 % right at rates of about these, 48 % at those of text."""
+"""On shapes, 15 s a training of 55,310 parameters: 67 % right at rates of about these, 48 % at those of text."""
 
 
 class MultimodalData:
