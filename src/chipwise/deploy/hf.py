@@ -21,12 +21,13 @@ from chipwise.core.files import read_mapping, write_atomic, write_json
 from chipwise.deploy.hf_encoder import bert_config, bert_name, from_bert, is_bert
 from chipwise.deploy.hf_vision import from_vit, is_vit, labels_of, to_vit, vit_config
 from chipwise.deploy.tokenizer_files import read_tokenizer
-from chipwise.spec import ArchSpec
+from chipwise.spec import ArchSpec, RankingStem
 from chipwise.spec.diffusion import require_denoiser
 from chipwise.spec.encoder import is_encoder, without_head
 from chipwise.spec.hf import OWN_TYPE, family_of, read_config, to_config
 from chipwise.spec.io import to_data
 from chipwise.spec.plain import require_plain
+from chipwise.spec.ranking import require_ranker
 from chipwise.spec.vision import require_classifier
 from chipwise.spec.weights import weight_shapes
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 MODELLING, ENCODER_MODELLING = "modeling_chipwise.py", "modeling_chipwise_encoder.py"
 VISION_MODELLING, DENOISER_MODELLING = "modeling_chipwise_vision.py", "modeling_chipwise_denoiser.py"
+RANKING_MODELLING = "modeling_chipwise_ranking.py"
 _BUFFERS = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias", "embeddings.position_ids")  # in old files
 _BLOCKS = {
     "attention_norm": "input_layernorm",
@@ -98,6 +100,9 @@ def save_pretrained(
     if arch.denoiser is not None:
         config = _own_config(arch, DENOISER_MODELLING)
         write_atomic(target / DENOISER_MODELLING, Path(__file__).with_name(DENOISER_MODELLING).read_bytes())
+    elif isinstance(arch.stem, RankingStem):
+        config = _own_config(arch, RANKING_MODELLING)
+        write_atomic(target / RANKING_MODELLING, Path(__file__).with_name(RANKING_MODELLING).read_bytes())
     elif arch.stem is not None:
         config = vit_config(arch) if is_vit(arch) else _own_config(arch, VISION_MODELLING)
         if is_vit(arch):
@@ -134,6 +139,8 @@ def _own_config(arch: ArchSpec, modelling: str) -> dict[str, Any]:
         auto, name = ("AutoModel", "ChipwiseEncoder")
     if modelling == DENOISER_MODELLING:
         auto, name = ("AutoModel", "ChipwiseDenoiser")
+    if modelling == RANKING_MODELLING:
+        auto, name = ("AutoModel", "ChipwiseRanker")
     if modelling == VISION_MODELLING:
         kind = "Audio" if arch.stem is not None and arch.stem.axes == 1 else "Image"
         auto, name = (f"AutoModelFor{kind}Classification", f"ChipwiseFor{kind}Classification")
@@ -190,6 +197,8 @@ def load_pretrained(folder: str | Path) -> tuple[ArchSpec, dict[str, Float32Arra
     arch, family = reading.arch, config["model_type"]
     if arch.denoiser is not None:
         require_denoiser(arch, work="loaded with its weights")
+    elif isinstance(arch.stem, RankingStem):
+        require_ranker(arch, work="loaded with its weights")
     elif arch.stem is not None:
         require_classifier(arch, work="loaded with its weights")
     elif not is_encoder(arch):

@@ -86,7 +86,7 @@ class Ranker(nn.Module):
         x_BCD = self.norm(x_BTD[:, history:])
         if self.head is not None:
             return self.head(x_BCD)[..., 0]  # type: ignore[no-any-return]
-        return (x_BCD * first[:, history:]).sum(-1)
+        return (x_BCD * first[:, history:]).sum(-1)  # type: ignore[no-any-return]
 
 
 def initialise(model: Ranker, *, seed: int) -> Ranker:

@@ -59,7 +59,8 @@ def image_layer(*, heads: int, head_size: int, ffn: tuple[str, int] | None, squa
         causal=False,
         square=square_of(square),
     )
-    return Layer(attention=attention, ffn=None if ffn is None else replace(ffn_block(*ffn), bias=True))
+    block = None if ffn is None else ffn_block(*ffn)
+    return Layer(attention=attention, ffn=None if block is None else replace(block, bias=True))
 
 
 def image_arch(

@@ -34,6 +34,7 @@ TASKS = Table(
         "multimodal": "chipwise.tasks.multimodal.task:MULTIMODAL",
         "series": "chipwise.tasks.series.task:SERIES",
         "speech": "chipwise.tasks.speech.task:SPEECH",
+        "ranking": "chipwise.tasks.ranking.task:RANKING",
     },
 )
 """Tasks by the name that a run file gives as ``task``; ``chipwise.tasks`` are evaluations of text models."""

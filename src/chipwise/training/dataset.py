@@ -33,6 +33,7 @@ DATASETS = Table(
         "flipped-images": "chipwise.training.images:load_flipped",
         "flows": "chipwise.training.flows:load_flows",
         "picture-questions": "chipwise.training.pictures:load_questions",
+        "requests": "chipwise.training.requests:load_requests",
         "spectrograms": "chipwise.training.spectrograms:load_spectrograms",
     },
 )

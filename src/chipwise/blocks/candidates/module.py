@@ -71,7 +71,7 @@ class RequestAttention(nn.Module):
         def heads(part: nn.Module) -> Tensor:
             y = part(x_BTD)
             y = F.silu(y) if block.pointwise else y
-            return y.view(batch, tokens, block.heads, block.head_size).transpose(1, 2)  # type: ignore[no-any-return]
+            return y.view(batch, tokens, block.heads, block.head_size).transpose(1, 2)
 
         q, k, v = heads(self.q) / math.sqrt(block.head_size), heads(self.k), heads(self.v)
         scores_BNTS = q @ k[:, :, :seen].transpose(2, 3) + bias_NTS.to(q.dtype)

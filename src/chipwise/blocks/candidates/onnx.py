@@ -29,9 +29,10 @@ def add_items(graph: GraphBuilder, arch: ArchSpec, stem: RankingStem) -> str:
     d, width = arch.d_model, stem.table_width(arch.d_model)
 
     def gathered(table: str, rows: int, names: Sequence[str], shape: Sequence[int]) -> str:
+        sizes: tuple[int | str, ...] = (stem.history, "count")
         given = [
             graph.input(name, TensorProto.INT64, ["batch", size, *shape])
-            for name, size in zip(names, (stem.history, "count"), strict=True)
+            for name, size in zip(names, sizes, strict=True)
         ]
         ids = graph.node("Concat", given, f"{table}.ids", axis=1)
         stored = graph.store(f"{table}.weight", lambda: graph.weight(f"{table}.weight", (rows, width)))

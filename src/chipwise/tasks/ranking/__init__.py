@@ -1,0 +1,1 @@
+"""Ranking: a transformer ranks candidates after a history and is judged by NDCG@10."""
