@@ -49,7 +49,7 @@ MODEL_S = 1.4  # one small model: starting, warming up, timing
 MODELS = {"with nodes": (12, 120), "alone": (60, 96)}  # fewest and most small models
 PROMPTS = (64, 64, 24, 128)  # in turns, where whole models are all there is
 NEW_TOKENS = 64
-BATCHES = (1, 8, 32, 128)  # requests of one candidate, in turns
+BATCHES = (1, 8, 32, 128, 512)  # requests of one candidate, in turns
 LARGE_WORKLOAD = Workload(prompt_tokens=32, new_tokens=24)
 NODES_TIMED = ("onnxruntime", "fake")  # runtimes for which ONNX Runtime's nodes are timed (the fake one stands for any)
 IMAGES_TIMED = ("onnxruntime", "fake")  # runtimes whose files hold image classifiers
@@ -204,7 +204,8 @@ def measure_models(
             if isinstance(design.arch.stem, RankingStem):
                 # One candidate a request stands for many requests at once, too: candidates ranked one by one.
                 batch = BATCHES[i % len(BATCHES)] if design.arch.stem.candidates == 1 else 1
-                workload, repeats, prefills = Workload(prompt_tokens=1, new_tokens=1, batch=batch), 100, 100
+                repeats = prefills = 100 if batch < 128 else 12
+                workload = Workload(prompt_tokens=1, new_tokens=1, batch=batch)
             elif design.arch.stem is not None:
                 workload, repeats, prefills = Workload(prompt_tokens=design.arch.stem.tokens, new_tokens=1), 200, 200
             elif stored_bytes(design, workload) > LARGE_BYTES:
