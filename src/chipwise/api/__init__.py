@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         estimate_training,
         ops_table,
     )
+    from chipwise.api.ranking import CandidateCost, candidates
     from chipwise.api.runs import evaluate, export_subnetwork, quality, report, search, shrink, train
     from chipwise.api.serving import agent_loop, plan, simulate
     from chipwise.api.specs import load_run, lower, resolve, uniform
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ArchSpec",
     "Attention",
+    "CandidateCost",
     "ChipwiseError",
     "CostEstimate",
     "Design",
@@ -54,6 +56,7 @@ __all__ = [
     "Workload",
     "agent_loop",
     "calibrate",
+    "candidates",
     "compare",
     "devices",
     "estimate",
@@ -105,6 +108,7 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
         "estimate_training",
         "ops_table",
     ),
+    "chipwise.api.ranking": ("CandidateCost", "candidates"),
     "chipwise.api.runs": ("evaluate", "export_subnetwork", "quality", "report", "search", "shrink", "train"),
     "chipwise.api.serving": ("agent_loop", "plan", "simulate"),
     "chipwise.api.specs": ("load_run", "lower", "resolve", "uniform"),

@@ -11,6 +11,7 @@ import chipwise
 from chipwise.cli import (
     agent,
     calibrate,
+    candidates,
     compare,
     devices,
     estimate,
@@ -74,6 +75,7 @@ for name, command, summary in (
     ("kit", kit.command, "Pack models to measure on a device that is not here."),
     ("calibrate", calibrate.command, "Measure what this machine can do."),
     ("teach", teach.command, "Learn a machine from a table of measured models."),
+    ("candidates", candidates.command, "Predict the cost of candidates of a ranking model."),
     ("ops", ops.command, "Predict the time of single operators."),
     ("validate", validate.command, "Score predictions against measured rows."),
     ("fit", fit.command, "Refine the cost models with measurements."),

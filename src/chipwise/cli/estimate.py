@@ -198,13 +198,17 @@ def _print(model: str, found: CostEstimate) -> None:
     say(f"{model} on {several}{found.device}, {found.runtime}: {found.provenance}, 90 % intervals", bold=True)
     table = Table(columns=[Column(), Column(prose=True)])
     generates, images = "tpot_p50" in found.metrics, "image_s" in found.metrics
-    rate = "image_rate" if images else "rate"
+    ranks = "request_s" in found.metrics
+    rate = "image_rate" if images else "request_rate" if ranks else "rate"
+    read = "images" if images else "requests" if ranks else "texts"
     for name, label, kind in (
-        ("ttft_p50", "TTFT of one prompt" if generates else f"pass over all {'images' if images else 'texts'}", "time"),
+        ("ttft_p50", "TTFT of one prompt" if generates else f"pass over all {read}", "time"),
         ("tpot_p50", "TPOT", "time"),
         ("image_s", "seconds per image", "time"),
-        ("throughput", "throughput, all requests" if generates else "images" if images else "tokens read", rate),
+        ("request_s", "seconds per request", "time"),
+        ("throughput", "throughput, all requests" if generates else read if images or ranks else "tokens read", rate),
         ("joules_per_image", "energy per image", "energy"),
+        ("joules_per_request", "energy per request", "energy"),
         ("joules_per_token", "energy per token", "energy"),
         ("served_power_w", "power under steady load", "power"),
         ("served_joules_per_token", "energy per token, steady load", "energy"),

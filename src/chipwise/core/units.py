@@ -232,6 +232,7 @@ _SCALES: Final[dict[str, tuple[tuple[float, str], ...]]] = {
     "count": ((1e12, " T"), (1e9, " B"), (1e6, " M"), (1e3, " k"), (1.0, "")),
     "rate": ((1e6, " Mtokens/s"), (1e3, " ktokens/s"), (1.0, " tokens/s")),
     "image_rate": ((1e3, "k images/s"), (1.0, " images/s")),
+    "request_rate": ((1e3, "k requests/s"), (1.0, " requests/s")),
 }
 
 

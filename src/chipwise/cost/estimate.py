@@ -16,7 +16,7 @@ from chipwise.cost.request import throughput
 from chipwise.cost.terms import terms
 from chipwise.hardware.device import CheckError, MachineProfile
 from chipwise.ops import Op, OpGraph, Phase, Workload
-from chipwise.spec import Design
+from chipwise.spec import Design, RankingStem
 
 MODEL = "calibrated@1"
 
@@ -50,7 +50,8 @@ def estimate(
     ]
     metrics["throughput"] = Predicted(value=rates[0], low=rates[1], high=rates[2])
     if images:
-        metrics["image_s"] = Predicted(value=1 / rates[0], low=1 / rates[2], high=1 / rates[1])
+        each = "request" if isinstance(design.arch.stem, RankingStem) else "image"
+        metrics[f"{each}_s"] = Predicted(value=1 / rates[0], low=1 / rates[2], high=1 / rates[1])
     metrics["peak_memory"] = interval(parts.peak_bytes(profile.memory), profile.check("memory", stored))
     return CostEstimate(
         ttft_s=metrics["ttft_p50"].value,

@@ -17,7 +17,7 @@ from chipwise.core.errors import SpecError, Unsupported
 from chipwise.cost.model import Predicted
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.predict.sums import Amount, Constants, Law, load, named, value_of
-from chipwise.spec import ArchSpec, Attention, FeedForward
+from chipwise.spec import ArchSpec, Attention, FeedForward, ImageStem
 
 DATA = Path(__file__).parent / "data" / "vision.json"
 LAYER_KERNELS = 12  # two norms, four products, attention, activation, two sums, two scales or casts
@@ -103,8 +103,10 @@ def plain(arch: ArchSpec) -> VisionTransformer | None:
     """``arch`` as a plain vision transformer; None if it is none: layers alike, attention over the whole image."""
     first, stem = arch.layers[0], arch.stem
     attention, ffn = first.attention, first.ffn
-    alike = stem is not None and stem.axes == 2 and not stem.convs and all(layer == first for layer in arch.layers)
-    if stem is None or not alike or not isinstance(attention, Attention) or not isinstance(ffn, FeedForward):
+    if not isinstance(stem, ImageStem):
+        return None
+    alike = stem.axes == 2 and not stem.convs and all(layer == first for layer in arch.layers)
+    if not alike or not isinstance(attention, Attention) or not isinstance(ffn, FeedForward):
         return None
     if attention.square is not None or attention.query_width != arch.d_model:
         return None

@@ -47,7 +47,7 @@ def ranking_cases() -> Iterator[dict[str, Any]]:
         ):  # fmt: skip
             sizes = {"batch": batch, "past": past, "rows": rows, "heads": heads, "head_size": head_size}
             yield {"kind": kind, "count": 2, **sizes}
-    for rows, width in ((17, 16), (51, 64), (178, 32), (178, 128), (562, 64), (6_528, 32)):
+    for rows, width in ((17, 24), (51, 64), (178, 32), (178, 128), (562, 64), (6_528, 32)):
         yield {"kind": "bag", "count": 2, "rows": rows, "k": width, "n": 3}
         yield {"kind": "copy", "count": 8, "rows": rows, "k": width}
         yield {"kind": "dot", "count": 4, "rows": rows, "k": width}

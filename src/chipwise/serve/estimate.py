@@ -22,6 +22,7 @@ from chipwise.serve.request import Request, resolved, stood_in
 from chipwise.serve.served_energy import served_power
 from chipwise.serve.setting import Setting
 from chipwise.serve.steps import PassTimes, class_of
+from chipwise.spec import RankingStem
 
 WORTH_NOTING = 0.01  # of a pass
 
@@ -221,8 +222,8 @@ def estimate_of(cost: GroupCost, i: int, energy: Energies | Unsupported | None =
     metrics["throughput"] = Predicted.around(tokens_per_s, request_halfwidth)
     each = "token"
     if setting.arch.stem is not None:
-        each = "image"
-        metrics["image_s"] = Predicted.around(1 / tokens_per_s, request_halfwidth)
+        each = "request" if isinstance(setting.arch.stem, RankingStem) else "image"
+        metrics[f"{each}_s"] = Predicted.around(1 / tokens_per_s, request_halfwidth)
     notes = []
     try:
         metrics[f"joules_per_{each}"] = energy_j_per_token(cost, i, energies([cost])[0] if energy is None else energy)

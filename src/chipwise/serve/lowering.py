@@ -12,10 +12,10 @@ from typing import Any
 
 from chipwise.core.errors import Unsupported
 from chipwise.ops import CollectiveOp, EmbeddingOp, NormOp, SampleOp
-from chipwise.serve import feed_forward, images, mixers, towers
+from chipwise.serve import feed_forward, images, mixers, ranking, towers
 from chipwise.serve.formats import Formats
 from chipwise.serve.setting import Part, Setting, Step
-from chipwise.spec import Layer
+from chipwise.spec import Layer, RankingStem
 from chipwise.spec.feed_forward import FeedForward, MixtureOfExperts
 from chipwise.spec.mixers import Attention, GatedDelta, LatentAttention, Mamba2, ShortConv
 
@@ -46,6 +46,9 @@ def _parts(setting: Setting, step: Step) -> Iterator[Part]:
             yield part.inside("encoder")
     if arch.stem is None:
         yield _embedding(setting, step)
+    elif isinstance(arch.stem, RankingStem):
+        for part in ranking.items(arch.stem, setting, step):
+            yield part.inside("stem")
     else:
         for part in images.patches(arch.stem, setting, step):
             yield part.inside("stem")
@@ -65,7 +68,10 @@ def _parts(setting: Setting, step: Step) -> Iterator[Part]:
             yield part.inside("head")
     if arch.head == "pooler":
         yield setting.plain_matmul("pooler", step.batch, arch.d_model, arch.d_model, bias=True).inside("head")
-    if arch.stem is not None:
+    if isinstance(arch.stem, RankingStem):
+        for part in ranking.scores(arch.stem, setting, step):
+            yield part.inside("head")
+    elif arch.stem is not None:
         for part in images.ends(setting, step):
             yield part.inside("head")
     if arch.head != "lm":

@@ -129,9 +129,11 @@ def held(setting: Setting, parts: Sequence[Part], size_of: Callable[[Any], Any])
     looked_up = [part.op for part in parts if _is_embedding(part) and isinstance(part.op, EmbeddingOp)]
     tables = {op.width: op for op in looked_up}
     body += sum(size_of(op) for width, op in tables.items() if width != arch.d_model)  # of an encoder of another width
-    embedding = tables[arch.d_model]
+    embedding = tables.get(arch.d_model)  # none where items of a ranking model are looked up
     positions = arch.token_types + (arch.max_tokens + arch.extra_positions if arch.positions == "learned" else 0)
-    first = size_of(embedding) + (size_of(replace(embedding, rows=positions)) if positions else 0)
+    first = 0 if embedding is None else size_of(embedding)
+    if embedding is not None and positions:
+        first += size_of(replace(embedding, rows=positions))
     last = next((size_of(part.op) for part in parts if part.place == HEAD), 0)
     if setting.plan.pp > 1:
         return stage_share(setting) * body + max(first, last)

@@ -8,7 +8,9 @@ import numpy as np
 
 from chipwise.core.dtypes import Size
 from chipwise.ops import AttentionOp, ConvOp, EmbeddingOp, GroupedMatmul, LatentAttentionOp, NormOp, ScanOp
+from chipwise.serve import ranking
 from chipwise.serve.setting import Part, Setting, Step, shard
+from chipwise.spec import RankingStem
 from chipwise.spec.mixers import Attention, GatedDelta, LatentAttention, Mamba2, ShortConv
 
 
@@ -17,7 +19,7 @@ def attention(block: Attention, setting: Setting, step: Step) -> Iterator[Part]:
     runtime, tokens, d_model = setting.runtime, step.tokens, setting.arch.d_model
     heads, kv_heads = block.heads // setting.plan.tp, shard(block.kv_heads, setting.plan.tp)
     q, kv = heads * block.head_size, kv_heads * block.head_size
-    gate = q if block.gate else 0
+    gate = q if block.gate or block.pointwise else 0
     new = 0 if block.reuses_cache else kv  # width of the keys computed here
     values = 0 if block.values_from_keys else new
     if runtime.fuses("qkv"):
@@ -33,12 +35,15 @@ def attention(block: Attention, setting: Setting, step: Step) -> Iterator[Part]:
         normed = heads + new // block.head_size
         rows = tokens * normed if block.qk_norm_over == "head" else 2 * tokens
         yield Part(place="qk_norm", op=NormOp(rows=rows, width=each, activations=setting.formats.activations))
-    if runtime.fuses("rope_cache") and (block.rope or block.causal):
+    caches = block.causal and setting.arch.stem is None  # what is read in one pass keeps nothing
+    if block.pointwise:
+        yield setting.elementwise("activation", "silu", tokens * (q + gate + new + values))
+    if runtime.fuses("rope_cache") and (block.rope or caches):
         yield setting.elementwise("rope_cache", "rope" if block.rope else "kv_write", tokens * (q + 2 * new))
     else:
         if block.rope:
             yield setting.elementwise("rope", "rope", tokens * (q + new))
-        if block.causal and new:  # bidirectional attention keeps nothing
+        if caches and new:  # bidirectional attention keeps nothing
             yield setting.elementwise("cache", "kv_write", tokens * 2 * new)
     yield from _attend(block, setting, step, heads=heads, kv_heads=kv_heads)
     if block.gate:
@@ -77,6 +82,9 @@ def cross_attention(block: Attention, setting: Setting, step: Step) -> Iterator[
 
 def _attend(block: Attention, setting: Setting, step: Step, *, heads: int, kv_heads: int) -> Iterator[Part]:
     batch, tokens = step.batch, step.query_tokens
+    if isinstance(setting.arch.stem, RankingStem):
+        yield from ranking.attend(block, setting.arch.stem, setting, step, heads=heads)
+        return
     if block.square is not None:  # positions are brought together by squares, and back
         tokens = block.square**2
         batch = -(-step.tokens // tokens)  # a square at an edge of the image is filled up

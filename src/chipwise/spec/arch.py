@@ -284,7 +284,9 @@ class ArchSpec(Result):
     @property
     def causal(self) -> bool:
         """Whether the model generates: no layer of its (decoder's) stack looks ahead."""
-        return all(layer.attention.causal for layer in self.layers if isinstance(layer.attention, Attention))
+        return not isinstance(self.stem, RankingStem) and all(
+            layer.attention.causal for layer in self.layers if isinstance(layer.attention, Attention)
+        )
 
     def without_towers(self) -> ArchSpec:
         """The decoder alone, which reads text."""
