@@ -55,12 +55,14 @@ def export(
     output: Output = "mean",
     padded: bool = False,
     external_data: bool = False,
+    formats: Mapping[str, str] | None = None,
 ) -> Path:
     """Writes ``design`` with ``weights`` (named as the torch module's state dict) to ``path``, atomically.
 
     ``logits`` selects the positions of a decoder's output: the last of each sequence (to generate) or all (to score);
     ``output`` and ``padded`` what an encoder gives and takes, see ``onnx_encoder.py``. With ``external_data``, weights
     that exceed one file go to a second one beside it, ``path`` plus ``.data``; a copy of the model needs both.
+    ``formats`` names formats of single matrices, as :func:`matrix_names` calls them, of a ranking model.
 
     Raises:
         SpecError: A weight is missing or has the wrong shape.
@@ -70,7 +72,7 @@ def export(
     if not external_data:
         check_size(design)
     target = Path(path)
-    model = build(design, weights, logits=logits, output=output, padded=padded)
+    model = build(design, weights, logits=logits, output=output, padded=padded, formats=formats)
     if stored_bytes(design) > LARGEST_BYTES:
         _move_weights(model, target.with_name(f"{target.name}.data"))
     write_atomic(target, model.SerializeToString())
@@ -96,14 +98,18 @@ def build(
     logits: Logits = "last",
     output: Output = "mean",
     padded: bool = False,
+    formats: Mapping[str, str] | None = None,
 ) -> ModelProto:
     """The ONNX model of ``design``. See :func:`export`."""
     if is_encoder(design.arch):
         nodes = encoder_graph(design, weights, output=output, padded=padded)
         return _model(nodes, design, metadata(design, "all") | encoder_metadata(output, padded=padded))
     if isinstance(design.arch.stem, RankingStem):
-        nodes = ranker_graph(design, weights)
-        return _model(nodes, design, metadata(design, "last") | ranker_metadata(design.arch.stem))
+        nodes = ranker_graph(design, weights, formats=formats)
+        facts = metadata(design, "last") | ranker_metadata(design.arch.stem)
+        return _model(nodes, design, facts | ({"formats": dict(formats)} if formats else {}))
+    if formats:
+        raise Unsupported(f"{design.arch.name}: formats of single matrices are exported of ranking models alone")
     if design.arch.denoiser is not None:
         nodes = denoiser_graph(design, weights)
         return _model(nodes, design, metadata(design, "last") | denoiser_metadata(design.arch))
@@ -112,6 +118,24 @@ def build(
         return _model(nodes, design, metadata(design, "last") | classifier_metadata(design.arch, design.arch.stem))
     require_plain(design.arch, work="exported to ONNX")
     return _model(_decoder(design, weights, logits), design, metadata(design, logits))
+
+
+def matrix_names(design: Design, weights: Mapping[str, npt.NDArray[Any]]) -> list[str]:
+    """The matrices of a ranking model as its graph holds them, those with most values first.
+
+    Projections that are one product are one matrix, such as ``layers.0.attention.qkv.weight``.
+
+    Raises:
+        Unsupported: Another model, or one that is not built.
+    """
+    asked: dict[str, None] = {}
+
+    def noted(name: str) -> str:
+        asked[name] = None
+        return "fp32"
+
+    graph = ranker_graph(design, weights, format_of=noted)
+    return sorted(asked, key=lambda name: -math.prod(graph.stored[name].dims))
 
 
 def check_size(design: Design) -> None:
