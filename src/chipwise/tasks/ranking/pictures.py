@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from chipwise.core import units
 from chipwise.core.statistics import Z90
 from chipwise.tasks.protocol import Picture
 
@@ -53,7 +54,9 @@ def _recall(recalls: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
         cells = []
         for who, _ in shown:
             value, half = recalls[who][number]["recall"], Z90 * recalls[who][number]["std_error"]
-            cells.append(f'<td style="text-align:right">{value:.1%} ± {half:.1%}</td>')
+            cells.append(
+                f'<td style="text-align:right">{units.show(value, "share")} ± {units.show(half, "share")}</td>'
+            )
         rows.append(f"<tr><th scope='row'>{int(first['length'])}</th>{''.join(cells)}</tr>")
     note = "<p>Recall: share of test requests whose next item is among the first, with 90 % intervals over people.</p>"
     return f"{note}<table><thead><tr><th>first</th>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
