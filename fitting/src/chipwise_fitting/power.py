@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from chipwise.core.arrays import Float64Array
+from chipwise.hardware.drawn import floor_w
 from chipwise.predict import power
 from chipwise.predict.kernels.bounded import Network, hardware
 from chipwise_fitting import bounded_training as training
@@ -55,7 +56,7 @@ def fit(tables: Path, out: Path, *, progress: Progress = print, seed: int = 0) -
     calls = {phase: read(tables, phase) for phase in TABLES}
     rows = {phase: _numbers(part) for phase, part in calls.items()}
     device = rows["context"]["device"]
-    floor, limit = power.floor_w(device), device.board_power_w
+    floor, limit = floor_w(device), device.board_power_w
     constants = {phase: _constants([part], floor, limit) for phase, part in rows.items()}
     constants["all"] = _constants(list(rows.values()), floor, limit)
     networks: dict[str, Network] = {}
