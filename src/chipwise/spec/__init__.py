@@ -4,13 +4,16 @@ from chipwise.spec.arch import ArchSpec, Design, Layer, uniform
 from chipwise.spec.candidates import RankingStem
 from chipwise.spec.denoiser import Denoiser
 from chipwise.spec.feed_forward import FeedForward, MixtureOfExperts
-from chipwise.spec.mixers import Attention, GatedDelta, LatentAttention, Mamba2, ShortConv
+from chipwise.spec.mixers import Attention, ConvModule, GatedDelta, LatentAttention, Mamba2, ShortConv
+from chipwise.spec.sound import SoundConv, SoundStem
+from chipwise.spec.stages import Stage
 from chipwise.spec.stem import ImageStem
 
 __all__ = [
     "ArchSpec",
     "Attention",
     "Denoiser",
+    "ConvModule",
     "Design",
     "FeedForward",
     "GatedDelta",
@@ -21,5 +24,8 @@ __all__ = [
     "MixtureOfExperts",
     "RankingStem",
     "ShortConv",
+    "SoundConv",
+    "SoundStem",
+    "Stage",
     "uniform",
 ]

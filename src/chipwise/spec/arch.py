@@ -21,13 +21,14 @@ from chipwise.spec.candidates import RankingStem
 from chipwise.spec.denoiser import BLOCK_PARTS, Denoiser
 from chipwise.spec.feed_forward import Activation, FeedForward, FeedForwardBlock, MixtureOfExperts
 from chipwise.spec.formats import WeightFormats, read_formats
-from chipwise.spec.mixers import Attention, GatedDelta, LatentAttention, Mamba2, Mixer, ShortConv
 from chipwise.spec.projector import Projector
 from chipwise.spec.question import Question
+from chipwise.spec.mixers import Attention, ConvModule, GatedDelta, LatentAttention, Mamba2, Mixer, ShortConv
+from chipwise.spec.sound import SoundStem
 from chipwise.spec.stem import ImageStem
 
 NormKind = Literal["rmsnorm", "layernorm"]
-Block = Mixer | FeedForwardBlock
+Block = Mixer | ConvModule | FeedForwardBlock
 if TYPE_CHECKING:
     # Most packages build and lower one kind of block each, and refuse the others by name (spec.plain) before they read
     # its fields: to a type checker a layer's blocks are Any; at run time they are exactly these.
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 else:
     AnyMixer = Mixer
     AnyFeedForward = FeedForwardBlock
-    AnyStem = ImageStem | RankingStem
+    AnyStem = ImageStem | SoundStem | RankingStem
 
 __all__ = [
     "Activation",
@@ -45,6 +46,7 @@ __all__ = [
     "Attention",
     "Block",
     "Denoiser",
+    "ConvModule",
     "Design",
     "FeedForward",
     "FeedForwardBlock",
@@ -58,6 +60,7 @@ __all__ = [
     "NormKind",
     "RankingStem",
     "ShortConv",
+    "SoundStem",
     "uniform",
 ]
 
@@ -101,6 +104,9 @@ class Layer:
     attention_conv: int = later(0)  # taps of a causal depthwise convolution between norm and block; 0 is none
     ffn_conv: int = later(0)
     scale: bool = later(False)  # a learned factor of each value of each block's result (DINOv2, BEiT)
+    first_ffn: FeedForward | None = later(None)  # noqa: RUF009  (before attention; it and ``ffn`` count half: Conformer)
+    conv: ConvModule | None = later(None)  # noqa: RUF009  (between attention and ``ffn``)
+    last_norm: bool = later(False)  # of the layer's result
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -116,11 +122,13 @@ class Layer:
 
     def blocks(self) -> Iterator[Block]:
         """The blocks that are there, in order."""
-        return (block for block in (self.attention, self.cross, self.ffn) if block is not None)
+        found = (self.first_ffn, self.attention, self.cross, self.conv, self.ffn)
+        return (block for block in found if block is not None)
 
     def norms(self) -> int:
         """Number of norms before (or after) the blocks."""
-        counted = [self.cross is not None, self.attention is not None and self.attention_norm]
+        counted = [self.cross is not None, self.attention is not None and self.attention_norm, self.last_norm]
+        counted += [self.first_ffn is not None, self.conv is not None]
         return sum([*counted, self.ffn is not None and self.ffn_norm])
 
 
@@ -148,14 +156,16 @@ class ArchSpec(Result):
     norm_weight: bool = later(True)  # a norm without weights only divides
     final_norm: bool = later(True)
     embedding_norm: bool = later(False)
-    head: Literal["lm", "pooler", "classes", "scores", "similarity", "none"] = later("lm")
+    head: Literal["lm", "pooler", "classes", "ctc", "scores", "similarity", "none"] = later("lm")
+    # pooler: a square matrix on the first position; classes: of what is pooled; ctc: of each position
     head_bias: bool = later(False)
     token_types: int = later(0)  # rows of a table of segments (BERT)
     extra_positions: int = later(0)  # rows of the learned table beyond max_tokens (OPT has two)
     layer_inputs: int = later(0)  # values of a second table that each token gives each layer (Gemma 4 E2B)
     encoder: tuple[Layer, ...] = later(())  # what ``cross`` attends to; norms and embedding as in the decoder
     encoder_d_model: int = later(0)  # an encoder of another width has a token table of its own; 0 is d_model
-    stem: AnyStem | None = later(None)  # noqa: RUF009  (images in patches, items to rank; None is a table of tokens)
+    stem: AnyStem | None = later(None)  # noqa: RUF009  (images, sound, items to rank; None is a table of tokens)
+    encoder_stem: SoundStem | None = later(None)  # noqa: RUF009  (what the encoder reads instead of tokens)
     classes: int = later(0)  # rows of the matrix of a ``classes`` head, which has a bias
     pooling: Literal["first", "mean", "last", "attention"] = later("first")  # of positions into what the head reads
     projection: int = later(0)  # columns of a last matrix without bias, into a space shared with text (CLIP)
@@ -189,9 +199,11 @@ class ArchSpec(Result):
 
     def _check_images(self) -> None:
         """Checks the stem, and the head of classes, against each other and the rest."""
-        if (self.head == "classes") != (self.classes > 0):
+        if (self.head in ("classes", "ctc")) != (self.classes > 0):
             raise SpecError(f"{self.classes} classes do not go with a head that is {self.head}", field="classes")
         self._check_towers()
+        if self.encoder_stem is not None and not self.encoder:
+            raise SpecError("there is no encoder to read sound", field="encoder_stem")
         if self.projection < 0:
             raise SpecError(f"must be at least 0, not {self.projection}", field="projection")
         ranks = self.head in ("scores", "similarity")
@@ -341,7 +353,7 @@ class ArchSpec(Result):
         tables = self.vocab_size * self.d_model * (2 if untied else 1) + self.token_types * self.d_model
         if self.positions == "learned":
             tables += (self.max_tokens + self.extra_positions) * self.d_model
-        if self.encoder_width != self.d_model:
+        if self.encoder_width != self.d_model and self.encoder_stem is None:
             tables += self.vocab_size * self.encoder_width
         if self.stem is not None:
             tables += self.stem.parameters(self.d_model)
@@ -350,6 +362,8 @@ class ArchSpec(Result):
         if self.projector is not None and isinstance(self.stem, ImageStem):
             tables += self.projector.parameters(self.d_model, self.stem.axes)
         tables += self.question.words * self.d_model if self.question is not None else 0
+        if self.encoder_stem is not None:
+            tables += self.encoder_stem.parameters(self.encoder_width)
         pooler = self.d_model * (self.d_model + 1) if self.head == "pooler" else 0
         pooler += self.d_model + 1 if self.head == "scores" else 0
         pooler += self.classes * (self.d_model + 1) + self.projection * self.d_model + self._pooling_parameters()

@@ -41,6 +41,10 @@ class Attention:
     square: int | None = later(None)  # patches see those of their own square of this many on each side (Swin, ViTDet)
     key_bias: bool = later(True)  # with ``qkv_bias``: whether keys have one (BEiT's have none)
     pointwise: bool = later(False)  # SiLU of each score instead of a softmax; results normed and gated (HSTU)
+    relative_keys: bool = later(False)  # a matrix for keys of distances, and two biases a head (Transformer-XL)
+    shift: bool = later(False)  # every second layer's squares are moved by half of one (Swin)
+    cosine: bool = later(False)  # cosines with a learned scale a head instead of scaled products (Swin v2)
+    bias_network: int = later(0)  # hidden values of a network that makes position biases of distances (Swin v2)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -85,7 +89,10 @@ class Attention:
         biases = (q + new + (q if self.pointwise else 0) if self.qkv_bias else 0) + (d_model if self.out_bias else 0)
         if self.qkv_bias and not self.key_bias:
             biases -= self.kv_width
-        return weights + biases + self._norm_parameters() + self.heads * (self.sinks + self.relative_buckets)
+        placed = d_model * q + 2 * q if self.relative_keys else 0
+        placed += self.bias_network * (3 + self.heads)  # two distances with a bias; the second matrix has none
+        a_head = self.sinks + self.relative_buckets + self.cosine
+        return weights + biases + placed + self._norm_parameters() + self.heads * a_head
 
     def _norm_parameters(self) -> int:
         own = self.query_width if self.pointwise else 0  # of the results
@@ -270,6 +277,35 @@ class ShortConv:
     def state_values(self) -> int:
         """The last inputs of the convolution."""
         return self.width * (self.taps - 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvModule:
+    """Conformer's convolution: into twice the width, half gates the other; a depthwise filter, a norm; and out.
+
+    ``taps`` positions are seen, as many before as after; the norm is one over the batch, which is folded into the filter
+    when the model runs. References: arXiv:2005.08100, figure 2.
+    """
+
+    taps: int = 31
+    bias: bool = True
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        positive(self, "taps")
+
+    def parameters(self, d_model: int) -> int:
+        """Two matrices, the filter and the norm's weight and bias."""
+        biases = 4 * d_model if self.bias else 0
+        return 3 * d_model * d_model + self.taps * d_model + 2 * d_model + biases
+
+    def cache_values(self, tokens: int) -> int:
+        """None: it looks ahead, so nothing is generated with it."""
+        return 0 * tokens
+
+    def state_values(self) -> int:
+        """None."""
+        return 0
 
 
 Mixer = Attention | LatentAttention | GatedDelta | Mamba2 | ShortConv

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from chipwise.core.errors import SpecError
 from chipwise.core.fields import check_fields, later, positive
+from chipwise.spec.stages import Stage
 
 CONV_EDGE, CONV_STRIDE = 3, 2  # of the convolutions that come first
 
@@ -40,6 +41,8 @@ class ImageStem:
     prefix_tokens: int = 1  # positions before the patches: the class token and registers
     mask_token: bool = later(False)  # a vector for hidden patches, which only training uses (DINOv2)
     axes: int = later(2)  # of an image; 1 of a signal in time
+    stages: tuple[Stage, ...] = later(())  # narrower layers on finer grids that come first (Swin)
+    stem_norm: bool = later(False)  # a LayerNorm of the patches before them
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -98,9 +101,14 @@ class ImageStem:
         return int(self.edge**self.axes) * (self.convs[-1] if self.convs else self.channels)
 
     @property
-    def grid(self) -> int:
+    def first_grid(self) -> int:
         """Patches on each side; pixels that fill no patch are left out."""
         return self.sides[-1] // self.edge
+
+    @property
+    def grid(self) -> int:
+        """The same after the stages, each of which halves it."""
+        return int(self.first_grid // 2 ** len(self.stages))
 
     @property
     def patches(self) -> int:
@@ -117,7 +125,15 @@ class ImageStem:
         return tuple(zip((self.channels, *self.convs), self.convs, strict=False))
 
     def parameters(self, d_model: int) -> int:
-        """The convolutions with biases, the matrix, and the vectors before the patches; positions are counted apart."""
+        """The convolutions with biases, the matrix, the vectors before the patches, and the stages with their merges.
+
+        Learned positions are counted apart.
+        """
         convs = sum((self.taps * into + 1) * out for into, out in self.conv_shapes())
         vectors = self.prefix_tokens + self.mask_token + self.bias
-        return convs + (self.values + vectors) * d_model
+        first = self.stages[0].d_model if self.stages else d_model
+        total = convs + (self.values + vectors + 2 * self.stem_norm) * first
+        for stage, width in zip(self.stages, (*(stage.d_model for stage in self.stages[1:]), d_model), strict=True):
+            each = stage.attention.parameters(stage.d_model) + stage.ffn.parameters(stage.d_model) + 4 * stage.d_model
+            total += stage.depth * each + stage.merge_parameters(width)
+        return total

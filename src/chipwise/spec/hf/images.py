@@ -1,20 +1,23 @@
-"""Models that read images: ViT, DeiT, DINOv2 (with registers), BEiT, and the image towers of CLIP and SigLIP.
+"""Models that read images: ViT, DeiT, DINOv2 (with registers), BEiT, Swin, and the image towers of CLIP and SigLIP.
 
 References:
     ViT arXiv:2010.11929, DeiT arXiv:2012.12877, DINOv2 arXiv:2304.07193 and 2309.16588, BEiT arXiv:2106.08254,
+    Swin arXiv:2103.14030 and 2111.09883,
     CLIP arXiv:2103.00020, SigLIP arXiv:2303.15343; fields as transformers' configs name them.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from chipwise.core.errors import SpecError
-from chipwise.spec.arch import Layer
+from chipwise.spec.arch import Layer, check_heads
 from chipwise.spec.feed_forward import FeedForward
 from chipwise.spec.hf.common import attention, depth
 from chipwise.spec.hf.fields import Fields
 from chipwise.spec.mixers import Attention
+from chipwise.spec.stages import Stage
 from chipwise.spec.stem import ImageStem
 
 NEUTRAL = (
@@ -102,6 +105,58 @@ def read_siglip(fields: Fields) -> dict[str, Any]:
     pooled = fields.take("vision_use_head", bool, True)
     found = _whole(fields, heads, plain_ffn(fields, "gelu_pytorch_tanh"), ends={"head": "none"}, stem=stem, eps=1e-6)
     return found | {"pooling": "attention" if pooled else "first"}
+
+
+def read_swin(fields: Fields) -> dict[str, Any]:
+    """Swin: four stages of attention within squares, each at half the grid and twice the width of the one before."""
+    return _pyramid(fields, second=False)
+
+
+def read_swinv2(fields: Fields) -> dict[str, Any]:
+    """Swin v2: cosines, position biases made by a network, norms after the blocks."""
+    return _pyramid(fields, second=True)
+
+
+def _pyramid(fields: Fields, *, second: bool) -> dict[str, Any]:
+    width, depths = fields.size("embed_dim", 96), fields.items("depths") or [2, 2, 6, 2]
+    counts = fields.items("num_heads") or [3, 6, 12, 24]
+    if len(depths) != len(counts):
+        raise SpecError(f"{len(depths)} stages and heads for {len(counts)}", field="num_heads")
+    for name in ("use_absolute_embeddings", "window_size", "hidden_size", "num_layers", "pretrained_window_sizes"):
+        fields.maybe(name)
+    if fields.take("use_absolute_embeddings", bool, False):
+        raise SpecError("learned positions before stages are not read", field="use_absolute_embeddings")
+    window, ratio, bias = fields.size("window_size", 7), fields.take("mlp_ratio", float, 4.0), fields.take("qkv_bias", bool, True)
+    side = fields.size("image_size", 224) // fields.size("patch_size", 4)
+    activation = fields.activation("hidden_act", "gelu")
+    stages = []
+    for i, (heads, depth_) in enumerate(zip(counts, depths, strict=True)):
+        square, d = min(window, side >> i), width << i
+        check_heads(d, heads, field="num_heads")
+        positions = {"bias_network": 512, "cosine": True, "key_bias": False} if second else {"relative_buckets": (2 * square - 1) ** 2}
+        block = Attention(
+            heads=heads, kv_heads=heads, head_size=d // heads, qkv_bias=bias, out_bias=True, rope=False, causal=False,
+            square=square, shift=square < side >> i, **positions,
+        )  # fmt: skip
+        ffn = FeedForward(width=int(ratio * d), activation=activation, gated=False, bias=True)
+        stages.append(Stage(d_model=d, depth=depth_, attention=block, ffn=ffn, norm_after=second))
+    last = stages.pop()
+    stem = replace(_stem(fields, prefix=0), stages=tuple(stages), stem_norm=True)
+    for name in NEUTRAL:
+        fields.maybe(name)
+    return {
+        "vocab_size": 0,
+        "d_model": last.d_model,
+        "layers": (Layer(attention=last.attention, ffn=last.ffn),) * last.depth,
+        "max_tokens": stem.tokens,
+        "norm": "layernorm",
+        "norm_eps": fields.take("layer_norm_eps", float, 1e-5),
+        "norm_bias": True,
+        "positions": "none",
+        "stem": stem,
+        "pooling": "mean",
+        **_ends(fields, "none"),
+    }
 
 
 def _architectures(fields: Fields) -> list[str]:

@@ -18,7 +18,7 @@ from chipwise.core.fields import describe
 from chipwise.core.files import read_json
 from chipwise.spec import families, io
 from chipwise.spec.arch import ArchSpec
-from chipwise.spec.hf import dense, encoders, experts, gemma, gpt, hybrid, images, multimodal
+from chipwise.spec.hf import dense, encoders, experts, gemma, gpt, hybrid, images, multimodal, sound
 from chipwise.spec.hf.fields import Fields
 
 OWN_TYPE = "chipwise"  # model_type of folders whose modelling file is ours; their config holds the ArchSpec itself
@@ -110,6 +110,7 @@ READERS: dict[str, Callable[[Fields], dict[str, Any]]] = {
     "bert": encoders.read_bert,
     "chatglm": dense.read_chatglm,
     "clip_vision_model": images.read_clip,
+    "conformer_ctc": sound.read_conformer_ctc,
     "deepseek_v2": experts.read_deepseek,
     "deepseek_v3": experts.read_deepseek,
     "deit": images.read_deit,
@@ -130,6 +131,7 @@ READERS: dict[str, Callable[[Fields], dict[str, Any]]] = {
     "gpt_oss": experts.read_gpt_oss,
     "granite": dense.read_granite,
     "granitemoe": experts.read_granitemoe,
+    "hubert": sound.read_wav2vec2,
     "hunyuan_v1_moe": experts.read_hunyuan_moe,
     "kimi_k2": experts.read_deepseek,
     "lfm2": hybrid.read_lfm2,
@@ -141,9 +143,11 @@ READERS: dict[str, Callable[[Fields], dict[str, Any]]] = {
     "mistral": dense.read_mistral,
     "mixtral": experts.read_mixtral,
     "modernbert": encoders.read_modernbert,
+    "moonshine": sound.read_moonshine,
     "nemotron_h": hybrid.read_nemotron_h,
     "olmo2": dense.read_olmo2,
     "opt": gpt.read_opt,
+    "parakeet_ctc": sound.read_parakeet,
     "phi": gpt.read_phi,
     "phi3": dense.read_phi3,
     "qwen2": dense.read_qwen2,
@@ -158,7 +162,12 @@ READERS: dict[str, Callable[[Fields], dict[str, Any]]] = {
     "roberta": encoders.read_bert,
     "siglip_vision_model": images.read_siglip,
     "smollm3": dense.read_smollm3,
+    "swin": images.read_swin,
+    "swinv2": images.read_swinv2,
     "t5": encoders.read_t5,
     "vit": images.read_vit,
+    "wav2vec2": sound.read_wav2vec2,
+    "wav2vec2-conformer": sound.read_wav2vec2_conformer,
+    "whisper": sound.read_whisper,
     "xlm-roberta": encoders.read_bert,
 }
