@@ -56,14 +56,14 @@ def estimate(
     model: str | Path | ArchSpec, *, device: str | Path | DeviceProfile = ..., devices: None = None,
     runtime: str = ..., prompt: int = ..., new: int = ..., batch: int = ..., weights: str | None = ...,
     kv: str | None = ..., tp: int = ..., pp: int = ..., ep: int = ..., dp: int = ..., images: int = ...,
-    image_size: tuple[int, int] = ...,
+    image_size: tuple[int, int] = ..., audio_s: float | None = ...,
 ) -> CostEstimate: ...  # fmt: skip
 @overload
 def estimate(
     model: str | Path | ArchSpec, *, devices: Sequence[str] | str,
     runtime: str = ..., prompt: int = ..., new: int = ..., batch: int = ..., weights: str | None = ...,
     kv: str | None = ..., tp: int = ..., pp: int = ..., ep: int = ..., dp: int = ..., images: int = ...,
-    image_size: tuple[int, int] = ...,
+    image_size: tuple[int, int] = ..., audio_s: float | None = ...,
 ) -> EstimateTable: ...  # fmt: skip
 @public
 def estimate(
@@ -83,6 +83,7 @@ def estimate(
     dp: int = 1,
     images: int = 0,
     image_size: tuple[int, int] = IMAGE_SIZE,
+    audio_s: float | None = None,
 ) -> CostEstimate | EstimateTable:
     """Predicts what serving ``model`` costs on a device, kernel by kernel; the device need not be here.
 
@@ -110,6 +111,8 @@ def estimate(
         dp: Data-parallel replicas of attention.
         images: Images of each request, for a model that reads them; their tokens come on top of ``prompt``.
         image_size: Their width and height in pixels.
+        audio_s: Seconds of sound that a request reads, of a model that hears. Default: 30 of Whisper, else 10. There is
+            no prompt beside it.
 
     Raises:
         UnknownName: A name that is not known; similar names are suggested.
@@ -120,6 +123,8 @@ def estimate(
     from chipwise.serve.estimate import estimate as estimate_request
     from chipwise.serve.estimate import estimates
 
+    if audio_s is not None:
+        model = resolve(model).hearing(audio_s) if not isinstance(model, ArchSpec) else model.hearing(audio_s)
     request = Request(
         model=model, device=device, runtime=runtime, weights=weights, kv=kv, tp=tp, pp=pp, ep=ep, dp=dp,
         batch=batch, prompt_tokens=prompt, new_tokens=new, images=images, image_size=image_size,

@@ -75,12 +75,13 @@ def _data(found: Comparison) -> dict[str, object]:
 
 
 def _print(found: Comparison) -> None:
-    from chipwise.cli.estimate import million_tokens
+    from chipwise.cli.estimate import energy_of, million_tokens, read_by
     from chipwise.cli.output import print_table, say
     from chipwise.core import units
     from chipwise.core.layout import Column, Table
 
-    each = "image" if any(cell.estimate and "image_s" in cell.estimate.metrics for cell in found.cells) else "token"
+    costs = [cell.estimate for cell in found.cells if cell.estimate is not None]
+    each = next((name for cost in costs if (name := read_by(cost)) != "token"), "token")
     right = {"TTFT": 0, "TPOT": 0, f"{each}s/s": 0, f"energy/{each}": 2, "$/M in": 0, "$/M out": 0, "memory": 1}
     columns = [Column(head=head, right=True, drop=drop) for head, drop in right.items()]
     table = Table(columns=[Column(head="model"), *columns, Column(head="bound")])
@@ -95,7 +96,7 @@ def _print(found: Comparison) -> None:
                 problems.append(f"{cell.model} on {device}: {cell.problem}")
                 continue
             cost, values = cell.estimate, cell.estimate.metrics
-            energy = values.get("joules_per_token", values.get("joules_per_image"))
+            energy = energy_of(cost)
             table.add(
                 f"  {cell.model}",
                 units.show(cost.ttft_s, "time"),

@@ -48,6 +48,9 @@ def command(
     new: Annotated[int, typer.Option(help="New tokens of a request.", min=1)] = 128,
     images: Annotated[int, typer.Option(help=image_size.IMAGES, min=0)] = 0,
     size: Annotated[str, typer.Option("--image-size", help=image_size.SIZE)] = image_size.DEFAULT,
+    audio: Annotated[
+        float | None, typer.Option(help="Seconds of sound that a request to a speech model reads. Default: its usual.")
+    ] = None,
     batch: Annotated[int, typer.Option(help="Requests in flight.", min=1)] = 1,
     weights: Annotated[str | None, typer.Option(help="bf16, fp16, fp8, fp8_block, nvfp4, mxfp4, int8, int4, …")] = None,
     kv: Annotated[str | None, typer.Option(help="KV-cache dtype. Default: same as the activations.")] = None,
@@ -87,6 +90,8 @@ def command(
 
     Images: chipwise estimate Qwen/Qwen2.5-VL-7B-Instruct --images 2 --image-size 1280x720 --prompt 100
 
+    Speech, with its real-time factor: chipwise estimate openai/whisper-large-v3 --device rtx-4090 --new 100
+
     Parts on a phone's NPU: chipwise estimate openai/whisper-small --device snapdragon-8-elite --weights w8a16
 
     Columns read: row_id, model, device, runtime, weights, kv, tp, pp, ep, dp, batch, isl, osl.
@@ -118,11 +123,13 @@ def command(
     if model is None:
         raise typer.BadParameter("name a MODEL, or a file with --table")
     refuse(context, "out", why="is for --table")
+    if audio is not None:
+        refuse(context, "prompt", why="is for models that read text; --audio says how long the sound is")
     picture = {"height": height, "width": width, "frames": frames, "steps": steps}
     if whole_runs.answered(context, model, picture, part=part, timed_by=timed_by, as_json=as_json):
         return
     if train:
-        refuse(context, "new", "kv", "images", "size", why="is for serving, not for --train")
+        refuse(context, "new", "kv", "audio", "images", "size", why="is for serving, not for --train")
         if device == "all":
             raise typer.BadParameter("--train is priced on one device at a time, not on all")
         step = api.estimate_training(
@@ -134,7 +141,7 @@ def command(
         return
     refuse(context, *TRAIN_ONLY, why="is for --train")
     sizes: dict[str, Any] = {"weights": weights, "kv": kv, "tp": tp, "pp": pp, "ep": ep, "dp": dp}
-    sizes |= {"runtime": runtime, "prompt": prompt, "new": new, "batch": batch}
+    sizes |= {"runtime": runtime, "prompt": prompt, "new": new, "batch": batch, "audio_s": audio}
     if images:
         sizes |= {"images": images, "image_size": image_size.parse(size)}
     else:
@@ -197,17 +204,20 @@ def _print(model: str, found: CostEstimate) -> None:
     several = f"{found.devices} x " if found.devices > 1 else ""
     say(f"{model} on {several}{found.device}, {found.runtime}: {found.provenance}, 90 % intervals", bold=True)
     table = Table(columns=[Column(), Column(prose=True)])
-    generates, images = "tpot_p50" in found.metrics, "image_s" in found.metrics
-    ranks = "request_s" in found.metrics
-    rate = "image_rate" if images else "request_rate" if ranks else "rate"
-    read = "images" if images else "requests" if ranks else "texts"
+    generates, read = "tpot_p50" in found.metrics, read_by(found)
+    all_read = "tokens read" if read == "token" else f"{read}s"
+    rate = "rate" if read == "token" else f"{read}_rate"
+    first = ("TTFT of one sound" if "rtf" in found.metrics else "TTFT of one prompt") if generates else None
     for name, label, kind in (
-        ("ttft_p50", "TTFT of one prompt" if generates else f"pass over all {read}", "time"),
+        ("ttft_p50", first or f"pass over all {'texts' if read == 'token' else f'{read}s'}", "time"),
         ("tpot_p50", "TPOT", "time"),
         ("image_s", "seconds per image", "time"),
+        ("sound_s", "seconds per sound", "time"),
         ("request_s", "seconds per request", "time"),
-        ("throughput", "throughput, all requests" if generates else read if images or ranks else "tokens read", rate),
+        ("rtf", "real-time factor", "count"),
+        ("throughput", "throughput, all requests" if generates else all_read, rate),
         ("joules_per_image", "energy per image", "energy"),
+        ("joules_per_sound", "energy per sound", "energy"),
         ("joules_per_request", "energy per request", "energy"),
         ("joules_per_token", "energy per token", "energy"),
         ("served_power_w", "power under steady load", "power"),
@@ -231,6 +241,16 @@ def _print(model: str, found: CostEstimate) -> None:
         say(f"note: {note}")
 
 
+def read_by(found: CostEstimate) -> str:
+    """What a request's cost is counted by: ``token``, ``image``, ``sound`` or ``request``."""
+    return next((name for name in ("image", "sound", "request") if f"{name}_s" in found.metrics), "token")
+
+
+def energy_of(found: CostEstimate) -> Predicted | None:
+    """Energy of a token, an image or a sound; None where it is not known."""
+    return found.metrics.get(f"joules_per_{read_by(found)}")
+
+
 def _print_devices(model: str, answers: Sequence[DeviceAnswer]) -> None:
     from chipwise.cli.output import print_table, say
     from chipwise.core import units
@@ -239,7 +259,7 @@ def _print_devices(model: str, answers: Sequence[DeviceAnswer]) -> None:
     found = [(row.device, row.estimate) for row in answers if row.estimate is not None]
     main = next((_main(cost) for _, cost in found), "tpot_p50")
     name = main.partition("_")[0].upper()
-    each = "image" if any("image_s" in cost.metrics for _, cost in found) else "token"
+    each = next((read for _, cost in found if (read := read_by(cost)) != "token"), "token")
     right = {
         "TTFT": 0,
         "TPOT": 0,
@@ -256,7 +276,7 @@ def _print_devices(model: str, answers: Sequence[DeviceAnswer]) -> None:
     )
     for device, cost in found:
         values, best = cost.metrics, cost.metrics[main]
-        energy = values.get("joules_per_token", values.get("joules_per_image"))
+        energy = energy_of(cost)
         table.add(
             device,
             units.show(cost.ttft_s, "time"),

@@ -233,6 +233,7 @@ _SCALES: Final[dict[str, tuple[tuple[float, str], ...]]] = {
     "rate": ((1e6, " Mtokens/s"), (1e3, " ktokens/s"), (1.0, " tokens/s")),
     "image_rate": ((1e3, "k images/s"), (1.0, " images/s")),
     "request_rate": ((1e3, "k requests/s"), (1.0, " requests/s")),
+    "sound_rate": ((1e3, "k sounds/s"), (1.0, " sounds/s")),
 }
 
 

@@ -21,6 +21,9 @@ PhaseName = Literal["prefill", "decode"]
 Task = Literal["serve", "train"]
 
 
+_ONE = {"image": "an image", "sound": "a sound", "request": "a request"}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """One model, as deployed, under one workload. ``device`` None is this machine, as calibrated.
@@ -53,9 +56,11 @@ class Question:
     sensitivity: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.arch.stem is not None:  # a request is an image
+        if self.arch.stem is not None:  # a request is an image or a sound
             object.__setattr__(self, "prompt_tokens", self.arch.request_tokens)
             object.__setattr__(self, "new_tokens", 1)
+        if self.arch.encoder_stem is not None:  # a request is a sound, and what is written of it
+            object.__setattr__(self, "prompt_tokens", self.arch.encoder_stem.tokens)
         if not 0 <= self.shared_tokens <= self.prompt_tokens:
             raise SpecError(
                 f"prompts of {self.prompt_tokens:,} tokens cannot have {self.shared_tokens:,} in common",
@@ -167,14 +172,16 @@ class Case:
         question = self.question
         if self.training:
             again = ", activations recomputed" if question.checkpoint else ""
-            what = "tokens" if self.arch.stem is None else "positions of an image"
+            what = "tokens" if self.arch.stem is None else f"positions of {_ONE[self.arch.reads]}"
             return f"one optimiser step over {question.batch} x {question.prompt_tokens:,} {what}{again}"
         if self.arch.stem is not None:
-            images = "an image" if question.batch == 1 else f"{question.batch} images"
-            return f"one pass over {images} of {question.prompt_tokens:,} positions"
+            read = _ONE[self.arch.reads] if question.batch == 1 else f"{question.batch} {self.arch.reads}s"
+            return f"one pass over {read} of {question.prompt_tokens:,} positions"
         if not self.arch.causal:
             texts = "" if question.batch == 1 else f"{question.batch} x "
             return f"one pass over {texts}{question.prompt_tokens:,} tokens"
+        if (sound_s := self.arch.sound_s) is not None:
+            return f"{question.batch} in flight, {sound_s:.4g} s of sound and {question.new_tokens:,} new tokens"
         shared = f" ({question.shared_tokens:,} of them shared by all)" if question.shared_tokens else ""
         prompt = f"{question.prompt_tokens:,} prompt{shared}"
         width, height = question.image_size

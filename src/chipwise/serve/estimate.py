@@ -220,10 +220,12 @@ def estimate_of(cost: GroupCost, i: int, energy: Energies | Unsupported | None =
     if group.generates:
         metrics["tpot_p50"] = Predicted.around(float(cost.tpot_s[i]), float(cost.log_halfwidth[i]))
     metrics["throughput"] = Predicted.around(tokens_per_s, request_halfwidth)
-    each = "token"
-    if setting.arch.stem is not None:
-        each = "request" if isinstance(setting.arch.stem, RankingStem) else "image"
+    each = setting.arch.reads
+    if each != "token":
         metrics[f"{each}_s"] = Predicted.around(1 / tokens_per_s, request_halfwidth)
+    if (sound_s := setting.arch.sound_s) is not None:
+        written_s = float(cost.tpot_s[i]) * int(group.new_tokens[i]) if group.generates else 0.0
+        metrics["rtf"] = Predicted.around((float(cost.prefill_s[i]) + written_s) / sound_s, request_halfwidth)
     notes = []
     try:
         metrics[f"joules_per_{each}"] = energy_j_per_token(cost, i, energies([cost])[0] if energy is None else energy)
@@ -299,7 +301,8 @@ def _positions(group: Group, i: int) -> list[str]:
     arch = group.setting.arch
     if arch.stem is not None:
         return []
-    longest = int(group.prompt_tokens[i] + (group.new_tokens[i] if group.generates else 0))
+    read = 0 if arch.encoder_stem is not None else int(group.prompt_tokens[i])
+    longest = read + (int(group.new_tokens[i]) if group.generates else 0)
     if longest <= arch.max_tokens:
         return []
     if arch.positions != "learned":

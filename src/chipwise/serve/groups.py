@@ -239,10 +239,12 @@ def grouped(requests: Sequence[Request]) -> tuple[list[Group], dict[int, Chipwis
 def _sizes(request: Request, arch: ArchSpec) -> tuple[int, ...]:
     """Requests, prompt tokens (images' included), new tokens, cached tokens, the tower's passes and their positions.
 
-    A request to a classifier has the positions of an image.
+    A request to a classifier has the positions of an image or a sound.
     """
     if arch.stem is not None:
         return request.batch, arch.request_tokens, 1, 0, 0, 0
+    if arch.encoder_stem is not None:  # what is generated is written from nothing but the sound
+        return request.batch, arch.encoder_stem.tokens, request.new_tokens, 0, 0, 0
     prompt, passes, positions = request.prompt_tokens, 0, 0
     if arch.towers:
         width, height = request.image_size

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from chipwise.ops import AttentionOp, ConvOp, EmbeddingOp, PoolOp
+from chipwise.ops import AttentionOp, ConvOp, EmbeddingOp, NormOp, PoolOp
 from chipwise.serve import feed_forward
 from chipwise.serve.setting import Part, Setting, Step
-from chipwise.spec import ImageStem
+from chipwise.spec import ImageStem, Layer
 
 
 def patches(stem: ImageStem, setting: Setting, step: Step) -> Iterator[Part]:
@@ -28,16 +29,48 @@ def patches(stem: ImageStem, setting: Setting, step: Step) -> Iterator[Part]:
         yield Part(place=f"convs.{i}", op=op)
         yield setting.elementwise(f"activations.{i}", "gelu", step.batch * area * out)
     asked = arch.question is not None
+    width = stem.stages[0].d_model if stem.stages else arch.d_model
     rows = step.batch * (stem.patches if asked else step.query_tokens - stem.prefix_tokens)
-    yield setting.plain_matmul("patches", rows, stem.values, arch.d_model, bias=stem.bias)
+    rows = step.batch * stem.first_grid**stem.axes if stem.stages else rows
+    yield setting.plain_matmul("patches", rows, stem.values, width, bias=stem.bias)
+    if stem.stem_norm:
+        norm = NormOp(rows=rows, width=width, norm=arch.norm, bias=arch.norm_bias, activations=formats.activations)
+        yield Part(place="norm", op=norm)
+    if stem.stages:  # which add no positions
+        return
     table = EmbeddingOp(
         tokens=step.tokens,
-        width=arch.d_model,
+        width=width,
         rows=max(1, stem.prefix_tokens),
         weights=formats.table,
         activations=formats.activations,
     )
     yield Part(place="embedding", op=table)
+
+
+def stages(stem: ImageStem, setting: Setting, step: Step) -> Iterator[tuple[str, Setting, Step]]:
+    """The stages before a pyramid's last: place, setting of a model of that stage's layers alone, and its step."""
+    for i, stage in enumerate(stem.stages):
+        grid = stem.first_grid >> i
+        layer = Layer(attention=stage.attention, ffn=stage.ffn)
+        inner = ImageStem(image_size=grid, patch=1, prefix_tokens=0)
+        arch = replace(setting.arch, d_model=stage.d_model, layers=(layer,) * stage.depth, stem=inner)
+        yield f"stages.{i}", replace(setting, arch=arch), replace(step, query_tokens=grid**2 + 0 * step.query_tokens)
+
+
+def width_after(stem: ImageStem, setting: Setting, place: str) -> int:
+    """Width of what follows the stage at ``place``."""
+    after = int(place.rpartition(".")[2]) + 1
+    return stem.stages[after].d_model if after < len(stem.stages) else setting.arch.d_model
+
+
+def merge(setting: Setting, step: Step, *, into: int) -> Iterator[Part]:
+    """Four positions of a stage brought together, normed, and multiplied into one of width ``into``."""
+    d, kept = setting.arch.d_model, setting.formats.activations
+    yield setting.elementwise("merge.gather", "transpose", step.tokens * d)
+    norm = NormOp(rows=step.tokens // 4, width=4 * d, norm=setting.arch.norm, bias=True, activations=kept)
+    yield Part(place="merge.norm", op=norm)
+    yield setting.plain_matmul("merge", step.tokens // 4, 4 * d, into)
 
 
 def ends(setting: Setting, step: Step) -> Iterator[Part]:
@@ -50,6 +83,8 @@ def ends(setting: Setting, step: Step) -> Iterator[Part]:
         yield Part(place="mean", op=op)
     if arch.head == "classes":
         yield setting.head_matmul("logits", step.batch, d, arch.classes)
+    if arch.head == "ctc":
+        yield setting.head_matmul("logits", step.tokens, d, arch.classes)
     if arch.projection:
         yield setting.plain_matmul("projection", step.batch, d, arch.projection)
 

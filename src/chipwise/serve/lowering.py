@@ -12,10 +12,10 @@ from typing import Any
 
 from chipwise.core.errors import Unsupported
 from chipwise.ops import CollectiveOp, EmbeddingOp, NormOp, SampleOp
-from chipwise.serve import feed_forward, images, mixers, ranking, towers
+from chipwise.serve import feed_forward, images, mixers, ranking, sound, towers
 from chipwise.serve.formats import Formats
 from chipwise.serve.setting import Part, Setting, Step
-from chipwise.spec import Layer, RankingStem
+from chipwise.spec import Layer, RankingStem, SoundStem
 from chipwise.spec.feed_forward import FeedForward, MixtureOfExperts
 from chipwise.spec.mixers import Attention, GatedDelta, LatentAttention, Mamba2, ShortConv
 
@@ -41,13 +41,20 @@ def _parts(setting: Setting, step: Step) -> Iterator[Part]:
     if arch.encoder and step.encode:
         encoding = replace(step, query_tokens=step.encoder_tokens, past_tokens=0)
         reader = setting if arch.encoder_width == arch.d_model else replace(setting, arch=arch.encoding())
-        yield _embedding(reader, encoding).inside("encoder")
+        if arch.encoder_stem is None:
+            yield _embedding(reader, encoding).inside("encoder")
+        else:
+            for part in sound.stem(arch.encoder_stem, reader, encoding.batch):
+                yield part.inside("encoder.stem")
         for part in (*_stack(arch.encoder, reader, encoding), *reader.norm(encoding.tokens)):
             yield part.inside("encoder")
     if arch.stem is None:
         yield _embedding(setting, step)
     elif isinstance(arch.stem, RankingStem):
         for part in ranking.items(arch.stem, setting, step):
+            yield part.inside("stem")
+    elif isinstance(arch.stem, SoundStem):
+        for part in sound.stem(arch.stem, setting, step.batch):
             yield part.inside("stem")
     else:
         for part in images.patches(arch.stem, setting, step):
@@ -56,6 +63,11 @@ def _parts(setting: Setting, step: Step) -> Iterator[Part]:
             of_image = replace(step, query_tokens=arch.stem.tokens)
             for part in towers.project(setting, of_image):
                 yield part.inside("projector")
+        for place, narrow, taken in images.stages(arch.stem, setting, step):
+            for part in _stack(narrow.arch.layers, narrow, taken):
+                yield part.inside(place)
+            for part in images.merge(narrow, taken, into=images.width_after(arch.stem, setting, place)):
+                yield part.inside(place)
     if arch.embedding_norm:
         for part in setting.norm(step.tokens):
             yield part.inside("embedding")
@@ -158,6 +170,9 @@ def _by_format(group: Alike, layers: tuple[Layer, ...], setting: Setting) -> Ite
 def _layer(layer: Layer, setting: Setting, step: Step) -> Iterator[tuple[str, Iterator[Part]]]:
     """The blocks with their norms. Parallel blocks are summed on each device, before the all-reduce."""
     both = setting.arch.norm_place == "both"
+    if layer.first_ffn is not None:
+        yield "first_ffn", setting.norm(step.tokens)
+        yield "first_ffn", feed_forward.feed_forward(layer.first_ffn, setting, step.tokens)
     joined = layer.parallel and layer.attention is not None and layer.ffn is not None
     if layer.attention is not None:
         if layer.attention_norm:
@@ -173,6 +188,9 @@ def _layer(layer: Layer, setting: Setting, step: Step) -> Iterator[tuple[str, It
     if layer.cross is not None:
         yield "cross", setting.norm(step.tokens)
         yield "cross", mixers.cross_attention(layer.cross, setting, step)
+    if layer.conv is not None:
+        yield "conv", setting.norm(step.tokens)
+        yield "conv", mixers.conv_module(layer.conv, setting, step)
     if layer.ffn is not None:
         if layer.ffn_norm:
             yield "ffn", setting.norm(step.tokens)
@@ -188,6 +206,8 @@ def _layer(layer: Layer, setting: Setting, step: Step) -> Iterator[tuple[str, It
             yield "ffn", iter([setting.elementwise("scale", "mul", step.tokens * setting.arch.d_model)])
         if both:
             yield "ffn", setting.norm(step.tokens)
+    if layer.last_norm:
+        yield "last", setting.norm(step.tokens)
 
 
 def _mixer(block: Any, setting: Setting, step: Step) -> Iterator[Part]:

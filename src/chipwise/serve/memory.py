@@ -129,7 +129,7 @@ def held(setting: Setting, parts: Sequence[Part], size_of: Callable[[Any], Any])
     looked_up = [part.op for part in parts if _is_embedding(part) and isinstance(part.op, EmbeddingOp)]
     tables = {op.width: op for op in looked_up}
     body += sum(size_of(op) for width, op in tables.items() if width != arch.d_model)  # of an encoder of another width
-    embedding = tables.get(arch.d_model)  # none where items of a ranking model are looked up
+    embedding = tables.get(arch.d_model)  # none where items of a ranking model are looked up, or sound is read
     positions = arch.token_types + (arch.max_tokens + arch.extra_positions if arch.positions == "learned" else 0)
     first = 0 if embedding is None else size_of(embedding)
     if embedding is not None and positions:
@@ -155,7 +155,7 @@ def resident_bytes(op: Any) -> Any:
     if isinstance(op, Matmul):
         bias = op.n * values_bytes(1, op.activations) if op.bias else 0
         return weight_format(op.weights).matrix_bytes(op.k, op.n) + bias
-    if isinstance(op, ConvOp) and op.groups == 1:
+    if isinstance(op, ConvOp) and (op.groups == 1 or op.groups < op.in_channels):
         return op.work().weight_bytes
     if isinstance(op, ExpertsOp):
         stored = weight_format(op.weights)
@@ -190,7 +190,8 @@ def cache_bytes(op: Any, tokens: Any) -> Any:
 
 def _rows(parts: Sequence[Part]) -> Any:
     """Number of new positions of a pass, which its embedding looks up."""
-    return next(part.op.tokens for part in parts if isinstance(part.op, EmbeddingOp))
+    looked_up = [part.op.tokens for part in parts if isinstance(part.op, EmbeddingOp)]
+    return looked_up[0] if looked_up else [part.op.rows for part in parts if isinstance(part.op, NormOp)][-1]
 
 
 def _live_bytes(op: Any, *, chunk: int | None) -> Any:

@@ -11,7 +11,7 @@ from chipwise.ops import AttentionOp, ConvOp, EmbeddingOp, GroupedMatmul, Latent
 from chipwise.serve import ranking
 from chipwise.serve.setting import Part, Setting, Step, shard
 from chipwise.spec import RankingStem
-from chipwise.spec.mixers import Attention, GatedDelta, LatentAttention, Mamba2, ShortConv
+from chipwise.spec.mixers import Attention, ConvModule, GatedDelta, LatentAttention, Mamba2, ShortConv
 
 
 def attention(block: Attention, setting: Setting, step: Step) -> Iterator[Part]:
@@ -89,12 +89,20 @@ def _attend(block: Attention, setting: Setting, step: Step, *, heads: int, kv_he
         tokens = block.square**2
         batch = -(-step.tokens // tokens)  # a square at an edge of the image is filled up
         yield setting.elementwise("squares", "transpose", 2 * step.tokens * heads * block.head_size)
-    if block.relative_buckets and setting.arch.stem is not None:  # a bias for each pair of patches and each head
+    if block.relative_keys:
+        yield from _scores_of_distances(block, setting, step, heads)
+    if block.shift:
+        yield setting.elementwise("shift", "copy", 2 * step.tokens * heads * block.head_size)
+    rows = block.relative_buckets or (2 * (block.square or 0) - 1) ** 2 * (block.bias_network > 0)
+    if rows and setting.arch.stem is not None:  # a bias for each pair of patches and each head
         formats = setting.formats
+        if block.bias_network:
+            yield setting.plain_matmul("bias_network.in", rows, 2, block.bias_network, bias=True)
+            yield setting.plain_matmul("bias_network.out", rows, block.bias_network, heads)
         table = EmbeddingOp(
             tokens=tokens**2,
             width=heads,
-            rows=block.relative_buckets,
+            rows=rows,
             weights=formats.activations,
             activations=formats.activations,
         )
@@ -208,6 +216,27 @@ def mamba2(block: Mamba2, setting: Setting, step: Step) -> Iterator[Part]:
     yield Part(place="result_norm", op=norm)
     yield setting.matmul("out", tokens, inner, d_model, bias=block.bias)
     yield from setting.collective("all_reduce", tokens * d_model, tp)
+
+
+def _scores_of_distances(block: Attention, setting: Setting, step: Step, heads: int) -> Iterator[Part]:
+    """Keys of all distances (Transformer-XL), and each query's products with them, shifted to their pairs."""
+    kept, distances = setting.formats.activations, 2 * step.query_tokens - 1
+    yield setting.matmul("distances", distances, setting.arch.d_model, heads * block.head_size)
+    scores = GroupedMatmul(
+        tokens=step.tokens * heads, groups=heads, k=block.head_size, n=distances, weights=kept, activations=kept
+    )
+    yield Part(place="distance_scores", op=scores)
+    yield setting.elementwise("distance_shift", "copy", step.tokens * heads * step.query_tokens)
+
+
+def conv_module(block: ConvModule, setting: Setting, step: Step) -> Iterator[Part]:
+    """Conformer's convolution, its norm folded into the filter: in and a gate, the filter, SiLU, out."""
+    tokens, d = step.tokens, setting.arch.d_model
+    yield setting.matmul("in", tokens, d, 2 * d, bias=block.bias)
+    yield setting.elementwise("gate", "sigmoid_mul", tokens * d)
+    yield conv(setting, step, d, block.taps, bias=True)
+    yield setting.elementwise("act", "silu", tokens * d)
+    yield setting.matmul("out", tokens, d, d, bias=block.bias)
 
 
 def short_conv(block: ShortConv, setting: Setting, step: Step) -> Iterator[Part]:

@@ -335,6 +335,33 @@ class ArchSpec(Result):
         return self.classes or self.vocab_size or int(self.head == "scores")
 
     @property
+    def reads(self) -> Literal["token", "image", "sound", "request"]:
+        """What a request's cost is counted by: tokens, the one image or sound of a model that generates nothing, or itself.
+        """
+        if self.stem is None:
+            return "token"
+        if isinstance(self.stem, RankingStem):
+            return "request"
+        return "sound" if isinstance(self.stem, SoundStem) else "image"
+
+    @property
+    def sound_s(self) -> float | None:
+        """Seconds of sound that a request reads; None of a model that does not hear, or not in seconds."""
+        heard = self.encoder_stem if self.encoder_stem is not None else self.stem
+        return heard.seconds if isinstance(heard, SoundStem) else None
+
+    def hearing(self, seconds: float) -> ArchSpec:
+        """The model with requests of so many ``seconds`` of sound.
+
+        Raises:
+            SpecError: It does not hear, or not so long at once.
+        """
+        for name in ("stem", "encoder_stem"):
+            if isinstance(stem := getattr(self, name), SoundStem):
+                return replace(self, **{name: replace(stem, seconds=float(seconds))})
+        raise SpecError(f"{self.name} does not hear", field="audio_s")
+
+    @property
     def encoder_width(self) -> int:
         """Width of the encoder, and of what the decoder's layers attend to."""
         return self.encoder_d_model or self.d_model

@@ -283,8 +283,8 @@ class ShortConv:
 class ConvModule:
     """Conformer's convolution: into twice the width, half gates the other; a depthwise filter, a norm; and out.
 
-    ``taps`` positions are seen, as many before as after; the norm is one over the batch, which is folded into the filter
-    when the model runs. References: arXiv:2005.08100, figure 2.
+    ``taps`` positions are seen, as many before as after; the norm is one over the batch, which is folded into the
+    filter when the model runs. References: arXiv:2005.08100, figure 2.
     """
 
     taps: int = 31

@@ -1,9 +1,9 @@
 """Stems of speech models: how samples or log-mel frames become the positions of a transformer.
 
 References:
-    Two convolutions over log-mel frames: Radford et al. 2022 (Whisper), arXiv:2212.04356. Seven over samples, and a wide
-    one that tells positions: Baevski et al. 2020 (wav2vec 2.0), arXiv:2006.11477. Three over samples: Jeffries et al.
-    2024 (Moonshine), arXiv:2410.15608. Convolutions over frames and bands: Gulati et al. 2020 (Conformer),
+    Two convolutions over log-mel frames: Radford et al. 2022 (Whisper), arXiv:2212.04356. Seven over samples, and a
+    wide one that tells positions: Baevski et al. 2020 (wav2vec 2.0), arXiv:2006.11477. Three over samples: Jeffries et
+    al. 2024 (Moonshine), arXiv:2410.15608. Convolutions over frames and bands: Gulati et al. 2020 (Conformer),
     arXiv:2005.08100; separated by channel: Rekesh et al. 2023 (Fast Conformer), arXiv:2305.05084.
 """
 
@@ -48,8 +48,8 @@ class SoundConv:
 class SoundStem:
     """A sound of ``seconds`` as positions: convolutions over its frames, then perhaps a matrix.
 
-    ``rate`` frames a second of ``channels`` values each: 100 log-mel frames of 80 bands, or 16,000 samples of one value.
-    A request reads ``seconds`` of sound.
+    ``rate`` frames a second of ``channels`` values each: 100 log-mel frames of 80 bands, or 16,000 samples of one
+    value. A request reads ``seconds`` of sound.
     """
 
     seconds: float
@@ -79,11 +79,10 @@ class SoundStem:
         if self.tokens < 1:
             raise SpecError(f"{self.seconds} s of sound leave no position", field="seconds")
         if self.position_rows and self.tokens > self.position_rows:
-            longest = self.seconds * self.position_rows / self.tokens
-            raise SpecError(
-                f"the model reads at most {longest:.4g} s at once ({self.position_rows} positions), not {self.seconds} s",
-                field="seconds",
+            longest = (
+                f"{self.seconds * self.position_rows / self.tokens:.4g} s at once ({self.position_rows} positions)"
             )
+            raise SpecError(f"the model reads at most {longest}, not {self.seconds:g} s", field="seconds")
 
     @property
     def frames(self) -> int:

@@ -133,7 +133,8 @@ class ImageStem:
         vectors = self.prefix_tokens + self.mask_token + self.bias
         first = self.stages[0].d_model if self.stages else d_model
         total = convs + (self.values + vectors + 2 * self.stem_norm) * first
-        for stage, width in zip(self.stages, (*(stage.d_model for stage in self.stages[1:]), d_model), strict=True):
+        widths = [*(stage.d_model for stage in self.stages), d_model]
+        for stage, width in zip(self.stages, widths[1:], strict=True):
             each = stage.attention.parameters(stage.d_model) + stage.ffn.parameters(stage.d_model) + 4 * stage.d_model
             total += stage.depth * each + stage.merge_parameters(width)
         return total

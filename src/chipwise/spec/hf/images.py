@@ -126,14 +126,17 @@ def _pyramid(fields: Fields, *, second: bool) -> dict[str, Any]:
         fields.maybe(name)
     if fields.take("use_absolute_embeddings", bool, False):
         raise SpecError("learned positions before stages are not read", field="use_absolute_embeddings")
-    window, ratio, bias = fields.size("window_size", 7), fields.take("mlp_ratio", float, 4.0), fields.take("qkv_bias", bool, True)
+    window, ratio = fields.size("window_size", 7), fields.take("mlp_ratio", float, 4.0)
+    bias = fields.take("qkv_bias", bool, True)
     side = fields.size("image_size", 224) // fields.size("patch_size", 4)
     activation = fields.activation("hidden_act", "gelu")
     stages = []
     for i, (heads, depth_) in enumerate(zip(counts, depths, strict=True)):
         square, d = min(window, side >> i), width << i
         check_heads(d, heads, field="num_heads")
-        positions = {"bias_network": 512, "cosine": True, "key_bias": False} if second else {"relative_buckets": (2 * square - 1) ** 2}
+        positions: dict[str, Any] = {"relative_buckets": (2 * square - 1) ** 2}
+        if second:
+            positions = {"bias_network": 512, "cosine": True, "key_bias": False}
         block = Attention(
             heads=heads, kv_heads=heads, head_size=d // heads, qkv_bias=bias, out_bias=True, rope=False, causal=False,
             square=square, shift=square < side >> i, **positions,

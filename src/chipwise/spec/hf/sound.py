@@ -36,7 +36,7 @@ NEUTRAL = (
     "proj_codevector_dim", "rope_scaling", "rotary_embedding_base", "scale_embedding", "scale_input",
     "suppress_tokens", "tdnn_dilation", "tdnn_dim", "tdnn_kernel", "tokenizer_class", "use_weighted_layer_sum",
     "xvector_output_dim", "return_dict", "tie_word_embeddings", "vocab_size", "ignore_value", "_name_or_path",
-    "num_frames", "is_decoder", "hidden_act", "pad_head_dim_to_multiple_of", "rope_parameters", "convolution_bias",
+    "num_frames", "is_decoder", "id2label", "label2id", "hidden_act", "pad_head_dim_to_multiple_of", "rope_parameters", "convolution_bias",
     "max_position_embeddings",
 )  # fmt: skip
 """Fields that change nothing in a pass over a sound, or that other fields already tell."""
@@ -215,9 +215,7 @@ def _fast_conformer(fields: Fields) -> dict[str, Any]:
     layer = _conformer_layer(
         _attention(fields.size("num_attention_heads"), d, qkv_bias=bias, out_bias=bias, relative_keys=True),
         _ffn(fields, "hidden_act", "silu", fields.size("intermediate_size"), gated=False, bias=bias),
-        ConvModule(
-            taps=fields.size("conv_kernel_size", 9), bias=bool(fields.take("convolution_bias", bool, True))
-        ),
+        ConvModule(taps=fields.size("conv_kernel_size", 9), bias=bool(fields.take("convolution_bias", bool, True))),
     )
     stem = SoundStem(
         seconds=SECONDS,
@@ -286,7 +284,9 @@ def _samples_stem(fields: Fields) -> SoundStem:
     strides = fields.items("conv_stride") or [5, 2, 2, 2, 2, 2, 2]
     kernels = fields.items("conv_kernel") or [10, 3, 3, 3, 3, 2, 2]
     if not len(channels) == len(strides) == len(kernels):
-        raise SpecError(f"{len(channels)} convolutions, {len(strides)} strides, {len(kernels)} kernels", field="conv_dim")
+        raise SpecError(
+            f"{len(channels)} convolutions, {len(strides)} strides, {len(kernels)} kernels", field="conv_dim"
+        )
     kind = fields.take("feat_extract_norm", str, "group")
     if kind not in ("group", "layer"):
         raise SpecError(f"norms of type {short(kind)} are not read", field="feat_extract_norm")
