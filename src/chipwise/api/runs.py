@@ -21,6 +21,7 @@ from chipwise.spec.hf import resolve
 
 if TYPE_CHECKING:
     from chipwise.optim.laws import ExpectedQuality
+    from chipwise.pipeline.one_model import TaskScore, TaskTrained
     from chipwise.shrinking import Shrunk
     from chipwise.training.tasks import TaskResult
     from chipwise.training.train_model import Trained
@@ -136,8 +137,11 @@ def train(
     peak: str | None = None,
     seed: int = 0,
     on_progress: Callable[..., None] | None = None,
-) -> Trained:
+) -> Trained | TaskTrained:
     """Trains a model for a budget of steps, tokens or CPU seconds and writes a Hugging Face folder.
+
+    With a run file of another task than text as ``data`` the model learns that task's data, is exported, and is judged
+    on the parts that were held out.
 
     Args:
         spec: A spec file, a Hugging Face config or known name, or a folder with weights to continue from.
@@ -167,6 +171,19 @@ def train(
     from chipwise.training.origin import check_inputs
 
     check_inputs(spec, data)
+    from chipwise.pipeline.one_model import other_than_text, train_on_task
+
+    if (run := other_than_text(data)) is not None:
+        text_alone = {"accumulate": accumulate != 1, "checkpoint_activations": checkpoint_activations}
+        text_alone |= {"sharing": sharing != "ddp", "window": window is not None, "rate": rate != 1.0}
+        text_alone |= {"peak": peak is not None, "precision": precision is not None}
+        if any(text_alone.values()):
+            named = ", ".join(name for name, given in text_alone.items() if given)
+            raise InputError(f"{named}: for models of text; a model of {run.task} learns by its task's own recipe")
+        return train_on_task(
+            spec, run, steps=steps, tokens=tokens, cpu_seconds=cpu_seconds, out=out, resume=resume, device=device,
+            seed=seed, batch=batch, on_progress=on_progress or (lambda update: None),
+        )  # fmt: skip
     from chipwise.training.train_model import execution_of, recipe_of, train_model
 
     return train_model(
@@ -230,12 +247,14 @@ def evaluate(
     method: str | None = None,
     with_baseline: bool = True,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
-) -> tuple[TaskResult, TaskResult | None]:
+) -> tuple[TaskResult, TaskResult | None] | tuple[TaskScore, None]:
     """Evaluates a model's folder on a task; returns its result and that of the TF-IDF baseline.
+
+    With a run file of another task than text as ``task`` the folder's exported graph is judged on its test data.
 
     Args:
         model: A folder with weights and tokenizer, such as a winner's.
-        task: ``organ-system``, ``chapters``, or a CSV or JSON Lines file.
+        task: ``organ-system``, ``chapters``, a CSV or JSON Lines file, or a run file of another task than text.
         kind: ``classification`` or ``regression``, where a file's labels do not make it clear.
         method: ``tune`` (a copy of the model is trained on the task) or ``probe``. By default the classifier that a
             winner ships for these very items is used, else ``tune``.
@@ -246,6 +265,12 @@ def evaluate(
         InputError: The model or the task cannot be used.
         MissingExtra: A package that the task or the baseline needs is not installed.
     """
+    from chipwise.pipeline.one_model import judge_on_task, other_than_text
+
+    if (run := other_than_text(task)) is not None:
+        if kind is not None or method is not None:
+            raise InputError("kind and method are for evaluations of text models")
+        return judge_on_task(model, run), None
     from chipwise.training.tasks_folder import evaluate_folder
 
     return evaluate_folder(model, task, kind=kind, method=method, with_baseline=with_baseline, on_progress=on_progress)

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 def command(
     model: Annotated[str, typer.Argument(help="A folder with weights and tokenizer, such as a winner's.")],
-    task: Annotated[str, typer.Option(help="organ-system, chapters, or a .csv or .jsonl file of text and label.")],
+    task: Annotated[
+        str, typer.Option(help="organ-system, chapters, a .csv or .jsonl file of text and labels, or a run file")
+    ],
     kind: Annotated[
         str | None,
         typer.Option(help="What the labels are: classification or regression. Default: recognised from the file."),
@@ -30,14 +32,26 @@ def command(
     ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print both results as JSON.")] = False,
 ) -> None:
-    """Evaluate a model on held-out items of a task: accuracy with its 95 % interval, and the confusion matrix."""
+    """Evaluate a model on held-out items of a task: accuracy with its 95 % interval, and the confusion matrix.
+
+    Text: chipwise evaluate runs/clinic/winner --task organ-system
+
+    Images, speech, series: chipwise evaluate runs/vision/winner --task vision.yaml
+    """
     from chipwise import api
-    from chipwise.cli.output import json_of, progress_bar
+    from chipwise.cli.output import json_of, progress_bar, put
+    from chipwise.pipeline.one_model import TaskScore
 
     with progress_bar("tuning", quiet=as_json) as advance:
         reached, reference = api.evaluate(
             model, task, kind=kind, method=method, with_baseline=baseline, on_progress=advance
         )
+    if reference is None and isinstance(reached, TaskScore):
+        if as_json:
+            json_of({"model": reached})
+        else:
+            put(f"{model}: {reached.metric} {reached.shown} on the test data of {reached.task}, 95 % interval")
+        return
     if as_json:
         json_of({"model": reached, "baseline": reference})
         return

@@ -12,6 +12,7 @@ import typer
 
 if TYPE_CHECKING:
     from chipwise.training.accelerated import TrainingProgress
+    from chipwise.training.trainer import Update
 
 
 def command(
@@ -24,7 +25,8 @@ def command(
     data: Annotated[
         list[str] | None,
         typer.Option(
-            help="A text source, text files or globs (repeat the option), or a run file. Default: medical-definitions."
+            help="A text source, text files or globs (repeat the option), or a run file of any task (its data is "
+            "learnt). Default: medical-definitions."
         ),
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Budget: optimiser steps.")] = None,
@@ -53,11 +55,14 @@ def command(
 
     Can be resumed after Ctrl-C or a kill. A model that ends worse than it started keeps its old weights.
     On several GPUs: torchrun --nproc-per-node 8 -m chipwise train SPEC …
+
+    Images, speech, series: chipwise train model.yaml --data vision.yaml --cpu-seconds 60
     """
     from chipwise import api
     from chipwise.cli.output import json_of, put, say
     from chipwise.core import units
     from chipwise.core.digest import plain
+    from chipwise.pipeline.one_model import TaskTrained
 
     first = os.environ.get("RANK", "0") == "0"
     try:
@@ -89,6 +94,11 @@ def command(
     if as_json:
         json_of({**plain(done), "folder": str(done.folder)})
         return
+    if isinstance(done, TaskTrained):
+        say(f"after {done.steps:,} steps, {done.tokens:,} positions, {units.show(done.cpu_s, 'time')} of CPU")
+        say(f"validation data: {done.validation.metric} {done.validation.shown}")
+        put(f"model: {done.folder} (test data: {done.test.metric} {done.test.shown})")
+        return
     result = done.result
     speed = "" if done.tokens_per_s is None else f", {units.show(done.tokens_per_s, 'rate')}"
     share = "unknown" if done.mfu is None else units.show(done.mfu, "share", digits=2)
@@ -110,14 +120,18 @@ class _Progress:
     def __init__(self) -> None:
         self._printed_s = -10.0
 
-    def __call__(self, update: TrainingProgress) -> None:
+    def __call__(self, update: TrainingProgress | Update) -> None:
         from chipwise.cli.output import notices
         from chipwise.core import units
+        from chipwise.training.accelerated import TrainingProgress
 
         now = time.monotonic()
         if not notices.is_terminal and now - self._printed_s < 10:
             return
         self._printed_s = now
+        if not isinstance(update, TrainingProgress):
+            print(f"{units.show(update.share, 'share')} of the budget", file=sys.stderr, flush=True)
+            return
         loss = "" if update.loss is None else f"{update.loss:.3f} bits/byte of training text, "
         used = (
             "MFU unknown (unknown peak)" if update.mfu is None else f"MFU {units.show(update.mfu, 'share', digits=2)}"

@@ -167,6 +167,12 @@ def require_folder(source: Path) -> None:
     """
     if not source.is_dir():
         raise SpecError("there is no such folder; give a Hugging Face folder with config.json", file=str(source))
+    path = source / "config.json"
+    held = read_mapping(path) if path.exists() else {}
+    if held.get("model_type") in LOADED and read_config(held, file=str(path)).arch.stem is not None:
+        raise Unsupported(
+            f"{source}: shrink cuts models of text, and this one reads none; search for a smaller design with its task"
+        )
     if lacking := [what for what, pattern in _NEEDED.items() if not any(source.glob(pattern))]:
         raise SpecError(f"not a Hugging Face model that can be cut: it lacks {', '.join(lacking)}", file=str(source))
     config = read_mapping(source / "config.json")

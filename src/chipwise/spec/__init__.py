@@ -12,8 +12,8 @@ from chipwise.spec.stem import ImageStem
 __all__ = [
     "ArchSpec",
     "Attention",
-    "Denoiser",
     "ConvModule",
+    "Denoiser",
     "Design",
     "FeedForward",
     "GatedDelta",

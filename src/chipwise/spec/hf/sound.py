@@ -36,8 +36,8 @@ NEUTRAL = (
     "proj_codevector_dim", "rope_scaling", "rotary_embedding_base", "scale_embedding", "scale_input",
     "suppress_tokens", "tdnn_dilation", "tdnn_dim", "tdnn_kernel", "tokenizer_class", "use_weighted_layer_sum",
     "xvector_output_dim", "return_dict", "tie_word_embeddings", "vocab_size", "ignore_value", "_name_or_path",
-    "num_frames", "is_decoder", "id2label", "label2id", "hidden_act", "pad_head_dim_to_multiple_of", "rope_parameters", "convolution_bias",
-    "max_position_embeddings",
+    "num_frames", "is_decoder", "hidden_act", "pad_head_dim_to_multiple_of", "rope_parameters", "convolution_bias",
+    "id2label", "label2id", "max_position_embeddings",
 )  # fmt: skip
 """Fields that change nothing in a pass over a sound, or that other fields already tell."""
 

@@ -1,0 +1,237 @@
+"""One model, trained or judged on the data of a run file, without a search: of any task but text.
+
+Text has loops of its own (``training/train_model.py``, ``training/tasks_folder.py``), which know tokenizers and GPUs.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chipwise.core.digest import plain
+from chipwise.core.errors import InputError, SpecError, StudyError
+from chipwise.core.fields import whole_number
+from chipwise.core.files import read_yaml, storage, write_json
+from chipwise.core.statistics import Z95
+from chipwise.deploy.hf import load_pretrained
+from chipwise.deploy.onnx import export
+from chipwise.run.folder import PROMISES, holds_run
+from chipwise.run.spec import RunSpec, load_run
+from chipwise.run.winner import read_winner
+from chipwise.spec import ArchSpec, Design, ImageStem
+from chipwise.spec.hf import resolve
+from chipwise.spec.io import to_data
+from chipwise.tasks.protocol import Exported, Losses, TaskData
+from chipwise.training.origin import has_weights
+
+if TYPE_CHECKING:
+    from chipwise.training.trainer import Update
+
+FORMAT = "fp32"  # of what a training leaves
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskScore:
+    """How well an exported file does on a part of a task's data, in the task's metric."""
+
+    task: str
+    metric: str  # its title, such as accuracy
+    split: str  # validation or test
+    value: float  # as shown: an accuracy, not a share of errors
+    low: float | None  # ends of the 95 % interval over entries; None of one entry
+    high: float | None
+    entries: int  # that count as independent: images, speakers, series
+    shown: str  # value and interval with their unit
+
+    @classmethod
+    def of(cls, run: RunSpec, losses: Losses, split: str) -> TaskScore:
+        """The score that ``losses`` give."""
+        metric, error = run.asked.metric, losses.std_error
+        most = 1.0 if metric.unit == "share" else math.inf
+        off = 0.0 if error is None else Z95 * error
+        ends = [min(max(losses.loss + each, 0.0), most) for each in (-off, off)]
+        ends.sort(key=metric.shown)
+        low, high = map(metric.shown, ends)
+        span = " to ".join(map(metric.text, ends))
+        return cls(
+            task=run.task,
+            metric=metric.title,
+            split=split,
+            value=metric.shown(losses.loss),
+            low=None if error is None else low,
+            high=None if error is None else high,
+            entries=len(losses.values),
+            shown=metric.text(losses.loss) + ("" if error is None else f" ({span})"),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskTrained:
+    """A model trained on a task's data."""
+
+    folder: Path  # what the task's ecosystem loads, with ``model.onnx``
+    steps: int
+    tokens: int
+    cpu_s: float
+    validation: TaskScore
+    test: TaskScore
+
+
+def other_than_text(data: object) -> RunSpec | None:
+    """The run that ``data`` names, if it is a run file whose task is not text; None of anything else."""
+    given = data[0] if isinstance(data, list | tuple) and len(data) == 1 else data
+    if not isinstance(given, str | Path) or Path(given).suffix not in (".yaml", ".yml") or not Path(given).is_file():
+        return None
+    held = read_yaml(given)
+    if not isinstance(held, Mapping) or held.get("task", "text") == "text":
+        return None
+    return load_run(given)
+
+
+def train_on_task(
+    model: str | Path,
+    run: RunSpec,
+    *,
+    steps: int | None,
+    tokens: int | None,
+    cpu_seconds: float | None,
+    out: str | Path | None,
+    resume: bool,
+    device: str | None,
+    seed: int,
+    batch: int | None = None,
+    on_progress: Callable[[Update], None] = lambda update: None,
+) -> TaskTrained:
+    """Trains ``model`` on the data of ``run`` and writes what its ecosystem loads, with the exported file and scores.
+
+    Raises:
+        InputError: The model does not fit the task's data, or there is not one budget.
+        StudyError: The folder holds a training and ``resume`` is not given.
+        Unsupported: The model has blocks that are not built here.
+    """
+    from chipwise.training.evaluate import read
+    from chipwise.training.worker import TrainJob
+
+    arch, start = _model_of(model)
+    target = Path(out) if out is not None else Path("runs") / f"train-{arch.name.replace('/', '-')}"
+    if (target / "state").exists() and not resume:
+        raise StudyError(f"{target}: holds a training; continue it with --resume, or name another folder with --out")
+    data = _opened(run, target / "corpus", arch)
+    recipe = {**data.recipe, **({} if batch is None else {"batch_windows": whole_number("batch", batch)})}
+    budgets = {"steps": steps, "tokens": tokens, "cpu_seconds": cpu_seconds}
+    given = {name: value for name, value in budgets.items() if value is not None}
+    if len(given) != 1 or not 0 < next(iter(given.values())) < math.inf:
+        raise InputError("give one budget above 0: --steps, --tokens or --cpu-seconds")
+    if tokens is not None:
+        steps = math.ceil(tokens / data.step_tokens(arch))
+    file = data.data(arch)
+    job = TrainJob(
+        arch=arch,
+        tokens=file.path,
+        dataset=file.kind,
+        folder=str(target / "state"),
+        steps=steps,
+        cpu_budget_s=cpu_seconds,
+        seed=seed,
+        recipe=recipe,
+        device=device if device not in (None, "cpu") else None,
+        start=start,
+    )
+    result = job.run(on_progress)
+    item = Exported(design=Design(arch=arch, weights=FORMAT), weights=read(Path(result["weights"])), folder=target)
+    shipped = target / "model"
+    with storage(shipped):
+        shipped.mkdir(parents=True, exist_ok=True)
+    data.ship(item, shipped, {})
+    with storage(shipped):
+        export(item.design, item.weights, shipped / "model.onnx")
+    scores = {split: TaskScore.of(run, data.losses(item, split=split), split) for split in ("validation", "test")}  # type: ignore[arg-type]
+    write_json(shipped / PROMISES, _told(run, item.design, scores["test"].value))
+    return TaskTrained(
+        folder=shipped,
+        steps=int(result["steps"]),
+        tokens=int(result["tokens"]),
+        cpu_s=float(result["cpu_s"]),
+        validation=scores["validation"],
+        test=scores["test"],
+    )
+
+
+def judge_on_task(model: str | Path, run: RunSpec, *, cache: str | Path | None = None) -> TaskScore:
+    """Scores a folder with weights, such as a winner's, on the test data of ``run`` by its exported graph.
+
+    Args:
+        model: The folder.
+        run: The run file's spec.
+        cache: Where the data is kept; that of the run which the folder belongs to, else ``runs/data-<name>``.
+
+    Raises:
+        InputError: The folder has no weights, or its model does not fit the data.
+    """
+    folder = Path(model)
+    if not has_weights(folder):
+        raise InputError(f"{model}: is no folder with weights, such as that of a run's winner or of `chipwise train`")
+    found, weights = load_pretrained(folder)
+    winner = read_winner(folder)
+    design = Design(arch=found, weights=FORMAT) if winner is None else winner.design
+    home = Path(cache) if cache is not None else _data_of(folder, run)
+    data = _opened(run, home, design.arch)
+    with tempfile.TemporaryDirectory() as room:
+        item = Exported(design=design, weights=weights, folder=Path(room))
+        export(design, weights, Path(room) / "model.onnx")
+        return TaskScore.of(run, data.losses(item, split="test"), "test")
+
+
+def _data_of(folder: Path, run: RunSpec) -> Path:
+    """The data of the run or training that a folder belongs to, else a place of its own."""
+    parent = folder.resolve().parent
+    return parent / "corpus" if holds_run(parent) or (parent / "state").is_dir() else Path("runs") / f"data-{run.name}"
+
+
+def _model_of(model: str | Path) -> tuple[ArchSpec, str | None]:
+    """The architecture, and the file of its weights where it has some under the names of the torch module."""
+    folder = Path(model)
+    if not has_weights(folder):
+        return resolve(model), None
+    from safetensors.numpy import save_file
+
+    arch, weights = load_pretrained(folder)
+    path = Path(tempfile.mkdtemp(prefix="chipwise-start-")) / "start.safetensors"
+    save_file(dict(weights), str(path))
+    return arch, str(path)
+
+
+def _opened(run: RunSpec, folder: Path, arch: ArchSpec) -> TaskData:
+    """The task's data, made where it is missing, checked to be what ``arch`` reads."""
+    image, stem = run.space.image, arch.stem
+    if image is not None and isinstance(stem, ImageStem):
+        wanted = {"size": image.size, "channels": image.channels, "classes": image.classes, "axes": image.axes}
+        got = {"size": stem.image_size, "channels": stem.channels, "classes": arch.classes, "axes": stem.axes}
+        off = [f"{name} {got[name]}, not {wanted[name]}" for name in wanted if wanted[name] != got[name]]
+        if off:
+            raise SpecError(f"{arch.name} reads other data than {run.name} has: {'; '.join(off)}", field="space.image")
+    elif image is not None:
+        raise SpecError(f"{arch.name} reads no images or spectrograms, which {run.name} has", field="space.image")
+    data = run.asked.open(run.data, base=Path(run.folder), folder=folder, space=run.space)
+    data.prepare()
+    return data
+
+
+def _told(run: RunSpec, design: Design, value: float) -> dict[str, Any]:
+    """``chipwise.json`` of a model that no search measured, so that other commands know its design and task."""
+    return {
+        "schema": "chipwise.winner/1",
+        "task": run.task,
+        "arch": to_data(design.arch),
+        "weights": design.weights,
+        "target": {"threads": 1},
+        "workload": plain(run.workload),
+        "constraints": {},
+        "promised": {},
+        "measured": None,
+        run.asked.metric.name: value,
+    }
