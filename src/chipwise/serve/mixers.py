@@ -93,16 +93,17 @@ def _attend(block: Attention, setting: Setting, step: Step, *, heads: int, kv_he
         yield from _scores_of_distances(block, setting, step, heads)
     if block.shift:
         yield setting.elementwise("shift", "copy", 2 * step.tokens * heads * block.head_size)
-    rows = block.relative_buckets or (2 * (block.square or 0) - 1) ** 2 * (block.bias_network > 0)
-    if rows and setting.arch.stem is not None:  # a bias for each pair of patches and each head
+    if block.bias_network and block.square is not None:  # made of distances, looked up as a table would be
+        rows = (2 * block.square - 1) ** 2
+        yield setting.plain_matmul("bias_network.in", rows, 2, block.bias_network, bias=True)
+        yield setting.plain_matmul("bias_network.out", rows, block.bias_network, heads)
+        yield setting.elementwise("position_bias", "copy", tokens**2 * heads)
+    if block.relative_buckets and setting.arch.stem is not None:  # a bias for each pair of patches and each head
         formats = setting.formats
-        if block.bias_network:
-            yield setting.plain_matmul("bias_network.in", rows, 2, block.bias_network, bias=True)
-            yield setting.plain_matmul("bias_network.out", rows, block.bias_network, heads)
         table = EmbeddingOp(
             tokens=tokens**2,
             width=heads,
-            rows=rows,
+            rows=block.relative_buckets,
             weights=formats.activations,
             activations=formats.activations,
         )
@@ -219,11 +220,24 @@ def mamba2(block: Mamba2, setting: Setting, step: Step) -> Iterator[Part]:
 
 
 def _scores_of_distances(block: Attention, setting: Setting, step: Step, heads: int) -> Iterator[Part]:
-    """Keys of all distances (Transformer-XL), and each query's products with them, shifted to their pairs."""
-    kept, distances = setting.formats.activations, 2 * step.query_tokens - 1
-    yield setting.matmul("distances", distances, setting.arch.d_model, heads * block.head_size)
-    scores = GroupedMatmul(
-        tokens=step.tokens * heads, groups=heads, k=block.head_size, n=distances, weights=kept, activations=kept
+    """Keys of all distances (Transformer-XL), and each query's products with them, shifted to their pairs.
+
+    Products with 2 T - 1 distances take as many FLOPs as scores and values of T positions.
+    """
+    yield setting.matmul("distances", 2 * step.query_tokens - 1, setting.arch.d_model, heads * block.head_size)
+    scores = AttentionOp(
+        batch=step.batch,
+        query_tokens=step.query_tokens,
+        past_tokens=0,
+        heads=heads,
+        kv_heads=heads,
+        head_size=block.head_size,
+        rope=False,
+        causal=False,
+        owns_cache=False,
+        fused=setting.runtime.fuses("attention"),
+        activations=setting.formats.activations,
+        cache=setting.formats.activations,
     )
     yield Part(place="distance_scores", op=scores)
     yield setting.elementwise("distance_shift", "copy", step.tokens * heads * step.query_tokens)

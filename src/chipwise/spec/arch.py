@@ -21,9 +21,9 @@ from chipwise.spec.candidates import RankingStem
 from chipwise.spec.denoiser import BLOCK_PARTS, Denoiser
 from chipwise.spec.feed_forward import Activation, FeedForward, FeedForwardBlock, MixtureOfExperts
 from chipwise.spec.formats import WeightFormats, read_formats
+from chipwise.spec.mixers import Attention, ConvModule, GatedDelta, LatentAttention, Mamba2, Mixer, ShortConv
 from chipwise.spec.projector import Projector
 from chipwise.spec.question import Question
-from chipwise.spec.mixers import Attention, ConvModule, GatedDelta, LatentAttention, Mamba2, Mixer, ShortConv
 from chipwise.spec.sound import SoundStem
 from chipwise.spec.stem import ImageStem
 

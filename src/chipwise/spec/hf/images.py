@@ -144,19 +144,19 @@ def _pyramid(fields: Fields, *, second: bool) -> dict[str, Any]:
         ffn = FeedForward(width=int(ratio * d), activation=activation, gated=False, bias=True)
         stages.append(Stage(d_model=d, depth=depth_, attention=block, ffn=ffn, norm_after=second))
     last = stages.pop()
-    stem = replace(_stem(fields, prefix=0), stages=tuple(stages), stem_norm=True)
+    pyramid = replace(stem_of(fields, prefix=0), stages=tuple(stages), stem_norm=True)
     for name in NEUTRAL:
         fields.maybe(name)
     return {
         "vocab_size": 0,
         "d_model": last.d_model,
         "layers": (Layer(attention=last.attention, ffn=last.ffn),) * last.depth,
-        "max_tokens": stem.tokens,
+        "max_tokens": pyramid.tokens,
         "norm": "layernorm",
         "norm_eps": fields.take("layer_norm_eps", float, 1e-5),
         "norm_bias": True,
         "positions": "none",
-        "stem": stem,
+        "stem": pyramid,
         "pooling": "mean",
         **_ends(fields, "none"),
     }
