@@ -31,6 +31,7 @@ from chipwise.serve.towers import of_tower, place_of, tower_setting
 CONTEXT_BYTES = {"gpu": 1.0e9, "tpu": 0.5e9, "npu": 0.2e9, "accelerator": 1.0e9, "soc": 0.1e9, "cpu": 0.1e9}
 """Bytes of a process before a model is loaded (driver context, libraries, captured graphs): 0.5 GB of CUDA
 context and as much of workspaces on NVIDIA GPUs; stated, not fitted."""
+SHORT_TAPS = 8  # of depthwise convolutions whose few weights are left out
 HEAD = "head.logits"  # place of the matrix that may be tied to the token table
 CHUNK_TOKENS = 8192  # most new positions of a pass in runtimes with chunked prefill (vLLM's default on large GPUs)
 
@@ -155,7 +156,7 @@ def resident_bytes(op: Any) -> Any:
     if isinstance(op, Matmul):
         bias = op.n * values_bytes(1, op.activations) if op.bias else 0
         return weight_format(op.weights).matrix_bytes(op.k, op.n) + bias
-    if isinstance(op, ConvOp) and (op.groups == 1 or op.groups < op.in_channels):
+    if isinstance(op, ConvOp) and (op.groups == 1 or op.groups < op.in_channels or op.taps > SHORT_TAPS):
         return op.work().weight_bytes
     if isinstance(op, ExpertsOp):
         stored = weight_format(op.weights)

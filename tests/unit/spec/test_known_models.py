@@ -164,12 +164,14 @@ NO_PEER = {
 }
 
 
-READERS_OF_IMAGES = {  # test_image_models.py and test_models_that_see.py
-    name for name in families.names() if resolve(name).stem is not None or resolve(name).towers
+ELSEWHERE = {  # test_image_models.py, test_models_that_see.py and test_speech_models.py
+    name
+    for name in families.names()
+    if (arch := resolve(name)).stem is not None or arch.towers or arch.encoder_stem is not None
 }
 
 
-@pytest.mark.parametrize("name", [name for name in families.names() if name not in NO_PEER | READERS_OF_IMAGES])
+@pytest.mark.parametrize("name", [name for name in families.names() if name not in NO_PEER | ELSEWHERE])
 def test_parameters_are_those_of_transformers(name: str) -> None:
     """All but those that transformers has no equal of; their counts are published."""
     assert resolve(name).parameters() == _peer_count(families.config_of(name))
