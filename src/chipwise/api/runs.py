@@ -168,9 +168,6 @@ def train(
         StudyError: The folder holds another training, or this one and ``resume`` is not given.
         TrainingDiverged: The loss is no longer finite; the last good state is kept.
     """
-    from chipwise.training.origin import check_inputs
-
-    check_inputs(spec, data)
     from chipwise.pipeline.one_model import other_than_text, train_on_task
 
     if (run := other_than_text(data)) is not None:
@@ -184,6 +181,9 @@ def train(
             spec, run, steps=steps, tokens=tokens, cpu_seconds=cpu_seconds, out=out, resume=resume, device=device,
             seed=seed, batch=batch, on_progress=on_progress or (lambda update: None),
         )  # fmt: skip
+    from chipwise.training.origin import check_inputs
+
+    check_inputs(spec, data)
     from chipwise.training.train_model import execution_of, recipe_of, train_model
 
     return train_model(

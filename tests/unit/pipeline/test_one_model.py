@@ -49,7 +49,7 @@ def run_file(tmp_path: Path) -> Path:
 def test_a_classifier_is_trained_exported_judged_and_goes_on(run_file: Path, tmp_path: Path) -> None:
     """Brightness is learnt in 60 steps; the folder is judged as the training said, and measured as any winner's."""
     out = tmp_path / "trained"
-    done = api.train(tmp_path / "model.yaml", data=run_file, steps=60, out=out)
+    done = api.train(tmp_path / "model.yaml", data=[run_file], steps=60, out=out)
     assert isinstance(done, TaskTrained)
     assert (done.steps, done.folder) == (60, out / "model")
     assert done.test.value > 0.9
@@ -58,8 +58,8 @@ def test_a_classifier_is_trained_exported_judged_and_goes_on(run_file: Path, tmp
     told = read_mapping(done.folder / "chipwise.json")
     assert (told["task"], told["weights"], told["accuracy"]) == ("vision", "fp32", done.test.value)
     with pytest.raises(StudyError, match="--resume"):
-        api.train(tmp_path / "model.yaml", data=run_file, steps=60, out=out)
-    longer = api.train(done.folder, data=run_file, tokens=1, out=tmp_path / "more")
+        api.train(tmp_path / "model.yaml", data=[run_file], steps=60, out=out)
+    longer = api.train(done.folder, data=[run_file], tokens=1, out=tmp_path / "more")
     assert longer.steps == 1
     assert longer.test.value > 0.9  # it began where the other ended
     with pytest.raises(Unsupported, match="shrink cuts models of text"):
@@ -68,13 +68,13 @@ def test_a_classifier_is_trained_exported_judged_and_goes_on(run_file: Path, tmp
 
 def test_what_does_not_fit_is_refused_before_anything_is_trained(run_file: Path, tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="gpt2 reads no images"):
-        api.train("gpt2", data=run_file, steps=1, out=tmp_path / "a")
+        api.train("gpt2", data=[run_file], steps=1, out=tmp_path / "a")
     with pytest.raises(SpecError, match="size 224, not 8"):
-        api.train("google/vit-base-patch16-224", data=run_file, steps=1, out=tmp_path / "b")
+        api.train("google/vit-base-patch16-224", data=[run_file], steps=1, out=tmp_path / "b")
     with pytest.raises(InputError, match="give one budget"):
-        api.train(tmp_path / "model.yaml", data=run_file, steps=1, tokens=1, out=tmp_path / "c")
+        api.train(tmp_path / "model.yaml", data=[run_file], steps=1, tokens=1, out=tmp_path / "c")
     with pytest.raises(InputError, match="window: for models of text"):
-        api.train(tmp_path / "model.yaml", data=run_file, steps=1, window=8, out=tmp_path / "d")
+        api.train(tmp_path / "model.yaml", data=[run_file], steps=1, window=8, out=tmp_path / "d")
     with pytest.raises(InputError, match="no folder with weights"):
         api.evaluate(tmp_path, run_file)
 
