@@ -22,7 +22,6 @@ from chipwise.serve.request import Request, resolved, stood_in
 from chipwise.serve.served_energy import served_power
 from chipwise.serve.setting import Setting
 from chipwise.serve.steps import PassTimes, class_of
-from chipwise.spec import RankingStem
 
 WORTH_NOTING = 0.01  # of a pass
 

@@ -336,8 +336,7 @@ class ArchSpec(Result):
 
     @property
     def reads(self) -> Literal["token", "image", "sound", "request"]:
-        """What a request's cost is counted by: tokens, the one image or sound of a model that generates nothing, or itself.
-        """
+        """What a request's cost is counted by: tokens, its one image or sound, or (ranking) itself."""
         if self.stem is None:
             return "token"
         if isinstance(self.stem, RankingStem):
