@@ -23,7 +23,9 @@ SUITES = {
     "ranking": "test_ranking_task.TestRanking",
 }
 PROBE = """
-const seen = {images: [], drawings: [], rows: document.querySelectorAll("tr").length, text: document.body.innerText.length};
+const seen = {images: [], drawings: []};
+seen.rows = document.querySelectorAll("tr").length;
+seen.text = document.body.innerText.length;
 for (const image of document.images) seen.images.push(image.complete && image.naturalWidth > 0);
 for (const drawing of document.querySelectorAll("svg")) {
   const box = drawing.getBoundingClientRect();
