@@ -108,6 +108,23 @@ class ImageSpace:
         """Rows of the head's matrix."""
         return self.classes
 
+    def wide_enough(self, widths: tuple[int, ...]) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+        """Conditions by which denoisers are at least as wide as their patches have values, as pairs like the others.
+
+        Noise cannot be written in fewer values than it has: a narrower model never tells it from the image.
+
+        Raises:
+            SpecError: No width is as large as a patch.
+        """
+        for patch in self.patch if self.steps else ():
+            values = patch**self.axes * self.channels
+            wide = [width for width in widths if width >= values]
+            if not wide:
+                text = f"none is as wide as a patch of {patch} pixels has values, {values}; list a wider one, or leave "
+                raise SpecError(f"{text}the patch out", field="d_model")
+            if len(wide) < len(widths):
+                yield {"patch": [patch]}, {"d_model": wide}
+
     def conditions(self) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
         """What follows from the sizes: pairs of ``when`` and ``only``."""
         for patch in self.patch:

@@ -193,6 +193,8 @@ class SpaceSpec:
         for name in own.choices:
             _checked(f"{'ranking' if self.image is None else 'image'}.{name}", getattr(own, name))
         implied = [Condition(when=when, only=only) for when, only in own.conditions()]
+        if self.image is not None:
+            implied += [Condition(when=when, only=only) for when, only in self.image.wide_enough(self.d_model)]
         if NO_FFN in self.layer.ffn:  # whose width is nobody's choice
             implied.append(Condition(when={"ffn": [NO_FFN]}, only={"ffn_width": [self.layer.ffn_width[0]]}))
         rest = tuple(item for item in self.conditions if item not in implied)

@@ -187,6 +187,18 @@ def test_spaces_that_cannot_be_are_refused(changes: dict[str, Any], message: str
         DIFFUSION.require_fit(SimpleNamespace(), build(SpaceSpec, {**SPACE, "image": image}))  # type: ignore[arg-type]
 
 
+def test_a_denoiser_is_as_wide_as_its_patches_have_values() -> None:
+    """16 values of 4 x 4 pixels and 64 of 8 x 8: a width of 32 is for the small patch alone."""
+    image = {**SPACE["image"], "patch": [4, 8]}
+    space = SearchSpace(build(SpaceSpec, {**SPACE, "d_model": [32, 64], "image": image}))
+    rows = space.sample(60, np.random.default_rng(0))
+    pairs = set(zip(space.values(rows, "patch").tolist(), space.values(rows, "d_model").tolist(), strict=True))
+    assert pairs == {(4, 32), (4, 64), (8, 64)}
+    assert {c["d_model"] >= c["patch"] ** 2 for c in DIFFUSION.references(space.spec)} == {True}
+    with pytest.raises(SpecError, match="none is as wide"):
+        build(SpaceSpec, {**SPACE, "d_model": [32], "image": image})
+
+
 def test_steps_that_no_shortcut_takes_are_replaced_by_the_nearest() -> None:
     image = {**SPACE["image"], "steps": [1, 3, 4], "training": ["shortcut"]}
     space = SearchSpace(build(SpaceSpec, {**SPACE, "image": image}))

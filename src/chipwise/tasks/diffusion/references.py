@@ -27,6 +27,9 @@ def proportions(spec: SpaceSpec) -> Iterator[dict[str, Any]]:
     """
     assert spec.image is not None
     enough = [steps for steps in spec.image.steps if steps >= FEWEST] or list(spec.image.steps)
+    image = spec.image
     for choices in references.proportions(spec, aspect=ASPECT):
+        if choices["d_model"] < choices["patch"] ** image.axes * image.channels:  # too narrow to carry a patch's noise
+            continue
         for steps in enough:
             yield {**choices, "pooling": "mean", "steps": steps, "training": "flow"}
