@@ -123,18 +123,24 @@ def estimate(
     from chipwise.serve.estimate import estimate as estimate_request
     from chipwise.serve.estimate import estimates
 
+    heard = 0.0
     if audio_s is not None:
-        model = resolve(model).hearing(audio_s) if not isinstance(model, ArchSpec) else model.hearing(audio_s)
+        arch = model if isinstance(model, ArchSpec) else resolve(model)
+        if arch.towers:
+            heard = audio_s
+        else:
+            model = arch.hearing(audio_s)
     request = Request(
         model=model, device=device, runtime=runtime, weights=weights, kv=kv, tp=tp, pp=pp, ep=ep, dp=dp,
         batch=batch, prompt_tokens=prompt, new_tokens=new, images=images, image_size=image_size,
+        audio_s=heard,
     )  # fmt: skip
 
     def answer(name: str | Path | DeviceProfile) -> CostEstimate:
         if is_here(name):
             return estimate_here(
                 model, runtime=runtime, weights=weights, kv=kv, tp=tp, pp=pp, ep=ep, dp=dp,
-                batch=batch, prompt_tokens=prompt, new_tokens=new, images=images,
+                batch=batch, prompt_tokens=prompt, new_tokens=new, images=images, audio_s=heard,
             )  # fmt: skip
         return estimate_request(replace(request, device=name))
 

@@ -100,6 +100,7 @@ def command(
     from chipwise.cli.output import json_of, notices, progress_bar, refuse
     from chipwise.core.csvfile import own_columns
     from chipwise.serve.table import ANSWERED, ASKED
+    from chipwise.spec.hf import resolve
 
     if table is not None:
         others = [name for name in context.params if name not in (*TABLE_ONLY, "model")]
@@ -123,7 +124,7 @@ def command(
     if model is None:
         raise typer.BadParameter("name a MODEL, or a file with --table")
     refuse(context, "out", why="is for --table")
-    if audio is not None:
+    if audio is not None and not resolve(model).towers:
         refuse(context, "prompt", why="is for models that read text; --audio says how long the sound is")
     picture = {"height": height, "width": width, "frames": frames, "steps": steps}
     if whole_runs.answered(context, model, picture, part=part, timed_by=timed_by, as_json=as_json):

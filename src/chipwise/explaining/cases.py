@@ -92,8 +92,8 @@ def calibrated_case(model: str | ArchSpec, profile: MachineProfile, **asked: Any
     if any(asked.get(name, 1) != 1 for name in ("tp", "pp", "ep", "dp")):
         raise InputError("this machine is one device: --tp, --pp, --ep and --dp are for data sheets")
     arch = resolve(model) if isinstance(model, str) else model
-    if asked.get("images"):
-        raise Unsupported("images in a request are priced on data sheets: calibration times no tower; name a --device")
+    if asked.get("images") or asked.pop("audio_s", 0):
+        raise Unsupported("images and sound are priced on data sheets: calibration times no tower; name a --device")
     arch = arch.without_towers()
     asked["weights"] = asked.get("weights") or "fp32"
     asked["runtime"] = profile.runtime

@@ -22,6 +22,7 @@ from chipwise.serve.request import Request, resolved, stood_in
 from chipwise.serve.served_energy import served_power
 from chipwise.serve.setting import Setting
 from chipwise.serve.steps import PassTimes, class_of
+from chipwise.serve.towers import SOUND, place_of
 
 WORTH_NOTING = 0.01  # of a pass
 
@@ -289,7 +290,7 @@ def _seen(group: Group, i: int) -> list[str]:
         return []
     tower, several = group.setting.arch.towers[0], "es" if passes[i] > 1 else ""
     return [
-        f"images of a request: {passes[i]:,} pass{several} of {group.tower_positions[i]:,} positions by a tower of "
+        f"{'sound' if place_of(tower) == SOUND else 'images'} of a request: {passes[i]:,} pass{several} of {group.tower_positions[i]:,} positions by a tower of "
         f"{tower.parameters():,} parameters; with their tokens the prompt has {group.prompt_tokens[i]:,}; the tower's "
         "time was not checked against runs"
     ]

@@ -24,8 +24,9 @@ from chipwise.serve.request import Request, Resolved, names_of, resolved
 from chipwise.serve.setting import Part, Setting, Step
 from chipwise.serve.steps import CLASSES, Pass, PassTimes, time_passes
 from chipwise.serve.taught_times import corrected
+from chipwise.serve.towers import SOUND, place_of
 from chipwise.spec import ArchSpec
-from chipwise.spec.image_tokens import image_tokens
+from chipwise.spec.image_tokens import image_tokens, sound_tokens
 
 MODEL = "serving@1"
 UNCHECKED_PROMPT = 1.0  # least log half-width of prefill on a listed machine whose class was not validated
@@ -247,9 +248,12 @@ def _sizes(request: Request, arch: ArchSpec) -> tuple[int, ...]:
         return request.batch, arch.encoder_stem.tokens, request.new_tokens, 0, 0, 0
     prompt, passes, positions = request.prompt_tokens, 0, 0
     if arch.towers:
-        width, height = request.image_size
-        read = image_tokens(arch.towers[0], height=height, width=width)
-        prompt, passes, positions = prompt + request.images * read.tokens, request.images * read.passes, read.positions
+        (width, height), count = request.image_size, request.images
+        if place_of(arch.towers[0]) == SOUND:
+            read, count = sound_tokens(arch.towers[0], seconds=request.audio_s), 1
+        else:
+            read = image_tokens(arch.towers[0], height=height, width=width)
+        prompt, passes, positions = prompt + count * read.tokens, count * read.passes, read.positions
     return request.batch, prompt, request.new_tokens, request.cached_tokens, passes, positions
 
 

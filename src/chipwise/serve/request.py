@@ -19,11 +19,12 @@ from chipwise.serve.checkpoints import default_cache
 from chipwise.serve.formats import Formats, formats_of, wide_format
 from chipwise.serve.plan import Plan, whole_number
 from chipwise.serve.setting import Setting
-from chipwise.serve.towers import IMAGE, place_of
+from chipwise.serve.towers import IMAGE, SOUND, place_of
 from chipwise.spec import ArchSpec, families
 from chipwise.spec.feed_forward import MixtureOfExperts
 from chipwise.spec.formats import mixed, read_formats
 from chipwise.spec.hf import default_weights, resolve
+from chipwise.spec.sound import LONGEST_S
 
 IMAGE_SIZE = (1024, 768)
 """Pixels of a request's images, width and height, where none are given: a photograph on a screen."""
@@ -58,6 +59,7 @@ class Request:
     wide_layers: frozenset[int] = frozenset()
     images: int = 0  # of each request
     image_size: tuple[int, int] = IMAGE_SIZE  # pixels, width and height
+    audio_s: float = 0.0  # seconds of sound in each request, of a model that hears with a tower
 
     def __post_init__(self) -> None:
         for field in ("batch", "prompt_tokens", "new_tokens", "cached_tokens"):
@@ -71,6 +73,8 @@ class Request:
         whole_number(self.images, "images")
         if not 0 <= self.images <= MAX_IMAGES:
             raise SpecError(f"must be from 0 to {MAX_IMAGES:,}, not {self.images}", field="images")
+        if not 0 <= self.audio_s <= LONGEST_S:
+            raise SpecError(f"must be from 0 to a day of seconds, not {self.audio_s}", field="audio_s")
         if not 0 <= self.cached_tokens < self.prompt_tokens:
             raise SpecError(
                 f"must be from 0 to one less than the prompt's {self.prompt_tokens:,}, not {self.cached_tokens}",
@@ -83,7 +87,7 @@ _looked_at = operator.attrgetter("model", "device", "runtime", "weights", "kv", 
 
 def names_of(request: Request) -> tuple[object, ...]:
     """All of a request that :func:`resolved` looks at."""
-    return (*_looked_at(request), request.images > 0)
+    return (*_looked_at(request), request.images > 0, request.audio_s > 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +118,7 @@ def resolved(request: Request) -> Resolved:
         Plan(tp=request.tp, pp=request.pp, ep=request.ep, dp=request.dp),
         request.wide_layers,
         request.images > 0,
+        request.audio_s > 0,
     )
 
 
@@ -129,12 +134,15 @@ def _resolved(
     plan: Plan,
     wide_layers: frozenset[int],
     images: bool,
+    sound: bool,
 ) -> Resolved:
     arch = _model(model, model_changed) if isinstance(model, str) else model
-    if not images:
+    for kind, name, asked in ((IMAGE, "images", images), (SOUND, "audio_s", sound)):
+        if asked and not any(place_of(tower) == kind for tower in arch.towers):
+            what = "reads images" if kind == IMAGE else "hears"
+            raise SpecError(f"{arch.name} has no tower that {what}", field=name)
+    if not (images or sound):
         arch = arch.without_towers()  # runtimes need not load what reads images (vLLM: --limit-mm-per-prompt)
-    elif not any(place_of(tower) == IMAGE for tower in arch.towers):
-        raise SpecError(f"{arch.name} has no tower that reads images", field="images")
     found = _device(device, device_changed) if isinstance(device, str) else device
     layers: tuple[str, ...] = ()
     if weights is not None and mixed(weights):

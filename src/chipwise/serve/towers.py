@@ -12,7 +12,7 @@ from chipwise.ops import NormOp, PoolOp
 from chipwise.serve.formats import Formats
 from chipwise.serve.plan import Plan
 from chipwise.serve.setting import Part, Setting, Step
-from chipwise.spec import ArchSpec
+from chipwise.spec import ArchSpec, ImageStem, SoundStem
 from chipwise.spec.projector import Projector
 
 IMAGE, SOUND = "image", "sound"
@@ -20,7 +20,7 @@ IMAGE, SOUND = "image", "sound"
 
 def place_of(tower: ArchSpec) -> str:
     """Where a tower's kernels stand in breakdowns."""
-    return SOUND if tower.stem is not None and tower.stem.axes == 1 else IMAGE
+    return SOUND if isinstance(tower.stem, SoundStem) else IMAGE
 
 
 def of_tower(part: Part) -> bool:
@@ -54,7 +54,7 @@ def project(setting: Setting, step: Step) -> Iterator[Part]:
     """The projector behind a tower's pass: pooling, joining, a norm, and matrices in turn."""
     arch, projector = setting.arch, projector_of(setting.arch)
     stem, d = arch.stem, arch.d_model
-    assert stem is not None
+    assert isinstance(stem, ImageStem | SoundStem)  # as every tower's
     rows = step.batch * (step.query_tokens - stem.prefix_tokens)
     if projector.pool > 1:
         several = projector.pool**stem.axes

@@ -385,7 +385,7 @@ class ArchSpec(Result):
             tables += self.stem.parameters(self.d_model)
         if self.denoiser is not None and isinstance(self.stem, ImageStem):
             tables += self.denoiser.parameters(self.d_model, self.stem)
-        if self.projector is not None and isinstance(self.stem, ImageStem):
+        if self.projector is not None and isinstance(self.stem, ImageStem | SoundStem):
             tables += self.projector.parameters(self.d_model, self.stem.axes)
         tables += self.question.words * self.d_model if self.question is not None else 0
         if self.encoder_stem is not None:

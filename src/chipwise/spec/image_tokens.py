@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from chipwise.core.errors import SpecError
 from chipwise.spec.arch import ArchSpec
 from chipwise.spec.projector import Projector
+from chipwise.spec.sound import LONGEST_S, SoundStem
 from chipwise.spec.stem import ImageStem
 
 MOST_PIXELS = 100_000  # on a side
@@ -43,9 +44,30 @@ def image_tokens(tower: ArchSpec, *, height: int, width: int) -> Read:
     if max(height, width) > THIN * min(height, width):
         raise SpecError(f"{height} x {width} is over {THIN} times as long as wide", field="image_size")
     stem, projector = tower.stem, tower.projector
-    if stem is None or projector is None:
+    if not isinstance(stem, ImageStem) or projector is None:
         raise SpecError(f"{tower.name} is no tower: it has no stem or no projector", field="towers")
     return RULES[projector.tiling](stem, projector, height, width)
+
+
+def sound_tokens(tower: ArchSpec, *, seconds: float) -> Read:
+    """How ``tower`` reads so many seconds of sound, in windows of its own length, which are filled up with silence.
+
+    Raises:
+        SpecError: Not above zero, or longer than the model reads.
+    """
+    stem, projector = tower.stem, tower.projector
+    if not isinstance(stem, SoundStem) or projector is None:
+        raise SpecError(f"{tower.name} is no tower that hears", field="towers")
+    if not 0 < seconds <= LONGEST_S:
+        raise SpecError(f"must be above 0 and at most a day, not {seconds}", field="audio_s")
+    several = projector.pool * projector.join
+    if projector.tiling == "seconds":
+        if seconds > stem.seconds:
+            raise SpecError(f"the model reads at most {stem.seconds:g} s, not {seconds:g}", field="audio_s")
+        positions = replace(stem, seconds=float(seconds)).tokens
+        return Read(passes=1, positions=stem.tokens, tokens=max(1, positions // several) + projector.marks)
+    passes = math.ceil(seconds / stem.seconds)
+    return Read(passes=passes, positions=stem.tokens, tokens=passes * (stem.tokens // several) + projector.marks)
 
 
 def _each(stem: ImageStem, projector: Projector) -> int:

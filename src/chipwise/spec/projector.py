@@ -20,7 +20,7 @@ from chipwise.core.errors import SpecError
 from chipwise.core.fields import check_fields, positive
 from chipwise.spec.feed_forward import Activation
 
-Tiling = Literal["whole", "native", "longest", "ratio", "canvas", "pinpoints"]
+Tiling = Literal["whole", "native", "longest", "ratio", "canvas", "pinpoints", "seconds", "windows"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +36,8 @@ class Projector:
     - ``canvas``: the grid of at most ``tiles`` tiles in which it is largest, and the whole (Llama 4).
     - ``pinpoints``: the best of the sizes ``pinpoints``, cut into tiles without the margins, and the whole
       (LLaVA-NeXT); ``tiles``, where it is not 1, bounds the tokens to so many tiles' worth (LLaVA-OneVision).
+    - ``seconds``: of sound, one window with tokens for as much as is heard (Qwen2-Audio).
+    - ``windows``: of sound, as many whole windows as it takes, all with their tokens (Voxtral).
     """
 
     widths: tuple[int, ...]  # columns of each matrix; the last is the decoder's width

@@ -1,4 +1,5 @@
-"""Models that see: LLaVA (1.5, NeXT, OneVision), Qwen-VL, SmolVLM, Gemma 3, PaliGemma, Llama 4, InternVL.
+"""Models that see: LLaVA (1.5, NeXT, OneVision), Qwen-VL, SmolVLM, Gemma 3, PaliGemma, Llama 4, InternVL; and that
+hear: Qwen2-Audio, Voxtral.
 
 A config holds the tower's fields as ``vision_config``, the decoder's as ``text_config`` (older Qwen-VL: beside it).
 What a preprocessor's own file would say of tiles and pixels is here as the makers published it.
@@ -6,7 +7,7 @@ What a preprocessor's own file would say of tiles and pixels is here as the make
 References:
     LLaVA arXiv:2310.03744, LLaVA-OneVision arXiv:2408.03326, Qwen2-VL arXiv:2409.12191, Qwen2.5-VL arXiv:2502.13923,
     Qwen3-VL arXiv:2511.21631, SmolVLM arXiv:2504.05299, Gemma 3 arXiv:2503.19786, PaliGemma arXiv:2407.07726,
-    InternVL 3 arXiv:2504.10479; fields as transformers' configs name them, pixels as preprocessor_config.json does.
+    InternVL 3 arXiv:2504.10479, Qwen2-Audio arXiv:2407.10759, Voxtral arXiv:2507.13264; fields as transformers' configs name them, pixels as preprocessor_config.json does.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ from chipwise.spec.feed_forward import FeedForward
 from chipwise.spec.hf import images
 from chipwise.spec.hf.common import attention
 from chipwise.spec.hf.fields import Fields
+from chipwise.spec.hf.sound import FRAMES_PER_S
 from chipwise.spec.mixers import Attention
 from chipwise.spec.projector import Projector
+from chipwise.spec.sound import SoundConv, SoundStem
 from chipwise.spec.stem import ImageStem
 
 Tower = tuple[dict[str, Any], Projector]
@@ -50,10 +53,12 @@ _TEXT = {  # model_type of the decoder where its part of the config does not nam
     "llava_onevision": "qwen2",
     "paligemma": "gemma",
     "qwen2_5_vl": "qwen2",
+    "qwen2_audio": "qwen2",
     "qwen2_vl": "qwen2",
     "qwen3_vl": "qwen3_vl_text",
     "qwen3_vl_moe": "qwen3_vl_moe_text",
     "smolvlm": "llama",
+    "voxtral": "llama",
 }
 _SAME_TEXT = {"qwen2_vl_text": "qwen2", "qwen2_5_vl_text": "qwen2"}
 _OUTER = ("tie_word_embeddings", "torch_dtype", "dtype")  # of the whole, where the decoder's part lacks them
@@ -61,9 +66,14 @@ _OUTER = ("tie_word_embeddings", "torch_dtype", "dtype")  # of the whole, where 
 
 def sees(config: Mapping[str, Any]) -> bool:
     """Whether ``config`` is one of a family read here, with a tower that is described."""
-    vision = config.get("vision_config")
-    deep = isinstance(vision, Mapping) and ("num_hidden_layers" in vision or "depth" in vision)
+    part = config.get(_part_of(config))
+    deep = isinstance(part, Mapping) and any(name in part for name in ("num_hidden_layers", "depth", "encoder_layers"))
     return deep and config.get("model_type") in TOWERS
+
+
+def _part_of(config: Mapping[str, Any]) -> str:
+    """The part of ``config`` that describes its tower."""
+    return "audio_config" if config.get("model_type") in ("qwen2_audio", "voxtral") else "vision_config"
 
 
 def text_part(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -71,7 +81,9 @@ def text_part(config: Mapping[str, Any]) -> dict[str, Any]:
     inner = config.get("text_config")
     kind = str(config["model_type"])
     if not isinstance(inner, Mapping):
-        inner = {name: value for name, value in config.items() if name not in ("vision_config", "model_type")}
+        inner = {
+            name: value for name, value in config.items() if name not in ("vision_config", "audio_config", "model_type")
+        }
     own = str(inner.get("model_type") or _TEXT[kind])
     own = _SAME_TEXT.get(own, own)
     outer = {name: config[name] for name in _OUTER if config.get(name) is not None}
@@ -84,12 +96,13 @@ def tower_of(config: Mapping[str, Any], text: ArchSpec) -> ArchSpec:
     Raises:
         SpecError: A field of it is missing or wrong; named as ``vision_config.…``.
     """
-    fields = Fields(config["vision_config"])
+    part = _part_of(config)
+    fields = Fields(config[part])
     try:
         values, projector = TOWERS[str(config["model_type"])](Fields(config), fields, text.d_model)
         return ArchSpec(**{"name": f"{text.name}'s tower", "head": "none", **values, "projector": projector})
     except SpecError as error:
-        raise fields.in_config(error).inside(field="vision_config") from None
+        raise fields.in_config(error).inside(field=part) from None
 
 
 def _clip_or_siglip(vision: Fields) -> dict[str, Any]:
@@ -284,6 +297,44 @@ def _vit(
     }  # fmt: skip
 
 
+def _whisper(audio: Fields) -> dict[str, Any]:
+    """Whisper's encoder: 30 s of log-mel frames, two convolutions, a table of positions."""
+    d, rows = audio.size("d_model", audio.size("hidden_size", 1280)), audio.size("max_source_positions", 1500)
+    heads = audio.size("encoder_attention_heads", audio.size("num_attention_heads", 20))
+    block = Attention(
+        heads=heads, kv_heads=heads, head_size=d // heads, qkv_bias=True, key_bias=False, out_bias=True, rope=False,
+        causal=False,
+    )  # fmt: skip
+    ffn = FeedForward(
+        width=audio.size("encoder_ffn_dim", audio.size("intermediate_size", 4 * d)),
+        activation=audio.activation("activation_function", "gelu"),
+        gated=False,
+        bias=True,
+    )
+    stem = SoundStem(
+        seconds=2 * rows / FRAMES_PER_S,
+        rate=FRAMES_PER_S,
+        channels=audio.size("num_mel_bins", 128),
+        convs=(SoundConv(channels=d, kernel=3, pad=1), SoundConv(channels=d, kernel=3, stride=2, pad=1)),
+        position_rows=rows,
+    )
+    depth = audio.depth("encoder_layers", audio.size_or_none("num_hidden_layers") or 32)
+    return {
+        "vocab_size": 0, "d_model": d, "layers": (Layer(attention=block, ffn=ffn),) * depth, "max_tokens": rows,
+        "norm": "layernorm", "norm_bias": True, "positions": "none", "stem": stem,
+    }  # fmt: skip
+
+
+def _read_qwen2_audio(config: Fields, audio: Fields, d_model: int) -> Tower:
+    """Whisper's encoder, every two positions averaged, one matrix."""
+    return _whisper(audio), Projector(widths=(d_model,), pool=2, tiling="seconds", marks=2)
+
+
+def _read_voxtral(config: Fields, audio: Fields, d_model: int) -> Tower:
+    """Whisper's encoder, every four positions joined, two matrices without biases."""
+    return _whisper(audio), Projector(widths=(d_model,) * 2, bias=False, join=4, tiling="windows", marks=1)
+
+
 TOWERS: dict[str, Callable[[Fields, Fields, int], Tower]] = {
     "gemma3": _read_gemma3,
     "idefics3": _read_smolvlm,
@@ -294,8 +345,10 @@ TOWERS: dict[str, Callable[[Fields, Fields, int], Tower]] = {
     "llava_onevision": _read_onevision,
     "paligemma": _read_paligemma,
     "qwen2_5_vl": _read_qwen2_5_vl,
+    "qwen2_audio": _read_qwen2_audio,
     "qwen2_vl": _read_qwen2_vl,
     "qwen3_vl": _read_qwen3_vl,
     "qwen3_vl_moe": _read_qwen3_vl,
     "smolvlm": _read_smolvlm,
+    "voxtral": _read_voxtral,
 }
