@@ -289,8 +289,9 @@ def _seen(group: Group, i: int) -> list[str]:
     if passes is None or group.tower_positions is None:
         return []
     tower, several = group.setting.arch.towers[0], "es" if passes[i] > 1 else ""
+    what = "sound" if place_of(tower) == SOUND else "images"
     return [
-        f"{'sound' if place_of(tower) == SOUND else 'images'} of a request: {passes[i]:,} pass{several} of {group.tower_positions[i]:,} positions by a tower of "
+        f"{what} of a request: {passes[i]:,} pass{several} of {group.tower_positions[i]:,} positions by a tower of "
         f"{tower.parameters():,} parameters; with their tokens the prompt has {group.prompt_tokens[i]:,}; the tower's "
         "time was not checked against runs"
     ]

@@ -91,6 +91,20 @@ def test_what_cannot_be_asked_is_refused() -> None:
         api.estimate(LLAVA, images=10**6)
 
 
+def test_sound_is_heard_in_windows() -> None:
+    """Qwen2-Audio at 10 s: one window of 1,500 positions, 250 tokens and two marks; 40 s of Voxtral are two windows."""
+    group = group_of(Request(model="Qwen2-Audio-7B-Instruct", device="h100-sxm", prompt_tokens=50, audio_s=10.0))
+    assert (group.prompt_tokens.tolist(), group.tower_passes.tolist()) == ([50 + 252], [1])
+    times = [
+        api.estimate("Voxtral-Mini-3B-2507", device="l4", prompt=50, audio_s=seconds).ttft_s for seconds in (5, 30, 40)
+    ]
+    assert times[0] == times[1] < times[2]
+    with pytest.raises(SpecError, match="images: .* has no tower that reads images"):
+        api.estimate("Voxtral-Mini-3B-2507", images=1)
+    with pytest.raises(SpecError, match="has no tower that hears"):
+        api.estimate(LLAVA, audio_s=3)
+
+
 def test_explanations_and_comparisons_take_images() -> None:
     found = api.explain(LLAVA, device="l4", prompt=20, images=1)
     assert any(cost.place.startswith("image.") for cost in found.case.estimate.prefill)

@@ -1,4 +1,4 @@
-"""Models that see: published sizes, transformers' own classes as peers, and how many tokens an image becomes."""
+"""Models that see or hear: published sizes, transformers' own classes as peers, and how many tokens an image becomes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from chipwise.core.errors import SpecError
 from chipwise.spec import ArchSpec, families, uniform
 from chipwise.spec.hf import read_config, resolve
-from chipwise.spec.image_tokens import image_tokens
+from chipwise.spec.image_tokens import image_tokens, sound_tokens
 from chipwise.spec.io import from_data, to_data
 from chipwise.spec.projector import Projector
 
@@ -39,6 +39,7 @@ PUBLISHED = {
     "google/gemma-3-27b-it": 27_432_406_640,
     "google/paligemma-3b-pt-224": 2_923_466_480,
     "google/paligemma2-3b-pt-224": 3_032_242_416,
+    "Qwen/Qwen2-Audio-7B-Instruct": 8_397_094_912,
     "meta-llama/Llama-4-Scout-17B-16E-Instruct": 108_641_793_536,
     "meta-llama/Llama-4-Maverick-17B-128E-Instruct": 401_583_781_376,
 }
@@ -81,6 +82,41 @@ def test_parameters_are_those_of_transformers_own_classes(name: str) -> None:
     with torch.device("meta"):
         model = AutoModelForImageTextToText.from_config(AutoConfig.for_model(kind, **config))
     assert sum(parameter.numel() for parameter in model.parameters()) == arch.parameters()
+
+
+@pytest.mark.parametrize("name", ["Qwen/Qwen2-Audio-7B-Instruct", "mistralai/Voxtral-Mini-3B-2507"])
+def test_models_that_hear_are_those_of_transformers(name: str) -> None:
+    import torch
+    import transformers
+
+    config = families.config_of(name)
+    kind = config.pop("model_type")
+    classes = {"qwen2_audio": "Qwen2AudioForConditionalGeneration", "voxtral": "VoxtralForConditionalGeneration"}
+    with torch.device("meta"):
+        settings = transformers.AutoConfig.for_model(kind, **config, tie_word_embeddings=False)
+        model = getattr(transformers, classes[kind])(settings)
+    assert sum(parameter.numel() for parameter in model.parameters()) == resolve(name).parameters()
+
+
+@pytest.mark.parametrize(
+    ("name", "seconds", "passes", "tokens"),
+    [
+        ("Qwen2-Audio-7B-Instruct", 30.0, 1, 750 + 2),  # 3,000 frames, halved by a convolution, every two averaged
+        ("Qwen2-Audio-7B-Instruct", 4.0, 1, 100 + 2),  # 25 tokens a second
+        ("Voxtral-Mini-3B-2507", 4.0, 1, 375 + 1),  # silence fills the window: 1,500 positions, four joined
+        ("Voxtral-Mini-3B-2507", 31.0, 2, 750 + 1),
+    ],
+)
+def test_tokens_of_sound_by_pencil(name: str, seconds: float, passes: int, tokens: int) -> None:
+    read = sound_tokens(tower(name), seconds=seconds)
+    assert (read.passes, read.positions, read.tokens) == (passes, 1500, tokens)
+
+
+def test_sound_that_is_too_long_or_not_heard_is_refused() -> None:
+    with pytest.raises(SpecError, match="audio_s: the model reads at most 30 s, not 31"):
+        sound_tokens(tower("Qwen2-Audio-7B-Instruct"), seconds=31.0)
+    with pytest.raises(SpecError, match="no tower that hears"):
+        sound_tokens(tower("gemma-3-4b-it"), seconds=3.0)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ What a preprocessor's own file would say of tiles and pixels is here as the make
 References:
     LLaVA arXiv:2310.03744, LLaVA-OneVision arXiv:2408.03326, Qwen2-VL arXiv:2409.12191, Qwen2.5-VL arXiv:2502.13923,
     Qwen3-VL arXiv:2511.21631, SmolVLM arXiv:2504.05299, Gemma 3 arXiv:2503.19786, PaliGemma arXiv:2407.07726,
-    InternVL 3 arXiv:2504.10479, Qwen2-Audio arXiv:2407.10759, Voxtral arXiv:2507.13264; fields as transformers' configs name them, pixels as preprocessor_config.json does.
+    InternVL 3 arXiv:2504.10479, Qwen2-Audio arXiv:2407.10759, Voxtral arXiv:2507.13264; fields as transformers'
+    configs name them, pixels as preprocessor_config.json does.
 """
 
 from __future__ import annotations
@@ -81,9 +82,8 @@ def text_part(config: Mapping[str, Any]) -> dict[str, Any]:
     inner = config.get("text_config")
     kind = str(config["model_type"])
     if not isinstance(inner, Mapping):
-        inner = {
-            name: value for name, value in config.items() if name not in ("vision_config", "audio_config", "model_type")
-        }
+        towers = ("vision_config", "audio_config", "model_type")
+        inner = {name: value for name, value in config.items() if name not in towers}
     own = str(inner.get("model_type") or _TEXT[kind])
     own = _SAME_TEXT.get(own, own)
     outer = {name: config[name] for name in _OUTER if config.get(name) is not None}
