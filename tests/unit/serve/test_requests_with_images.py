@@ -99,7 +99,7 @@ def test_sound_is_heard_in_windows() -> None:
         api.estimate("Voxtral-Mini-3B-2507", device="l4", prompt=50, audio_s=seconds).ttft_s for seconds in (5, 30, 40)
     ]
     assert times[0] == times[1] < times[2]
-    with pytest.raises(SpecError, match="images: .* has no tower that reads images"):
+    with pytest.raises(SpecError, match="has no tower that reads images"):
         api.estimate("Voxtral-Mini-3B-2507", images=1)
     with pytest.raises(SpecError, match="has no tower that hears"):
         api.estimate(LLAVA, audio_s=3)

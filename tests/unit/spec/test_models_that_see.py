@@ -1,4 +1,4 @@
-"""Models that see or hear: published sizes, transformers' own classes as peers, and how many tokens an image becomes."""
+"""Models that see or hear: published sizes, transformers' own classes as peers, and tokens of images and sound."""
 
 from __future__ import annotations
 
