@@ -49,6 +49,7 @@ from claims_kernels import (
     vocabulary,
     weights,
 )
+from claims_ranking import candidates
 
 
 def quantisation() -> None:
@@ -390,8 +391,8 @@ TOPICS: dict[str, Callable[[], None]] = {
     "checkpointing": checkpointing, "percentiles": percentiles, "fusion": fusion, "utilisation": utilisation,
     "shared-context": shared_contexts, "sharding": sharding, "saturation": saturation,
     "token-batching": token_batching, "shape": shape,
-    "transfer": transfer, "price": price, "power": power, "phone": phone, "search-size": search_size,
-    "strategies": strategies,
+    "transfer": transfer, "price": price, "power": power, "phone": phone, "candidates": candidates,
+    "search-size": search_size, "strategies": strategies,
 }  # fmt: skip
 
 

@@ -178,7 +178,8 @@ def learnt_positions(history: int) -> int:
 
 def places_of(scores: NDArray[np.floating]) -> NDArray[np.int64]:
     """The place from 1 on of the first candidate of each request (m, C); others with equal scores stand before it."""
-    return 1 + (scores[:, 1:] >= scores[:, :1]).sum(axis=1)
+    before: NDArray[np.int64] = (scores[:, 1:] >= scores[:, :1]).sum(axis=1)
+    return before + 1
 
 
 def losses_of(scores: NDArray[np.floating]) -> Float64Array:
@@ -213,4 +214,5 @@ def load_requests(path: str | Path) -> RequestData:
         raise DataError(f"{path}: there is no such file of data") from None
     except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"{path}: not a file of data ({error}); delete it and it is made again") from None
-    return RequestData(**{name: int(value) if value.ndim == 0 else value for name, value in held.items()})
+    fields: dict[str, Any] = {name: int(value) if value.ndim == 0 else value for name, value in held.items()}
+    return RequestData(**fields)

@@ -120,7 +120,7 @@ class RankingData:
             raise MeasurementError(f"{item.folder}: the exported model's scores are not finite")
         users = self.requests.validation_users if split == "validation" else self.requests.test_users
         _, who = np.unique(users, return_inverse=True)
-        return Losses(values=np.bincount(who, values), sizes=np.bincount(who).astype(float))
+        return by_person(values, who)
 
     def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, Any]:
         """Some test requests with what is ranked highest, and recall of lists of several lengths with intervals."""
@@ -170,12 +170,17 @@ class RankingData:
 def recalls(places: NDArray[np.int64], users: NDArray[np.int64]) -> list[dict[str, float]]:
     """Share of requests whose right item is among the first, for several lengths, with standard errors over people."""
     _, who = np.unique(users, return_inverse=True)
-    sizes = np.bincount(who).astype(float)
     rows = []
     for length in LISTS:
-        found = Losses(values=np.bincount(who, (places <= length).astype(float)), sizes=sizes)
+        found = by_person((places <= length).astype(float), who)
         rows.append({"length": length, "recall": found.loss, "std_error": found.std_error or 0.0})
     return rows
+
+
+def by_person(values: Float64Array, who: NDArray[np.intp]) -> Losses:
+    """Losses of requests (m,) summed over the people who asked, numbered from 0 on."""
+    sums: Float64Array = np.bincount(who, values).astype(np.float64)
+    return Losses(values=sums, sizes=np.bincount(who).astype(np.float64))
 
 
 def divided(found: Interactions, spec: InteractionsSpec, ranking: RankingSpace) -> RequestData:
