@@ -29,10 +29,6 @@ def candidates() -> None:
         say(f"measured, {name}: times one, median over designs", *(median(ratios(way, n)) for n in COUNTS))
         say("  least, most at 128", min(ratios(way, 128)), max(ratios(way, 128)))
         say("  median error of prediction", median(abs(float(r["error"])) for r in measured(way)))
-    served = [
-        median(float(r["requests_per_s"]) for r in measured("shared") if int(r["candidates"]) == n) for n in COUNTS
-    ]
-    say("requests a second of one thread with P99 within 10 ms, median over designs", *served)
 
 
 def ranker(*, width: int, depth: int, history: int, items: int) -> ArchSpec:
