@@ -135,13 +135,17 @@ def simulate(
         batch=12 * pp * dp, prompt_tokens=prompt, new_tokens=max(new, 1),
     )  # fmt: skip
     found = resolved(base)
-    generates = found.setting.arch.causal
+    arch = found.setting.arch
+    generates = arch.causal
+    if arch.stem is not None:  # an image, or a history with candidates, is one request
+        prompt, new, spread, shared_tokens = 1, 0, 0.0, 0
+        base = replace(base, prompt_tokens=1, new_tokens=1)
     loads = _loads(
         longest=found.setting.arch.max_tokens if generates else None, trace=trace, rate=rate, clients=clients,
         think_s=think_s, seeds=seeds, seed=seed, requests=requests, arrivals=arrivals, burstiness=burstiness,
         prompt=prompt, new=new if generates else 0, spread=spread, shared_tokens=shared_tokens, prefixes=prefixes,
     )  # fmt: skip
-    policy = policy_of(found.setting.runtime, generates=generates)
+    policy = policy_of(found.setting.runtime, generates=generates, stem=arch.stem is not None)
     if not generates and batching == "requests":
         policy = replace(policy, padded=True, most_tokens=2**20, most_sequences=32)
     if drafted:

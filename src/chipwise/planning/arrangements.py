@@ -19,6 +19,7 @@ from chipwise.optim.strategy import Rows
 from chipwise.planning.question import Question
 from chipwise.replay.policy import Speculation
 from chipwise.serve.request import Request
+from chipwise.spec import RankingStem
 from chipwise.spec.feed_forward import MixtureOfExperts
 from chipwise.spec.hf import resolve
 
@@ -89,10 +90,10 @@ class ArrangementSpace:
     def __init__(self, question: Question) -> None:
         self.question = question
         self.devices = _devices(question)
-        self.mixture = _mixture(question.model)
+        self.mixture, self.ranker, self.stem = _sort(question.model)
         whole = (*question.experts,) if question.experts else (1, 0) if self.mixture else (1,)
         formats = tuple(dict.fromkeys(name for device in self.devices for name in _formats(question, device)))
-        runtimes = question.runtimes or tuple(dict.fromkeys(default_runtime(each) for each in self.devices))
+        runtimes = question.runtimes or tuple(dict.fromkeys(map(self._runtime, self.devices)))
         drafts: tuple[Speculation | None, ...] = (None, *question.speculation)
         self.axes: tuple[tuple[Any, ...], ...] = (
             tuple(self.devices), runtimes, formats, question.degrees, question.stages, whole, question.copies, drafts,
@@ -103,6 +104,9 @@ class ArrangementSpace:
         """How many values each of a row's integers has, (8,)."""
         return np.array([len(axis) for axis in self.axes], np.int64)
 
+    def _runtime(self, device: DeviceProfile) -> str:
+        return default_runtime(device, images=self.stem)
+
     def arrangement(self, row: Rows) -> Arrangement | None:
         """The arrangement of a row, (8,); None where it is none or that of another row."""
         return self._of(tuple(axis[int(i)] for axis, i in zip(self.axes, row, strict=True)))
@@ -110,12 +114,12 @@ class ArrangementSpace:
     def _of(self, values: tuple[Any, ...]) -> Arrangement | None:
         device, runtime, weights, tp, pp, ep, dp, drafts = values
         question = self.question
-        if not question.runtimes and runtime != default_runtime(device):
+        if not question.runtimes and runtime != self._runtime(device):
             return None
         if weights not in _formats(question, device) or tp * pp * dp > question.most_devices:
             return None
-        if not self.mixture and (dp > 1 or ep != 1):
-            return None  # copies that share no experts are replicas
+        if not self.mixture and (ep != 1 or (dp > 1 and not self.ranker)):
+            return None  # copies that share neither experts nor tables are replicas
         groups = ep or tp * dp  # 0: one on each device
         if not ep and groups == 1:
             return None
@@ -146,9 +150,11 @@ def _formats(question: Question, device: DeviceProfile) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=64)
-def _mixture(model: str) -> bool:
+def _sort(model: str) -> tuple[bool, bool, bool]:
+    """Whether a model has experts; whether it ranks candidates; whether it reads anything but tokens."""
     try:
         arch = resolve(model)
     except ChipwiseError:
-        return False  # said of each arrangement, with the reason
-    return any(isinstance(layer.ffn, MixtureOfExperts) for layer in arch.layers)
+        return False, False, False  # said of each arrangement, with the reason
+    mixture = any(isinstance(layer.ffn, MixtureOfExperts) for layer in arch.layers)
+    return mixture, isinstance(arch.stem, RankingStem), arch.stem is not None

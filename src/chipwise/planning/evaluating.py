@@ -86,7 +86,11 @@ class Evaluator:
     """
 
     def __init__(self, question: Question, known: Mapping[str, Mapping[str, float]] | None = None) -> None:
-        if not resolve(question.model).causal:  # reads, and writes nothing
+        arch = resolve(question.model)
+        if arch.stem is not None:  # an image, or a history with candidates, is one request
+            whole = {"prompt_tokens": 1, "new_tokens": 0, "spread": 0.0, "shared_tokens": 0}
+            question = replace(question, classes=tuple(replace(each, **whole) for each in question.classes))
+        elif not arch.causal:  # reads, and writes nothing
             classes = tuple(replace(each, new_tokens=0) for each in question.classes)
             question = replace(question, classes=classes)
         self.question = question
@@ -290,7 +294,8 @@ def _capacity(candidate: Candidate, full: Saturation, z: float) -> float:
 
 def _policy(request: Request, arrangement: Arrangement) -> Policy:
     setting = resolved(request).setting
-    policy = policy_of(setting.runtime, generates=setting.arch.causal)
+    arch = setting.arch
+    policy = policy_of(setting.runtime, generates=arch.causal, stem=arch.stem is not None)
     if arrangement.speculation is None:
         return policy
     if not setting.arch.causal:

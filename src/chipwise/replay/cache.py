@@ -11,7 +11,7 @@ from chipwise.core.errors import DoesNotFit
 from chipwise.serve.estimate import capacity_bytes, remedies, shortage
 from chipwise.serve.groups import Group, grouped, memory_of
 from chipwise.serve.memory import DeviceMemory
-from chipwise.serve.request import Request
+from chipwise.serve.request import Request, resolved
 
 UTILISATION = 0.9
 """Part of the memory that a server takes (vLLM's gpu_memory_utilization, TensorRT-LLM's free_gpu_memory_fraction)."""
@@ -40,10 +40,12 @@ def cache_of(
     Raises:
         DoesNotFit: Weights and working memory need more; says by how much and what would fit.
     """
-    longest = max(length, 2)
+    longest, batch = max(length, 2), request.dp
+    if resolved(request).setting.arch.stem is not None:  # keeps nothing; a step holds so many requests
+        batch *= most_tokens
     asked = [
-        replace(request, batch=request.dp, prompt_tokens=max(most_tokens, 2), new_tokens=1, cached_tokens=0),
-        replace(request, batch=request.dp, prompt_tokens=longest - 1, new_tokens=1, cached_tokens=0),
+        replace(request, batch=batch, prompt_tokens=max(most_tokens, 2), new_tokens=1, cached_tokens=0),
+        replace(request, batch=batch, prompt_tokens=longest - 1, new_tokens=1, cached_tokens=0),
     ]
     groups, errors = grouped(asked)
     if errors:

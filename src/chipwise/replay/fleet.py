@@ -93,7 +93,8 @@ def replica(
         Unsupported: A device lacks a rate.
     """
     found = resolved(request)
-    chosen = policy or policy_of(found.setting.runtime, generates=found.setting.arch.causal)
+    arch = found.setting.arch
+    chosen = policy or policy_of(found.setting.runtime, generates=arch.causal, stem=arch.stem is not None)
     typical = request.prompt_tokens + request.new_tokens
     drafting = draft_of(request, chosen)
     cache = cache_of(request, most_tokens=chosen.most_tokens, length=typical, draft=drafting)

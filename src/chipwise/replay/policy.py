@@ -107,13 +107,23 @@ class Policy:
             raise SpecError(f"must be more than 0, not {self.timeout_s}", field="timeout_s")
 
 
-def policy_of(runtime: Runtime, *, generates: bool = True) -> Policy:
+MOST_TOGETHER = 256
+"""Images, or requests to rank candidates, of one step."""
+
+
+def policy_of(runtime: Runtime, *, generates: bool = True, stem: bool = False) -> Policy:
     """The defaults of a runtime's own server; of models that generate nothing, steps are packed with whole texts.
+
+    Of models with a ``stem``, which read images or rank candidates, a request counts as one token of a step.
 
     vLLM 0.19 (docs.vllm.ai, EngineArgs: 8,192 tokens and 256 sequences on an API server, asynchronous scheduling),
     SGLang (--chunked-prefill-size 8192, prompts before decoding, overlap scheduler), TensorRT-LLM (max_num_tokens 8192,
     max_batch_size 2048, in-flight batching), llama.cpp's server (-ub 512, -np 4 slots); others one request at a time.
     """
+    if stem:
+        return Policy(
+            most_tokens=MOST_TOGETHER, most_sequences=MOST_TOGETHER, chunked=False, mixed=False, prefix_cache=False
+        )
     if not generates:
         return Policy(most_tokens=8192, most_sequences=4096, chunked=False, mixed=False, prefix_cache=False)
     if runtime.name == "vllm":

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import Unsupported
+from chipwise.serve import image_law
 from chipwise.serve.batching import Constants, constants
 from chipwise.serve.groups import Group, cost_groups, grouped
 from chipwise.serve.request import Request
@@ -248,6 +249,8 @@ class _Grids:
         if group.setting.arch.encoder:
             raise Unsupported(f"{group.setting.arch.name} has an encoder and a decoder: such models are not replayed")
         setting, device = group.setting, group.device
+        if setting.arch.stem is not None:
+            return self._of_stem(group)
         body = Step(batch=self.tokens, query_tokens=np.ones_like(self.tokens), past_tokens=np.ones_like(self.tokens))
         n, context = (axis.ravel() for axis in np.meshgrid(self.sequences, self.contexts, indexing="ij"))
         decode = Step(batch=n, query_tokens=np.full_like(n, width), past_tokens=context)
@@ -262,6 +265,18 @@ class _Grids:
             Pass(setting=setting, step=decode, device=device, rows=len(n)),
             Pass(setting=setting, step=prompt, device=device, rows=len(chunk)),
         )
+
+    def _of_stem(self, group: Group) -> tuple[Pass, Pass, Pass]:
+        """Of a model that reads images or ranks candidates: passes over so many requests, each as long as any other."""
+        stem = group.setting.arch.stem
+        assert stem is not None
+
+        def requests(count: npt.NDArray[np.int64]) -> Pass:
+            step = Step(batch=count, query_tokens=np.full_like(count, stem.tokens), past_tokens=0 * count)
+            return Pass(setting=group.setting, step=step, device=group.device, rows=len(count))
+
+        alone = requests(np.ones(1, np.int64))  # the other two passes have nothing to say
+        return requests(self.tokens), alone, alone
 
 
 def _until(grid: npt.NDArray[np.int64], most: int) -> npt.NDArray[np.int64]:
@@ -278,6 +293,8 @@ def _table(group: Group, timed: Sequence[PassTimes], grids: _Grids, known: Const
         chosen = _only(times, sort)
         return known.device_s(chosen, runtime) if chosen.parts else np.zeros(times.figures.shape[2])
 
+    if group.setting.arch.stem is not None:
+        return _stem_table(group, body, grids, known)
     tokens = np.arange(int(grids.tokens[-1]) + 1)
     counts = np.arange(width * int(grids.sequences[-1]) + 1)
     body_s, head_s = (seconds(body, sort) for sort in ("body", "head"))
@@ -297,6 +314,31 @@ def _table(group: Group, timed: Sequence[PassTimes], grids: _Grids, known: Const
         decode_halfwidth=0.0,
         prompt_halfwidth=None,
         width=width,
+    )
+
+
+def _stem_table(group: Group, body: PassTimes, grids: _Grids, known: Constants) -> StepTimes:
+    """Of a model that reads images or ranks candidates: a step's tokens are its requests; nothing else costs."""
+    setting = group.setting
+    if image_law.answers(setting):
+        passed, host_s = image_law.pass_times(setting, group.device, grids.tokens)[0], 0.0
+    else:
+        passed = known.device_s(body, setting.runtime)
+        host_s = float(known.host_step_s(setting.runtime, sequences=0, tp=1))
+    counts = np.arange(int(grids.tokens[-1]) + 1)
+    return StepTimes(
+        body_s=np.interp(counts, grids.tokens, passed, left=0.0).tolist(),
+        head_s=[0.0] * (int(grids.sequences[-1]) + 1),
+        contexts=grids.contexts.tolist(),
+        sequences=grids.sequences.astype(np.float64),
+        attention_s=np.zeros((len(grids.sequences), len(grids.contexts))),
+        chunks=grids.chunks.tolist(),
+        pasts=grids.pasts.tolist(),
+        chunk_s=np.zeros((len(grids.pasts), len(grids.chunks))).tolist(),
+        host_s=host_s,
+        sequence_host_s=0.0,
+        decode_halfwidth=0.0,
+        prompt_halfwidth=None,
     )
 
 

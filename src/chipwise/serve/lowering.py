@@ -51,7 +51,8 @@ def _parts(setting: Setting, step: Step) -> Iterator[Part]:
     if arch.stem is None:
         yield _embedding(setting, step)
     elif isinstance(arch.stem, RankingStem):
-        for part in ranking.items(arch.stem, setting, step):
+        dealt = replace(arch.stem, shards=max(arch.stem.shards, plan.dp))  # copies of the rest share the tables
+        for part in ranking.items(dealt, setting, step):
             yield part.inside("stem")
     elif isinstance(arch.stem, SoundStem):
         for part in sound.stem(arch.stem, setting, step.batch):
