@@ -88,8 +88,10 @@ class Evaluator:
     def __init__(self, question: Question, known: Mapping[str, Mapping[str, float]] | None = None) -> None:
         arch = resolve(question.model)
         if arch.stem is not None:  # an image, or a history with candidates, is one request
-            whole = {"prompt_tokens": 1, "new_tokens": 0, "spread": 0.0, "shared_tokens": 0}
-            question = replace(question, classes=tuple(replace(each, **whole) for each in question.classes))
+            whole = [
+                replace(each, prompt_tokens=1, new_tokens=0, spread=0.0, shared_tokens=0) for each in question.classes
+            ]
+            question = replace(question, classes=tuple(whole))
         elif not arch.causal:  # reads, and writes nothing
             classes = tuple(replace(each, new_tokens=0) for each in question.classes)
             question = replace(question, classes=classes)
