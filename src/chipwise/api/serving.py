@@ -224,15 +224,7 @@ def _loads(
     ]  # fmt: skip
     if longest is None or spread == 0:
         return loads
-    return [_within(load, longest) for load in loads]
-
-
-def _within(load: Load, longest: int) -> Load:
-    """Drawn sizes, cut to the model's context."""
-    import numpy as np
-
-    prompt = np.minimum(load.prompt_tokens, longest - 1)
-    return replace(load, prompt_tokens=prompt, new_tokens=np.minimum(load.new_tokens, longest - prompt))
+    return [load.within(longest) for load in loads]
 
 
 @public

@@ -268,4 +268,6 @@ def _print(found: Plan) -> None:
     unknown = [option.device for option in found.options if option.usd_per_h is None]
     if unknown:
         say(f"note: the price of {', '.join(unknown)} is unknown; give it with --price DEVICE=PRICE")
+    for note in found.notes:
+        say(f"note: {note}")
     say(f"note: {found.best.provenance}; times are from the engine's door, 90 % intervals; prices are list prices")

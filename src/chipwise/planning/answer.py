@@ -146,6 +146,7 @@ class Plan(Result):
     rank_confidence: float | None
     problems: Mapping[str, str]
     known: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @property
     def best(self) -> Option:
@@ -253,6 +254,7 @@ def planned(
         rank_confidence=sure,
         problems=finder.problems,
         known=finder.evaluator.known,
+        notes=() if (pause := finder.evaluator.load(1).silence()) is None else (pause,),
     )
 
 

@@ -13,7 +13,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from chipwise.core.errors import ChipwiseError, DoesNotFit, Unsupported
+from chipwise.core.errors import ChipwiseError, DoesNotFit, SpecError, Unsupported
 from chipwise.core.statistics import Z90
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.planning.arrangements import Arrangement
@@ -23,6 +23,7 @@ from chipwise.replay.engine import Served
 from chipwise.replay.fleet import (
     Pool,
     Replica,
+    check_draft,
     draft_of,
     link_of,
     parts_apart,
@@ -39,6 +40,7 @@ from chipwise.replay.saturation import Saturation, saturation
 from chipwise.replay.step_times import StepTimes, step_times
 from chipwise.replay.traces import read_trace
 from chipwise.serve.request import Request, resolved
+from chipwise.spec import ArchSpec
 from chipwise.spec.hf import resolve
 
 UNCHECKED_PROMPT = 0.35
@@ -87,6 +89,8 @@ class Evaluator:
 
     def __init__(self, question: Question, known: Mapping[str, Mapping[str, float]] | None = None) -> None:
         arch = resolve(question.model)
+        _check(question, arch)
+        self.context = arch.max_tokens if arch.causal and arch.stem is None else None
         if arch.stem is not None:  # an image, or a history with candidates, is one request
             whole = [
                 replace(each, prompt_tokens=1, new_tokens=0, spread=0.0, shared_tokens=0) for each in question.classes
@@ -101,7 +105,7 @@ class Evaluator:
         self._loads: dict[int, Load] = {}
         self._trace: Load | None = None
         if question.trace is not None:
-            self._trace, _ = read_trace(question.trace)
+            self._trace, _ = read_trace(question.trace, longest=self.context)
             self.rate_per_s = self._trace.rate_per_s
         else:
             self.rate_per_s = question.rate_per_s
@@ -114,7 +118,7 @@ class Evaluator:
         found = self._loads.get(lanes)
         if found is None:
             question = self.question
-            found = self._loads[lanes] = made(
+            found = made(
                 question.classes,
                 count=min(question.requests * lanes, 200_000),
                 rate_per_s=question.rate_per_s,
@@ -122,6 +126,7 @@ class Evaluator:
                 burstiness=question.burstiness,
                 seed=question.seed,
             )
+            self._loads[lanes] = found = found if self.context is None else found.within(self.context)
         return found
 
     def candidates(self, arrangements: Sequence[Arrangement]) -> tuple[list[Candidate], dict[str, str]]:
@@ -292,6 +297,30 @@ class Evaluator:
 def _capacity(candidate: Candidate, full: Saturation, z: float) -> float:
     slow = candidate.slow(z)
     return full.requests_per_s / (slow[0] * (1 - full.reading_share) + slow[1] * full.reading_share)
+
+
+def _check(question: Question, arch: ArchSpec) -> None:
+    """Checks what a question asks of its model, whatever the arrangement.
+
+    Raises:
+        SpecError: Requests are longer than the context, a draft has another vocabulary, or nothing is generated that
+            could be drafted or written apart.
+    """
+    generates = arch.causal and arch.stem is None
+    if generates and question.trace is None:
+        for number, each in enumerate(question.classes):
+            if each.prompt_tokens + each.new_tokens > arch.max_tokens:
+                raise SpecError(
+                    f"{each.prompt_tokens:,} + {each.new_tokens:,} tokens are more than the context of {arch.name}, "
+                    f"{arch.max_tokens:,}",
+                    field=f"classes[{number}]" if len(question.classes) > 1 else "prompt",
+                )
+    if not generates and (question.speculation or "apart" in question.fleets):
+        what = "speculation" if question.speculation else "fleets"
+        raise SpecError(f"{arch.name} generates nothing: there is nothing to draft or to decode apart", field=what)
+    for drafts in question.speculation:
+        if drafts.draft is not None:
+            check_draft(arch, resolve(drafts.draft))
 
 
 def _policy(request: Request, arrangement: Arrangement) -> Policy:

@@ -187,7 +187,7 @@ def _simulation(
         outputs = 1e6 * price * (1 - share) / (figures.requests_per_s * written) if written else None
     padded = any(pool.replica.policy.padded for pool in pools)  # how much is padding is luck
     full, lacking = (None, "padding") if padded else _saturations(pools, load, apart)
-    notes = []
+    notes = [] if (pause := load.silence()) is None else [pause]
     if full is not None and load.clients is None and load.rate_per_s > full:
         notes.append(
             f"{units.number(load.rate_per_s)} requests/s are more than the {units.number(full)} that it can serve: the "

@@ -21,6 +21,7 @@ from chipwise.replay.load import Load
 from chipwise.replay.policy import Policy, policy_of
 from chipwise.replay.step_times import StepTimes, step_times
 from chipwise.serve.request import Request, resolved
+from chipwise.spec import ArchSpec
 
 TRANSFER_S = 1e-3
 """Seconds to set up the transfer of a KV cache, on top of moving its bytes. Stated, not fitted."""
@@ -60,14 +61,25 @@ def draft_of(request: Request, policy: Policy) -> Request | None:
     if name is None:
         return None
     own = replace(request, model=name, weights=None, kv=None, tp=1, pp=1, ep=1, dp=1, batch=12)
-    rows = [resolved(each).setting.arch.vocab_size for each in (request, own)]
+    check_draft(*(resolved(each).setting.arch for each in (request, own)))
+    return own
+
+
+def check_draft(arch: ArchSpec, draft: ArchSpec) -> None:
+    """Checks that ``draft`` can draft for ``arch``.
+
+    Raises:
+        SpecError: It has another vocabulary, or generates nothing.
+    """
+    rows = arch.vocab_size, draft.vocab_size
     if abs(rows[0] - rows[1]) > PADDING * max(rows):
         raise SpecError(
-            f"{name} has {rows[1]:,} tokens and {getattr(request.model, 'name', request.model)} {rows[0]:,}: what it "
-            "drafts cannot be checked; name a model of the same vocabulary",
+            f"{draft.name} has {rows[1]:,} tokens and {arch.name} {rows[0]:,}: what it drafts cannot be checked; name "
+            "a model of the same vocabulary",
             field="draft",
         )
-    return own
+    if not draft.causal:
+        raise SpecError(f"{draft.name} generates nothing that could be a draft", field="draft")
 
 
 def replica(

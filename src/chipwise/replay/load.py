@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from chipwise.core import units
 from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import SpecError
 
@@ -62,6 +63,22 @@ class Load:
             kind=self.kind[rows],
             prefix=self.prefix[rows],
             prefix_tokens=self.prefix_tokens[rows],
+        )
+
+    def within(self, longest: int) -> Load:
+        """The same requests, none with more than ``longest`` positions; of longer ones, prompts are kept first."""
+        prompt = np.minimum(self.prompt_tokens, longest - 1)
+        return replace(self, prompt_tokens=prompt, new_tokens=np.minimum(self.new_tokens, longest - prompt))
+
+    def silence(self) -> str | None:
+        """What is to be said of a load that pauses for most of its time; None of others."""
+        gaps = np.diff(self.arrival_s)
+        whole = float(gaps.sum())
+        if len(gaps) < 2 or whole <= 0 or gaps.max() < 0.5 * whole or self.clients is not None:
+            return None
+        return (
+            f"no request arrives for {units.show(float(gaps.max()), 'time')} of the {units.show(whole, 'time')} that "
+            "the load lasts: mean rates say little; replay its parts apart"
         )
 
     def at_rate(self, factor: float) -> Load:

@@ -195,3 +195,17 @@ def test_a_model_that_drafts_takes_memory_and_must_share_the_vocabulary() -> Non
     other = replace(policy, speculation=Speculation(drafted=4, acceptance=0.7, draft="gpt2"))
     with pytest.raises(SpecError, match=r"gpt2 has 50,257 tokens and Qwen/Qwen3-8B 151,936"):
         draft_of(request, other)
+
+
+def test_a_load_that_pauses_for_most_of_its_time_says_so() -> None:
+    said = toy_load([0.0, 1.0, 2.0, 1000.0, 1001.0]).silence()
+    assert said is not None
+    assert "16 min 38 s of the 16 min 41 s" in said
+    assert toy_load([0.0, 1.0, 2.0, 3.0]).silence() is None
+    assert toy_load([0.0]).silence() is None
+
+
+def test_requests_are_cut_to_the_context_prompts_last() -> None:
+    cut = toy_load([0.0, 0.0, 0.0], prompt=[10, 90, 200], new=[5, 20, 20]).within(100)
+    assert cut.prompt_tokens.tolist() == [10, 90, 99]
+    assert cut.new_tokens.tolist() == [5, 10, 1]
