@@ -268,11 +268,10 @@ class _Grids:
 
     def _of_stem(self, group: Group) -> tuple[Pass, Pass, Pass]:
         """Of a model that reads images or ranks candidates: passes over so many requests, each as long as any other."""
-        stem = group.setting.arch.stem
-        assert stem is not None
+        positions = int(group.prompt_tokens[0])
 
         def requests(count: npt.NDArray[np.int64]) -> Pass:
-            step = Step(batch=count, query_tokens=np.full_like(count, stem.tokens), past_tokens=0 * count)
+            step = Step(batch=count, query_tokens=np.full_like(count, positions), past_tokens=0 * count)
             return Pass(setting=group.setting, step=step, device=group.device, rows=len(count))
 
         alone = requests(np.ones(1, np.int64))  # the other two passes have nothing to say
