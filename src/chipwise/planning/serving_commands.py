@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from chipwise.planning.arrangements import Arrangement
 
 
+NARROW = ("fp8", "fp8_block")  # formats that vLLM and SGLang make of a checkpoint as they load it
+
+
 def commands_of(model: str, where: Arrangement, replicas: int, policy: Policy, longest: int) -> tuple[str, ...]:
     """One command a replica (behind a router, where there are several); none for runtimes without a server here."""
     length = -(-longest // 1024) * 1024
     name = shlex.quote(model)
-    narrow = where.weights in ("fp8", "fp8_block")
     if where.runtime == "vllm":
         parts = [f"vllm serve {name} --max-model-len {length}", *_vllm(where)]
-        parts += ["--quantization fp8"] * narrow
         parts += [f"--max-num-batched-tokens {policy.most_tokens} --max-num-seqs {policy.most_sequences}"]
         parts += ["--enable-prefix-caching"] * policy.prefix_cache
     elif where.runtime == "sglang":
         parts = [f"python -m sglang.launch_server --model-path {name} --context-length {length}", *_sglang(where)]
-        parts += ["--quantization fp8"] * narrow
         parts += [f"--chunked-prefill-size {policy.most_tokens} --max-running-requests {policy.most_sequences}"]
     elif where.runtime == "trtllm":
         parts = [f"trtllm-serve {name} --max_seq_len {length}", *_trtllm(where)]
@@ -60,6 +60,7 @@ def _vllm(where: Arrangement) -> list[str]:
     parts += [f"--pipeline-parallel-size {where.pp}"] * (where.pp > 1)
     parts += [f"--data-parallel-size {where.dp}"] * (where.dp > 1)
     parts += ["--enable-expert-parallel"] * (where.ep > 1)
+    parts += ["--quantization fp8"] * (where.weights in NARROW)
     if where.speculation is not None:
         drafts = where.speculation
         how: dict[str, object] = {"num_speculative_tokens": drafts.drafted}
@@ -78,6 +79,7 @@ def _sglang(where: Arrangement) -> list[str]:
     parts += [f"--dp {where.dp} --enable-dp-attention"] * (where.dp > 1)
     parts += [f"--ep {where.ep}"] * (where.ep > 1)
     parts += [f"--pp-size {where.pp}"] * (where.pp > 1)
+    parts += ["--quantization fp8"] * (where.weights in NARROW)
     if where.speculation is not None:
         drafts = where.speculation
         if drafts.draft:
