@@ -137,10 +137,10 @@ def _resolved(
     sound: bool,
 ) -> Resolved:
     arch = _model(model, model_changed) if isinstance(model, str) else model
-    for kind, name, asked in ((IMAGE, "images", images), (SOUND, "audio_s", sound)):
+    for kind, given, asked in ((IMAGE, "images", images), (SOUND, "audio_s", sound)):
         if asked and not any(place_of(tower) == kind for tower in arch.towers):
             what = "reads images" if kind == IMAGE else "hears"
-            raise SpecError(f"{arch.name} has no tower that {what}", field=name)
+            raise SpecError(f"{arch.name} has no tower that {what}", field=given)
     if not (images or sound):
         arch = arch.without_towers()  # runtimes need not load what reads images (vLLM: --limit-mm-per-prompt)
     found = _device(device, device_changed) if isinstance(device, str) else device
