@@ -46,7 +46,7 @@ def command(
         reached, reference = api.evaluate(
             model, task, kind=kind, method=method, with_baseline=baseline, on_progress=advance
         )
-    if reference is None and isinstance(reached, TaskScore):
+    if isinstance(reached, TaskScore):
         if as_json:
             json_of({"model": reached})
         else:

@@ -149,7 +149,7 @@ def train_on_task(
     data.ship(item, shipped, {})
     with storage(shipped):
         export(item.design, item.weights, shipped / "model.onnx")
-    scores = {split: TaskScore.of(run, data.losses(item, split=split), split) for split in ("validation", "test")}  # type: ignore[arg-type]
+    scores = {split: TaskScore.of(run, data.losses(item, split=split), split) for split in ("validation", "test")}
     write_json(shipped / PROMISES, _told(run, item.design, scores["test"].value))
     return TaskTrained(
         folder=shipped,

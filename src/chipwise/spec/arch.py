@@ -355,9 +355,10 @@ class ArchSpec(Result):
         Raises:
             SpecError: It does not hear, or not so long at once.
         """
-        for name in ("stem", "encoder_stem"):
-            if isinstance(stem := getattr(self, name), SoundStem):
-                return replace(self, **{name: replace(stem, seconds=float(seconds))})
+        if isinstance(self.stem, SoundStem):
+            return replace(self, stem=replace(self.stem, seconds=float(seconds)))
+        if self.encoder_stem is not None:
+            return replace(self, encoder_stem=replace(self.encoder_stem, seconds=float(seconds)))
         raise SpecError(f"{self.name} does not hear", field="audio_s")
 
     @property

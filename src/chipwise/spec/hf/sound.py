@@ -208,7 +208,7 @@ def _fast_conformer(fields: Fields) -> dict[str, Any]:
     factor = fields.size("subsampling_factor", 8)
     convs.append(SoundConv(channels=channels, kernel=kernel, stride=stride, pad=pad, activation="relu"))
     while stride ** (1 + len(convs) // 2) < factor:
-        each = {"channels": channels, "kernel": kernel, "stride": stride, "pad": pad}
+        each: dict[str, Any] = {"channels": channels, "kernel": kernel, "stride": stride, "pad": pad}
         convs.append(SoundConv(**each, groups=channels, activation="none"))
         convs.append(SoundConv(channels=channels, kernel=1, activation="relu"))
     bias = fields.take("attention_bias", bool, True)
