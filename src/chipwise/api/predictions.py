@@ -54,14 +54,14 @@ class EstimateTable(ResultTable[DeviceAnswer]):
 @overload
 def estimate(
     model: str | Path | ArchSpec, *, device: str | Path | DeviceProfile = ..., devices: None = None,
-    runtime: str = ..., prompt: int = ..., new: int = ..., batch: int = ..., weights: str | None = ...,
+    runtime: str | None = ..., prompt: int = ..., new: int = ..., batch: int = ..., weights: str | None = ...,
     kv: str | None = ..., tp: int = ..., pp: int = ..., ep: int = ..., dp: int = ..., images: int = ...,
     image_size: tuple[int, int] = ..., audio_s: float | None = ...,
 ) -> CostEstimate: ...  # fmt: skip
 @overload
 def estimate(
     model: str | Path | ArchSpec, *, devices: Sequence[str] | str,
-    runtime: str = ..., prompt: int = ..., new: int = ..., batch: int = ..., weights: str | None = ...,
+    runtime: str | None = ..., prompt: int = ..., new: int = ..., batch: int = ..., weights: str | None = ...,
     kv: str | None = ..., tp: int = ..., pp: int = ..., ep: int = ..., dp: int = ..., images: int = ...,
     image_size: tuple[int, int] = ..., audio_s: float | None = ...,
 ) -> EstimateTable: ...  # fmt: skip

@@ -129,7 +129,7 @@ class MultimodalData:
         if not np.isfinite(wrong).all():
             raise MeasurementError(f"{item.folder}: the exported model's logits are not finite")
         count = len(part.images)
-        values, sizes = np.bincount(part.image, wrong, count), np.bincount(part.image, minlength=count).astype(float)
+        values, sizes = (np.bincount(part.image, each, count).astype(np.float64) for each in (wrong, None))
         return Losses(values=values[sizes > 0], sizes=sizes[sizes > 0])
 
     def answers_of(self, item: Exported, split: Split) -> NDArray[np.float32]:
