@@ -126,7 +126,8 @@ def test_a_shared_training_is_charged_once() -> None:
 
     def trial(arch: str, *tokens: int):
         rungs = [SimpleNamespace(cpu_s=0.5 * many, tokens=many) for many in tokens]
-        return SimpleNamespace(design=SimpleNamespace(arch=SimpleNamespace(digest=arch)), rungs=rungs)
+        trained = SimpleNamespace(as_trained=lambda: SimpleNamespace(digest=arch))
+        return SimpleNamespace(design=SimpleNamespace(arch=trained), rungs=rungs)
 
     trials = [trial("a", 300), trial("a", 300), trial("b", 100, 200), trial("c")]
     in_tokens = Allowance(unit="tokens", total=1e6, final=1e5, whole=False)
