@@ -18,9 +18,10 @@ from chipwise.predict.picture_models import (
     TextEncoder,
 )
 
-# Counted by diffusers 0.42.1 (PyPI) from each model's published config on the Hub, but for DiT: by the layers' sizes that
-# its paper gives (arXiv:2212.09748, table 1), which rounds them to 33, 131, 458 and 675 M. Papers and model cards round them: 0.6 B (PixArt), 1.6 and 4.8 B (SANA 1.5,
-# 4.7 counted), 2 and 2.5 B (Stable Diffusion 3 and 3.5 medium), 8.1 B (large), 12 B (FLUX.1), 1.3 and 14 B (Wan 2.1).
+# Counted by diffusers 0.42.1 (PyPI) from each model's published config on the Hub, but for DiT: by the layers' sizes
+# that its paper gives (arXiv:2212.09748, table 1), which rounds them to 33, 130, 458 and 675 M. Papers and model cards
+# round the others: 0.6 B (PixArt), 1.6 and 4.8 B (SANA 1.5, 4.7 counted), 2 and 2.5 B (Stable Diffusion 3 and 3.5
+# medium), 8.1 B (large), 12 B (FLUX.1), 1.3 and 14 B (Wan 2.1).
 TRANSFORMERS = {
     "dit-s-2": 32_963_360,
     "dit-b-2": 130_512_416,
