@@ -18,8 +18,9 @@ from chipwise.serve.formats import Formats
 from chipwise.serve.lowering import lower_pass
 from chipwise.serve.plan import Plan
 from chipwise.serve.setting import Part, Setting, Step
-from chipwise.spec import ArchSpec, families
+from chipwise.spec import ArchSpec, Attention, ImageStem, families
 from chipwise.spec.hf import from_config, resolve
+from chipwise.spec.sound import SoundStem
 
 BATCH, TOKENS = 2, 24
 
@@ -165,7 +166,7 @@ def test_models_with_experts_compute_what_torch_counts(name: str, changes: dict[
 @pytest.mark.parametrize("name", families.names())
 def test_a_pass_of_many_tokens_reads_every_weight_once(name: str) -> None:
     """All but tables that are looked up, and few scalars of heads and experts (decays, sinks, score corrections)."""
-    arch = resolve(name)
+    arch = resolve(name).without_towers()
     parts = [part for part in lowered(arch, batch=20_000, tokens=1) if not isinstance(part.op, EmbeddingOp)]
     read = sum(part.count * part.op.work().weight_bytes for part in parts) / 2
     looked_up = arch.token_types * arch.d_model + arch.vocab_size * arch.layer_inputs * len(arch.layers)
@@ -175,18 +176,32 @@ def test_a_pass_of_many_tokens_reads_every_weight_once(name: str) -> None:
         looked_up += (arch.max_tokens + arch.extra_positions) * arch.d_model
     if arch.stem is not None:
         looked_up += vectors_of_images(arch)
+    if isinstance(arch.encoder_stem, SoundStem):
+        looked_up += arch.encoder_stem.position_rows * arch.d_model
+        every = [each for layer in (*arch.encoder, *arch.layers) for each in (layer.attention, layer.cross) if each]
+        looked_up -= sum(keys_without_bias(attention) for attention in every)
     assert read == pytest.approx(arch.parameters() - looked_up, rel=1e-4)
 
 
-def vectors_of_images(arch: ArchSpec) -> int:
-    """What is no matrix of a model that reads images: class tokens, position biases, factors of blocks, a head's bias.
+def keys_without_bias(attention: Attention) -> int:
+    """Queries, keys and values are one product: keys without a bias are given one of zeros there."""
+    return int((attention.qkv_bias and not attention.key_bias) * attention.kv_heads * attention.head_size)
 
-    Queries, keys and values are one product: keys without a bias are given one of zeros there.
+
+def vectors_of_images(arch: ArchSpec) -> int:
+    """What is no matrix of a model that reads images or sound.
+
+    Class tokens, position biases, factors of blocks, norms that convolutions hold, a head's bias.
     """
     assert arch.stem is not None
     found = (arch.stem.prefix_tokens + arch.stem.mask_token) * arch.d_model + arch.classes
-    for layer in arch.layers:
-        attention = layer.attention
-        found += 2 * layer.scale * arch.d_model + attention.heads * attention.relative_buckets
-        found -= (attention.qkv_bias and not attention.key_bias) * attention.kv_heads * attention.head_size
+    stages = [(arch.d_model, 1, layer.attention, layer) for layer in arch.layers]
+    if isinstance(arch.stem, ImageStem):
+        stages += [(stage.d_model, stage.depth, stage.attention, None) for stage in arch.stem.stages]
+    for d_model, depth, attention, layer in stages:
+        vectors = attention.heads * (attention.relative_buckets + attention.cosine) - keys_without_bias(attention)
+        vectors += attention.relative_keys * 2 * attention.heads * attention.head_size
+        if layer is not None:
+            vectors += 2 * layer.scale * d_model + 2 * (layer.conv is not None) * d_model
+        found += depth * vectors
     return int(found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from statistics import NormalDist
 
 import numpy as np
@@ -42,21 +43,38 @@ def normal_cdf(z: npt.ArrayLike) -> Float64Array:
 def nnls(matrix: npt.ArrayLike, target: npt.ArrayLike) -> Float64Array:
     """The x ≥ 0 with the least ‖matrix @ x − target‖, (columns,). Columns may differ in size by many orders.
 
+    Of one or two columns every choice is tried; more need scipy.
+
     Raises:
         MissingExtra: scipy is not installed.
 
     References:
         Lawson and Hanson 1974, Solving Least Squares Problems, chapter 23 (the active-set method).
     """
+    columns, wanted = np.asarray(matrix, np.float64), np.asarray(target, np.float64)
+    scale = np.linalg.norm(columns, axis=0)
+    scale[scale == 0] = 1.0
+    if columns.shape[1] <= 2:
+        return np.asarray(_nnls_of_few(columns / scale, wanted) / scale)
     try:
         from scipy import optimize
     except ModuleNotFoundError:
         raise MissingExtra("scipy", "search") from None
-    columns = np.asarray(matrix, np.float64)
-    scale = np.linalg.norm(columns, axis=0)
-    scale[scale == 0] = 1.0
-    solution, _ = optimize.nnls(columns / scale, np.asarray(target, np.float64), maxiter=100 * max(1, columns.shape[1]))
+    solution, _ = optimize.nnls(columns / scale, wanted, maxiter=100 * columns.shape[1])
     return np.asarray(solution / scale)
+
+
+def _nnls_of_few(columns: Float64Array, target: Float64Array) -> Float64Array:
+    """The best of the solutions with all columns, with one, and with none, of those that are not negative."""
+    count = columns.shape[1]
+    best, least = np.zeros(count), float(target @ target)
+    for chosen in (chosen for size in range(1, count + 1) for chosen in combinations(range(count), size)):
+        found = np.zeros(count)
+        found[list(chosen)] = np.linalg.lstsq(columns[:, chosen], target, rcond=None)[0]
+        left = target - columns @ found
+        if (found >= 0).all() and float(left @ left) < least:
+            best, least = found, float(left @ left)
+    return best
 
 
 def kendall_tau(first: npt.ArrayLike, second: npt.ArrayLike) -> float:

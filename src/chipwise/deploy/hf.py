@@ -168,8 +168,7 @@ def require_folder(source: Path) -> None:
     if not source.is_dir():
         raise SpecError("there is no such folder; give a Hugging Face folder with config.json", file=str(source))
     path = source / "config.json"
-    held = read_mapping(path) if path.exists() else {}
-    if held.get("model_type") in LOADED and read_config(held, file=str(path)).arch.stem is not None:
+    if path.exists() and _reads_no_text(read_mapping(path)):
         raise Unsupported(
             f"{source}: shrink cuts models of text, and this one reads none; search for a smaller design with its task"
         )
@@ -179,6 +178,14 @@ def require_folder(source: Path) -> None:
     family = config.get("model_type")
     if family not in LOADED:
         raise Unsupported(f"{source}: models of type {family!r} are not cut; those of {', '.join(LOADED)} are")
+
+
+def _reads_no_text(config: Mapping[str, Any]) -> bool:
+    """Whether a config is one of images or sound; a config that cannot be read is not."""
+    try:
+        return config.get("model_type") in LOADED and read_config(config).arch.stem is not None
+    except SpecError:
+        return False
 
 
 def load_pretrained(folder: str | Path) -> tuple[ArchSpec, dict[str, Float32Array]]:

@@ -17,8 +17,6 @@ from chipwise.core.errors import InputError, SpecError, StudyError
 from chipwise.core.fields import whole_number
 from chipwise.core.files import read_yaml, storage, write_json
 from chipwise.core.statistics import Z95
-from chipwise.deploy.hf import load_pretrained
-from chipwise.deploy.onnx import export
 from chipwise.run.folder import PROMISES, holds_run
 from chipwise.run.spec import RunSpec, load_run
 from chipwise.run.winner import read_winner
@@ -148,6 +146,8 @@ def train_on_task(
         shipped.mkdir(parents=True, exist_ok=True)
     data.ship(item, shipped, {})
     with storage(shipped):
+        from chipwise.deploy.onnx import export
+
         export(item.design, item.weights, shipped / "model.onnx")
     scores = {split: TaskScore.of(run, data.losses(item, split=split), split) for split in ("validation", "test")}
     write_json(shipped / PROMISES, _told(run, item.design, scores["test"].value))
@@ -175,6 +175,9 @@ def judge_on_task(model: str | Path, run: RunSpec, *, cache: str | Path | None =
     folder = Path(model)
     if not has_weights(folder):
         raise InputError(f"{model}: is no folder with weights, such as that of a run's winner or of `chipwise train`")
+    from chipwise.deploy.hf import load_pretrained
+    from chipwise.deploy.onnx import export
+
     found, weights = load_pretrained(folder)
     winner = read_winner(folder)
     design = Design(arch=found, weights=FORMAT) if winner is None else winner.design
@@ -198,6 +201,8 @@ def _model_of(model: str | Path) -> tuple[ArchSpec, str | None]:
     if not has_weights(folder):
         return resolve(model), None
     from safetensors.numpy import save_file
+
+    from chipwise.deploy.hf import load_pretrained
 
     arch, weights = load_pretrained(folder)
     path = Path(tempfile.mkdtemp(prefix="chipwise-start-")) / "start.safetensors"

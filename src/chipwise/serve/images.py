@@ -8,7 +8,7 @@ from dataclasses import replace
 from chipwise.ops import AttentionOp, ConvOp, EmbeddingOp, NormOp, PoolOp
 from chipwise.serve import feed_forward
 from chipwise.serve.setting import Part, Setting, Step
-from chipwise.spec import ImageStem, Layer
+from chipwise.spec import ImageStem, Layer, Stage
 
 
 def patches(stem: ImageStem, setting: Setting, step: Step) -> Iterator[Part]:
@@ -48,14 +48,15 @@ def patches(stem: ImageStem, setting: Setting, step: Step) -> Iterator[Part]:
     yield Part(place="embedding", op=table)
 
 
-def stages(stem: ImageStem, setting: Setting, step: Step) -> Iterator[tuple[str, Setting, Step]]:
-    """The stages before a pyramid's last: place, setting of a model of that stage's layers alone, and its step."""
+def stages(stem: ImageStem, setting: Setting, step: Step) -> Iterator[tuple[str, Stage, Setting, Step]]:
+    """The stages before a pyramid's last: place, stage, setting of a model of its layers alone, and its step."""
     for i, stage in enumerate(stem.stages):
         grid = stem.first_grid >> i
         layer = Layer(attention=stage.attention, ffn=stage.ffn)
         inner = ImageStem(image_size=grid, patch=1, prefix_tokens=0)
         arch = replace(setting.arch, d_model=stage.d_model, layers=(layer,) * stage.depth, stem=inner)
-        yield f"stages.{i}", replace(setting, arch=arch), replace(step, query_tokens=grid**2 + 0 * step.query_tokens)
+        narrow = replace(step, query_tokens=grid**2 + 0 * step.query_tokens)
+        yield f"stages.{i}", stage, replace(setting, arch=arch), narrow
 
 
 def width_after(stem: ImageStem, setting: Setting, place: str) -> int:
@@ -64,11 +65,12 @@ def width_after(stem: ImageStem, setting: Setting, place: str) -> int:
     return stem.stages[after].d_model if after < len(stem.stages) else setting.arch.d_model
 
 
-def merge(setting: Setting, step: Step, *, into: int) -> Iterator[Part]:
-    """Four positions of a stage brought together, normed, and multiplied into one of width ``into``."""
+def merge(setting: Setting, step: Step, *, into: int, norm_after: bool) -> Iterator[Part]:
+    """Four positions of a stage brought together, multiplied into one of width ``into``, and normed before or after."""
     d, kept = setting.arch.d_model, setting.formats.activations
     yield setting.elementwise("merge.gather", "transpose", step.tokens * d)
-    norm = NormOp(rows=step.tokens // 4, width=4 * d, norm=setting.arch.norm, bias=True, activations=kept)
+    width = into if norm_after else 4 * d
+    norm = NormOp(rows=step.tokens // 4, width=width, norm=setting.arch.norm, bias=True, activations=kept)
     yield Part(place="merge.norm", op=norm)
     yield setting.plain_matmul("merge", step.tokens // 4, 4 * d, into)
 

@@ -64,10 +64,11 @@ def _parts(setting: Setting, step: Step) -> Iterator[Part]:
             of_image = replace(step, query_tokens=arch.stem.tokens)
             for part in towers.project(setting, of_image):
                 yield part.inside("projector")
-        for place, narrow, taken in images.stages(arch.stem, setting, step):
+        for place, stage, narrow, taken in images.stages(arch.stem, setting, step):
             for part in _stack(narrow.arch.layers, narrow, taken):
                 yield part.inside(place)
-            for part in images.merge(narrow, taken, into=images.width_after(arch.stem, setting, place)):
+            width = images.width_after(arch.stem, setting, place)
+            for part in images.merge(narrow, taken, into=width, norm_after=stage.norm_after):
                 yield part.inside(place)
     if arch.embedding_norm:
         for part in setting.norm(step.tokens):

@@ -17,6 +17,7 @@ from chipwise.cli.app import app
 from chipwise.cli.init import EXAMPLES, kinds
 from chipwise.errors import InputError, UnknownName
 from chipwise.hardware import datasheet
+from chipwise.planning.agent_loop import read_loop
 from chipwise.run.start_spec import load_any
 
 
@@ -54,8 +55,9 @@ def test_init_writes_a_run_file_that_is_read(kind: str, tmp_path: Path) -> None:
     assert run("init", kind, "--out", str(target)).exit_code == 0
     text = target.read_text(encoding="utf-8")
     assert text.startswith("# ")
-    assert load_any(target).name == kind
-    assert "chipwise search mine.yaml" in text
+    read = read_loop if kind == "agent" else load_any
+    assert read(target).name == ("robot" if kind == "agent" else kind)
+    assert f"chipwise {'agent' if kind == 'agent' else 'search'} mine.yaml" in text
     with pytest.raises(InputError, match="exists"):
         run("init", kind, "--out", str(target))
 

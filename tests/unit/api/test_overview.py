@@ -66,6 +66,8 @@ def test_a_data_sheet_prices_medians_and_memory(tmp_path) -> None:
         "throughput",
         "peak_memory",
         "parameters",
+        "joules_per_token",
+        "power",
     }
     assert all(item.least.metrics[item.metric] < item.most.metrics[item.metric] for item in found.extremes)
 
