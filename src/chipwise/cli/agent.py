@@ -19,7 +19,7 @@ def command(
     """Price an agent's loop (perceive, think, act) against one budget of time, and say which part eats it.
 
     Each part is a model with its tokens and images, or a time that you measured. Where a turn takes too long, the
-    alternatives that the file lists are tried in order of preference, and for each part it is told how many new tokens
+    alternatives that the file lists are tried in order of preference, and each part's row says how many new tokens
     or calls would fit with all else as it is.
 
     chipwise init agent && chipwise agent agent.yaml

@@ -1,8 +1,8 @@
 """A denoiser whose layers may all differ, for ``AutoModel`` with ``trust_remote_code=True``.
 
 Self-contained: it needs torch and transformers. ``config.arch`` says what it is made of: patches of an image, layers of
-attention (over all patches or within squares of them) and feed-forwards that are shifted, scaled and gated by what the
-model is told, and a matrix back to pixels. ``generate`` draws images. Axes: B batch, C channels, Y and X rows and
+attention (over all patches or within squares of them) and feed-forwards that are shifted, scaled and gated by its
+conditions, and a matrix back to pixels. ``generate`` draws images. Axes: B batch, C channels, Y and X rows and
 columns, T tokens, F frequencies, D width.
 """
 
@@ -183,7 +183,7 @@ class ChipwiseDenoiser(PreTrainedModel):
     def forward(self, image: Tensor, time: Tensor, label: Tensor, step: Tensor | None = None) -> Tensor:
         """The velocity (B, C, Y, X) of images at times (B,) from 0 (noise) to 1 (image).
 
-        ``step`` (B,) is the size of the step, which a model of shortcuts is told.
+        ``step`` (B,) is the size of the step, an input of models trained with shortcuts.
         """
         arch, d = self.arch_data, self.arch_data["d_model"]
         numbers = {"time": time, "step": torch.zeros_like(time) if step is None else step}

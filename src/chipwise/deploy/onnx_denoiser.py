@@ -56,7 +56,7 @@ def denoiser_graph(design: Design, weights: Mapping[str, npt.NDArray[Any]]) -> G
 
 
 def denoiser_metadata(arch: ArchSpec) -> dict[str, Any]:
-    """The metadata of a denoiser's file beyond that of every file: image, labels, steps, and what it is told."""
+    """The metadata of a denoiser's file beyond that of every file: image, labels, steps, and its inputs."""
     stem, denoiser = require_denoiser(arch, work="exported to ONNX")
     return {
         "encodes": "velocity",

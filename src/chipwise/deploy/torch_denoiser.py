@@ -70,7 +70,7 @@ class DenoisingTransformer(nn.Module):
     def forward(self, image_BCYX: Tensor, time_B: Tensor, label_B: Tensor, step_B: Tensor | None = None) -> Tensor:
         """The velocity (B, C, Y, X) of images at these times; ``step_B`` is the size of the step, 0 unless given.
 
-        Only a model of shortcuts is told the size.
+        Only a model trained with shortcuts takes the size.
         """
         numbers = {"time": time_B, "step": torch.zeros_like(time_B) if step_B is None else step_B}
         told_BD = self.labels(label_B)

@@ -2,7 +2,7 @@
 
 A turn runs its parts one after another, each some number of times: a model that reads images or text and generates, or
 a fixed time (a tool, a motor) that the user measured. Where a turn takes too long, each part's alternatives are tried,
-and for each part it is told how many new tokens or calls would fit with all else as it is.
+and each part's row says how many new tokens or calls would fit with all else as it is.
 """
 
 from __future__ import annotations

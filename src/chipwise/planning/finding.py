@@ -23,7 +23,7 @@ DRAWS = 4000  # of rank confidence
 MOST_LISTED = 1000  # arrangements that are all priced; of more, a strategy chooses as many
 BATCH = 100  # that a strategy proposes together
 STRATEGY = "evolution"
-NEAR = 1.25  # fleets of two pools are told of up to this multiple of the cheapest fleet's price
+NEAR = 1.25  # fleets of two pools are listed up to this multiple of the cheapest fleet's price
 
 
 class Finder:

@@ -85,8 +85,13 @@ def random_tokens(arch: ArchSpec, *, length: int, batch: int = 1, seed: int = 0)
 
 def check_parameters(arch: ArchSpec) -> None:
     """Asserts that the module of ``arch`` has the parameters, names and shapes that its spec says."""
+    check_weights(Transformer, arch)
+
+
+def check_weights(module: Callable[[ArchSpec], torch.nn.Module], arch: ArchSpec) -> None:
+    """Asserts that what ``module`` makes of ``arch`` has the parameters, names and shapes that its spec says."""
     with torch.device("meta"):
-        model = Transformer(arch)
+        model = module(arch)
     shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     assert shapes == weight_shapes(arch)
     assert arch.parameters() == sum(parameter.numel() for parameter in model.parameters())

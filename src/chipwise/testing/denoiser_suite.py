@@ -21,7 +21,7 @@ from chipwise.deploy.torch_denoiser import DenoisingTransformer, build, draw
 from chipwise.ops import AttentionOp, EmbeddingOp, Matmul, NormOp
 from chipwise.spec import ArchSpec, Denoiser, Design
 from chipwise.spec.weights import weight_shapes
-from chipwise.testing.block_suite import TOLERANCE
+from chipwise.testing.block_suite import TOLERANCE, check_weights
 from chipwise.testing.image_suite import ImageSuite, image_archs, product_flops, wider
 
 NODES = {
@@ -106,11 +106,7 @@ def asked(arch: ArchSpec, *, batch: int, seed: int = 0) -> tuple[torch.Tensor, .
 
 def check_parameters(arch: ArchSpec) -> None:
     """Asserts that the module of ``arch`` has the parameters, names and shapes that its spec says."""
-    with torch.device("meta"):
-        model = DenoisingTransformer(arch)
-    shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
-    assert shapes == weight_shapes(arch)
-    assert arch.parameters() == sum(parameter.numel() for parameter in model.parameters())
+    check_weights(DenoisingTransformer, arch)
 
 
 def check_flops(arch: ArchSpec, *, batch: int = 2) -> None:

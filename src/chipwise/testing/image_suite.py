@@ -29,7 +29,7 @@ from chipwise.spec.arch import NormKind
 from chipwise.spec.projector import Projector
 from chipwise.spec.question import Question
 from chipwise.spec.weights import weight_shapes
-from chipwise.testing.block_suite import TOLERANCE
+from chipwise.testing.block_suite import TOLERANCE, check_weights
 from chipwise.testing.specs import check_each
 
 NODES = {
@@ -170,11 +170,7 @@ def random_images(arch: ArchSpec, *, batch: int, seed: int = 0) -> torch.Tensor:
 
 def check_parameters(arch: ArchSpec) -> None:
     """Asserts that the module of ``arch`` has the parameters, names and shapes that its spec says."""
-    with torch.device("meta"):
-        model = ImageClassifier(arch)
-    shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
-    assert shapes == weight_shapes(arch)
-    assert arch.parameters() == sum(parameter.numel() for parameter in model.parameters())
+    check_weights(ImageClassifier, arch)
 
 
 def check_flops(arch: ArchSpec, *, batch: int = 2) -> None:
@@ -252,9 +248,15 @@ def check_slice(arch: ArchSpec, *, tolerance: float = TOLERANCE) -> None:
 def wider(arch: ArchSpec) -> ArchSpec:
     """A classifier of the same images and patches that is larger in everything else that has a size."""
     assert arch.stem is not None
+    stem = replace(arch.stem, convs=tuple(channels + 2 for channels in arch.stem.convs))
+    return replace(arch, d_model=arch.d_model + 8, stem=stem, layers=wider_layers(arch))
+
+
+def wider_layers(arch: ArchSpec) -> tuple[Layer, ...]:
+    """Twice as many layers, with larger attention and feed-forwards."""
     kept = kept_layers(len(arch.layers), 2 * len(arch.layers))  # the others repeat the one before
     repeated = [arch.layers[bisect(kept, i) - 1] for i in range(2 * len(arch.layers))]
-    layers = tuple(
+    return tuple(
         replace(
             layer,
             attention=layer.attention
@@ -268,5 +270,3 @@ def wider(arch: ArchSpec) -> ArchSpec:
         )
         for layer in repeated
     )
-    stem = replace(arch.stem, convs=tuple(channels + 2 for channels in arch.stem.convs))
-    return replace(arch, d_model=arch.d_model + 8, stem=stem, layers=layers)

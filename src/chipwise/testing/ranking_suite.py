@@ -5,7 +5,6 @@ Subclass it in a test module, and return the models to try from ``archs``; pytes
 
 from __future__ import annotations
 
-from bisect import bisect
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,18 +13,19 @@ from typing import Literal
 
 import numpy as np
 import torch
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
 from chipwise.blocks.lowering_ranking import lower_ranker
-from chipwise.blocks.slicing import cuts, kept_layers
+from chipwise.blocks.slicing import cuts
 from chipwise.deploy.torch_ranking import Ranker, build
 from chipwise.ops import EmbeddingBagOp, EmbeddingOp, Matmul, NormOp, OpGraph, RequestAttentionOp
 from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer, RankingStem
 from chipwise.spec.ranking import with_candidates
 from chipwise.spec.weights import weight_shapes
-from chipwise.testing.block_suite import TOLERANCE
+from chipwise.testing.block_suite import TOLERANCE, check_weights
+from chipwise.testing.image_suite import wider_layers
+from chipwise.testing.specs import check_each
 
 ITEMS, TAGS = 30, 7
 INT8_TOLERANCE = 0.1  # of the scores' spread: their kernel rounds activations too
@@ -41,11 +41,7 @@ class RankingSuite:
         return ranking_archs()
 
     def _each(self, check: Callable[[ArchSpec], None]) -> None:
-        slow = [HealthCheck.too_slow]
-        every = settings(
-            max_examples=self.examples, deadline=None, derandomize=True, suppress_health_check=slow, database=None
-        )
-        every(given(arch=self.archs())(lambda arch: check(arch)))()  # hypothesis wants no further arguments
+        check_each(check, self.archs(), examples=self.examples)
 
     def test_parameters_agree(self) -> None:
         """The count of the spec is that of the module, weight by weight."""
@@ -138,11 +134,7 @@ def random_requests(arch: ArchSpec, *, batch: int, seed: int = 0) -> torch.Tenso
 
 def check_parameters(arch: ArchSpec) -> None:
     """Asserts that the module of ``arch`` has the parameters, names and shapes that its spec says."""
-    with torch.device("meta"):
-        model = Ranker(arch)
-    shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
-    assert shapes == weight_shapes(arch)
-    assert arch.parameters() == sum(parameter.numel() for parameter in model.parameters())
+    check_weights(Ranker, arch)
 
 
 def check_flops(arch: ArchSpec, *, batch: int = 2) -> None:
@@ -234,23 +226,7 @@ def check_slice(arch: ArchSpec) -> None:
 
 def wider(arch: ArchSpec) -> ArchSpec:
     """A model of the same requests that is larger in everything else that has a size."""
-    kept = kept_layers(len(arch.layers), 2 * len(arch.layers))  # the others repeat the one before
-    repeated = [arch.layers[bisect(kept, i) - 1] for i in range(2 * len(arch.layers))]
-    layers = tuple(
-        replace(
-            layer,
-            attention=layer.attention
-            and replace(
-                layer.attention,
-                heads=2 * layer.attention.heads,
-                kv_heads=2 * layer.attention.kv_heads,
-                head_size=layer.attention.head_size + 8,
-            ),
-            ffn=layer.ffn and replace(layer.ffn, width=layer.ffn.width + 12),
-        )
-        for layer in repeated
-    )
     stem = arch.stem
     assert isinstance(stem, RankingStem)
     wide = replace(stem, width=stem.width + 2 if stem.width else 0)
-    return replace(arch, d_model=arch.d_model + 8, stem=wide, layers=layers)
+    return replace(arch, d_model=arch.d_model + 8, stem=wide, layers=wider_layers(arch))

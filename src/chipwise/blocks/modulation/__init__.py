@@ -1,1 +1,1 @@
-"""Modulation: what a denoiser is told, as shifts, scales and gates of its blocks (adaLN-zero)."""
+"""Modulation: time, label and step size of a denoiser, as shifts, scales and gates of its blocks (adaLN-zero)."""

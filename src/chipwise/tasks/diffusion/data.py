@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from chipwise.core import units
 from chipwise.core.arrays import Float64Array
 from chipwise.core.digest import digest
-from chipwise.core.errors import MeasurementError, SpecError, StudyError
+from chipwise.core.errors import MeasurementError, SpecError
 from chipwise.core.files import read_bytes, read_mapping, storage, write_atomic, write_json
 from chipwise.deploy.hf import save_pretrained
 from chipwise.deploy.onnx import export
@@ -22,9 +22,10 @@ from chipwise.space import SearchSpace
 from chipwise.space.images import ImageSpace
 from chipwise.space.search_space import Rows
 from chipwise.spec import ArchSpec, Attention, FeedForward, ImageStem, Layer
+from chipwise.tasks.made import is_made
 from chipwise.tasks.protocol import Exported, Losses
-from chipwise.tasks.vision.data import divided, png
-from chipwise.tasks.vision.sources import ImagesSpec, read_pixels
+from chipwise.tasks.vision.data import png, read_parts
+from chipwise.tasks.vision.sources import ImagesSpec
 from chipwise.training.arrays import LabelledArrays
 from chipwise.training.dataset import DataFile, Split
 from chipwise.training.flows import DRAWN, Classifier, FlowImages, load_flows, save_flows
@@ -79,16 +80,9 @@ class DiffusionData:
     def prepare(self) -> None:
         """Reads the images, trains the classifier on them, and writes both once."""
         wanted = digest([self.spec, self.image.size, self.image.channels, self.image.classes])
-        if self.facts.exists():
-            if read_mapping(self.facts).get("identity") != wanted:
-                raise StudyError(f"{self.folder}: holds other images; start again with --restart")
+        if is_made(self.facts, wanted, entries="images"):
             return
-        found = read_pixels(self.spec, self.base, size=self.image.size, channels=self.image.channels)
-        parts = divided(found, share=self.spec.validation_share)
-        if len(found.classes) != self.image.classes:
-            raise SpecError(
-                f"the images have {len(found.classes)} classes, not {self.image.classes}", field="space.image.classes"
-            )
+        found, parts = read_parts(self.spec, self.base, self.image)
         half = np.full((1, 1, 1), HALF, np.float32)
         arrays: dict[str, Any] = {**parts, "classes": found.classes, "mean": half, "std": half}
         with storage(self.folder):

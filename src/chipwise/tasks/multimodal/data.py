@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from chipwise.core.arrays import Float64Array
 from chipwise.core.digest import digest
-from chipwise.core.errors import DataError, MeasurementError, StudyError
+from chipwise.core.errors import DataError, MeasurementError
 from chipwise.core.files import read_mapping, storage, write_json
 from chipwise.deploy.hf import save_pretrained
 from chipwise.deploy.hf_vision import labels_of
@@ -22,6 +22,7 @@ from chipwise.space import SearchSpace
 from chipwise.space.images import ImageSpace
 from chipwise.space.search_space import Rows
 from chipwise.spec import ArchSpec
+from chipwise.tasks.made import is_made
 from chipwise.tasks.multimodal.sources import Questions, QuestionsSpec, encoded, read_questions, vocabulary
 from chipwise.tasks.protocol import Exported, Losses
 from chipwise.tasks.vision.data import png
@@ -67,9 +68,7 @@ class MultimodalData:
         """Reads or draws the questions, divides them by image and writes them once."""
         image = self.image
         wanted = digest([self.spec, image.size, image.channels, image.classes, image.words, image.question])
-        if self.facts.exists():
-            if read_mapping(self.facts).get("identity") != wanted:
-                raise StudyError(f"{self.folder}: holds other questions; start again with --restart")
+        if is_made(self.facts, wanted, entries="questions"):
             return
         found = read_questions(self.spec, self.base, size=image.size, channels=image.channels)
         kept, answers = answerable(found, image.classes)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from chipwise.core.arrays import Float64Array
 from chipwise.core.digest import digest
-from chipwise.core.errors import DataError, MeasurementError, SpecError, StudyError
+from chipwise.core.errors import DataError, MeasurementError, SpecError
 from chipwise.core.files import read_mapping, storage, write_json
 from chipwise.deploy.hf import save_pretrained
 from chipwise.deploy.onnx import export
@@ -20,6 +20,7 @@ from chipwise.space import SearchSpace
 from chipwise.space.ranking import RankingSpace
 from chipwise.space.search_space import Rows
 from chipwise.spec import ArchSpec
+from chipwise.tasks.made import is_made
 from chipwise.tasks.protocol import Exported, Losses
 from chipwise.tasks.ranking.sources import Interactions, InteractionsSpec, read_interactions
 from chipwise.training.dataset import DataFile, Split
@@ -71,9 +72,7 @@ class RankingData:
         """Reads the interactions, divides them by time and writes them once."""
         ranking = self.ranking
         wanted = digest([self.spec, ranking.items, ranking.history, ranking.candidates, ranking.tags, ranking.bag])
-        if self.facts.exists():
-            if read_mapping(self.facts).get("identity") != wanted:
-                raise StudyError(f"{self.folder}: holds other requests; start again with --restart")
+        if is_made(self.facts, wanted, entries="requests"):
             return
         found = read_interactions(self.spec, self.base)
         data = divided(found, self.spec, ranking)

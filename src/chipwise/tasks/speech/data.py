@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from chipwise.core.arrays import Float64Array
 from chipwise.core.digest import digest
-from chipwise.core.errors import SpecError, StudyError
+from chipwise.core.errors import SpecError
 from chipwise.core.files import read_mapping, storage, write_json
 from chipwise.deploy.hf import save_pretrained
 from chipwise.deploy.hf_vision import labels_of
@@ -22,6 +22,7 @@ from chipwise.space.images import ImageSpace
 from chipwise.space.search_space import Rows
 from chipwise.spec import ArchSpec
 from chipwise.tasks.exported_classifier import confusion, errors_in, logits_of
+from chipwise.tasks.made import is_made
 from chipwise.tasks.protocol import Exported, Losses
 from chipwise.tasks.speech.front_end import BINS, HOP, HOP_S, RATE_HZ, WINDOW, log_mel
 from chipwise.tasks.speech.pictures import spectrogram
@@ -70,9 +71,7 @@ class SpeechData:
     def prepare(self) -> None:
         """Reads or speaks the words, divides their speakers, and writes the spectrograms once."""
         wanted = digest([self.spec, self.image.size, self.image.channels])
-        if self.facts.exists():
-            if read_mapping(self.facts).get("identity") != wanted:
-                raise StudyError(f"{self.folder}: holds other clips; start again with --restart")
+        if is_made(self.facts, wanted, entries="clips"):
             return
         words = words_of(self.spec, self.base)
         if len(words) != self.image.classes:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from chipwise.core.arrays import Float64Array
 from chipwise.core.digest import digest
-from chipwise.core.errors import DataError, SpecError, StudyError
+from chipwise.core.errors import DataError, SpecError
 from chipwise.core.extras import optional_imports
 from chipwise.core.files import read_mapping, storage, write_json
 from chipwise.deploy.hf import save_pretrained
@@ -24,6 +24,7 @@ from chipwise.space.images import ImageSpace
 from chipwise.space.search_space import Rows
 from chipwise.spec import ArchSpec
 from chipwise.tasks.exported_classifier import confusion, errors_in, logits_of
+from chipwise.tasks.made import is_made
 from chipwise.tasks.protocol import Exported, Losses
 from chipwise.tasks.vision.sources import ImagesSpec, LabelledPixels, read_pixels
 from chipwise.training.arrays import LabelledArrays, load_arrays, save_arrays
@@ -33,6 +34,8 @@ QUICK = 2_000  # images that short trainings are judged on
 FEWEST = 20  # images of the smallest class
 SHOWN = 20  # test images in the report
 BATCH = 128
+Parts = dict[str, tuple[NDArray[np.uint8], NDArray[np.int64]]]
+"""Images (n, C, Y, X) and labels of training, validation and test data."""
 
 
 class VisionData:
@@ -64,16 +67,9 @@ class VisionData:
     def prepare(self) -> None:
         """Reads the images, divides them and writes them once."""
         wanted = digest([self.spec, self.image.size, self.image.channels, self.image.classes])
-        if self.facts.exists():
-            if read_mapping(self.facts).get("identity") != wanted:
-                raise StudyError(f"{self.folder}: holds other images; start again with --restart")
+        if is_made(self.facts, wanted, entries="images"):
             return
-        found = read_pixels(self.spec, self.base, size=self.image.size, channels=self.image.channels)
-        parts = divided(found, share=self.spec.validation_share)
-        if len(found.classes) != self.image.classes:
-            raise SpecError(
-                f"the images have {len(found.classes)} classes, not {self.image.classes}", field="space.image.classes"
-            )
+        found, parts = read_parts(self.spec, self.base, self.image)
         pixels = parts["train"][0].astype(np.float32)
         axes = (0, 2, 3)
         data = LabelledArrays(
@@ -152,7 +148,23 @@ class VisionData:
         write_json(folder / "preprocessor_config.json", _preprocessor(arrays, self.image))
 
 
-def divided(found: LabelledPixels, *, share: float) -> dict[str, tuple[NDArray[np.uint8], NDArray[np.int64]]]:
+def read_parts(spec: ImagesSpec, base: Path, image: ImageSpace) -> tuple[LabelledPixels, Parts]:
+    """The images of a run, and their parts.
+
+    Raises:
+        DataError: The images are missing or too few.
+        SpecError: They have another number of classes than the space.
+    """
+    found = read_pixels(spec, base, size=image.size, channels=image.channels)
+    parts = divided(found, share=spec.validation_share)
+    if len(found.classes) != image.classes:
+        raise SpecError(
+            f"the images have {len(found.classes)} classes, not {image.classes}", field="space.image.classes"
+        )
+    return found, parts
+
+
+def divided(found: LabelledPixels, *, share: float) -> Parts:
     """Training, validation and test parts, (n, C, Y, X) with labels; each class is divided alike.
 
     Raises:
