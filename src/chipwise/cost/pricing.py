@@ -19,7 +19,7 @@ from chipwise.hardware.device import Curve, MachineProfile
 from chipwise.ops import Op, Phase
 
 STREAMS = tuple(f"matmul.{weights}.{shape}" for weights in ("fp32", "int8", "int4") for shape in ("vector", "matrix"))
-GROUPS = ("node", "attention", "norm", "other", *STREAMS)
+GROUPS = ("node", "attention", "norm", "conv", "other", *STREAMS)
 PRICE_COLUMNS = ("fixed_s", "resident_bytes", *STREAMS, *(f"{group}_s" for group in GROUPS), "nodes")
 _STREAMED = slice(2, 2 + len(STREAMS))
 _GROUPED = slice(_STREAMED.stop, _STREAMED.stop + len(GROUPS))

@@ -120,10 +120,11 @@ class Residual:
 class ModelRows:
     """Calibration's whole models in one phase, one row each, so that later fits start from them.
 
-    Rows of ``parts`` are seconds in the order of ``cost.pricing.PARTS``; rows of ``figures`` are in the order of
-    ``cost.residual.FIGURES``.
+    Rows of ``parts`` are seconds in the order of ``names`` (``cost.pricing.PARTS``; none in older profiles, in which
+    convolutions were part of "other"); rows of ``figures`` are in the order of ``cost.residual.FIGURES``.
     """
 
+    names: tuple[str, ...] = ()
     parts: tuple[tuple[float, ...], ...]
     figures: tuple[tuple[float, ...], ...]
     median_s: tuple[float, ...]

@@ -14,10 +14,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-import numpy as np
 import psutil
 
 from chipwise.core.errors import InputError, Unsupported
+from chipwise.core.statistics import own_speed
 from chipwise.hardware.detect import detect
 from chipwise.hardware.device import LARGE_BYTES, MachineProfile, MemoryCost, PassCost, Tail
 from chipwise.ops import Phase, Workload
@@ -38,14 +38,17 @@ from chipwise.profile.random_models import (
     random_designs,
     random_rankers,
 )
+from chipwise.profile.verdict import LIMITS
 from chipwise.spec import Design, RankingStem
 
 Progress = Callable[[str, float], None]
+Draw = Callable[[int, int], list[Design]]
 DEFAULT_S = 75.0
 LARGE_FROM_S = 60.0  # shorter calibrations measure small models alone
 LARGE_S = 32.0  # large matrices and large models together
 CASES_S = 16.0  # small graphs
 MODEL_S = 1.4  # one small model: starting, warming up, timing
+PASSES_S = 0.5  # timing of a model that answers in single passes
 MODELS = {"with nodes": (12, 120), "alone": (60, 96)}  # fewest and most small models
 PROMPTS = (64, 64, 24, 128)  # in turns, where whole models are all there is
 NEW_TOKENS = 64
@@ -68,6 +71,7 @@ def calibrate(
     images: bool = False,
     ranking: bool = False,
     denoisers: bool = False,
+    own: Draw | None = None,
 ) -> MachineProfile:
     """Measures this machine and returns its profile.
 
@@ -83,6 +87,8 @@ def calibrate(
         images: Calibrate for image classifiers: their nodes too, and whole models that read images instead of tokens.
         ranking: Calibrate for ranking models, likewise.
         denoisers: With ``images``, every second whole model draws images.
+        own: Draws whole models of the kind that will be asked for, such as those of a search's space, given how many
+            and a seed. They take the place of every random model, of every second one with ``ranking``.
 
     Raises:
         InputError: ``seconds`` is no positive number, or there are more threads than cores.
@@ -113,9 +119,12 @@ def calibrate(
     left_s = seconds - (CASES_S if nodes and base is None else 0.0) - (LARGE_S if large else 0.0)
     least, most = MODELS["with nodes" if nodes else "alone"]
     draw = random_classifiers if images else random_rankers if ranking else random_designs
-    designs = draw(min(most, max(least, round(left_s / MODEL_S))), seed=seed)
-    if denoisers:
-        designs[1::2] = random_denoisers(len(designs) // 2, seed=seed + 1)
+    count = min(most, max(least, round(left_s / MODEL_S)))
+    designs = own(count, seed) if own is not None and not ranking else draw(count, seed=seed)
+    if own is not None and ranking:
+        designs[1::2] = own(count // 2, seed)
+    elif own is None and denoisers:
+        designs[1::2] = random_denoisers(count // 2, seed=seed + 1)
     if large:
         designs += [design for design in large_designs() if _has_room(design)]
     measured = measure_models(designs, runtime=runtime, threads=threads, vary=not nodes, on_progress=tell)
@@ -145,10 +154,9 @@ def fit_profile(blank: MachineProfile, measured: Sequence[Sample]) -> MachinePro
     In its check every model is predicted by a fit that excluded it: pass costs, factors, residual, tails, memory, and
     node rates where models alone give them.
     """
-    reference_s = typical_reference([sample.measured for sample in measured])
+    reference_s = own_reference([sample.measured for sample in measured])
     blank = replace(blank, reference_s=reference_s, runtime_version=measured[0].measured.runtime_version)
-    # Reference work beside other processes measures those; where the models are all there is, it is then left out.
-    samples = [with_drift(s, reference_s) if blank.terms or s.measured.clean else s for s in measured]
+    samples = [with_drift(sample, reference_s) for sample in measured]
     fit = fit_with_nodes if blank.terms else fit_alone
     profile = fit(blank, samples)
     busy = sum(not sample.measured.clean for sample in samples)
@@ -178,52 +186,79 @@ def fit_alone(blank: MachineProfile, samples: Sequence[Observed]) -> MachineProf
     return refit(profile, prepare(profile, samples))
 
 
-def typical_reference(measured: Sequence[Measurement]) -> dict[str, float]:
-    """Median times of the reference work over all models, those timed on a quiet machine if there are five."""
-    quiet = [item for item in measured if item.clean]
-    found = [item.environment["reference_s"] for item in (quiet if len(quiet) >= 5 else measured)]
-    return {name: float(np.median([item[name] for item in found if name in item])) for name in found[0]}
+def own_reference(measured: Sequence[Measurement]) -> dict[str, float]:
+    """Times of the reference work at the machine's own speed, over all models."""
+    found = [own_reference_of(item) for item in measured]
+    return {name: own_speed([item[name] for item in found if name in item]) for name in found[0]}
 
 
 def with_drift(sample: Sample, reference_s: Mapping[str, float]) -> Sample:
-    """``sample`` with its drift from ``reference_s``."""
+    """``sample`` with its drifts from ``reference_s``."""
     since = drift(sample.measured.environment["reference_s"], reference_s)
-    return replace(sample, measured=replace(sample.measured, drift=since))
+    own = drift(own_reference_of(sample.measured), reference_s)
+    return replace(sample, measured=replace(sample.measured, drift=since, own_drift=own))
+
+
+def own_reference_of(found: Measurement) -> Mapping[str, float]:
+    """Its times of the reference work at the machine's own speed; older measurements have medians alone."""
+    times: Mapping[str, float] = found.environment.get("reference_own_s", found.environment["reference_s"])
+    return times
 
 
 def measure_models(
     designs: Sequence[Design], *, runtime: str, threads: int, vary: bool, on_progress: Progress
 ) -> list[Sample]:
-    """Each design, or the nearest that ``runtime`` supports, measured once; with ``vary``, under several prompts."""
+    """Each design, or the nearest that ``runtime`` supports, measured once; with ``vary``, under several prompts.
+
+    Those during which the machine was never at its own speed are measured once more.
+    """
     samples = []
     with tempfile.TemporaryDirectory(prefix="chipwise-") as folder:
         for i, wanted in enumerate(designs):
-            design, path = export_nearest(runtime, wanted, Path(folder))
-            prompt = PROMPTS[i % len(PROMPTS)] if vary else PROMPTS[0]
-            workload, repeats, prefills = Workload(prompt_tokens=prompt, new_tokens=NEW_TOKENS), 126, 12
-            if isinstance(design.arch.stem, RankingStem):
-                # One candidate a request stands for many requests at once, too: candidates ranked one by one.
-                batch = BATCHES[i % len(BATCHES)] if design.arch.stem.candidates == 1 else 1
-                repeats = prefills = 100 if batch < 128 else 12
-                workload = Workload(prompt_tokens=1, new_tokens=1, batch=batch)
-            elif design.arch.stem is not None:
-                workload, repeats, prefills = Workload(prompt_tokens=design.arch.stem.tokens, new_tokens=1), 200, 200
-            elif stored_bytes(design, workload) > LARGE_BYTES:
-                workload, repeats, prefills = LARGE_WORKLOAD, 46, 5
-            found = measure(
-                path,
-                workload,
-                runtime=runtime,
-                threads=threads,
-                repeats=repeats,
-                prefills=prefills,
-                seconds=0.3,
-                attempts=1,
-            )
-            path.unlink()
-            samples.append(Sample(design=design, measured=found))
+            samples.append(_measured(wanted, i, Path(folder), runtime=runtime, threads=threads, vary=vary))
             on_progress("models", (i + 1) / len(designs))
+        reference_s = own_reference([sample.measured for sample in samples])
+        slow = [i for i, sample in enumerate(samples) if _slowness(sample, reference_s) > LIMITS["drift"]]
+        for done, i in enumerate(slow):
+            again = _measured(designs[i], i, Path(folder), runtime=runtime, threads=threads, vary=vary)
+            samples[i] = min(samples[i], again, key=lambda sample: _slowness(sample, reference_s))
+            on_progress("models again", (done + 1) / len(slow))
     return samples
+
+
+def _measured(wanted: Design, number: int, folder: Path, *, runtime: str, threads: int, vary: bool) -> Sample:
+    """The ``number``-th design of a calibration, or the nearest that ``runtime`` supports, measured."""
+    design, path = export_nearest(runtime, wanted, folder)
+    prompt = PROMPTS[number % len(PROMPTS)] if vary else PROMPTS[0]
+    workload, repeats, prefills, seconds = Workload(prompt_tokens=prompt, new_tokens=NEW_TOKENS), 126, 12, 0.3
+    if isinstance(design.arch.stem, RankingStem):
+        # One candidate a request stands for many requests at once, too: candidates ranked one by one.
+        batch = BATCHES[number % len(BATCHES)] if design.arch.stem.candidates == 1 else 1
+        repeats = prefills = 100 if batch < 128 else 12
+        workload, seconds = Workload(prompt_tokens=1, new_tokens=1, batch=batch), PASSES_S
+    elif design.arch.stem is not None:
+        workload, seconds = Workload(prompt_tokens=design.arch.stem.tokens, new_tokens=1), PASSES_S
+        repeats = prefills = 200
+    elif stored_bytes(design, workload) > LARGE_BYTES:
+        workload, repeats, prefills = LARGE_WORKLOAD, 46, 5
+    found = measure(
+        path,
+        workload,
+        runtime=runtime,
+        threads=threads,
+        repeats=repeats,
+        prefills=prefills,
+        seconds=seconds,
+        attempts=1,
+    )
+    path.unlink()
+    return Sample(design=design, measured=found)
+
+
+def _slowness(sample: Sample, reference_s: Mapping[str, float]) -> float:
+    """How far the machine was from its own speed at best, as a factor ≥ 1."""
+    since = drift(own_reference_of(sample.measured), reference_s)
+    return 1.0 if since is None else since.size
 
 
 def _has_room(design: Design) -> bool:

@@ -22,7 +22,7 @@ from chipwise.profile.backends import RUNTIMES, loading_s
 from chipwise.profile.drift import Drift, drift
 from chipwise.profile.exporting import reference_model
 from chipwise.profile.measurement import Measurement
-from chipwise.profile.reference_work import medians
+from chipwise.profile.reference_work import medians, own_speeds
 from chipwise.profile.remote import check_connection, prepare_remote
 from chipwise.profile.verdict import Verdict, judge, spread
 
@@ -100,7 +100,7 @@ def measure(
         )
         reply = ask_worker(request, timeout_s=timeout_s, threads=threads, remote=remote)
         verdict = judge(readings_of(reply, calibrated))
-        if best is None or verdict.score < best[0].score:
+        if best is None or verdict.rank < best[0].rank:
             best = (verdict, reply, tuple(reply["cpus"]))
         if verdict.clean:
             break
@@ -156,7 +156,7 @@ def readings_of(reply: Mapping[str, Any], calibrated: Mapping[str, float] | None
     middle = float(np.quantile(steps, 0.5))
     processor = float(np.quantile(steps_cpu, 0.5)) if steps_cpu else 0.0
     split = two_speeds(steps)
-    since = drift(medians(reply["reference_s"]), calibrated) if calibrated else None
+    since = drift(own_speeds(reply["reference_s"]), calibrated) if calibrated else None
     alone = reply["readings"].get("lost") is not None  # one thread: its processor time is comparable with the clock's
     return {
         **reply["readings"],
@@ -263,6 +263,7 @@ def join(parts: Sequence[Measurement]) -> Measurement:
         peak_memory_bytes=max(memory, default=None),
         energy_j=None if None in (found := [p.energy_j for p in parts]) else sum(j for j in found if j is not None),
         drift=_joint_drift([p.drift for p in parts if p.drift is not None]),
+        own_drift=_joint_drift([p.own_drift for p in parts if p.own_drift is not None]),
         clean=all(p.clean for p in parts),
         reasons=reasons,
         environment={"rounds": [dict(p.environment) for p in parts]},
@@ -327,7 +328,7 @@ def measurement_of(
         for share in (50, 99)
         if reply[f"{quantity}_cpu_s"]
     }
-    reference_s = medians(reply["reference_s"])
+    reference_s, own_s = medians(reply["reference_s"]), own_speeds(reply["reference_s"])
     return Measurement(
         design=reply["facts"]["design"],
         name=reply["facts"]["name"] or model.stem,
@@ -344,10 +345,12 @@ def measurement_of(
         clean=verdict.clean,
         reasons=verdict.reasons,
         drift=drift(reference_s, calibrated) if calibrated else None,
+        own_drift=drift(own_s, calibrated) if calibrated else None,
         steps_per_sample=reply.get("steps_per_sample", 1),
         environment={
             **readings_of(reply, calibrated),
             "reference_s": reference_s,
+            "reference_own_s": own_s,
             **(processor if threads == 1 else {}),
             "wall_s": reply["wall_s"],
             "cpus": list(cpus),

@@ -146,6 +146,7 @@ class PhaseTable:
     def to_rows(self) -> ModelRows:
         """The rows as a profile stores them."""
         return ModelRows(
+            names=PARTS,
             parts=tuple(map(tuple, self.parts.tolist())),
             figures=tuple(map(tuple, self.figures.tolist())),
             median_s=tuple(self.median_s.tolist()),
@@ -155,8 +156,12 @@ class PhaseTable:
     @classmethod
     def from_rows(cls, rows: ModelRows) -> PhaseTable:
         """Reads the result of :meth:`to_rows`."""
-        columns = (rows.parts, rows.figures, rows.median_s, rows.p99_s)
-        return cls(*(np.array(column, np.float64) for column in columns))
+        names = rows.names or tuple(name for name in PARTS if name != "conv")
+        stored = np.array(rows.parts, np.float64)
+        parts = np.stack(
+            [stored[:, names.index(name)] if name in names else 0 * stored[:, 0] for name in PARTS], axis=1
+        )
+        return cls(parts, *(np.array(column, np.float64) for column in (rows.figures, rows.median_s, rows.p99_s)))
 
 
 @dataclass(frozen=True)
@@ -269,7 +274,10 @@ def fit_tail(table: PhaseTable) -> Tail:
 
 
 def fit_memory(observed: Sequence[Observed]) -> MemoryCost:
-    """Peak memory of a serving process; the cache and activations are counted, not fitted."""
+    """Peak memory of a serving process; the cache and activations are counted, not fitted.
+
+    A format that no model has is taken to be held as often as the one that is held most often.
+    """
     features, resident = [], []
     for item in observed:
         if item.peak_memory_bytes is None:
@@ -278,10 +286,14 @@ def fit_memory(observed: Sequence[Observed]) -> MemoryCost:
         features.append([1.0, parts.table_bytes, *(parts.matrices.get(weights, 0) for weights in WEIGHTS)])
         resident.append(item.peak_memory_bytes - parts.kv_bytes - parts.activation_bytes)
     base, table, *matrices = fit_relative(features, resident)
+    seen = np.any(np.array(features)[:, 2:] > 0, axis=0)
     return MemoryCost(
         base_bytes=float(base),
         per_table_byte=float(table),
-        per_matrix_byte={weights: float(rate) for weights, rate in zip(WEIGHTS, matrices, strict=True)},
+        per_matrix_byte={
+            weights: float(rate if known else max(matrices))
+            for weights, rate, known in zip(WEIGHTS, matrices, seen, strict=True)
+        },
     )
 
 

@@ -14,7 +14,7 @@ from chipwise.core.errors import MeasurementError, SpecError, UnknownName
 from chipwise.core.fields import later
 from chipwise.core.files import build
 from chipwise.core.results import Result
-from chipwise.core.statistics import percentile_interval
+from chipwise.core.statistics import own_speed, percentile_interval
 from chipwise.ops.workload import Phase, Workload
 from chipwise.profile.drift import NOISE, OLD_NAMES, Drift
 from chipwise.profile.verdict import judge
@@ -53,6 +53,7 @@ class Measurement(Result):
     reasons: tuple[str, ...] = ()  # why it is not clean
     environment: Mapping[str, Any] = field(default_factory=dict)
     drift: Drift | None = None  # since calibration; None where there was nothing to compare with
+    own_drift: Drift | None = later(None)  # noqa: RUF009  (of the machine's own speed, undisturbed)
     steps_per_sample: int = later(1)  # decode steps that one ``tpot`` sample is the mean of
 
     def __post_init__(self) -> None:
@@ -129,8 +130,9 @@ class Measurement(Result):
     def corrected(self, name: str) -> float:
         """A metric at the machine's speed when it was calibrated: latencies divided by the drift since then, SI units.
 
-        Clean measurements are not corrected for a drift within the scatter of reference work. Otherwise the correction
-        is the drift shrunk by that scatter.
+        Clean measurements are not corrected for a drift within the scatter of reference work. Otherwise a median is
+        that of the moments at the machine's own speed, where calibration knew it, and everything else is divided by the
+        drift, shrunk by that scatter.
 
         Raises:
             UnknownName: There is no such metric.
@@ -139,7 +141,14 @@ class Measurement(Result):
         value = self.metric(name)
         if self.drift is None or name == "peak_memory" or (self.clean and self.drift.size < NOISE):
             return value
-        return value / self.drift.shrunken(Phase.PREFILL if name.startswith("ttft") else Phase.DECODE)
+        if name.endswith("_p50") and self.own_drift is not None:
+            return self._undisturbed(name, self.own_drift)
+        return value / self.drift.shrunken(_phase(name))
+
+    def _undisturbed(self, name: str, drifted: Drift) -> float:
+        """A median at the machine's own speed when it was calibrated."""
+        level = own_speed(self.ttft_s if name.startswith("ttft") else self.tpot_s)
+        return level if drifted.size < NOISE else level / drifted.shrunken(_phase(name))
 
     def corrected_interval(self, name: str) -> tuple[float, float | None, float | None]:
         """:meth:`corrected` with the bounds of its interval: the percentile's own, widened by the drift's uncertainty.
@@ -162,15 +171,19 @@ class Measurement(Result):
         return value, low, high
 
     def settled(self, name: str) -> float:
-        """The value that the cost model learns from: :meth:`corrected`, in processor time where the machine was busy.
+        """The value that the cost model learns from.
 
-        With one thread, processor time is what a sample takes when nothing else uses its core. Where it was not
-        recorded, wall time is used.
+        Medians are those of the moments at the machine's own speed (:func:`chipwise.core.statistics.own_speed`), where
+        calibration knew it. Everything else is :meth:`corrected`, in processor time where the
+        machine was busy: with one thread, what a sample takes when nothing else uses its core. Where processor time was
+        not recorded, wall time is used.
 
         Raises:
             UnknownName: There is no such metric.
             MeasurementError: This machine could not measure it.
         """
+        if name.endswith("_p50") and self.own_drift is not None:
+            return self._undisturbed(name, self.own_drift)
         value = self.corrected(name)
         processor = self.environment.get(name.replace("_p", "_cpu_p"))
         if self.clean or not processor or name == "peak_memory":
@@ -207,3 +220,7 @@ class Measurement(Result):
         if isinstance(since := fields.get("drift"), Mapping):
             fields["drift"] = {OLD_NAMES.get(str(key), key): value for key, value in since.items()}
         return build(cls, fields, file=file)
+
+
+def _phase(name: str) -> Phase:
+    return Phase.PREFILL if name.startswith("ttft") else Phase.DECODE

@@ -15,6 +15,7 @@ import numpy as np
 
 from chipwise.blocks.conv.lower import lower as lower_conv
 from chipwise.core.arrays import AnyArray
+from chipwise.core.statistics import own_speed
 from chipwise.core.workers import Message, Report, serve
 from chipwise.ops import AttentionOp, ConvOp, Elementwise, EmbeddingOp, Matmul, NormOp, Op, PoolOp
 from chipwise.profile import sensors
@@ -253,7 +254,7 @@ class Bench:
         self._quantised: dict[tuple[str, int, int], dict[str, AnyArray]] = {}
 
     def time(self, case: Case, *, seconds: float) -> float:
-        """Median seconds of one run of the graph, over about ``seconds``, at least 7 runs.
+        """Seconds of one run of the graph at the machine's own speed, over about ``seconds``, at least 7 runs.
 
         With one thread this is processor time: the duration of a run when nothing else uses its core.
         """
@@ -277,7 +278,7 @@ class Bench:
             start = clock()
             session.run_with_iobinding(binding)
             samples.append(clock() - start)
-        return float(np.median(samples))
+        return own_speed(samples)
 
     def _build(self, case: Case) -> tuple[bytes, dict[str, AnyArray], dict[str, AnyArray]]:
         from onnx import helper

@@ -21,13 +21,13 @@ from chipwise.profile.microbench import Case
 
 Progress = Callable[[str, float], None]
 KNOTS_BYTES = (2.5e5, 1e6, 2e6, 4e6, 8e6, 1.6e7, 2.3e7, 3.2e7, 6.4e7, 1.28e8, 2.56e8, 5.12e8)
-ROUNDS = 2  # of all small graphs, in different orders: one slow moment of the machine affects one round only
-CASE_S = 0.015
+ROUNDS = 3  # of all small graphs, in different orders: one slow moment of the machine affects one round only
+CASE_S = 0.01
 CASE_SILENCE_S = 120.0  # a case that takes longer hangs
 
 
 def time_cases(chosen: Sequence[Case], *, threads: int, on_progress: Progress) -> list[tuple[Case, float]]:
-    """Seconds of one run of each case: the lesser of the rounds' medians. Large cases are timed in one round."""
+    """Seconds of one run of each case: the least of the rounds. Large cases are timed in one round."""
     best = [math.inf] * len(chosen)
     rounds = [list(range(len(chosen)))] + [[i for i, case in enumerate(chosen) if not case.large]] * (ROUNDS - 1)
     done, total = 0, sum(map(len, rounds))

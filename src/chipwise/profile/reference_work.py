@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from chipwise.core.statistics import own_speed
 from chipwise.profile.backends import Session, clock_of
 
 EVERY_S = 0.05
@@ -72,3 +73,8 @@ class ReferenceWork:
 def medians(seconds: Mapping[str, list[float]]) -> dict[str, float]:
     """Median seconds of each kind of reference work that was timed."""
     return {name: float(np.median(values)) for name, values in seconds.items() if values}
+
+
+def own_speeds(seconds: Mapping[str, list[float]]) -> dict[str, float]:
+    """Seconds of each kind of reference work at the machine's own speed: see ``core/statistics.py``."""
+    return {name: own_speed(values) for name, values in seconds.items() if values}

@@ -20,7 +20,7 @@ LIMITS = {
     "waited": 1.05,  # median decode step by the clock over the same by processor time
     "dispersion": 2.0,  # 90th percentile of decode steps over their median
     "two_speeds": 1.15,  # the slower over the faster of two groups of decode steps
-    "drift": 1.2,  # reference work now over the same at calibration, or its inverse
+    "drift": 1.15,  # reference work at its fastest now over the same at calibration, or its inverse
 }
 _SHARES = ("lost", "others", "steal", "elsewhere")  # shown in percent
 _REASONS = {
@@ -39,11 +39,20 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """``clean`` when no limit is exceeded. ``score`` is the worst reading over its limit, so lower is quieter."""
+    """``clean`` when no limit is exceeded. ``score`` is the worst reading over its limit, so lower is quieter.
+
+    ``slow``: the machine was never seen at the speed that it was calibrated at.
+    """
 
     clean: bool
     reasons: tuple[str, ...]
     score: float
+    slow: bool = False
+
+    @property
+    def rank(self) -> tuple[bool, float]:
+        """Of several attempts the one with the least rank is kept: slow throughout is worse than disturbed at times."""
+        return self.slow, self.score
 
 
 def judge(readings: Mapping[str, float | None]) -> Verdict:
@@ -51,7 +60,7 @@ def judge(readings: Mapping[str, float | None]) -> Verdict:
     known = {name: value for name in LIMITS if (value := readings.get(name)) is not None}
     reasons = tuple(_reason(name, value) for name, value in known.items() if value > LIMITS[name])
     score = max((value / LIMITS[name] for name, value in known.items()), default=0.0)
-    return Verdict(clean=not reasons, reasons=reasons, score=score)
+    return Verdict(clean=not reasons, reasons=reasons, score=score, slow=known.get("drift", 0.0) > LIMITS["drift"])
 
 
 def _reason(name: str, value: float) -> str:

@@ -89,6 +89,10 @@ class SearchSpace:
             rows[:, column] = self._conditions.drawn(name, chosen, share[:, column])
         return self.canonical(rows)
 
+    def drawn(self, count: int, seed: int) -> list[Design]:
+        """``count`` designs of :meth:`sample`."""
+        return [self.design(row) for row in self.sample(count, np.random.default_rng(seed))]
+
     def values(self, rows: Rows, name: str) -> NDArray[Any]:
         """The global choice ``name`` of each row."""
         column = self.index[name]

@@ -102,7 +102,7 @@ def open_local(
     spec: RunSpec, space: SearchSpace, folder: RunFolder, on_detail: Callable[[str], None]
 ) -> CalibratedTarget:
     """Opens this machine; calibrates it unless the run's folder has a calibration."""
-    profile = _calibrated(spec, folder, on_detail)
+    profile = _calibrated(spec, space, folder, on_detail)
     return CalibratedTarget(spec, space, profile, Bench(spec, anchors=profile.reference_s))
 
 
@@ -118,7 +118,9 @@ def open_profile(
     return CalibratedTarget(spec, space, profile, None)
 
 
-def _calibrated(spec: RunSpec, folder: RunFolder, on_detail: Callable[[str], None]) -> MachineProfile:
+def _calibrated(
+    spec: RunSpec, space: SearchSpace, folder: RunFolder, on_detail: Callable[[str], None]
+) -> MachineProfile:
     if folder.profile.exists():
         return MachineProfile.load(folder.profile)
     target, nodes = spec.target, folder.node_rates
@@ -132,6 +134,7 @@ def _calibrated(spec: RunSpec, folder: RunFolder, on_detail: Callable[[str], Non
         ranking=spec.space.ranking is not None,
         denoisers=spec.space.image is not None and bool(spec.space.image.steps),
         on_nodes=lambda rates: rates.save(nodes),
+        own=space.drawn if spec.space.image is not None or spec.space.ranking is not None else None,
     )
     known = saved_profile(target.runtime, target.threads)
     if known is not None:

@@ -15,6 +15,7 @@ from chipwise.core.statistics import (
     nnls,
     normal_cdf,
     normal_density,
+    own_speed,
     percentile_interval,
     two_speeds,
     weighted_kendall_taus,
@@ -174,3 +175,23 @@ def test_nnls_finds_rates_of_very_different_size() -> None:
     assert found[:2] == pytest.approx([1.0, 1e-9], rel=1e-6)
     assert matrix[:, 2] * found[2] == pytest.approx(0, abs=1e-12)
     assert list(nnls(np.zeros((2, 1)), [1.0, 1.0])) == [0.0]
+
+
+@pytest.mark.parametrize("slow_share", [0.0, 0.3, 0.6, 0.9])
+def test_a_neighbour_that_comes_and_goes_does_not_change_the_machines_own_speed(slow_share: float) -> None:
+    """Work of 100 µs within 2 %, and of 160 µs while a neighbour runs: the median moves by 60 %, this by 2 %."""
+    generator = np.random.default_rng(0)
+    slow = generator.random(400) < slow_share
+    samples = np.where(slow, 160e-6, 100e-6) * np.exp(generator.normal(0, 0.02, 400))
+    assert own_speed(samples) == pytest.approx(100e-6, rel=0.02)
+
+
+def test_own_speed_of_one_sample_is_that_sample() -> None:
+    assert own_speed([0.3]) == 0.3
+
+
+@given(st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=60), st.floats(0.1, 10.0))
+def test_own_speed_lies_between_the_fastest_and_the_median_in_any_unit(samples: list[float], unit: float) -> None:
+    found = own_speed(samples)
+    assert min(samples) <= found <= np.median(samples) * (1 + 1e-12)
+    assert own_speed([unit * value for value in samples]) == pytest.approx(unit * found, rel=0.16)

@@ -124,6 +124,15 @@ def test_a_profile_with_calibration_models_survives_its_file(tmp_path) -> None:
     )
 
 
+def test_models_of_an_older_profile_had_convolutions_among_the_rest(tmp_path) -> None:
+    """Rows without names have no column of convolutions; what they say about the other parts still counts."""
+    seen = prepare(core_like(), truths(other(core_like(), int8=0.7), 8, seed=0))
+    rows = seen.to_rows()["decode"]
+    place = rows.names.index("conv")
+    old = replace(rows, names=(), parts=tuple(row[:place] + row[place + 1 :] for row in rows.parts))
+    np.testing.assert_array_equal(PhaseTable.from_rows(old).parts, PhaseTable.from_rows(rows).parts)
+
+
 def test_one_disturbed_model_does_not_spoil_the_others() -> None:
     device = other(core_like(), attention=1.3)
     items = truths(device, 24, seed=0)

@@ -57,6 +57,33 @@ def test_small_drift_of_a_clean_measurement_is_scatter_of_reference_work() -> No
     assert 0.95 < shrunk[0] < 1 < shrunk[1] < 1.15
 
 
+def test_medians_of_a_disturbed_machine_are_those_of_its_undisturbed_moments() -> None:
+    """Nine steps of 2 ms and eleven of 3.2 ms, when a neighbour ran; its own speed is as calibrated."""
+    steps = (0.002,) * 9 + (0.0032,) * 11
+    at_times = Drift(prefill_slowdown=1.4, decode_slowdown=1.4, log_halfwidth=0.1)
+    none = Drift(prefill_slowdown=1.0, decode_slowdown=1.01, log_halfwidth=0.01)
+    disturbed = {"tpot_s": steps, "clean": False, "reasons": ("two speeds",), "drift": at_times, "own_drift": none}
+    found = measurement(**disturbed)
+    assert found.metric("tpot_p50") == 0.0032
+    assert found.corrected("tpot_p50") == found.settled("tpot_p50") == 0.002
+    assert found.corrected("tpot_p99") == 0.0032 / at_times.shrunken(Phase.DECODE)
+    value, low, high = found.corrected_interval("tpot_p50")
+    assert low is not None and high is not None  # noqa: PT018
+    assert low < value < high
+
+
+def test_a_machine_that_was_slow_throughout_is_corrected_by_its_own_speed() -> None:
+    slow = Drift(prefill_slowdown=1.5, decode_slowdown=1.5, log_halfwidth=0.1)
+    found = measurement(tpot_s=(0.003,) * 20, clean=False, reasons=("drift",), drift=slow, own_drift=slow)
+    assert found.settled("tpot_p50") == pytest.approx(0.002, rel=0.03)
+
+
+def test_slow_throughout_ranks_behind_disturbed_at_times() -> None:
+    slow, disturbed = judge({"drift": 1.3}), judge({"reference_spread": 2.5})
+    assert slow.score < disturbed.score
+    assert disturbed.rank < slow.rank
+
+
 @given(st.floats(0.2, 5.0))
 def test_drift_is_shrunk_towards_none_and_hardly_where_it_is_large(factor: float) -> None:
     found = Drift(prefill_slowdown=factor, decode_slowdown=1 / factor, log_halfwidth=0.1)

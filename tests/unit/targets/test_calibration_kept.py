@@ -16,6 +16,7 @@ from chipwise.trainers.train_spec import TrainSpec
 SPEC = SimpleNamespace(
     target=TargetSpec(), allowance=allowance(BudgetSpec(), TrainSpec()), space=SimpleNamespace(image=None, ranking=None)
 )
+SPACE = SimpleNamespace(drawn=None)
 
 
 class Killed(Exception):
@@ -36,9 +37,9 @@ def test_node_rates_survive_a_kill_and_go_when_the_profile_is_there(tmp_path, mo
 
     monkeypatch.setattr(local, "calibrate", calibrate)
     with pytest.raises(Killed):
-        local._calibrated(SPEC, folder, str)
+        local._calibrated(SPEC, SPACE, folder, str)
     assert folder.node_rates.exists()
-    local._calibrated(SPEC, folder, str)
+    local._calibrated(SPEC, SPACE, folder, str)
     assert bases[0] is None
     assert bases[1].terms == core_like().terms
     assert folder.profile.exists()
