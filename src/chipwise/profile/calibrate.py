@@ -48,6 +48,7 @@ LARGE_FROM_S = 60.0  # shorter calibrations measure small models alone
 LARGE_S = 32.0  # large matrices and large models together
 CASES_S = 16.0  # small graphs
 MODEL_S = 1.4  # one small model: starting, warming up, timing
+ENOUGH = 2 / 3  # of the models; if as many saw the machine at its own speed, the others do not count
 PASSES_S = 0.5  # timing of a model that answers in single passes
 MODELS = {"with nodes": (12, 120), "alone": (60, 96)}  # fewest and most small models
 PROMPTS = (64, 64, 24, 128)  # in turns, where whole models are all there is
@@ -156,7 +157,9 @@ def fit_profile(blank: MachineProfile, measured: Sequence[Sample]) -> MachinePro
     """
     reference_s = own_reference([sample.measured for sample in measured])
     blank = replace(blank, reference_s=reference_s, runtime_version=measured[0].measured.runtime_version)
-    samples = [with_drift(sample, reference_s) for sample in measured]
+    seen = [sample for sample in measured if _slowness(sample, reference_s) <= LIMITS["drift"]]
+    counted = seen if len(seen) >= ENOUGH * len(measured) else measured
+    samples = [with_drift(sample, reference_s) for sample in counted]
     fit = fit_with_nodes if blank.terms else fit_alone
     profile = fit(blank, samples)
     busy = sum(not sample.measured.clean for sample in samples)
