@@ -2,12 +2,14 @@
 
     python benchmarks/ranking_candidates.py [--calibration 90] [--profile FILE] [--designs 6] [--out FILE.csv]
 
-Calibrates for ranking models (nodes and random whole models of another seed), then takes SASRec and HSTU of two layers
-of width 64 and designs drawn from the space of ``examples/ranking.yaml``, in FP32 and int8 in turns. Each ranks 1, 8,
-32, 128 and 512 candidates in two ways: request-centric (one pass over the history and all candidates) and candidate by
-candidate (as many requests of one candidate, in one batch). Each is predicted before it is measured. Printed are the
-errors, the cost over that of one candidate, and how many requests a second one thread serves so that 99 of 100 are
-answered within ``--p99`` milliseconds, where requests come at random (Poisson) and wait their turn.
+Calibrates for ranking models as a search does (nodes, random whole models, and designs of the example's space with
+another seed), then takes SASRec and HSTU of two layers of width 64 and designs drawn from the space of
+``examples/ranking.yaml``, in FP32 and int8 in turns. Each ranks 1, 8, 32, 128 and 512 candidates in two ways:
+request-centric (one pass over the history and all candidates) and candidate by candidate (as many requests of one
+candidate, in one batch). Each is predicted before it is measured, at the machine's own speed: in the moments when no
+neighbour slowed it. Printed are the errors, the cost over that of one candidate, and how many requests a second one
+thread serves so that 99 of 100 are answered within ``--p99`` milliseconds by the clock, where requests come at random
+(Poisson) and wait their turn.
 """
 
 from __future__ import annotations
@@ -27,7 +29,6 @@ from chipwise.profile.calibrate import calibrate
 from chipwise.profile.exporting import export_for
 from chipwise.profile.harness import measure
 from chipwise.profile.learning import predict_seconds
-from chipwise.profile.measurement import Measurement
 from chipwise.run.spec import load_run
 from chipwise.space import SearchSpace
 from chipwise.space.designs import design_of, summary
@@ -52,7 +53,8 @@ def main() -> None:
     if asked.profile and asked.profile.exists():
         profile = MachineProfile.load(asked.profile)
     else:
-        profile = calibrate(seconds=asked.calibration, ranking=True)
+        own = SearchSpace(load_run(EXAMPLE).space).drawn
+        profile = calibrate(seconds=asked.calibration, ranking=True, own=own)
         if asked.profile:
             profile.save(asked.profile)
     print(f"calibrated: {profile.checks['prefill']}; {'; '.join(profile.notes) or 'machine quiet'}")
@@ -104,10 +106,10 @@ def compared(design: Design, profile: MachineProfile, *, limit_s: float) -> Iter
                     repeats=repeats,
                     prefills=repeats,
                     seconds=0.4,
-                    attempts=2,
+                    attempts=4,
                     calibrated=profile.reference_s,
                 )
-                measured = settled(found)
+                measured = found.settled("ttft_p50")
                 yield {
                     "weights": design.weights,
                     "candidates": count,
@@ -120,11 +122,6 @@ def compared(design: Design, profile: MachineProfile, *, limit_s: float) -> Iter
                     "wall_p99_s": float(np.quantile(found.ttft_s, 0.99)),
                     "requests_per_s": rate_within(found.ttft_s, limit_s) if way == "shared" else 0.0,
                 }
-
-
-def settled(found: Measurement) -> float:
-    """Median seconds of a pass: of the clock where the machine was quiet, else of the processor."""
-    return found.percentile("ttft", 0.5) if found.clean else float(found.environment["ttft_cpu_p50"])
 
 
 def rate_within(service_s: Sequence[float], limit_s: float, *, seed: int = 0) -> float:
