@@ -147,6 +147,7 @@ class Measurement(Result):
 
     def _undisturbed(self, name: str, drifted: Drift) -> float:
         """A median at the machine's own speed when it was calibrated."""
+        self.metric(name)  # raises where there is no such metric
         level = own_speed(self.ttft_s if name.startswith("ttft") else self.tpot_s)
         return level if drifted.size < NOISE else level / drifted.shrunken(_phase(name))
 

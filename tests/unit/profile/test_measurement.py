@@ -78,6 +78,15 @@ def test_a_machine_that_was_slow_throughout_is_corrected_by_its_own_speed() -> N
     assert found.settled("tpot_p50") == pytest.approx(0.002, rel=0.03)
 
 
+def test_what_generates_nothing_has_no_steps_at_any_speed() -> None:
+    none = Drift(prefill_slowdown=1.0, decode_slowdown=1.0, log_halfwidth=0.01)
+    found = measurement(tpot_s=(), clean=False, reasons=("two speeds",), drift=none, own_drift=none)
+    assert found.settled("ttft_p50") == 0.010
+    for reading in (found.settled, found.corrected):
+        with pytest.raises(MeasurementError, match="generates nothing"):
+            reading("tpot_p50")
+
+
 def test_slow_throughout_ranks_behind_disturbed_at_times() -> None:
     slow, disturbed = judge({"drift": 1.3}), judge({"reference_spread": 2.5})
     assert slow.score < disturbed.score
