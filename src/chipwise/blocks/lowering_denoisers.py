@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from chipwise.blocks.ffn.lower import lower as lower_ffn
-from chipwise.blocks.lowering_images import attention_ops
 from chipwise.blocks.modulation.lower import lower_gate, lower_modulated, lower_pixels, lower_told
 from chipwise.blocks.patches.lower import lower_patches
+from chipwise.blocks.squares.lower import attention_ops
 from chipwise.ops import Op, OpGraph, Phase, Placed
 from chipwise.spec import Design
 from chipwise.spec.diffusion import require_denoiser
@@ -36,7 +36,7 @@ def lower_denoiser(design: Design, *, batch: int, phase: Phase = Phase.PREFILL) 
         if layer.attention is not None:
             place = f"layers.{i}.attention"
             put(place, lower_modulated(arch, rows=rows, skip=skip))
-            put(place, attention_ops(layer.attention, stem.tokens, arch.d_model, weights, batch=batch))
+            put(place, attention_ops(layer.attention, stem, arch.d_model, weights, batch=batch, layer=i))
             put(place, [lower_gate(arch, rows=rows)])
             skip = True
         if layer.ffn is not None:

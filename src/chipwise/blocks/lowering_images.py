@@ -9,10 +9,11 @@ from chipwise.blocks.ffn.lower import lower as lower_ffn
 from chipwise.blocks.norm.lower import lower as lower_norm
 from chipwise.blocks.patches.lower import lower_classes, lower_patches
 from chipwise.blocks.projector.lower import lower_projector
-from chipwise.ops import AttentionOp, Elementwise, EmbeddingOp, Matmul, Op, OpGraph, Phase, Placed
-from chipwise.spec import ArchSpec, Attention, Design, ImageStem
+from chipwise.blocks.squares.lower import attention_ops
+from chipwise.ops import Elementwise, EmbeddingOp, Matmul, NormOp, OpGraph, Phase, Placed
+from chipwise.spec import ArchSpec, Design, ImageStem
 from chipwise.spec.question import Question
-from chipwise.spec.vision import require_classifier
+from chipwise.spec.vision import require_classifier, stage_archs
 
 
 def last_attention(arch: ArchSpec) -> int | None:
@@ -33,6 +34,8 @@ def lower_classifier(design: Design, *, batch: int, phase: Phase = Phase.PREFILL
     placed = [Placed(place=f"stem.{name}", op=op) for name, op in lower_patches(arch, stem, weights=head, batch=batch)]
     if arch.question is not None:
         placed += _question(arch, arch.question, stem, weights=head, batch=batch)
+    if stem.stages:
+        placed += _stages(arch, stem, weights=head, batch=batch)
     one = arch.pooling in ("first", "last")
     cut = last_attention(arch) if one else None
     if one and cut is None:
@@ -43,9 +46,17 @@ def lower_classifier(design: Design, *, batch: int, phase: Phase = Phase.PREFILL
         if layer.attention is not None:
             place = f"layers.{i}.attention"
             placed.append(Placed(place=f"{place}.norm", op=lower_norm(arch, rows=batch * kept, skip=skip)))
-            positions = arch.max_tokens
-            for name, op in attention_ops(layer.attention, positions, arch.d_model, weights, batch=batch, cut=i == cut):
-                placed.append(Placed(place=f"{place}.{name}", op=op))
+            ops = attention_ops(
+                layer.attention,
+                stem,
+                arch.d_model,
+                weights,
+                batch=batch,
+                layer=i,
+                positions=arch.max_tokens,
+                cut=i == cut,
+            )
+            placed += [Placed(place=f"{place}.{name}", op=op) for name, op in ops]
             kept, skip = 1 if i == cut else kept, True
         if layer.ffn is not None:
             place = f"layers.{i}.ffn"
@@ -59,6 +70,29 @@ def lower_classifier(design: Design, *, batch: int, phase: Phase = Phase.PREFILL
     return OpGraph(phase=phase, ops=tuple(placed))
 
 
+def _stages(arch: ArchSpec, stem: ImageStem, *, weights: str, batch: int) -> Iterator[Placed]:
+    """The norm of the patches, and the stages before the model's own layers, each with its merge."""
+    inner = stage_archs(arch, stem)
+    yield Placed(place="stem.norm", op=lower_norm(inner[0], rows=batch * inner[0].max_tokens, skip=False))
+    for i, stage in enumerate(inner):
+        place, rows, d = f"stages.{i}", batch * stage.max_tokens, stage.d_model
+        skip = False
+        for j, layer in enumerate(stage.layers):
+            yield Placed(place=f"{place}.layers.{j}.attention.norm", op=lower_norm(stage, rows=rows, skip=skip))
+            for name, op in attention_ops(layer.attention, stage.stem, d, weights, batch=batch, layer=j):
+                yield Placed(place=f"{place}.layers.{j}.attention.{name}", op=op)
+            yield Placed(place=f"{place}.layers.{j}.ffn.norm", op=lower_norm(stage, rows=rows, skip=True))
+            for name, op in lower_ffn(layer.ffn, d_model=d, weights=weights, rows=rows):
+                yield Placed(place=f"{place}.layers.{j}.ffn.{name}", op=op)
+            skip = True
+        following = inner[i + 1].d_model if i + 1 < len(inner) else arch.d_model
+        yield Placed(place=f"{place}.sum", op=Elementwise(function="add", elements=rows * d, inputs=2))
+        yield Placed(place=f"{place}.four", op=Elementwise(function="transpose", elements=rows * d))
+        norm = NormOp(rows=rows // 4, width=4 * d, norm=arch.norm, bias=arch.norm_bias)
+        yield Placed(place=f"{place}.norm", op=norm)
+        yield Placed(place=f"{place}.merge", op=Matmul(m=rows // 4, k=4 * d, n=following, weights=weights))
+
+
 def _question(arch: ArchSpec, question: Question, stem: ImageStem, *, weights: str, batch: int) -> Iterator[Placed]:
     """The projector, the question's words, both one behind the other, and the positions of all."""
     d, rows = arch.d_model, batch * arch.max_tokens
@@ -69,40 +103,3 @@ def _question(arch: ArchSpec, question: Question, stem: ImageStem, *, weights: s
     yield Placed(place="question.words", op=table)
     yield Placed(place="question.behind", op=Elementwise(function="pad", elements=rows * d))
     yield Placed(place="question.positions", op=Elementwise(function="add", elements=rows * d, inputs=2))
-
-
-def attention_ops(
-    block: Attention, positions: int, d_model: int, weights: str, *, batch: int, cut: bool = False
-) -> list[tuple[str, Op]]:
-    """The operators of attention over the ``positions`` of an image, or within its squares, without the norm.
-
-    ``cut`` keeps one position of each image before the output projection.
-    """
-    rows, width = batch * positions, block.query_width
-    sequences, tokens = batch, positions
-    ops: list[tuple[str, Op]] = []
-    if block.square is not None:
-        tokens = block.square**2
-        sequences = rows // tokens
-        ops.append(("squares", Elementwise(function="transpose", elements=rows * d_model)))
-    ops.append(("qkv", Matmul(m=rows, k=d_model, n=3 * width, weights=weights, bias=block.qkv_bias)))
-    ops.append(("split", Elementwise(function="split", elements=3 * rows * width)))
-    attend = AttentionOp(
-        batch=sequences,
-        query_tokens=tokens,
-        past_tokens=0,
-        heads=block.heads,
-        kv_heads=block.kv_heads,
-        head_size=block.head_size,
-        rope=False,
-        causal=False,
-    )
-    ops.append(("attend", attend))
-    if block.square is not None:
-        ops.append(("rows", Elementwise(function="transpose", elements=rows * width)))
-    if cut:
-        ops.append(("first_stream", lower_cut(width=d_model, rows=rows, kept=batch)))
-        ops.append(("first", lower_cut(width=width, rows=rows, kept=batch)))
-        rows = batch
-    ops.append(("out", Matmul(m=rows, k=width, n=d_model, weights=weights, bias=block.out_bias)))
-    return ops

@@ -134,3 +134,9 @@ class GraphBuilder:
                 accuracy_level=4,
             )
         raise Unsupported(f"no ONNX graph is built for {stored} weights; use fp32, int8 or int4")
+
+
+def reshaped(graph: GraphBuilder, x: str, shape: Sequence[int], place: str) -> str:
+    """``x`` in another shape."""
+    name = f"shape.{'x'.join(map(str, shape))}"
+    return graph.node("Reshape", [x, graph.store(name, lambda: np.array(shape, np.int64))], place)

@@ -91,7 +91,7 @@ def _attention(op: AttentionOp) -> list[Term]:
         amounts["rotated"] = rows * (op.heads + op.kv_heads) * op.head_size
     if not op.causal:  # every position of an image or text over all others, by a kernel of its own
         amounts["query"] = rows * op.heads
-        return [Term(model="attention.full", amounts=amounts)]
+        return [Term(model="attention.biased" if op.biases else "attention.full", amounts=amounts)]
     if op.query_tokens > 1:  # work that does not grow with what is seen: caches that are read in whole blocks
         amounts["query"] = rows * op.heads
     shape = "step" if op.query_tokens == 1 else "prompt"

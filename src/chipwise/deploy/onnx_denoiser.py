@@ -15,7 +15,7 @@ from chipwise.blocks.ffn.onnx import add_ffn
 from chipwise.blocks.modulation.onnx import add_modulated, add_pixels, add_told
 from chipwise.blocks.onnx_graph import GraphBuilder
 from chipwise.blocks.patches.onnx import add_patches
-from chipwise.deploy.onnx_vision import add_attend
+from chipwise.blocks.squares.onnx import add_attend
 from chipwise.spec import ArchSpec, Design
 from chipwise.spec.diffusion import require_denoiser
 

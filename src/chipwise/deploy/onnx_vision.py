@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy.typing as npt
 from onnx import TensorProto
 
 from chipwise.blocks.attention.onnx import add_output
-from chipwise.blocks.attention.onnx_encoder import add_heads
 from chipwise.blocks.ffn.onnx import add_ffn
 from chipwise.blocks.lowering_images import last_attention
 from chipwise.blocks.norm.onnx import add_norm
-from chipwise.blocks.onnx_graph import GraphBuilder
-from chipwise.blocks.patches.onnx import add_classes, add_first, add_from_squares, add_into_squares, add_patches
+from chipwise.blocks.onnx_graph import GraphBuilder, reshaped
+from chipwise.blocks.patches.onnx import add_classes, add_first, add_patches
 from chipwise.blocks.projector.onnx import add_projector
-from chipwise.spec import ArchSpec, Attention, Design, ImageStem
+from chipwise.blocks.squares.onnx import add_attend
+from chipwise.spec import ArchSpec, Design, ImageStem
 from chipwise.spec.question import Question
-from chipwise.spec.vision import require_classifier
+from chipwise.spec.vision import require_classifier, stage_archs
 
 
 def classifier_graph(design: Design, weights: Mapping[str, npt.NDArray[Any]]) -> GraphBuilder:
@@ -34,6 +35,8 @@ def classifier_graph(design: Design, weights: Mapping[str, npt.NDArray[Any]]) ->
     x, positions = add_patches(graph, arch, stem), arch.max_tokens
     if arch.question is not None:
         x = _with_question(graph, arch, arch.question, stem, x)
+    if stem.stages:
+        x = _through_stages(graph, arch, stem, x)
     one, last = arch.pooling in ("first", "last"), arch.pooling == "last"
     cut = last_attention(arch) if one else None
     if one and cut is None:
@@ -56,15 +59,32 @@ def classifier_graph(design: Design, weights: Mapping[str, npt.NDArray[Any]]) ->
     return graph
 
 
-def add_attend(graph: GraphBuilder, block: Attention, stem: ImageStem, *, layer: int, x: str, d_model: int) -> str:
-    """Scores and values of ``x`` over all positions, or within squares, before the output projection."""
-    place, square = f"layers.{layer}.attention", block.square
-    if square is None:
-        return add_heads(graph, block, layer=layer, x=x, d_model=d_model, mask=None)
-    sizes = {"grid": stem.grid, "square": square}
-    x = add_into_squares(graph, x, place=f"{place}.squares", width=d_model, **sizes)
-    heads = add_heads(graph, block, layer=layer, x=x, d_model=d_model, mask=None)
-    return add_from_squares(graph, heads, place=f"{place}.rows", width=block.query_width, **sizes)
+def _through_stages(graph: GraphBuilder, arch: ArchSpec, stem: ImageStem, x: str) -> str:
+    """The norm of the patches, and the stages before the model's own layers, each with its merge."""
+    inner = stage_archs(arch, stem)
+    x, _ = add_norm(graph, inner[0], "stem.norm", "stem.norm", x, None)
+    for i, stage in enumerate(inner):
+        before, d, grid = f"stages.{i}.", stage.d_model, stage.stem.grid
+        skip: str | None = None
+        for j, layer in enumerate(stage.layers):
+            place = f"{before}layers.{j}.attention"
+            own: dict[str, Any] = {"layer": j, "d_model": d, "before": before}
+            normed, x = add_norm(graph, stage, f"{place}_norm", f"{place}_norm", x, skip)
+            heads = add_attend(graph, layer.attention, stage.stem, x=normed, **own)
+            skip = add_output(graph, layer.attention, key=place, x=heads, **own)
+            place = f"{before}layers.{j}.ffn"
+            normed, x = add_norm(graph, stage, f"{place}_norm", f"{place}_norm", x, skip)
+            skip = add_ffn(graph, layer.ffn, key=place, x=normed, **own)
+        x = graph.node("Add", [x, *([skip] if skip else [])], f"{before}sum")
+        parts = reshaped(graph, x, [-1, grid // 2, 2, grid // 2, 2, d], f"{before}cut")
+        turned = graph.node("Transpose", [parts], f"{before}turned", perm=[0, 1, 3, 4, 2, 5])
+        four = reshaped(graph, turned, [-1, grid**2 // 4, 4 * d], f"{before}four")
+        wide = replace(stage, d_model=4 * d)
+        normed, _ = add_norm(graph, wide, f"{before}norm", f"{before}norm", four, None)
+        following = inner[i + 1].d_model if i + 1 < len(inner) else arch.d_model
+        name = f"{before}merge"
+        x = graph.projection(f"{name}.out", normed, parts=[name], key=name, k=4 * d, widths=[following])
+    return x
 
 
 def _with_question(graph: GraphBuilder, arch: ArchSpec, question: Question, stem: ImageStem, x: str) -> str:

@@ -10,10 +10,10 @@ import math
 import torch
 from torch import Tensor, nn
 
-from chipwise.blocks.attention.encoder import EncoderAttention
 from chipwise.blocks.ffn.module import FeedForwardModule
 from chipwise.blocks.modulation.module import Told, modulated
-from chipwise.blocks.patches.module import Patches, from_squares, into_squares
+from chipwise.blocks.patches.module import Patches
+from chipwise.blocks.squares.module import ImageAttention
 from chipwise.spec import ArchSpec, ImageStem, Layer
 from chipwise.spec.diffusion import require_denoiser
 from chipwise.spec.weights import modulation_widths
@@ -26,10 +26,8 @@ class DenoisingLayer(nn.Module):
         super().__init__()
         self.attention = self.ffn = None
         self.norm = nn.LayerNorm(arch.d_model, eps=arch.norm_eps, elementwise_affine=False)
-        self.grid, self.square = stem.grid, None
         if layer.attention is not None:
-            self.attention = EncoderAttention(layer.attention, arch.d_model)
-            self.square = layer.attention.square
+            self.attention = ImageAttention(layer.attention, arch.d_model, stem, 0)
         if layer.ffn is not None:
             self.ffn = FeedForwardModule(layer.ffn, arch.d_model)
 
@@ -37,13 +35,7 @@ class DenoisingLayer(nn.Module):
         """The residual stream after the layer; ``parts`` are shift, scale and gate (B, D) of each block."""
         if self.attention is not None:
             shift, scale, gate = parts[:3]
-            h_BTD = modulated(self.norm(x_BTD), shift, scale)
-            if self.square is not None:
-                h_BTD = self.attention(into_squares(h_BTD, self.grid, self.square), None)
-                h_BTD = from_squares(h_BTD, self.grid, self.square)
-            else:
-                h_BTD = self.attention(h_BTD, None)
-            x_BTD = x_BTD + gate[:, None] * h_BTD
+            x_BTD = x_BTD + gate[:, None] * self.attention(modulated(self.norm(x_BTD), shift, scale))
         if self.ffn is not None:
             shift, scale, gate = parts[-3:]
             x_BTD = x_BTD + gate[:, None] * self.ffn(modulated(self.norm(x_BTD), shift, scale))

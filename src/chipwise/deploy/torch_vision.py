@@ -13,43 +13,72 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from chipwise.blocks.attention.encoder import EncoderAttention
 from chipwise.blocks.ffn.module import FeedForwardModule
 from chipwise.blocks.norm.module import make_norm
-from chipwise.blocks.patches.module import Patches, from_squares, into_squares
+from chipwise.blocks.patches.module import Patches
 from chipwise.blocks.projector.module import ProjectorModule
+from chipwise.blocks.squares.module import ImageAttention
 from chipwise.spec import ArchSpec, ImageStem, Layer
-from chipwise.spec.vision import require_classifier
+from chipwise.spec.vision import require_classifier, stage_archs
 
 
 class ImageLayer(nn.Module):
-    """One pre-norm residual layer; positions see all of an image, or those of their square."""
+    """One pre-norm residual layer, number ``number``; positions see all of an image, or those of their square."""
 
-    def __init__(self, arch: ArchSpec, stem: ImageStem, layer: Layer) -> None:
+    def __init__(self, arch: ArchSpec, stem: ImageStem, layer: Layer, number: int) -> None:
         super().__init__()
         self.attention_norm = self.attention = self.ffn_norm = self.ffn = None
-        self.grid, self.square = stem.grid, None
         if layer.attention is not None:
             self.attention_norm = make_norm(arch)
-            self.attention = EncoderAttention(layer.attention, arch.d_model)
-            self.square = layer.attention.square
+            self.attention = ImageAttention(layer.attention, arch.d_model, stem, number)
         if layer.ffn is not None:
             self.ffn_norm = make_norm(arch)
             self.ffn = FeedForwardModule(layer.ffn, arch.d_model)
 
-    def forward(self, x_BTD: Tensor) -> Tensor:
-        """The residual stream after the layer."""
+    def forward(self, x_BTD: Tensor, table_PN: Tensor | None) -> Tensor:
+        """The residual stream after the layer; ``table_PN`` has the biases of distances, if there are any."""
         if self.attention is not None and self.attention_norm is not None:
-            h_BTD = self.attention_norm(x_BTD)
-            if self.square is not None:
-                h_BTD = self.attention(into_squares(h_BTD, self.grid, self.square), None)
-                h_BTD = from_squares(h_BTD, self.grid, self.square)
-            else:
-                h_BTD = self.attention(h_BTD, None)
-            x_BTD = x_BTD + h_BTD
+            x_BTD = x_BTD + self.attention(self.attention_norm(x_BTD), table_PN)
         if self.ffn is not None and self.ffn_norm is not None:
             x_BTD = x_BTD + self.ffn(self.ffn_norm(x_BTD))
         return x_BTD
+
+
+def make_tables(arch: ArchSpec) -> nn.ModuleDict:
+    """The position biases of the layers that have any, each (distances, heads)."""
+    blocks = {str(i): layer.attention for i, layer in enumerate(arch.layers)}
+    return nn.ModuleDict(
+        {name: nn.Embedding(b.relative_buckets, b.heads) for name, b in blocks.items() if b and b.relative_buckets}
+    )
+
+
+def through(layers: nn.ModuleDict, tables: nn.Module, x_BTD: Tensor) -> Tensor:
+    """The residual stream after ``layers``, each with its table."""
+    for name, layer in layers.items():
+        table = tables[name].weight if isinstance(tables, nn.ModuleDict) and name in tables else None
+        x_BTD = layer(x_BTD, table)
+    return x_BTD
+
+
+class ImageStage(nn.Module):
+    """The layers of a stage, then each 2 by 2 positions brought together into one of the next stage's width."""
+
+    def __init__(self, arch: ArchSpec, following: int) -> None:
+        super().__init__()
+        assert isinstance(arch.stem, ImageStem)
+        self.grid = arch.stem.grid
+        self.positions = make_tables(arch)
+        self.layers = nn.ModuleDict({str(i): ImageLayer(arch, arch.stem, x, i) for i, x in enumerate(arch.layers)})
+        self.norm = make_norm(arch, 4 * arch.d_model)
+        self.merge = nn.Linear(4 * arch.d_model, following, bias=False)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """A quarter as many positions, columns before rows within each four as Swin has them."""
+        x_BTD = through(self.layers, self.positions, x_BTD)
+        batch, _, width = x_BTD.shape
+        half = self.grid // 2
+        four = x_BTD.view(batch, half, 2, half, 2, width).permute(0, 1, 3, 4, 2, 5)
+        return self.merge(self.norm(four.reshape(batch, half**2, 4 * width)))  # type: ignore[no-any-return]
 
 
 class ImageClassifier(nn.Module):
@@ -59,11 +88,15 @@ class ImageClassifier(nn.Module):
         stem = require_classifier(arch, work="built in torch")
         super().__init__()
         self.arch = arch
-        self.stem = Patches(stem, arch.d_model)
+        inner = stage_archs(arch, stem)
+        self.stem = Patches(stem, arch.d_model, make_norm(inner[0]) if stem.stem_norm else None)
         self.projector = None if arch.projector is None else ProjectorModule(arch.projector, stem, arch.d_model)
         self.words = None if arch.question is None else nn.Embedding(arch.question.words, arch.d_model)
-        self.positions = nn.Embedding(arch.max_tokens, arch.d_model)
-        self.layers = nn.ModuleDict({str(i): ImageLayer(arch, stem, layer) for i, layer in enumerate(arch.layers)})
+        learned = arch.positions == "learned"
+        self.positions = nn.Embedding(arch.max_tokens, arch.d_model) if learned else make_tables(arch)
+        widths = [*(stage.d_model for stage in inner), arch.d_model]
+        self.stages = nn.ModuleDict({str(i): ImageStage(stage, widths[i + 1]) for i, stage in enumerate(inner)})
+        self.layers = nn.ModuleDict({str(i): ImageLayer(arch, stem, layer, i) for i, layer in enumerate(arch.layers)})
         self.norm = make_norm(arch)
         self.head = nn.Linear(arch.d_model, arch.classes)
 
@@ -74,9 +107,11 @@ class ImageClassifier(nn.Module):
             x_BTD = self.projector(x_BTD)
         if self.words is not None and words_BQ is not None:
             x_BTD = torch.cat((x_BTD, self.words(words_BQ).to(x_BTD.dtype)), dim=1)
-        x_BTD = x_BTD + self.positions.weight
-        for layer in self.layers.values():
-            x_BTD = layer(x_BTD)
+        if isinstance(self.positions, nn.Embedding):
+            x_BTD = x_BTD + self.positions.weight
+        for stage in self.stages.values():
+            x_BTD = stage(x_BTD)
+        x_BTD = through(self.layers, self.positions, x_BTD)
         if self.arch.pooling in ("first", "last"):
             place = 0 if self.arch.pooling == "first" else -1
             return self.head(self.norm(x_BTD[:, place]))  # type: ignore[no-any-return]
@@ -97,7 +132,7 @@ def initialise(model: ImageClassifier, *, seed: int) -> ImageClassifier:
                 parameter.zero_()
             elif parameter.ndim == 1:
                 parameter.fill_(1.0)
-            elif name.startswith(("stem.prefix", "positions", "head", "words")):
+            elif name.startswith(("stem.prefix", "positions", "head", "words")) or ".positions." in name:
                 parameter.normal_(0.0, 0.02, generator=generator)
             else:
                 scale = 1 / math.sqrt(parameter[0].numel())

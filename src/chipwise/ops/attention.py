@@ -25,7 +25,8 @@ class AttentionOp:
     Rotary positions are part of it when ``rope``; so is writing the new keys and values to the cache. ``window`` is
     the tokens that a query sees, itself included (half of them on each side where not ``causal``); with ``chunk``,
     positions see those of their own chunk alone. ``cross`` attends to ``past_tokens`` of another sequence; no new keys.
-    Where it does not own its cache, it reads that of an earlier layer, which is counted there.
+    Where it does not own its cache, it reads that of an earlier layer, which is counted there. ``biases`` are tables of
+    a value for each pair and head that is added to the scores: one, or as many as sequences of different ones.
     ``fused`` keeps the scores on chip; otherwise they go through memory, and masked ones are computed too.
     """
 
@@ -44,6 +45,7 @@ class AttentionOp:
     fused: bool = True
     activations: str = "fp32"
     cache: str = "fp32"
+    biases: Size = 0
 
     def __post_init__(self) -> None:
         if self.window is not None and self.chunk is not None:
@@ -98,9 +100,12 @@ class AttentionOp:
             keys = self.past_tokens + (0 if self.cross else self.query_tokens)
             pairs = rows * self.heads * keys
             scores = 2 * values_bytes(pairs, self.activations)
+        added = self.biases * self.heads * self.query_tokens * (self.past_tokens + self.query_tokens)
+        flops = pairs * (4 * self.head_size + SOFTMAX_FLOPS) + (ROTATION_FLOPS * rotated if self.rope else 0)
+        given = queries + new_kv + added
         return Work(
-            flops=pairs * (4 * self.head_size + SOFTMAX_FLOPS) + (ROTATION_FLOPS * rotated if self.rope else 0),
-            read_bytes=values_bytes(kept, self.cache) + values_bytes(queries + new_kv, self.activations) + scores,
+            flops=flops + pairs * lesser(self.biases, 1),
+            read_bytes=values_bytes(kept, self.cache) + values_bytes(given, self.activations) + scores,
             write_bytes=values_bytes(queries, self.activations) + values_bytes(new_kv, self.cache) + scores,
         )
 

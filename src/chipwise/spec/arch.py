@@ -284,9 +284,10 @@ class ArchSpec(Result):
     def _check_square(self, square: int, place: str) -> None:
         if not isinstance(self.stem, ImageStem) or self.stem.axes != 2 or self.stem.prefix_tokens:
             raise SpecError("needs an image's patches, and no positions before them", field=place)
-        if self.stem.grid % square:
+        if square > self.stem.grid:
             raise SpecError(
-                f"squares of {square} do not divide a grid of {self.stem.grid} by {self.stem.grid} patches", field=place
+                f"squares of {square} are larger than a grid of {self.stem.grid} by {self.stem.grid} patches",
+                field=place,
             )
 
     def owned_layers(self) -> Iterable[tuple[int, Layer]]:
@@ -519,6 +520,8 @@ class Design:
             return "fp32"
         if place[0] == "layers":
             return self.formats.layers[int(place[1])] if place[2] in ("attention", "ffn") else "fp32"
+        if place[0] == "stages":
+            return self.formats.head if place[2] == "merge" or place[-3] in ("attention", "ffn") else "fp32"
         if place[0] == "stem":
             return self.formats.head if place[1] == "projection" else "fp32"
         return self.formats.head if place[0] in ("head", "pooler", "projector", "modulations") else "fp32"

@@ -120,6 +120,10 @@ class ImageStem:
         """Positions of an image."""
         return self.patches + self.prefix_tokens
 
+    def first_width(self, d_model: int) -> int:
+        """Width of the patches: that of the first stage, or the model's."""
+        return self.stages[0].d_model if self.stages else d_model
+
     def conv_shapes(self) -> tuple[tuple[int, int], ...]:
         """Input and output channels of each convolution."""
         return tuple(zip((self.channels, *self.convs), self.convs, strict=False))
@@ -131,8 +135,7 @@ class ImageStem:
         """
         convs = sum((self.taps * into + 1) * out for into, out in self.conv_shapes())
         vectors = self.prefix_tokens + self.mask_token + self.bias
-        first = self.stages[0].d_model if self.stages else d_model
-        total = convs + (self.values + vectors + 2 * self.stem_norm) * first
+        total = convs + (self.values + vectors + 2 * self.stem_norm) * self.first_width(d_model)
         widths = [*(stage.d_model for stage in self.stages), d_model]
         for stage, width in zip(self.stages, widths[1:], strict=True):
             each = stage.attention.parameters(stage.d_model) + stage.ffn.parameters(stage.d_model) + 4 * stage.d_model

@@ -12,7 +12,7 @@ from chipwise.spec.encoder import is_encoder
 from chipwise.spec.plain import require_plain
 from chipwise.spec.ranking import require_ranker
 from chipwise.spec.stem import CONV_EDGE, ImageStem
-from chipwise.spec.vision import require_classifier
+from chipwise.spec.vision import require_classifier, stage_archs
 
 Shape = tuple[int, ...]
 
@@ -83,7 +83,10 @@ def _classifier(arch: ArchSpec, stem: ImageStem) -> Iterator[tuple[str, Shape]]:
     for i, (into, out) in enumerate(stem.conv_shapes()):
         yield f"stem.convs.{i}.weight", (out, into, *([CONV_EDGE] * stem.axes))
         yield f"stem.convs.{i}.bias", (out,)
-    yield from _linear("stem.projection", d, stem.values, bias=stem.bias)
+    yield from _linear("stem.projection", stem.first_width(d), stem.values, bias=stem.bias)
+    inner = stage_archs(arch, stem)
+    if stem.stem_norm:
+        yield from _norm(inner[0], "stem.norm")
     if stem.prefix_tokens:
         yield "stem.prefix.weight", (stem.prefix_tokens, d)
     if arch.projector is not None:
@@ -91,16 +94,34 @@ def _classifier(arch: ArchSpec, stem: ImageStem) -> Iterator[tuple[str, Shape]]:
             yield from _linear(f"projector.matrices.{i}", out, into, bias=arch.projector.bias)
     if arch.question is not None:
         yield "words.weight", (arch.question.words, d)
-    yield "positions.weight", (arch.max_tokens, d)
-    for i, layer in enumerate(arch.layers):
-        if layer.attention is not None:
-            yield from _norm(arch, f"layers.{i}.attention_norm")
-            yield from _attention(layer.attention, d, f"layers.{i}.attention")
-        if layer.ffn is not None:
-            yield from _norm(arch, f"layers.{i}.ffn_norm")
-            yield from _feed_forward(layer.ffn, d, f"layers.{i}.ffn")
+    if arch.positions == "learned":
+        yield "positions.weight", (arch.max_tokens, d)
+    for i, stage in enumerate(inner):
+        yield from _image_layers(stage, f"stages.{i}.")
+        width = 4 * stage.d_model
+        yield f"stages.{i}.norm.weight", (width,)
+        if arch.norm_bias:
+            yield f"stages.{i}.norm.bias", (width,)
+        following = inner[i + 1].d_model if i + 1 < len(inner) else d
+        yield f"stages.{i}.merge.weight", (following, width)
+    yield from _image_layers(arch, "")
     yield from _norm(arch, "norm")
     yield from _linear("head", arch.classes, d, bias=True)
+
+
+def _image_layers(arch: ArchSpec, before: str) -> Iterator[tuple[str, Shape]]:
+    """Tables of position biases, then the layers, with ``before`` in front of each name."""
+    d = arch.d_model
+    for i, layer in enumerate(arch.layers):
+        if layer.attention is not None and layer.attention.relative_buckets:
+            yield f"{before}positions.{i}.weight", (layer.attention.relative_buckets, layer.attention.heads)
+    for i, layer in enumerate(arch.layers):
+        if layer.attention is not None:
+            yield from _norm(arch, f"{before}layers.{i}.attention_norm")
+            yield from _attention(layer.attention, d, f"{before}layers.{i}.attention")
+        if layer.ffn is not None:
+            yield from _norm(arch, f"{before}layers.{i}.ffn_norm")
+            yield from _feed_forward(layer.ffn, d, f"{before}layers.{i}.ffn")
 
 
 def _ranker(arch: ArchSpec, stem: RankingStem) -> Iterator[tuple[str, Shape]]:

@@ -28,6 +28,7 @@ from chipwise.spec import ArchSpec, Attention, Design, FeedForward, ImageStem, L
 from chipwise.spec.arch import NormKind
 from chipwise.spec.projector import Projector
 from chipwise.spec.question import Question
+from chipwise.spec.squares import bias_rows
 from chipwise.spec.weights import weight_shapes
 from chipwise.testing.block_suite import TOLERANCE, check_weights
 from chipwise.testing.specs import check_each
@@ -85,10 +86,11 @@ def image_archs(draw: st.DrawFn) -> ArchSpec:
         bias=draw(st.booleans()),
         prefix_tokens=int(first),
     )
-    squares = [None] if first or stem.axes == 1 else [None, *(size for size in (1, 2, 4) if stem.grid % size == 0)]
-    bias = draw(st.booleans())
+    squares = [None] if first or stem.axes == 1 else [None, *(size for size in (1, 2, 3, 4) if size <= stem.grid)]
+    bias, positions = draw(st.booleans()), draw(st.sampled_from(("learned", "biases", "none")))
     layers = []
     for _ in range(draw(st.integers(1, 3))):
+        square = draw(st.sampled_from(squares))
         attention = Attention(
             heads=(heads := draw(st.sampled_from((1, 2)))),
             kv_heads=heads,
@@ -97,7 +99,9 @@ def image_archs(draw: st.DrawFn) -> ArchSpec:
             out_bias=bias,
             rope=False,
             causal=False,
-            square=draw(st.sampled_from(squares)),
+            square=square,
+            shift=square is not None and draw(st.booleans()),
+            relative_buckets=bias_rows(stem, square) if positions == "biases" and draw(st.booleans()) else 0,
         )
         ffn = FeedForward(
             width=draw(st.sampled_from((8, 20))),
@@ -115,7 +119,7 @@ def image_archs(draw: st.DrawFn) -> ArchSpec:
         max_tokens=stem.tokens,
         norm=norm,
         norm_bias=norm == "layernorm" and draw(st.booleans()),
-        positions="learned",
+        positions="learned" if positions == "learned" else "none",
         head="classes",
         classes=draw(st.sampled_from((2, 5))),
         stem=stem,
@@ -134,12 +138,20 @@ def question_archs(draw: st.DrawFn) -> ArchSpec:
         widths=(arch.d_model,) * 2, pool=2 if merge == "mean" else 1, join=2 if merge == "join" else 1
     )
     question = Question(words=draw(st.sampled_from((7, 30))), tokens=draw(st.sampled_from((1, 5))))
+    plain = {"square": None, "shift": False, "relative_buckets": 0}
     layers = tuple(
-        replace(layer, attention=layer.attention and replace(layer.attention, square=None)) for layer in arch.layers
+        replace(layer, attention=layer.attention and replace(layer.attention, **plain)) for layer in arch.layers
     )
     tokens = projector.tokens_of(stem.grid, 2) + question.tokens
     return replace(
-        arch, stem=stem, layers=layers, projector=projector, question=question, pooling="last", max_tokens=tokens
+        arch,
+        stem=stem,
+        layers=layers,
+        projector=projector,
+        question=question,
+        pooling="last",
+        positions="learned",
+        max_tokens=tokens,
     )
 
 

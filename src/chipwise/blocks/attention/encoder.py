@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from chipwise.nn.attention import LONGEST, full_attention
+from chipwise.nn.attention import LONGEST, full_attention, spread
 from chipwise.nn.precision import compute_format
 from chipwise.spec import Attention
 
@@ -25,8 +25,8 @@ class EncoderAttention(nn.Module):
         """The block's output, without the residual; ``hidden_BT`` is minus infinity where there is padding, else 0."""
         return self.out(self.mix(x_BTD, hidden_BT))  # type: ignore[no-any-return]
 
-    def mix(self, x_BTD: Tensor, hidden_BT: Tensor | None) -> Tensor:
-        """Inputs of the output projection, (B, T, N · H)."""
+    def mix(self, x_BTD: Tensor, hidden_BT: Tensor | None, bias_RNTT: Tensor | None = None) -> Tensor:
+        """Inputs of the output projection, (B, T, N · H); ``bias_RNTT`` is added to the scores of pairs."""
         block = self.block
         x_BTD = compute_format(x_BTD)
         batch, tokens, _ = x_BTD.shape
@@ -35,8 +35,9 @@ class EncoderAttention(nn.Module):
             for part in (self.q, self.k, self.v)
         )
         if tokens <= LONGEST:
-            y = full_attention(q, k, v, hidden_BT)
+            y = full_attention(q, k, v, hidden_BT, bias_RNTT)
         else:
             mask = None if hidden_BT is None else hidden_BT.to(q.dtype)[:, None, None]
+            mask = mask if bias_RNTT is None else spread(bias_RNTT, batch).to(q.dtype)
             y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
         return y.transpose(1, 2).reshape(batch, tokens, block.query_width)

@@ -109,10 +109,12 @@ def add_attention(
     )
 
 
-def add_output(graph: GraphBuilder, block: Attention, *, layer: int, key: str, x: str, d_model: int) -> str:
-    """The output projection of ``x``, without the residual."""
+def add_output(
+    graph: GraphBuilder, block: Attention, *, layer: int, key: str, x: str, d_model: int, before: str = ""
+) -> str:
+    """The output projection of ``x``, without the residual; ``before`` stands in front of the layer's names."""
     return graph.projection(
-        f"layers.{layer}.attention.out",
+        f"{before}layers.{layer}.attention.out",
         x,
         parts=[f"{key}.out"],
         key=f"{key}.out",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from chipwise.blocks.attention.onnx import add_output
-from chipwise.blocks.onnx_graph import MICROSOFT, GraphBuilder
+from chipwise.blocks.onnx_graph import MICROSOFT, GraphBuilder, reshaped
 from chipwise.core.errors import Unsupported
 from chipwise.spec import Attention
 
@@ -22,13 +22,28 @@ def add_encoder_attention(
     return add_output(graph, block, layer=layer, key=f"layers.{layer}.attention", x=heads, d_model=d_model)
 
 
-def add_heads(graph: GraphBuilder, block: Attention, *, layer: int, x: str, d_model: int, mask: str | None) -> str:
-    """Scores and values of ``x``, before the output projection: (B, T, heads * head_size). Raises as above."""
+def add_heads(
+    graph: GraphBuilder,
+    block: Attention,
+    *,
+    layer: int,
+    x: str,
+    d_model: int,
+    mask: str | None,
+    bias: str | None = None,
+    before: str = "",
+    apart: int = 1,
+) -> str:
+    """Scores and values of ``x``, before the output projection: (B, T, heads * head_size). Raises as above.
+
+    ``bias`` (1, heads, T, T) is added to the scores of pairs, and ``before`` stands in front of the layer's names. Where
+    ``x`` is (B, T · apart, D), each T of every ``apart`` attend to each other: (B, T, apart * heads * head_size).
+    """
     if block.head_size % 8:
         raise Unsupported(
             f"layer {layer}: ONNX Runtime takes heads whose size is a multiple of 8, not {block.head_size}"
         )
-    key = place = f"layers.{layer}.attention"
+    key = place = f"{before}layers.{layer}.attention"
     width = block.query_width
     packed = graph.projection(
         f"{place}.qkv",
@@ -42,10 +57,13 @@ def add_heads(graph: GraphBuilder, block: Attention, *, layer: int, x: str, d_mo
     thirds = graph.store(f"thirds.{width}", lambda: np.full(3, width, np.int64))
     parts = [f"{place}.{name}" for name in ("query", "key", "value")]
     graph.node("Split", [packed, thirds], parts, axis=-1)
+    if apart > 1:
+        parts = [reshaped(graph, part, [0, -1, apart * width], f"{part}.apart") for part in parts]
+    further = [] if mask is bias is None else ["", mask or ""] if bias is None else ["", mask or "", bias]
     return graph.node(
         "MultiHeadAttention",
-        [*parts, *(["", mask] if mask is not None else [])],
+        [*parts, *further],
         f"{place}.attend",
         domain=MICROSOFT,
-        num_heads=block.heads,
+        num_heads=apart * block.heads,
     )

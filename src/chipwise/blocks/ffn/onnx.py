@@ -15,9 +15,11 @@ ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def add_ffn(graph: GraphBuilder, block: FeedForward, *, layer: int, key: str, x: str, d_model: int) -> str:
-    """The block's output, without the residual."""
-    place = f"layers.{layer}.ffn"
+def add_ffn(
+    graph: GraphBuilder, block: FeedForward, *, layer: int, key: str, x: str, d_model: int, before: str = ""
+) -> str:
+    """The block's output, without the residual; ``before`` stands in front of the layer's names."""
+    place = f"{before}layers.{layer}.ffn"
 
     def into(name: str) -> str:
         return graph.projection(

@@ -8,7 +8,8 @@ from chipwise.spec import ArchSpec, ImageStem
 
 def lower_patches(arch: ArchSpec, stem: ImageStem, *, weights: str, batch: int) -> list[tuple[str, Op]]:
     """From ``batch`` images to the residual stream. Biases, class token and positions are one table that is added."""
-    d, patches, rows = arch.d_model, batch * stem.patches, batch * stem.tokens
+    d, patches = stem.first_width(arch.d_model), batch * stem.first_grid**stem.axes
+    rows = patches + batch * stem.prefix_tokens
     ops: list[tuple[str, Op]] = []
     for i, ((into, out), area) in enumerate(zip(stem.conv_shapes(), stem.areas[1:], strict=True)):
         ops.append(
@@ -32,8 +33,14 @@ def lower_patches(arch: ArchSpec, stem: ImageStem, *, weights: str, batch: int) 
         return ops
     if stem.prefix_tokens:
         ops.append(("room", Elementwise(function="pad", elements=rows * d)))
-    ops.append(("positions", Elementwise(function="add", elements=rows * d, inputs=2)))
+    if adds_table(arch, stem):
+        ops.append(("positions", Elementwise(function="add", elements=rows * d, inputs=2)))
     return ops
+
+
+def adds_table(arch: ArchSpec, stem: ImageStem) -> bool:
+    """Whether anything is added to the patches: positions, a class token, or the matrix's bias."""
+    return arch.positions == "learned" or stem.prefix_tokens > 0 or stem.bias
 
 
 def lower_classes(arch: ArchSpec, *, weights: str, batch: int, positions: int) -> list[tuple[str, Op]]:

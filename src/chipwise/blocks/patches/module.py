@@ -14,14 +14,15 @@ from chipwise.spec.stem import CONV_EDGE, CONV_STRIDE
 class Patches(nn.Module):
     """From an image to its patches, with the class token before them. Positions are added by the model."""
 
-    def __init__(self, stem: ImageStem, d_model: int) -> None:
+    def __init__(self, stem: ImageStem, d_model: int, norm: nn.Module | None = None) -> None:
         super().__init__()
         self.stem = stem
+        self.norm = norm  # of the patches
         conv = nn.Conv2d if stem.axes == 2 else nn.Conv1d
         self.convs = nn.ModuleList(
             conv(into, out, CONV_EDGE, stride=CONV_STRIDE, padding=CONV_EDGE // 2) for into, out in stem.conv_shapes()
         )
-        self.projection = nn.Linear(stem.values, d_model, bias=stem.bias)
+        self.projection = nn.Linear(stem.values, stem.first_width(d_model), bias=stem.bias)
         self.prefix = nn.Embedding(stem.prefix_tokens, d_model) if stem.prefix_tokens else None
 
     def forward(self, image_BCYX: Tensor) -> Tensor:
@@ -30,6 +31,8 @@ class Patches(nn.Module):
         for conv in self.convs:
             x = F.gelu(conv(x))
         x_BTD = self.projection(cut_patches(x, self.stem.edge))
+        if self.norm is not None:
+            x_BTD = self.norm(x_BTD)
         if self.prefix is not None:
             prefix = self.prefix.weight.to(x_BTD.dtype).expand(len(x_BTD), -1, -1)
             x_BTD = torch.cat((prefix, x_BTD), dim=1)
@@ -47,18 +50,3 @@ def cut_patches(x_BCYX: Tensor, edge: int) -> Tensor:
     batch, channels, rows, columns = x_BCYX.shape
     parts = x_BCYX.view(batch, channels, rows // edge, edge, columns // edge, edge)
     return parts.permute(0, 2, 4, 1, 3, 5).reshape(batch, -1, channels * edge * edge)
-
-
-def into_squares(x_BTD: Tensor, grid: int, square: int) -> Tensor:
-    """Positions of a ``grid`` by ``grid`` image by squares: (B · squares, square², D)."""
-    batch, _, width = x_BTD.shape
-    count = grid // square
-    parts = x_BTD.view(batch, count, square, count, square, width).transpose(2, 3)
-    return parts.reshape(batch * count**2, square**2, width)
-
-
-def from_squares(x_BTD: Tensor, grid: int, square: int) -> Tensor:
-    """The inverse of :func:`into_squares`: (B, grid², D)."""
-    count, width = grid // square, x_BTD.shape[-1]
-    parts = x_BTD.view(-1, count, count, square, square, width).transpose(2, 3)
-    return parts.reshape(-1, grid**2, width)

@@ -1,4 +1,4 @@
-"""Patches, squares of them, and the head over classes as ONNX nodes.
+"""Patches and the head over classes as ONNX nodes.
 
 What does not depend on the image is one table: positions, the class token on the first of them, and the projection's
 bias on the others. The patches are given an empty position in front, and the table is added.
@@ -6,7 +6,6 @@ bias on the others. The patches are given an empty position in front, and the ta
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -14,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from onnx import TensorProto
 
-from chipwise.blocks.onnx_graph import MICROSOFT, GraphBuilder
+from chipwise.blocks.onnx_graph import MICROSOFT, GraphBuilder, reshaped
+from chipwise.blocks.patches.lower import adds_table
 from chipwise.spec import ArchSpec, ImageStem
 from chipwise.spec.stem import CONV_EDGE, CONV_STRIDE
 
@@ -36,47 +36,42 @@ def add_patches(graph: GraphBuilder, arch: ArchSpec, stem: ImageStem) -> str:
         x = graph.node("Gelu", [x], f"stem.activations.{i}", domain=MICROSOFT)
     channels = stem.values // stem.edge**axes
     if stem.edge == 1:
-        x = reshaped(graph, x, [0, channels, stem.patches], "stem.rows")
+        x = reshaped(graph, x, [0, channels, stem.first_grid**axes], "stem.rows")
         x = graph.node("Transpose", [x], "stem.patches", perm=[0, 2, 1])
     else:
-        x = reshaped(graph, x, [0, channels, *([stem.grid, stem.edge] * axes)], "stem.rows")
+        x = reshaped(graph, x, [0, channels, *([stem.first_grid, stem.edge] * axes)], "stem.rows")
         x = graph.node("Transpose", [x], "stem.cut", perm=[0, 2, 4, 1, 3, 5] if axes == 2 else [0, 2, 1, 3])
-        x = reshaped(graph, x, [0, stem.patches, stem.values], "stem.patches")
+        x = reshaped(graph, x, [0, stem.first_grid**axes, stem.values], "stem.patches")
     x = graph.projection(
-        "stem.projected", x, parts=["stem.projection"], key="stem.projection", k=stem.values, widths=[d]
+        "stem.projected",
+        x,
+        parts=["stem.projection"],
+        key="stem.projection",
+        k=stem.values,
+        widths=[stem.first_width(d)],
     )
     if arch.question is not None:
         return x
     if stem.prefix_tokens:
         room = graph.store("stem.room", lambda: np.array([0, stem.prefix_tokens, 0, 0, 0, 0], np.int64))
         x = graph.node("Pad", [x, room], "stem.padded")
+    if not adds_table(arch, stem):
+        return x
     return graph.node("Add", [x, graph.store("positions.weight", lambda: _table(graph, arch, stem))], "stem.out")
 
 
 def _table(graph: GraphBuilder, arch: ArchSpec, stem: ImageStem) -> npt.NDArray[Any]:
-    """What is added to the padded patches, (T, D)."""
-    table = graph.weight("positions.weight", (stem.tokens, arch.d_model)).copy()
+    """What is added to the padded patches: (T, D), or (1, D) where it is the same for all."""
+    width = stem.first_width(arch.d_model)
+    if arch.positions == "learned":
+        table = graph.weight("positions.weight", (stem.tokens, width)).copy()
+    else:
+        table = np.zeros((stem.tokens if stem.prefix_tokens else 1, width), np.float32)
     if stem.prefix_tokens:
-        table[: stem.prefix_tokens] += graph.weight("stem.prefix.weight", (stem.prefix_tokens, arch.d_model))
+        table[: stem.prefix_tokens] += graph.weight("stem.prefix.weight", (stem.prefix_tokens, width))
     if stem.bias:
-        table[stem.prefix_tokens :] += graph.weight("stem.projection.bias", (arch.d_model,))
+        table[stem.prefix_tokens :] += graph.weight("stem.projection.bias", (width,))
     return table
-
-
-def add_into_squares(graph: GraphBuilder, x: str, *, place: str, grid: int, square: int, width: int) -> str:
-    """Positions by squares: (B, grid², width) -> (B · squares, square², width)."""
-    count = grid // square
-    parts = reshaped(graph, x, [-1, count, square, count, square, width], f"{place}.cut")
-    turned = graph.node("Transpose", [parts], f"{place}.turned", perm=[0, 1, 3, 2, 4, 5])
-    return reshaped(graph, turned, [-1, square**2, width], place)
-
-
-def add_from_squares(graph: GraphBuilder, x: str, *, place: str, grid: int, square: int, width: int) -> str:
-    """The inverse of :func:`add_into_squares`."""
-    count = grid // square
-    parts = reshaped(graph, x, [-1, count, count, square, square, width], f"{place}.cut")
-    turned = graph.node("Transpose", [parts], f"{place}.turned", perm=[0, 1, 3, 2, 4, 5])
-    return reshaped(graph, turned, [-1, grid**2, width], place)
 
 
 def add_first(graph: GraphBuilder, x: str, *, last: bool = False) -> str:
@@ -96,9 +91,3 @@ def add_classes(graph: GraphBuilder, arch: ArchSpec, x: str, *, positions: int) 
     widths = [arch.classes]
     graph.projection("logits", x, parts=["head"], key="head", k=arch.d_model, widths=widths, bias=True)
     graph.output("logits", ["batch", arch.classes])
-
-
-def reshaped(graph: GraphBuilder, x: str, shape: Sequence[int], place: str) -> str:
-    """``x`` in another shape."""
-    name = f"shape.{'x'.join(map(str, shape))}"
-    return graph.node("Reshape", [x, graph.store(name, lambda: np.array(shape, np.int64))], place)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from chipwise.blocks.patches.module import into_squares
+from chipwise.blocks.squares.module import into_squares
 from chipwise.spec import ImageStem
 from chipwise.spec.projector import Projector
+from chipwise.spec.squares import Squares
 
 
 class ProjectorModule(nn.Module):
@@ -25,7 +26,7 @@ class ProjectorModule(nn.Module):
         x = x_BPD
         if pool * join > 1:
             batch = len(x)
-            x = into_squares(x, self.grid, pool * join)  # (B · T, square, D)
+            x = into_squares(x, Squares(grid=self.grid, side=pool * join))  # (B · T, square, D)
             x = x.mean(1) if pool > 1 else x.reshape(len(x), -1)
             x = x.view(batch, -1, x.shape[-1])
         for i, matrix in enumerate(self.matrices):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from chipwise.blocks.onnx_graph import MICROSOFT, GraphBuilder
-from chipwise.blocks.patches.onnx import add_into_squares, reshaped
+from chipwise.blocks.onnx_graph import MICROSOFT, GraphBuilder, reshaped
+from chipwise.blocks.squares.onnx import add_into_squares
 from chipwise.spec import ImageStem
 from chipwise.spec.projector import Projector
+from chipwise.spec.squares import Squares
 
 
 def add_projector(graph: GraphBuilder, projector: Projector, stem: ImageStem, x: str, *, d_model: int) -> str:
@@ -15,7 +16,8 @@ def add_projector(graph: GraphBuilder, projector: Projector, stem: ImageStem, x:
     square = projector.pool * projector.join
     tokens = stem.patches // square**stem.axes
     if square > 1:
-        x = add_into_squares(graph, x, place="projector.squares", grid=stem.grid, square=square, width=d_model)
+        squares = Squares(grid=stem.grid, side=square)
+        x = add_into_squares(graph, x, place="projector.squares", squares=squares, width=d_model)
         if projector.pool > 1:
             axis = graph.store("one", lambda: np.array([1], np.int64))
             x = graph.node("ReduceMean", [x, axis], "projector.mean", keepdims=0)

@@ -1,0 +1,1 @@
+"""Attention over the positions of an image, or within squares of them, with biases by distance."""
