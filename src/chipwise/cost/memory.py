@@ -88,9 +88,16 @@ def memory_parts(design: Design, workload: Workload) -> MemoryParts:
             if layer.shares is None:
                 matrices[weights] += block_matrix_bytes(block, arch.d_model, weights)
                 table += 4 * (arch.norm_parameters() + block_vector_parameters(block, arch.d_model))
+                if isinstance(arch.stem, ImageStem) and isinstance(block, Attention) and block.relative_buckets:
+                    table += 4 * block.heads * (bias_pairs(arch.stem, block.square) - block.relative_buckets)
             kv += block_kv_bytes(block, workload) if arch.stem is None else 0
             widest = max(widest, block_activation_bytes(block, arch.d_model, workload))
     return MemoryParts(table_bytes=table, matrices=matrices, kv_bytes=kv, activation_bytes=widest)
+
+
+def bias_pairs(stem: ImageStem, square: int | None) -> int:
+    """Pairs of positions of an image or a square, each of which a file holds a bias for, whatever the table has."""
+    return int((square**2 if square is not None else stem.tokens) ** 2)
 
 
 def denoiser_matrices(arch: ArchSpec, denoiser: Denoiser, stem: ImageStem) -> tuple[int, int]:
@@ -137,7 +144,8 @@ def block_activation_bytes(block: Attention | FeedForward, d_model: int, workloa
     rows = workload.batch * workload.prompt_tokens
     if isinstance(block, Attention):
         own = rows * (2 * block.query_width + 2 * block.kv_width)
-        seen = min(block.relative_buckets or workload.total_tokens, workload.total_tokens)
+        keys = block.square**2 if block.square is not None else block.relative_buckets or workload.total_tokens
+        seen = min(keys, workload.total_tokens)
         own += workload.batch * block.heads * workload.prompt_tokens * seen
     else:
         own = rows * block.width * (3 if block.gated else 2)

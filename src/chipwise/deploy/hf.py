@@ -19,9 +19,10 @@ from chipwise.core.arrays import Float32Array
 from chipwise.core.errors import SpecError, Unsupported
 from chipwise.core.files import read_mapping, write_atomic, write_json
 from chipwise.deploy.hf_encoder import bert_config, bert_name, from_bert, is_bert
+from chipwise.deploy.hf_swin import from_deit, from_swin, swin_config, to_swin
 from chipwise.deploy.hf_vision import from_vit, is_vit, labels_of, to_vit, vit_config
 from chipwise.deploy.tokenizer_files import read_tokenizer
-from chipwise.spec import ArchSpec, RankingStem
+from chipwise.spec import ArchSpec, ImageStem, RankingStem
 from chipwise.spec.diffusion import require_denoiser
 from chipwise.spec.encoder import is_encoder, without_head
 from chipwise.spec.hf import OWN_TYPE, family_of, read_config, to_config
@@ -54,11 +55,13 @@ _BLOCKS = {
 }
 LOADED = (
     "bert",
+    "deit",
     "gpt2",
     "llama",
     "mistral",
     "qwen2",
     "qwen3",
+    "swin",
     "vit",
     OWN_TYPE,
 )  # families whose weights' names are known here
@@ -103,6 +106,8 @@ def save_pretrained(
     elif isinstance(arch.stem, RankingStem):
         config = _own_config(arch, RANKING_MODELLING)
         write_atomic(target / RANKING_MODELLING, Path(__file__).with_name(RANKING_MODELLING).read_bytes())
+    elif isinstance(arch.stem, ImageStem) and arch.stem.stages:
+        config, arrays = swin_config(arch), to_swin(arch, arch.stem, arrays)
     elif arch.stem is not None:
         config = vit_config(arch) if is_vit(arch) else _own_config(arch, VISION_MODELLING)
         if is_vit(arch):
@@ -223,6 +228,10 @@ def load_pretrained(folder: str | Path) -> tuple[ArchSpec, dict[str, Float32Arra
         weights = dict(_from_gpt2(kept))
     elif arch.stem is not None and family == "vit":
         weights = from_vit(arch, arch.stem, kept)
+    elif arch.stem is not None and family == "swin":
+        weights = from_swin(arch, arch.stem, kept)
+    elif arch.stem is not None and family == "deit":
+        weights = from_deit(arch, kept)
     elif family == "bert":
         if not any(name.endswith("pooler.dense.weight") for name in kept):
             arch = without_head(arch)  # encoders that were trained without it are kept without it

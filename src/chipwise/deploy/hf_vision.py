@@ -34,7 +34,7 @@ _BLOCKS = {
     "ffn.up": "intermediate.dense",
     "ffn.down": "output.dense",
 }
-_ACTIVATIONS: dict[Activation, str] = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "silu": "silu"}
+ACTIVATIONS: dict[Activation, str] = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "silu": "silu"}
 
 
 def is_vit(arch: ArchSpec) -> bool:
@@ -45,13 +45,13 @@ def is_vit(arch: ArchSpec) -> bool:
         return False
     if not isinstance(attention, Attention) or not isinstance(ffn, FeedForward):
         return False
-    if arch.stem.axes != 2 or arch.question is not None:
+    if arch.stem.axes != 2 or arch.stem.stages or arch.question is not None or arch.positions != "learned":
         return False
     stem = not arch.stem.convs and arch.stem.bias and arch.stem.prefix_tokens == 1 and arch.pooling == "first"
     alike = all(layer == first for layer in arch.layers) and attention.square is None
     biases = attention.out_bias and ffn.bias and arch.norm == "layernorm" and arch.norm_bias
     square = attention.query_width == arch.d_model
-    return stem and alike and biases and square and not ffn.gated and ffn.activation in _ACTIVATIONS
+    return stem and alike and biases and square and not ffn.gated and ffn.activation in ACTIVATIONS
 
 
 def vit_config(arch: ArchSpec) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def vit_config(arch: ArchSpec) -> dict[str, Any]:
         "intermediate_size": first.ffn.width,
         "num_hidden_layers": len(arch.layers),
         "num_attention_heads": first.attention.heads,
-        "hidden_act": _ACTIVATIONS[first.ffn.activation],
+        "hidden_act": ACTIVATIONS[first.ffn.activation],
         "image_size": arch.stem.image_size,
         "patch_size": arch.stem.patch,
         "num_channels": arch.stem.channels,

@@ -94,10 +94,15 @@ class AttentionBlock(nn.Module):
         if self.square is None:
             return self.attend(x_BTD)
         batch, tokens, width = x_BTD.shape
-        side, count = self.square, int(tokens**0.5) // self.square
-        parts = x_BTD.reshape(batch, count, side, count, side, width).transpose(2, 3)
+        grid, side = int(tokens**0.5), self.square
+        count = -(-grid // side)
+        room = count * side - grid  # zeros fill up the squares at the far edges
+        x = F.pad(x_BTD.reshape(batch, grid, grid, width), (0, 0, 0, room, 0, room))
+        parts = x.reshape(batch, count, side, count, side, width).transpose(2, 3)
         y = self.attend(parts.reshape(-1, side * side, width))
-        return y.reshape(batch, count, count, side, side, width).transpose(2, 3).reshape(batch, tokens, width)
+        y = y.reshape(batch, count, count, side, side, width).transpose(2, 3)
+        y = y.reshape(batch, count * side, count * side, width)[:, :grid, :grid]
+        return y.reshape(batch, tokens, width)
 
     def attend(self, x_BTD: Tensor) -> Tensor:
         """Attention of every position to all."""

@@ -2,8 +2,8 @@
 ``trust_remote_code=True``.
 
 Self-contained: it needs torch and transformers. ``config.arch`` says what the stem and the layers are: patches, perhaps
-after convolutions; pre-norm layers of attention over all positions or within squares of patches, and feed-forwards; a
-class token or the mean of all positions. Axes: B batch, C channels, Y and X rows and columns, T tokens, N heads, H head
+after convolutions; pre-norm layers of attention over all positions or within squares of patches, with learned positions
+or a bias of each distance, and feed-forwards; a class token or the mean of all positions. Axes: B batch, C channels, Y and X rows and columns, T tokens, N heads, H head
 size, D width.
 """
 
@@ -110,36 +110,57 @@ class Projector(nn.Module):
 
 
 class AttentionBlock(nn.Module):
-    """Every position sees all others of its image, or of its square of patches."""
+    """Every position sees all others of its image, or of its square of patches, which zeros fill up at the far edges."""
 
-    def __init__(self, block: dict[str, Any], d_model: int) -> None:
+    def __init__(self, block: dict[str, Any], d_model: int, stem: dict[str, Any]) -> None:
         super().__init__()
         self.heads, self.head_size = block["heads"], block["head_size"]
-        self.square = block.get("square")
+        self.square, self.stem = block.get("square"), stem
         width = self.heads * self.head_size
         self.q = nn.Linear(d_model, width, bias=block["qkv_bias"])
         self.k = nn.Linear(d_model, width, bias=block["qkv_bias"])
         self.v = nn.Linear(d_model, width, bias=block["qkv_bias"])
         self.out = nn.Linear(width, d_model, bias=block["out_bias"])
 
-    def forward(self, x_BTD: Tensor) -> Tensor:
-        """The block's output, without the residual."""
+    def forward(self, x_BTD: Tensor, table_PN: Tensor | None) -> Tensor:
+        """The block's output, without the residual; ``table_PN`` has the biases of distances."""
+        bias = None if table_PN is None else table_PN[self.places(table_PN.device)].permute(2, 0, 1)[None]
         if self.square is None:
-            return self.attend(x_BTD)
+            return self.attend(x_BTD, bias)
         batch, tokens, width = x_BTD.shape
-        side, count = self.square, int(tokens**0.5) // self.square
-        parts = x_BTD.reshape(batch, count, side, count, side, width).transpose(2, 3)
-        y = self.attend(parts.reshape(-1, side * side, width))
-        return y.reshape(batch, count, count, side, side, width).transpose(2, 3).reshape(batch, tokens, width)
+        grid, side = int(tokens**0.5), self.square
+        count = -(-grid // side)
+        room = count * side - grid
+        x = F.pad(x_BTD.reshape(batch, grid, grid, width), (0, 0, 0, room, 0, room))
+        parts = x.reshape(batch, count, side, count, side, width).transpose(2, 3)
+        y = self.attend(parts.reshape(-1, side * side, width), bias)
+        y = y.reshape(batch, count, count, side, side, width).transpose(2, 3)
+        y = y.reshape(batch, count * side, count * side, width)[:, :grid, :grid]
+        return y.reshape(batch, tokens, width)
 
-    def attend(self, x_BTD: Tensor) -> Tensor:
+    def places(self, device: torch.device) -> Tensor:
+        """The row of the table of each pair of positions: of an image with its class token, or of a square."""
+        stem, axes = self.stem, self.stem.get("axes", 2)
+        side = self.square or stem["image_size"] // stem["patch"]
+        rows = (2 * side - 1) ** axes
+        found = torch.zeros((side**axes, side**axes), dtype=torch.long, device=device)
+        for axis in torch.meshgrid(*[torch.arange(side, device=device)] * axes, indexing="ij"):
+            flat = axis.flatten()
+            found = found * (2 * side - 1) + flat[:, None] - flat + side - 1
+        if self.square is not None or not stem["prefix_tokens"]:
+            return found
+        found = F.pad(found, (1, 0, 1, 0), value=rows + 2)
+        found[0, 1:], found[1:, 0] = rows, rows + 1
+        return found
+
+    def attend(self, x_BTD: Tensor, bias_1NTT: Tensor | None) -> Tensor:
         """Attention of every position to all."""
         batch, tokens, _ = x_BTD.shape
         q, k, v = (
             part(x_BTD).view(batch, tokens, self.heads, self.head_size).transpose(1, 2)
             for part in (self.q, self.k, self.v)
         )
-        y = F.scaled_dot_product_attention(q, k, v)
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias_1NTT)
         return self.out(y.transpose(1, 2).reshape(batch, tokens, -1))
 
 
@@ -168,17 +189,25 @@ class ImageLayer(nn.Module):
         super().__init__()
         self.attention_norm = self.attention = self.ffn_norm = self.ffn = None
         if layer["attention"] is not None:
-            self.attention, self.attention_norm = AttentionBlock(layer["attention"], arch["d_model"]), make_norm(arch)
+            self.attention = AttentionBlock(layer["attention"], arch["d_model"], arch["stem"])
+            self.attention_norm = make_norm(arch)
         if layer["ffn"] is not None:
             self.ffn, self.ffn_norm = FeedForwardBlock(layer["ffn"], arch["d_model"]), make_norm(arch)
 
-    def forward(self, x_BTD: Tensor) -> Tensor:
-        """The residual stream after the layer."""
+    def forward(self, x_BTD: Tensor, table_PN: Tensor | None) -> Tensor:
+        """The residual stream after the layer; ``table_PN`` has the biases of distances."""
         if self.attention is not None and self.attention_norm is not None:
-            x_BTD = x_BTD + self.attention(self.attention_norm(x_BTD))
+            x_BTD = x_BTD + self.attention(self.attention_norm(x_BTD), table_PN)
         if self.ffn is not None and self.ffn_norm is not None:
             x_BTD = x_BTD + self.ffn(self.ffn_norm(x_BTD))
         return x_BTD
+
+
+def make_tables(arch: dict[str, Any]) -> nn.ModuleDict:
+    """The biases of distances of the layers that have any, each (distances, heads)."""
+    blocks = {str(i): layer["attention"] or {} for i, layer in enumerate(arch["layers"])}
+    rows = {name: block.get("relative_buckets", 0) for name, block in blocks.items()}
+    return nn.ModuleDict({name: nn.Embedding(n, blocks[name]["heads"]) for name, n in rows.items() if n})
 
 
 class ChipwiseForImageClassification(PreTrainedModel):
@@ -199,7 +228,8 @@ class ChipwiseForImageClassification(PreTrainedModel):
         projector, question = arch.get("projector"), arch.get("question")
         self.projector = None if projector is None else Projector(projector, arch["d_model"])
         self.words = None if question is None else nn.Embedding(question["words"], arch["d_model"])
-        self.positions = nn.Embedding(arch["max_tokens"], arch["d_model"])
+        self.learned = arch["positions"] == "learned"
+        self.positions = nn.Embedding(arch["max_tokens"], arch["d_model"]) if self.learned else make_tables(arch)
         self.layers = nn.ModuleDict({str(i): ImageLayer(layer, arch) for i, layer in enumerate(arch["layers"])})
         self.norm = make_norm(arch)
         self.head = nn.Linear(arch["d_model"], arch["classes"])
@@ -224,9 +254,11 @@ class ChipwiseForImageClassification(PreTrainedModel):
             if input_ids is None:
                 raise ValueError("this model answers questions: give their words as input_ids")
             x_BTD = torch.cat((x_BTD, self.words(input_ids)), dim=1)
-        x_BTD = x_BTD + self.positions.weight
-        for layer in self.layers.values():
-            x_BTD = layer(x_BTD)
+        if self.learned:
+            x_BTD = x_BTD + self.positions.weight
+        for name, layer in self.layers.items():
+            biased = not self.learned and name in self.positions
+            x_BTD = layer(x_BTD, self.positions[name].weight if biased else None)
         place = {"first": 0, "last": -1}.get(self.pooling)
         state = self.norm(x_BTD).mean(1) if place is None else self.norm(x_BTD[:, place])
         logits = self.head(state)

@@ -84,7 +84,7 @@ class Case:
 
     def _image_op(self) -> Op:
         """An operator of image classifiers: ``rows`` positions of ``k`` values; convolutions give ``n`` channels."""
-        if self.kind == "attention.full":
+        if self.kind in ("attention.full", "attention.biased"):
             return AttentionOp(
                 batch=1,
                 query_tokens=self.rows,
@@ -94,6 +94,7 @@ class Case:
                 head_size=self.head_size,
                 rope=False,
                 causal=False,
+                biases=int(self.kind == "attention.biased"),
             )
         if self.kind == "conv.image":
             return ConvOp(
@@ -105,7 +106,7 @@ class Case:
         return Elementwise(function=function, elements=self.rows * self.k)
 
 
-IMAGE_KINDS = ("attention.full", "conv.image", "pool", "split", "transpose", "pad")
+IMAGE_KINDS = ("attention.full", "attention.biased", "conv.image", "pool", "split", "transpose", "pad")
 
 
 def cases(*, large: bool = False, images: bool = False, ranking: bool = False) -> list[Case]:
@@ -125,7 +126,8 @@ def _image_cases() -> Iterator[Case]:
         (5, 1, 16), (5, 4, 16), (17, 1, 32), (17, 4, 16), (17, 2, 64), (50, 1, 16), (50, 2, 32), (50, 4, 64),
         (50, 8, 16), (16, 2, 16), (65, 4, 32), (101, 2, 16), (197, 1, 16), (197, 2, 32), (197, 4, 64),
     ):  # fmt: skip
-        yield Case(kind="attention.full", count=4, rows=rows, heads=heads, kv_heads=heads, head_size=head_size)
+        for kind in ("attention.full", "attention.biased"):
+            yield Case(kind=kind, count=4, rows=rows, heads=heads, kv_heads=heads, head_size=head_size)
     for side, into, out in ((28, 1, 8), (28, 1, 32), (14, 8, 16), (14, 32, 64), (32, 3, 16), (64, 3, 8), (16, 16, 16)):
         yield Case(kind="conv.image", count=2, rows=side, k=into, n=out)
     for kind in ("pool", "split", "transpose", "pad"):
@@ -412,14 +414,17 @@ class Bench:
             x = given("x", 1, case.k, case.rows, case.rows)
         elif case.kind == "transpose":
             x = given("x", 1, 1, case.rows, case.k // 4, 4)
-        elif case.kind == "attention.full":
+        elif case.kind in ("attention.full", "attention.biased"):
             x, keys, values = (given(name, 1, case.rows, width) for name in ("x", "keys", "values"))
         else:
             x = given("x", 1, case.rows, case.k)
         for i in range(case.count):
             y = f"y{i}"
-            if case.kind == "attention.full":
-                graph.node("MultiHeadAttention", [x, keys, values], y, domain=MICROSOFT, num_heads=case.heads)
+            if case.kind in ("attention.full", "attention.biased"):
+                pairs = (1, case.heads, case.rows, case.rows)
+                added = graph.store("biases", lambda: np.zeros(pairs, np.float32))
+                further = ["", "", added] if case.kind == "attention.biased" else []
+                graph.node("MultiHeadAttention", [x, keys, values, *further], y, domain=MICROSOFT, num_heads=case.heads)
                 self._output(graph, outputs, y, np.empty((1, case.rows, width), np.float32))
             elif case.kind == "conv.image":
                 shape = (case.n, case.k, 3, 3)

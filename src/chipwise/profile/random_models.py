@@ -12,6 +12,7 @@ from chipwise.core.errors import Unsupported
 from chipwise.profile.exporting import export_for
 from chipwise.spec import ArchSpec, Attention, Denoiser, Design, FeedForward, ImageStem, Layer, RankingStem, uniform
 from chipwise.spec.arch import Activation
+from chipwise.spec.squares import bias_rows
 
 WEIGHTS = ("fp32", "int8", "int4")
 ACTIVATIONS: tuple[Activation, ...] = ("relu", "gelu", "gelu_tanh", "silu")  # every runtime has a node for these
@@ -67,25 +68,31 @@ def _classifier(generator: random.Random, number: int) -> Design:
         image_size=size, patch=patch, channels=generator.choice((1, 3)), convs=convs, prefix_tokens=int(first)
     )
     heads, head_size = generator.choice((1, 2, 4)), generator.choice((16, 32, 64))
-    square = generator.choice((None, 7)) if not first and stem.grid == 14 else None
-    attention = Attention(
-        heads=heads, kv_heads=heads, head_size=head_size, qkv_bias=True, out_bias=True, rope=False, causal=False,
-        square=square,
-    )  # fmt: skip
+    squares = [None, None] if first else [None, *(side for side in (4, 7) if side < stem.grid)]
+    relative, several = generator.random() < 0.35, generator.random() < 0.5
     ffn = FeedForward(
         width=generator.choice((32, 64, 96, 128, 192, 256, 384, 512)),
         activation=generator.choice(ACTIVATIONS),
         gated=generator.random() < 0.4,
         bias=True,
     )
+    layers = []
+    square = generator.choice(squares)
+    for _ in range(generator.randint(1, 6)):
+        attention = Attention(
+            heads=heads, kv_heads=heads, head_size=head_size, qkv_bias=True, out_bias=True, rope=False, causal=False,
+            square=square, relative_buckets=bias_rows(stem, square) if relative else 0,
+        )  # fmt: skip
+        layers.append(Layer(attention=attention, ffn=ffn))
+        square = generator.choice(squares) if several else square
     arch = ArchSpec(
         name=f"classifier-{number}",
         vocab_size=0,
         d_model=generator.choice(range(32, 193, 16)),
-        layers=(Layer(attention=attention, ffn=ffn),) * generator.randint(1, 6),
+        layers=tuple(layers),
         max_tokens=stem.tokens,
         norm="layernorm" if generator.random() < 0.8 else "rmsnorm",
-        positions="learned",
+        positions="none" if relative else "learned",
         head="classes",
         classes=generator.choice((10, 10, 100)),
         stem=stem,
@@ -150,7 +157,7 @@ def _denoiser(generator: random.Random, design: Design) -> Design:
     stem = ImageStem(image_size=28, patch=patch, channels=generator.choice((1, 3)), prefix_tokens=0)
     shortcut = generator.random() < 0.5
     layers = tuple(
-        replace(layer, attention=layer.attention and replace(layer.attention, square=None))
+        replace(layer, attention=layer.attention and replace(layer.attention, square=None, relative_buckets=0))
         for layer in design.arch.layers
     )
     arch = replace(
@@ -162,6 +169,7 @@ def _denoiser(generator: random.Random, design: Design) -> Design:
         norm="layernorm",
         norm_bias=False,
         norm_weight=False,
+        positions="learned",
         head="none",
         classes=0,
         pooling="first",

@@ -13,13 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chipwise.core.errors import SpecError, nearest
-from chipwise.space.space_spec import Condition, Slots, SpaceSpec, listed
+from chipwise.space.space_spec import ATTENTION_PARTS, Condition, Slots, SpaceSpec, listed
 
 Flags = NDArray[np.bool_]
 Index = NDArray[np.int64]
 _MOST = 12  # conditions on one choice: their tables have 2 to this power rows
 _JOINED = 4_000_000  # most combinations of joined choices that are checked for contradictions
-_PAIR = {"heads": 0, "kv_heads": 1}
 
 
 @dataclass(frozen=True)
@@ -94,11 +93,12 @@ class Conditions:
                 raise SpecError("layers can be named only where all choices are tied alike; change layers", field=field)
             (known,) = ties.values()
             return "layer", self._met([str(value) for value in listed(values)], list(known), field)
-        if name in _PAIR:
-            part = [pair[_PAIR[name]] for pair in self._spec.attention_choices()]
+        parts = ATTENTION_PARTS[: len(self._spec.attention_choices()[0])]
+        if name in parts:
+            part = [choice[parts.index(name)] for choice in self._spec.attention_choices()]
             return "attention", self._met(listed(values), part, field)
         if name not in (*self._spec.globals, *self._spec.layer_choices) or name == "attention":
-            known_names = (*self._spec.globals, *_PAIR, *self._spec.layer_choices[1:], "layer")
+            known_names = (*self._spec.globals, *parts, *self._spec.layer_choices[1:], "layer")
             raise SpecError(f"unknown choice; {nearest(name, known_names)}", field=field)
         return name, self._met(listed(values), list(self._spec.values(name)), field)
 

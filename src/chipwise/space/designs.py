@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
-from chipwise.space.images import ImageSpace, denoiser_of, square_of, stem_name
+from chipwise.space.images import EVERYWHERE, LEARNED, ImageSpace, denoiser_of, square_of, stem_name
 from chipwise.space.ranking import RankingSpace, table_name
 from chipwise.space.space_spec import FFN_KINDS, SpaceSpec, ffn_block
 from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer, RankingStem
@@ -47,8 +47,8 @@ def design_of(choices: Mapping[str, Any], *, spec: SpaceSpec, name: str = "candi
     return Design(arch=arch, weights=formats_word((layer.get("weights", head) for layer in choices["layers"]), head))
 
 
-def image_layer(*, heads: int, head_size: int, ffn: tuple[str, int] | None, square: str) -> Layer:
-    """A layer of an image classifier, with the biases that ViT has."""
+def image_layer(*, heads: int, head_size: int, ffn: tuple[str, int] | None, square: str, bias_rows: int = 0) -> Layer:
+    """A layer of an image classifier, with the biases that ViT has, and a table of position biases of so many rows."""
     attention = Attention(
         heads=heads,
         kv_heads=heads,
@@ -58,6 +58,7 @@ def image_layer(*, heads: int, head_size: int, ffn: tuple[str, int] | None, squa
         rope=False,
         causal=False,
         square=square_of(square),
+        relative_buckets=bias_rows,
     )
     block = None if ffn is None else ffn_block(*ffn)
     return Layer(attention=attention, ffn=None if block is None else replace(block, bias=True))
@@ -92,7 +93,7 @@ def image_arch(
         layers=tuple(layers),
         norm=spec.norm,
         norm_bias=spec.norm == "layernorm",
-        positions="learned",
+        positions="learned" if choices.get("positions", LEARNED) == LEARNED else "none",
         head="classes",
         classes=image.classes,
         stem=stem,
@@ -106,7 +107,8 @@ def _classifier(choices: Mapping[str, Any], spec: SpaceSpec, image: ImageSpace, 
             heads=layer["heads"],
             head_size=choices["head_size"],
             ffn=(layer["ffn"], layer["ffn_width"]),
-            square=choices["square"],
+            square=(square := layer.get("square", EVERYWHERE)),
+            bias_rows=image.bias_rows(choices, square),
         )
         for layer in choices["layers"]
     ]
@@ -182,8 +184,9 @@ def summary(design: Design) -> str:
         ends = f"{table_name(arch.stem)} {arch.head}"
         return f"{mixing} {ends} d{arch.d_model} L{len(arch.layers)} h{heads} {feed} {design.weights}"
     if arch.stem is not None:
-        squares = [a.square for a in attention if a.square]
-        inside = f" in {squares[0]}x{squares[0]}" if squares else ""
+        squares = _joined([f"{a.square}x{a.square}" if a.square else "all" for a in attention])
+        inside = f" in {squares}" if any(a.square for a in attention) else ""
+        inside += " relative" if any(a.relative_buckets for a in attention) else ""
         pooling = "class token" if arch.pooling == "first" else arch.pooling
         stem = f"p{arch.stem.patch} {stem_name(arch.stem)} {pooling}"
         if arch.question is not None and arch.projector is not None:

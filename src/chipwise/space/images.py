@@ -12,13 +12,16 @@ from chipwise.core.fields import check_fields, later, positive
 from chipwise.spec import Denoiser, ImageStem
 from chipwise.spec.projector import Projector
 from chipwise.spec.question import Question
+from chipwise.spec.squares import bias_rows
 from chipwise.spec.stem import CONV_STRIDE
 
-IMAGE_CHOICES = ("patch", "stem", "pooling", "square")
+IMAGE_CHOICES = ("patch", "stem", "pooling")
+POSITION_CHOICES = ("positions",)  # of spaces that list more than learned ones
 DENOISER_CHOICES = ("steps", "training")  # of spaces that list steps
 FREQUENCIES = 64  # values that times are written in; DiT's 256 are for models ten times as wide
 QUESTION_CHOICES = ("merge",)  # of spaces with questions
 PATCHES, EVERYWHERE = "patches", "none"
+LEARNED, RELATIVE = "learned", "relative"
 NO_MERGE, MEAN, JOIN = "none", "mean", "join"
 _STEM, _SQUARE = re.compile(r"conv\d+(-\d+)*"), re.compile(r"(\d+)x\1")
 
@@ -29,8 +32,10 @@ class ImageSpace:
 
     ``stem`` is ``patches``, or ``conv16`` or ``conv8-16`` for convolutions of so many channels before them, each of
     which halves the image; ``pooling`` is a class token (``first``) or the mean of all positions; ``square`` is
-    ``none``, or ``7x7`` where positions see those of their own square of so many patches. Which of them go together
-    follows from the sizes: a forbidden value is replaced by the nearest allowed one, as by any condition.
+    ``none``, or ``7x7`` where positions see those of their own square of so many patches (filled up where the grid ends
+    before), chosen for each layer together with its heads; ``positions`` are ``learned``, added to the patches, or
+    ``relative``: a learned bias of each distance of two patches, for each head. Which of them go together follows from
+    the sizes: a forbidden value is replaced by the nearest allowed one, as by any condition.
 
     With ``steps`` the models are denoisers. ``training`` is ``flow``, or ``shortcut``: distilled while it is trained to
     take large steps, of which it is told the size. Such a model takes 1, 2, 4, 8 … steps.
@@ -53,6 +58,7 @@ class ImageSpace:
     question: int = later(0)  # positions of a question behind the image; 0 where none is asked
     words: int = later(0)  # of questions
     merge: tuple[Literal["none", "mean", "join"], ...] = later((NO_MERGE,))  # of four patches into one token
+    positions: tuple[Literal["learned", "relative"], ...] = later((LEARNED,))
     axes: int = later(2)  # 1: a signal of ``size`` frames in slices of ``patch``, with ``channels`` bands
 
     def __post_init__(self) -> None:
@@ -84,13 +90,15 @@ class ImageSpace:
         positive(self, "question", most=4096)
         if not 2 < self.words <= 1_000_000:
             raise SpecError(f"of a question must be from 3 to 1,000,000, not {self.words}", field="words")
-        if self.axes != 2 or self.steps or self.square != (EVERYWHERE,):
-            raise SpecError("is asked about an image, with no squares or steps", field="question")
+        if self.axes != 2 or self.steps or self.square != (EVERYWHERE,) or self.positions != (LEARNED,):
+            raise SpecError("is asked about an image, with learned positions, no squares or steps", field="question")
         object.__setattr__(self, "pooling", ("last",))  # the last word's state gives the answer
 
     def _check_denoisers(self) -> None:
         if self.stem != (PATCHES,) or self.axes != 2:
             raise SpecError("a denoiser's stem is patches of an image; leave it out", field="stem")
+        if self.positions != (LEARNED,):
+            raise SpecError("of denoisers are learned; leave it out", field="positions")
         object.__setattr__(self, "pooling", ("mean",))  # nothing is pooled, and there is no class token
         if any(steps < 1 for steps in self.steps):
             raise SpecError(f"must be at least 1, not {min(self.steps)}", field="steps")
@@ -101,7 +109,8 @@ class ImageSpace:
     def choices(self) -> tuple[str, ...]:
         """The choices that these models have beside those of all."""
         questions = QUESTION_CHOICES if self.question else ()
-        return (*IMAGE_CHOICES, *(DENOISER_CHOICES if self.steps else ()), *questions)
+        positions = () if self.positions == (LEARNED,) else POSITION_CHOICES
+        return (*IMAGE_CHOICES, *positions, *(DENOISER_CHOICES if self.steps else ()), *questions)
 
     @property
     def outputs(self) -> int:
@@ -134,7 +143,7 @@ class ImageSpace:
             grid = self.size // patch
             if grid % 2 and self.merge not in ((NO_MERGE,), ()):
                 yield {"patch": [patch]}, {"merge": [kind for kind in self.merge if kind == NO_MERGE]}
-            squares = [s for s in self.square if (edge := square_of(s)) is None or (grid % edge == 0 and edge < grid)]
+            squares = [square for square in self.square if (square_of(square) or 0) < grid]
             if len(squares) < len(self.square):
                 yield {"patch": [patch]}, {"square": squares}
         doubled = [steps for steps in self.steps if _doubled(steps)]
@@ -142,6 +151,17 @@ class ImageSpace:
             yield {"training": ["shortcut"]}, {"steps": doubled}
         if "first" in self.pooling and self.square != (EVERYWHERE,):
             yield {"pooling": ["first"]}, {"square": [EVERYWHERE]}
+
+    def square_for(self, choices: Mapping[str, Any], square: str) -> str:
+        """``square``, or none where the conditions forbid it beside ``choices``."""
+        too_large = (square_of(square) or 0) >= self.size // choices["patch"]
+        return EVERYWHERE if choices["pooling"] == "first" or too_large else square
+
+    def bias_rows(self, choices: Mapping[str, Any], square: str) -> int:
+        """Rows of a layer's table of position biases; 0 where positions are learned."""
+        if choices.get("positions", LEARNED) == LEARNED:
+            return 0
+        return bias_rows(self.stem_of(choices), square_of(square))
 
     def _halves(self, patch: int, times: int) -> bool:
         """Whether patch and image can be halved so many times."""

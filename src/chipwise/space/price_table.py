@@ -216,7 +216,7 @@ class PriceTable:
             both = self._columns(d, head, [weights, head], one, layer())
             return both - self._columns(d, head, [weights, head][-len(before) :], *before)
 
-        def last_attention(weights: str, d: int, conv: str, size: int, pair: tuple[int, int]) -> Float64Array:
+        def last_attention(weights: str, d: int, conv: str, size: int, pair: tuple[Any, ...]) -> Float64Array:
             if conv != "both":
                 return alone(weights, d, layer(pair, size, conv=conv)) - alone(head, d, layer())
             # All positions remain after this attention, up to the convolution of the feed-forward.
@@ -227,7 +227,7 @@ class PriceTable:
         def feed_forward(conv: str, *which: Any) -> Layer:
             return layer(ffn=ffn_block(*which), conv="ffn" if conv == "both" else "none")
 
-        def cache(weights: str, d: int, conv: str, size: int, pair: tuple[int, int]) -> Float64Array:
+        def cache(weights: str, d: int, conv: str, size: int, pair: tuple[Any, ...]) -> Float64Array:
             """Price of another layer that shares weights: its caches, including that of the FFN's convolution."""
             own, sharer = (layer(pair, size, some if conv == "both" else None, conv, shares) for shares in (None, 0))
             both = self._columns(d, head, [weights, weights], own, sharer)
@@ -253,23 +253,28 @@ class PriceTable:
 
     def _layer(
         self,
-        pair: tuple[int, int] | None = None,
+        pair: tuple[Any, ...] | None = None,
         head_size: int | None = None,
         ffn: FeedForward | None = None,
         conv: str = "none",
         shares: int | None = None,
     ) -> Layer:
         """A layer with convolutions before ``attention``, ``ffn``, ``both`` or ``none``."""
-        heads, kv_heads = pair or self._first[1]
+        heads, kv_heads, *square = pair or self._first[1]
         taps = self.space.spec.conv_taps
         ranking = self.space.spec.ranking
         if ranking is not None:
             size, mixing = head_size or self._first[0], self._chosen["mixing"]
             found = ranking_layer(heads=heads, head_size=size, ffn=None, mixing=mixing, ranking=ranking)
             return replace(found, ffn=ffn)
-        if self.space.spec.image is not None:
+        if (image := self.space.spec.image) is not None:
+            fitting = image.square_for(self._chosen, square[0])
             bare = image_layer(
-                heads=heads, head_size=head_size or self._first[0], ffn=None, square=self._chosen["square"]
+                heads=heads,
+                head_size=head_size or self._first[0],
+                ffn=None,
+                square=fitting,
+                bias_rows=image.bias_rows(self._chosen, fitting),
             )
             return replace(bare, ffn=None if ffn is None else replace(ffn, bias=True))
         return Layer(

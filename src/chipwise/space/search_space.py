@@ -22,7 +22,8 @@ from chipwise.core.rows import Rows as Rows
 from chipwise.space.conditions import Conditions
 from chipwise.space.count import size
 from chipwise.space.designs import design_of
-from chipwise.space.space_spec import LAYER_WEIGHTS, Slots, SpaceSpec, slots_of
+from chipwise.space.images import EVERYWHERE
+from chipwise.space.space_spec import ATTENTION_PARTS, LAYER_WEIGHTS, Slots, SpaceSpec, slots_of
 from chipwise.spec import Design
 
 
@@ -167,13 +168,15 @@ class SearchSpace:
         Raises:
             SpecError: The space does not list a value, or its ties or conditions forbid it.
         """
+        if self.spec.image is not None:
+            choices = {**choices, "layers": [{"square": EVERYWHERE, **layer} for layer in choices["layers"]]}
         row = np.zeros(len(self.genes), dtype=np.int64)
         for name in self.spec.globals:
             row[self.index[name]] = _find(self.genes[self.index[name]], choices.get(name, "none"))
         for layer, wanted in enumerate(choices["layers"]):
             for name in self.spec.layer_choices:
                 column = self._column(row, name, layer)
-                row[column] = _find(self.genes[column], _chosen(wanted, name, choices))
+                row[column] = _find(self.genes[column], self._chosen(wanted, name, choices))
         one: Rows = self.canonical(row)[0]
         found = self.choices(one)
         for name in (*self.spec.globals, "layers"):
@@ -191,11 +194,18 @@ class SearchSpace:
             members: dict[int, list[Any]] = {}
             for layer in range(self.spec.depth[row[self.index["depth"]]]):
                 wanted = layers[min(layer, len(layers) - 1)]
-                members.setdefault(self._column(row, name, layer), []).append(_chosen(wanted, name, choices))
+                members.setdefault(self._column(row, name, layer), []).append(self._chosen(wanted, name, choices))
             for column, values in members.items():
                 row[column] = _closest(self.genes[column], values)
         one: Rows = self.canonical(row)[0]
         return one
+
+    def _chosen(self, layer: Mapping[str, Any], name: str, whole: Mapping[str, Any]) -> Any:
+        """The choices of ``layer`` in ``whole``; without a separate weight format the model's, without a square none."""
+        if name == "attention":
+            pair = layer["heads"], layer["kv_heads"]
+            return pair if self.spec.image is None else (*pair, layer.get("square", EVERYWHERE))
+        return layer.get("weights", whole["weights"]) if name == LAYER_WEIGHTS else layer[name]
 
     def _column(self, row: NDArray[np.int64], name: str, layer: int) -> int:
         """The gene from which ``layer`` of ``row`` reads the choice ``name``."""
@@ -210,16 +220,9 @@ def _label(name: str, slot: str) -> str:
 
 def _layer(chosen: Mapping[str, Any]) -> dict[str, Any]:
     """The choices of a layer, by the names in the file."""
-    heads, kv_heads = chosen["attention"]
-    layer = {"heads": heads, "kv_heads": kv_heads, "ffn": chosen["ffn"], "ffn_width": chosen["ffn_width"]}
+    layer = dict(zip(ATTENTION_PARTS, chosen["attention"], strict=False))
+    layer |= {"ffn": chosen["ffn"], "ffn_width": chosen["ffn_width"]}
     return layer | ({"weights": chosen[LAYER_WEIGHTS]} if LAYER_WEIGHTS in chosen else {})
-
-
-def _chosen(layer: Mapping[str, Any], name: str, whole: Mapping[str, Any]) -> Any:
-    """The choices of ``layer`` in ``whole``; without a separate weight format, the model's."""
-    if name == "attention":
-        return layer["heads"], layer["kv_heads"]
-    return layer.get("weights", whole["weights"]) if name == LAYER_WEIGHTS else layer[name]
 
 
 def _closest(gene: Gene, values: Sequence[Any]) -> int:

@@ -41,7 +41,8 @@ EXPERTS: dict[str, tuple[int, int]] = {  # experts and active experts; the width
 NO_FFN = "none"  # of ranking models, whose pointwise attention has a gate of its own
 GLOBALS = ("d_model", "depth", "vocab_size", "head_size", "tie_embeddings", "weights", "sharing")
 CONVS = ("none", "attention", "both")
-LAYER_CHOICES = ("attention", "ffn", "ffn_width")  # of each layer; attention is a pair (heads, KV heads)
+LAYER_CHOICES = ("attention", "ffn", "ffn_width")  # of each layer; attention is heads, KV heads and (images) the square
+ATTENTION_PARTS = ("heads", "kv_heads", "square")
 LAYER_WEIGHTS = "layer_weights"  # a choice of each layer too, where ``layer.weights`` lists formats
 MOST_VALUES = 1_000  # in one list
 MOST_LAYERS = 128
@@ -192,6 +193,8 @@ class SpaceSpec:
             raise SpecError("denoisers have LayerNorm; write norm: layernorm", field="norm")
         for name in own.choices:
             _checked(f"{'ranking' if self.image is None else 'image'}.{name}", getattr(own, name))
+        if self.image is not None:
+            _checked("image.square", self.image.square)
         implied = [Condition(when=when, only=only) for when, only in own.conditions()]
         if self.image is not None:
             implied += [Condition(when=when, only=only) for when, only in self.image.wide_enough(self.d_model)]
@@ -211,8 +214,10 @@ class SpaceSpec:
         feed_forward = len(self.layer.ffn) * len(self.layer.ffn_width)
         return len(self.formats) * len(self.d_model) * len(self.conv) * (attention + feed_forward)
 
-    def attention_choices(self) -> tuple[tuple[int, int], ...]:
-        """The (heads, KV heads) pairs in which KV heads divide heads."""
+    def attention_choices(self) -> tuple[tuple[Any, ...], ...]:
+        """The (heads, KV heads) pairs in which KV heads divide heads; of images (heads, KV heads, square)."""
+        if self.image is not None:
+            return tuple((heads, heads, square) for heads in self.layer.heads for square in self.image.square)
         if self.own is not None:
             return tuple((heads, heads) for heads in self.layer.heads)
         pairs = itertools.product(self.layer.heads, self.layer.kv_heads)

@@ -64,10 +64,16 @@ def denoiser_archs(draw_from: st.DrawFn) -> ArchSpec:
     )
     assert arch.stem is not None
     stem = replace(arch.stem, convs=(), prefix_tokens=0)
+    placed = {"shift": False, "relative_buckets": 0}
+    layers = tuple(
+        replace(layer, attention=layer.attention and replace(layer.attention, **placed)) for layer in arch.layers
+    )
     shortcut = draw_from(st.booleans())
     return replace(
         arch,
         stem=stem,
+        layers=layers,
+        positions="learned",
         max_tokens=stem.tokens,
         norm="layernorm",
         norm_bias=False,

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from chipwise.space import SpaceSpec
-from chipwise.space.images import EVERYWHERE, PATCHES
+from chipwise.space.images import EVERYWHERE, LEARNED, PATCHES
 
 STEP = 16
 HEAD_SIZES = (16, 32, 64)  # DeiT has 64; narrower models have narrower heads
@@ -42,7 +42,13 @@ def proportions(
                         if d_model % head_size:
                             continue
                         heads = d_model // head_size
-                        layer = {"heads": heads, "kv_heads": heads, "ffn": "gelu", "ffn_width": FFN * d_model}
+                        layer = {
+                            "heads": heads,
+                            "kv_heads": heads,
+                            "square": EVERYWHERE,
+                            "ffn": "gelu",
+                            "ffn_width": FFN * d_model,
+                        }
                         yield {
                             "d_model": d_model,
                             "depth": depth,
@@ -54,6 +60,6 @@ def proportions(
                             "patch": patch,
                             "stem": PATCHES,
                             "pooling": "first",
-                            "square": EVERYWHERE,
+                            "positions": LEARNED,
                             "layers": [layer] * depth,
                         }
